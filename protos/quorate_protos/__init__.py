@@ -1,0 +1,1 @@
+"""The wire: message definitions, the code generated from them, and the exceptions all packages share."""

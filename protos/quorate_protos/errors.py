@@ -1,0 +1,62 @@
+"""The exceptions of every quorate package, one small tree.
+
+    QuorateError
+    ├── UsageError            the request is wrong; exit code 2
+    │   ├── ConfigError       a key, a value or a preset
+    │   ├── DataError         a table, a column, a user's items
+    │   └── Infeasible        no parameters satisfy the theorem; says what would
+    └── RunError              the request was fine, carrying it out failed; exit code 1
+        ├── BudgetExceeded    refused before the round that would overspend
+        ├── LedgerError       the ledger cannot be read, written or continued
+        └── VerificationError a plan that its theorem does not accept
+
+Messages name the thing, its value and the fix. They never hold a user's data.
+"""
+
+
+class QuorateError(Exception):
+    """Root of everything quorate raises on purpose."""
+
+    exit_code = 1
+
+
+class UsageError(QuorateError):
+    """The request cannot be carried out as asked."""
+
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    """A configuration key, value or preset is wrong."""
+
+
+class DataError(UsageError):
+    """A table, a column or a user's items cannot be used."""
+
+
+class Infeasible(UsageError):
+    """No parameters satisfy the theorem for this problem.
+
+    `condition` is the inequality that fails; `needs` what would satisfy it (for example `n >= 199,560`).
+    """
+
+    def __init__(self, algorithm: str, condition: str, needs: str, feasible: tuple[str, ...] = ()) -> None:
+        self.algorithm, self.condition, self.needs, self.feasible = algorithm, condition, needs, feasible
+        message = f"Infeasible: {algorithm}: {condition}; needs {needs}."
+        super().__init__(message + (f" Feasible here: {', '.join(feasible)}." if feasible else ""))
+
+
+class RunError(QuorateError):
+    """A correct request could not be completed."""
+
+
+class BudgetExceeded(RunError):
+    """The next round would exceed the budget; it was not asked."""
+
+
+class LedgerError(RunError):
+    """The ledger cannot be read, written or continued."""
+
+
+class VerificationError(RunError):
+    """A plan does not satisfy the theorem that it cites."""

@@ -1,0 +1,35 @@
+"""One algorithm of one paper a file, and the registry of all of them.
+
+>>> sorted(ALGORITHMS)[:2]
+['dp-sgd-poisson', 'dp-sgd-wor']
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from quorate_server.algorithms import (
+    dp_sgd,
+    filtered_sgd,
+    one_pass_dp_sgd,
+    phased_sgd,
+    sgd,
+    soft_filtered_sgd,
+)
+from quorate_server.algorithms._info import AlgorithmInfo
+
+ALGORITHMS: Mapping[str, AlgorithmInfo] = MappingProxyType(
+    {
+        info.name: info
+        for info in (
+            filtered_sgd.INFO,
+            soft_filtered_sgd.INFO,
+            phased_sgd.INFO,
+            one_pass_dp_sgd.INFO,
+            dp_sgd.POISSON,
+            dp_sgd.WITHOUT_REPLACEMENT,
+            sgd.INFO,
+        )
+    }
+)
+
+__all__ = ["ALGORITHMS", "AlgorithmInfo"]

@@ -1,0 +1,163 @@
+"""Phased SGD of Feldman, Koren & Talwar at user level: the naive alternative to filtering.
+
+One phase of SGD with cohorts of B users is non-expansive for convex, smooth losses, so replacing one user (whose average
+gradient moves one step by at most 2Lη/B) moves every later iterate, and any public average of them, by at most 2Lη/B.
+One Gaussian release a phase, disjoint users: exactly μ-GDP. Gradients must not be clipped: clipping breaks contraction.
+
+Source: Feldman, Koren & Talwar (2020), Algorithm 2. Statement and proof: docs/privacy/phased-sgd.md.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from quorate_client.questions import Answers
+from quorate_protos.errors import Infeasible, VerificationError
+
+from quorate_server.accounting.gdp import delta_for
+from quorate_server.algorithms import _noisy_plans as noisy
+from quorate_server.algorithms._info import AlgorithmInfo
+from quorate_server.algorithms._localised_plans import Schedule, as_phases, candidates, shapes
+from quorate_server.algorithms._search import round_grid
+from quorate_server.algorithms.localisation import Aggregate, LocalisedSGD, Phase
+from quorate_server.mechanisms.gaussian import GaussianNoise
+from quorate_server.noise import NoiseSource
+from quorate_server.plan import Constants, Cost, Guarantee, Plan, Privacy
+from quorate_server.problem import Problem
+
+NAME = "phased-sgd"
+THEOREM = "docs/privacy/phased-sgd.md"
+LARGEST_ROUNDS = 2048
+ASSUMPTIONS = (
+    "every conceivable user's loss is convex, smooth and Lipschitz with the plan's constants (clients clip features and scale losses)",
+    "clients compute true, unclipped gradients",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PhasedOptions:
+    """Planning options; None lets the plan choose by predicted excess risk."""
+
+    cohort_size: int | None = None
+    step_size: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PhasedParameters:
+    """Public numbers of one run."""
+
+    cohort_size: int  # B
+    phases: tuple[Phase, ...]
+    mu: float  # GDP parameter of every phase, as computed
+
+
+class PlainMean:
+    """The mean with fixed divisor B: absent users contribute zero."""
+
+    def __init__(self, cohort_size: int) -> None:
+        self.cohort_size = cohort_size
+
+    def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
+        """(1/B) Σ of the answers; rows without an answer are zero."""
+        del noise, round_
+        return Aggregate(np.sum(answers.values, axis=0) / self.cohort_size)
+
+    def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
+        """Always."""
+        del tally, noise, phase
+        return True
+
+
+def plan(problem: Problem, privacy: Privacy, options: PhasedOptions, constants: Constants, seed: int) -> Plan:
+    """The plan with the smallest predicted excess risk. Raises Infeasible for losses that are not convex and smooth."""
+    del constants
+    require_smooth(NAME, problem)
+    largest = max(1, min(problem.users, LARGEST_ROUNDS))
+    cohorts = [options.cohort_size] if options.cohort_size else [problem.users // t for t in round_grid(largest)]
+
+    def scale(cohort: int, _step: float) -> float:
+        return noisy.noise_scale(shift_per_step(problem, cohort), problem, privacy)
+
+    steps = [options.step_size] if options.step_size else None
+    some = list(shapes((1, 2, 3, 5), (2.0, 4.0)))
+    risk, schedule = min(candidates(problem, cohorts, scale, all_shapes=some, steps=steps), key=lambda found: found[0])
+    first = schedule.phases[0]
+    shift = shift_per_step(problem, schedule.cohort_size)
+    mu = GaussianNoise(first.step_size * shift, first.release_scale).effective_mu(problem.dimension)
+    return Plan(
+        algorithm=NAME,
+        problem=problem,
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "model", ASSUMPTIONS, THEOREM),
+        cost=cost(problem, schedule),
+        parameters=PhasedParameters(schedule.cohort_size, as_phases(schedule, shift), mu),
+        predicted_excess_risk=risk,
+        seed=seed,
+    )
+
+
+def shift_per_step(problem: Problem, cohort_size: int) -> float:
+    """b / η = 2L/B, with room for the rounding of sums and iterates (relative 1e-6, far above T·B·2⁻⁵³)."""
+    return 2 * problem.lipschitz / cohort_size * (1 + 1e-6)
+
+
+def cost(problem: Problem, schedule: Schedule) -> Cost:
+    """One average gradient of every user that a cohort reaches."""
+    return Cost.of(problem, rounds=schedule.rounds, messages=schedule.rounds * schedule.cohort_size)
+
+
+def require_smooth(name: str, problem: Problem) -> None:
+    """Infeasible unless the loss is convex and smooth, which contraction rests on."""
+    if not problem.convex or problem.beta is None:
+        raise Infeasible(name, "the loss is not convex and smooth", "a convex smooth loss, such as logistic or huber")
+
+
+def require_contraction(plan: Plan) -> None:
+    """Every step satisfies ηβ ≤ 2, and the phases use disjoint users."""
+    beta = plan.problem.beta or 0.0
+    phases: tuple[Phase, ...] = plan.parameters.phases
+    steep = max(phase.step_size for phase in phases) * beta
+    if not steep <= 2:
+        raise VerificationError(f"Expected step_size * smoothness <= 2 in every phase, got {steep}.")
+    asked = sum(phase.rounds for phase in phases) * plan.parameters.cohort_size
+    if asked > plan.problem.users:
+        raise VerificationError(
+            f"Expected at most {plan.problem.users} users in disjoint cohorts, the plan asks {asked}."
+        )
+
+
+def verify(plan: Plan) -> None:
+    """Contraction, sensitivity 2Lη/B in every phase, and a μ that gives (ε, δ)."""
+    p: PhasedParameters = plan.parameters
+    require_smooth(NAME, plan.problem)
+    require_contraction(plan)
+    for phase in p.phases:
+        needed = shift_per_step(plan.problem, p.cohort_size) * phase.step_size
+        mu = GaussianNoise(phase.sensitivity, phase.release_scale).effective_mu(plan.problem.dimension)
+        if not phase.sensitivity >= needed * (1 - 1e-12) or not p.mu >= mu * (1 - 1e-12):
+            raise VerificationError(
+                f"Expected sensitivity >= {needed} and mu >= {mu}, got {phase.sensitivity}, {p.mu}."
+            )
+    spent = delta_for(p.mu, plan.guarantee.epsilon) + noisy.numeric_slack(plan.problem, plan.guarantee.epsilon, 1)
+    if not spent <= plan.guarantee.delta:
+        raise VerificationError(f"Expected delta <= {plan.guarantee.delta}, the plan spends {spent}.")
+
+
+def make(plan: Plan) -> LocalisedSGD:
+    """The algorithm, once the plan passes `verify`."""
+    verify(plan)
+    return LocalisedSGD(plan, PlainMean(plan.parameters.cohort_size))
+
+
+INFO = AlgorithmInfo(
+    name=NAME,
+    summary="Phases of SGD on fresh users, one noisy release a phase; no filter",
+    paper="Feldman, Koren & Talwar (2020), at user level",
+    algorithm_numbers="2",
+    exposure="model",
+    adjacency=("replace-one",),
+    constants=("calibrated",),
+    theorem=THEOREM,
+    options=PhasedOptions,
+    plan=plan,
+    verify=verify,
+    make=make,
+)

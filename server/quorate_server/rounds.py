@@ -1,0 +1,168 @@
+"""The round loop: ask, update, commit, tell; the same for every algorithm and every engine.
+
+    model = run(algorithm, engine, ledger, noise, budget=Budget(), observers=[...], simulation=True)
+
+Nothing is shown to anyone before the ledger holds it, and no question leaves before the ledger holds its cohort. A run
+continues from whatever the ledger holds: an empty one starts it, a complete one only returns the model.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from quorate_client.questions import Answers, Question
+from quorate_protos.errors import RunError
+
+from quorate_server import serial
+from quorate_server.algorithm import Algorithm
+from quorate_server.budget import Budget
+from quorate_server.ledger import Ledger
+from quorate_server.noise import NoiseSource
+from quorate_server.plan import Plan
+
+Vector = NDArray[np.float64]
+Evaluate = Callable[[Vector], Mapping[str, float]]
+TRACED_ROUNDS = 60  # at most this many rounds of a simulation are evaluated
+
+
+class Engine(Protocol):
+    """Whatever carries a question to users and brings answers back: in process, gRPC, Flower."""
+
+    def ask(self, question: Question) -> Answers:
+        """One row an asked user, in cohort order. Never raises because of what a user sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundEvent:
+    """One committed round. `diagnostics` and `model` are functions of private data: simulation only."""
+
+    round: int  # from 0
+    rounds: int  # planned, at most
+    asked: int
+    messages: int
+    gradient_evaluations: int  # item gradients at the nominal items per user
+    bytes_down: int  # float64 payload
+    bytes_up: int
+    total_messages: int
+    total_gradient_evaluations: int
+    total_bytes_down: int
+    total_bytes_up: int
+    seconds_clients: float
+    seconds_server: float
+    public: Mapping[str, Any] = field(default_factory=dict)
+    diagnostics: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Observer(Protocol):
+    """Progress bars, event logs, reports."""
+
+    def started(self, plan: Plan) -> None:
+        """Before the first (or first resumed) round."""
+
+    def round_finished(self, event: RoundEvent) -> None:
+        """After the round's commit."""
+
+    def finished(self, model: Vector) -> None:
+        """After the last commit."""
+
+
+def run(
+    algorithm: Algorithm[Any],
+    engine: Engine,
+    ledger: Ledger,
+    noise: NoiseSource,
+    *,
+    budget: Budget | None = None,
+    observers: Sequence[Observer] = (),
+    simulation: bool = False,
+    evaluate: Evaluate | None = None,
+) -> Vector:
+    """Run `algorithm` to its end and return the released model, shape (d,).
+
+    `simulation` lets diagnostics of private data into the ledger and to observers, and `evaluate` (a map from the
+    current iterate to figures such as the excess risk) is called in some rounds; neither influences the run.
+    Outside simulation the noise source must be deployable. Raises BudgetExceeded, LedgerError, RunError.
+    """
+    budget = budget or Budget()
+    budget.check_plan(algorithm.plan)
+    if not simulation:
+        noise.require_deployable()
+        if evaluate is not None:
+            raise RunError("Expected no evaluation outside simulation, got one: it would reveal private data.")
+    state, totals = _resume(algorithm, ledger)
+    for observer in observers:
+        observer.started(algorithm.plan)
+    while (question := algorithm.request(state, noise)) is not None:
+        cost = _cost(algorithm.plan, question)
+        _check_budget(budget, algorithm.plan, ledger, question, cost["gradient_evaluations"])
+        ledger.spend(question, gradient_evaluations=cost["gradient_evaluations"])
+        began = time.perf_counter()
+        answers = engine.ask(question)
+        answered = time.perf_counter()
+        update = algorithm.update(state, answers, noise)
+        state = update.state
+        totals = {name: totals[name] + cost[name] for name in totals}
+        event = RoundEvent(
+            round=question.round,
+            rounds=algorithm.plan.cost.rounds,
+            asked=len(question.cohort),
+            **cost,
+            **{f"total_{name}": total for name, total in totals.items()},
+            seconds_clients=answered - began,
+            seconds_server=time.perf_counter() - answered,
+            public=dict(update.public),
+            diagnostics=_diagnose(algorithm, state, question.round, update.diagnostics, evaluate) if simulation else {},
+        )
+        ledger.commit(question.round, serial.encode(state), update.releases, asdict(event))
+        for observer in observers:
+            observer.round_finished(event)
+    model = algorithm.model(state)
+    if not ledger.finished:
+        ledger.finish()
+    for observer in observers:
+        observer.finished(model)
+    return model
+
+
+def _resume(algorithm: Algorithm[Any], ledger: Ledger) -> tuple[Any, dict[str, int]]:
+    initial = algorithm.init()
+    point = ledger.resume_point()
+    if point is None:
+        ledger.commit(-1, serial.encode(initial), (), {})
+        point = (-1, serial.encode(initial))
+    names = ("messages", "gradient_evaluations", "bytes_down", "bytes_up")
+    events = ledger.events()
+    totals = {name: int(events[-1][f"total_{name}"]) if events else 0 for name in names}
+    return serial.decode(type(initial), point[1]), totals
+
+
+def _cost(plan: Plan, question: Question) -> dict[str, int]:
+    users, dimension = len(question.cohort), plan.problem.dimension
+    points = question.task.gradients_per_user
+    return {
+        "messages": users,
+        "gradient_evaluations": users * points * plan.problem.items_per_user,
+        "bytes_down": users * points * dimension * 8,
+        "bytes_up": users * dimension * 8 * question.task.vectors_per_answer,
+    }
+
+
+def _check_budget(budget: Budget, plan: Plan, ledger: Ledger, question: Question, evaluations: int) -> None:
+    spent = ledger.spent(before=question.round)
+    budget.check(
+        rounds=spent["rounds"] + 1,
+        gradient_evaluations=spent["gradient_evaluations"] + evaluations,
+        epsilon=plan.guarantee.epsilon,
+    )
+
+
+def _diagnose(
+    algorithm: Algorithm[Any], state: Any, round_: int, told: Mapping[str, Any], evaluate: Evaluate | None
+) -> dict[str, Any]:
+    rounds = algorithm.plan.cost.rounds
+    traced = round_ % max(1, rounds // TRACED_ROUNDS) == 0 or round_ == rounds - 1
+    figures = evaluate(algorithm.iterate(state)) if evaluate is not None and traced else {}
+    return {**told, **figures}

@@ -1,0 +1,104 @@
+"""Small problems on which every algorithm is feasible, and engines that misbehave."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from quorate_client.domains import L2Ball
+from quorate_client.questions import Answers, Question, Status
+from quorate_server.algorithm import Algorithm
+from quorate_server.algorithms import ALGORITHMS
+from quorate_server.budget import Budget
+from quorate_server.ledger import Ledger
+from quorate_server.noise import SeededNoise
+from quorate_server.plan import Plan, Privacy
+from quorate_server.problem import Problem
+from quorate_server.rounds import run
+
+PRIVACY = Privacy(epsilon=8.0, delta=1e-3)  # generous, so that the filters are feasible with few users
+PROBLEM = Problem(
+    users=2400,
+    items_per_user=4,
+    dimension=3,
+    domain=L2Ball(2.0),
+    lipschitz=1.0,
+    smoothness=0.25,
+    curvature="isotropic",
+    typical_curvature=0.1,
+)
+SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
+    "phased-sgd": {"cohort_size": 300},
+    "one-pass-dp-sgd": {"rounds": 6},
+    "dp-sgd-poisson": {"rounds": 5, "rate": 0.1},
+    "dp-sgd-wor": {"rounds": 5, "rate": 0.1},
+    "sgd": {"rounds": 6},
+}
+
+
+def make_plan(name: str, problem: Problem = PROBLEM, privacy: Privacy = PRIVACY) -> Plan:
+    info = ALGORITHMS[name]
+    return info.plan(problem, privacy, info.options(**SMALL.get(name, {})), "calibrated", 7)
+
+
+def make(name: str) -> Algorithm:
+    return ALGORITHMS[name].make(make_plan(name))
+
+
+class Quadratic:
+    """User u's loss is (β/2) ‖x - c_u‖², β = 0.2, c_u near (0.3, 0.3, 0.3); an obvious engine."""
+
+    def __init__(self, tamper: Callable[[np.ndarray, np.ndarray], None] | None = None) -> None:
+        self.centres = 0.3 + 0.1 * np.random.default_rng(5).standard_normal((PROBLEM.users, PROBLEM.dimension))
+        self.tamper = tamper
+        self.asked: list[np.ndarray] = []
+
+    def ask(self, question: Question) -> Answers:
+        self.asked.append(question.cohort)
+        values = 0.2 * (question.task.points[0] - self.centres[question.cohort])
+        status = np.zeros(len(values), dtype=np.uint8)
+        if self.tamper is not None:
+            self.tamper(values, status)
+        return Answers.checked(values, status, largest=1e6)
+
+
+def execute(name: str, folder: Path, engine: object = None, ledger_type: type[Ledger] = Ledger, **budget: int):
+    """One run, fresh or resumed, in `folder`; returns the model."""
+    algorithm = make(name)
+    path = folder / "ledger.sqlite"
+    if not path.exists():
+        ledger_type.create(path, plan="{}", config_digest="c", noise_key=b"11").close()
+    with ledger_type.open(path) as ledger:
+        return run(
+            algorithm, engine or Quadratic(), ledger, SeededNoise(11), budget=Budget(**budget), simulation=True
+        )
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something users send; `rows` says which of a cohort."""
+
+    name: str
+    value: float
+    rows: slice
+    status: Status = Status.ANSWERED
+
+    def __call__(self, values: np.ndarray, status: np.ndarray) -> None:
+        values[self.rows] = self.value
+        status[self.rows] = self.status
+
+
+FAULTS = [
+    Fault("one user sends zero", 0.0, slice(0, 1)),
+    Fault("one user sends NaN", np.nan, slice(0, 1)),
+    Fault("one user sends infinity", np.inf, slice(0, 1)),
+    Fault("one user sends minus infinity", -np.inf, slice(0, 1)),
+    Fault("one user sends 1e300", 1e300, slice(0, 1)),
+    Fault("one user is missing", 0.0, slice(0, 1), Status.MISSING),
+    Fault("one user is rejected", 0.0, slice(0, 1), Status.REJECTED),
+    Fault("everyone sends NaN", np.nan, slice(None)),
+    Fault("everyone is missing", 0.0, slice(None), Status.MISSING),
+    Fault("a single user survives", 0.0, slice(1, None), Status.MISSING),
+    Fault("everyone sends the same", 0.25, slice(None)),
+]

@@ -1,0 +1,94 @@
+import numpy as np
+import pytest
+from contracts.scenes import Quadratic, execute, make
+
+from quorate_protos.errors import BudgetExceeded, RunError
+from quorate_server.budget import Budget
+from quorate_server.ledger import Ledger
+from quorate_server.noise import SecureNoise, SeededNoise
+from quorate_server.rounds import run
+
+NAME = "one-pass-dp-sgd"
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    with Ledger.create(tmp_path / "l.sqlite", plan="{}", config_digest="", noise_key=b"1") as made:
+        yield made
+
+
+class Recorder:
+    def __init__(self, ledger):
+        self.ledger, self.events = ledger, []
+
+    def started(self, plan):
+        self.events.append("started")
+
+    def round_finished(self, event):
+        assert self.ledger.resume_point()[0] == event.round, "shown before it was on the ledger"
+        self.events.append(event)
+
+    def finished(self, model):
+        self.events.append("finished")
+
+
+def test_a_round_is_on_the_ledger_before_anyone_sees_it(ledger):
+    recorder = Recorder(ledger)
+    algorithm = make(NAME)
+    run(algorithm, Quadratic(), ledger, SeededNoise(1), observers=[recorder], simulation=True)
+    rounds = [event for event in recorder.events if not isinstance(event, str)]
+    assert recorder.events[0] == "started"
+    assert recorder.events[-1] == "finished"
+    assert [event.round for event in rounds] == list(range(algorithm.plan.cost.rounds))
+    assert rounds[-1].total_messages == algorithm.plan.cost.messages
+
+
+def test_a_cohort_is_spent_before_its_question_leaves(ledger):
+    class Checking(Quadratic):
+        def ask(self, question):
+            assert ledger.spent()["rounds"] == question.round + 1
+            return super().ask(question)
+
+    run(make(NAME), Checking(), ledger, SeededNoise(1), simulation=True)
+
+
+def test_diagnostics_of_private_data_exist_in_simulation_only(ledger):
+    recorder = Recorder(ledger)
+    run(make(NAME), Quadratic(), ledger, SecureNoise(bytes(32)), observers=[recorder])
+    assert all(event.diagnostics == {} for event in recorder.events[1:-1])
+    with pytest.raises(RunError, match="outside simulation"):
+        run(make(NAME), Quadratic(), ledger, SecureNoise(bytes(32)), evaluate=lambda model: {})
+
+
+def test_seeded_noise_is_refused_outside_simulation(ledger):
+    engine = Quadratic()
+    with pytest.raises(RunError, match="SecureNoise"):
+        run(make(NAME), engine, ledger, SeededNoise(1))
+    assert engine.asked == []
+
+
+def test_evaluation_does_not_influence_the_run(tmp_path):
+    models = []
+    for folder, evaluate in (("a", None), ("b", lambda model: {"excess_risk": float(np.sum(model))})):
+        path = tmp_path / f"{folder}.sqlite"
+        with Ledger.create(path, plan="{}", config_digest="", noise_key=b"1") as ledger:
+            models.append(run(make(NAME), Quadratic(), ledger, SeededNoise(1), simulation=True, evaluate=evaluate))
+            traced = ["excess_risk" in event["diagnostics"] for event in ledger.events()]
+            assert all(traced) if evaluate else not any(traced)
+    np.testing.assert_array_equal(*models)
+
+
+@pytest.mark.parametrize("limit", ["gradient_evaluations", "rounds"])
+def test_an_overspending_round_is_refused_before_anyone_is_asked(tmp_path, limit, monkeypatch):
+    """The plan's own check is switched off, so the check before each round has to catch it."""
+    monkeypatch.setattr(Budget, "check_plan", lambda self, plan: None)
+    cost = make(NAME).plan.cost
+    engine = Quadratic()
+    with pytest.raises(BudgetExceeded, match=limit):
+        execute(NAME, tmp_path, engine, **{limit: getattr(cost, limit) - 1})
+    assert len(engine.asked) == cost.rounds - 1
+
+
+def test_epsilon_over_budget_is_refused(ledger):
+    with pytest.raises(BudgetExceeded, match="epsilon"):
+        run(make(NAME), Quadratic(), ledger, SeededNoise(1), budget=Budget(epsilon=0.5), simulation=True)
