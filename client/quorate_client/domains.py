@@ -30,7 +30,8 @@ class L2Ball:
     def project(self, points: Vector) -> Vector:
         """Nearest points of the ball; `points` has shape (..., d), float64, and is left unchanged."""
         norms = np.sqrt(np.sum(points * points, axis=-1, keepdims=True))
-        return points * np.minimum(1.0, self.radius / np.maximum(norms, self.radius))
+        shrunk: Vector = points * np.minimum(1.0, self.radius / np.maximum(norms, self.radius))
+        return shrunk
 
     def norm_bound(self, dimension: int) -> float:
         """Largest ‖x‖₂ of the set."""

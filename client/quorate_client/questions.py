@@ -95,14 +95,19 @@ class Answers:
 
         The rule for a row looks at that row only, so nobody's value changes what happens to another user.
         """
-        rows = values.reshape(len(values), -1)
-        with np.errstate(invalid="ignore"):
-            usable = np.abs(rows).max(axis=1, initial=0.0) <= largest  # False for NaN and infinities
+        axes = tuple(range(1, values.ndim))
+        with np.errstate(
+            invalid="ignore"
+        ):  # the comparisons are False for NaN and, with a finite `largest`, infinities
+            usable = (values.max(axis=axes, initial=0.0) <= largest) & (values.min(axis=axes, initial=0.0) >= -largest)
         kept = np.where((status == Status.ANSWERED) & ~usable, np.uint8(Status.REJECTED), status).astype(np.uint8)
-        absent = (kept != Status.ANSWERED).reshape((-1,) + (1,) * (values.ndim - 1))
-        return cls(np.where(absent, 0.0, values), kept)
+        absent = kept != Status.ANSWERED
+        if not absent.any():
+            return cls(values, kept)
+        return cls(np.where(absent.reshape((-1,) + (1,) * (values.ndim - 1)), 0.0, values), kept)
 
     @property
     def answered(self) -> NDArray[np.bool_]:
         """Which rows hold a usable answer, shape (k,)."""
-        return self.status == Status.ANSWERED
+        answered: NDArray[np.bool_] = self.status == Status.ANSWERED
+        return answered

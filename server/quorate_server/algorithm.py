@@ -15,8 +15,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from quorate_client.questions import Answers, Question
 
+from quorate_client.questions import Answers, Question
 from quorate_server.noise import NoiseSource
 from quorate_server.plan import Plan
 
@@ -36,7 +36,7 @@ class Release:
 class Update(Generic[S]):
     """The new state, what it released, and what an observer may see.
 
-    `public` is safe to show to anyone. `diagnostics` are functions of private data: observers get them in simulation only.
+    `public` is safe to show to anyone. `diagnostics` are functions of private data: for observers in simulation only.
     """
 
     state: S

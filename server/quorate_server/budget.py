@@ -3,13 +3,12 @@
 >>> Budget(rounds=10).check(rounds=10, gradient_evaluations=0, epsilon=1.0)
 >>> Budget(rounds=10).check(rounds=11, gradient_evaluations=0, epsilon=1.0)
 Traceback (most recent call last):
-quorate_protos.errors.BudgetExceeded: Expected rounds <= 10 (budget.rounds), got 11. Raise the budget or shorten the schedule.
+quorate_protos.errors.BudgetExceeded: Expected rounds <= 10 (budget.rounds), got 11. Raise the budget or run shorter.
 """
 
 from dataclasses import dataclass
 
 from quorate_protos.errors import BudgetExceeded
-
 from quorate_server._validate import count, positive
 from quorate_server.plan import Plan
 
@@ -36,7 +35,7 @@ class Budget:
             limit = getattr(self, name)
             if limit is not None and total > limit:
                 raise BudgetExceeded(
-                    f"Expected {name} <= {limit} (budget.{name}), got {total}. Raise the budget or shorten the schedule."
+                    f"Expected {name} <= {limit} (budget.{name}), got {total}. Raise the budget or run shorter."
                 )
 
     def check_plan(self, plan: Plan) -> None:

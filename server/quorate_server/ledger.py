@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
+
 from quorate_client.questions import AverageGradient, LocalSGD, Question
 from quorate_protos.errors import LedgerError
-
 from quorate_server.algorithm import Release
 
 FORMAT = 1
@@ -80,7 +80,7 @@ class Ledger:
             row = {"format": FORMAT, "config_digest": config_digest, "plan": plan, "finished": False}
             connection.execute(_run.insert().values(noise_key=noise_key, **row))
         os.replace(draft.path, path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
         return cls.open(path)
 
     @classmethod
@@ -231,7 +231,8 @@ def _make_durable(connection: Any, _record: Any) -> None:
         connection.execute(f"PRAGMA {setting}").close()
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make what was created or renamed in `folder` durable."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -44,7 +44,7 @@ class Guarantee:
         if self.exposure == "none":
             return "No privacy: this is the non-private reference."
         against = {
-            "model": "whoever sees the released models and the status of each phase (clients and coordinator are trusted)",
+            "model": "whoever sees the released models and each phase's status (clients and coordinator are trusted)",
             "broadcast": "every other client and whoever sees the released models (the coordinator is trusted)",
             "local": "the coordinator too",
         }[self.exposure]

@@ -10,6 +10,7 @@ Two models, chosen by what is publicly known of the curvature:
   release. An upper bound, so usually far above what is measured.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -74,5 +75,6 @@ def _worst_case(problem: Problem, phases: Sequence[PhaseModel]) -> float:
         total += optimisation + phase.step_size * (phase.step_variance + rough_steps) / 2
         squared_distance = problem.dimension * phase.release_scale**2
     smoothness = problem.beta if problem.beta is not None else 0.0
-    rough = problem.lipschitz * squared_distance**0.5
-    return total + (min(rough, smoothness * squared_distance / 2) if problem.beta is not None else rough)
+    rough = problem.lipschitz * math.sqrt(squared_distance)
+    smooth = smoothness * squared_distance / 2
+    return total + (min(rough, smooth) if problem.beta is not None else rough)

@@ -12,7 +12,6 @@ from typing import Literal
 
 from quorate_client.domains import Domain, L2Ball
 from quorate_protos.errors import ConfigError
-
 from quorate_server._validate import count, non_negative, positive
 
 Curvature = Literal["unknown", "isotropic"]

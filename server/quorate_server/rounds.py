@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
 from quorate_client.questions import Answers, Question
 from quorate_protos.errors import RunError
-
 from quorate_server import serial
 from quorate_server.algorithm import Algorithm
 from quorate_server.budget import Budget

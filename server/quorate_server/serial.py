@@ -14,6 +14,7 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 import numpy as np
+
 from quorate_protos.errors import LedgerError
 from quorate_protos.v1 import values_pb2 as wire
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,7 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
 }
 
 
+@cache
 def make_plan(name: str, problem: Problem = PROBLEM, privacy: Privacy = PRIVACY) -> Plan:
     info = ALGORITHMS[name]
     return info.plan(problem, privacy, info.options(**SMALL.get(name, {})), "calibrated", 7)
@@ -70,9 +72,7 @@ def execute(name: str, folder: Path, engine: object = None, ledger_type: type[Le
     if not path.exists():
         ledger_type.create(path, plan="{}", config_digest="c", noise_key=b"11").close()
     with ledger_type.open(path) as ledger:
-        return run(
-            algorithm, engine or Quadratic(), ledger, SeededNoise(11), budget=Budget(**budget), simulation=True
-        )
+        return run(algorithm, engine or Quadratic(), ledger, SeededNoise(11), budget=Budget(**budget), simulation=True)
 
 
 @dataclass(frozen=True)

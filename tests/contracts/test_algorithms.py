@@ -5,8 +5,8 @@ import json
 
 import numpy as np
 import pytest
-from contracts.scenes import FAULTS, PROBLEM, Fault, Quadratic, execute, make, make_plan
 
+from contracts.scenes import FAULTS, PROBLEM, Fault, Quadratic, execute, make, make_plan
 from quorate_protos.errors import BudgetExceeded
 from quorate_server import serial
 from quorate_server.algorithms import ALGORITHMS

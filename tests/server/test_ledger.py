@@ -67,7 +67,7 @@ class TestLedger:
 
     def test_a_second_process_is_refused_while_one_holds_the_run(self, ledger):
         ledger.commit(-1, b"start", (), {})
-        code = "import sys; from pathlib import Path; from quorate_server.ledger import Ledger; Ledger.open(Path(sys.argv[1]))"
+        code = "import sys, pathlib; from quorate_server.ledger import Ledger; Ledger.open(pathlib.Path(sys.argv[1]))"
         done = subprocess.run([sys.executable, "-c", code, ledger.path], capture_output=True, text=True, check=False)
         assert done.returncode != 0
         assert "Another process holds this run" in done.stderr
@@ -89,7 +89,7 @@ class TestLedger:
         with ledger._engine.connect() as connection:
             pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
             connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
-        with pytest.raises(LedgerError, match="disk is full.*Free some space"):
+        with pytest.raises(LedgerError, match=r"disk is full.*Free some space"):
             ledger.commit(0, bytes(10**6), (), {})
         assert ledger.resume_point() == (-1, b"start")
 

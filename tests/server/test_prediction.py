@@ -36,7 +36,9 @@ def averaging_by_definition(factor, rounds, suffix):
 @settings(derandomize=True, deadline=None, max_examples=80)
 def test_averaging_factors_follow_the_recursion(factor, rounds, data):
     suffix = data.draw(st.integers(1, rounds))
-    assert _averaging(factor, rounds, suffix) == pytest.approx(averaging_by_definition(factor, rounds, suffix), abs=1e-12)
+    assert _averaging(factor, rounds, suffix) == pytest.approx(
+        averaging_by_definition(factor, rounds, suffix), abs=1e-12
+    )
 
 
 def test_isotropic_prediction_is_the_measured_risk_of_a_quadratic():

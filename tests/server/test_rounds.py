@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
-from contracts.scenes import Quadratic, execute, make
 
+from contracts.scenes import Quadratic, execute, make
 from quorate_protos.errors import BudgetExceeded, RunError
 from quorate_server.budget import Budget
 from quorate_server.ledger import Ledger

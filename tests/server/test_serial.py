@@ -22,7 +22,8 @@ class Everything:
 
 @given(
     array=stn.arrays(
-        st.sampled_from([np.float64, np.float32, np.int64, np.uint8, np.bool_]), stn.array_shapes(min_side=0, max_dims=3)
+        st.sampled_from([np.float64, np.float32, np.int64, np.uint8, np.bool_]),
+        stn.array_shapes(min_side=0, max_dims=3),
     ),
     real=st.floats(),
     integer=st.integers(-(2**63), 2**63 - 1),

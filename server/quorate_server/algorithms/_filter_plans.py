@@ -7,13 +7,12 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-from quorate_protos.errors import Infeasible, VerificationError
 from scipy.stats import chi2
 
+from quorate_protos.errors import Infeasible, VerificationError
 from quorate_server.accounting import outlier_filter as theorem
 from quorate_server.accounting.paper_constants import paper_constants
 from quorate_server.algorithms import phased_sgd
@@ -25,11 +24,11 @@ from quorate_server.plan import Plan, Privacy
 from quorate_server.prediction import excess_risk
 from quorate_server.problem import Problem
 
-GRID_ERROR = 2e-5  # at least one step of the score grid, for every λ below 300
+GRID_ERROR = 3e-4  # at least one step of the score grid, for every λ below 300
 FAILURE = 1e-2  # probability that the proved distance leaves out some ordinary user
 FEWEST_ROUNDS = 10  # with fewer steps SGD gets nowhere, so a plan would be pointless
 RATIOS = (1.2, 1.35, 2.0, 4.0, 12.0)  # multiples of the smallest feasible cohort at which noise is calibrated
-GENTLEST = 0.02  # step · smoothness of the smallest step that plans consider
+EDGES = (0.02, 0.2, 0.6, 1.0, 1.4, 2.0)  # step · smoothness at which the smallest feasible cohort is searched
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +112,13 @@ def search(
 ) -> Choice[F]:
     """The schedule with the least predicted risk, and the filter calibrated for it.
 
-    `smallest(eta_beta)` is the least feasible cohort, `calibrate(cohort, eta_beta)` the filter. Candidates are ranked by a
-    noise curve that is calibrated at a few cohort sizes and interpolated; the winner is calibrated exactly. Infeasible if
-    no cohort size is large enough.
+    `smallest(eta_beta)` is the least feasible cohort, `calibrate(cohort, eta_beta)` the filter. Candidates are ranked
+    by curves that are calibrated at a few points and interpolated; the winner is calibrated exactly. Infeasible if no
+    cohort is large enough.
     """
     distance, beta = options.distance or user_distance(problem), problem.beta or 0.0
-    edge_for = cache(smallest)
-    noise = _noise_curve(edge_for, calibrate, problem.dimension)
+    edge_for = _edge_curve(smallest)
+    noise = _noise_curve(smallest, calibrate, problem.dimension)
 
     def scale(cohort: int, step: float) -> float:
         ratio = cohort / edge_for(step * beta)
@@ -130,8 +129,8 @@ def search(
     found = candidates(problem, cohorts, scale, steps=steps)
     risk, schedule = min(found, key=lambda entry: entry[0], default=(math.inf, None))
     if schedule is None or math.isinf(risk):
-        gentlest = min(options.step_size * beta if options.step_size else GENTLEST, 2.0) if beta else 0.0
-        raise _infeasible(name, problem, options, edge_for(gentlest))
+        gentlest = min(options.step_size * beta if options.step_size else EDGES[0], 2.0) if beta else 0.0
+        raise _infeasible(name, problem, options, smallest(gentlest))
     filter_ = calibrate(schedule.cohort_size, min(2.0, schedule.largest_step * beta * (1 + 1e-12)))
     phases = tuple(
         replace(phase, release_scale=release_scale(filter_, phase.step_size, distance, problem.dimension))
@@ -140,10 +139,16 @@ def search(
     return Choice(excess_risk(problem, phases), Schedule(schedule.cohort_size, phases), filter_, distance)
 
 
+def _edge_curve(smallest: Callable[[float], int]) -> Callable[[float], float]:
+    """Smallest feasible cohort against step · smoothness, log-log interpolated from a few searches."""
+    logs = np.log(EDGES), np.log([smallest(product) for product in EDGES])
+    return lambda product: float(np.exp(np.interp(math.log(max(product, EDGES[0])), *logs)))
+
+
 def _noise_curve(
     smallest: Callable[[float], int], calibrate: Callable[[int, float], Any], dimension: int
 ) -> Callable[[float], float]:
-    """Noise factor Ξ against cohort size over its smallest feasible value, log-log interpolated from a few calibrations."""
+    """Noise factor Ξ against cohort size over its smallest feasible value, log-log interpolated."""
     edge = smallest(1.0)
     known: dict[float, float] = {}
     for ratio in RATIOS:
@@ -186,7 +191,7 @@ def calibrated(
 
 
 def paper(name: str, problem: Problem, privacy: Privacy, options: FilterOptions) -> Choice[theorem.FilterParameters]:
-    """Constants as printed, for comparison; no proof. Halving phases, a step four times smaller in each, plain averages."""
+    """Constants as printed, for comparison; no proof. Halving phases, the step a quarter in each, plain averages."""
     printed = paper_constants(
         privacy.epsilon,
         privacy.delta,
@@ -237,6 +242,6 @@ def _infeasible(name: str, problem: Problem, options: FilterOptions, edge: int) 
     least = math.ceil(RATIOS[0] * edge)
     return Infeasible(
         name,
-        f"n={problem.users:,} users fill {problem.users // least} cohorts of {least:,}, the least the concentration test needs",
+        f"n={problem.users:,} users fill {problem.users // least} cohorts of {least:,}, the least that the test needs",
         f"n >= {FEWEST_ROUNDS * least:,} for {FEWEST_ROUNDS} rounds (better {20 * math.ceil(1.5 * edge):,})",
     )

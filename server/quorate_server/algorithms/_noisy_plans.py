@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterable
 
 from quorate_protos.errors import Infeasible, VerificationError
-
 from quorate_server.algorithms.noisy_sgd import NoisySGDParameters
 from quorate_server.mechanisms.clipping import mean_sensitivity
 from quorate_server.mechanisms.gaussian import GaussianNoise

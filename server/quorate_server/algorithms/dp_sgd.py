@@ -1,4 +1,4 @@
-"""User-level DP-SGD over several passes, with secret subsampling: Poisson (zero-out) or without replacement (replace-one).
+"""User-level DP-SGD over several passes, secretly sampled: Poisson (zero-out) or without replacement (replace-one).
 
 Rounds are Gaussian mechanisms on secretly sampled cohorts; ε comes from exact privacy loss distributions, never from a
 central limit (which may only rank candidates here). With the whole population every round it is user-level DP gradient
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from quorate_protos.errors import VerificationError
 from scipy.optimize import brentq
 from scipy.stats import norm
 
+from quorate_protos.errors import VerificationError
 from quorate_server.accounting import subsampling
 from quorate_server.accounting.gdp import mu_for
 from quorate_server.algorithms import _noisy_plans as noisy

@@ -1,21 +1,23 @@
 """Localised SGD with a noisy-threshold outlier filter: Ghazi, Kumar, Liu & Manurangsi, Algorithms 1 and 2, repaired.
 
-In every round user i of the cohort is kept when κ_i + Lap(λ) > F, κ_i its concentration score; the step uses the mean of
-the kept. A phase halts, and releases nothing new, when the users filtered in it reach a hidden random cutoff. Otherwise
-a public average of its iterates is released with Gaussian noise whose scale rests on the concentration of user averages
-(1/√m), not on the worst gradient. Gradients are not clipped: contraction needs true gradients of convex smooth losses.
+In every round user i of the cohort is kept when κ_i + Lap(λ) > F, κ_i its concentration score; the step uses the mean
+of the kept. A phase halts, and releases nothing new, when the users filtered in it reach a hidden random cutoff.
+Otherwise a public average of its iterates is released with Gaussian noise whose scale rests on the concentration of
+user averages (1/√m), not on the worst gradient. Gradients are not clipped: contraction needs true gradients of convex
+smooth losses.
 
-Changed from print, with proofs in docs/privacy/outlier-filter.md: integer cutoff apart from λ, halting that does not show
-when, projected releases, explicit constants. `constants="paper"` runs the printed numbers, which carry no proof.
+Changed from print, with proofs in docs/privacy/outlier-filter.md: integer cutoff apart from λ, halting that does not
+show when, projected releases, explicit constants. `constants="paper"` runs the printed numbers, which carry no proof.
 """
 
-import math
 from dataclasses import dataclass
+
+import numpy as np
 
 from quorate_client.questions import Answers
 from quorate_protos.errors import VerificationError
-
 from quorate_server.accounting import outlier_filter as theorem
+from quorate_server.algorithm import Vector
 from quorate_server.algorithms import _filter_plans as planning
 from quorate_server.algorithms import phased_sgd
 from quorate_server.algorithms._info import AlgorithmInfo
@@ -24,6 +26,7 @@ from quorate_server.algorithms.localisation import Aggregate, LocalisedSGD, Phas
 from quorate_server.mechanisms import outlier_filter as mechanism
 from quorate_server.mechanisms.concentration import score_error
 from quorate_server.mechanisms.cutoff import HiddenCutoff
+from quorate_server.mechanisms.laplace import LaplaceThreshold
 from quorate_server.noise import NoiseSource
 from quorate_server.plan import Constants, Guarantee, Plan, Privacy
 from quorate_server.problem import Problem
@@ -49,18 +52,17 @@ class OutlierFilter:
     def __init__(self, parameters: FilteredParameters) -> None:
         self.parameters = parameters
         self.cutoff = HiddenCutoff(parameters.filter.cutoff_centre, parameters.filter.cutoff_decay)
-        self.step = grid_step(parameters.filter.laplace_scale)
+        self.test = LaplaceThreshold(parameters.filter.laplace_scale, parameters.filter.threshold)
 
     def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
         """Mean of the kept users; whoever did not answer is isolated and counts as filtered."""
-        p = self.parameters.filter
-        drawn = noise.stream("filter", round_).laplace_steps(p.laplace_scale / self.step, len(answers.status))
-        thresholds = math.ceil(p.threshold / self.step) - drawn
+        limits = self.test.limits(len(answers.status), noise.stream("filter", round_))
         decided = mechanism.decide(
-            answers.values, answers.answered, self.parameters.temperature, thresholds, step=self.step
+            answers.values, answers.answered, self.parameters.temperature, limits, step=self.test.grid
         )
         filtered = len(decided.kept) - int(decided.kept.sum())
-        told = {"filtered": filtered, "undecided": decided.undecided, "threshold": p.threshold}
+        told = {"filtered": filtered, "undecided": decided.undecided, "threshold": self.test.threshold}
+        told |= score_summary(decided.score_bounds)
         return Aggregate(mechanism.filtered_mean(answers.values, decided.kept), float(filtered), told)
 
     def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
@@ -68,9 +70,15 @@ class OutlierFilter:
         return tally < self.cutoff.draw(noise.stream("cutoff", phase))
 
 
-def grid_step(laplace_scale: float) -> float:
-    """Step of the grid on which scores and thresholds are compared: a power of two near λ / 2²⁴."""
-    return float(2.0 ** (math.floor(math.log2(laplace_scale)) - 24))
+def score_summary(scores: Vector) -> dict[str, float]:
+    """Least, middle and largest of a cohort's scores (n,), for simulation reports; empty for an empty cohort."""
+    if not len(scores):
+        return {}
+    return {
+        "score_min": float(scores.min()),
+        "score_median": float(np.median(scores)),
+        "score_max": float(scores.max()),
+    }
 
 
 def plan(problem: Problem, privacy: Privacy, options: planning.FilterOptions, constants: Constants, seed: int) -> Plan:
@@ -109,7 +117,7 @@ def verify(plan: Plan) -> None:
     """Theorem 1 for every phase at the plan's numbers, independently of how they were found."""
     p: FilteredParameters = plan.parameters
     planning.check_phases(plan)
-    rounding = score_error(p.cohort_size, plan.problem.dimension) + grid_step(p.filter.laplace_scale)
+    rounding = score_error(p.cohort_size, plan.problem.dimension) + LaplaceThreshold(p.filter.laplace_scale, 0.0).grid
     if not rounding <= p.filter.score_error:
         raise VerificationError(
             f"Expected score_error >= {rounding} in the plan of {NAME}, got {p.filter.score_error}."

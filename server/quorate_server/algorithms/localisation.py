@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from quorate_client.questions import Answers, AverageGradient, Question
 
+from quorate_client.questions import Answers, AverageGradient, Question
 from quorate_server.algorithm import Release, Update, Vector
 from quorate_server.mechanisms.gaussian import GaussianNoise
 from quorate_server.noise import NoiseSource

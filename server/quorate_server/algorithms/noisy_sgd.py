@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from quorate_client.questions import Answers, AverageGradient, Question
 
+from quorate_client.questions import Answers, AverageGradient, Question
 from quorate_server.algorithm import Release, Update, Vector
 from quorate_server.mechanisms.clipping import clipped_mean
 from quorate_server.mechanisms.gaussian import GaussianNoise

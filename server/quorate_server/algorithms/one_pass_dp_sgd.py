@@ -11,7 +11,6 @@ import math
 from dataclasses import dataclass
 
 from quorate_protos.errors import VerificationError
-
 from quorate_server.accounting.gdp import delta_for
 from quorate_server.algorithms import _noisy_plans as noisy
 from quorate_server.algorithms._info import AlgorithmInfo

@@ -1,7 +1,7 @@
 """Phased SGD of Feldman, Koren & Talwar at user level: the naive alternative to filtering.
 
-One phase of SGD with cohorts of B users is non-expansive for convex, smooth losses, so replacing one user (whose average
-gradient moves one step by at most 2Lη/B) moves every later iterate, and any public average of them, by at most 2Lη/B.
+One phase of SGD with cohorts of B users is non-expansive for convex, smooth losses, so replacing one user (whose
+average gradient moves one step by at most 2Lη/B) moves every later iterate, and any public average, by at most 2Lη/B.
 One Gaussian release a phase, disjoint users: exactly μ-GDP. Gradients must not be clipped: clipping breaks contraction.
 
 Source: Feldman, Koren & Talwar (2020), Algorithm 2. Statement and proof: docs/privacy/phased-sgd.md.
@@ -10,9 +10,9 @@ Source: Feldman, Koren & Talwar (2020), Algorithm 2. Statement and proof: docs/p
 from dataclasses import dataclass
 
 import numpy as np
+
 from quorate_client.questions import Answers
 from quorate_protos.errors import Infeasible, VerificationError
-
 from quorate_server.accounting.gdp import delta_for
 from quorate_server.algorithms import _noisy_plans as noisy
 from quorate_server.algorithms._info import AlgorithmInfo
@@ -28,7 +28,8 @@ NAME = "phased-sgd"
 THEOREM = "docs/privacy/phased-sgd.md"
 LARGEST_ROUNDS = 2048
 ASSUMPTIONS = (
-    "every conceivable user's loss is convex, smooth and Lipschitz with the plan's constants (clients clip features and scale losses)",
+    "every conceivable user's loss is convex, smooth and Lipschitz with the plan's constants "
+    "(clients clip features and scale losses)",
     "clients compute true, unclipped gradients",
 )
 

@@ -1,7 +1,7 @@
 """Localised SGD with a deterministic soft outlier filter: Algorithm 2S, ours, not in the papers.
 
-Every user's weight is w_i = 1 - min(1, exp(-L (κ_i/B - f₁))); the phase's total suspicion V = Σ (1 - w_i) is compared once,
-with Gaussian noise, against a limit. No noise a user, no cutoff: feasible with fewer users than the noisy filter,
+Every user's weight is w_i = 1 - min(1, exp(-L (κ_i/B - f₁))); the phase's total suspicion V = Σ (1 - w_i) is compared
+once, with Gaussian noise, against a limit. No noise a user, no cutoff: feasible with fewer users than the noisy filter,
 for several times its release noise. Scores are needed exactly, of all pairs: O(B² d) a round.
 
 Statement and proof: docs/privacy/soft-filter.md (Theorem 2).
@@ -11,14 +11,15 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+
 from quorate_client.questions import Answers
 from quorate_protos.errors import VerificationError
-
 from quorate_server.accounting import soft_filter as theorem
 from quorate_server.algorithms import _filter_plans as planning
 from quorate_server.algorithms import phased_sgd
 from quorate_server.algorithms._info import AlgorithmInfo
 from quorate_server.algorithms._localised_plans import as_phases
+from quorate_server.algorithms.filtered_sgd import score_summary
 from quorate_server.algorithms.localisation import Aggregate, LocalisedSGD, Phase
 from quorate_server.mechanisms import soft_filter as mechanism
 from quorate_server.mechanisms.concentration import cohort_scores
@@ -55,17 +56,14 @@ class SoftFilter:
         del noise, round_
         p = self.parameters.filter
         scores = cohort_scores(answers.values, answers.answered, self.parameters.temperature)
-        chosen = {"cohort_size": p.cohort_size, "slope": p.steepness, "cutoff": p.floor}
-        weights = mechanism.soft_weights(scores, **chosen)
-        suspicion = math.fsum(mechanism.suspicions(scores, **chosen))
+        suspicions = mechanism.suspicions(scores, cohort_size=p.cohort_size, slope=p.steepness, cutoff=p.floor)
+        weights = mechanism.soft_weights(suspicions)
+        suspicion = math.fsum(suspicions)
         told = {
             "filtered": int(np.sum(weights < 0.5)),
             "suspicion": suspicion,
             "threshold": p.floor * p.cohort_size,
-            "score_min": float(scores.min()),
-            "score_median": float(np.median(scores)),
-            "score_max": float(scores.max()),
-        }
+        } | score_summary(scores)
         return Aggregate(mechanism.soft_mean(answers.values, weights), suspicion, told)
 
     def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
@@ -132,7 +130,7 @@ def make(plan: Plan) -> LocalisedSGD:
 
 
 def _slack(problem: Problem, delta: float, epsilon: float) -> float:
-    """The sampler's total variation, and 1e-5 δ for the grids of the test and the release (docs/privacy/noise.md, N4)."""
+    """The samplers' total variation, and 1e-5 δ for the grids of test and release (docs/privacy/noise.md, N4)."""
     return planning.sampler_slack(problem) + 1e-5 * delta / (1 + math.exp(epsilon))
 
 

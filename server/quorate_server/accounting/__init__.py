@@ -1,0 +1,1 @@
+"""Calibration and composition: how much noise a promise needs."""

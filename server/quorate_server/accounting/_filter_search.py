@@ -1,0 +1,119 @@
+"""The compiled inner loop of the outlier filter's calibration. It proposes; `outlier_filter.verify` decides.
+
+Nothing here bears on privacy: a wrong proposal is refused or merely noisy.
+"""
+
+import math
+
+from numba import njit
+
+_DEPTHS = 40  # bins of the own user's noise, on the scale of λ
+
+
+@njit(cache=True)
+def propose(  # type: ignore[no-untyped-def]
+    size, eta_beta, users, score_error, zero_out, log_own, log_others, budget, frontier, thresholds
+):
+    """Best of frontier points × thresholds: (point, F, λ, w1, w2, θ, s, Ξ), point −1 when none is feasible.
+
+    `frontier`: per point e0 and c_mid, the grid of ln μ, and per point ln δ_A, ln δ_B on that grid.
+    `thresholds` are fractions of `size`; `budget` is what the average over the own user's noise may cost.
+    """
+    each, centres, log_mus, same, shifted = frontier
+    best = (-1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, math.inf)
+    log_budget, logs = math.log(budget), (log_own, log_others)
+    for point in range(len(each)):
+        others = size - 2 * centres[point] + 1
+        # A point whose decisions alone cost more than the budget, or whose cutoff may eat half the cohort, is out.
+        floor = shifted[point, 0] if zero_out else max(same[point, 0], shifted[point, 0])
+        if 2 * others <= size or floor > log_budget:
+            continue
+        for fraction in thresholds:
+            threshold = fraction * size
+            scale, own, other = _tails(threshold, size, others, eta_beta, score_error, zero_out, logs, each[point])
+            if scale < 0:
+                continue
+            unlucky = max(math.log(5.0 * users / centres[point]), 0.0)
+            height = (threshold + scale * unlucky + score_error) / size
+            if height >= 1:
+                continue
+            theta = -math.log(height)
+            weight = size / (theta * (others + 1))
+            top, k1, k2 = threshold - score_error, threshold - own - score_error, threshold - other - score_error
+            low = _shift(top, k2, size, others, zero_out)[2] / math.exp(log_mus[-1])
+            high = _shift(k1, k2, size, others, zero_out)[2] / math.exp(log_mus[0])
+            if low * weight >= best[7]:
+                continue
+            for _ in range(26):
+                middle = math.sqrt(low * high)
+                curves = log_mus, same[point], shifted[point]
+                cost = _average(middle, top, own, scale, k2, size, others, zero_out, curves)
+                if cost <= budget:
+                    high = middle
+                else:
+                    low = middle
+                if low * weight >= best[7]:
+                    break
+            if high * weight < best[7]:
+                best = (point, threshold, scale, own, other, theta, high, high * weight)
+    return best
+
+
+@njit(cache=True)
+def _tails(threshold, size, others, eta_beta, score_error, zero_out, logs, each):  # type: ignore[no-untyped-def]
+    """Fixed point of sensitivity → noise scale → tails → shift → sensitivity; scale −1 when a hypothesis fails."""
+    sensitivity = 1.0
+    for _ in range(60):
+        scale = (sensitivity + 2 * score_error) / each
+        own, other = scale * logs[0], scale * logs[1] + 1 + 2 * score_error
+        k1, k2 = threshold - own - score_error, threshold - other - score_error
+        if 2 * (k1 - 1) <= size - 1 or k1 + k2 <= size or (zero_out and 2 * (size - others) >= 2 * k1):
+            return -1.0, 0.0, 0.0
+        rho = _shift(k1, k2, size, others, zero_out)[2]
+        moved = max(1.0, -(size - 1) * math.expm1(-eta_beta * rho / (others + 1))) * (1 + 1e-7)
+        if moved <= sensitivity * (1 + 1e-9):
+            return scale * (1 + 1e-7), own * (1 + 1e-7), other * (1 + 1e-7)
+        sensitivity = moved
+    return -1.0, 0.0, 0.0
+
+
+@njit(cache=True)
+def _shift(k1, k2, size, others, zero_out):  # type: ignore[no-untyped-def]
+    """(ρ_A, ρ_B, the larger that applies) at own level k1."""
+    both = 0.0 if zero_out else -math.log(2 * (k1 - 1) / (size - 1) - 1)
+    reach = -math.log((k1 + k2) / size - 1)
+    chord = reach if reach < 1e-9 else reach / -math.expm1(-reach)
+    one = max(0.0, min(reach, chord * (size - k1) / others))
+    return both, one, max(both, one)
+
+
+@njit(cache=True)
+def _average(s, level, own, scale, k2, size, others, zero_out, curves):  # type: ignore[no-untyped-def]
+    """E[1{ν ≤ w1} max(δ_A, δ_B)] with interpolated curves and middles of bins: a guess, not a bound."""
+    log_mus, same, shifted = curves
+    deepest = own / scale
+    total = 0.0
+    for bin_ in range(_DEPTHS + 1):
+        left, right = deepest * (bin_ - 1) / _DEPTHS, deepest * bin_ / _DEPTHS
+        weight = 0.5 if bin_ == 0 else 0.5 * (math.exp(-left) - math.exp(-right))
+        depth = 0.0 if bin_ == 0 else (left + right) / 2
+        both, one, _ = _shift(level - depth * scale, k2, size, others, zero_out)
+        if zero_out:
+            worst = max(_log_delta(math.log(one / s + 1e-300), log_mus, same), shifted[0])
+        else:
+            alike = _log_delta(math.log(both / s + 1e-300), log_mus, same)
+            worst = max(alike, _log_delta(math.log(one / s + 1e-300), log_mus, shifted))
+        total += weight * math.exp(worst)
+    return total
+
+
+@njit(cache=True)
+def _log_delta(log_mu, log_mus, logs):  # type: ignore[no-untyped-def]
+    """Linear interpolation on a uniform grid; the first value below it, ln 1 above."""
+    place = (log_mu - log_mus[0]) / (log_mus[1] - log_mus[0])
+    if place <= 0:
+        return logs[0]
+    index = int(place)
+    if index >= len(logs) - 1:
+        return logs[-1] if place <= len(logs) - 1 + 1e-9 else 0.0
+    return logs[index] + (place - index) * (logs[index + 1] - logs[index])

@@ -1,0 +1,1 @@
+"""Noise, tests, filters: what turns private values into releases."""

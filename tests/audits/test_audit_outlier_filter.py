@@ -1,0 +1,186 @@
+"""Audits of one phase of the outlier filter on worst-case neighbours, and of its broken twins.
+
+Users are grouped by type (same gradient), so that a run costs a few binomial draws and a million runs of the exact
+mechanism take seconds. One dimension, τ = η = 1, two rounds. The first audit sees what is released: HALT or the noisy
+average. The second sees the whole transcript, which the filter's own noise has to protect, by likelihood ratios.
+Every bound here is wrong with probability at most `harness.FAILURE` = 1e-8; sound mechanisms are tried 10 times.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from audits.harness import delta_bounds, epsilon_lower_bound
+from quorate_server.accounting.outlier_filter import calibrate, verify
+from quorate_server.mechanisms.concentration import score_error, scores
+
+EPSILON, DELTA, SIZE, DRAWS = 2.0, 1e-3, 1500, 300_000
+SOUND = calibrate(
+    EPSILON, DELTA, cohort_size=SIZE, eta_beta=1.0, phase_users=2 * SIZE, score_error=score_error(SIZE, 1)
+)
+LAW = SOUND.cutoff_law()
+FAR = 1e6  # alone, and for an unfiltered mean out of all proportion
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Others by type in round 0, the own user's two answers, and the types of round 1 (its users are all others)."""
+
+    positions: tuple[float, ...]
+    counts: tuple[int, ...]
+    own: tuple[float, float]
+    isolated: int = 0  # users at infinite distance from everybody
+    later: tuple[tuple[float, float, int], ...] = ((0.0, 0.0, SIZE),)  # position at x = 0, curvature, number of users
+
+
+@dataclass(frozen=True)
+class Twin:
+    """What is run; the default is what is claimed."""
+
+    sigma: float = SOUND.noise_scale(1.0, SOUND.theta)  # η = 1 and, with distance = θ, τ = 1
+    scale: float = SOUND.laplace_scale
+    random_cutoff: bool = True
+    filters: bool = True
+
+
+def type_scores(at, counts, own=None):
+    """Scores of each type (..., types), and of the own user (...)."""
+    total = (np.exp(-np.abs(at[..., :, None] - at[..., None, :])) * counts).sum(axis=-1)
+    near = 0.0 if own is None else np.exp(-np.abs(at - own))
+    return total + near, 1 + (near * counts).sum(axis=-1)
+
+
+def filtered_chance(score, twin):
+    """P(score + noise <= F)."""
+    return stats.laplace.cdf((SOUND.threshold - score) / twin.scale) if twin.filters else np.zeros_like(score)
+
+
+def released(scenario, world, twin, seed):
+    """Draws of the released statistic: the noisy average of two iterates, or a huge number for HALT."""
+
+    def sample(draws):
+        rng = np.random.default_rng([seed, world])
+        own, counts = scenario.own[world], np.array(scenario.counts)
+        at = np.array(scenario.positions)
+        others, own_score = type_scores(at, counts, own)
+        hits = rng.binomial(counts, filtered_chance(others, twin), size=(draws, len(at)))
+        kept = rng.random(draws) >= filtered_chance(own_score, twin)
+        alone = rng.binomial(scenario.isolated, filtered_chance(np.float64(1.0), twin), size=draws)
+        filtered = hits.sum(axis=1) + alone + ~kept
+        x = -(((counts - hits) * at).sum(axis=1) + kept * own) / ((counts - hits).sum(axis=1) + kept)
+        first, shift, slope, counts = x, *np.array(scenario.later).T
+        at = shift + slope * x[:, None]
+        hits = rng.binomial(counts.astype(int), filtered_chance(type_scores(at, counts)[0], twin))
+        x = x - ((counts - hits) * at).sum(axis=1) / (counts - hits).sum(axis=1)
+        cutoff = rng.choice(len(LAW), p=LAW, size=draws) + 1 if twin.random_cutoff else SOUND.cutoff_centre
+        noisy = (first + x) / 2 + rng.normal(size=draws) * twin.sigma
+        return np.where(filtered + hits.sum(axis=1) >= cutoff, 1e12, noisy)
+
+    return sample
+
+
+def transcript_log_ratios(scenario, swapped, twin, seed, draws=100_000):
+    """ln P/Q of (own noise, effective cutoff, every other user's decision up to the halt, noisy iterate), under P."""
+    rng = np.random.default_rng(seed)
+    worlds = scenario.own[::-1] if swapped else scenario.own
+    at, counts = np.array(scenario.positions), np.array(scenario.counts)
+    (p_score, p_own), (q_score, q_own) = (type_scores(at, counts, own) for own in worlds)
+    noise = rng.laplace(size=draws) * twin.scale  # the same in both worlds: the claim is proved by this coupling
+    p_in, q_in = p_own + noise > SOUND.threshold, q_own + noise > SOUND.threshold
+    law = np.concatenate([[0.0], LAW, [0.0, 0.0]])  # by cutoff, from 0 to one past the largest
+    effective = rng.choice(len(LAW), p=LAW, size=draws) + 1 - ~p_in
+    with np.errstate(divide="ignore"):
+        ratio = np.log(law[effective + ~p_in]) - np.log(law[effective + ~q_in])
+    left, survivors, total = effective - scenario.isolated, np.zeros(draws), np.zeros(draws)
+    p_hit, q_hit = filtered_chance(p_score, twin), filtered_chance(q_score, twin)
+    for k in range(len(at)):  # runs of kept users between hits are geometric; a run without hits left has halted
+        waiting = np.where(left > 0, counts[k], 0)
+        while (waiting > 0).any():
+            gap = rng.geometric(p_hit[k], size=draws)
+            hit, passed = gap <= waiting, np.minimum(gap - 1, waiting)
+            ratio += hit * np.log(p_hit[k] / q_hit[k]) + passed * (np.log1p(-p_hit[k]) - np.log1p(-q_hit[k]))
+            survivors, total, left = survivors + passed, total + passed * at[k], left - hit
+            waiting = np.where(hit & (left > 0), waiting - gap, 0)
+    means = [(total + kept * own) / (survivors + kept + 1e-300) for kept, own in zip((p_in, q_in), worlds, strict=True)]
+    mu = np.where(left > 0, np.abs(means[0] - means[1]) / twin.sigma, 0.0)
+    return ratio + mu * rng.normal(size=draws) + mu**2 / 2
+
+
+def place(margin, scale=SOUND.laplace_scale):
+    """Distance from a tight cluster at which the own user's score exceeds the threshold by `margin` noise scales."""
+    return float(-np.log((SOUND.threshold + margin * scale - 1) / (SIZE - 1)))
+
+
+def pair_of_clusters(expected_hits, scale):
+    """Two halves so far apart that about `expected_hits` users a round are filtered by noise of this scale."""
+    score = SOUND.threshold + scale * np.log(SIZE / (2 * expected_hits))
+    return (0.0, float(-np.log(2 * score / SIZE - 1))), (SIZE // 2, SIZE - 1 - SIZE // 2)
+
+
+def opposite(margin):
+    return Scenario((0.0,), (SIZE - 1,), (-place(margin), place(margin)))
+
+
+def stray(isolated):
+    return Scenario((0.0,), (SIZE - 1 - isolated,), (place(2.0), FAR), isolated=isolated)
+
+
+MIXED = ((0.0, 0.0, SIZE // 2), (0.25, 1.0, SIZE - SIZE // 2))
+SCENARIOS = {
+    "opposite sides of a cluster, at the threshold": opposite(0.0),
+    "opposite sides of a cluster, well above the threshold": opposite(2.0),
+    "kept or far away": stray(0),
+    "kept or far away, one hit short of the central cutoff": stray(SOUND.cutoff_centre - 1),
+    "everybody near the threshold": Scenario(*pair_of_clusters(5.0, SOUND.laplace_scale), own=(0.0, FAR)),
+    "later users of different curvature": replace(opposite(1.0), later=MIXED),
+}
+sound = pytest.mark.parametrize("name", SCENARIOS)
+
+
+def test_the_parameters_audited_are_those_of_the_theorem():
+    assert verify(SOUND, EPSILON, DELTA) <= DELTA
+
+
+def test_types_have_the_scores_of_the_users_they_stand_for():
+    scenario = SCENARIOS["everybody near the threshold"]
+    others, own = type_scores(np.array(scenario.positions), np.array(scenario.counts), 0.3)
+    rows = np.append(np.repeat(scenario.positions, scenario.counts), 0.3)[:, None]
+    np.testing.assert_allclose(scores(rows, 1.0)[[0, -2, -1]], [*others, own], rtol=1e-8)
+
+
+@sound
+def test_what_is_released_never_exceeds_the_claim(name):
+    worlds = [released(SCENARIOS[name], world, Twin(), seed=1) for world in (0, 1)]
+    assert epsilon_lower_bound(*worlds, delta=DELTA, draws=DRAWS) <= EPSILON
+
+
+@pytest.mark.parametrize(
+    ("name", "twin"),
+    [
+        ("opposite sides of a cluster, well above the threshold", Twin(sigma=Twin().sigma / 4)),
+        ("kept or far away", Twin(filters=False)),
+        ("kept or far away, one hit short of the central cutoff", Twin(random_cutoff=False)),
+    ],
+    ids=["a quarter of the noise", "no filter", "deterministic cutoff"],
+)
+def test_the_audit_catches(name, twin):
+    worlds = [released(SCENARIOS[name], world, twin, seed=1) for world in (0, 1)]
+    assert epsilon_lower_bound(*worlds, delta=DELTA, draws=DRAWS) > EPSILON
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("expected_hits", [2.0, 20.0])
+def test_the_transcript_never_exceeds_the_claim(expected_hits, swapped):
+    scenario = Scenario(*pair_of_clusters(expected_hits, SOUND.laplace_scale), own=(0.0, FAR))
+    low, _ = delta_bounds(transcript_log_ratios(scenario, swapped, Twin(), seed=2), epsilon=EPSILON)
+    assert low <= DELTA
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_the_transcript_audit_catches_a_quarter_of_the_filters_noise(swapped):
+    twin = Twin(scale=SOUND.laplace_scale / 4)
+    scenario = Scenario(*pair_of_clusters(20.0, twin.scale), own=(0.0, FAR))
+    low, _ = delta_bounds(transcript_log_ratios(scenario, swapped, twin, seed=2), epsilon=EPSILON)
+    assert low > DELTA

@@ -1,0 +1,97 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from client import reference
+from quorate_client import AverageGradient, ItemBatch, average_gradient, average_loss, make_loss, smoothness_scale
+from quorate_protos.errors import ConfigError
+
+STEADY = settings(derandomize=True, deadline=None, max_examples=60)
+
+
+@STEADY
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    sizes=st.lists(st.integers(1, 30), min_size=1, max_size=6),
+    dimension=st.integers(1, 24),
+    user_smoothness=st.floats(1e-3, 1.5),
+    ridge=st.sampled_from([0.0, 0.02]),
+    rank=st.integers(1, 24),
+    dtype=st.sampled_from([np.float32, np.float64]),
+)
+def test_scaled_hessian_never_exceeds_user_smoothness(seed, sizes, dimension, user_smoothness, ridge, rank, dtype):
+    rng = np.random.default_rng(seed)
+    loss = make_loss("least_squares", ridge=ridge)
+    batch = reference.random_batch(rng, sizes, dimension, dtype, loss)
+    batch.features[:, min(rank, dimension) :] = 0.0
+    scale = smoothness_scale(loss, batch, user_smoothness)
+    exact = np.array([reference.hessian_bound(loss, rows) for rows, _ in reference.users(batch)])
+    assert np.all(scale * exact <= user_smoothness)
+    assert np.all((scale > 0) & (scale <= 1))
+    # Nor is anybody scaled down by more than the allowance for rounding.
+    np.testing.assert_allclose(scale, np.minimum(1.0, user_smoothness / exact), rtol=1e-8)
+
+
+@STEADY
+@given(seed=st.integers(0, 2**32 - 1), size=st.integers(1, 12), factor=st.floats(1 - 1e-8, 1 + 1e-8))
+def test_scale_has_no_step_where_the_quick_tests_hand_over(seed, size, factor):
+    rng = np.random.default_rng(seed)
+    loss = make_loss("logistic")
+    batch = reference.random_batch(rng, [size], 6)
+    exact = reference.hessian_bound(loss, batch.features)
+    scale = smoothness_scale(loss, batch, exact * factor)[0]
+    assert scale * exact <= exact * factor
+    assert scale == pytest.approx(min(1.0, factor), rel=3e-9)
+
+
+@pytest.mark.parametrize(("items", "dimension"), [(700, 5), (5, 700), (300, 300), (257, 16)])
+def test_large_users_agree_with_the_exact_eigenvalue(items, dimension):
+    rng = np.random.default_rng(items)
+    loss = make_loss("logistic", ridge=0.001)
+    batch = reference.random_batch(rng, [items], dimension)
+    exact = reference.hessian_bound(loss, batch.features)
+    for factor in (0.3, 0.999, 1.001, 3.0):
+        scale = smoothness_scale(loss, batch, factor * exact)[0]
+        assert scale == pytest.approx(min(1.0, factor), rel=1e-8)
+        assert scale * exact <= factor * exact
+
+
+def test_one_dominant_direction_beats_a_power_iteration():
+    # Two almost equal large eigenvalues, where an iteration stops too low.
+    features = np.diag([1.0, 1.0 - 1e-9, 1e-3])
+    batch = ItemBatch(features, np.ones(3), np.array([0, 3]))
+    scale = smoothness_scale(make_loss("least_squares"), batch, 0.1)[0]
+    assert scale / 3 <= 0.1
+    assert scale == pytest.approx(0.3, rel=1e-8)
+
+
+def test_scale_multiplies_gradient_and_value():
+    rng = np.random.default_rng(1)
+    loss = make_loss("logistic", ridge=0.01)
+    batch = reference.random_batch(rng, (5, 0, 40, 1), 7, spread=1.0)
+    scale = smoothness_scale(loss, batch, 0.05)
+    assert scale[1] == 1.0
+    assert scale[[0, 2, 3]].min() < 1.0
+    x = rng.standard_normal(7)
+    plain, scaled = (average_gradient(loss, batch, AverageGradient(x[None], (1.0,), bound)) for bound in (None, 0.05))
+    np.testing.assert_allclose(scaled, scale[:, None] * plain, rtol=1e-14)
+    np.testing.assert_allclose(
+        average_loss(loss, batch, x, user_smoothness=0.05), scale * average_loss(loss, batch, x), rtol=1e-14
+    )
+
+
+def test_edge_users():
+    batch = ItemBatch(np.array([[0.0, 0.0], [np.nan, 1.0], [np.inf, 0.0]]), np.ones(3), np.array([0, 0, 1, 2, 3]))
+    scale = smoothness_scale(make_loss("logistic", ridge=0.5), batch, 0.25)
+    np.testing.assert_allclose(scale, [1.0, 0.5, np.nan, np.nan], rtol=1e-8)
+    np.testing.assert_array_equal(smoothness_scale(make_loss("linear"), batch, 0.25), 1.0)
+    np.testing.assert_array_equal(smoothness_scale(make_loss("linear", ridge=0.5), batch, 0.25), [1, 0.5, 0.5, 0.5])
+
+
+def test_losses_with_jumps_and_wrong_bounds_are_refused():
+    batch = reference.random_batch(np.random.default_rng(2), (2,), 3)
+    with pytest.raises(ConfigError, match=r"Expected a smooth loss with user_smoothness=0\.1, got loss='hinge'"):
+        smoothness_scale(make_loss("hinge"), batch, 0.1)
+    with pytest.raises(ConfigError, match="Expected user_smoothness > 0 and finite, got user_smoothness=0"):
+        smoothness_scale(make_loss("logistic"), batch, 0)

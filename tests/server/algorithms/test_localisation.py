@@ -1,0 +1,138 @@
+"""Phases, weights, halting: what Theorem 1's proof and phased SGD's proof assume of the loop."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contracts.scenes import PROBLEM, Fault, Quadratic, make, make_plan
+from quorate_client.questions import Answers, Status
+from quorate_server.algorithms import ALGORITHMS
+from quorate_server.algorithms.localisation import HALTED, RELEASED, LocalisedSGD
+from quorate_server.algorithms.phased_sgd import PlainMean
+from quorate_server.noise import SeededNoise
+
+
+def drive(algorithm, engine, noise=None):
+    """All states of a run, first to last."""
+    noise = noise or SeededNoise(4)
+    states = [algorithm.init()]
+    while (question := algorithm.request(states[-1], noise)) is not None:
+        states.append(algorithm.update(states[-1], engine.ask(question), noise).state)
+    return states
+
+
+def unnoised(name):
+    """The algorithm of a plan without release noise: what the sensitivity is about."""
+    plan = make_plan(name)
+    phases = tuple(replace(phase, release_scale=0.0) for phase in plan.parameters.phases)
+    return replace(plan, parameters=replace(plan.parameters, phases=phases))
+
+
+class Logistic:
+    """One item a user, features in the unit ball: convex, 1-Lipschitz and ¼-smooth for every user."""
+
+    def __init__(self, seed, features_scale=1.0):
+        rng = np.random.default_rng(seed)
+        self.features = rng.standard_normal((PROBLEM.users, PROBLEM.dimension))
+        self.features *= features_scale / np.linalg.norm(self.features, axis=1, keepdims=True)
+
+    def ask(self, question):
+        rows = self.features[question.cohort]
+        slopes = -1 / (1 + np.exp(rows @ question.task.points[0]))
+        return Answers(rows * slopes[:, None], np.zeros(len(rows), dtype=np.uint8))
+
+
+@given(seed=st.integers(0, 2**20), moved=st.integers(0, PROBLEM.users - 1), sign=st.sampled_from([-1.0, 1.0, 0.0]))
+@settings(derandomize=True, deadline=None, max_examples=40)
+def test_replacing_one_user_moves_no_release_of_phased_sgd_by_more_than_its_sensitivity(seed, moved, sign):
+    plan = unnoised("phased-sgd")
+    world, other = Logistic(seed), Logistic(seed)
+    other.features[moved] *= sign if sign <= 0 else 1.0
+    if sign > 0:
+        other.features[moved] = np.roll(other.features[moved], 1)
+    runs = [drive(LocalisedSGD(plan, PlainMean(plan.parameters.cohort_size)), engine) for engine in (world, other)]
+    ends = np.cumsum([phase.rounds for phase in plan.parameters.phases])
+    for phase, end in zip(plan.parameters.phases, ends, strict=True):
+        one, two = (states[end].released for states in runs)
+        if np.any(one != two):  # the moved user's phase; what follows is post-processing
+            assert np.linalg.norm(one - two) <= phase.sensitivity
+            break
+
+
+def test_the_release_is_the_average_of_the_last_iterates():
+    algorithm = LocalisedSGD(unnoised("phased-sgd"), PlainMean(300))
+    first = algorithm.phases[0]
+    states = drive(algorithm, Quadratic())
+    suffix = [state.iterate for state in states[1 : first.rounds]][first.rounds - first.suffix :]
+    last = states[first.rounds - 1]
+    question = algorithm.request(last, SeededNoise(4))
+    step = first.step_size * Quadratic().ask(question).values.mean(axis=0)
+    suffix.append(algorithm.plan.problem.domain.project(last.iterate - step))
+    expected = np.mean(suffix[-first.suffix :], axis=0)
+    np.testing.assert_allclose(states[first.rounds].released, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["filtered-sgd", "soft-filtered-sgd"])
+class TestFilters:
+    def test_a_phase_of_ordinary_users_is_released(self, name):
+        assert set(drive(make(name), Quadratic())[-1].statuses) == {RELEASED}
+
+    def test_a_phase_with_too_many_outliers_halts_and_releases_what_it_started_from(self, name):
+        scattered = np.random.default_rng(1).standard_normal((PROBLEM.users, PROBLEM.dimension)) * 50
+
+        class Scattered(Quadratic):
+            def ask(self, question):
+                answers = super().ask(question)
+                return Answers(scattered[question.cohort], answers.status)
+
+        states = drive(make(name), Scattered())
+        assert set(states[-1].statuses) == {HALTED}
+        np.testing.assert_array_equal(states[-1].released, np.zeros(PROBLEM.dimension))
+
+    def test_a_halted_phase_asks_all_its_rounds_so_nobody_sees_when_it_halted(self, name):
+        engine = Quadratic(Fault("all", 0.0, slice(None), Status.MISSING))
+        drive(make(name), engine)
+        assert len(engine.asked) == make_plan(name).cost.rounds
+
+    def test_the_answer_of_an_outlier_is_removed(self, name):
+        """One user far away: the step is the mean of the others, up to the noise of the filter."""
+        algorithm = make(name)
+        state, noise = algorithm.init(), SeededNoise(4)
+        question = algorithm.request(state, noise)
+        honest = Quadratic().ask(question)
+        spoiled = honest.values.copy()
+        spoiled[0] = 1e5
+        clean = algorithm.rule.aggregate(honest, noise, 0).gradient
+        attacked = algorithm.rule.aggregate(Answers(spoiled, honest.status), noise, 0).gradient
+        np.testing.assert_allclose(attacked, clean, atol=1e-2 * np.abs(honest.values).max())
+
+    def test_phases_are_disjoint_and_shrink(self, name):
+        phases = make_plan(name).parameters.phases
+        assert all(later.step_size <= earlier.step_size for earlier, later in pairwise(phases))
+
+
+BROKEN = {
+    "a quarter of the release noise": lambda p: replace(
+        p, phases=tuple(replace(f, release_scale=f.release_scale / 4) for f in p.phases)
+    ),
+    "another temperature": lambda p: replace(p, temperature=p.temperature / 2),
+    "a longer step": lambda p: replace(
+        p, phases=tuple(replace(f, step_size=3 * f.step_size, release_scale=3 * f.release_scale) for f in p.phases)
+    ),
+    "a larger claimed cohort": lambda p: replace(p, filter=replace(p.filter, cohort_size=2 * p.filter.cohort_size)),
+    "no room for rounding": lambda p: replace(p, filter=replace(p.filter, score_error=0.0)),
+}
+
+
+@pytest.mark.parametrize("name", ["filtered-sgd", "soft-filtered-sgd"])
+@pytest.mark.parametrize("how", list(BROKEN))
+def test_a_broken_plan_is_refused_before_it_runs(name, how):
+    plan = make_plan(name)
+    from quorate_protos.errors import VerificationError
+
+    with pytest.raises(VerificationError):
+        ALGORITHMS[name].make(replace(plan, parameters=BROKEN[how](plan.parameters)))

@@ -1,0 +1,92 @@
+"""The whole program killed with SIGKILL in the middle of its work, then resumed: the same bits, nobody asked twice."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from quorate_server.ledger import Ledger
+
+SETTINGS = [
+    "population.users=4000",
+    "population.items_per_user=3",
+    "population.dimension=4",
+    "privacy.epsilon=8",
+    "algorithm.name=one-pass-dp-sgd",
+    "algorithm.options.rounds=5",
+]
+
+# Runs the command line, and kills itself without warning at the n-th call of one of the ledger's or folder's writes.
+KILLER = textwrap.dedent(
+    """
+    import os, signal, sys
+    from quorate_server.ledger import Ledger
+    from quorate import folder
+    from quorate.__main__ import main
+
+    at, when, left = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    owner, name = {"spend": (Ledger, "spend"), "commit": (Ledger, "commit"), "finish": (Ledger, "finish"),
+                   "replace": (os, "replace")}[at]
+    original = getattr(owner, name)
+
+    def dying(*arguments, **named):
+        global left
+        left -= 1
+        if left == 0 and when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = original(*arguments, **named)
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(owner, name, dying)
+    sys.argv = ["quorate", *sys.argv[4:]]
+    main()
+    """
+)
+
+
+def command(out: Path) -> list[str]:
+    settings = [word for setting in SETTINGS for word in ("--set", setting)]
+    return ["simulate", "--quiet", "--out", str(out), *settings]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> np.ndarray:
+    out = tmp_path_factory.mktemp("whole") / "run"
+    subprocess.run([sys.executable, "-m", "quorate", *command(out)], check=True, capture_output=True)
+    with np.load(out / "model.npz") as stored:
+        return stored[stored.files[0]]
+
+
+@pytest.mark.parametrize(
+    ("at", "when", "left"),
+    [
+        ("spend", "before", 1),
+        ("spend", "after", 3),
+        ("commit", "before", 4),
+        ("commit", "after", 5),
+        ("finish", "before", 1),
+        ("replace", "before", 1),  # the first file of the run folder
+        ("replace", "after", 3),  # the ledger itself, just in place
+        ("replace", "before", 5),  # a result file
+    ],
+)
+def test_a_killed_run_resumes_to_identical_bits(at, when, left, whole, tmp_path):
+    out = tmp_path / "run"
+    killed = subprocess.run([sys.executable, "-c", KILLER, at, when, str(left), *command(out)], capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    resumable = (out / "config.toml").is_file()
+    again = ["resume", str(out), "--quiet"] if resumable else command(out)
+    done = subprocess.run([sys.executable, "-m", "quorate", *again], capture_output=True, env=os.environ)
+    assert done.returncode == 0, done.stderr.decode()
+    with np.load(out / "model.npz") as stored:
+        np.testing.assert_array_equal(stored[stored.files[0]], whole)
+    with Ledger.open(out / "ledger.sqlite") as ledger:
+        assert ledger.spent() == {"rounds": 5, "users": 4000, "gradient_evaluations": 12000}
+    assert not list(out.glob("*.new"))

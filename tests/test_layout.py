@@ -1,0 +1,78 @@
+"""The house rules that keep the four packages apart."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = {
+    "quorate_protos": "protos",
+    "quorate_client": "client",
+    "quorate_server": "server",
+    "quorate": "simulations",
+}
+MAY_IMPORT = {
+    "quorate_protos": {"quorate_protos"},
+    "quorate_client": {"quorate_client", "quorate_protos"},
+    "quorate_server": {"quorate_server", "quorate_protos", "quorate_client.questions", "quorate_client.domains"},
+    "quorate": set(FOLDERS),
+}
+
+
+def modules(package: str) -> list[Path]:
+    return sorted((ROOT / FOLDERS[package] / package).rglob("*.py"))
+
+
+def imported(module: Path) -> set[str]:
+    """Dotted names of everything a module imports; `from a import b` counts as a.b."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: relative import"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def within(name: str, allowed: set[str]) -> bool:
+    return any(name == prefix or name.startswith(f"{prefix}.") for prefix in allowed)
+
+
+@pytest.mark.parametrize("package", FOLDERS)
+def test_a_package_imports_only_the_rooms_it_may(package: str) -> None:
+    for module in modules(package):
+        ours = {name for name in imported(module) if name.split(".")[0] in FOLDERS}
+        forbidden = {name for name in ours if not within(name, MAY_IMPORT[package])}
+        assert not forbidden, f"{module.relative_to(ROOT)} imports {sorted(forbidden)}"
+
+
+def test_nothing_imports_the_command_line_but_its_entry_point() -> None:
+    for package in FOLDERS:
+        for module in modules(package):
+            if module.name not in ("__main__.py", "cli.py"):
+                assert not any(within(name, {"quorate.cli"}) for name in imported(module)), module
+
+
+def test_modules_stay_short_enough_to_read() -> None:
+    for package in FOLDERS:
+        for module in modules(package):
+            if not module.name.endswith("_pb2.py"):
+                assert len(module.read_text(encoding="utf-8").splitlines()) <= 450, module
+
+
+def test_every_package_says_that_it_is_typed() -> None:
+    for package, folder in FOLDERS.items():
+        assert (ROOT / folder / package / "py.typed").is_file()
+
+
+def test_versions_agree() -> None:
+    import tomllib
+
+    import quorate
+
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert quorate.__version__ == declared
+    assert f"version: {declared}" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"## {declared}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

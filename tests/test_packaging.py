@@ -1,0 +1,111 @@
+"""The wheel holds everything: built, installed in a clean environment, every module imported from there."""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = {"protos": "quorate_protos", "client": "quorate_client", "server": "quorate_server", "simulations": "quorate"}
+
+IMPORT_ALL = """
+import importlib, json, pkgutil
+places = {}
+for package in ("quorate_protos", "quorate_client", "quorate_server", "quorate"):
+    root = importlib.import_module(package)
+    names = [package] + [each.name for each in pkgutil.walk_packages(root.__path__, package + ".")]
+    places.update({name: importlib.import_module(name).__file__ for name in names})
+from quorate.presets import presets
+print(json.dumps({"places": places, "presets": [each.name for each in presets()]}))
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel built from a copy of the sources, so that the checkout stays as it was."""
+    place = tmp_path_factory.mktemp("wheel")
+    source = place / "source"
+    source.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        (source / name).write_bytes((ROOT / name).read_bytes())
+    for folder in FOLDERS:
+        for path in (ROOT / folder).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                copy = source / path.relative_to(ROOT)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                copy.write_bytes(path.read_bytes())
+    # No isolation: the build backend comes from this environment, so nothing is downloaded.
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(place), str(source)]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    (built,) = place.glob("*.whl")
+    return built
+
+
+def test_the_wheel_holds_every_module_and_data_file(wheel: Path) -> None:
+    held = set(zipfile.ZipFile(wheel).namelist())
+    wanted = {
+        str(path.relative_to(ROOT / folder))
+        for folder, package in FOLDERS.items()
+        for pattern in ("*.py", "py.typed", "*.toml", "*.parquet", "*.proto")
+        for path in (ROOT / folder / package).rglob(pattern)
+    }
+    assert wanted <= held
+    assert any(name.endswith("flights.parquet") for name in held)
+    assert not any(name.startswith("tests") for name in held)
+
+
+def test_every_module_imports_from_the_wheel_in_a_clean_environment(wheel: Path, tmp_path: Path) -> None:
+    place = tmp_path / "clean"
+    venv.create(place, with_pip=False)
+    python = place / "bin" / "python"
+    inside = Path(
+        subprocess.check_output(
+            [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], text=True
+        ).strip()
+    )
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(python),
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        str(wheel),
+    ]
+    subprocess.run(install, check=True, capture_output=True, text=True)
+    for name, target in _dependencies().items():
+        (inside / name).symlink_to(target)
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    environment["NUMBA_CACHE_DIR"] = str(tmp_path / "numba")
+    done = subprocess.run(
+        [python, "-I", "-c", IMPORT_ALL], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert all(Path(file).is_relative_to(place) for file in told["places"].values())
+    assert {"quickstart", "flights"} <= set(told["presets"])
+    listed = subprocess.run(
+        [place / "bin" / "quorate", "presets"], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert listed.returncode == 0, listed.stderr
+    assert "quickstart" in listed.stdout
+
+
+def _dependencies() -> dict[str, Path]:
+    """What this environment has installed, but not our own packages in any form."""
+    here = {Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")}
+    return {
+        path.name: path
+        for folder in here
+        for path in folder.iterdir()
+        if "quorate" not in path.name.lower() and path.suffix != ".pth" and path.name != "__pycache__"
+    }
