@@ -63,7 +63,7 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         """Use `create` or `open`."""
         self.path = path
-        self._engine = sa.create_engine(f"sqlite:///{path}", poolclass=sa.pool.StaticPool)
+        self._engine = sa.create_engine(sa.URL.create("sqlite", database=str(path)), poolclass=sa.pool.StaticPool)
         sa.event.listen(self._engine, "connect", _make_durable)
 
     @classmethod

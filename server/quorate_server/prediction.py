@@ -2,9 +2,9 @@
 
 Two models, chosen by what is publicly known of the curvature:
 
-* `isotropic`: near the optimum F is a quadratic with one curvature h in every direction. Then the error of a public
-  combination of the iterates is exact: a bias that decays as (1 - ηh)^t, a variance from each step's noise, and the
-  release noise. A phase starts from where the one before it ended.
+* `isotropic`: near the optimum F is a quadratic with about one curvature h in every direction. Then the error of a
+  public combination of the iterates is exact: a bias that decays as (1 - ηh)^t, with the least curvature for h to be
+  careful, a variance from each step's noise, and the release noise. A phase starts where the one before it ended.
 * `unknown`: the standard bound for convex β-smooth F and the uniform average, ‖x_0 - x*‖²/(2ηT) + ηV/2 a phase
   (Bubeck 2015, Theorem 6.3; Feldman, Koren & Talwar 2020, Lemma 4.3 for the localisation), plus βdσ²/2 for the last
   release. An upper bound, so usually far above what is measured.
@@ -38,6 +38,12 @@ def excess_risk(problem: Problem, phases: Sequence[PhaseModel]) -> float:
     return _worst_case(problem, phases)
 
 
+def trivial_risk(problem: Problem) -> float:
+    """Bound on the excess risk of the start point, by convexity: what a plan has to beat to be worth running."""
+    start = problem.lipschitz if problem.start_gradient is None else problem.start_gradient
+    return start * problem.radius
+
+
 def statistical_floor(problem: Problem) -> float:
     """Excess risk that finitely many users leave to any method, approximately, when curvature is known; else 0."""
     if problem.typical_curvature is None:
@@ -46,15 +52,18 @@ def statistical_floor(problem: Problem) -> float:
 
 
 def _isotropic(problem: Problem, curvature: float, phases: Sequence[PhaseModel]) -> float:
-    squared_distance = problem.radius**2
+    slowest = curvature if problem.least_curvature is None else problem.least_curvature
+    remaining, spread = problem.radius, 0.0  # distance along the slowest direction; mean square of all noise so far
     for phase in phases:
+        decay, _ = _averaging(1 - phase.step_size * slowest, phase.rounds, phase.suffix)
         bias, variance = _averaging(1 - phase.step_size * curvature, phase.rounds, phase.suffix)
-        squared_distance = (
-            bias**2 * squared_distance
+        remaining *= decay
+        spread = (
+            bias**2 * spread
             + variance * phase.step_size**2 * phase.step_variance
             + problem.dimension * phase.release_scale**2
         )
-    return curvature * squared_distance / 2
+    return (slowest * remaining**2 + curvature * spread) / 2
 
 
 @lru_cache(maxsize=65536)

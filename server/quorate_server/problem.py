@@ -36,7 +36,8 @@ class Problem:
     heterogeneity: float = 0.0  # standard deviation of a user's expected gradient around the population's
     start_gradient: float | None = None  # bound on every item's gradient norm at x = 0; None means lipschitz
     curvature: Curvature = "unknown"  # public knowledge of the Hessian, used to predict risk, never for privacy
-    typical_curvature: float | None = None  # expected Hessian eigenvalue near the optimum, when isotropic
+    typical_curvature: float | None = None  # mean eigenvalue of the expected Hessian at the optimum, when isotropic
+    least_curvature: float | None = None  # its smallest eigenvalue; None means typical_curvature
 
     def __post_init__(self) -> None:
         count(users=self.users, items_per_user=self.items_per_user, dimension=self.dimension)
@@ -44,7 +45,7 @@ class Problem:
         if self.smoothness is not None:
             non_negative(smoothness=self.smoothness)
         non_negative(heterogeneity=self.heterogeneity)
-        for name in ("user_smoothness", "gradient_deviation", "start_gradient", "typical_curvature"):
+        for name in ("user_smoothness", "gradient_deviation", "start_gradient", "typical_curvature", "least_curvature"):
             if getattr(self, name) is not None:
                 positive(**{name: getattr(self, name)})
         if self.curvature == "isotropic" and self.typical_curvature is None:

@@ -27,7 +27,7 @@ def encode(state: Any) -> bytes:
     record = wire.Record(type=type(state).__name__)
     for item in fields(state):
         record.fields[item.name].CopyFrom(_value(item.name, getattr(state, item.name)))
-    return record.SerializeToString(deterministic=True)
+    return bytes(record.SerializeToString(deterministic=True))
 
 
 def decode(kind: type[T], data: bytes) -> T:

@@ -1,7 +1,7 @@
 """Slots: every user's place in the run, fixed by public randomness before anything is asked.
 
     >>> partition(seed=1, users=6)
-    array([5, 1, 0, 3, 4, 2])
+    array([4, 0, 1, 2, 5, 3])
 
 A no-show keeps its slot: nobody is moved, invited in its place, or asked again.
 """

@@ -21,7 +21,7 @@ from quorate_server.algorithms._search import round_grid
 from quorate_server.mechanisms.concentration import score_error
 from quorate_server.noise import total_variation
 from quorate_server.plan import Plan, Privacy
-from quorate_server.prediction import excess_risk
+from quorate_server.prediction import excess_risk, trivial_risk
 from quorate_server.problem import Problem
 
 GRID_ERROR = 3e-4  # at least one step of the score grid, for every λ below 300
@@ -136,7 +136,14 @@ def search(
         replace(phase, release_scale=release_scale(filter_, phase.step_size, distance, problem.dimension))
         for phase in schedule.phases
     )
-    return Choice(excess_risk(problem, phases), Schedule(schedule.cohort_size, phases), filter_, distance)
+    risk = excess_risk(problem, phases)
+    if risk >= trivial_risk(problem):
+        raise Infeasible(
+            name,
+            f"with n={problem.users:,} the predicted excess risk {risk:.2g} is no better than not training",
+            f"more users (n >= {20 * math.ceil(1.5 * smallest(1.0)):,} is a sensible start)",
+        )
+    return Choice(risk, Schedule(schedule.cohort_size, phases), filter_, distance)
 
 
 def _edge_curve(smallest: Callable[[float], int]) -> Callable[[float], float]:

@@ -69,7 +69,9 @@ def _plan(
         for rate in rates
         for total in rounds
     ]
-    _, phase, rate = min(ranked, key=lambda entry: entry[0])
+    least = min(risk for risk, _, _ in ranked)
+    near = [(rate * phase.rounds, phase, rate) for risk, phase, rate in ranked if risk <= 1.05 * least]
+    _, phase, rate = min(near, key=lambda entry: entry[0])  # fewest answers among plans about as good as the best
     delta = privacy.delta - noisy.numeric_slack(problem, privacy.epsilon, phase.rounds)
     mu = scheme.round_mu(rate, phase.rounds, privacy.epsilon, delta)
     risk, phase, _ = _candidate(scheme, problem, options, clip, rate, phase.rounds, mu)

@@ -1,0 +1,102 @@
+"""Write docs/config-reference.md from the configuration's classes; with `--check`, only say if it is up to date."""
+
+import re
+import sys
+from inspect import cleandoc
+from pathlib import Path
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from quorate.config import Config, Flights, Synthetic, Table
+from quorate_server.algorithms import ALGORITHMS
+
+PAGE = Path(__file__).parent.parent / "docs" / "config-reference.md"
+HEAD = """# Configuration reference
+
+Generated from `quorate.config` by `scripts/gen_config_reference.py`; do not edit by hand.
+
+A configuration is a TOML file. Every key may also be set on the command line (`--set privacy.epsilon=2`). Unknown keys
+are refused. A complete example with every default written out is the `config.toml` of any run folder.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [HEAD]
+    for section in (Synthetic, Table, Flights):
+        parts.append(_section(f'[population], kind = "{section.model_fields["kind"].default}"', section))
+    for name, field in Config.model_fields.items():
+        if name != "population" and isinstance(field.annotation, type):
+            parts.append(_section(f"[{name}]", field.annotation))
+    parts.append(_options())
+    return "\n".join(parts)
+
+
+def _section(title: str, section: type[BaseModel]) -> str:
+    # A section's own keys first, then those that it shares. A population's kind is its title.
+    own = sorted(section.model_fields.items(), key=lambda item: item[0] not in section.__annotations__)
+    rows = [_row(name, field) for name, field in own if name != "kind" or field.description]
+    table = "\n".join(["| key | type | default | meaning |", "| --- | --- | --- | --- |", *rows])
+    return f"## {title}\n\n{cleandoc(section.__doc__ or '')}\n\n{table}\n"
+
+
+def _row(name: str, field: FieldInfo) -> str:
+    default = "required" if field.is_required() else _code(field.get_default(call_default_factory=True))
+    return f"| `{name}` | {_type(field)} | {default} | {field.description} |"
+
+
+def _code(value: object) -> str:
+    if value is None:
+        return "none"
+    text = {True: "true", False: "false"}.get(value) if isinstance(value, bool) else None
+    return f"`{text or (repr(value) if not isinstance(value, str) else chr(34) + value + chr(34))}`"
+
+
+def _type(field: FieldInfo) -> str:
+    text = str(field.annotation)
+    choices = re.findall(r"Literal\[(.*?)\]", text)
+    if choices:
+        return " or ".join(f"`{choice.strip()[1:-1]}`" for choice in choices[0].split(","))
+    for sign, word in (
+        ("dict", "table"),
+        ("tuple", "list"),
+        ("str | float", "text or number"),
+        ("bool", "true or false"),
+    ):
+        if sign in text:
+            return word
+    word = "integer" if "int" in text else "number" if "float" in text else "text"
+    inner = re.findall(r"(Gt|Ge|Lt|Le)\(\w+=([^)]*)\)", text + str(field.metadata))
+    return " ".join([word, " and ".join(f"{_SIGNS[sign]} {_bound(float(value))}" for sign, value in inner)]).strip()
+
+
+_SIGNS = {"Gt": ">", "Ge": "≥", "Lt": "<", "Le": "≤"}
+
+
+def _bound(value: float) -> str:
+    return "2^63" if value == 2.0**63 else f"{value:g}"
+
+
+def _options() -> str:
+    lines = ["## [algorithm.options]\n", "What each algorithm's plan may be told; left out, the plan chooses.\n"]
+    for info in ALGORITHMS.values():
+        fields = info.options.__dataclass_fields__.values()
+        told = ", ".join(f"`{field.name}` ({_code(field.default)})" for field in fields) or "none"
+        lines.append(f"* **{info.name}**: {told}")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Write or check the page."""
+    text = page()
+    if "--check" not in sys.argv:
+        PAGE.write_text(text, encoding="utf-8")
+    elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text:
+        print(f"{PAGE} is out of date: run python scripts/gen_config_reference.py", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""Draw docs/images/quickstart.svg from a run folder: python scripts/make_readme_picture.py runs/quickstart-1
+
+Two panels side by side: excess risk by round, and concentration scores against the threshold (or the cohort, where the
+algorithm has no scores).
+"""
+
+import sys
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from quorate import report_page
+from quorate.folder import RunFolder
+from quorate.summary import from_json
+
+PICTURE = Path(__file__).parent.parent / "docs" / "images" / "quickstart.svg"
+
+
+def main() -> int:
+    """Draw the picture of the run folder given as the argument."""
+    if len(sys.argv) != 2:
+        print("usage: python scripts/make_readme_picture.py RUN", file=sys.stderr)
+        return 2
+    folder = RunFolder(Path(sys.argv[1]))
+    summary, rounds = from_json(folder.summary()), folder.rounds()
+    shown = [plot for plot in report_page.PLOTS if report_page.drawable(plot, rounds)]
+    wanted = ("Excess risk by round", "Scores against the threshold", "Cohort by round")
+    chosen = sorted((plot for plot in shown if plot.title in wanted), key=lambda plot: wanted.index(plot.title))[:2]
+    PICTURE.parent.mkdir(parents=True, exist_ok=True)
+    # Text as outlines and a white ground: the picture looks the same wherever it is shown.
+    with mpl.rc_context(report_page.STYLE), mpl.rc_context({"svg.fonttype": "path", "svg.hashsalt": "quickstart"}):
+        figure = Figure(figsize=(10.0, 3.6), layout="constrained", facecolor="white")
+        for axes, plot in zip(figure.subplots(1, len(chosen), squeeze=False)[0], chosen, strict=True):
+            plot.draw(axes, summary, rounds)
+            axes.set_title(plot.title, loc="left", fontsize=11)
+        figure.savefig(PICTURE, format="svg", metadata={"Date": None})
+    print(PICTURE)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""Validation errors of pydantic, retold: the dotted key, the value, and the fix."""
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+Path = tuple[str, ...]
+
+_EXPECTED = {
+    "int_type": "to be an integer",
+    "int_parsing": "to be an integer",
+    "int_from_float": "to be an integer",
+    "float_type": "to be a number",
+    "float_parsing": "to be a number",
+    "finite_number": "to be finite",
+    "string_type": "to be a string in quotes",
+    "bool_type": "to be true or false",
+    "dict_type": "to be a table",
+    "model_type": "to be a table",
+    "tuple_type": "to be a list",
+    "list_type": "to be a list",
+}
+_BOUNDS = {"greater_than": ">", "greater_than_equal": ">=", "less_than": "<", "less_than_equal": "<="}
+
+
+def explain(error: ValidationError, model: type[BaseModel]) -> str:
+    """One sentence for each thing wrong, in the order of the configuration."""
+    return "\n".join(_sentence(dict(detail), model) for detail in error.errors())
+
+
+def unknown(key: Path, known: Iterable[str]) -> str:
+    """The sentence for a key that does not exist, with the closest one that does."""
+    dotted, parent = ".".join(key), ".".join(key[:-1])
+    listed = sorted(known)
+    close = get_close_matches(key[-1], listed, n=1, cutoff=0.5)
+    hint = f"; did you mean {'.'.join((*key[:-1], close[0]))}?" if close else "."
+    where = f"[{parent}]" if parent else "a configuration"
+    return f"Unknown key {dotted}{hint} Known in {where}: {', '.join(listed) or 'nothing'}."
+
+
+def _sentence(detail: Mapping[str, Any], model: type[BaseModel]) -> str:
+    key, owner = _locate(detail["loc"], model)
+    dotted, kind, value, context = ".".join(key), detail["type"], detail["input"], detail.get("ctx", {})
+    if kind == "extra_forbidden":
+        return unknown(key, owner.model_fields if owner else ())
+    if kind == "missing":
+        field = owner.model_fields.get(key[-1]) if owner else None
+        meaning = f" ({field.description})" if field and field.description else ""
+        return f"Missing key {dotted}{meaning}; set it in the file or with --set {dotted}=VALUE."
+    if kind == "union_tag_not_found":
+        return f"Missing key {dotted}.kind; set it to one of {context['discriminator_options']}."
+    if kind == "union_tag_invalid":
+        return f"Expected {dotted}.kind to be one of {context['expected_tags']}, got {dotted}.kind={context['tag']!r}."
+    if kind in _BOUNDS:
+        expected = f"{_BOUNDS[kind]} {next(iter(context.values())):g}"
+    elif kind in ("literal_error", "enum"):
+        expected = f"to be {context['expected']}"
+    elif kind == "value_error":
+        return f"Expected {dotted} {context['error']}, got {dotted}={value!r}."
+    else:
+        expected = _EXPECTED.get(kind, f"to be valid ({detail['msg']})")
+    return f"Expected {dotted} {expected}, got {dotted}={value!r}."
+
+
+def _locate(location: tuple[str | int, ...], model: type[BaseModel]) -> tuple[Path, type[BaseModel] | None]:
+    """The dotted key without pydantic's union tags, and the section that owns its last part."""
+    key: list[str] = []
+    sections: tuple[type[BaseModel], ...] = (model,)
+    owner: type[BaseModel] | None = model
+    for position, part in enumerate(location):
+        tagged = [section for section in sections if _tag(section) == part]
+        if len(sections) > 1 and tagged:
+            sections = (tagged[0],)
+            continue
+        key.append(str(part))
+        owner = sections[0] if len(sections) == 1 else None
+        if position + 1 < len(location):
+            sections = (
+                _sections(owner.model_fields[str(part)].annotation) if owner and part in owner.model_fields else ()
+            )
+    return tuple(key), owner
+
+
+def _sections(annotation: Any) -> tuple[type[BaseModel], ...]:
+    """The model classes an annotation mentions."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return (annotation,)
+    return tuple(section for part in getattr(annotation, "__args__", ()) for section in _sections(part))
+
+
+def _tag(section: type[BaseModel]) -> object:
+    return section.model_fields["kind"].default if "kind" in section.model_fields else None

@@ -1,0 +1,211 @@
+"""Columns of a table as bounded numbers, by public rules only: declared ranges and vocabularies, never data statistics.
+
+>>> features = (Numeric("age", 0, 100), Categorical("ward", ("A", "B")))
+>>> encode(pa.table({"age": [50, 100], "ward": ["B", "?"]}), features, intercept=True).tolist()
+[[0.0, 0.0, 1.0, 1.0], [1.0, 0.0, 0.0, 1.0]]
+"""
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
+from numpy.typing import NDArray
+
+from quorate_protos.errors import ConfigError, DataError
+
+Vector = NDArray[np.float64]
+
+_COMPARISON = re.compile(r"\s*(?P<column>.+?)\s*(?P<operator>>=|<=|==|!=|>|<)\s*(?P<number>[-+.\w]+)\s*")
+_OPERATORS = {
+    ">": np.greater,
+    ">=": np.greater_equal,
+    "<": np.less,
+    "<=": np.less_equal,
+    "==": np.equal,
+    "!=": np.not_equal,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Numeric:
+    """[low, high] to [-1, 1], values outside held at the ends; with `edges`, one 0/1 column per interval instead."""
+
+    column: str
+    low: float
+    high: float
+    edges: tuple[float, ...] = ()  # inner borders; a value on a border belongs to the interval above
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.low) and np.isfinite(self.high) and self.low < self.high):
+            raise ConfigError(
+                f"Expected a public range low < high for numeric feature {self.column!r}, "
+                f"got [{self.low}, {self.high}]."
+            )
+        if list(self.edges) != sorted(set(self.edges)):
+            raise ConfigError(f"Expected increasing edges for feature {self.column!r}, got {self.edges}.")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns it becomes."""
+        if not self.edges:
+            return (self.column,)
+        borders = ["-inf", *(f"{edge:g}" for edge in self.edges), "inf"]
+        return tuple(f"{self.column} in [{a}, {b})" for a, b in pairwise(borders))
+
+
+@dataclass(frozen=True, slots=True)
+class Categorical:
+    """One 0/1 column for each declared category; other values, and nulls, are all zeros.
+
+    `"from-data"` takes the values found, for simulation only: in a deployment the vocabulary itself would leak.
+    """
+
+    column: str
+    categories: tuple[str | int, ...] | Literal["from-data"]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns it becomes."""
+        return tuple(f"{self.column}={category}" for category in self.categories)
+
+
+Feature = Numeric | Categorical
+
+
+def read(source: Any) -> pa.Table:
+    """A CSV or Parquet path, a pyarrow Table or a pandas DataFrame as a table with rows; raises DataError."""
+    if isinstance(source, pa.Table):
+        table = source
+    elif isinstance(source, str | Path):
+        table = _read_file(Path(source))
+    elif hasattr(source, "columns") and hasattr(source, "iloc"):
+        table = _from_pandas(source)
+    else:
+        raise DataError(f"Expected a path, a DataFrame or a pyarrow Table, got {type(source).__name__}.")
+    if table.num_rows == 0:
+        raise DataError("Expected a table with rows, got an empty one.")
+    return table
+
+
+def column(table: pa.Table, name: str) -> pa.Array:
+    """One column without dictionary encoding; DataError lists the columns where it is missing."""
+    if name not in table.column_names:
+        raise DataError(f"Expected column {name!r} in the table, got columns {', '.join(table.column_names)}.")
+    values = table.column(name).combine_chunks()
+    return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+
+
+def numbers(table: pa.Table, name: str, role: str) -> Vector:
+    """A numeric or boolean column as finite float64, shape (N,); DataError names the column and how many are not."""
+    values = column(table, name)
+    kind = values.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        hint = "; declare it categorical" if role == "feature" else ""
+        raise DataError(f"Expected {role} column {name!r} to be numeric, got type {kind}{hint}.")
+    found = np.asarray(values.cast(pa.float64()).to_numpy(zero_copy_only=False), np.float64)
+    bad = int(np.count_nonzero(~np.isfinite(found)))
+    if bad:
+        raise DataError(
+            f"Expected finite values in {role} column {name!r}, got {bad} null, NaN or infinite; drop or fill them."
+        )
+    return found
+
+
+def resolve(table: pa.Table, features: tuple[Feature, ...]) -> tuple[Feature, ...]:
+    """The same features with every `from-data` vocabulary replaced by the values found, sorted."""
+    return tuple(
+        Categorical(f.column, tuple(sorted(pc.unique(column(table, f.column)).drop_null().to_pylist())))
+        if isinstance(f, Categorical) and f.categories == "from-data"
+        else f
+        for f in features
+    )
+
+
+def encode(table: pa.Table, features: tuple[Feature, ...], *, intercept: bool) -> NDArray[np.float32]:
+    """Feature columns side by side, a column of ones last where `intercept`; shape (N, d), float32."""
+    blocks = [_encode_one(table, feature) for feature in features]
+    if intercept:
+        blocks.append(np.ones((table.num_rows, 1), np.float32))
+    if not blocks:
+        raise ConfigError("Expected at least one feature or an intercept, got none.")
+    return np.ascontiguousarray(np.hstack(blocks))
+
+
+def label(table: pa.Table, expression: str, *, binary: bool) -> Vector:
+    """Labels from a column, or from a comparison `column op number` (True is +1, False -1); shape (N,), float64.
+
+    Binary column labels must be true/false, 0/1 or -1/+1. Raises DataError otherwise.
+    """
+    if expression in table.column_names:
+        values = numbers(table, expression, "label")
+        if not binary or np.all(np.abs(values) == 1.0):
+            return values
+        if not np.all((values == 0.0) | (values == 1.0)):
+            raise DataError(
+                f"Expected label column {expression!r} to hold two classes as 0/1 or -1/+1; "
+                f"write a comparison such as '{expression} > 15'."
+            )
+        return 2.0 * values - 1.0
+    parts = _COMPARISON.fullmatch(expression)
+    if parts is None:
+        column(table, expression)  # a lone name that is not there: the error that lists the columns
+    try:
+        bound = float(parts["number"]) if parts else np.nan
+    except ValueError:
+        bound = np.nan
+    if parts is None or not np.isfinite(bound):
+        raise DataError(f"Expected a label such as 'delay > 15' with a finite number, got {expression!r}.")
+    return np.where(_OPERATORS[parts["operator"]](numbers(table, parts["column"], "label"), bound), 1.0, -1.0)
+
+
+def _read_file(path: Path) -> pa.Table:
+    if not path.is_file():
+        raise DataError(f"Expected a table at {str(path)!r}, found no such file.")
+    readers = {".csv": pyarrow.csv.read_csv, ".parquet": pyarrow.parquet.read_table}
+    if path.suffix not in readers:
+        raise DataError(f"Expected a .csv or .parquet table, got {path.name!r}.")
+    try:
+        return readers[path.suffix](path)
+    except (pa.ArrowException, OSError) as error:
+        # The reader's own words may quote a row, and messages never hold a user's data.
+        found = type(error).__name__
+        raise DataError(f"Expected {path.name!r} to be a readable {path.suffix} table, got {found}.") from None
+
+
+def _from_pandas(frame: Any) -> pa.Table:
+    try:
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    except pa.ArrowException:
+        raise DataError("Expected every column of the DataFrame to hold one type, got a mixed one.") from None
+
+
+def _encode_one(table: pa.Table, feature: Feature) -> NDArray[np.float32]:
+    if isinstance(feature, Numeric):
+        values = numbers(table, feature.column, "feature")
+        if not feature.edges:
+            scaled = (2.0 * values - feature.low - feature.high) / (feature.high - feature.low)
+            return np.clip(scaled, -1.0, 1.0).astype(np.float32)[:, None]
+        return _one_hot(np.digitize(values, feature.edges), len(feature.edges) + 1)
+    values = column(table, feature.column)
+    try:
+        vocabulary = pa.array(feature.categories, type=values.type)
+    except (pa.ArrowException, TypeError) as error:
+        raise DataError(
+            f"Expected categories of {feature.column!r} in its type {values.type}, got {feature.categories}."
+        ) from error
+    found = pc.fill_null(pc.index_in(values, value_set=vocabulary, skip_nulls=True), -1)
+    return _one_hot(found.to_numpy(zero_copy_only=False), len(feature.categories))
+
+
+def _one_hot(indices: NDArray[Any], size: int) -> NDArray[np.float32]:
+    block = np.zeros((len(indices), size), np.float32)
+    known = indices >= 0
+    block[np.flatnonzero(known), indices[known]] = 1.0
+    return block

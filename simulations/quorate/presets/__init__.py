@@ -1,0 +1,38 @@
+"""Ready configurations, one TOML file each; the first comment line says what it shows.
+
+>>> [preset.name for preset in presets()][:2]
+['flights', 'million']
+"""
+
+from dataclasses import dataclass
+from importlib.resources import files
+
+from quorate_protos.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A named configuration."""
+
+    name: str
+    summary: str
+    text: str  # TOML
+
+
+def presets() -> tuple[Preset, ...]:
+    """Every preset, by name."""
+    found = sorted((entry for entry in files(__name__).iterdir() if entry.name.endswith(".toml")), key=lambda e: e.name)
+    return tuple(_preset(entry.name.removesuffix(".toml"), entry.read_text(encoding="utf-8")) for entry in found)
+
+
+def preset(name: str) -> Preset:
+    """The preset called `name`; raises ConfigError with the names there are."""
+    known = {entry.name: entry for entry in presets()}
+    if name not in known:
+        raise ConfigError(f"Expected a preset ({', '.join(known)}) or a .toml file, got {name!r}.")
+    return known[name]
+
+
+def _preset(name: str, text: str) -> Preset:
+    first = text.splitlines()[0] if text else ""
+    return Preset(name, first.lstrip("# ").strip(), text)

@@ -1,0 +1,121 @@
+"""From Python in three lines, with typed results; a DataFrame is a population."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import quorate
+from quorate import config as configs
+from quorate.folder import RunFolder
+from quorate_protos.errors import ConfigError, DataError, LedgerError, QuorateError
+from small_run import TOML
+
+SMALL = configs.parse(TOML)
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def frame() -> pd.DataFrame:
+    """Visits of 600 patients, 1 to 6 each; long stays depend on age and ward."""
+    generator = np.random.default_rng(7)
+    patient = np.repeat(np.arange(600), generator.integers(1, 7, 600))
+    age = generator.uniform(0, 100, len(patient))
+    ward = generator.choice(["north", "south"], len(patient))
+    stay = age / 10 + 3 * (ward == "south") + generator.normal(0, 1, len(patient))
+    return pd.DataFrame({"patient": [f"p{number}" for number in patient], "age": age, "ward": ward, "stay": stay})
+
+
+def test_three_lines_give_a_model_a_summary_a_plan_and_a_folder(place: Path) -> None:
+    run = quorate.simulate(SMALL, epsilon=2.0, seed=5, out="mine")
+    assert run.model.shape == (3,)
+    assert run.summary.epsilon == run.plan.guarantee.epsilon == 2.0
+    assert "excess risk" in str(run.summary)
+    assert run.directory == Path("mine")
+    assert np.array_equal(RunFolder(run.directory).model(), run.model)
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_gives_others() -> None:
+    first, again, other = (quorate.simulate(SMALL, seed=seed) for seed in (1, 1, 2))
+    assert np.array_equal(first.model, again.model)
+    assert not np.array_equal(first.model, other.model)
+
+
+def test_the_reference_without_privacy_says_so_and_claims_nothing() -> None:
+    run = quorate.simulate(SMALL, algorithm="sgd")
+    assert (run.summary.epsilon, run.summary.exposure) == (None, "none")
+    assert "none: the non-private reference" in str(run.summary)
+    assert "No privacy" in (run.directory / "report.html").read_text()
+    assert "public.epsilon_spent" not in RunFolder(run.directory).rounds()[0]
+
+
+def test_the_stored_configuration_runs_again_to_the_same_bits(place: Path) -> None:
+    run = quorate.simulate(SMALL, out="mine")
+    again = quorate.simulate(place / "mine" / "config.toml", out="again")
+    assert np.array_equal(run.model, again.model)
+
+
+def test_rounds_are_stored_one_a_row_with_private_columns_named_so() -> None:
+    run = quorate.simulate(SMALL, out="mine")
+    rows = RunFolder(run.directory).rounds()
+    assert [row["round"] for row in rows] == list(range(8))
+    assert rows[-1]["total_messages"] == run.summary.messages
+    assert rows[-1]["public.epsilon_spent"] == 4.0
+    assert rows[-1]["simulation.excess_risk"] is not None
+
+
+def test_a_data_frame_is_a_population_and_its_run_resumes(frame: pd.DataFrame) -> None:
+    asked = {"user": "patient", "label": "stay > 6", "numeric": {"age": (0, 100)}, "categorical": ["ward"]}
+    run = quorate.simulate(frame, **asked, epsilon=8.0, algorithm="one-pass-dp-sgd", out="mine")  # type: ignore[arg-type]
+    assert run.plan.problem.users == 480
+    assert run.summary.test["auc"] > 0.6
+    assert np.array_equal(quorate.resume("mine").model, run.model)
+
+
+def test_a_table_that_changed_since_the_run_began_is_refused(frame: pd.DataFrame, place: Path) -> None:
+    asked = {"user": "patient", "label": "stay > 6", "numeric": {"age": (0, 100)}}
+    quorate.simulate(frame, **asked, algorithm="one-pass-dp-sgd", out="mine")  # type: ignore[arg-type]
+    frame.assign(stay=7.0).to_parquet(place / "mine" / "population.parquet")
+    with pytest.raises(LedgerError, match="same configuration or table"):
+        quorate.resume("mine")
+
+
+def test_wrong_frames_are_refused_with_the_column_or_the_argument(frame: pd.DataFrame) -> None:
+    with pytest.raises(ConfigError, match="Expected user and label with a DataFrame"):
+        quorate.simulate(frame)
+    with pytest.raises(DataError, match="Expected column 'wrad' in the table, got columns patient, age"):
+        quorate.simulate(frame, user="patient", label="stay > 6", categorical=["wrad"])
+    with pytest.raises(DataError, match="patients"):
+        quorate.simulate(frame, user="patients", label="stay > 6", numeric={"age": (0, 100)})
+    with pytest.raises(DataError, match="or a DataFrame, got int"):
+        quorate.simulate(3, user="patient", label="stay")
+    with pytest.raises(ConfigError, match="with a DataFrame only"):
+        quorate.simulate(SMALL, user="patient")
+
+
+def test_automatic_choice_takes_the_least_predicted_risk_and_tells_why_not_the_others() -> None:
+    planned = quorate.plan(SMALL, settings=["algorithm={name='auto', options={}}"])
+    feasible = [each for each in planned.candidates if each.plan is not None]
+    assert planned.plan.predicted_excess_risk == min(each.predicted for each in feasible if each.predicted is not None)
+    assert all(each.reason for each in planned.candidates if each.plan is None)
+    assert any(each.reason.startswith("Infeasible: filtered-sgd") for each in planned.candidates)
+
+
+def test_everything_raised_on_purpose_is_a_quorate_error() -> None:
+    with pytest.raises(QuorateError, match=r"privacy\.epsilon"):
+        quorate.plan(SMALL, epsilon=-1.0)
+    with pytest.raises(QuorateError, match=r"Expected a preset"):
+        quorate.plan("quickstrat")
+
+
+def test_a_run_resumes_before_its_ledger_exists(place: Path) -> None:
+    run = quorate.simulate(SMALL, out="mine")
+    for name in ("ledger.sqlite", "summary.json", "model.npz"):
+        (place / "mine" / name).unlink()
+    assert np.array_equal(quorate.resume("mine").model, run.model)

@@ -1,0 +1,294 @@
+"""The command line: what it prints, what it writes, which exit code, and never a traceback for a wrong request."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from quorate import cli, progress
+from quorate.cli import invoke
+from quorate_server.rounds import RoundEvent
+from small_run import TOML
+
+FIELDS = {
+    "rounds", "messages", "bytes_up", "bytes_down", "gradient_evaluations", "users_asked",
+    "users_filtered_simulation_only", "halted", "epsilon", "delta", "adjacency", "exposure", "excess_risk", "test",
+    "seconds", "peak_memory_bytes", "algorithm", "excess_risk_initial", "predicted_excess_risk",
+}  # fmt: skip
+FILES = {"config.toml", "plan.json", "ledger.sqlite", "rounds.parquet", "model.npz", "summary.json", "report.html"}
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "small.toml").write_text(TOML)
+    return tmp_path
+
+
+def failing(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """Exit code and standard error of a command that must fail and print nothing on standard output."""
+    code = invoke(arguments)
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "Traceback" not in told.err
+    return code, told.err
+
+
+def test_json_is_exactly_one_object_with_the_agreed_fields(capsys: pytest.CaptureFixture[str], place: Path) -> None:
+    assert invoke(["simulate", "small.toml", "--json", "--seed", "3"]) == 0
+    told = capsys.readouterr()
+    summary = json.loads(told.out)
+    assert set(summary) >= FIELDS
+    assert (summary["rounds"], summary["users_asked"], summary["epsilon"]) == (8, 2_000, 4.0)
+    assert summary["excess_risk"] < summary["excess_risk_initial"]
+    assert summary["seed"] == 3
+    assert told.err == ""
+    assert {path.name for path in (place / "runs" / "small-1").iterdir()} == FILES
+
+
+def test_people_see_the_promise_the_figures_and_where_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["simulate", "small.toml", "--out", "mine"]) == 0
+    told = capsys.readouterr()
+    for text in ("(4, 1e-05)-differential privacy", "replace-one", "excess risk", "2,000", "mine/report.html"):
+        assert text in told.out
+    assert "round 8/8" in told.err
+
+
+def test_quiet_shows_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["simulate", "small.toml", "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_place_may_have_any_name(place: Path) -> None:
+    name = 'it\'s "quoted" \\ ünd [red]'
+    assert invoke(["simulate", "small.toml", "--quiet", "--out", name]) == 0
+    assert (place / name / "report.html").is_file()
+
+
+def test_a_preset_is_not_hidden_by_a_folder_of_its_name(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "flights").mkdir()
+    assert invoke(["plan", "flights", "--json"]) == 0
+
+
+def test_runs_without_a_place_are_numbered(place: Path) -> None:
+    for _ in range(2):
+        assert invoke(["simulate", "small.toml", "--quiet"]) == 0
+    assert {path.name for path in (place / "runs").iterdir()} == {"small-1", "small-2"}
+
+
+BAD = [
+    (["simulate", "nothing"], "Expected a preset (flights, "),
+    (["simulate", "absent.toml"], "absent.toml"),
+    (["simulate", "small.toml", "--set", "privacy.epsilom=2"], "did you mean privacy.epsilon?"),
+    (["simulate", "small.toml", "--set", "population.users=many"], "population.users to be an integer"),
+    (["simulate", "small.toml", "--set", "privacy.epsilon=0"], "Expected privacy.epsilon > 0"),
+    (["simulate", "small.toml", "--set", "privacy.delta=1.0"], "Expected privacy.delta < 1"),
+    (["simulate", "small.toml", "--set", "algorithm.name=sdg"], "algorithm.name='sdg'"),
+    (["simulate", "small.toml", "--set", "algorithm.options.roundz=3"], "did you mean algorithm.options.rounds?"),
+    (["simulate", "small.toml", "--set", "algorithm.options.rounds=many"], "algorithm.options.rounds"),
+    (
+        ["simulate", "small.toml", "--set", "loss.name=huber"],
+        "Expected loss.name to be 'auto' or 'logistic' for this synthetic",
+    ),
+    (["simulate", "small.toml", "--set", "epsilon"], "Expected key=value"),
+    (["simulate", "small.toml", "--colour"], "No such option"),
+    (["simulat"], "No such command"),
+    (["plan", "small.toml", "--set", "algorithm.name=filtered-sgd"], "Infeasible: filtered-sgd"),
+    (["resume", "nowhere"], "Expected a run folder with a config.toml, got nowhere"),
+    (["report", "nowhere"], "Expected a run folder with a config.toml, got nowhere"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD, ids=[" ".join(arguments) for arguments, _ in BAD])
+def test_a_wrong_request_exits_2_names_it_and_writes_nothing(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], place: Path
+) -> None:
+    code, told = failing(capsys, *arguments)
+    assert code == 2
+    assert message in told
+    assert not (place / "runs").exists()
+
+
+TABLE = """
+[population]
+kind = "table"
+path = "visits.csv"
+user = "who"
+label = "stay > 3"
+numeric = { age = [0, 100] }
+
+[algorithm]
+name = "one-pass-dp-sgd"
+"""
+
+BAD_TABLES = [
+    (None, [], "visits.csv"),
+    ("who,age,stay\na,1,2\nb,3,4\n", ["population.user=whom"], "'whom'"),
+    ("who,age,stay\na,1,2\nb,3,4\n", ["population.label='stays > 3'"], "'stays'"),
+    ("who,age,stay\na,1,2\nb,3,4\n", ["population.numeric={ weight = [0, 1] }"], "'weight'"),
+    ("who,age,stay\na,nan,2\nb,3,4\n", [], "'age'"),
+    ("who,age,stay\na,old,2\nb,3,4\n", [], "'age'"),
+    ("who,age,stay\n,1,2\n7,3,4\n", [], "'who'"),
+    ("who,age,stay\n", [], "Expected a table with rows"),
+]
+
+
+@pytest.mark.parametrize(("text", "settings", "message"), BAD_TABLES, ids=range(len(BAD_TABLES)))
+def test_a_wrong_table_exits_2_names_the_column_and_writes_nothing(
+    text: str | None, settings: list[str], message: str, capsys: pytest.CaptureFixture[str], place: Path
+) -> None:
+    (place / "table.toml").write_text(TABLE)
+    if text is not None:
+        (place / "visits.csv").write_text(text)
+    code, told = failing(capsys, "simulate", "table.toml", *(word for each in settings for word in ("--set", each)))
+    assert code == 2
+    assert message in told
+    assert not (place / "runs").exists()
+
+
+def test_a_plan_over_budget_is_refused_before_anything_is_asked(
+    capsys: pytest.CaptureFixture[str], place: Path
+) -> None:
+    code, told = failing(capsys, "simulate", "small.toml", "--set", "budget.rounds=7", "--out", "mine")
+    assert code == 1
+    assert "Expected rounds <= 7 (budget.rounds), got 8" in told
+    assert not (place / "mine" / "ledger.sqlite").exists()
+
+
+def test_a_folder_of_another_configuration_is_refused_and_left_alone(
+    capsys: pytest.CaptureFixture[str], place: Path
+) -> None:
+    assert invoke(["simulate", "small.toml", "--out", "mine", "--quiet"]) == 0
+    before = {path: path.read_bytes() for path in (place / "mine").iterdir()}
+    capsys.readouterr()
+    code, told = failing(capsys, "simulate", "small.toml", "--out", "mine", "--seed", "9")
+    assert code == 2
+    assert "belongs to another" in told
+    assert "quorate resume mine" in told
+    assert {path: path.read_bytes() for path in (place / "mine").iterdir()} == before
+
+
+def test_a_folder_of_something_else_is_refused_and_left_alone(capsys: pytest.CaptureFixture[str], place: Path) -> None:
+    (place / "thesis").mkdir()
+    (place / "thesis" / "chapter.tex").write_text("precious")
+    code, told = failing(capsys, "simulate", "small.toml", "--out", "thesis")
+    assert code == 2
+    assert "Expected an empty folder or a run folder, got thesis" in told
+    assert [path.name for path in (place / "thesis").iterdir()] == ["chapter.tex"]
+
+
+def test_a_damaged_ledger_exits_1_and_is_named(capsys: pytest.CaptureFixture[str], place: Path) -> None:
+    assert invoke(["simulate", "small.toml", "--out", "mine", "--quiet"]) == 0
+    capsys.readouterr()
+    (place / "mine" / "ledger.sqlite").write_bytes(b"not a database at all" * 100)
+    code, told = failing(capsys, "resume", "mine")
+    assert code == 1
+    assert "mine/ledger.sqlite" in told
+
+
+def test_a_full_disk_exits_1_says_so_and_the_run_goes_on_later(
+    capsys: pytest.CaptureFixture[str], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("quorate.folder.os.fsync", full)
+        code, told = failing(capsys, "simulate", "small.toml", "--out", "mine", "--quiet")
+    assert code == 1
+    assert "No space left on device" in told
+    assert "quorate resume mine" in told or "config.toml" in told
+    assert invoke(["simulate", "small.toml", "--out", "mine", "--quiet"]) == 0
+    assert {path.name for path in (place / "mine").iterdir()} == FILES
+
+
+class Impatient(progress.Silence):
+    """Somebody who presses Ctrl-C in round 4."""
+
+    def round_finished(self, event: RoundEvent) -> None:
+        if event.round == 3:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_run_says_how_to_resume_and_gives_the_same_bits(
+    capsys: pytest.CaptureFixture[str], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert invoke(["simulate", "small.toml", "--out", "whole", "--quiet"]) == 0
+    capsys.readouterr()
+    with monkeypatch.context() as patched:
+        patched.setattr(cli, "display", lambda **_: Impatient())
+        code, told = failing(capsys, "simulate", "small.toml", "--out", "cut")
+    assert code == 130
+    assert "quorate resume cut" in told
+    assert not (place / "cut" / "summary.json").exists()
+    assert invoke(["resume", "cut", "--quiet"]) == 0
+    whole, cut = (json.loads((place / name / "summary.json").read_text()) for name in ("whole", "cut"))
+    for noisy in ("seconds", "peak_memory_bytes"):
+        del whole[noisy], cut[noisy]
+    assert whole == cut
+    assert (place / "whole" / "model.npz").read_bytes() == (place / "cut" / "model.npz").read_bytes()
+
+
+def test_resuming_a_complete_run_changes_no_result(capsys: pytest.CaptureFixture[str], place: Path) -> None:
+    assert invoke(["simulate", "small.toml", "--out", "mine", "--quiet"]) == 0
+    model = (place / "mine" / "model.npz").read_bytes()
+    assert invoke(["resume", "mine", "--quiet"]) == 0
+    assert (place / "mine" / "model.npz").read_bytes() == model
+
+
+def test_a_report_can_be_written_again(capsys: pytest.CaptureFixture[str], place: Path) -> None:
+    assert invoke(["simulate", "small.toml", "--out", "mine", "--quiet"]) == 0
+    report = place / "mine" / "report.html"
+    page = report.read_text()
+    report.unlink()
+    capsys.readouterr()
+    assert invoke(["report", "mine"]) == 0
+    assert capsys.readouterr().out.strip() == "mine/report.html"
+    assert report.read_text() == page
+
+
+def test_a_plan_tells_the_promise_the_noise_and_every_alternative(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["plan", "small.toml"]) == 0
+    told = capsys.readouterr().out
+    for text in (
+        "(4, 1e-05)-differential privacy",
+        "noise scale",
+        "cohort size",
+        "predicted excess risk",
+        "phased-sgd",
+    ):
+        assert text in told
+    assert invoke(["plan", "small.toml", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["algorithm"] == "one-pass-dp-sgd"
+    assert {each["algorithm"] for each in plan["considered"]} >= {"filtered-sgd", "phased-sgd", "one-pass-dp-sgd"}
+
+
+def test_an_infeasible_plan_says_what_would_do_and_what_is_feasible(capsys: pytest.CaptureFixture[str]) -> None:
+    code, told = failing(capsys, "plan", "small.toml", "--set", "algorithm={name='filtered-sgd'}")
+    assert code == 2
+    assert "needs" in told
+    assert "Feasible here: " in told
+    assert "one-pass-dp-sgd" in told.partition("Feasible here: ")[2]
+
+
+def test_algorithms_are_listed_for_machines_with_the_agreed_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["algorithms", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    agreed = {"name", "paper", "algorithm_numbers", "exposure", "adjacency", "constants", "theorem"}
+    assert all(set(each) >= agreed for each in listed)
+    assert {"filtered-sgd", "one-pass-dp-sgd", "phased-sgd", "sgd"} <= {each["name"] for each in listed}
+
+
+def test_algorithms_and_presets_are_listed_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["algorithms"]) == 0
+    assert "filtered-sgd" in capsys.readouterr().out
+    assert invoke(["presets"]) == 0
+    assert "quickstart" in capsys.readouterr().out
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["--help"]) == 0
+    told = capsys.readouterr().out
+    assert all(name in told for name in ("simulate", "plan", "algorithms", "resume", "presets", "report"))

@@ -1,0 +1,139 @@
+"""Every wrong configuration is refused with its key, its value and the fix; every right one survives a round trip."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quorate import _toml
+from quorate import config as configs
+from quorate.config import Config, Synthetic, Table
+from quorate.presets import presets
+from quorate_protos.errors import ConfigError
+
+TABLE = 'population={kind="table", path="rows.csv", user="who", label="late > 15", %s}'
+
+WRONG = [
+    ("population.usres=3", "Unknown key population.usres; did you mean population.users?"),
+    ("algoritm.name='x'", "Unknown key algoritm; did you mean algorithm?"),
+    ("population.users='many'", "Expected population.users to be an integer, got population.users='many'."),
+    ("population.users=0", "Expected population.users >= 1, got population.users=0."),
+    ("population.users=true", "Expected population.users to be an integer, got population.users=True."),
+    ("population.users=2.5", "Expected population.users to be an integer, got population.users=2.5."),
+    ("population=3", "Expected population to be a table, got population=3."),
+    ("population.kind=tabel", "one of 'synthetic', 'table', 'flights', got population.kind='tabel'."),
+    ("population={kind='table', user='who'}", "Missing key population.path ("),
+    (TABLE % "numeric={a=[3, 1]}", "with low < high for column 'a'"),
+    ("privacy.epsilon=0", "Expected privacy.epsilon > 0, got privacy.epsilon=0."),
+    ("privacy.epsilon=-1.5", "Expected privacy.epsilon > 0, got privacy.epsilon=-1.5."),
+    ("privacy.epsilon=inf", "Expected privacy.epsilon to be finite, got privacy.epsilon=inf."),
+    ("privacy.epsilon=nan", "Expected privacy.epsilon"),
+    ("privacy.delta=1.0", "Expected privacy.delta < 1, got privacy.delta=1.0."),
+    ("privacy.delta=0.0", "Expected privacy.delta > 0, got privacy.delta=0.0."),
+    ("loss.name=logit", "Expected loss.name to be 'auto', 'logistic',"),
+    ("problem.user_smoothness=itme", "to be 'item', 'isotropic' or a number > 0, got problem.user_smoothness='itme'."),
+    ("problem.user_smoothness=-1", "to be 'item', 'isotropic' or a number > 0, got problem.user_smoothness=-1."),
+    ("algorithm.options=3", "Expected algorithm.options to be a table, got algorithm.options=3."),
+    ("budget.rounds=0", "Expected budget.rounds >= 1, got budget.rounds=0."),
+    ("run.seed=-1", "Expected run.seed >= 0, got run.seed=-1."),
+    ("epsilon", "Expected key=value, such as privacy.epsilon=2, got 'epsilon'."),
+    ("algorithm.options={rounds=3", "Expected a dotted key, '=' and a TOML value"),
+    ("=3", "Expected key=value, such as privacy.epsilon=2, got '=3'."),
+]
+
+
+@pytest.mark.parametrize(("setting", "message"), WRONG, ids=[setting for setting, _ in WRONG])
+def test_a_wrong_key_or_value_is_named_with_its_fix(setting: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        configs.parse("", settings=[setting])
+    assert message in str(caught.value)
+    assert "pydantic" not in str(caught.value)
+
+
+def test_everything_wrong_is_told_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        configs.parse("[privacy]\nepsilon = -1\ndelta = 2.0\n")
+    assert "privacy.epsilon" in str(caught.value)
+    assert "privacy.delta" in str(caught.value)
+
+
+def test_text_that_is_not_toml_is_refused_with_its_place() -> None:
+    with pytest.raises(ConfigError, match=r"Expected mine\.toml to be valid TOML.*line 1"):
+        configs.parse("epsilon = = 2", "mine.toml")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"Expected a readable configuration file, got .*absent\.toml"):
+        configs.load(tmp_path / "absent.toml")
+
+
+def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "noise.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="UTF-8"):
+        configs.load(tmp_path / "noise.toml")
+
+
+def test_a_table_path_is_relative_to_its_configuration_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('[population]\nkind = "table"\npath = "rows.csv"\nuser = "who"\nlabel = "late"\n')
+    population = configs.load(path).population
+    assert isinstance(population, Table)
+    assert population.path == str(tmp_path / "rows.csv")
+
+
+def test_settings_lie_over_the_file_in_order_and_take_bare_words() -> None:
+    config = configs.parse(
+        "[privacy]\nepsilon = 1.0\n",
+        settings=["privacy.epsilon=2", "privacy.epsilon=3", "algorithm.name=sgd", "algorithm.options.rounds=5"],
+    )
+    assert config.privacy.epsilon == 3.0
+    assert config.algorithm.name == "sgd"
+    assert config.algorithm.options == {"rounds": 5}
+
+
+def test_changing_the_kind_of_population_drops_the_other_kinds_keys() -> None:
+    config = configs.parse("[population]\nkind = 'synthetic'\nusers = 7\n", settings=["population.kind=flights"])
+    assert config.population.kind == "flights"
+
+
+def test_naming_another_algorithm_drops_the_options_of_the_one_before() -> None:
+    text = "[algorithm]\nname = 'sgd'\noptions = { rounds = 3 }\n"
+    assert configs.parse(text, settings=["algorithm.name=sgd"]).algorithm.options == {"rounds": 3}
+    assert configs.parse(text, settings=["algorithm.name=auto"]).algorithm.options == {}
+
+
+@pytest.mark.parametrize("preset", presets(), ids=lambda preset: preset.name)
+def test_a_resolved_configuration_reads_back_as_itself(preset: object) -> None:
+    config = configs.parse(preset.text)  # type: ignore[attr-defined]
+    assert configs.parse(config.as_toml()) == config
+    assert configs.parse(config.as_toml()).digest() == config.digest()
+
+
+def test_the_digest_ignores_where_run_and_table_are_kept_and_nothing_else() -> None:
+    base = Config()
+    here, there = (
+        configs.parse("", settings=[TABLE % "seed=1", f"population.path={name}"]) for name in ("here", "there")
+    )
+    assert here.digest() == there.digest() != base.digest()
+    assert configs.parse("", settings=["run.out=elsewhere"]).digest() == base.digest()
+    for setting in ("run.seed=1", "privacy.epsilon=2", "population.users=7", "algorithm.options.rounds=3"):
+        assert configs.parse("", settings=[setting]).digest() != base.digest()
+
+
+def test_a_population_without_a_kind_is_synthetic() -> None:
+    assert configs.parse("[population]\nusers = 7\n").population == Synthetic(users=7)
+
+
+plain = st.one_of(
+    st.booleans(), st.integers(-(2**62), 2**62), st.floats(allow_nan=False), st.text(st.characters(codec="utf-8"))
+)
+values = st.recursive(
+    plain, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(min_size=1), inner, max_size=3)
+)
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(st.dictionaries(st.text(min_size=1), st.dictionaries(st.text(min_size=1), values, max_size=3), max_size=3))
+def test_every_tree_survives_being_written_and_read(tree: dict[str, dict[str, object]]) -> None:
+    assert _toml.parse(_toml.dumps(tree), "a test") == tree

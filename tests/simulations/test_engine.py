@@ -1,0 +1,145 @@
+"""The inline engine: same bits for any chunk, and nothing a user holds or sends raises or moves another's row."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from quorate.engine import InlineEngine
+from quorate.populations import Outliers, PublicKnowledge, Synthetic
+from quorate_client.domains import Domain, L2Ball
+from quorate_client.items import ItemBatch
+from quorate_client.losses import Logistic, Loss
+from quorate_client.questions import AverageGradient, LocalSGD, Question, Status
+
+D = 3
+POINT = np.array([[0.3, -0.2, 0.1]])
+
+
+def crowd(**changes):
+    arguments = {"users": 500, "items_per_user": 4, "dimension": D, "domain": L2Ball(2.0), "seed": 3}
+    return Synthetic("logistic", **(arguments | changes))
+
+
+def gradients(cohort, points=POINT, weights=(1.0,)):
+    return Question(0, np.asarray(cohort, np.int64), AverageGradient(points, weights))
+
+
+def passes(cohort):
+    cohort = np.asarray(cohort, np.int64)
+    starts = np.random.default_rng(0).uniform(-0.5, 0.5, (len(cohort), D))
+    return Question(0, cohort, LocalSGD(starts, 0.5, L2Ball(2.0)))
+
+
+def same(left, right):
+    np.testing.assert_array_equal(left.values, right.values)
+    np.testing.assert_array_equal(left.status, right.status)
+
+
+@pytest.mark.parametrize("ask", [gradients, passes])
+@pytest.mark.parametrize("outliers", [Outliers(), Outliers(0.4, "nan"), Outliers(0.4, "shifted")])
+def test_chunk_size_changes_no_bit(ask, outliers):
+    population = crowd(unequal_items=True, outliers=outliers)
+    question = ask(np.random.default_rng(1).permutation(500)[:301])
+    whole = InlineEngine(population).ask(question)
+    for chunk_bytes in (1, 200, 3_000):
+        same(InlineEngine(population, chunk_bytes=chunk_bytes).ask(question), whole)
+
+
+def test_gradients_match_a_slow_reference():
+    population, question = crowd(unequal_items=True), gradients([5, 499, 7])
+    found = InlineEngine(population).ask(question)
+    for row, user in enumerate([5, 499, 7]):
+        batch = population.items(np.array([user]))
+        features = batch.features.astype(np.float64)
+        slopes = -batch.labels / (1 + np.exp(batch.labels * (features @ POINT[0])))
+        np.testing.assert_allclose(found.values[row], (slopes[:, None] * features).mean(axis=0), rtol=1e-12)
+    assert found.answered.all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        ("huge", Status.REJECTED), ("nan", Status.REJECTED), ("inf", Status.REJECTED),
+        ("missing", Status.MISSING), ("zero", Status.ANSWERED),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("ask", [gradients, passes])
+@pytest.mark.parametrize("fraction", [0.3, 1.0])
+def test_faults_become_rows_of_zeros_and_move_nobody_else(kind, status, ask, fraction):
+    faulty, honest = crowd(outliers=Outliers(fraction, kind)), crowd()
+    question = ask(np.arange(100))
+    found, expected = InlineEngine(faulty).ask(question), InlineEngine(honest).ask(question)
+    bad = faulty.corruption(question.cohort) != 0
+    assert bad.all() if fraction == 1 else 10 < bad.sum() < 60  # 30 expected; false alarm < 1e-6
+    assert found.values.shape == expected.values.shape
+    assert (found.status[bad] == status).all()
+    assert (found.values[bad] == 0).all()
+    np.testing.assert_array_equal(found.values[~bad], expected.values[~bad])
+
+
+def test_shifted_users_answer_with_what_flipped_labels_give():
+    mirrored = InlineEngine(crowd(outliers=Outliers(1.0, "shifted"))).ask(gradients(np.arange(50), np.zeros((1, D))))
+    honest = InlineEngine(crowd()).ask(gradients(np.arange(50), np.zeros((1, D))))
+    np.testing.assert_allclose(mirrored.values, -honest.values, rtol=1e-12)
+    assert mirrored.answered.all()
+
+
+@dataclass(frozen=True)
+class Holding:
+    """A population of given items, however bad."""
+
+    batches: tuple[tuple[np.ndarray, np.ndarray], ...]
+    domain: Domain = L2Ball(2.0)  # noqa: RUF009
+    loss: Loss = Logistic()  # noqa: RUF009
+    knowledge: PublicKnowledge = PublicKnowledge()  # noqa: RUF009
+    dimension: int = D
+    items_per_user: int = 2
+
+    @property
+    def users(self):
+        return len(self.batches)
+
+    def items(self, users):
+        chosen = [self.batches[u] for u in users]
+        offsets = np.cumsum([0, *(len(labels) for _, labels in chosen)])
+        return ItemBatch(np.concatenate([f for f, _ in chosen]), np.concatenate([y for _, y in chosen]), offsets)
+
+    def corruption(self, users):
+        return np.zeros(len(users), np.uint8)
+
+
+def test_what_a_user_holds_never_raises_nor_touches_another_row():
+    good = (np.full((2, D), 0.3, np.float32), np.ones(2))
+    long = (np.full((2, D), 1e30, np.float32), np.ones(2))
+    spoilt = [np.float32([[0.1, value, 0.1]]) for value in (np.nan, np.inf, -np.inf)]
+    bad = [(rows, np.ones(1)) for rows in spoilt] + [(np.zeros((1, D), np.float32), np.array([np.nan]))]
+    none = (np.zeros((0, D), np.float32), np.zeros(0))
+    population = Holding((good, *bad, none, long, good))
+    for ask in (gradients, passes):
+        question = ask(np.arange(8))
+        if ask is passes:
+            question = replace(question, task=replace(question.task, starts=np.zeros((8, D))))
+        for chunk_bytes in (1, 1 << 20):
+            found = InlineEngine(population, chunk_bytes=chunk_bytes).ask(question)
+            expected = [0, 2, 2, 2, 2, 1, 0, 0]
+            assert found.status.tolist() == expected
+            assert (found.values[np.array(expected) != 0] == 0).all()
+            np.testing.assert_array_equal(found.values[0], found.values[7])
+            bound = population.loss.lipschitz(population.domain, D) if ask is gradients else 4.0
+            assert np.abs(found.values[6]).max() <= bound
+
+
+def test_item_gradients_are_counted_for_those_who_compute():
+    engine = InlineEngine(crowd(outliers=Outliers(0.5, "missing")))
+    question = gradients(np.arange(100), np.zeros((2, D)), (2.0, -1.0))
+    answered = int(engine.ask(question).answered.sum())
+    assert engine.item_gradients == 2 * 4 * answered
+    engine.ask(passes(np.arange(100)))
+    assert engine.item_gradients == 3 * 4 * answered
+
+
+def test_a_cohort_out_of_ten_million_is_answered():
+    population = crowd(users=10_000_000)
+    found = InlineEngine(population).ask(gradients([9_999_999, 0]))
+    assert found.answered.all()

@@ -1,0 +1,43 @@
+"""The flights that ship with the package: the task is the documented one, and worth solving."""
+
+from importlib.resources import files
+
+import numpy as np
+import pytest
+
+from quorate.populations import flights
+
+
+@pytest.fixture(scope="module")
+def late():
+    return flights()
+
+
+def test_aircraft_are_users_and_a_fifth_of_them_is_held_out(late):
+    assert (late.users, late.held_out.users, late.dimension) == (3230, 807, 32)
+    assert len(late.training.labels) + len(late.held_out.labels) == 327_346
+    counts = np.diff(late.training.offsets)
+    assert counts.min() == 1
+    assert np.concatenate([counts, np.diff(late.held_out.offsets)]).max() == 544
+    labels = np.concatenate([late.training.labels, late.held_out.labels])
+    assert np.mean(labels > 0) == pytest.approx(0.237, abs=5e-4)
+
+
+def test_every_row_has_norm_one_and_the_vocabulary_is_not_read_from_data(late):
+    norms = np.linalg.norm(late.training.features.astype(np.float64), axis=1)
+    assert norms.max() <= 1.0
+    assert norms.min() > 1 - 1e-6
+    assert late.knowledge.assumptions == ()
+
+
+def test_the_non_private_model_ranks_held_out_flights_with_an_auc_of_684_thousandths(late):
+    figures = late.test_metrics(late.optimum)
+    assert figures["auc"] >= 0.684
+    assert np.linalg.norm(late.optimum) < late.domain.radius
+    assert late.excess_risk(np.zeros(32)) > 0.18
+
+
+def test_source_and_licence_ship_with_the_data():
+    text = (files("quorate") / "data" / "README.md").read_text()
+    assert "CC0" in text
+    assert "nycflights13" in text

@@ -1,0 +1,300 @@
+"""Synthetic populations: a user's items are a function of the seed and the user, and the truth is the truth."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import expit
+
+from quorate.populations import Corruption, Outliers, Synthetic
+from quorate.populations._risk import LogisticDesign, _mean_divergence, sphere_coordinate
+from quorate_client.domains import Box, L2Ball
+from quorate_client.enforcement import bounded
+from quorate_client.questions import AverageGradient
+from quorate_client.work import answer
+from quorate_protos.errors import ConfigError
+
+FAMILIES = ("logistic", "least_squares", "linear")
+
+
+def population(family="logistic", **changes):
+    arguments = {
+        "users": 1000,
+        "items_per_user": 6,
+        "dimension": 4,
+        "domain": L2Ball(2.0),
+        "signal_norm": 0.8,
+        "seed": 7,
+    }
+    return Synthetic(family, **(arguments | changes))
+
+
+def same(left, right):
+    np.testing.assert_array_equal(left.features, right.features)
+    np.testing.assert_array_equal(left.labels, right.labels)
+    np.testing.assert_array_equal(left.offsets, right.offsets)
+
+
+class TestItems:
+    @pytest.mark.parametrize("family", FAMILIES)
+    @settings(derandomize=True, deadline=None, max_examples=20)
+    @given(users=st.lists(st.integers(0, 999), min_size=1, max_size=12), unequal=st.booleans())
+    def test_items_do_not_depend_on_who_else_is_asked_or_in_which_order(self, family, users, unequal):
+        crowd = population(family, unequal_items=unequal, heterogeneity=0.1, outliers=Outliers(0.3))
+        together = crowd.items(np.array(users))
+        for slot, user in enumerate(users):
+            alone = crowd.items(np.array([user]))
+            rows = slice(together.offsets[slot], together.offsets[slot + 1])
+            np.testing.assert_array_equal(together.features[rows], alone.features)
+            np.testing.assert_array_equal(together.labels[rows], alone.labels)
+
+    def test_every_number_of_threads_gives_the_same_bits(self):
+        crowd = population(items_per_user=50, dimension=10)
+        everyone = np.arange(1000)
+        pieces = [crowd.items(part) for part in np.array_split(everyone, 37)]
+        whole = crowd.items(everyone)
+        np.testing.assert_array_equal(whole.features, np.concatenate([p.features for p in pieces]))
+        np.testing.assert_array_equal(whole.labels, np.concatenate([p.labels for p in pieces]))
+
+    def test_same_seed_same_bits_and_another_seed_other_items(self):
+        same(population().items(np.arange(5)), population().items(np.arange(5)))
+        assert not np.array_equal(
+            population().items(np.arange(5)).features, population(seed=8).items(np.arange(5)).features
+        )
+
+    def test_a_frozen_cohort_is_welcome(self):
+        cohort = np.arange(5)
+        cohort.flags.writeable = False
+        same(population().items(cohort), population().items(np.arange(5)))
+
+    @pytest.mark.parametrize("family", FAMILIES)
+    @pytest.mark.parametrize("dimension", [1, 2, 33])
+    def test_no_item_needs_clipping(self, family, dimension):
+        crowd = population(family, dimension=dimension, feature_norm=1.3, heterogeneity=0.4, users=3000)
+        batch = crowd.items(np.arange(3000))
+        assert batch.features.dtype == np.float32
+        assert np.linalg.norm(batch.features.astype(np.float64), axis=1).max() <= 1.3
+        same(bounded(batch, crowd.loss), batch)
+
+    def test_ten_million_users_take_memory_for_the_cohort_only(self):
+        tracemalloc.start()
+        crowd = population(users=10_000_000, items_per_user=50, dimension=10, unequal_items=True)
+        batch = crowd.items(np.array([0, 9_999_999, 1234567]))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert batch.users == 3
+        assert peak < 2_000_000
+
+    def test_unequal_items_run_from_one_to_twice_less_one_with_the_nominal_mean(self):
+        counts = np.diff(population(users=100_000, unequal_items=True).items(np.arange(100_000)).offsets)
+        assert set(np.unique(counts)) == set(range(1, 12))
+        # false alarm < 1e-7
+        assert abs(counts.mean() - 6) < 5.5 * np.sqrt(10 / 100_000)
+
+    def test_an_unknown_user_is_refused(self):
+        with pytest.raises(ConfigError, match=r"Expected users in \[0, 1000\), got 3 to 1000"):
+            population().items(np.array([3, 1000]))
+
+
+class TestLaw:
+    """Each statistical check has a false alarm below 1e-6."""
+
+    def test_logistic_labels_follow_the_sigmoid_of_the_score(self):
+        crowd = population(users=100_000, signal_norm=3.0, domain=L2Ball(5.0))
+        batch = crowd.items(np.arange(100_000))
+        chances = expit(batch.features.astype(np.float64) @ crowd.signal)
+        for low in np.arange(0, 1, 0.1):
+            here = (chances >= low) & (chances < low + 0.1)
+            apart = np.sum((batch.labels[here] > 0) - chances[here])
+            assert abs(apart) < 5.5 * np.sqrt(np.sum(chances[here] * (1 - chances[here])) + 1)
+
+    @pytest.mark.parametrize("heterogeneity", [0.0, 0.2])
+    def test_least_squares_labels_are_the_score_of_the_users_own_signal_and_bounded_noise(self, heterogeneity):
+        crowd = population("least_squares", items_per_user=50, heterogeneity=heterogeneity, label_noise=0.05)
+        batch = crowd.items(np.arange(20))
+        shifts = []
+        for u in range(20):
+            rows = slice(batch.offsets[u], batch.offsets[u + 1])
+            features = batch.features[rows].astype(np.float64)
+            own = np.linalg.lstsq(features, batch.labels[rows], rcond=None)[0]
+            assert np.abs(batch.labels[rows] - features @ own).max() < 0.1
+            shifts.append(np.linalg.norm(own - crowd.signal))
+        assert np.abs(np.array(shifts) - heterogeneity).max() < 0.06
+
+    @pytest.mark.parametrize(
+        ("family", "changes"),
+        [
+            ("logistic", {}),
+            ("logistic", {"heterogeneity": 0.7}),
+            ("logistic", {"ridge": 0.05, "heterogeneity": 0.3}),
+            ("least_squares", {"heterogeneity": 0.4}),
+            ("least_squares", {"ridge": 0.1}),
+            ("linear", {"heterogeneity": 0.1, "ridge": 0.6}),
+        ],
+    )
+    def test_gradient_vanishes_at_the_optimum_and_deviates_as_the_design_says(self, family, changes):
+        crowd = population(family, users=60_000, items_per_user=1, **changes)
+        asked = AverageGradient(crowd.optimum[None], (1.0,))
+        gradients = answer(crowd.loss, crowd.items(np.arange(60_000)), asked).values
+        z = gradients.mean(axis=0) / (gradients.std(axis=0) / np.sqrt(60_000))
+        assert np.abs(z).max() < 5.7
+        deviation = np.sqrt(gradients.var(axis=0).sum())
+        assert crowd.knowledge.gradient_deviation == pytest.approx(deviation, rel=0.02)
+
+    def test_typical_curvature_is_the_mean_eigenvalue_of_the_hessian(self):
+        crowd = population(users=20_000, signal_norm=3.0, domain=L2Ball(5.0), ridge=0.01)
+        features = crowd.items(np.arange(20_000)).features.astype(np.float64)
+        s = expit(features @ crowd.optimum)
+        assert crowd.knowledge.typical_curvature == pytest.approx(np.mean(s * (1 - s)) / 4 + 0.01, rel=0.01)
+
+    def test_user_smoothness_holds_for_nearly_every_user(self):
+        crowd = population(items_per_user=50, dimension=10, users=2000)
+        batch = crowd.items(np.arange(2000)).features.astype(np.float64).reshape(2000, 50, 10)
+        largest = 0.25 * np.linalg.eigvalsh(np.einsum("uij,uik->ujk", batch, batch) / 50)[:, -1]
+        assert crowd.knowledge.user_smoothness == pytest.approx(0.055, abs=5e-4)
+        assert np.mean(largest > crowd.knowledge.user_smoothness) < 0.02
+        assert crowd.isotropic_user_smoothness(1) == 0.25
+
+
+class TestExcessRisk:
+    @pytest.mark.parametrize("family", FAMILIES)
+    @pytest.mark.parametrize("domain", [L2Ball(2.0), L2Ball(0.3), Box(1.5)])
+    @pytest.mark.parametrize("ridge", [0.0, 0.2])
+    def test_is_zero_at_the_optimum_and_positive_elsewhere_in_the_domain(self, family, domain, ridge):
+        crowd = population(family, domain=domain, ridge=ridge, heterogeneity=0.1, evaluation_items=5000)
+        best = crowd.optimum
+        assert crowd.excess_risk(best) == 0.0
+        rng = np.random.default_rng(0)
+        for scale in (1e-6, 1e-3, 1.0):
+            for _ in range(20):
+                other = domain.project(best + scale * rng.standard_normal(4))
+                assert crowd.excess_risk(other) >= -1e-15
+                assert crowd.excess_risk(other) > 0 or np.array_equal(other, best)
+
+    @pytest.mark.parametrize(
+        ("heterogeneity", "ridge", "radius"), [(0, 0, 9.0), (0.8, 0, 9.0), (0.8, 0.05, 9.0), (0.5, 0, 1.0)]
+    )
+    def test_logistic_matches_a_slow_reference_in_the_plane(self, heterogeneity, ridge, radius):
+        # Features on a circle: expectations over two angles by the trapezoidal rule, labels integrated out.
+        crowd = population(
+            dimension=2, signal_norm=2.0, domain=L2Ball(radius), heterogeneity=heterogeneity, ridge=ridge
+        )
+        angles = 2 * np.pi * np.arange(720) / 720
+        circle = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+        own = crowd.signal + heterogeneity * circle  # (users, 2)
+        chances = expit(circle @ own.T).mean(axis=1)
+
+        def risk(x):
+            scores = circle @ x
+            losses = chances * np.logaddexp(0, -scores) + (1 - chances) * np.logaddexp(0, scores)
+            return losses.mean() + 0.5 * ridge * x @ x
+
+        best = crowd.optimum
+        grid = np.linspace(0, min(2.0, radius), 4001)
+        along = grid[np.argmin([risk(c * crowd.signal / 2.0) for c in grid])]
+        assert np.linalg.norm(best) == pytest.approx(along, abs=6e-4)
+        for offset in ([0.5, -0.2], [-0.05, 0.02], [-1.0, -1.0]):
+            other = crowd.domain.project(best + np.array(offset))
+            # 200,000 features: the sample's relative error is below 0.5 %
+            assert crowd.excess_risk(other) == pytest.approx(risk(other) - risk(best), rel=0.025)
+
+    def test_divergence_is_accurate_in_relative_terms_at_every_size(self):
+        rng = np.random.default_rng(1)
+        features = rng.standard_normal((10_000, 3)).astype(np.float32)
+        best = np.array([1.0, -0.5, 2.0])
+        direction = np.array([0.3, 0.2, -0.1])
+        for scale in (1e-9, 1e-6, 1e-3, 3e-2, 1.0, 30.0):
+            found = _mean_divergence(features, best + scale * direction, best)
+            # reference: gap^2 times the integral of (1 - t) sigmoid'(b + t gap), every term positive
+            b, gap = features.astype(np.float64) @ best, features.astype(np.float64) @ (scale * direction)
+            nodes, weights = np.polynomial.legendre.leggauss(200)
+            t = (nodes + 1) / 2
+            s = expit(b[:, None] + gap[:, None] * t)
+            expected = np.mean(gap**2 * ((s * (1 - s) * (1 - t)) @ (weights / 2)))
+            assert found == pytest.approx(expected, rel=1e-6)
+
+    def test_quadratic_growth_near_the_optimum_is_resolved_below_1e_8(self):
+        crowd = population(evaluation_items=20_000)
+        direction = np.array([0.5, 0.5, -0.5, 0.5])
+        ratios = [crowd.excess_risk(crowd.optimum + step * direction) / step**2 for step in (1e-3, 1e-4, 1e-5, 1e-6)]
+        assert ratios[-1] * 1e-12 < 1e-12
+        np.testing.assert_allclose(ratios, ratios[-1], rtol=1e-3)
+
+    @pytest.mark.parametrize(
+        ("family", "domain"), [("least_squares", L2Ball(0.5)), ("linear", L2Ball(2.0)), ("linear", Box(0.4))]
+    )
+    def test_closed_forms_match_the_average_over_many_items(self, family, domain):
+        crowd = population(family, domain=domain, users=50_000, items_per_user=4, label_noise=0.0)
+        batch = crowd.items(np.arange(50_000))
+        other = domain.project(np.array([0.3, -0.2, 0.1, 0.4]))
+        losses = [crowd.loss.value(batch.features.astype(np.float64) @ x, batch.labels) for x in (other, crowd.optimum)]
+        # 200,000 items: false alarm < 1e-6
+        error = np.std(losses[0] - losses[1]) / np.sqrt(len(losses[0]))
+        assert abs(crowd.excess_risk(other) - np.mean(losses[0] - losses[1])) < 6 * error
+
+    def test_a_box_that_cuts_off_a_logistic_optimum_is_refused(self):
+        with pytest.raises(ConfigError, match="Expected the optimum inside the box"):
+            population(domain=Box(0.1)).excess_risk(np.zeros(4))
+
+    @pytest.mark.parametrize("dimension", [1, 2, 3, 7, 50, 20_000])
+    def test_quadrature_has_the_moments_of_a_sphere_coordinate(self, dimension):
+        t, weights = sphere_coordinate(dimension)
+        assert weights.sum() == pytest.approx(1, rel=1e-12)
+        assert weights @ t**2 == pytest.approx(1 / dimension, rel=1e-12)
+        assert weights @ t**4 == pytest.approx(3 / (dimension * (dimension + 2)), rel=1e-12)
+
+    def test_without_a_signal_the_optimum_is_zero(self):
+        crowd = population(signal_norm=0.0, heterogeneity=0.5, evaluation_items=1000)
+        np.testing.assert_array_equal(crowd.optimum, np.zeros(4))
+        assert LogisticDesign(4, 1.0, 0.0, 0.5, 0.0).curvature(0.0) == pytest.approx(1 / 16)
+
+
+class TestOutliers:
+    def test_the_share_and_the_kind_are_as_asked_and_keyed_by_user(self):
+        crowd = population(users=100_000, outliers=Outliers(0.1, "nan"))
+        faults = crowd.corruption(np.arange(100_000))
+        assert set(np.unique(faults)) == {Corruption.HONEST, Corruption.NAN}
+        # false alarm < 1e-7
+        assert abs(np.sum(faults == Corruption.NAN) - 10_000) < 5.5 * np.sqrt(9000)
+        np.testing.assert_array_equal(crowd.corruption(np.array([77, 5])), faults[[77, 5]])
+
+    @pytest.mark.parametrize("family", FAMILIES)
+    def test_shifted_users_hold_mirrored_data_and_others_the_same_as_without_outliers(self, family):
+        honest, mixed = population(family), population(family, outliers=Outliers(0.5, "shifted"))
+        users = np.arange(50)
+        shifted = np.repeat(mixed.corruption(users) == Corruption.SHIFTED, 6)
+        assert 0 < shifted.sum() < 300
+        sign = np.where(shifted, -1.0, 1.0)
+        before, after = honest.items(users), mixed.items(users)
+        if family == "linear":
+            np.testing.assert_array_equal(after.features, before.features * sign[:, None].astype(np.float32))
+        else:
+            np.testing.assert_array_equal(after.features, before.features)
+            np.testing.assert_array_equal(after.labels, before.labels * sign)
+
+    def test_the_truth_is_that_of_the_honest(self):
+        np.testing.assert_array_equal(population().optimum, population(outliers=Outliers(0.3, "shifted")).optimum)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        ("probit", {}, "Expected family to be one of logistic, least_squares, linear, got family='probit'"),
+        ("logistic", {"users": 0}, "users"),
+        ("logistic", {"seed": -1}, "seed"),
+        ("logistic", {"heterogeneity": -0.1}, "heterogeneity"),
+        ("linear", {"signal_norm": 1.5}, "signal_norm"),
+    ],
+)
+def test_arguments_out_of_range_are_refused_by_name(family, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        population(family, **changes)
+
+
+def test_outliers_out_of_range_are_refused_by_name():
+    with pytest.raises(ConfigError, match=r"outlier_fraction=1\.5"):
+        Outliers(1.5)
+    with pytest.raises(ConfigError, match="outlier_kind='rude'"):
+        Outliers(0.1, "rude")

@@ -1,0 +1,294 @@
+"""Tables as populations: public encoding, users kept whole, errors that name the column, an optimum that is one."""
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+
+from quorate.populations import Categorical, Corruption, Numeric, Outliers, from_table
+from quorate.populations._columns import encode, label
+from quorate.populations._metrics import auc
+from quorate_client.domains import Box, L2Ball
+from quorate_client.enforcement import bounded
+from quorate_client.losses import Absolute, Hinge, Huber, LeastSquares, Linear, Logistic, SmoothedHinge
+from quorate_protos.errors import ConfigError, DataError
+
+FEATURES = (Numeric("age", 0, 100), Categorical("ward", ("A", "B")))
+
+
+def visits(rows=400, users=60, seed=0):
+    rng = np.random.default_rng(seed)
+    age = rng.uniform(0, 100, rows)
+    ward = rng.choice(["A", "B", "C"], rows)
+    chance = 1 / (1 + np.exp(-(age - 50) / 20 - (ward == "A")))
+    who = np.concatenate([np.arange(users), rng.integers(0, users, rows - users)])
+    return pd.DataFrame(
+        {"who": [f"p{u:03d}" for u in who], "age": age, "ward": ward, "sick": (rng.random(rows) < chance).astype(int)}
+    )
+
+
+def clinic(frame=None, **changes):
+    arguments = {"user": "who", "label": "sick", "features": FEATURES, "domain": L2Ball(5.0)}
+    return from_table(visits() if frame is None else frame, **(arguments | changes))
+
+
+class TestEncoding:
+    def test_numbers_go_from_the_declared_range_to_minus_one_and_one_and_are_held_there(self):
+        table = pa.table({"age": [0, 25, 100, 1000, -7]})
+        np.testing.assert_allclose(
+            encode(table, (Numeric("age", 0, 100),), intercept=False)[:, 0], [-1, -0.5, 1, 1, -1]
+        )
+
+    def test_edges_make_one_column_an_interval(self):
+        table = pa.table({"age": [0, 17, 18, 64, 65, 200]})
+        feature = Numeric("age", 0, 100, edges=(18, 65))
+        found = encode(table, (feature,), intercept=False)
+        np.testing.assert_array_equal(np.argmax(found, axis=1), [0, 0, 1, 1, 2, 2])
+        np.testing.assert_array_equal(found.sum(axis=1), 1)
+        assert feature.names == ("age in [-inf, 18)", "age in [18, 65)", "age in [65, inf)")
+
+    def test_unknown_and_null_categories_are_all_zeros(self):
+        table = pa.table({"ward": ["B", "Z", None, "A"]})
+        found = encode(table, (Categorical("ward", ("A", "B")),), intercept=False)
+        np.testing.assert_array_equal(found, [[0, 1], [0, 0], [0, 0], [1, 0]])
+
+    def test_one_row_changes_no_other_row(self):
+        frame = visits()
+        changed = frame.copy()
+        changed.loc[7, ["age", "ward"]] = [3.0, "Z"]
+        before, after = (encode(pa.Table.from_pandas(f), FEATURES, intercept=True) for f in (frame, changed))
+        assert np.flatnonzero((before != after).any(axis=1)).tolist() == [7]
+
+    @pytest.mark.parametrize("unit_rows", [False, True])
+    @pytest.mark.parametrize("norm", [1.0, 0.3])
+    def test_rows_are_within_the_feature_norm_so_enforcement_changes_nothing(self, unit_rows, norm):
+        crowd = clinic(unit_rows=unit_rows, loss=Logistic(feature_norm=norm))
+        batch = crowd.items(np.arange(crowd.users))
+        norms = np.linalg.norm(batch.features.astype(np.float64), axis=1)
+        assert batch.features.dtype == np.float32
+        assert norms.max() <= norm
+        assert not unit_rows or norms.min() > norm * (1 - 1e-6)
+        np.testing.assert_array_equal(bounded(batch, crowd.loss).features, batch.features)
+
+    def test_a_vocabulary_from_data_is_sorted_and_said_to_be_for_simulation_only(self):
+        crowd = clinic(features=(Categorical("ward", "from-data"),))
+        assert crowd.columns == ("ward=A", "ward=B", "ward=C", "intercept")
+        assert any("'ward'" in text and "simulation only" in text for text in crowd.knowledge.assumptions)
+        assert clinic(items_per_user=5).knowledge.assumptions == ()
+
+    @pytest.mark.parametrize(
+        ("expression", "expected"),
+        [("x > 2", [-1, -1, 1]), ("x>=2", [-1, 1, 1]), ("x < 2.0", [1, -1, -1]), (" x <= 2e0 ", [1, 1, -1]),
+         ("x == 2", [-1, 1, -1]), ("x != 2", [1, -1, 1]), ("odd name > 2", [1, -1, -1]), ("flag", [1, -1, 1])],
+    )  # fmt: skip
+    def test_labels_come_from_a_column_or_a_comparison(self, expression, expected):
+        table = pa.table({"x": [1, 2, 3], "odd name": [3.5, 2.0, -1.0], "flag": [True, False, True]})
+        np.testing.assert_array_equal(label(table, expression, binary=True), expected)
+
+
+class TestUsers:
+    @pytest.mark.parametrize("kind", ["csv", "parquet", "pandas", "arrow"])
+    def test_every_source_gives_the_same_population(self, kind, tmp_path):
+        frame = visits()
+        source = {"pandas": frame, "arrow": pa.Table.from_pandas(frame)}.get(kind, tmp_path / f"visits.{kind}")
+        if kind == "csv":
+            frame.to_csv(source, index=False)
+        if kind == "parquet":
+            frame.astype({"who": "category", "ward": "category"}).to_parquet(source)
+        found, expected = clinic(source), clinic(frame)
+        np.testing.assert_array_equal(found.training.features, expected.training.features)
+        np.testing.assert_array_equal(found.training.labels, expected.training.labels)
+        np.testing.assert_array_equal(found.training.offsets, expected.training.offsets)
+
+    def test_users_are_split_whole_by_a_public_seed(self):
+        frame = visits().assign(age=lambda f: f.who.str[1:].astype(float))  # age names the user
+        split = [clinic(frame, seed=seed) for seed in (1, 1, 2)]
+        ages = [{float(round(v, 4)) for v in s.training.features[:, 0]} for s in split]
+        held = [{float(round(v, 4)) for v in s.held_out.features[:, 0]} for s in split]
+        assert (split[0].users, split[0].held_out.users) == (48, 12)
+        assert ages[0].isdisjoint(held[0])
+        assert ages[0] == ages[1] != ages[2]
+
+    @settings(derandomize=True, deadline=None, max_examples=25)
+    @given(users=st.lists(st.integers(0, 47), min_size=1, max_size=10))
+    def test_items_do_not_depend_on_who_else_is_asked(self, users):
+        crowd = clinic(outliers=Outliers(0.4, "shifted"))
+        together = crowd.items(np.array(users))
+        for slot, user in enumerate(users):
+            rows = slice(together.offsets[slot], together.offsets[slot + 1])
+            alone = crowd.items(np.array([user]))
+            np.testing.assert_array_equal(together.features[rows], alone.features)
+            np.testing.assert_array_equal(together.labels[rows], alone.labels)
+
+    def test_shifted_users_hold_flipped_labels_and_leave_the_optimum_to_the_honest(self):
+        honest, mixed = clinic(), clinic(outliers=Outliers(0.3, "shifted"))
+        everyone = np.arange(honest.users)
+        shifted = mixed.corruption(everyone) == Corruption.SHIFTED
+        sign = np.repeat(np.where(shifted, -1.0, 1.0), np.diff(honest.training.offsets))
+        assert shifted.any()
+        np.testing.assert_array_equal(mixed.items(everyone).labels, honest.items(everyone).labels * sign)
+        gradient = mixed._honest.expansion(mixed.optimum)[1]
+        assert np.linalg.norm(gradient) < 1e-8
+        assert mixed._honest.items.users == np.sum(~shifted)
+
+
+class TestOptimum:
+    @pytest.mark.parametrize(
+        ("loss", "tolerance"),
+        [
+            (Logistic(), 1e-9), (Logistic(ridge=0.1), 1e-9), (LeastSquares(), 1e-9), (Huber(threshold=0.3), 1e-9),
+            (SmoothedHinge(width=0.5), 1e-9), (Hinge(), 5e-4), (Absolute(), 5e-4), (Linear(), 1e-9),
+        ],
+    )  # fmt: skip
+    @pytest.mark.parametrize("domain", [L2Ball(0.7), L2Ball(20.0), Box(0.5)])
+    def test_no_other_point_of_the_domain_is_better(self, loss, tolerance, domain):
+        crowd = clinic(loss=loss, domain=domain)
+        best = crowd.optimum
+        np.testing.assert_allclose(domain.project(best), best, atol=1e-12)
+        rng = np.random.default_rng(3)
+        for scale in (1e-3, 0.1, 3.0):
+            for _ in range(30):
+                other = domain.project(best + scale * rng.standard_normal(len(best)))
+                assert crowd.excess_risk(other) >= -tolerance
+        assert crowd.excess_risk(best) == 0.0
+
+    def test_matches_a_slow_reference(self):
+        crowd = clinic()
+        batch = crowd.training
+
+        def risk(x):
+            losses = np.logaddexp(0, -batch.labels * (batch.features.astype(np.float64) @ x))
+            return np.mean([losses[a:b].mean() for a, b in zip(batch.offsets, batch.offsets[1:], strict=False)])
+
+        slow = minimize(
+            risk,
+            np.zeros(crowd.dimension),
+            method="Nelder-Mead",
+            options={"xatol": 1e-7, "fatol": 1e-13, "maxiter": 5000},
+        )
+        np.testing.assert_allclose(crowd.optimum, slow.x, atol=1e-4)
+        other = np.array([0.3, -0.1, 0.5, 0.0])
+        assert crowd.excess_risk(other) == pytest.approx(risk(other) - risk(crowd.optimum), rel=1e-9)
+
+    def test_columns_that_are_never_set_stay_at_zero(self):
+        crowd = clinic(features=(*FEATURES, Categorical("ward", ("Q", "R"))))
+        np.testing.assert_allclose(crowd.optimum[3:5], 0.0, atol=1e-9)
+
+
+class TestMetrics:
+    @settings(derandomize=True, deadline=None, max_examples=50)
+    @given(pairs=st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=2, max_size=30))
+    def test_auc_counts_pairs_with_ties_as_half(self, pairs):
+        scores, positive = np.array([p[0] for p in pairs], float), np.array([p[1] for p in pairs])
+        if positive.all() or not positive.any():
+            return
+        gaps = scores[positive][:, None] - scores[~positive][None]
+        assert auc(scores, positive) == pytest.approx(np.mean(np.where(gaps > 0, 1.0, np.where(gaps == 0, 0.5, 0.0))))
+
+    def test_figures_are_of_held_out_users_only(self):
+        crowd = clinic()
+        model = np.array([3.0, 0.5, 0.0, 0.1])
+        scores = crowd.held_out.features.astype(np.float64) @ model
+        found = crowd.test_metrics(model)
+        assert set(found) == {"auc", "accuracy", "log_loss"}
+        assert found["accuracy"] == np.mean((scores > 0) == (crowd.held_out.labels > 0))
+        assert found["log_loss"] == pytest.approx(np.mean(np.log1p(np.exp(-scores * crowd.held_out.labels))))
+        assert set(clinic(label="age", loss=LeastSquares(label_bound=100)).test_metrics(model)) == {"rmse"}
+        assert clinic(test_fraction=0.0).test_metrics(model) == {}
+
+
+def broken(column, value, rows=(3, 9)):
+    frame = visits().astype({"age": object, "sick": object, "who": object})
+    frame.loc[list(rows), column] = value
+    return frame.astype({"age": float, "sick": float, "who": object})
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"user": "patient"}, "Expected column 'patient' in the table, got columns who, age, ward, sick"),
+            ({"label": "ill"}, "Expected column 'ill' in the table, got columns who, age, ward, sick"),
+            ({"label": "ill > 3"}, "Expected column 'ill' in the table"),
+            ({"features": (Numeric("weight", 0, 9),)}, "Expected column 'weight' in the table"),
+            ({"features": (Numeric("ward", 0, 9),)}, "Expected feature column 'ward' to be numeric, got type"),
+            ({"features": (Categorical("age", ("A",)),)}, "Expected categories of 'age' in its type"),
+            ({"label": "ward"}, "Expected label column 'ward' to be numeric"),
+            ({"label": "ward > 2"}, "Expected label column 'ward' to be numeric"),
+            ({"label": "age"}, "Expected label column 'age' to hold two classes"),
+            ({"label": "age > __import__"}, "Expected a label such as 'delay > 15' with a finite number"),
+            ({"label": "age > nan"}, "with a finite number"),
+            ({"label": "sick; drop"}, "Expected column 'sick; drop'"),
+        ],
+    )
+    def test_a_wrong_column_is_named_and_the_fix_is_said(self, changes, message):
+        with pytest.raises(DataError, match=message) as caught:
+            clinic(**changes)
+        assert caught.value.exit_code == 2
+
+    @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, None])
+    def test_a_feature_that_is_not_finite_is_named_with_its_count(self, value):
+        with pytest.raises(
+            DataError, match="Expected finite values in feature column 'age', got 2 null, NaN or infinite"
+        ):
+            clinic(broken("age", value))
+
+    def test_a_label_that_is_not_finite_is_named_with_its_count(self):
+        with pytest.raises(DataError, match="Expected finite values in label column 'sick', got 2"):
+            clinic(broken("sick", np.nan))
+
+    def test_a_null_user_is_refused_with_its_count(self):
+        with pytest.raises(DataError, match="Expected a user in every row of column 'who', got 2 null"):
+            clinic(broken("who", None))
+
+    def test_a_declared_user_without_items_is_refused(self):
+        who = pd.Categorical(visits().who, categories=[*sorted(visits().who.unique()), "ghost", "spectre"])
+        with pytest.raises(DataError, match="got 2 declared users without any"):
+            clinic(visits().assign(who=who))
+
+    def test_an_empty_table_is_refused(self):
+        with pytest.raises(DataError, match="Expected a table with rows, got an empty one"):
+            clinic(visits().iloc[:0])
+
+    def test_a_table_that_does_not_exist_or_cannot_be_read_is_refused(self, tmp_path):
+        with pytest.raises(DataError, match="found no such file") as caught:
+            clinic(str(tmp_path / "nowhere.csv"))
+        assert caught.value.exit_code == 2
+        (tmp_path / "bad.parquet").write_bytes(b"not parquet")
+        with pytest.raises(DataError, match=r"Expected 'bad\.parquet' to be a readable \.parquet table"):
+            clinic(tmp_path / "bad.parquet")
+        (tmp_path / "ragged.csv").write_text("who,age,ward,sick\nsecret,1\n")
+        with pytest.raises(DataError, match=r"ragged\.csv") as caught:
+            clinic(tmp_path / "ragged.csv")
+        assert "secret" not in str(caught.value)
+        (tmp_path / "empty.csv").write_bytes(b"")
+        with pytest.raises(DataError, match=r"empty\.csv"):
+            clinic(tmp_path / "empty.csv")
+        (tmp_path / "table.xlsx").write_bytes(b"")
+        with pytest.raises(DataError, match=r"Expected a \.csv or \.parquet table"):
+            clinic(tmp_path / "table.xlsx")
+        with pytest.raises(DataError, match="got a mixed one"):
+            clinic(visits().assign(ward=[1, "A"] * 200))
+        with pytest.raises(DataError, match="got dict"):
+            clinic({"who": [1]})
+
+    def test_a_numeric_feature_needs_a_public_range(self):
+        for low, high in [(3, 3), (5, 1), (0, np.inf), (np.nan, 1)]:
+            with pytest.raises(ConfigError, match="Expected a public range low < high for numeric feature 'age'"):
+                Numeric("age", low, high)
+
+    def test_a_split_that_leaves_nobody_to_train_on_is_refused(self):
+        with pytest.raises(DataError, match="Expected a user to train on"):
+            clinic(visits().assign(who="p"), test_fraction=0.9)
+        with pytest.raises(ConfigError, match="test_fraction=1"):
+            clinic(test_fraction=1)
+
+    def test_messages_hold_no_users_data(self):
+        frame = broken("who", None).assign(who=lambda f: f.who.where(f.who.isna(), "secret-" + f.who.astype(str)))
+        with pytest.raises(DataError) as caught:
+            clinic(frame)
+        assert "secret" not in str(caught.value)

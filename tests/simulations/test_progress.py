@@ -1,0 +1,47 @@
+"""Progress goes to standard error, in every form it has, and leaves the terminal tidy."""
+
+import numpy as np
+import pytest
+
+import quorate
+from quorate import config as configs
+from quorate.progress import Bar, Lines, Silence, display
+from quorate_server.rounds import RoundEvent
+from small_run import TOML
+
+PLAN = quorate.plan(configs.parse(TOML)).plan
+
+
+def event(round_: int) -> RoundEvent:
+    return RoundEvent(
+        round=round_, rounds=20, asked=50, messages=50, gradient_evaluations=250, bytes_down=1, bytes_up=1,
+        total_messages=50, total_gradient_evaluations=250, total_bytes_down=1, total_bytes_up=1,
+        seconds_clients=0.0, seconds_server=0.0, public={"halted": True}, diagnostics={"excess_risk": 0.25},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [Silence, Lines, Bar])
+def test_no_form_of_progress_writes_to_standard_output(kind: type[Silence], capsys: pytest.CaptureFixture[str]) -> None:
+    with kind() as shown:
+        shown.started(PLAN)
+        for round_ in range(20):
+            shown.round_finished(event(round_))
+        shown.finished(np.zeros(3))
+    assert capsys.readouterr().out == ""
+
+
+def test_plain_lines_are_few_and_say_where_the_run_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines()
+    for round_ in range(20):
+        lines.round_finished(event(round_))
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 11
+    assert told[-1] == "round 20/20, 50 users, excess risk 0.25, halted"
+
+
+def test_the_form_follows_the_terminal_and_the_wish(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert type(display(quiet=True)) is Silence
+    assert type(display(quiet=False)) is Bar
+    monkeypatch.setattr("sys.stderr.isatty", lambda: False, raising=False)
+    assert type(display(quiet=False)) is Lines

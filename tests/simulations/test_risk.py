@@ -1,0 +1,61 @@
+"""Measured excess risk falls as the theory says: with more users, with more items, and with more ε."""
+
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+import quorate
+
+# Users of 8 items, 4 features, a generous promise: the filter is feasible with few users.
+BASE = [
+    "population.items_per_user=8",
+    "population.dimension=4",
+    "domain.radius=4.0",
+    "privacy.epsilon=8",
+    "privacy.delta=1e-3",
+]
+
+
+def risk(tmp_path: Path, algorithm: str, *settings: str) -> float:
+    """Mean excess risk of two seeds."""
+    runs = [
+        quorate.simulate(
+            algorithm=algorithm, seed=seed, settings=[*BASE, *settings], out=tmp_path / f"{seed}-{hash(settings)}"
+        )
+        for seed in range(2)
+    ]
+    return fmean(run.summary.excess_risk for run in runs)
+
+
+@pytest.mark.parametrize("algorithm", ["filtered-sgd", "one-pass-dp-sgd", "phased-sgd"])
+def test_sixteen_times_the_users_leave_at_most_a_fifth_of_the_risk(algorithm, tmp_path):
+    """The bound falls as 1/n to 1/n²: a sixteenth or less. Seeds are fixed, so this cannot fail by chance."""
+    few = risk(tmp_path, algorithm, "population.users=4000")
+    many = risk(tmp_path, algorithm, "population.users=64000")
+    assert many < few / 5
+
+
+def test_more_items_a_user_leave_less_risk_to_the_filter(tmp_path):
+    few = risk(tmp_path, "filtered-sgd", "population.users=16000", "population.items_per_user=2")
+    many = risk(tmp_path, "filtered-sgd", "population.users=16000", "population.items_per_user=64")
+    assert many < few / 5
+
+
+def test_a_few_outliers_are_filtered_and_do_no_harm(tmp_path):
+    clean = risk(tmp_path, "filtered-sgd", "population.users=64000")
+    attacked = risk(
+        tmp_path,
+        "filtered-sgd",
+        "population.users=64000",
+        "population.outlier_fraction=4e-5",
+        "population.outlier_kind=huge",
+    )
+    assert attacked < 2 * clean
+
+
+def test_predictions_are_within_a_factor_of_five_of_what_is_measured(tmp_path):
+    for algorithm in ("filtered-sgd", "one-pass-dp-sgd", "phased-sgd"):
+        measured = risk(tmp_path / algorithm, algorithm, "population.users=64000")
+        plan = quorate.plan(algorithm=algorithm, settings=[*BASE, "population.users=64000"]).plan
+        assert measured / 5 < plan.predicted_excess_risk < 5 * measured
