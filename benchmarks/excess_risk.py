@@ -46,11 +46,8 @@ def main(settings: list[str]) -> None:
             if plan is not None:
                 figure = FIGURES.get((users, algorithm))
                 beside = f"{figure:9.1e}  {fmean(risks) / figure:15.2f}" if figure else ""
-                predicted = plan.predicted_excess_risk or 0.0
-                print(
-                    f"{users:10,}  {algorithm:18s}  {plan.cost.rounds:6,}  {predicted:9.1e} {fmean(risks):9.1e} {beside}",
-                    flush=True,
-                )
+                risk = f"{plan.predicted_excess_risk:9.1e} {fmean(risks):9.1e} {beside}"
+                print(f"{users:10,}  {algorithm:18s}  {plan.cost.rounds:6,}  {risk}", flush=True)
 
 
 if __name__ == "__main__":
