@@ -82,6 +82,12 @@ class FilterParameters:
         positive(step=step)
         return step * self.noise_multiplier / (self.temperature(distance) * (self.survivors + 1))
 
+    def sensitivity(self, step: float, distance: float) -> float:
+        """b = η·ρ/(τ·(N + 1)): one user moves the release by at most this, unless its own noise exceeds w1."""
+        positive(step=step)
+        farthest = max(float(bound[0]) for bound in _shifts(self, np.array([self.own_tail]), "replace-one"))
+        return step * farthest / (self.temperature(distance) * (self.survivors + 1))
+
     def cutoff_law(self) -> Vector:
         """Probabilities of the cutoff 1, …, c_max."""
         return cutoff_law(self.cutoff_centre, self.cutoff_decay)

@@ -71,6 +71,11 @@ class SoftFilterParameters:
         positive(distance=distance)
         return self.theta / distance
 
+    def sensitivity(self, step: float, distance: float) -> float:
+        """b = η·ρ(1 + I)/(τ·(B − Vmax)): one user moves the release by at most this."""
+        positive(step=step)
+        return step * _fixed_point(self)[0] / (self.temperature(distance) * self.weight)
+
     def noise_scale(self, step: float, distance: float) -> float:
         """σ = η·s / (τ·(B − Vmax)): standard deviation per coordinate of a released public average of iterates."""
         positive(step=step)

@@ -19,6 +19,7 @@ from quorate_server.algorithms import phased_sgd
 from quorate_server.algorithms._localised_plans import Schedule, Shape, candidates
 from quorate_server.algorithms._search import round_grid
 from quorate_server.mechanisms.concentration import score_error
+from quorate_server.mechanisms.laplace import LaplaceThreshold
 from quorate_server.noise import total_variation
 from quorate_server.plan import Plan, Privacy
 from quorate_server.prediction import excess_risk, trivial_risk
@@ -224,7 +225,7 @@ def paper(name: str, problem: Problem, privacy: Privacy, options: FilterOptions)
         cohort_size=size,
         decision_epsilon=1 / printed.cutoff_scale,
         laplace_scale=printed.laplace_scale,
-        threshold=printed.threshold,
+        threshold=0.75 * size,
         cutoff_centre=centre,
         cutoff_lattice=1,
         own_tail=0.0,
@@ -232,7 +233,7 @@ def paper(name: str, problem: Problem, privacy: Privacy, options: FilterOptions)
         eta_beta=schedule.largest_step * (problem.beta or 0.0),
         theta=printed.temperature * distance,
         noise_multiplier=printed.release_noise * printed.temperature * (size - 2 * centre + 2),
-        score_error=most_score_error(size, problem.dimension),
+        score_error=score_error(size, problem.dimension) + LaplaceThreshold(printed.laplace_scale, 0.0).grid,
     )
     phases = tuple(
         replace(phase, release_scale=release_scale(filter_, phase.step_size, distance, problem.dimension))

@@ -87,7 +87,7 @@ def plan(problem: Problem, privacy: Privacy, options: planning.FilterOptions, co
     choose = planning.paper if constants == "paper" else planning.calibrated
     choice = choose(NAME, problem, privacy, options)
     filter_ = choice.filter
-    shift = filter_.noise_scale(1.0, choice.distance)
+    shift = filter_.sensitivity(1.0, choice.distance)
     return Plan(
         algorithm=NAME,
         problem=problem,

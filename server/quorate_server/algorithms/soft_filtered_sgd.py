@@ -93,7 +93,7 @@ def plan(problem: Problem, privacy: Privacy, options: planning.FilterOptions, co
 
     choice = planning.search(NAME, problem, options, smallest, calibrate)
     filter_ = choice.filter
-    shift = filter_.noise_scale(1.0, choice.distance)
+    shift = filter_.sensitivity(1.0, choice.distance)
     return Plan(
         algorithm=NAME,
         problem=problem,

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts.scenes import PROBLEM, Fault, Quadratic, make, make_plan
+from contracts.scenes import PRIVACY, PROBLEM, Fault, Quadratic, make, make_plan
 from quorate_client.questions import Answers, Status
+from quorate_protos.errors import Infeasible, VerificationError
 from quorate_server.algorithms import ALGORITHMS
 from quorate_server.algorithms.localisation import HALTED, RELEASED, LocalisedSGD
 from quorate_server.algorithms.phased_sgd import PlainMean
@@ -115,6 +116,20 @@ class TestFilters:
         assert all(later.step_size <= earlier.step_size for earlier, later in pairwise(phases))
 
 
+def test_the_printed_constants_run_and_are_labelled_as_not_proved():
+    info = ALGORITHMS["filtered-sgd"]
+    plan = info.plan(PROBLEM, PRIVACY, info.options(cohort_size=300), "paper", 1)
+    assert not plan.guarantee.proved
+    assert plan.guarantee.sentence().startswith("NOT PROVED")
+    assert len(drive(info.make(plan), Quadratic())) == plan.cost.rounds + 1
+
+
+def test_the_printed_cohort_size_is_infeasible_here_and_says_what_it_needs():
+    info = ALGORITHMS["filtered-sgd"]
+    with pytest.raises(Infeasible, match="the printed cohort_size"):
+        info.plan(PROBLEM, PRIVACY, info.options(), "paper", 1)
+
+
 BROKEN = {
     "a quarter of the release noise": lambda p: replace(
         p, phases=tuple(replace(f, release_scale=f.release_scale / 4) for f in p.phases)
@@ -132,7 +147,5 @@ BROKEN = {
 @pytest.mark.parametrize("how", list(BROKEN))
 def test_a_broken_plan_is_refused_before_it_runs(name, how):
     plan = make_plan(name)
-    from quorate_protos.errors import VerificationError
-
     with pytest.raises(VerificationError):
         ALGORITHMS[name].make(replace(plan, parameters=BROKEN[how](plan.parameters)))
