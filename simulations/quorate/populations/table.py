@@ -190,8 +190,11 @@ def _labels(table: pa.Table, expression: str | None, loss: Loss) -> Vector:
 
 def _group(table: pa.Table, user: str) -> _Grouped:
     values = _columns.column(table, user)
-    if values.null_count:
-        raise DataError(f"Expected a user in every row of column {user!r}, got {values.null_count} null.")
+    unnamed = values.null_count
+    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        unnamed += pc.sum(pc.equal(values, "")).as_py() or 0  # what a CSV file makes of an empty field
+    if unnamed:
+        raise DataError(f"Expected a user in every row of column {user!r}, got {unnamed} null or empty.")
     declared = table.column(user).combine_chunks()
     distinct = pc.unique(values)
     if pa.types.is_dictionary(declared.type):
