@@ -15,7 +15,7 @@ from scipy import stats
 Floats = NDArray[np.float64]
 Sampler = Callable[[int], NDArray[np.generic]]  # number of draws -> one scalar statistic a draw
 
-FAILURE = 1e-8  # of each bound; fewer than 50 audits call it, so a false alarm anywhere has probability below 1e-6
+FAILURE = 1e-8  # of each bound; fewer than 100 audits call it, so a false alarm anywhere has probability below 1e-6
 
 
 def clopper_pearson(hits: NDArray[np.int64], trials: int, failure: float) -> tuple[Floats, Floats]:

@@ -34,6 +34,11 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "one-pass-dp-sgd": {"rounds": 6},
     "dp-sgd-poisson": {"rounds": 5, "rate": 0.1},
     "dp-sgd-wor": {"rounds": 5, "rate": 0.1},
+    "accelerated-srgd": {"rounds": 6},
+    "srgd": {"rounds": 5},
+    "accelerated-sgd": {"rounds": 5},
+    "dp-ftrl": {"rounds": 6, "reserve": 2},
+    "tracking-sgd": {"rounds": 5},
     "sgd": {"rounds": 6},
 }
 
@@ -58,7 +63,8 @@ class Quadratic:
 
     def ask(self, question: Question) -> Answers:
         self.asked.append(question.cohort)
-        values = 0.2 * (question.task.points[0] - self.centres[question.cohort])
+        task, centres = question.task, self.centres[question.cohort]
+        values = sum(weight * 0.2 * (point - centres) for weight, point in zip(task.weights, task.points, strict=True))
         status = np.zeros(len(values), dtype=np.uint8)
         if self.tamper is not None:
             self.tamper(values, status)

@@ -95,13 +95,15 @@ def test_the_ledger_equals_the_plan(name, tmp_path):
     plan = make_plan(name)
     execute(name, tmp_path)
     with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
-        spent, releases = ledger.spent(), ledger.releases()
+        spent, releases, events = ledger.spent(), ledger.releases(), ledger.events()
     assert spent["rounds"] == plan.cost.rounds
     if plan.algorithm != "dp-sgd-poisson":  # there the plan holds expected numbers
         assert spent["users"] == plan.cost.messages
         assert spent["gradient_evaluations"] == plan.cost.gradient_evaluations
     if hasattr(plan.parameters, "phases"):
         scales = [phase.release_scale for phase in plan.parameters.phases]
+    elif hasattr(plan.parameters, "noise_per_radius"):
+        scales = [event["public"]["radius"] * plan.parameters.noise_per_radius for event in events]
     else:
         scales = [plan.parameters.noise_scale] * plan.cost.rounds if plan.parameters.noise_scale else []
     assert [entry.parameters["scale"] for _, entry in releases] == scales

@@ -10,10 +10,12 @@ from types import MappingProxyType
 from quorate_server.algorithms import (
     dp_sgd,
     filtered_sgd,
+    one_epoch,
     one_pass_dp_sgd,
     phased_sgd,
     sgd,
     soft_filtered_sgd,
+    tracking_sgd,
 )
 from quorate_server.algorithms._info import AlgorithmInfo
 
@@ -25,6 +27,11 @@ ALGORITHMS: Mapping[str, AlgorithmInfo] = MappingProxyType(
             soft_filtered_sgd.INFO,
             phased_sgd.INFO,
             one_pass_dp_sgd.INFO,
+            tracking_sgd.INFO,
+            one_epoch.ACCELERATED_SRGD,
+            one_epoch.ACCELERATED_SGD,
+            one_epoch.SRGD,
+            one_epoch.DP_FTRL,
             dp_sgd.POISSON,
             dp_sgd.WITHOUT_REPLACEMENT,
             sgd.INFO,

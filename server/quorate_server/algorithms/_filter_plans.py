@@ -16,7 +16,7 @@ from quorate_protos.errors import Infeasible, VerificationError
 from quorate_server.accounting import outlier_filter as theorem
 from quorate_server.accounting.paper_constants import paper_constants
 from quorate_server.algorithms import phased_sgd
-from quorate_server.algorithms._localised_plans import Schedule, Shape, candidates
+from quorate_server.algorithms._localised_plans import Schedule, Shape, candidates, cohort_for
 from quorate_server.algorithms._search import round_grid
 from quorate_server.mechanisms.concentration import score_error
 from quorate_server.mechanisms.laplace import LaplaceThreshold
@@ -36,6 +36,7 @@ EDGES = (0.02, 0.2, 0.6, 1.0, 1.4, 2.0)  # step · smoothness at which the small
 class FilterOptions:
     """Planning options; None lets the plan choose by predicted excess risk."""
 
+    rounds: int | None = None  # exactly; the cohort is then n / rounds, unless it is given too
     cohort_size: int | None = None
     step_size: float | None = None
     distance: float | None = None  # typical distance of users' average gradients, from public knowledge
@@ -125,9 +126,12 @@ def search(
         ratio = cohort / edge_for(step * beta)
         return distance * noise(ratio) / cohort if ratio >= 1 else math.inf
 
-    cohorts = [options.cohort_size] if options.cohort_size else _cohorts(problem.users)
+    if options.rounds:
+        cohorts = [cohort_for(name, problem, options.rounds, options.cohort_size)]
+    else:
+        cohorts = [options.cohort_size] if options.cohort_size else _cohorts(problem.users)
     steps = [options.step_size] if options.step_size else None
-    found = candidates(problem, cohorts, scale, steps=steps)
+    found = candidates(problem, cohorts, scale, rounds=options.rounds, steps=steps)
     risk, schedule = min(found, key=lambda entry: entry[0], default=(math.inf, None))
     if schedule is None or math.isinf(risk):
         gentlest = min(options.step_size * beta if options.step_size else EDGES[0], 2.0) if beta else 0.0
@@ -213,11 +217,14 @@ def paper(name: str, problem: Problem, privacy: Privacy, options: FilterOptions)
         raise Infeasible(
             name, f"the printed cohort_size={size:,} exceeds n/2={problem.users // 2:,}", f"n >= {2 * size:,}"
         )
-    rounds = problem.users // size
-    shares = [2.0**-phase for phase in range(1, int(math.log2(rounds)) + 1)]
+    rounds = options.rounds or problem.users // size
+    cohort_for(name, problem, rounds, size)
+    shares = [2.0**-phase for phase in range(1, max(1, int(math.log2(rounds))) + 1)]
     shape = Shape(tuple(share / sum(shares) for share in shares), 4.0)
     steps = [options.step_size] if options.step_size else None
-    found = candidates(problem, [size], lambda *_: printed.release_noise, all_shapes=[shape], steps=steps)
+    found = candidates(
+        problem, [size], lambda *_: printed.release_noise, rounds=rounds, all_shapes=[shape], steps=steps
+    )
     risk, schedule = min(found, key=lambda entry: entry[0])
     distance = options.distance or user_distance(problem)
     centre = round(printed.cutoff)
@@ -248,6 +255,13 @@ def _infeasible(name: str, problem: Problem, options: FilterOptions, edge: int) 
             name, f"cohort_size={options.cohort_size:,} is too small for the test", f"cohort_size >= {edge:,}"
         )
     least = math.ceil(RATIOS[0] * edge)
+    if options.rounds:
+        size = problem.users // options.rounds
+        return Infeasible(
+            name,
+            f"n={problem.users:,} users fill {options.rounds:,} cohorts of {size:,}, and the test needs {least:,}",
+            f"at most {problem.users // least:,} rounds, or n >= {options.rounds * least:,}",
+        )
     return Infeasible(
         name,
         f"n={problem.users:,} users fill {problem.users // least} cohorts of {least:,}, the least that the test needs",

@@ -20,7 +20,7 @@ class AlgorithmInfo:
     paper: str
     algorithm_numbers: str
     exposure: Exposure
-    adjacency: tuple[Adjacency, ...]
+    adjacency: tuple[Adjacency, ...]  # what calibrated plans promise
     constants: tuple[Constants, ...]
     theorem: str  # a file under docs/privacy/
     options: type  # frozen dataclass of planning options, all with defaults

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from quorate_protos.errors import Infeasible
 from quorate_server.algorithms._search import step_grid, suffix_grid
 from quorate_server.algorithms.localisation import Phase
 from quorate_server.prediction import PhaseModel, excess_risk
@@ -60,23 +61,27 @@ def candidates(
     cohort_sizes: Iterable[int],
     release_scale: ReleaseScale,
     *,
+    rounds: int | None = None,
     all_shapes: Iterable[Shape] | None = None,
     steps: list[float] | None = None,
 ) -> Iterator[tuple[float, Schedule]]:
-    """(predicted excess risk, schedule), for every cohort size, shape, step and suffix on the grid."""
+    """(predicted excess risk, schedule), for every cohort size, shape, step and suffix on the grid.
+
+    Without `rounds` there are as many as the users fill.
+    """
     considered = list(shapes() if all_shapes is None else all_shapes)
     for cohort in cohort_sizes:
         variance = problem.user_deviation**2 / cohort
-        total = problem.users // cohort
+        total = rounds or problem.users // cohort
         for step in steps or step_grid(problem, total):
             scale = release_scale(cohort, step)
             if math.isinf(scale):
                 continue
             for shape in considered:
-                rounds = [int(share * total) for share in shape.shares]
-                if min(rounds) < 1:
+                counts = [int(share * total) for share in shape.shares]
+                if min(counts) < 1:
                     continue
-                rounds[0] += total - sum(rounds)
+                counts[0] += total - sum(counts)
                 for fraction in {suffix / total for suffix in suffix_grid(problem, total)}:
                     phases = tuple(
                         PhaseModel(
@@ -86,9 +91,22 @@ def candidates(
                             step_variance=variance,
                             release_scale=scale * step / shape.shrink**index,
                         )
-                        for index, count in enumerate(rounds)
+                        for index, count in enumerate(counts)
                     )
                     yield excess_risk(problem, phases), Schedule(cohort, phases)
+
+
+def cohort_for(name: str, problem: Problem, rounds: int, cohort_size: int | None) -> int:
+    """Users asked in each of exactly `rounds` rounds; Infeasible if there are too few for disjoint cohorts."""
+    cohort = cohort_size or problem.users // rounds
+    if cohort < 1 or rounds * cohort > problem.users:
+        least = max(1, cohort)
+        raise Infeasible(
+            name,
+            f"n={problem.users:,} users cannot fill {rounds:,} cohorts of {least:,}",
+            f"n >= {rounds * least:,}, or fewer rounds",
+        )
+    return cohort
 
 
 def as_phases(schedule: Schedule, shift_per_step: float) -> tuple[Phase, ...]:

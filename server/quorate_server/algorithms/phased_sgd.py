@@ -16,7 +16,7 @@ from quorate_protos.errors import Infeasible, VerificationError
 from quorate_server.accounting.gdp import delta_for
 from quorate_server.algorithms import _noisy_plans as noisy
 from quorate_server.algorithms._info import AlgorithmInfo
-from quorate_server.algorithms._localised_plans import Schedule, as_phases, candidates, shapes
+from quorate_server.algorithms._localised_plans import Schedule, as_phases, candidates, cohort_for, shapes
 from quorate_server.algorithms._search import round_grid
 from quorate_server.algorithms.localisation import Aggregate, LocalisedSGD, Phase
 from quorate_server.mechanisms.gaussian import GaussianNoise
@@ -38,6 +38,7 @@ ASSUMPTIONS = (
 class PhasedOptions:
     """Planning options; None lets the plan choose by predicted excess risk."""
 
+    rounds: int | None = None  # exactly; the cohort is then n / rounds, unless it is given too
     cohort_size: int | None = None
     step_size: float | None = None
 
@@ -73,14 +74,18 @@ def plan(problem: Problem, privacy: Privacy, options: PhasedOptions, constants: 
     del constants
     require_smooth(NAME, problem)
     largest = max(1, min(problem.users, LARGEST_ROUNDS))
-    cohorts = [options.cohort_size] if options.cohort_size else [problem.users // t for t in round_grid(largest)]
+    if options.rounds:
+        cohorts = [cohort_for(NAME, problem, options.rounds, options.cohort_size)]
+    else:
+        cohorts = [options.cohort_size] if options.cohort_size else [problem.users // t for t in round_grid(largest)]
 
     def scale(cohort: int, _step: float) -> float:
         return noisy.noise_scale(shift_per_step(problem, cohort), problem, privacy)
 
     steps = [options.step_size] if options.step_size else None
     some = list(shapes((1, 2, 3, 5), (2.0, 4.0)))
-    risk, schedule = min(candidates(problem, cohorts, scale, all_shapes=some, steps=steps), key=lambda found: found[0])
+    found = candidates(problem, cohorts, scale, rounds=options.rounds, all_shapes=some, steps=steps)
+    risk, schedule = min(found, key=lambda entry: entry[0])
     first = schedule.phases[0]
     shift = shift_per_step(problem, schedule.cohort_size)
     mu = GaussianNoise(first.step_size * shift, first.release_scale).effective_mu(problem.dimension)

@@ -1,0 +1,205 @@
+"""The one-epoch family: the algorithm box, the sensitivity of a round, the noise of all rounds, refused plans."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contracts.scenes import PRIVACY, PROBLEM, Quadratic, make_plan
+from one_epoch_reference import FAMILY, Silent, Users, drive, planned, reference, released_sums, strategy
+from quorate_client.domains import Box, L2Ball
+from quorate_client.questions import Answers, Status
+from quorate_protos.errors import Infeasible, VerificationError
+from quorate_server.accounting.gdp import delta_for
+from quorate_server.algorithms import ALGORITHMS
+from quorate_server.algorithms.srgd import OneEpoch
+from quorate_server.noise import SeededNoise
+
+SUMMED = [name for name in FAMILY if name != "accelerated-sgd"]  # their noise is correlated over rounds
+every_algorithm = pytest.mark.parametrize("name", FAMILY)
+
+CASES = [(name, how) for name in SUMMED for how in ("blt", "sqrt-toeplitz", "tree", "independent")]
+
+
+@pytest.mark.parametrize("noise", [Silent(), SeededNoise(3)], ids=["without noise", "with noise"])
+@pytest.mark.parametrize(("name", "factorisation"), [*CASES, ("accelerated-sgd", "blt")])
+def test_each_algorithm_is_its_box(name, factorisation, noise):
+    # the clip cuts some users, the projection is active, one in ten is absent, and two reserves stand in for some
+    problem = replace(PROBLEM, users=140, domain=L2Ball(0.4))
+    options = {"rounds": 7, "reserve": 2, "clip_norm": 0.1, "inverse_step": 0.25, "factorisation": factorisation}
+    plan = planned(name, problem, **options)
+    engine = Users(140, 3, absent=range(0, 140, 10))
+    algorithm = OneEpoch(plan)
+    states = drive(algorithm, engine, noise)
+    path, model = reference(plan, engine, noise)
+    np.testing.assert_allclose([state.x for state in states], path, atol=1e-6 * plan.parameters.noise_scale)
+    np.testing.assert_allclose(algorithm.model(states[-1]), model, atol=1e-6 * plan.parameters.noise_scale)
+    assert np.linalg.norm(path[-1]) > 0.1
+
+
+def test_a_recursive_question_holds_both_points_and_the_first_only_one():
+    algorithm, noise = OneEpoch(make_plan("accelerated-srgd")), SeededNoise(1)
+    states = drive(algorithm, Quadratic(), noise)
+    first = algorithm.request(states[0], noise).task
+    np.testing.assert_array_equal(first.points, np.zeros((1, 3)))
+    assert first.weights == (1.0,)
+    for t in range(1, len(states) - 1):
+        task = algorithm.request(states[t], noise).task
+        np.testing.assert_array_equal(task.points, [states[t].x, states[t - 1].x])
+        assert task.weights == (t + 1.0, -float(t))
+
+
+@pytest.mark.parametrize("name", ["accelerated-sgd", "dp-ftrl"])
+def test_fresh_gradients_are_asked_for_at_one_point(name):
+    algorithm, noise = OneEpoch(make_plan(name)), SeededNoise(1)
+    for state in drive(algorithm, Quadratic(), noise)[:-1]:
+        task = algorithm.request(state, noise).task
+        np.testing.assert_array_equal(task.points, [state.x])
+        assert task.weights == (1.0,)
+
+
+@every_algorithm
+def test_the_model_is_y_with_acceleration_and_else_the_average_of_the_last_iterates(name):
+    plan = make_plan(name)
+    algorithm = OneEpoch(plan)
+    states = drive(algorithm, Quadratic(), SeededNoise(2))
+    last = states[-1]
+    averaged = np.mean([state.x for state in states[-plan.parameters.suffix :]], axis=0)
+    expected = last.y if plan.parameters.method == "accelerated" else averaged
+    np.testing.assert_allclose(algorithm.model(last), expected, rtol=1e-12)
+
+
+@every_algorithm
+@given(
+    user=st.integers(0, 11),
+    row=st.lists(st.floats(-1e300, 1e300), min_size=3, max_size=3),
+    other=st.lists(st.floats(-1e300, 1e300), min_size=3, max_size=3),
+    absent=st.sets(st.integers(0, 11), max_size=6),
+    leaves=st.booleans(),
+)
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_whatever_one_user_sends_or_not_moves_a_sum_by_at_most_the_sensitivity(name, user, row, other, absent, leaves):
+    plan = planned(name, replace(PROBLEM, users=24, domain=Box(1e9)), rounds=2, reserve=2)
+    values = np.random.default_rng(1).standard_normal((12, 3))
+    algorithm, worlds = OneEpoch(plan), []
+    for own, gone in ((row, absent - {user}), (other, absent | {user} if leaves else absent - {user})):
+        spoiled = values.copy()
+        spoiled[user] = own
+        status = np.array([Status.MISSING if i in gone else Status.ANSWERED for i in range(12)], dtype=np.uint8)
+        after = algorithm.update(algorithm.init(), Answers(spoiled, status), Silent()).state
+        worlds.append(released_sums(plan, [algorithm.init(), after])[0])
+    assert np.linalg.norm(worlds[0] - worlds[1]) <= plan.parameters.sensitivity * (1 + 1e-9)
+
+
+@every_algorithm
+def test_two_users_at_opposite_ends_reach_the_sensitivity(name):
+    plan = planned(name, replace(PROBLEM, users=24, domain=Box(1e9)), rounds=2)
+    algorithm, sums = OneEpoch(plan), []
+    for own in (1e9, -1e9):
+        values = np.zeros((12, 3))
+        values[4] = own
+        after = algorithm.update(algorithm.init(), Answers(values, np.zeros(12, np.uint8)), Silent()).state
+        sums.append(released_sums(plan, [algorithm.init(), after])[0])
+    assert np.linalg.norm(sums[0] - sums[1]) == pytest.approx(plan.parameters.sensitivity, rel=1e-6)
+
+
+@every_algorithm
+def test_the_noise_of_every_round_and_between_rounds_is_what_the_factorisation_says(name):
+    # 20,000 coordinates are as many runs. A false alarm needs one of 36 covariances 7 standard deviations off.
+    runs, rounds = 20_000, 6
+    plan = planned(name, replace(PROBLEM, users=12, dimension=runs, domain=Box(1e9)), rounds=rounds)
+    p = plan.parameters
+
+    class Nothing:
+        def ask(self, question):
+            return Answers(np.zeros((len(question.cohort), runs)), np.zeros(len(question.cohort), np.uint8))
+
+    sums = released_sums(plan, drive(OneEpoch(plan), Nothing(), SeededNoise(8)))
+    if p.gradients == "independent":
+        factor = np.diag(np.arange(1.0, rounds + 1))
+    else:
+        factor = np.tril(np.ones((rounds, rounds))) @ np.linalg.inv(strategy(p.factorisation, rounds))
+    expected = p.noise_scale**2 * factor @ factor.T
+    variances = np.diag(expected)
+    margin = 7 * np.sqrt((np.outer(variances, variances) + expected**2) / runs)
+    assert (np.abs(sums @ sums.T / runs - expected) <= margin).all()
+
+
+BROKEN = {
+    "a quarter of the noise": lambda p: replace(p, noise_scale=p.noise_scale / 4),
+    "a quarter of the noise, and of its claim": lambda p: replace(p, noise_scale=p.noise_scale / 4, mu=4.001 * p.mu),
+    "half the sensitivity": lambda p: replace(p, sensitivity=p.sensitivity / 2),
+    "half the sensitivity, and its noise": lambda p: replace(
+        p, sensitivity=p.sensitivity / 2, noise_scale=p.noise_scale / 2
+    ),
+    "twice the clip": lambda p: replace(p, clip_norm=2 * p.clip_norm),
+    "no clip": lambda p: replace(p, clip_norm=1e140),
+    "a smaller divisor than the noise was made for": lambda p: replace(p, divisor=p.divisor - 1),
+    "overlapping cohorts": lambda p: replace(p, rounds=p.rounds + 1),
+    "more answers counted than asked": lambda p: replace(p, divisor=p.cohort_size + 1),
+    "a smaller claim": lambda p: replace(p, mu=p.mu * 0.99),
+}
+
+
+@every_algorithm
+@pytest.mark.parametrize("how", list(BROKEN))
+def test_a_broken_plan_is_refused_before_it_runs(name, how):
+    plan = make_plan(name)
+    with pytest.raises(VerificationError):
+        ALGORITHMS[name].make(replace(plan, parameters=BROKEN[how](plan.parameters)))
+
+
+@pytest.mark.parametrize("name", SUMMED)
+def test_more_rounds_than_the_column_norm_counts_are_refused(name):
+    plan = make_plan(name)
+    more = replace(plan.parameters, rounds=4 * plan.parameters.rounds)
+    with pytest.raises(VerificationError, match="mu"):
+        ALGORITHMS[name].make(replace(plan, problem=replace(PROBLEM, users=4 * PROBLEM.users), parameters=more))
+
+
+@pytest.mark.parametrize("name", SUMMED)
+def test_the_noise_of_another_factorisation_is_refused(name):
+    plan = make_plan(name)
+    with pytest.raises(VerificationError, match="mu"):
+        ALGORITHMS[name].make(replace(plan, parameters=replace(plan.parameters, factorisation="tree")))
+
+
+@every_algorithm
+def test_reserves_are_refused_for_zero_out(name):
+    plan = planned(name, PROBLEM, rounds=5, reserve=3)
+    ALGORITHMS[name].make(plan)
+    with pytest.raises(VerificationError, match="replace-one"):
+        ALGORITHMS[name].make(replace(plan, guarantee=replace(plan.guarantee, adjacency="zero-out")))
+
+
+@every_algorithm
+def test_the_plan_spends_what_was_asked_for_and_says_who_counts(name):
+    plan, reserved = planned(name, PROBLEM, rounds=5), planned(name, PROBLEM, rounds=5, reserve=3)
+    assert delta_for(plan.parameters.mu, PRIVACY.epsilon) == pytest.approx(PRIVACY.delta, rel=1e-3)
+    assert "divisor stays 480" in plan.guarantee.sentence()
+    assert "first 477 answers in slot order" in reserved.guarantee.sentence()
+    assert reserved.cost.messages == PROBLEM.users  # a reserve is asked, so it has taken part
+
+
+def test_the_printed_schedule_runs_and_is_labelled_as_not_proved():
+    info = ALGORITHMS["accelerated-srgd"]
+    plan = info.plan(PROBLEM, PRIVACY, info.options(), "paper", 1)
+    assert plan.guarantee.sentence().startswith("NOT PROVED")
+    assert not plan.guarantee.proved
+    assert plan.predicted_excess_risk is None
+    assert (plan.cost.rounds, plan.parameters.divisor) == (50, 48)  # √n users a round
+    assert np.isfinite(drive(info.make(plan), Quadratic(), SeededNoise(1))[-1].y).all()
+
+
+def test_the_printed_realizable_schedule_is_infeasible_and_names_n():
+    info = ALGORITHMS["accelerated-srgd"]
+    with pytest.raises(Infeasible, match=r"rounds [\d,]+ exceeds n=2,400"):
+        info.plan(PROBLEM, PRIVACY, info.options(realizable=True), "paper", 1)
+
+
+@every_algorithm
+def test_too_few_users_for_the_rounds_are_infeasible_and_the_error_says_how_many_would_do(name):
+    with pytest.raises(Infeasible, match=r"n >= 30"):
+        planned(name, replace(PROBLEM, users=20), rounds=10, reserve=2)
