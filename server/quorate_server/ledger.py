@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
+from numpy.typing import NDArray
 
 from quorate_client.questions import AverageGradient, LocalSGD, Question
 from quorate_protos.errors import LedgerError
@@ -37,13 +38,13 @@ _run = sa.Table(
     sa.Column("config_digest", sa.Text, nullable=False),
     sa.Column("plan", sa.Text, nullable=False),
     sa.Column("noise_key", sa.LargeBinary),  # secret; erased when the run is complete
-    sa.Column("finished", sa.Boolean, nullable=False),
+    sa.Column("model", sa.LargeBinary),  # the released model, once the run is complete
 )
 _spent = sa.Table(
     "spent",
     _schema,
     sa.Column("round", sa.Integer, primary_key=True),
-    sa.Column("question", sa.Text, nullable=False),  # digest
+    sa.Column("question", sa.Text),  # digest; a function of un-noised iterates, so erased when the run is complete
     sa.Column("users", sa.Integer, nullable=False),
     sa.Column("gradient_evaluations", sa.Integer, nullable=False),
 )
@@ -51,7 +52,7 @@ _commits = sa.Table(
     "commits",
     _schema,
     sa.Column("round", sa.Integer, primary_key=True),  # -1 is the initial state
-    sa.Column("state", sa.LargeBinary),  # of the last commit only
+    sa.Column("state", sa.LargeBinary),  # of the last commit only, until the run is complete: it may hold noise
     sa.Column("releases", sa.Text, nullable=False),
     sa.Column("event", sa.Text, nullable=False),
 )
@@ -77,7 +78,7 @@ class Ledger:
         draft.path.touch(mode=0o600)  # it will hold the noise key; its journal inherits the mode
         with draft, draft._writing() as connection:
             _schema.create_all(connection)
-            row = {"format": FORMAT, "config_digest": config_digest, "plan": plan, "finished": False}
+            row = {"format": FORMAT, "config_digest": config_digest, "plan": plan}
             connection.execute(_run.insert().values(noise_key=noise_key, **row))
         os.replace(draft.path, path)
         sync_folder(path.parent)
@@ -130,20 +131,28 @@ class Ledger:
     @property
     def finished(self) -> bool:
         """Whether the run is complete."""
-        return bool(self._row().finished)
+        return self._row().model is not None
+
+    @property
+    def model(self) -> NDArray[np.float64]:
+        """The released model of a complete run, shape (d,); LedgerError before."""
+        stored = self._row().model
+        if stored is None:
+            raise LedgerError(f"Expected a complete run in {self.path}, but it is not. Continue it first.")
+        return np.frombuffer(stored, dtype="<f8").astype(np.float64)
 
     def resume_point(self) -> tuple[int, bytes] | None:
-        """Round and encoded state of the last commit; None before the initial state."""
+        """Round and encoded state of the last commit; None before the initial state, and once the run is complete."""
         rows = self._all(sa.select(_commits.c.round, _commits.c.state).order_by(_commits.c.round.desc()).limit(1))
-        return (int(rows[0].round), bytes(rows[0].state)) if rows else None
+        return (int(rows[0].round), bytes(rows[0].state)) if rows and rows[0].state is not None else None
 
-    def spend(self, question: Question, *, gradient_evaluations: int) -> None:
-        """Write the cohort as spent. A round already spent must be the identical question, else LedgerError."""
+    def spend(self, question: Question, *, users: int, gradient_evaluations: int) -> None:
+        """Write the cohort, of `users` planned, as spent. A round already spent must be the identical question."""
         print_ = digest(question)
         with self._writing() as connection:
             before = connection.execute(sa.select(_spent).where(_spent.c.round == question.round)).first()
             if before is None:
-                row = {"round": question.round, "question": print_, "users": len(question.cohort)}
+                row = {"round": question.round, "question": print_, "users": users}
                 connection.execute(_spent.insert().values(gradient_evaluations=gradient_evaluations, **row))
             elif before.question != print_:
                 raise LedgerError(
@@ -159,10 +168,12 @@ class Ledger:
             row = {"round": round_, "state": state, "releases": told, "event": json.dumps(event)}
             connection.execute(_commits.insert().values(**row))
 
-    def finish(self) -> None:
-        """Mark the run complete and erase its noise key."""
+    def finish(self, model: NDArray[np.float64]) -> None:
+        """Keep the released model, and erase what could undo its privacy: noise key, last state, question digests."""
         with self._writing() as connection:
-            connection.execute(_run.update().values(finished=True, noise_key=None))
+            connection.execute(_run.update().values(model=model.astype("<f8").tobytes(), noise_key=None))
+            connection.execute(_commits.update().values(state=None))
+            connection.execute(_spent.update().values(question=None))
         with self._guarded(), self._engine.connect() as connection:
             connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
 

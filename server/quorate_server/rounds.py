@@ -37,11 +37,11 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RoundEvent:
-    """One committed round. `diagnostics` and `model` are functions of private data: simulation only."""
+    """One committed round. `diagnostics` and the seconds are functions of private data: simulation only."""
 
     round: int  # from 0
     rounds: int  # planned, at most
-    asked: int
+    asked: int  # users, as planned; the expected number under Poisson sampling
     messages: int
     gradient_evaluations: int  # item gradients at the nominal items per user
     bytes_down: int  # float64 payload
@@ -79,26 +79,28 @@ def run(
     observers: Sequence[Observer] = (),
     simulation: bool = False,
     evaluate: Evaluate | None = None,
+    trust_clients: bool = False,
 ) -> Vector:
     """Run `algorithm` to its end and return the released model, shape (d,).
 
     `simulation` lets diagnostics of private data into the ledger and to observers, and `evaluate` (a map from the
     current iterate to figures such as the excess risk) is called in some rounds; neither influences the run.
-    Outside simulation the noise source must be deployable. Raises BudgetExceeded, LedgerError, RunError.
+    Outside simulation the noise source must be deployable, the promise proved, and exposure `model`, in which clients
+    see un-noised iterates, needs `trust_clients`. Raises BudgetExceeded, LedgerError, RunError.
     """
     budget = budget or Budget()
     budget.check_plan(algorithm.plan)
     if not simulation:
-        noise.require_deployable()
-        if evaluate is not None:
-            raise RunError("Expected no evaluation outside simulation, got one: it would reveal private data.")
+        _require_deployable(algorithm.plan, noise, evaluate, trust_clients)
+    if ledger.finished:
+        return _tell(ledger.model, observers)
     state, totals = _resume(algorithm, ledger)
     for observer in observers:
         observer.started(algorithm.plan)
     while (question := algorithm.request(state, noise)) is not None:
         cost = _cost(algorithm.plan, question)
         _check_budget(budget, algorithm.plan, ledger, question, cost["gradient_evaluations"])
-        ledger.spend(question, gradient_evaluations=cost["gradient_evaluations"])
+        ledger.spend(question, users=cost["messages"], gradient_evaluations=cost["gradient_evaluations"])
         began = time.perf_counter()
         answers = engine.ask(question)
         answered = time.perf_counter()
@@ -108,11 +110,11 @@ def run(
         event = RoundEvent(
             round=question.round,
             rounds=algorithm.plan.cost.rounds,
-            asked=len(question.cohort),
+            asked=cost["messages"],
             **cost,
             **{f"total_{name}": total for name, total in totals.items()},
-            seconds_clients=answered - began,
-            seconds_server=time.perf_counter() - answered,
+            seconds_clients=answered - began if simulation else 0.0,
+            seconds_server=time.perf_counter() - answered if simulation else 0.0,
             public=dict(update.public),
             diagnostics=_diagnose(algorithm, state, question.round, update.diagnostics, evaluate) if simulation else {},
         )
@@ -120,11 +122,29 @@ def run(
         for observer in observers:
             observer.round_finished(event)
     model = algorithm.model(state)
-    if not ledger.finished:
-        ledger.finish()
+    ledger.finish(model)
+    return _tell(model, observers)
+
+
+def _tell(model: Vector, observers: Sequence[Observer]) -> Vector:
     for observer in observers:
         observer.finished(model)
     return model
+
+
+def _require_deployable(plan: Plan, noise: NoiseSource, evaluate: Evaluate | None, trust_clients: bool) -> None:
+    noise.require_deployable()
+    if evaluate is not None:
+        raise RunError("Expected no evaluation outside simulation, got one: it would reveal private data.")
+    if not plan.guarantee.proved or plan.guarantee.exposure == "none":
+        raise RunError(
+            f"Expected a proved promise outside simulation, got {plan.algorithm} without. Calibrate the plan."
+        )
+    if plan.guarantee.exposure == "model" and not trust_clients:
+        raise RunError(
+            f"Expected trust_clients=True for {plan.algorithm}: its clients see iterates without noise. "
+            "Choose an algorithm with exposure broadcast, or say that the clients are trusted."
+        )
 
 
 def _resume(algorithm: Algorithm[Any], ledger: Ledger) -> tuple[Any, dict[str, int]]:
@@ -140,7 +160,8 @@ def _resume(algorithm: Algorithm[Any], ledger: Ledger) -> tuple[Any, dict[str, i
 
 
 def _cost(plan: Plan, question: Question) -> dict[str, int]:
-    users, dimension = len(question.cohort), plan.problem.dimension
+    """Of one round, by the plan: under Poisson sampling the realised number of users is a secret."""
+    users, dimension = plan.cost.messages // plan.cost.rounds, plan.problem.dimension
     points = question.task.gradients_per_user
     return {
         "messages": users,

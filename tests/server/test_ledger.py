@@ -29,7 +29,7 @@ def ledger(tmp_path):
 class TestLedger:
     def test_what_is_written_is_read_back_by_another_process_later(self, ledger):
         ledger.commit(-1, b"start", (), {})
-        ledger.spend(question(), gradient_evaluations=40)
+        ledger.spend(question(), users=2, gradient_evaluations=40)
         ledger.commit(0, b"next", (Release("gaussian", {"scale": 0.5}),), {"asked": 2})
         path = ledger.path
         ledger.close()
@@ -44,20 +44,24 @@ class TestLedger:
             assert again.events() == [{"asked": 2}]
 
     def test_a_spent_round_accepts_only_the_identical_question(self, ledger):
-        ledger.spend(question(), gradient_evaluations=40)
-        ledger.spend(question(), gradient_evaluations=40)
+        ledger.spend(question(), users=2, gradient_evaluations=40)
+        ledger.spend(question(), users=2, gradient_evaluations=40)
         assert ledger.spent()["rounds"] == 1
         for other in (question(users=(3, 2)), question(point=0.6), question(smoothness=0.1), question(weights=(2.0,))):
             with pytest.raises(LedgerError, match="Round 0 was already asked another question"):
-                ledger.spend(other, gradient_evaluations=40)
+                ledger.spend(other, users=2, gradient_evaluations=40)
 
-    def test_the_noise_key_is_erased_from_the_file_when_the_run_is_complete(self, ledger):
-        ledger.finish()
+    def test_noise_key_state_and_digests_are_erased_from_the_file_when_the_run_is_complete(self, ledger):
+        ledger.commit(-1, b"memory of the noise", (), {})
+        ledger.spend(question(), users=2, gradient_evaluations=40)
+        ledger.finish(np.array([1.5, -2.0]))
         with pytest.raises(LedgerError, match="erased"):
             _ = ledger.noise_key
+        np.testing.assert_array_equal(ledger.model, [1.5, -2.0])
         path = ledger.path
         ledger.close()
-        assert all(b"secret" not in file.read_bytes() for file in path.parent.iterdir())
+        for secret in (b"secret", b"memory of the noise", digest(question()).encode()):
+            assert all(secret not in file.read_bytes() for file in path.parent.iterdir())
 
     def test_only_the_newest_state_is_kept(self, ledger):
         ledger.commit(-1, b"first state", (), {})
@@ -115,7 +119,7 @@ class TestLedger:
                 module.Ledger.create(path, plan="p", config_digest="c", noise_key=b"k")
             question = Question(0, np.arange(2), AverageGradient(np.zeros((1, 2)), (1.0,)))
             if at == "spend":
-                made.spend(question, gradient_evaluations=1)
+                made.spend(question, users=2, gradient_evaluations=1)
             made.commit(-1, b"state", (), {})
             """
         )

@@ -67,6 +67,27 @@ def test_seeded_noise_is_refused_outside_simulation(ledger):
     assert engine.asked == []
 
 
+def test_exposure_model_needs_trusted_clients_outside_simulation(ledger):
+    engine = Quadratic()
+    with pytest.raises(RunError, match="trust_clients=True for phased-sgd"):
+        run(make("phased-sgd"), engine, ledger, SecureNoise(bytes(32)))
+    assert engine.asked == []
+    run(make("phased-sgd"), engine, ledger, SecureNoise(bytes(32)), trust_clients=True)
+
+
+def test_what_is_not_proved_or_not_private_is_refused_outside_simulation(ledger):
+    with pytest.raises(RunError, match="proved promise"):
+        run(make("sgd"), Quadratic(), ledger, SecureNoise(bytes(32)))
+
+
+def test_outside_simulation_no_time_and_no_realised_cohort_is_told(ledger):
+    recorder = Recorder(ledger)
+    run(make("dp-sgd-poisson"), Quadratic(), ledger, SecureNoise(bytes(32)), observers=[recorder])
+    planned = make("dp-sgd-poisson").plan.parameters.cohort_size
+    for event in recorder.events[1:-1]:
+        assert (event.asked, event.messages, event.seconds_clients, event.seconds_server) == (planned, planned, 0, 0)
+
+
 def test_evaluation_does_not_influence_the_run(tmp_path):
     models = []
     for folder, evaluate in (("a", None), ("b", lambda model: {"excess_risk": float(np.sum(model))})):
