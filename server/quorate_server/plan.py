@@ -7,6 +7,7 @@ Sampling, noise, thresholds and accounting all come from this one object, so the
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
+from quorate_protos.errors import ConfigError
 from quorate_server._validate import positive, probability
 from quorate_server.problem import Problem
 
@@ -25,6 +26,10 @@ class Privacy:
     def __post_init__(self) -> None:
         positive(epsilon=self.epsilon)
         probability(delta=self.delta)
+        if not 0.01 <= self.epsilon <= 15:  # above, the samplers' error outweighs δ; below, tables outgrow memory
+            raise ConfigError(f"Expected epsilon in [0.01, 15], got epsilon={self.epsilon:g}.")
+        if not 1e-12 <= self.delta <= 0.1:
+            raise ConfigError(f"Expected delta in [1e-12, 0.1], got delta={self.delta:g}.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,9 +39,12 @@ def excess_risk(problem: Problem, phases: Sequence[PhaseModel]) -> float:
 
 
 def trivial_risk(problem: Problem) -> float:
-    """Bound on the excess risk of the start point, by convexity: what a plan has to beat to be worth running."""
+    """Bound on the excess risk of the start point: what a plan has to beat to be worth running."""
     start = problem.lipschitz if problem.start_gradient is None else problem.start_gradient
-    return start * problem.radius
+    bound = start * problem.radius  # by convexity
+    if problem.curvature == "isotropic" and problem.typical_curvature is not None:
+        return min(bound, problem.typical_curvature * problem.radius**2 / 2)
+    return bound
 
 
 def statistical_floor(problem: Problem) -> float:

@@ -14,6 +14,7 @@ from functools import lru_cache
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
+from scipy.signal import fftconvolve
 
 from quorate_server.problem import Problem
 
@@ -106,7 +107,7 @@ def isotropic_risk(
         error = np.sum(weights**2 * (each / cohort + problem.dimension * noise[0] ** 2))
     else:
         lasting = np.cumsum(moved.sums[::-1])[::-1]
-        seeds = np.convolve(moved.sums[::-1], noise)[:rounds]  # Σ_{t ≥ j} response_t · noise_{t-j}, j backwards
+        seeds = fftconvolve(moved.sums[::-1], noise)[:rounds]  # Σ_{t ≥ j} response_t · noise_{t-j}, j backwards
         error = np.sum(lasting**2 * each) / cohort + problem.dimension * np.sum(seeds**2)
     return float(slowest * (lag.bias * problem.radius) ** 2 + curvature * error) / 2
 

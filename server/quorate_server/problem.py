@@ -48,6 +48,9 @@ class Problem:
         for name in ("user_smoothness", "gradient_deviation", "start_gradient", "typical_curvature", "least_curvature"):
             if getattr(self, name) is not None:
                 positive(**{name: getattr(self, name)})
+        for name, value in (("lipschitz", self.lipschitz), ("radius of the domain", self.radius)):
+            if not 1e-30 <= value <= 1e30:
+                raise ConfigError(f"Expected {name} in [1e-30, 1e30], got {value:g}. Change the units.")
         if self.curvature == "isotropic" and self.typical_curvature is None:
             raise ConfigError("Expected typical_curvature with curvature='isotropic', got none.")
 

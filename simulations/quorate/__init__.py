@@ -10,7 +10,7 @@ What is imported here is public; everything else may change.
 
 from quorate.api import plan, report, resume, simulate
 from quorate.config import Config
-from quorate.planning import Candidate, Planned
+from quorate.planning import Candidate, Planned, RoundsCurve
 from quorate.runs import RunResult
 from quorate.summary import Summary
 from quorate_protos.errors import QuorateError
@@ -22,6 +22,7 @@ __all__ = [
     "Config",
     "Planned",
     "QuorateError",
+    "RoundsCurve",
     "RunResult",
     "Summary",
     "__version__",

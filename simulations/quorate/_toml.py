@@ -37,7 +37,10 @@ def assignment(text: str) -> Tree:
     if not equals or not key.strip():
         raise ConfigError(f"Expected key=value, such as privacy.epsilon=2, got {text!r}.")
     bare = not value.strip().startswith(("'", '"', "[", "{"))
-    for candidate in (value, json.dumps(value.strip())) if bare else (value,):
+    word = json.dumps(value.strip())
+    if value.strip() in ("nan", "inf") and key.strip().endswith("kind"):  # words there, numbers elsewhere
+        return tomllib.loads(f"{key} = {word}")
+    for candidate in (value, word) if bare else (value,):
         try:
             return tomllib.loads(f"{key} = {candidate}")
         except tomllib.TOMLDecodeError:

@@ -15,13 +15,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from quorate import api, runs
-from quorate.folder import RunFolder, claim, dumps
+from quorate import api, curve_plot, runs
+from quorate.folder import RunFolder, claim, dumps, write
 from quorate.planning import Candidate, Planned
 from quorate.presets import presets
 from quorate.progress import Display, display
 from quorate.runs import Prepared, RunResult
-from quorate_protos.errors import QuorateError
+from quorate_protos.errors import ConfigError, Infeasible, QuorateError
 from quorate_server.algorithms import ALGORITHMS, AlgorithmInfo
 
 INTERRUPTED = 130
@@ -41,6 +41,9 @@ Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key, such as privacy.epsilon=2.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
+Picture = Annotated[
+    Path | None, typer.Option("--plot", metavar="FILE.svg", help="Write predicted risk against rounds as a picture.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 
 
@@ -71,10 +74,19 @@ def resume(run: Run, as_json: Json = False, quiet: Quiet = False) -> None:
 
 
 @app.command()
-def plan(source: Source = "quickstart", seed: Seed = None, settings: Settings = None, as_json: Json = False) -> None:
-    """Say what a run would promise and cost, before any data is touched."""
+def plan(
+    source: Source = "quickstart",
+    seed: Seed = None,
+    settings: Settings = None,
+    picture: Picture = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a run would promise and cost, and how many rounds it needs, before any data is touched."""
+    _check_picture(picture)
     config, _ = api.resolve(source, (*(settings or ()), *api.short_keys(seed=seed)))
     planned = runs.prepare(config, Path.cwd(), compare=True).planned
+    if picture is not None:
+        _draw(picture, planned)
     if as_json:
         print(dumps(planned.as_json()))
     else:
@@ -142,6 +154,24 @@ def invoke(arguments: Sequence[str]) -> int:
         return INTERRUPTED
 
 
+def _check_picture(picture: Path | None) -> None:
+    """Before any work: an SVG file in a folder that exists."""
+    if picture is None:
+        return
+    if picture.suffix != ".svg":
+        raise ConfigError(f"Expected --plot to name an .svg file, got {picture}.")
+    if not picture.parent.is_dir():
+        raise ConfigError(f"Expected --plot to name a file in a folder that exists, got {picture}.")
+
+
+def _draw(picture: Path, planned: Planned) -> None:
+    name = planned.plan.algorithm
+    if planned.curve is None:
+        raise Infeasible(f"a plot of {name}", "nothing is predicted for it", "calibrated constants")
+    drawing = curve_plot.svg({name: planned.curve}, chosen={name: planned.plan.cost.rounds})
+    write(picture, drawing, advice="Choose another place for --plot.")
+
+
 def _progress(*, as_json: bool, quiet: bool) -> Display:
     return display(quiet=quiet or (as_json and not sys.stderr.isatty()))
 
@@ -191,6 +221,9 @@ def _show_plan(planned: Planned) -> None:
     for each in sorted(planned.candidates, key=lambda each: (each.plan is None, each.predicted or 0.0)):
         others.add_row(*map(escape, _candidate_row(each, chosen.algorithm)))
     out.print(others)
+    if planned.curve is not None:
+        out.print(f"How many rounds {escape(chosen.algorithm)} needs:")
+        out.print(curve_plot.table(planned.curve, chosen.cost.rounds))
 
 
 def plan_rows(planned: Planned) -> list[tuple[str, str]]:

@@ -155,7 +155,7 @@ class PrivacySection(Section):
     epsilon: Positive = Field(default=1.0, description="ε")
     delta: Annotated[float, Field(gt=0, lt=1)] = Field(default=1e-6, description="δ")
     adjacency: Literal["replace-one", "zero-out"] = Field(
-        default="replace-one", description="what auto may promise: a user's data replaced, or only left out (weaker)"
+        default="replace-one", description="the adjacency to promise: a user's data replaced, or only left out (weaker)"
     )
 
 
@@ -175,9 +175,11 @@ class AlgorithmSection(Section):
 
 
 class BudgetSection(Section):
-    """Limits that a run is refused for, before it exceeds them."""
+    """Limits that a run is refused for, before it exceeds them; rounds are also planned for."""
 
-    rounds: Count | None = Field(default=None, description="rounds of adaptive interaction")
+    rounds: Count | None = Field(
+        default=None, description="rounds of adaptive interaction; the plan takes exactly so many"
+    )
     gradient_evaluations: Count | None = Field(default=None, description="item gradients")
     epsilon: Positive | None = Field(default=None, description="ε spent")
 

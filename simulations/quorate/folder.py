@@ -126,8 +126,11 @@ def refuse_other(folder: RunFolder, config: Config) -> None:
         )
 
 
-def write(path: Path, data: bytes) -> None:
-    """Write a file so that it is complete or not there at all, even after a power cut. RunError if it cannot be."""
+def write(path: Path, data: bytes, *, advice: str = "") -> None:
+    """Write a file so that it is complete or not there at all, even after a power cut.
+
+    RunError if it cannot be, with `advice`; by default on how to go on with the run whose folder this is.
+    """
     draft = _draft(path)
     try:
         with open(draft, "wb") as handle:
@@ -138,9 +141,8 @@ def write(path: Path, data: bytes) -> None:
         sync_folder(path.parent)
     except OSError as error:
         draft.unlink(missing_ok=True)
-        raise RunError(
-            f"Cannot write {path}: {error.strerror}. Make room, then continue with `quorate resume {path.parent}`."
-        ) from error
+        advice = advice or f"Make room, then continue with `quorate resume {path.parent}`."
+        raise RunError(f"Cannot write {path}: {error.strerror}. {advice}") from error
 
 
 def _draft(path: Path) -> Path:

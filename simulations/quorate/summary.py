@@ -90,7 +90,7 @@ class Summary:
         rows = [
             ("algorithm", self.algorithm),
             ("privacy of one user", self._promise()),
-            ("rounds", f"{self.rounds:,}" + (" (a phase was halted)" if self.halted else "")),
+            ("rounds", f"{self.rounds:,}" + (" (a phase was halted: it released nothing new)" if self.halted else "")),
             ("users asked", f"{self.users_asked:,}"),
         ]
         if self.users_filtered_simulation_only is not None:

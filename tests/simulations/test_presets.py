@@ -1,9 +1,14 @@
 """Every preset is valid, says what it shows, and has a plan."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 import quorate
+from quorate import api
 from quorate.presets import Preset, preset, presets
+from quorate.setup import setup
 from quorate_protos.errors import ConfigError
 
 
@@ -28,6 +33,32 @@ def test_the_flights_say_plainly_why_the_filter_is_infeasible() -> None:
     assert "needs n >= " in reason
 
 
+@pytest.mark.parametrize(
+    ("name", "users", "most"),
+    [("few-rounds", 100_000, 64), ("few-rounds-boundary", 100_000, 64), ("flights-one-epoch", 3_230, 64)],
+)
+def test_one_epoch_presets_ask_everybody_at_most_once_in_few_rounds(name: str, users: int, most: int) -> None:
+    planned = quorate.plan(name)
+    assert planned.plan.algorithm == "accelerated-srgd"
+    assert planned.plan.problem.users == users
+    assert planned.plan.cost.messages <= users
+    assert planned.plan.cost.rounds <= most
+    assert (planned.plan.guarantee.exposure, planned.plan.guarantee.proved) == ("broadcast", True)
+    assert planned.curve is not None
+    assert planned.curve.enough <= planned.plan.cost.rounds
+
+
+@pytest.mark.parametrize(("name", "inside"), [("few-rounds", True), ("few-rounds-boundary", False)])
+def test_the_best_model_is_inside_or_on_the_boundary_as_the_preset_says(name: str, inside: bool) -> None:
+    config, _ = api.resolve(name)
+    scene = setup(config, Path.cwd())
+    norm = float(np.linalg.norm(scene.population.optimum))
+    assert (norm < 0.9 * scene.problem.radius) is inside
+    assert inside or norm == pytest.approx(scene.problem.radius, rel=1e-6)
+
+
 def test_an_unknown_preset_is_refused_with_the_names_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"Expected a preset \(flights, .*quickstart\) or a \.toml file, got 'quick'"):
+    with pytest.raises(
+        ConfigError, match=r"Expected a preset \(few-rounds, .*quickstart\) or a \.toml file, got 'quick'"
+    ):
         preset("quick")

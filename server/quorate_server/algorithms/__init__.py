@@ -17,11 +17,11 @@ from quorate_server.algorithms import (
     soft_filtered_sgd,
     tracking_sgd,
 )
-from quorate_server.algorithms._info import AlgorithmInfo
+from quorate_server.algorithms._info import AlgorithmInfo, guarded
 
 ALGORITHMS: Mapping[str, AlgorithmInfo] = MappingProxyType(
     {
-        info.name: info
+        info.name: guarded(info)
         for info in (
             filtered_sgd.INFO,
             soft_filtered_sgd.INFO,

@@ -18,14 +18,15 @@ from quorate_server.accounting.paper_constants import paper_constants
 from quorate_server.algorithms import phased_sgd
 from quorate_server.algorithms._localised_plans import Schedule, Shape, candidates, cohort_for
 from quorate_server.algorithms._search import round_grid
-from quorate_server.mechanisms.concentration import score_error
+from quorate_server.mechanisms.concentration import LARGEST_COHORT, score_error
 from quorate_server.mechanisms.laplace import LaplaceThreshold
 from quorate_server.noise import total_variation
 from quorate_server.plan import Plan, Privacy
 from quorate_server.prediction import excess_risk, trivial_risk
 from quorate_server.problem import Problem
 
-GRID_ERROR = 3e-4  # at least one step of the score grid, for every λ below 300
+GRID_ERROR = 3e-4  # at least one step of the score grid for λ up to 300; more for small ε, where λ is larger
+SMALLEST_EPSILON = 0.1  # the accountant's tables grow as 1/ε²
 FAILURE = 1e-2  # probability that the proved distance leaves out some ordinary user
 FEWEST_ROUNDS = 10  # with fewer steps SGD gets nowhere, so a plan would be pointless
 RATIOS = (1.2, 1.35, 2.0, 4.0, 12.0)  # multiples of the smallest feasible cohort at which noise is calibrated
@@ -62,7 +63,10 @@ def user_distance(problem: Problem) -> float:
     curvature r_i is taken to be that of a d-dimensional Gaussian, for all but about three of the n users; otherwise
     McDiarmid's inequality bounds it for every user at once, at several times the length.
     """
-    spread, users = problem.user_deviation, problem.users
+    spread, users = (
+        math.hypot(_path_deviation(problem) / math.sqrt(problem.items_per_user), problem.heterogeneity),
+        problem.users,
+    )
     if problem.curvature == "isotropic":
         farthest = spread * math.sqrt(chi2.isf(min(0.5, 3 / users), problem.dimension) / problem.dimension)
     else:
@@ -71,9 +75,18 @@ def user_distance(problem: Problem) -> float:
     return math.hypot(farthest, spread)
 
 
-def most_score_error(cohort_size: int, dimension: int) -> float:
+def _path_deviation(problem: Problem) -> float:
+    """Item gradients' standard deviation anywhere between start and optimum: users differ by their Hessians, too."""
+    start = problem.lipschitz if problem.start_gradient is None else problem.start_gradient
+    if problem.typical_curvature is None or problem.smoothness is None:
+        return problem.deviation
+    far = problem.typical_curvature * problem.smoothness * problem.radius**2
+    return min(math.sqrt(problem.deviation**2 + far), max(problem.deviation, start))
+
+
+def most_score_error(cohort_size: int, dimension: int, epsilon: float) -> float:
     """The |computed κ - κ| that plans account for: arithmetic and the grid of the comparison."""
-    return score_error(cohort_size, dimension) + GRID_ERROR
+    return score_error(cohort_size, dimension) + GRID_ERROR * max(1.0, 1 / epsilon**2)
 
 
 def sampler_slack(problem: Problem) -> float:
@@ -174,8 +187,9 @@ def _noise_curve(
 
 
 def _cohorts(users: int) -> list[int]:
-    """Cohort sizes that fill from FEWEST_ROUNDS to 4,096 rounds."""
-    return sorted({users // rounds for rounds in round_grid(4096, smallest=FEWEST_ROUNDS)} - {0})
+    """Cohort sizes that fill from FEWEST_ROUNDS to 4,096 rounds, as far as scores can be added up exactly."""
+    sizes = {users // rounds for rounds in round_grid(4096, smallest=FEWEST_ROUNDS)}
+    return sorted(size for size in sizes if 1 <= size <= LARGEST_COHORT)
 
 
 def calibrated(
@@ -183,9 +197,16 @@ def calibrated(
 ) -> Choice[theorem.FilterParameters]:
     """Constants from Theorem 1."""
     slack = sampler_slack(problem)
+    if privacy.epsilon < SMALLEST_EPSILON:
+        raise Infeasible(
+            name, f"epsilon={privacy.epsilon:g} is too small to tabulate", f"epsilon >= {SMALLEST_EPSILON}"
+        )
+    if (1 + math.exp(privacy.epsilon)) * slack >= privacy.delta:
+        needs = "a smaller epsilon, fewer users or a larger delta"
+        raise Infeasible(name, f"the noise of n={problem.users:,} decisions is not exact enough for delta", needs)
 
     def calibrate(cohort: int, eta_beta: float) -> theorem.FilterParameters:
-        error = most_score_error(cohort, problem.dimension)
+        error = most_score_error(cohort, problem.dimension, privacy.epsilon)
         return theorem.calibrate(
             privacy.epsilon,
             privacy.delta,

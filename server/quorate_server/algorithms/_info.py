@@ -1,9 +1,10 @@
 """What the registry says about one algorithm."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from quorate_protos.errors import VerificationError
 from quorate_server.algorithm import Algorithm
 from quorate_server.plan import Adjacency, Constants, Exposure, Plan, Privacy
 from quorate_server.problem import Problem
@@ -27,3 +28,31 @@ class AlgorithmInfo:
     plan: Planner  # (problem, privacy, options, constants, seed) -> Plan; raises Infeasible
     verify: Callable[[Plan], None]  # independent re-check of the theorem; raises VerificationError
     make: Callable[[Plan], Algorithm[Any]]  # verifies, then builds
+
+
+def guarded(info: AlgorithmInfo) -> AlgorithmInfo:
+    """`info` whose `verify` and `make` first check that the plan promises what this algorithm's theorem is about."""
+
+    def verify(plan: Plan) -> None:
+        _check_promise(info, plan)
+        info.verify(plan)
+
+    def make(plan: Plan) -> Algorithm[Any]:
+        _check_promise(info, plan)
+        return info.make(plan)
+
+    return replace(info, verify=verify, make=make)
+
+
+def _check_promise(info: AlgorithmInfo, plan: Plan) -> None:
+    promise = plan.guarantee
+    offered = info.adjacency if promise.proved else ("replace-one", "zero-out")
+    for name, expected, got in (
+        ("algorithm", (info.name,), plan.algorithm),
+        ("exposure", (info.exposure,), promise.exposure),
+        ("adjacency", offered, promise.adjacency),
+    ):
+        if got not in expected:
+            raise VerificationError(f"Expected {name} {' or '.join(expected)} in a plan of {info.name}, got {got!r}.")
+    if not (plan.cost.rounds >= 1 and plan.cost.messages % plan.cost.rounds == 0):
+        raise VerificationError(f"Expected cohorts of equal planned size, got {plan.cost}.")

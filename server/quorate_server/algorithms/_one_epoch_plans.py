@@ -145,9 +145,13 @@ def _candidates(
         unit = mean_sensitivity(1.0, divisor)
         scale, _ = _calibrated(gradients, problem, privacy, options, rounds, unit)
         kernel, stds = scale * _kernel(gradients, options.factorisation, rounds), None
+        louder = float(np.sqrt(np.sum(kernel**2)))  # of the last sum
         for beta in [options.inverse_step] if options.inverse_step else _inverse_steps(method, problem, rounds):
             for suffix in [rounds] if method == "accelerated" else suffix_grid(problem, rounds):
                 clip = options.clip_norm or _clip(gradients, method, problem, rounds, beta, suffix)
+                wander = math.sqrt(problem.dimension) * clip * louder / beta
+                if method == "ftrl" and wander > problem.radius / 4 and options.inverse_step is None:
+                    continue  # the noise of the sum alone would throw iterates against the boundary
                 if problem.curvature == "isotropic":
                     risk = isotropic_risk(problem, gradients, method, beta, suffix, divisor, clip * kernel)
                 else:
@@ -158,7 +162,7 @@ def _candidates(
 
 def _inverse_steps(method: Method, problem: Problem, rounds: int) -> list[float]:
     if method == "accelerated" and problem.beta:
-        return [problem.beta * float(factor) for factor in np.geomspace(1.001, 40, 14)]
+        return [problem.beta * float(factor) for factor in (*np.geomspace(1.001, 4, 24), *np.geomspace(5, 40, 6))]
     return [1 / step for step in step_grid(problem, rounds)]
 
 

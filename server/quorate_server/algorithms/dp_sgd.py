@@ -16,7 +16,7 @@ from typing import Any
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from quorate_protos.errors import VerificationError
+from quorate_protos.errors import Infeasible, VerificationError
 from quorate_server.accounting import subsampling
 from quorate_server.accounting.gdp import mu_for
 from quorate_server.algorithms import _noisy_plans as noisy
@@ -61,6 +61,7 @@ def _plan(
 ) -> Plan:
     del constants
     clip = options.clip_norm or noisy.default_clip(problem)
+    noisy.require_cohorts(scheme.name, problem, 1)
     rates = [options.rate] if options.rate else [rate for rate in RATES if rate * problem.users >= 2]
     rounds = [options.rounds] if options.rounds else round_grid(LARGEST_ROUNDS, smallest=4)
     total_mu = mu_for(privacy.epsilon, privacy.delta)
@@ -72,14 +73,19 @@ def _plan(
     least = min(risk for risk, _, _ in ranked)
     near = [(rate * phase.rounds, phase, rate) for risk, phase, rate in ranked if risk <= 1.05 * least]
     _, phase, rate = min(near, key=lambda entry: entry[0])  # fewest answers among plans about as good as the best
-    delta = privacy.delta - noisy.numeric_slack(problem, privacy.epsilon, phase.rounds)
-    mu = scheme.round_mu(rate, phase.rounds, privacy.epsilon, delta)
-    risk, phase, _ = _candidate(scheme, problem, options, clip, rate, phase.rounds, mu)
     cohort = max(1, round(rate * problem.users))
+    rate = cohort / problem.users
+    delta = privacy.delta - noisy.numeric_slack(problem, privacy.epsilon, phase.rounds)
+    if delta <= 0:
+        raise Infeasible(scheme.name, f"delta={privacy.delta:g} is below the samplers' error", "a larger delta")
+    mu = scheme.round_mu(_effective_rate(scheme, rate, problem.users), phase.rounds, privacy.epsilon, delta)
+    risk, phase, _ = _candidate(scheme, problem, options, clip, rate, phase.rounds, mu)
     sensitivity = mean_sensitivity(clip, cohort, scheme.adjacency)
     sigma = noisy.scale_for(sensitivity, problem, mu)
     where = f"{THEOREM}#{scheme.sampling}"
-    assumptions = ("cohort membership stays secret",) if rate < 1 else ()
+    assumptions = (
+        ("cohort membership stays secret, but for what one curious client knows of its own",) if rate < 1 else ()
+    )
     return Plan(
         algorithm=scheme.name,
         problem=problem,
@@ -114,16 +120,22 @@ def _candidate(
     return risk + statistical_floor(problem), best, rate
 
 
+def _effective_rate(scheme: _Scheme, rate: float, users: int) -> float:
+    """The chance that a user is in a round's cohort, given that one other, who is curious, knows it is not itself."""
+    cohort = max(1, round(rate * users))
+    return min(1.0, cohort / (users - 1)) if scheme.sampling == "without-replacement" and cohort < users else rate
+
+
 def _ranking_mu(rate: float, rounds: int, total_mu: float) -> float:
     """Per-round μ by the central limit of subsampled Gaussians (Dong, Roth & Su 2022, Corollary 5.4): ranks only."""
     if rate == 1:
         return total_mu / math.sqrt(rounds)
 
     def excess(mu: float) -> float:
-        growth = math.exp(mu * mu) * norm.cdf(1.5 * mu) + 3 * norm.cdf(-0.5 * mu) - 2
+        growth = max(0.0, math.exp(mu * mu) * norm.cdf(1.5 * mu) + 3 * norm.cdf(-0.5 * mu) - 2)
         return float(rate * math.sqrt(2 * rounds * growth) - total_mu)
 
-    return float(brentq(excess, 1e-8, 8.0))
+    return float(brentq(excess, 1e-8, 8.0)) if excess(8.0) > 0 else 8.0
 
 
 def _verify(scheme: _Scheme, plan: Plan) -> None:
@@ -131,7 +143,8 @@ def _verify(scheme: _Scheme, plan: Plan) -> None:
     p: NoisySGDParameters = plan.parameters
     noisy.verify_round(plan, scheme.adjacency)
     delta = plan.guarantee.delta - noisy.numeric_slack(plan.problem, plan.guarantee.epsilon, p.rounds)
-    spent = scheme.epsilon(p.cohort_size / plan.problem.users, p.rounds, p.round_mu, delta)
+    rate = _effective_rate(scheme, p.cohort_size / plan.problem.users, plan.problem.users)
+    spent = scheme.epsilon(rate, p.rounds, p.round_mu, delta)
     if p.sampling != scheme.sampling or not spent <= plan.guarantee.epsilon * (1 + 1e-9):
         raise VerificationError(f"Expected epsilon <= {plan.guarantee.epsilon}, the plan spends {spent}.")
 

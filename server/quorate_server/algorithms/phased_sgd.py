@@ -7,6 +7,7 @@ One Gaussian release a phase, disjoint users: exactly μ-GDP. Gradients must not
 Source: Feldman, Koren & Talwar (2020), Algorithm 2. Statement and proof: docs/privacy/phased-sgd.md.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,13 +56,17 @@ class PhasedParameters:
 class PlainMean:
     """The mean with fixed divisor B: absent users contribute zero."""
 
-    def __init__(self, cohort_size: int) -> None:
-        self.cohort_size = cohort_size
+    def __init__(self, cohort_size: int, lipschitz: float) -> None:
+        self.cohort_size, self.longest = cohort_size, lipschitz * (1 + 1e-6)
 
     def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
-        """(1/B) Σ of the answers; rows without an answer are zero."""
+        """(1/B) Σ of the answers; absent rows are zero, and so are rows that no honest client can send."""
         del noise, round_
-        return Aggregate(np.sum(answers.values, axis=0) / self.cohort_size)
+        lengths = np.sqrt(np.sum(answers.values**2, axis=1))
+        usable = answers.answered & (lengths <= self.longest)
+        columns = np.ascontiguousarray(np.where(usable[:, None], answers.values, 0.0).T)
+        # numpy adds contiguous numbers pairwise: the error stays below 1e-6 of b for any cohort that fits in memory
+        return Aggregate(np.sum(columns, axis=1) / self.cohort_size)
 
     def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
         """Always."""
@@ -85,7 +90,9 @@ def plan(problem: Problem, privacy: Privacy, options: PhasedOptions, constants: 
     steps = [options.step_size] if options.step_size else None
     some = list(shapes((1, 2, 3, 5), (2.0, 4.0)))
     found = candidates(problem, cohorts, scale, rounds=options.rounds, all_shapes=some, steps=steps)
-    risk, schedule = min(found, key=lambda entry: entry[0])
+    risk, schedule = min(found, key=lambda entry: entry[0], default=(math.inf, None))
+    if schedule is None:
+        raise Infeasible(NAME, f"n={problem.users:,} users do not fill the cohorts", "smaller cohorts or fewer rounds")
     first = schedule.phases[0]
     shift = shift_per_step(problem, schedule.cohort_size)
     mu = GaussianNoise(first.step_size * shift, first.release_scale).effective_mu(problem.dimension)
@@ -120,6 +127,11 @@ def require_contraction(plan: Plan) -> None:
     """Every step satisfies ηβ ≤ 2, and the phases use disjoint users."""
     beta = plan.problem.beta or 0.0
     phases: tuple[Phase, ...] = plan.parameters.phases
+    for phase in phases:
+        if not (phase.step_size > 0 and phase.release_scale >= 0 and 1 <= phase.suffix <= phase.rounds):
+            raise VerificationError(f"Expected positive steps and 1 <= suffix <= rounds in every phase, got {phase}.")
+    if plan.parameters.cohort_size < 1:
+        raise VerificationError(f"Expected cohort_size >= 1, got {plan.parameters.cohort_size}.")
     steep = max(phase.step_size for phase in phases) * beta
     if not steep <= 2:
         raise VerificationError(f"Expected step_size * smoothness <= 2 in every phase, got {steep}.")
@@ -150,7 +162,7 @@ def verify(plan: Plan) -> None:
 def make(plan: Plan) -> LocalisedSGD:
     """The algorithm, once the plan passes `verify`."""
     verify(plan)
-    return LocalisedSGD(plan, PlainMean(plan.parameters.cohort_size))
+    return LocalisedSGD(plan, PlainMean(plan.parameters.cohort_size, plan.problem.lipschitz))
 
 
 INFO = AlgorithmInfo(

@@ -22,7 +22,7 @@ from quorate_server.algorithms._localised_plans import as_phases
 from quorate_server.algorithms.filtered_sgd import score_summary
 from quorate_server.algorithms.localisation import Aggregate, LocalisedSGD, Phase
 from quorate_server.mechanisms import soft_filter as mechanism
-from quorate_server.mechanisms.concentration import cohort_scores
+from quorate_server.mechanisms.concentration import cohort_scores, score_error
 from quorate_server.mechanisms.gaussian import GaussianNoise
 from quorate_server.noise import NoiseSource
 from quorate_server.plan import Constants, Guarantee, Plan, Privacy
@@ -84,7 +84,7 @@ def plan(problem: Problem, privacy: Privacy, options: planning.FilterOptions, co
             cohort,
             eta_beta,
             problem.users,
-            score_error=planning.most_score_error(cohort, problem.dimension),
+            score_error=score_error(cohort, problem.dimension),
             delta_slack=_slack(problem, privacy.delta, privacy.epsilon),
         )
 
@@ -117,7 +117,7 @@ def verify(plan: Plan) -> None:
     p: SoftFilteredParameters = plan.parameters
     slack = _slack(plan.problem, plan.guarantee.delta, plan.guarantee.epsilon)
     theorem.verify(p.filter, plan.guarantee.epsilon, plan.guarantee.delta, delta_slack=slack)
-    if p.filter.score_error < planning.most_score_error(p.cohort_size, plan.problem.dimension):
+    if p.filter.score_error < score_error(p.cohort_size, plan.problem.dimension):
         raise VerificationError(
             f"Expected score_error to cover rounding in the plan of {NAME}, got {p.filter.score_error}."
         )

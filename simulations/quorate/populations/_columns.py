@@ -98,6 +98,10 @@ def column(table: pa.Table, name: str) -> pa.Array:
     """One column without dictionary encoding; DataError lists the columns where it is missing."""
     if name not in table.column_names:
         raise DataError(f"Expected column {name!r} in the table, got columns {', '.join(table.column_names)}.")
+    if table.column_names.count(name) > 1:
+        raise DataError(
+            f"Expected one column {name!r} in the table, got {table.column_names.count(name)}. Rename them."
+        )
     values = table.column(name).combine_chunks()
     return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
 

@@ -55,7 +55,10 @@ def test_replacing_one_user_moves_no_release_of_phased_sgd_by_more_than_its_sens
     other.features[moved] *= sign if sign <= 0 else 1.0
     if sign > 0:
         other.features[moved] = np.roll(other.features[moved], 1)
-    runs = [drive(LocalisedSGD(plan, PlainMean(plan.parameters.cohort_size)), engine) for engine in (world, other)]
+    runs = [
+        drive(LocalisedSGD(plan, PlainMean(plan.parameters.cohort_size, plan.problem.lipschitz)), engine)
+        for engine in (world, other)
+    ]
     ends = np.cumsum([phase.rounds for phase in plan.parameters.phases])
     for phase, end in zip(plan.parameters.phases, ends, strict=True):
         one, two = (states[end].released for states in runs)
@@ -65,7 +68,7 @@ def test_replacing_one_user_moves_no_release_of_phased_sgd_by_more_than_its_sens
 
 
 def test_the_release_is_the_average_of_the_last_iterates():
-    algorithm = LocalisedSGD(unnoised("phased-sgd"), PlainMean(300))
+    algorithm = LocalisedSGD(unnoised("phased-sgd"), PlainMean(300, 1.0))
     first = algorithm.phases[0]
     states = drive(algorithm, Quadratic())
     suffix = [state.iterate for state in states[1 : first.rounds]][first.rounds - first.suffix :]

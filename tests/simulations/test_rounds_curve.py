@@ -1,0 +1,231 @@
+"""Rounds as the budget: exactly T of them for every algorithm, the curve's two marks, and its pictures."""
+
+import json
+import xml.etree.ElementTree as ElementTree
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import quorate
+from quorate import api, curve_plot, runs
+from quorate.cli import invoke
+from quorate.planning import RoundsCurve
+from quorate_protos.errors import ConfigError, Infeasible
+from quorate_server.algorithms import ALGORITHMS
+
+MANY = ["population.users=400_000", "population.items_per_user=20", "population.dimension=3", "privacy.epsilon=2.0"]
+TINY = """
+[population]
+users = 600
+items_per_user = 4
+dimension = 3
+signal_norm = 1.0
+
+[domain]
+radius = 2.0
+
+[problem]
+user_smoothness = "isotropic"
+
+[privacy]
+epsilon = 8.0
+delta = 1e-5
+
+[algorithm]
+name = "one-pass-dp-sgd"
+"""
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    (tmp_path / "tiny.toml").write_text(TINY)
+    return tmp_path
+
+
+def taking_rounds() -> list[str]:
+    return [name for name, info in ALGORITHMS.items() if "rounds" in {item.name for item in fields(info.options)}]
+
+
+def test_every_algorithm_can_be_given_its_rounds() -> None:
+    assert taking_rounds() == list(ALGORITHMS)
+
+
+@pytest.mark.parametrize("rounds", [7, 30])
+@pytest.mark.parametrize("name", taking_rounds())
+def test_a_budget_of_rounds_is_planned_exactly_and_verified(name: str, rounds: int) -> None:
+    chosen = [*MANY, "population.users=399_999", f"budget.rounds={rounds}", f"algorithm.name={name}"]
+    if name == "dp-sgd-poisson":
+        chosen.append("privacy.adjacency=zero-out")
+    config, _ = api.resolve("quickstart", chosen)
+    prepared = runs.prepare(config, Path.cwd())
+    plan = prepared.planned.plan
+    assert plan.cost.rounds == rounds
+    if plan.guarantee.exposure != "none":
+        ALGORITHMS[name].verify(plan)
+
+
+def test_a_few_users_fill_exactly_the_rounds_asked_for() -> None:
+    # 600 users in cohorts of 600 // 70 = 8 would fill 75 rounds.
+    for name in ("phased-sgd", "one-pass-dp-sgd"):
+        assert quorate.plan("tiny.toml", algorithm=name, settings=["budget.rounds=70"]).plan.cost.rounds == 70
+
+
+@pytest.mark.parametrize("name", ["one-pass-dp-sgd", "phased-sgd", "accelerated-srgd"])
+def test_a_budget_of_rounds_runs_exactly_that_many(name: str) -> None:
+    run = quorate.simulate("tiny.toml", algorithm=name, settings=["budget.rounds=9"], out="run")
+    assert run.summary.rounds == 9
+    assert run.config.budget.rounds == 9
+
+
+def test_rounds_given_as_an_option_win_over_the_budget_within_it() -> None:
+    chosen = ["budget.rounds=9", "algorithm.options={ rounds = 5 }"]
+    assert quorate.plan("tiny.toml", settings=chosen).plan.cost.rounds == 5
+
+
+def test_automatic_choice_keeps_the_budget_of_rounds() -> None:
+    planned = quorate.plan("tiny.toml", settings=["budget.rounds=6", "algorithm.name=auto"])
+    assert planned.plan.cost.rounds == 6
+    assert {each.plan.cost.rounds for each in planned.candidates if each.plan} == {6}
+
+
+def test_infeasible_rounds_say_so_and_what_would_do() -> None:
+    with pytest.raises(
+        Infeasible, match=r"filtered-sgd: n=300,000 users fill 500 cohorts of 600, .*at most \d+ rounds"
+    ):
+        quorate.plan("quickstart", settings=["budget.rounds=500"])
+    with pytest.raises(Infeasible, match=r"cannot fill 700 cohorts of 1; needs n >= 700, or fewer rounds"):
+        quorate.plan("tiny.toml", algorithm="phased-sgd", settings=["budget.rounds=700"])
+    with pytest.raises(Infeasible, match="cannot fill 700 cohorts"):
+        quorate.plan("tiny.toml", settings=["budget.rounds=700"])
+
+
+def test_a_cohort_and_rounds_that_need_more_users_than_there_are_are_refused() -> None:
+    chosen = ["algorithm.options={ rounds = 61, cohort_size = 10 }"]
+    with pytest.raises(Infeasible, match=r"n=600 users cannot fill 61 cohorts of 10; needs n >= 610, or fewer rounds"):
+        quorate.plan("tiny.toml", algorithm="phased-sgd", settings=["algorithm.name=phased-sgd", *chosen])
+
+
+def test_printed_constants_that_fix_the_rounds_refuse_another_number() -> None:
+    chosen = ["algorithm.name=accelerated-srgd", "algorithm.constants=paper", "budget.rounds=9"]
+    with pytest.raises(Infeasible, match=r"its paper constants ask for \d+ rounds, not 9; needs budget\.rounds=\d+"):
+        quorate.plan("tiny.toml", settings=chosen)
+
+
+@pytest.mark.parametrize("rounds", [0, -3, 10**9])
+def test_senseless_rounds_are_refused(rounds: int) -> None:
+    with pytest.raises(ConfigError, match=rf"Expected algorithm\.options\.rounds in \[1, 1,000,000\], got {rounds:,}"):
+        quorate.plan("tiny.toml", settings=[f"algorithm.options={{ rounds = {rounds} }}"])
+
+
+def test_a_huge_budget_of_rounds_is_refused_not_tried() -> None:
+    with pytest.raises(ConfigError, match="Expected algorithm"):
+        quorate.plan("tiny.toml", algorithm="dp-sgd-wor", settings=["budget.rounds=1_000_000_000"])
+
+
+positive = st.floats(1e-9, 1e3, allow_nan=False)
+
+
+@given(risks=st.dictionaries(st.integers(1, 2_000), positive, min_size=1, max_size=12))
+@settings(derandomize=True, deadline=None, max_examples=100)
+def test_the_best_is_the_least_and_enough_the_fewest_within_5_percent(risks: dict[int, float]) -> None:
+    curve = RoundsCurve(tuple(sorted(risks.items())))
+    assert risks[curve.best] == min(risks.values())
+    assert risks[curve.enough] <= 1.05 * min(risks.values())
+    assert all(risk > 1.05 * min(risks.values()) for rounds, risk in risks.items() if rounds < curve.enough)
+
+
+@pytest.mark.parametrize("name", ["one-pass-dp-sgd", "accelerated-srgd", "phased-sgd"])
+def test_the_curve_holds_the_plan_and_what_each_number_of_rounds_would_predict(name: str) -> None:
+    planned = quorate.plan("tiny.toml", algorithm=name)
+    curve = planned.curve
+    assert curve is not None
+    points = dict(curve.points)
+    assert points[planned.plan.cost.rounds] == planned.plan.predicted_excess_risk
+    assert list(points) == sorted(points)
+    for rounds in (4, 16):
+        again = quorate.plan("tiny.toml", algorithm=name, settings=[f"budget.rounds={rounds}"]).plan
+        assert points[rounds] == again.predicted_excess_risk
+
+
+def test_infeasible_rounds_are_left_out_of_the_curve() -> None:
+    curve = quorate.plan("quickstart", settings=[*MANY]).curve
+    assert curve is not None
+    assert max(rounds for rounds, _ in curve.points) < 1024
+
+
+def test_printed_constants_have_no_curve() -> None:
+    chosen = ["algorithm.name=accelerated-srgd", "algorithm.constants=paper"]
+    assert quorate.plan("tiny.toml", settings=chosen).curve is None
+
+
+def test_the_plan_as_json_is_one_object_with_the_curve(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["plan", "tiny.toml", "--json"]) == 0
+    curve = json.loads(capsys.readouterr().out)["rounds_curve"]
+    assert set(curve) == {"points", "best", "smallest_within_5_percent"}
+    assert {curve["best"], curve["smallest_within_5_percent"]} <= {point["rounds"] for point in curve["points"]}
+
+
+def test_people_see_the_curve_with_the_plan_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["plan", "tiny.toml"]) == 0
+    told = capsys.readouterr().out
+    rounds = quorate.plan("tiny.toml").plan.cost.rounds
+    (line,) = [line for line in told.splitlines() if "chosen" in line and "█" in line]
+    assert line.split()[0] == str(rounds)
+    assert "fewest within 5 %" in told
+    assert "least" in told
+
+
+def test_a_bar_grows_with_the_logarithm() -> None:
+    assert [len(curve_plot.bar(value, 1e-6, 1e-2, 9)) for value in (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)] == [1, 3, 5, 7, 9]
+    assert curve_plot.bar(1e-3, 1e-3, 1e-3) == "█"
+
+
+def test_the_picture_is_svg_is_written_whole_and_repeats(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["plan", "tiny.toml", "--plot", "curve.svg", "--json"]) == 0
+    json.loads(capsys.readouterr().out)
+    drawn = (place / "curve.svg").read_bytes()
+    assert ElementTree.fromstring(drawn).tag.endswith("svg")
+    assert {path.name for path in place.iterdir()} == {"tiny.toml", "curve.svg"}
+    assert invoke(["plan", "tiny.toml", "--plot", "again.svg"]) == 0
+    assert (place / "again.svg").read_bytes() == drawn
+
+
+def test_a_picture_that_cannot_be_finished_leaves_the_old_one(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    (place / "curve.svg").write_text("old")
+    monkeypatch.setattr("quorate.folder.os.fsync", full)
+    assert invoke(["plan", "tiny.toml", "--plot", "curve.svg"]) == 1
+    told = capsys.readouterr().err
+    assert "Cannot write curve.svg: No space left on device" in told
+    assert "resume" not in told
+    assert (place / "curve.svg").read_text() == "old"
+    assert {path.name for path in place.iterdir()} == {"tiny.toml", "curve.svg"}
+
+
+@pytest.mark.parametrize("target", ["curve.png", "nowhere/curve.svg"])
+def test_a_wrong_place_for_the_picture_is_refused_before_planning(
+    target: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["plan", "tiny.toml", "--plot", target]) == 2
+    assert f"got {target}" in capsys.readouterr().err
+    assert {path.name for path in place.iterdir()} == {"tiny.toml"}
+
+
+def test_a_picture_of_several_algorithms_has_one_line_for_each() -> None:
+    planned = {name: quorate.plan("tiny.toml", algorithm=name) for name in ("one-pass-dp-sgd", "srgd")}
+    curves = {name: each.curve for name, each in planned.items() if each.curve}
+    chosen = {name: each.plan.cost.rounds for name, each in planned.items()}
+    lines = [
+        curve_plot.svg({name: curves[name] for name in names}, chosen=chosen).count(b"line2d")
+        for names in (["srgd"], curves)
+    ]
+    assert lines[1] > lines[0]
