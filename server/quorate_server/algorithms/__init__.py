@@ -1,7 +1,7 @@
 """One algorithm of one paper a file, and the registry of all of them.
 
->>> sorted(ALGORITHMS)[:2]
-['dp-sgd-poisson', 'dp-sgd-wor']
+>>> ALGORITHMS["filtered-sgd"].exposure
+'model'
 """
 
 from collections.abc import Mapping
