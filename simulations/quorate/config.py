@@ -246,10 +246,13 @@ def located(config: Config, folder: Path) -> Config:
 
 
 def overlay(tree: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
-    """`tree` with `dotted.key=value` settings laid over it, in order; another algorithm starts without options."""
+    """`tree` with `dotted.key=value` settings laid over it; another algorithm starts without the tree's options.
+
+    Settings that name an algorithm are laid first, so options given beside the name count wherever they stand.
+    """
     merged = dict(tree)
-    for setting in settings:
-        above = _toml.assignment(setting)
+    given = [_toml.assignment(setting) for setting in settings]
+    for above in sorted(given, key=lambda each: "name" not in each.get("algorithm", {})):
         if _renames(merged.get("algorithm"), above.get("algorithm")):
             merged["algorithm"] = {key: value for key, value in merged["algorithm"].items() if key != "options"}
         merged = _toml.merge(merged, above)

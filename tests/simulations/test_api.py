@@ -9,7 +9,8 @@ import pytest
 import quorate
 from quorate import config as configs
 from quorate.folder import RunFolder
-from quorate_protos.errors import ConfigError, DataError, LedgerError, QuorateError
+from quorate_protos.errors import ConfigError, DataError, Infeasible, LedgerError, QuorateError
+from quorate_server.algorithms import ALGORITHMS
 from small_run import TOML
 
 SMALL = configs.parse(TOML)
@@ -119,3 +120,29 @@ def test_a_run_resumes_before_its_ledger_exists(place: Path) -> None:
     for name in ("ledger.sqlite", "summary.json", "model.npz"):
         (place / "mine" / name).unlink()
     assert np.array_equal(quorate.resume("mine").model, run.model)
+
+
+@pytest.mark.parametrize(
+    "setting", ["step_size=0", "step_size=-1", "rounds=0", "rate=2", "clip_norm=0", "rate=-0.1", "step_size=1e300"]
+)
+def test_options_out_of_range_are_refused_by_name_and_value(setting: str) -> None:
+    name, value = setting.split("=")
+    with pytest.raises(ConfigError, match=rf"Expected algorithm\.options\.{name} in .* got .*{value[:2]}"):
+        quorate.plan(algorithm="dp-sgd-wor", settings=[f"algorithm.options.{name}={value}"])
+
+
+def test_a_rate_is_accounted_for_at_the_cohort_that_is_really_drawn() -> None:
+    chosen = ["population.users=400", "algorithm.options.rate=1e-9", "algorithm.options.rounds=4"]
+    plan = quorate.plan(algorithm="dp-sgd-wor", settings=chosen).plan
+    assert plan.parameters.cohort_size == 1
+    ALGORITHMS["dp-sgd-wor"].verify(plan)
+
+
+def test_a_named_algorithm_keeps_the_adjacency_that_was_asked_for() -> None:
+    with pytest.raises(ConfigError, match=r"Expected privacy\.adjacency='zero-out' with dp-sgd-poisson"):
+        quorate.plan(algorithm="dp-sgd-poisson")
+
+
+def test_auto_does_not_choose_what_is_no_better_than_not_training() -> None:
+    with pytest.raises(Infeasible, match="no better than not training"):
+        quorate.plan(algorithm="auto", settings=["population.users=3", "population.dimension=50"])

@@ -245,6 +245,12 @@ class TestErrors:
         with pytest.raises(DataError, match="Expected a user in every row of column 'who', got 2 null"):
             clinic(broken("who", None))
 
+    def test_a_column_name_that_occurs_twice_is_refused(self, tmp_path):
+        path = tmp_path / "table.csv"
+        path.write_text("who,age,age,sick\na,1,2,1\nb,3,4,1\n")
+        with pytest.raises(DataError, match="Expected one column 'age' in the table, got 2"):
+            from_table(path, user="who", label="sick", features=(Numeric("age", 0, 10),))
+
     def test_an_empty_user_field_of_a_csv_file_is_no_user(self, tmp_path):
         path = tmp_path / "table.csv"
         path.write_text("who,age,sick\na,1,1\n,2,0\nb,3,1\n")

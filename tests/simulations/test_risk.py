@@ -59,3 +59,11 @@ def test_predictions_are_within_a_factor_of_five_of_what_is_measured(tmp_path):
         measured = risk(tmp_path / algorithm, algorithm, "population.users=64000")
         plan = quorate.plan(algorithm=algorithm, settings=[*BASE, "population.users=64000"]).plan
         assert measured / 5 < plan.predicted_excess_risk < 5 * measured
+
+
+def test_users_whose_hessians_differ_far_from_the_optimum_do_not_halt_the_filter(tmp_path):
+    """Least squares: away from the optimum users lie much further apart than at it."""
+    settings = [*BASE, "population.users=64000", "population.family=least_squares"]
+    run = quorate.simulate(algorithm="filtered-sgd", settings=settings, out=tmp_path / "run")
+    assert not run.summary.halted
+    assert run.summary.excess_risk < run.summary.excess_risk_initial / 100
