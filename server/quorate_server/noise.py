@@ -142,7 +142,7 @@ class NoiseSource(Protocol):
         """What rebuilds this source after a crash. Secret: with it, all noise can be subtracted."""
 
     def fingerprint(self) -> str:
-        """A public name of the key (32 hexadecimal digits), by which a ledger recognises a resumed run's source."""
+        """A public name of the key (32 hexadecimal digits), by which errors and logs tell sources apart."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quorate_client.questions import Answers, Question
-from quorate_protos.errors import RunError
+from quorate_protos.errors import LedgerError, RunError
 from quorate_server import serial
 from quorate_server.algorithm import Algorithm
 from quorate_server.budget import Budget
@@ -94,6 +94,11 @@ def run(
         _require_deployable(algorithm.plan, noise, evaluate, trust_clients)
     if ledger.finished:
         return _tell(ledger.model, observers)
+    if noise.export_key() != ledger.noise_key:
+        raise LedgerError(
+            f"Expected the noise source that began the run in {ledger.path}, got the one named {noise.fingerprint()}. "
+            "Rebuild it from the ledger's key: other noise for the same data would be a second release."
+        )
     state, totals = _resume(algorithm, ledger)
     for observer in observers:
         observer.started(algorithm.plan)

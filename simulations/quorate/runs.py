@@ -75,6 +75,7 @@ def carry_out(prepared: Prepared, folder: RunFolder, observers: Sequence[Observe
             observers=observers,
             simulation=True,
             evaluate=scene.evaluate,
+            trust_clients=config.algorithm.trust_clients,
         )
         seconds = before + time.perf_counter() - prepared.began
         summary, rows = _results(config, scene, plan, ledger, model, seconds)

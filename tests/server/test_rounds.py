@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from contracts.scenes import Quadratic, execute, make
-from quorate_protos.errors import BudgetExceeded, RunError
+from quorate_protos.errors import BudgetExceeded, LedgerError, RunError
 from quorate_server.budget import Budget
 from quorate_server.ledger import Ledger
 from quorate_server.noise import SecureNoise, SeededNoise
@@ -14,6 +14,12 @@ NAME = "one-pass-dp-sgd"
 @pytest.fixture
 def ledger(tmp_path):
     with Ledger.create(tmp_path / "l.sqlite", plan="{}", config_digest="", noise_key=b"1") as made:
+        yield made
+
+
+@pytest.fixture
+def deployed(tmp_path):
+    with Ledger.create(tmp_path / "d.sqlite", plan="{}", config_digest="", noise_key=bytes(32)) as made:
         yield made
 
 
@@ -52,12 +58,12 @@ def test_a_cohort_is_spent_before_its_question_leaves(ledger):
     run(make(NAME), Checking(), ledger, SeededNoise(1), simulation=True)
 
 
-def test_diagnostics_of_private_data_exist_in_simulation_only(ledger):
-    recorder = Recorder(ledger)
-    run(make(NAME), Quadratic(), ledger, SecureNoise(bytes(32)), observers=[recorder])
+def test_diagnostics_of_private_data_exist_in_simulation_only(deployed):
+    recorder = Recorder(deployed)
+    run(make(NAME), Quadratic(), deployed, SecureNoise(bytes(32)), observers=[recorder])
     assert all(event.diagnostics == {} for event in recorder.events[1:-1])
     with pytest.raises(RunError, match="outside simulation"):
-        run(make(NAME), Quadratic(), ledger, SecureNoise(bytes(32)), evaluate=lambda model: {})
+        run(make(NAME), Quadratic(), deployed, SecureNoise(bytes(32)), evaluate=lambda model: {})
 
 
 def test_seeded_noise_is_refused_outside_simulation(ledger):
@@ -67,22 +73,22 @@ def test_seeded_noise_is_refused_outside_simulation(ledger):
     assert engine.asked == []
 
 
-def test_exposure_model_needs_trusted_clients_outside_simulation(ledger):
+def test_exposure_model_needs_trusted_clients_outside_simulation(deployed):
     engine = Quadratic()
     with pytest.raises(RunError, match="trust_clients=True for phased-sgd"):
-        run(make("phased-sgd"), engine, ledger, SecureNoise(bytes(32)))
+        run(make("phased-sgd"), engine, deployed, SecureNoise(bytes(32)))
     assert engine.asked == []
-    run(make("phased-sgd"), engine, ledger, SecureNoise(bytes(32)), trust_clients=True)
+    run(make("phased-sgd"), engine, deployed, SecureNoise(bytes(32)), trust_clients=True)
 
 
-def test_what_is_not_proved_or_not_private_is_refused_outside_simulation(ledger):
+def test_what_is_not_proved_or_not_private_is_refused_outside_simulation(deployed):
     with pytest.raises(RunError, match="proved promise"):
-        run(make("sgd"), Quadratic(), ledger, SecureNoise(bytes(32)))
+        run(make("sgd"), Quadratic(), deployed, SecureNoise(bytes(32)))
 
 
-def test_outside_simulation_no_time_and_no_realised_cohort_is_told(ledger):
-    recorder = Recorder(ledger)
-    run(make("dp-sgd-poisson"), Quadratic(), ledger, SecureNoise(bytes(32)), observers=[recorder])
+def test_outside_simulation_no_time_and_no_realised_cohort_is_told(deployed):
+    recorder = Recorder(deployed)
+    run(make("dp-sgd-poisson"), Quadratic(), deployed, SecureNoise(bytes(32)), observers=[recorder])
     planned = make("dp-sgd-poisson").plan.parameters.cohort_size
     for event in recorder.events[1:-1]:
         assert (event.asked, event.messages, event.seconds_clients, event.seconds_server) == (planned, planned, 0, 0)
@@ -113,3 +119,10 @@ def test_an_overspending_round_is_refused_before_anyone_is_asked(tmp_path, limit
 def test_epsilon_over_budget_is_refused(ledger):
     with pytest.raises(BudgetExceeded, match="epsilon"):
         run(make(NAME), Quadratic(), ledger, SeededNoise(1), budget=Budget(epsilon=0.5), simulation=True)
+
+
+def test_a_run_continues_with_its_own_noise_only(ledger):
+    engine = Quadratic()
+    with pytest.raises(LedgerError, match="Expected the noise source that began the run"):
+        run(make(NAME), engine, ledger, SeededNoise(2), simulation=True)
+    assert engine.asked == []
