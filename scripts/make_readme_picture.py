@@ -1,7 +1,7 @@
 """Draw docs/images/quickstart.svg from a run folder: python scripts/make_readme_picture.py runs/quickstart-1
 
-Two panels side by side: excess risk by round, and concentration scores against the threshold (or the cohort, where the
-algorithm has no scores).
+Two panels side by side: excess risk by round, and the private radius, or concentration scores, or the cohort: whatever
+the algorithm has first.
 """
 
 import sys
@@ -25,7 +25,7 @@ def main() -> int:
     folder = RunFolder(Path(sys.argv[1]))
     summary, rounds = from_json(folder.summary()), folder.rounds()
     shown = [plot for plot in report_page.PLOTS if report_page.drawable(plot, rounds)]
-    wanted = ("Excess risk by round", "Scores against the threshold", "Cohort by round")
+    wanted = ("Excess risk by round", "Private radius by round", "Scores against the threshold", "Cohort by round")
     chosen = sorted((plot for plot in shown if plot.title in wanted), key=lambda plot: wanted.index(plot.title))[:2]
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
     # Text as outlines and a white ground: the picture looks the same wherever it is shown.

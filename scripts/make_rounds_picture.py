@@ -7,7 +7,7 @@ import quorate
 from quorate import curve_plot
 
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "rounds.svg"
-ALGORITHMS = ("accelerated-srgd", "srgd", "accelerated-sgd", "tracking-sgd", "one-pass-dp-sgd", "phased-sgd")
+ALGORITHMS = ("accelerated-srgd", "srgd", "accelerated-sgd", "tracking-srgd", "one-pass-dp-sgd", "phased-sgd")
 
 
 def main() -> int:

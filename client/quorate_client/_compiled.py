@@ -21,6 +21,8 @@ from quorate_client.items import ItemBatch
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+LINE = 16  # float32 numbers in a cache line
+
 _FLAGS: Any = {"cache": True, "nogil": True, "error_model": "numpy"}
 # Sums may be reordered and fused. NaN and infinities keep their meaning: they are how a bad row is recognised.
 _SUMS = _FLAGS | {"fastmath": {"reassoc", "contract"}}
@@ -39,8 +41,8 @@ def writable(element: Any, dimensions: int) -> Any:
 
 
 POINTWISE = types.FunctionType(
-    types.void(writable(float64, 1), writable(float64, 1), float64, writable(float64, 1))
-)  # (predictions, labels, parameter, out); a value and not a constant of the loops, so a new loss recompiles none
+    types.void(writable(float64, 1), writable(float64, 1), writable(float64, 1), writable(float64, 1))
+)  # (predictions, labels, parameters, out); a value and not a constant of the loops, so a new loss recompiles none
 
 
 def helper(function: F) -> F:
@@ -63,13 +65,13 @@ class Pointwise:
         """The compiled loop, to hand to a user loop."""
         return numba.njit(POINTWISE.signature, **_FLAGS)(self._function)
 
-    def __call__(self, predictions: ArrayLike, labels: ArrayLike, parameter: float) -> NDArray[np.float64]:
+    def __call__(self, predictions: ArrayLike, labels: ArrayLike, parameters: ArrayLike) -> NDArray[np.float64]:
         """Values of the function, elementwise, with the usual broadcasting."""
-        pairs = np.broadcast_arrays(np.asarray(predictions, np.float64), np.asarray(labels, np.float64))
-        flat = [np.array(values, order="C").ravel() for values in pairs]
+        arguments = np.broadcast_arrays(*(np.asarray(given, np.float64) for given in (predictions, labels, parameters)))
+        flat = [np.array(values, order="C").ravel() for values in arguments]
         out = np.empty(flat[0].size)
-        self.compiled(*flat, parameter, out)
-        return out.reshape(pairs[0].shape)
+        self.compiled(*flat, out)
+        return out.reshape(arguments[0].shape)
 
 
 class UserLoop:

@@ -17,7 +17,8 @@ import numpy as np
 from numba import float64
 from numpy.typing import NDArray
 
-from quorate_client._compiled import POINTWISE, helper, prefetch, read_only, user_loop, writable
+from quorate_client._compiled import LINE, POINTWISE, helper, prefetch, read_only, user_loop, writable
+from quorate_client.draws import NARROW, Keys, shifts_and_spread
 from quorate_client.items import ItemBatch
 from quorate_client.losses import Loss
 from quorate_client.questions import AverageGradient
@@ -29,15 +30,25 @@ Vector = NDArray[np.float64]
 
 _BLOCK = 32  # items whose predictions are held at a time, a multiple of 4
 _AHEAD = 2048  # elements between the row in work and the one asked for, long enough to hide the memory's latency
-_LINE = 16  # float32 elements in a cache line
 
 
-def average_gradient(loss: Loss, batch: ItemBatch, task: AverageGradient, *, threads: int | None = None) -> Matrix:
-    """Σ_k weights[k] · ∇F_u(points[k]) for every user u, shape (k, d); F_u is the average over the user's items.
+def average_gradient(
+    loss: Loss,
+    batch: ItemBatch,
+    task: AverageGradient,
+    *,
+    keys: Keys | None = None,
+    threads: int | None = None,
+) -> Matrix:
+    """w_u · (s_u · Σ_k weights[k] · ∇F_u(points[k]) - centre) for every user u, shape (k, d).
 
-    `batch` is as `bounded` returns it. With `task.user_smoothness` a user's row is multiplied by `smoothness_scale`.
+    F_u is the average over the user's m_u items. s_u is `smoothness_scale` with `task.user_smoothness`, else 1; w_u is
+    min(1, √(m_u / reference_items)) with `task.reference_items`, else 1. `batch` is as `bounded` returns it.
+    A `Convolution` draws from `keys` (k,), see `draws.user_keys`.
+
     A user without items gets zeros, a user with a non-finite feature or label gets NaN (see `work.answer`). The bits
-    do not depend on `threads` nor on the other users. Raises `DataError` for points of another dimension.
+    do not depend on `threads` nor on the other users. Raises `DataError` for points or a centre of another dimension,
+    `ConfigError` for reference_items below 1 and for a smoothing that does not fit the loss or has no keys.
     """
     points = np.ascontiguousarray(task.points, dtype=np.float64)
     weights = np.array(task.weights, dtype=np.float64)
@@ -47,9 +58,15 @@ def average_gradient(loss: Loss, batch: ItemBatch, task: AverageGradient, *, thr
     scale = np.ones(batch.users)
     if task.user_smoothness is not None:
         scale = smoothness_scale(loss, batch, task.user_smoothness, threads=threads)
+    centre = np.zeros(batch.dimension) if task.centre is None else np.ascontiguousarray(task.centre, dtype=np.float64)
+    if centre.shape != (batch.dimension,):
+        raise DataError(f"Expected a centre with {batch.dimension} coordinates, like the items, got {centre.shape}.")
     out = np.empty((batch.users, batch.dimension))
     shrink = loss.ridge * (weights @ points)
-    own = (loss.slopes.compiled, loss.parameter, points, weights, shrink, scale, out)
+    user_weights = _user_weights(batch, task.reference_items)
+    slopes = loss.slopes_with(task.smoothing).compiled
+    shifts, spread = shifts_and_spread(batch, task.smoothing, keys, threads=threads)
+    own = (slopes, loss.parameter, shifts, spread, points, weights, shrink, scale, centre, user_weights, out)
     _gradients(batch, *own, threads=threads)
     return out
 
@@ -77,6 +94,16 @@ def average_loss(
     return out
 
 
+def _user_weights(batch: ItemBatch, reference_items: int | None) -> Vector:
+    """w_u: how much each user counts for, by its number of items."""
+    if reference_items is None:
+        return np.ones(batch.users)
+    if not reference_items >= 1:
+        raise ConfigError(f"Expected reference_items >= 1, got reference_items={reference_items}.")
+    by_items: Vector = np.sqrt(np.minimum(1.0, np.diff(batch.offsets) / reference_items))
+    return by_items
+
+
 def _check_dimension(batch: ItemBatch, dimension: int) -> None:
     if dimension != batch.dimension:
         raise DataError(f"Expected points with {batch.dimension} coordinates, like the items, got {dimension}.")
@@ -88,7 +115,7 @@ def _ask_ahead(flat: Any, start: int, length: int) -> None:
     j = start + _AHEAD
     while j < start + _AHEAD + length:
         prefetch(flat, j)
-        j += _LINE
+        j += LINE
 
 
 @helper
@@ -145,17 +172,32 @@ def _accumulate(features: Any, first: int, count: int, coefficients: Any, total:
 _MATRIX, _VECTOR = read_only(float64, 2), read_only(float64, 1)
 
 
-@user_loop(POINTWISE, float64, _MATRIX, _VECTOR, _VECTOR, _VECTOR, writable(float64, 2))
+@helper
+def _square_norms(features: Any, first: int, count: int, out: Any) -> None:
+    for i in range(count):
+        squares = 0.0
+        for j in range(features.shape[1]):
+            squares += np.float64(features[first + i, j]) * np.float64(features[first + i, j])
+        out[i] = squares
+
+
+@user_loop(
+    POINTWISE, float64, _VECTOR, float64, _MATRIX, _VECTOR, _VECTOR, _VECTOR, _VECTOR, _VECTOR, writable(float64, 2)
+)
 def _gradients(
     features: Any,
     labels: Any,
     offsets: Any,
     slopes: Any,
     parameter: float,
+    shifts: Any,
+    spread: float,
     points: Any,
     weights: Any,
     shrink: Any,
     scale: Any,
+    centre: Any,
+    user_weights: Any,
     out: Any,
     start: int,
     stop: int,
@@ -164,6 +206,7 @@ def _gradients(
     # Views are made once: each costs a reference count, which shows at this speed.
     flat, predicted, x, y = features.reshape(-1), predictions[0], points[0], points[-1]
     block_labels, block_slopes, coefficients = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
+    parameters, squares = np.full(_BLOCK, parameter), np.empty(_BLOCK)
     for u in range(start, stop):
         begin, end, total = offsets[u], offsets[u + 1], out[u]
         total[:] = 0.0
@@ -177,9 +220,17 @@ def _gradients(
                 _predict(features, flat, first, count, x, predicted)
             else:
                 _predict_both(features, flat, first, count, x, y, predictions)
+            if spread > 0.0 or shifts.size > 0:
+                _square_norms(features, first, count, squares)
+                for i in range(count):
+                    if spread > 0.0:
+                        parameters[i] = max(spread * squares[i], NARROW)
+                    else:
+                        for p in range(len(points)):
+                            predictions[p, i] += shifts[first + i] * np.sqrt(squares[i])
             coefficients[:] = 0.0
             for p in range(len(points)):
-                slopes(predictions[p, :count], block_labels[:count], parameter, block_slopes[:count])
+                slopes(predictions[p, :count], block_labels[:count], parameters[:count], block_slopes[:count])
                 for i in range(count):
                     # A non-finite feature makes its prediction non-finite, but a bounded slope may hide it.
                     good = np.isfinite(predictions[p, i] + block_labels[i])
@@ -187,7 +238,7 @@ def _gradients(
             _accumulate(features, first, count, coefficients, total)
         share = scale[u] / (end - begin)
         for j in range(total.size):
-            total[j] = share * total[j] + scale[u] * shrink[j]
+            total[j] = user_weights[u] * (share * total[j] + scale[u] * shrink[j] - centre[j])
 
 
 @user_loop(POINTWISE, float64, _VECTOR, writable(float64, 1))
@@ -203,6 +254,7 @@ def _losses(
     stop: int,
 ) -> None:
     predictions, block_labels, block_values = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
+    parameters = np.full(_BLOCK, parameter)
     flat = features.reshape(-1)
     for u in range(start, stop):
         begin, end, total = offsets[u], offsets[u + 1], 0.0
@@ -211,7 +263,7 @@ def _losses(
             for i in range(count):
                 block_labels[i] = labels[first + i]
             _predict(features, flat, first, count, point, predictions)
-            values(predictions[:count], block_labels[:count], parameter, block_values[:count])
+            values(predictions[:count], block_labels[:count], parameters[:count], block_values[:count])
             for i in range(count):
                 total += block_values[i] if np.isfinite(predictions[i] + block_labels[i]) else np.nan
         out[u] = total / max(end - begin, 1)

@@ -1,4 +1,7 @@
-"""What a client computes for a task. Bad data gives a status, never an exception."""
+"""What a client computes for a task whose answer may be seen as it is (the others: `randomisers.local_report`).
+
+Bad data gives a status, never an exception.
+"""
 
 from typing import Any
 
@@ -6,25 +9,34 @@ import numpy as np
 from numba import boolean, float64
 
 from quorate_client._compiled import read_only, user_loop, writable
+from quorate_client.draws import Keys
 from quorate_client.gradients import average_gradient
 from quorate_client.items import ItemBatch
 from quorate_client.local_sgd import local_sgd
 from quorate_client.losses import Loss
-from quorate_client.questions import Answers, AverageGradient, Matrix, Status, Task
+from quorate_client.moments import second_moment_factor
+from quorate_client.questions import Answers, AverageGradient, Matrix, PlainTask, SecondMoment, Status
+from quorate_protos.errors import DataError
 
 
-def answer(loss: Loss, batch: ItemBatch, task: Task, *, threads: int | None = None) -> Answers:
-    """Each user's answer to `task`: values (k, d), or (k, 2, d) for `LocalSGD`, and a status (k,).
+def answer(
+    loss: Loss, batch: ItemBatch, task: PlainTask, *, keys: Keys | None = None, threads: int | None = None
+) -> Answers:
+    """Each user's answer to `task`: values (k, *task.answer_shape(d)), and a status (k,).
 
     A user without items is `MISSING`, one with a non-finite feature or label is `REJECTED`; both rows are zero. `batch`
-    is as `bounded` returns it. Raises `DataError` or `ConfigError` only for a task that does not fit the batch's shape
-    or the loss.
+    is as `bounded` returns it; `keys` (k,) are what a `Convolution` draws from, see `draws.user_keys`. Raises
+    `DataError` or `ConfigError` only for a task that does not fit the batch's shape or the loss, or has no keys.
     """
     values: Matrix
     if isinstance(task, AverageGradient):
-        values = average_gradient(loss, batch, task, threads=threads)
+        values = average_gradient(loss, batch, task, keys=keys, threads=threads)
+    elif isinstance(task, SecondMoment):
+        if task.dimension != batch.dimension:
+            raise DataError(f"Expected dimension={batch.dimension}, like the items, got dimension={task.dimension}.")
+        values = second_moment_factor(batch, threads=threads)
     else:
-        values = local_sgd(loss, batch, task, threads=threads)
+        values = local_sgd(loss, batch, task, keys=keys, threads=threads)
     rows = values.reshape(batch.users, values[0].size if batch.users else 0)
     finite = np.empty(batch.users, np.bool_)
     _finite(batch, rows, finite, threads=threads)

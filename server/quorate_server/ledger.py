@@ -16,7 +16,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,7 +25,7 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from quorate_client.questions import AverageGradient, LocalSGD, Question
+from quorate_client.questions import Question
 from quorate_protos.errors import LedgerError
 from quorate_server.algorithm import Release
 
@@ -224,15 +224,12 @@ class Ledger:
 
 def digest(question: Question) -> str:
     """A fingerprint of everything the clients are sent, and of who they are."""
-    task = question.task
-    arrays = [question.cohort, task.points if isinstance(task, AverageGradient) else task.starts]
-    plain: tuple[Any, ...] = (question.round, type(task).__name__, [array.shape for array in arrays])
-    if isinstance(task, AverageGradient):
-        plain += (task.weights, task.user_smoothness)
-    if isinstance(task, LocalSGD):
-        plain += (task.step_size, task.domain)
-    hashed = hashlib.blake2b(repr(plain).encode(), digest_size=16)
-    for array in arrays:
+    sent = {each.name: getattr(question.task, each.name) for each in fields(question.task)}
+    sent["cohort"] = question.cohort
+    arrays = {name: value for name, value in sent.items() if isinstance(value, np.ndarray)}
+    plain = {name: value.shape if name in arrays else value for name, value in sent.items()}
+    hashed = hashlib.blake2b(repr((question.round, type(question.task).__name__, plain)).encode(), digest_size=16)
+    for array in arrays.values():
         hashed.update(np.ascontiguousarray(array).tobytes())
     return hashed.hexdigest()
 

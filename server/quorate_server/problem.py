@@ -38,14 +38,28 @@ class Problem:
     curvature: Curvature = "unknown"  # public knowledge of the Hessian, used to predict risk, never for privacy
     typical_curvature: float | None = None  # mean eigenvalue of the expected Hessian at the optimum, when isotropic
     least_curvature: float | None = None  # its smallest eigenvalue; None means typical_curvature
+    feature_norm: float | None = None  # R: bound on every item's ‖a‖, for losses φ(⟨a, x⟩, y)
+    link_curvature: float | None = None  # sup φ''; None where φ' jumps
+    ridge: float = 0.0  # λ of a public (λ/2)‖x‖², contained in lipschitz and smoothness
+    hostile_share: float = 0.0  # declared share of users that may send anything
 
     def __post_init__(self) -> None:
         count(users=self.users, items_per_user=self.items_per_user, dimension=self.dimension)
         positive(lipschitz=self.lipschitz)
         if self.smoothness is not None:
             non_negative(smoothness=self.smoothness)
-        non_negative(heterogeneity=self.heterogeneity)
-        for name in ("user_smoothness", "gradient_deviation", "start_gradient", "typical_curvature", "least_curvature"):
+        non_negative(heterogeneity=self.heterogeneity, ridge=self.ridge)
+        if not 0 <= self.hostile_share < 0.5:
+            raise ConfigError(f"Expected hostile_share in [0, 0.5), got hostile_share={self.hostile_share:g}.")
+        for name in (
+            "user_smoothness",
+            "gradient_deviation",
+            "start_gradient",
+            "typical_curvature",
+            "least_curvature",
+            "feature_norm",
+            "link_curvature",
+        ):
             if getattr(self, name) is not None:
                 positive(**{name: getattr(self, name)})
         for name, value in (("lipschitz", self.lipschitz), ("radius of the domain", self.radius)):

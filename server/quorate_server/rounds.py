@@ -165,14 +165,14 @@ def _resume(algorithm: Algorithm[Any], ledger: Ledger) -> tuple[Any, dict[str, i
 
 
 def _cost(plan: Plan, question: Question) -> dict[str, int]:
-    """Of one round, by the plan: under Poisson sampling the realised number of users is a secret."""
-    users, dimension = plan.cost.messages // plan.cost.rounds, plan.problem.dimension
-    points = question.task.gradients_per_user
+    """Of one round, as planned."""
+    down, up = question.payload(plan.problem.dimension)
+    evaluations = question.messages * question.task.gradients_per_user * plan.problem.items_per_user
     return {
-        "messages": users,
-        "gradient_evaluations": users * points * plan.problem.items_per_user,
-        "bytes_down": users * points * dimension * 8,
-        "bytes_up": users * dimension * 8 * question.task.vectors_per_answer,
+        "messages": question.messages,
+        "gradient_evaluations": evaluations,
+        "bytes_down": down,
+        "bytes_up": up,
     }
 
 

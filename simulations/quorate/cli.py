@@ -191,6 +191,7 @@ def _show_result(result: RunResult, *, as_json: bool) -> None:
         return
     out = _out()
     out.print(escape(result.summary.statement), soft_wrap=not out.is_terminal, highlight=False)
+    _show_choice(out, result.planned)
     table = Table(box=box.SIMPLE, show_header=False)
     for label, text in result.summary.rows():
         table.add_row(escape(label), escape(text))
@@ -210,9 +211,15 @@ def _why_not(result: RunResult) -> list[str]:
     return [f"Not chosen: {each.reason}" for each in result.planned.candidates if each.reason and automatic]
 
 
+def _show_choice(out: Console, planned: Planned) -> None:
+    if planned.choice is not None:
+        out.print(f"Chosen {escape(planned.choice)}", soft_wrap=not out.is_terminal, highlight=False)
+
+
 def _show_plan(planned: Planned) -> None:
     out, chosen = _out(), planned.plan
     out.print(escape(chosen.guarantee.sentence()), soft_wrap=not out.is_terminal, highlight=False)
+    _show_choice(out, planned)
     table = Table(box=box.SIMPLE, show_header=False)
     for label, text in plan_rows(planned):
         table.add_row(escape(label), escape(text))

@@ -140,6 +140,12 @@ class ProblemSection(Section):
         description="standard deviation of an item's gradient, to predict risk; default: the Lipschitz bound",
     )
 
+    hostile_share: Annotated[float, Field(ge=0, lt=0.5)] | None = Field(
+        default=None,
+        description="declared share of users that may send anything; default: of synthetic users their "
+        "outlier_fraction, else 0",
+    )
+
     @field_validator("user_smoothness", mode="before")
     @classmethod
     def _bound_or_rule(cls, value: object) -> object:
@@ -157,13 +163,16 @@ class PrivacySection(Section):
     adjacency: Literal["replace-one", "zero-out"] = Field(
         default="replace-one", description="the adjacency to promise: a user's data replaced, or only left out (weaker)"
     )
+    trust_server: bool = Field(
+        default=True, description="whether the coordinator may see answers; false leaves exposure `local` only"
+    )
 
 
 class AlgorithmSection(Section):
     """Which algorithm, with which constants."""
 
     name: str = Field(
-        default="auto", description="a name from `quorate algorithms`, or auto: least predicted excess risk"
+        default="auto", description="a name from `quorate algorithms`, or auto: a rule chooses, docs/recommended.md"
     )
     constants: Literal["calibrated", "paper"] = Field(
         default="calibrated", description="proved and calibrated, or as printed in the paper (for comparison, unproved)"

@@ -1,4 +1,4 @@
-"""Choosing and checking a plan: every algorithm is asked, the best feasible one is taken, the others say why not."""
+"""Making and checking plans: every algorithm is asked, those that cannot say why not."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -8,6 +8,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from quorate._explain import unknown
+from quorate.choosing import Candidate as Candidate
+from quorate.choosing import automatic
 from quorate.config import AlgorithmSection, Config
 from quorate_protos.errors import ConfigError, Infeasible, QuorateError
 from quorate_server.algorithms import ALGORITHMS, AlgorithmInfo
@@ -23,20 +25,6 @@ LARGEST_ROUNDS = 1024  # that the curve looks at
 MOST_ROUNDS = 1_000_000  # that any plan may have; beyond, planning alone would exhaust memory
 STRIDES = {"dp-sgd-wor": 2, "dp-sgd-poisson": 4}  # accounted anew for every T, so their curves have fewer points
 NEAR = 1.05  # times the least predicted risk counts as about as good
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """What one algorithm would do for this problem: a plan, or why there is none."""
-
-    algorithm: str
-    plan: Plan | None
-    reason: str = ""  # why it is infeasible
-
-    @property
-    def predicted(self) -> float | None:
-        """Predicted excess risk."""
-        return self.plan.predicted_excess_risk if self.plan else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +57,7 @@ class Planned:
     plan: Plan
     candidates: tuple[Candidate, ...]
     curve: RoundsCurve | None = None  # of the plan's algorithm, when it was asked for
+    choice: str | None = None  # why the algorithm was chosen, in one sentence; None when it was named
 
     @property
     def baseline(self) -> Candidate | None:
@@ -82,11 +71,11 @@ class Planned:
             for each in self.candidates
         ]
         curve = {} if self.curve is None else {"rounds_curve": self.curve.as_json()}
-        return self.plan.as_json() | {"considered": considered} | curve
+        return self.plan.as_json() | {"choice": self.choice, "considered": considered} | curve
 
 
 def choose(config: Config, problem: Problem, *, compare: bool = False, algorithms: Registry = ALGORITHMS) -> Planned:
-    """The plan of `config.algorithm`; with name `auto`, the feasible one of least predicted excess risk.
+    """The plan of `config.algorithm`; with name `auto`, the one that the rule of `quorate.choosing` takes, and why.
 
     With budget.rounds every algorithm is planned for exactly that many rounds, unless algorithm.options.rounds says
     otherwise. The others are planned for `auto`, with `compare`, and when the named one is infeasible; `compare` also
@@ -155,11 +144,8 @@ def _automatic(config: Config, problem: Problem, algorithms: Registry) -> Planne
     if config.algorithm.options:
         raise ConfigError("Expected no algorithm.options with algorithm.name='auto', got some. Name the algorithm.")
     candidates = tuple(_worthwhile(each, problem) for each in _candidates(config, problem, algorithms))
-    best = min((each for each in candidates if each.plan), key=_order, default=None)
-    if best is None or best.plan is None:
-        reasons = " ".join(each.reason for each in candidates)
-        raise Infeasible("every algorithm", reasons, "more users or a larger epsilon")
-    return Planned(best.plan, candidates)
+    plan, choice = automatic(candidates, algorithms, problem, trust_server=_trusted(config))
+    return Planned(plan, candidates, choice=choice)
 
 
 def _worthwhile(candidate: Candidate, problem: Problem) -> Candidate:
@@ -177,6 +163,11 @@ def _named(config: Config, problem: Problem, compare: bool, algorithms: Registry
     if info.exposure != "none" and wanted not in info.adjacency:
         offered = " or ".join(map(repr, info.adjacency))
         raise ConfigError(f"Expected privacy.adjacency={offered} with {name}, got privacy.adjacency={wanted!r}.")
+    if info.exposure != "none" and not _keeps_answers(info, config):
+        raise ConfigError(
+            f"Expected an algorithm of exposure local with privacy.trust_server=false, got algorithm.name={name!r} of "
+            f"exposure {info.exposure}. Name another, or trust the coordinator with answers."
+        )
     try:
         plan = _plan(algorithms[name], config, problem, config.algorithm.options)
     except Infeasible as error:
@@ -184,6 +175,16 @@ def _named(config: Config, problem: Problem, compare: bool, algorithms: Registry
         raise Infeasible(error.algorithm, error.condition, error.needs, feasible) from None
     candidates = (Candidate(name, plan), *(_candidates(config, problem, others) if compare else ()))
     return Planned(plan, candidates)
+
+
+def _trusted(config: Config) -> bool:
+    """Whether the coordinator may see answers."""
+    return config.privacy.trust_server
+
+
+def _keeps_answers(info: AlgorithmInfo, config: Config) -> bool:
+    """Whether the coordinator may see what it would see: anything when trusted, else exposure `local` only."""
+    return _trusted(config) or info.exposure == "local"
 
 
 def _candidates(config: Config, problem: Problem, algorithms: Registry) -> tuple[Candidate, ...]:
@@ -196,10 +197,13 @@ def _candidate(info: AlgorithmInfo, config: Config, problem: Problem) -> Candida
         return Candidate(
             info.name, None, f"{info.name} promises {offered}, and privacy.adjacency={config.privacy.adjacency!r}."
         )
+    if not _keeps_answers(info, config):
+        shown = f"{info.name} has exposure {info.exposure}, and privacy.trust_server=false asks for local."
+        return Candidate(info.name, None, shown)
     try:
         return Candidate(info.name, _plan(info, config, problem, {}))
     except QuorateError as error:  # also a loss or domain that the algorithm is not made for
-        return Candidate(info.name, None, str(error))
+        return Candidate(info.name, None, str(error), error.needs if isinstance(error, Infeasible) else "")
 
 
 def _plan(info: AlgorithmInfo, config: Config, problem: Problem, given: Mapping[str, Any]) -> Plan:
@@ -248,7 +252,3 @@ def _check_range(key: str, value: Any) -> None:
             f"Expected algorithm.options.{key} in [{least:g}, {most:g}], got algorithm.options.{key}={value}. "
             "Leave it out to let the plan choose."
         )
-
-
-def _order(candidate: Candidate) -> float:
-    return float("inf") if candidate.predicted is None else candidate.predicted

@@ -50,7 +50,9 @@ def page(summary: Summary, rounds: Rows, *, name: str) -> str:
     """The report as HTML text. `rounds` are the rows of rounds.parquet; `name` is the run's name."""
     figures = "\n".join(_figure(plot, svg(plot, summary, rounds)) for plot in PLOTS if drawable(plot, rounds))
     lines = "\n".join(f"<tr><th>{escape(label)}</th><td>{escape(text)}</td></tr>" for label, text in summary.rows())
-    return PAGE.substitute(name=escape(name), statement=escape(summary.statement), rows=lines, figures=figures)
+    choice = "" if summary.choice is None else f"<p>Chosen {escape(summary.choice)}</p>"
+    statement = escape(summary.statement)
+    return PAGE.substitute(name=escape(name), statement=statement, choice=choice, rows=lines, figures=figures)
 
 
 def drawable(plot: Plot, rounds: Rows) -> bool:
@@ -137,6 +139,17 @@ def _cohort(axes: Axes, summary: Summary, rounds: Rows) -> None:
     axes.legend()
 
 
+def _radius(axes: Axes, summary: Summary, rounds: Rows) -> None:
+    """The clip radius of a tracking method, and the spread that it was made from; both are released."""
+    for column, colour, label in (("public.radius", BLUE, "radius"), ("public.spread", ORANGE, "spread of users")):
+        places, values = _column(rounds, "round", column)
+        axes.plot([place + 1 for place in places], values, color=colour, marker="o", markersize=3, label=label)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("round")
+    axes.set_ylabel("norm")
+    axes.legend(frameon=False)
+
+
 def _scores(axes: Axes, summary: Summary, rounds: Rows) -> None:
     del summary
     places, median = _column(rounds, "round", "simulation.score_median")
@@ -172,6 +185,13 @@ PLOTS = (
         ("public.epsilon_spent",),
         False,
         "ε that the releases so far draw on: the promise counts in full from its first release.",
+    ),
+    Plot(
+        "Private radius by round",
+        _radius,
+        ("public.radius", "public.spread"),
+        False,
+        "How far from the predicted gradient answers may be, learnt from noisy counts; noise is scaled by it.",
     ),
     Plot("Cohort by round", _cohort, ("asked",), False, "Users asked in each round."),
     Plot(
@@ -213,6 +233,7 @@ footer { margin-top: 2rem; font-size: .88rem; color: #52606d; }
 <body>
 <h1>$name</h1>
 <p class="statement">$statement</p>
+$choice
 <table>
 $rows
 </table>

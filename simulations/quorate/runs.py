@@ -78,7 +78,7 @@ def carry_out(prepared: Prepared, folder: RunFolder, observers: Sequence[Observe
             trust_clients=config.algorithm.trust_clients,
         )
         seconds = before + time.perf_counter() - prepared.began
-        summary, rows = _results(config, scene, plan, ledger, model, seconds)
+        summary, rows = _results(prepared, ledger, model, seconds)
     folder.write_rounds(rows)
     folder.write_model(model)
     folder.write_json("summary.json", summary.as_json())
@@ -121,8 +121,9 @@ def _digest(config: Config, folder: Path, frame: pa.Table | None) -> str:
 
 
 def _results(
-    config: Config, scene: Setup, plan: Plan, ledger: Ledger, model: NDArray[np.float64], seconds: float
+    prepared: Prepared, ledger: Ledger, model: NDArray[np.float64], seconds: float
 ) -> tuple[Summary, list[dict[str, object]]]:
+    config, scene, plan = prepared.config, prepared.scene, prepared.planned.plan
     events = ledger.events()
     first = min((round_ for round_, _ in ledger.releases()), default=math.inf)
     for event in events:
@@ -136,6 +137,7 @@ def _results(
         test_without_privacy=scene.population.test_metrics(scene.population.optimum),
         seed=config.run.seed,
         seconds=seconds,
+        choice=prepared.planned.choice,
     )
     return summary, [flat(event) for event in events]
 

@@ -46,7 +46,7 @@ class Setup:
 def setup(config: Config, folder: Path, table: pa.Table | None = None) -> Setup:
     """What a run of `config` needs; a table's relative path is taken relative to `folder`, unless `table` is given."""
     population = _population(config, folder, table)
-    return Setup(population, problem(config, population), InlineEngine(population))
+    return Setup(population, problem(config, population), InlineEngine(population, seed=config.run.seed))
 
 
 def problem(config: Config, population: Population) -> Problem:
@@ -68,6 +68,10 @@ def problem(config: Config, population: Population) -> Problem:
         curvature="unknown" if curvature is None else "isotropic",
         typical_curvature=curvature,
         least_curvature=known.least_curvature,
+        feature_norm=loss.feature_norm,
+        link_curvature=loss.curvature,
+        ridge=loss.ridge,
+        hostile_share=section.hostile_share if section.hostile_share is not None else known.hostile_share,
     )
 
 

@@ -40,6 +40,7 @@ class Summary:
     seed: int = 0
     seconds: float = 0.0
     peak_memory_bytes: int = 0
+    choice: str | None = None  # why an automatic choice took the algorithm; None when it was named
 
     @classmethod
     def of(
@@ -53,6 +54,7 @@ class Summary:
         test_without_privacy: Mapping[str, float],
         seed: int,
         seconds: float,
+        choice: str | None = None,
     ) -> "Summary":
         """The summary of a complete run from its ledger's events."""
         last = events[-1] if events else {}
@@ -79,6 +81,7 @@ class Summary:
             seed=seed,
             seconds=seconds,
             peak_memory_bytes=peak_memory(),
+            choice=choice,
         )
 
     def as_json(self) -> dict[str, Any]:

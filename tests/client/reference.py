@@ -1,8 +1,10 @@
 """Slow, obvious versions of what the client computes: one item at a time, formulas from the definitions."""
 
+from fractions import Fraction
+
 import numpy as np
 
-from quorate_client import ItemBatch, make_loss
+from quorate_client import Convolution, ItemBatch, Moreau, make_loss
 
 SMOOTH = ("logistic", "least_squares", "huber", "smoothed_hinge", "linear")
 ALL = (*SMOOTH, "hinge", "absolute")
@@ -53,10 +55,47 @@ def phi_slope(loss, p, y):
     raise AssertionError(loss.name)
 
 
-def gradient(loss, a, y, x):
-    """One item's gradient."""
+def envelope_slope(loss, q, y, width):
+    """Slope at q of min_p φ(p, y) + (p - q)² / (2 width), by bisection for the minimiser."""
+    low, high = q - 10.0 * width, q + 10.0 * width  # slopes of the losses tried are below 10
+    for _ in range(200):
+        p = (low + high) / 2
+        low, high = (p, high) if phi_slope(loss, p, y) + (p - q) / width < 0 else (low, p)
+    return (q - (low + high) / 2) / width
+
+
+def gradient(loss, a, y, x, smoothing=None, coordinate=0.0):
+    """One item's gradient, or that of what stands for it; `coordinate` is of its point in the unit ball."""
     a = a.astype(np.float64)
-    return phi_slope(loss, a @ x, y) * a + loss.ridge * x
+    norm = np.linalg.norm(a)
+    if isinstance(smoothing, Moreau) and norm > 0:
+        return envelope_slope(loss, a @ x, y, smoothing.parameter * norm**2) * a + loss.ridge * x
+    shift = smoothing.radius * norm * coordinate if isinstance(smoothing, Convolution) else 0.0
+    return phi_slope(loss, a @ x + shift, y) * a + loss.ridge * x
+
+
+def ball_coordinates(sizes, dimension, seed, keys):
+    """First coordinates of points of the ball by Bailey's polar method, from SplitMix64 on Python's integers."""
+    step, top = 0x9E3779B97F4A7C15, 2**64
+
+    def mix(z):
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) % top
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) % top
+        return z ^ (z >> 31)
+
+    out = []
+    for size, key in zip(sizes, keys, strict=True):
+        user = mix((mix((seed + step) % top) + int(key)) % top)
+        for item in range(size):
+            state, square = mix((user + item * step) % top), 2.0
+            while not 0 < square < 1:
+                a = (mix((state + step) % top) >> 11) * 2.0**-52 - 1
+                state = (state + 2 * step) % top
+                b = (mix(state) >> 11) * 2.0**-52 - 1
+                square = a * a + b * b
+            student = a * np.sqrt((square ** (-2 / (dimension + 1)) - 1) / square)  # over √(d + 1)
+            out.append(student / np.sqrt(1 + student**2))
+    return np.array(out)
 
 
 def users(batch):
@@ -66,13 +105,32 @@ def users(batch):
     ]
 
 
-def average_gradient(loss, batch, points, weights):
+def average_gradient(loss, batch, points, weights, smoothing=None, coordinates=None):
     """Weighted gradients of every user's average loss, item by item."""
-    out = np.zeros((batch.users, batch.dimension))
+    out, shifts = np.zeros((batch.users, batch.dimension)), iter(_or_zeros(coordinates, batch))
     for u, (rows, labels) in enumerate(users(batch)):
-        for a, y in zip(rows, labels, strict=True):
-            out[u] += sum(w * gradient(loss, a, y, x) for x, w in zip(points, weights, strict=True)) / len(rows)
+        for a, y, s in zip(rows, labels, shifts, strict=False):
+            both = zip(points, weights, strict=True)
+            out[u] += sum(w * gradient(loss, a, y, x, smoothing, s) for x, w in both) / len(rows)
     return out
+
+
+def _or_zeros(coordinates, batch):
+    return np.zeros(len(batch.labels)) if coordinates is None else coordinates
+
+
+def second_moment_factor(rows):
+    """Packed factor of integer rows, by Cholesky's outer products in rational numbers: zero pivots are exactly zero."""
+    moment = rows.astype(int).T @ rows.astype(int)
+    rest = [[Fraction(int(entry), len(rows)) for entry in row] for row in moment]
+    packed = []
+    for p in range(len(rest)):
+        pivot, row = rest[p][p], rest[p][:]
+        packed += [float(row[j]) / np.sqrt(float(pivot)) if pivot else 0.0 for j in range(p, len(rest))]
+        for i in range(len(rest)):
+            for j in range(len(rest)):
+                rest[i][j] -= row[i] * row[j] / pivot if pivot else 0
+    return np.array(packed)
 
 
 def average_loss(loss, batch, x):
@@ -90,13 +148,13 @@ def hessian_bound(loss, rows):
     return loss.curvature * np.linalg.eigvalsh(rows.T @ rows / len(rows))[-1] + loss.ridge
 
 
-def local_sgd(loss, batch, task):
+def local_sgd(loss, batch, task, coordinates=None):
     """Final iterates and sums of iterates, step by step."""
-    out = np.zeros((batch.users, 2, batch.dimension))
+    out, shifts = np.zeros((batch.users, 2, batch.dimension)), iter(_or_zeros(coordinates, batch))
     for u, (rows, labels) in enumerate(users(batch)):
         x, total = task.starts[u], np.zeros(batch.dimension)
-        for a, y in zip(rows, labels, strict=True):
-            x = task.domain.project(x - task.step_size * gradient(loss, a, y, x))
+        for a, y, s in zip(rows, labels, shifts, strict=False):
+            x = task.domain.project(x - task.step_size * gradient(loss, a, y, x, task.smoothing, s))
             total = total + x
         out[u] = x, total
     return out

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -58,11 +60,44 @@ def test_two_points_equal_the_weighted_sum_of_single_points(seed, sizes, weights
     np.testing.assert_allclose(both, singly, rtol=0, atol=2e-15)
 
 
+@STEADY
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    sizes=st.lists(st.integers(0, 40), min_size=1, max_size=8),
+    reference_items=st.none() | st.integers(1, 60),
+    user_smoothness=st.none() | st.floats(0.01, 1.0),
+)
+def test_a_row_is_the_plain_row_less_the_centre_times_the_users_weight(seed, sizes, reference_items, user_smoothness):
+    rng = np.random.default_rng(seed)
+    loss = make_loss("logistic", ridge=0.1)
+    batch = reference.random_batch(rng, sizes, 5)
+    plain = at(*rng.standard_normal((2, 5)), weights=(3.0, -2.0), user_smoothness=user_smoothness)
+    centre = rng.standard_normal(5)
+    found = average_gradient(loss, batch, replace(plain, centre=centre, reference_items=reference_items))
+    for row, plainly, size in zip(found, average_gradient(loss, batch, plain), sizes, strict=True):
+        if size == 0:
+            np.testing.assert_array_equal(row, 0.0)
+        else:
+            weight = 1.0 if reference_items is None else min(1.0, np.sqrt(size / reference_items))
+            np.testing.assert_allclose(row, weight * (plainly - centre), rtol=0, atol=5e-15)
+
+
+def test_a_zero_centre_and_enough_items_change_no_bit():
+    rng = np.random.default_rng(12)
+    loss = make_loss("huber", ridge=0.1)
+    batch = reference.random_batch(rng, RAGGED, 7)
+    task = at(*rng.standard_normal((2, 7)), weights=(1.0, -0.5), user_smoothness=0.1)
+    expected = average_gradient(loss, batch, task)
+    for changes in ({"centre": np.zeros(7)}, {"reference_items": 1}):
+        np.testing.assert_array_equal(average_gradient(loss, batch, replace(task, **changes)), expected)
+
+
 @by_name
 def test_a_users_bits_do_not_depend_on_the_other_users(loss):
     rng = np.random.default_rng(6)
     batch = reference.random_batch(rng, RAGGED, 13, np.float32, loss)
     task = at(*rng.standard_normal((2, 13)), weights=(1.0, -0.5), user_smoothness=0.2 if loss.c11 else None)
+    task = replace(task, centre=rng.standard_normal(13), reference_items=20)
     together = average_gradient(loss, batch, task)
     for row, (features, labels) in zip(together, reference.users(batch), strict=True):
         alone = ItemBatch(features, labels, np.array([0, len(labels)]))
@@ -131,5 +166,9 @@ def test_shapes_that_do_not_fit_are_refused():
         average_gradient(loss, batch, at(np.ones(3)))
     with pytest.raises(DataError, match="Expected points with 4 coordinates, like the items, got 5"):
         average_loss(loss, batch, np.ones(5))
+    with pytest.raises(DataError, match=r"Expected a centre with 4 coordinates, like the items, got \(3,\)"):
+        average_gradient(loss, batch, replace(at(np.ones(4)), centre=np.ones(3)))
+    with pytest.raises(ConfigError, match="Expected reference_items >= 1, got reference_items=0"):
+        average_gradient(loss, batch, replace(at(np.ones(4)), reference_items=0))
     with pytest.raises(ConfigError, match=r"Expected one or two points, each with its weight, got \(3, 4\)"):
         average_gradient(loss, batch, at(*np.ones((3, 4))))

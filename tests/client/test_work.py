@@ -9,11 +9,13 @@ from quorate_client import (
     ItemBatch,
     L2Ball,
     LocalSGD,
+    SecondMoment,
     Status,
     answer,
     bounded,
     make_loss,
 )
+from quorate_protos.errors import DataError
 
 HOSTILE = (np.nan, np.inf, -np.inf)
 
@@ -23,6 +25,8 @@ def tasks(users, dimension):
     return [
         AverageGradient(points[:1], (1.0,)),
         AverageGradient(points, (1.0, -0.5), user_smoothness=0.1),
+        AverageGradient(points[:1], (1.0,), centre=points[0], reference_items=9),
+        SecondMoment(dimension),
         LocalSGD(np.zeros((users, dimension)), 0.5, L2Ball(1.0)),
         LocalSGD(np.zeros((users, dimension)), 0.5, Box(1.0)),
     ]
@@ -64,11 +68,18 @@ def test_finite_data_of_any_size_is_answered_once_bounded():
         assert np.abs(found.values).max() <= 2.0
 
 
+def test_a_second_moment_of_another_dimension_is_refused():
+    batch = reference.random_batch(np.random.default_rng(1), (2, 5), 4)
+    with pytest.raises(DataError, match="Expected dimension=4, like the items, got dimension=3"):
+        answer(make_loss("logistic"), batch, SecondMoment(3))
+
+
 def test_nobody_asked_gives_an_empty_answer():
     batch = ItemBatch(np.empty((0, 3), np.float32), np.empty(0), np.array([0]))
     for task in tasks(0, 3):
         found = answer(make_loss("logistic"), batch, task)
         assert found.values.shape[0] == len(found.status) == 0
+        assert found.values.shape[1:] == task.answer_shape(3)
         assert Answers.checked(found.values, found.status, largest=1.0).values.shape == found.values.shape
 
 

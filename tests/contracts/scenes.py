@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from quorate_client.domains import L2Ball
-from quorate_client.questions import Answers, Question, Status
+from quorate_client.questions import Answers, Question, SecondMoment, Status
 from quorate_server.algorithm import Algorithm
 from quorate_server.algorithms import ALGORITHMS
 from quorate_server.budget import Budget
@@ -28,6 +28,8 @@ PROBLEM = Problem(
     smoothness=0.25,
     curvature="isotropic",
     typical_curvature=0.1,
+    feature_norm=1.0,
+    link_curvature=1.0,
 )
 SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "phased-sgd": {"cohort_size": 300},
@@ -38,7 +40,7 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "srgd": {"rounds": 5},
     "accelerated-sgd": {"rounds": 5},
     "dp-ftrl": {"rounds": 6, "reserve": 2},
-    "tracking-sgd": {"rounds": 5},
+    "tracking-srgd": {"rounds": 6},
     "sgd": {"rounds": 6},
 }
 
@@ -64,7 +66,12 @@ class Quadratic:
     def ask(self, question: Question) -> Answers:
         self.asked.append(question.cohort)
         task, centres = question.task, self.centres[question.cohort]
-        values = sum(weight * 0.2 * (point - centres) for weight, point in zip(task.weights, task.points, strict=True))
+        if isinstance(task, SecondMoment):  # the Hessian 0.2 I is the second moment of features times link_curvature
+            values = np.tile(np.sqrt(0.2) * np.eye(task.dimension)[np.triu_indices(task.dimension)], (len(centres), 1))
+        else:
+            pairs = zip(task.weights, task.points, strict=True)
+            values = sum(weight * 0.2 * (point - centres) for weight, point in pairs)
+            values = values - (0.0 if task.centre is None else task.centre)
         status = np.zeros(len(values), dtype=np.uint8)
         if self.tamper is not None:
             self.tamper(values, status)

@@ -101,8 +101,12 @@ def test_the_ledger_equals_the_plan(name, tmp_path):
     assert spent["gradient_evaluations"] == plan.cost.gradient_evaluations
     if hasattr(plan.parameters, "phases"):
         scales = [phase.release_scale for phase in plan.parameters.phases]
-    elif hasattr(plan.parameters, "noise_per_radius"):
-        scales = [event["public"]["radius"] * plan.parameters.noise_per_radius for event in events]
+    elif hasattr(plan.parameters, "pilot_scale"):  # the second moment, then gradient and cells of every round
+        p, scales = plan.parameters, [plan.parameters.pilot_scale]
+        for event in events[1:]:
+            main = event["public"]["phase"] == "main"
+            radius = event["public"]["radius"]
+            scales += [radius * (p.main_scale if main else p.warmup_scale), p.main_cells if main else p.warmup_cells]
     else:
         scales = [plan.parameters.noise_scale] * plan.cost.rounds if plan.parameters.noise_scale else []
     assert [entry.parameters["scale"] for _, entry in releases] == scales

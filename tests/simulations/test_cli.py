@@ -1,5 +1,6 @@
 """The command line: what it prints, what it writes, which exit code, and never a traceback for a wrong request."""
 
+import html
 import json
 from pathlib import Path
 
@@ -263,6 +264,27 @@ def test_a_plan_tells_the_promise_the_noise_and_every_alternative(capsys: pytest
     plan = json.loads(capsys.readouterr().out)
     assert plan["algorithm"] == "one-pass-dp-sgd"
     assert {each["algorithm"] for each in plan["considered"]} >= {"filtered-sgd", "phased-sgd", "one-pass-dp-sgd"}
+
+
+def test_an_automatic_choice_is_told_by_plan_and_simulate_and_stored(
+    capsys: pytest.CaptureFixture[str], place: Path
+) -> None:
+    automatic = ["small.toml", "--set", "algorithm.name=auto"]
+    assert invoke(["simulate", *automatic, "--quiet", "--out", "mine"]) == 0
+    choice = json.loads((place / "mine" / "plan.json").read_text())["choice"]
+    assert "predicts an excess risk of" in choice
+    assert f"Chosen {choice}" in html.unescape((place / "mine" / "report.html").read_text())
+    assert f"Chosen {choice}" in capsys.readouterr().out
+    assert invoke(["resume", "mine", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["choice"] == choice
+    assert invoke(["plan", *automatic]) == 0
+    assert f"Chosen {choice}" in capsys.readouterr().out
+
+
+def test_a_named_algorithm_has_no_choice_to_tell(capsys: pytest.CaptureFixture[str], place: Path) -> None:
+    assert invoke(["simulate", "small.toml", "--quiet", "--out", "mine"]) == 0
+    assert "Chosen " not in capsys.readouterr().out
+    assert json.loads((place / "mine" / "plan.json").read_text())["choice"] is None
 
 
 def test_an_infeasible_plan_says_what_would_do_and_what_is_feasible(capsys: pytest.CaptureFixture[str]) -> None:

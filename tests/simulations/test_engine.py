@@ -10,7 +10,8 @@ from quorate.populations import Outliers, PublicKnowledge, Synthetic
 from quorate_client.domains import Domain, L2Ball
 from quorate_client.items import ItemBatch
 from quorate_client.losses import Logistic, Loss
-from quorate_client.questions import AverageGradient, LocalSGD, Question, Status
+from quorate_client.questions import AverageGradient, LocalSGD, Question, SecondMoment, Status
+from quorate_client.smoothing import Convolution
 
 D = 3
 POINT = np.array([[0.3, -0.2, 0.1]])
@@ -31,12 +32,28 @@ def passes(cohort):
     return Question(0, cohort, LocalSGD(starts, 0.5, L2Ball(2.0)))
 
 
+def centred(cohort):
+    task = AverageGradient(POINT, (1.0,), centre=np.array([0.2, 0.0, -0.1]), reference_items=6)
+    return Question(0, np.asarray(cohort, np.int64), task)
+
+
+def convolved(cohort, number=0):
+    return Question(number, np.asarray(cohort, np.int64), AverageGradient(POINT, (1.0,), smoothing=Convolution(1.0, 5)))
+
+
+def moments(cohort):
+    return Question(0, np.asarray(cohort, np.int64), SecondMoment(D))
+
+
+ASK = pytest.mark.parametrize("ask", [gradients, centred, convolved, moments, passes])
+
+
 def same(left, right):
     np.testing.assert_array_equal(left.values, right.values)
     np.testing.assert_array_equal(left.status, right.status)
 
 
-@pytest.mark.parametrize("ask", [gradients, passes])
+@ASK
 @pytest.mark.parametrize("outliers", [Outliers(), Outliers(0.4, "nan"), Outliers(0.4, "shifted")])
 def test_chunk_size_changes_no_bit(ask, outliers):
     population = crowd(unequal_items=True, outliers=outliers)
@@ -64,7 +81,7 @@ def test_gradients_match_a_slow_reference():
         ("missing", Status.MISSING), ("zero", Status.ANSWERED),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("ask", [gradients, passes])
+@ASK
 @pytest.mark.parametrize("fraction", [0.3, 1.0])
 def test_faults_become_rows_of_zeros_and_move_nobody_else(kind, status, ask, fraction):
     faulty, honest = crowd(outliers=Outliers(fraction, kind)), crowd()
@@ -116,7 +133,7 @@ def test_what_a_user_holds_never_raises_nor_touches_another_row():
     bad = [(rows, np.ones(1)) for rows in spoilt] + [(np.zeros((1, D), np.float32), np.array([np.nan]))]
     none = (np.zeros((0, D), np.float32), np.zeros(0))
     population = Holding((good, *bad, none, long, good))
-    for ask in (gradients, passes):
+    for ask in (gradients, centred, moments, passes):
         question = ask(np.arange(8))
         if ask is passes:
             question = replace(question, task=replace(question.task, starts=np.zeros((8, D))))
@@ -126,8 +143,32 @@ def test_what_a_user_holds_never_raises_nor_touches_another_row():
             assert found.status.tolist() == expected
             assert (found.values[np.array(expected) != 0] == 0).all()
             np.testing.assert_array_equal(found.values[0], found.values[7])
-            bound = population.loss.lipschitz(population.domain, D) if ask is gradients else 4.0
-            assert np.abs(found.values[6]).max() <= bound
+            assert np.abs(found.values[6]).max() <= 4.0
+
+
+@dataclass(frozen=True)
+class FarPoint(Holding):
+    """A population whose honest gradients are small, next to what a question may add to them."""
+
+    loss: Loss = Logistic(feature_norm=1e-9)  # noqa: RUF009
+
+
+def test_honest_answers_pass_however_large_the_public_centre_or_weights():
+    population = FarPoint(((np.full((2, D), 0.3, np.float32), np.ones(2)),) * 2)
+    engine = InlineEngine(population)
+    centre = replace(gradients([0, 1]).task, centre=np.full(D, 5.0))
+    heavy = AverageGradient(np.stack([POINT[0], POINT[0]]), (1e9, -1e9 + 1))
+    for task in (centre, heavy):
+        assert engine.ask(Question(0, np.arange(2), task)).answered.all()
+
+
+def test_points_of_a_convolution_are_new_every_round_and_the_same_again_for_the_same():
+    engine = InlineEngine(crowd())
+    first, again, later = (engine.ask(convolved(np.arange(50), number)).values for number in (3, 3, 4))
+    np.testing.assert_array_equal(first, again)
+    assert np.all(np.any(first != later, axis=1))
+    # A user's draws follow the user, wherever it stands in the cohort.
+    np.testing.assert_array_equal(engine.ask(convolved(np.arange(50)[::-1], 3)).values, first[::-1])
 
 
 def test_item_gradients_are_counted_for_those_who_compute():
@@ -136,6 +177,7 @@ def test_item_gradients_are_counted_for_those_who_compute():
     answered = int(engine.ask(question).answered.sum())
     assert engine.item_gradients == 2 * 4 * answered
     engine.ask(passes(np.arange(100)))
+    engine.ask(moments(np.arange(100)))
     assert engine.item_gradients == 3 * 4 * answered
 
 

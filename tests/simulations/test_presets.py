@@ -7,6 +7,7 @@ import pytest
 
 import quorate
 from quorate import api
+from quorate.planning import Planned, choose
 from quorate.presets import Preset, preset, presets
 from quorate.setup import setup
 from quorate_protos.errors import ConfigError
@@ -21,9 +22,9 @@ def test_a_preset_says_what_it_shows_and_can_be_planned(each: Preset) -> None:
     assert planned.plan.guarantee.exposure != "none"
 
 
-def test_the_quickstart_runs_the_concentration_test_at_epsilon_1() -> None:
-    plan = quorate.plan("quickstart").plan
-    assert (plan.algorithm, plan.guarantee.epsilon, plan.guarantee.proved) == ("filtered-sgd", 1.0, True)
+def test_the_quickstart_gets_the_recommended_method_at_epsilon_1() -> None:
+    plan = planned_alone("quickstart").plan
+    assert (plan.algorithm, plan.guarantee.epsilon, plan.guarantee.proved) == ("tracking-srgd", 1.0, True)
 
 
 def test_the_flights_say_plainly_why_the_filter_is_infeasible() -> None:
@@ -46,6 +47,31 @@ def test_one_epoch_presets_ask_everybody_at_most_once_in_few_rounds(name: str, u
     assert (planned.plan.guarantee.exposure, planned.plan.guarantee.proved) == ("broadcast", True)
     assert planned.curve is not None
     assert planned.curve.enough <= planned.plan.cost.rounds
+
+
+@pytest.mark.parametrize("name", ["one-pass", "one-pass-heterogeneous", "flights-one-pass"])
+def test_one_pass_presets_get_the_recommended_method_and_ask_nobody_twice(name: str) -> None:
+    plan = planned_alone(name).plan
+    assert plan.algorithm == "tracking-srgd"
+    assert plan.cost.messages <= plan.problem.users
+    assert (plan.guarantee.exposure, plan.guarantee.proved) == ("broadcast", True)
+
+
+def test_who_does_not_choose_gets_a_reason_on_every_kind_of_preset() -> None:
+    assert planned_alone("flights-one-pass").choice is None
+    for name, first in (
+        ("one-pass", "tracking-srgd: asks every user at most once"),
+        ("outliers", "filtered-sgd: 0.02 %"),
+    ):
+        choice = planned_alone(name, "algorithm.name=auto").choice
+        assert choice is not None
+        assert choice.startswith(first)
+
+
+def planned_alone(name: str, *settings: str) -> Planned:
+    """A preset's plan, without the rounds curve."""
+    config, _ = api.resolve(name, settings)
+    return choose(config, setup(config, Path.cwd()).problem)
 
 
 @pytest.mark.parametrize(("name", "inside"), [("few-rounds", True), ("few-rounds-boundary", False)])

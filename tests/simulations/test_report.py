@@ -18,7 +18,12 @@ def event(round_: int, **more: Any) -> dict[str, Any]:
     scores = {"score_min": 1.0, "score_median": 90.0, "score_max": 99.0, "threshold": 60.0, "filtered": round_ % 2}
     diagnostics = {**scores, "excess_risk": 0.1 / (round_ + 1)}
     told = {"round": round_, "rounds": 24, "asked": 100, "total_gradient_evaluations": 5000 * (round_ + 1)}
-    return {**told, "public": {"epsilon_spent": float(round_ > 11)}, "diagnostics": diagnostics, **more}
+    return {
+        **told,
+        "public": {"epsilon_spent": float(round_ > 11), "radius": 0.3, "spread": 0.2},
+        "diagnostics": diagnostics,
+        **more,
+    }
 
 
 ROWS = [flat(event(round_)) for round_ in range(24)]

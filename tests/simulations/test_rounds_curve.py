@@ -97,7 +97,7 @@ def test_infeasible_rounds_say_so_and_what_would_do() -> None:
     with pytest.raises(
         Infeasible, match=r"filtered-sgd: n=300,000 users fill 500 cohorts of 600, .*at most \d+ rounds"
     ):
-        quorate.plan("quickstart", settings=["budget.rounds=500"])
+        quorate.plan("quickstart", algorithm="filtered-sgd", settings=["budget.rounds=500"])
     with pytest.raises(Infeasible, match=r"cannot fill 700 cohorts of 1; needs n >= 700, or fewer rounds"):
         quorate.plan("tiny.toml", algorithm="phased-sgd", settings=["budget.rounds=700"])
     with pytest.raises(Infeasible, match="cannot fill 700 cohorts"):
@@ -153,7 +153,7 @@ def test_the_curve_holds_the_plan_and_what_each_number_of_rounds_would_predict(n
 
 
 def test_infeasible_rounds_are_left_out_of_the_curve() -> None:
-    curve = quorate.plan("quickstart", settings=[*MANY]).curve
+    curve = quorate.plan("quickstart", algorithm="filtered-sgd", settings=[*MANY]).curve
     assert curve is not None
     assert max(rounds for rounds, _ in curve.points) < 1024
 

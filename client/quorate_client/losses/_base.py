@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from quorate_client._compiled import Pointwise
 from quorate_client.domains import Domain
+from quorate_client.smoothing import Moreau, Smoothing
 from quorate_protos.errors import ConfigError
 
 Vector = NDArray[np.float64]
@@ -30,6 +31,7 @@ class Loss(ABC):
     c2: ClassVar[bool]  # twice continuously differentiable
     values: ClassVar[Pointwise]  # φ, compiled
     slopes: ClassVar[Pointwise]  # φ', the derivative by the prediction (a subgradient where there is none), compiled
+    envelope: ClassVar[Pointwise | None] = None  # slopes of φ's Moreau envelope, the parameters its λ; if φ' jumps
 
     def __post_init__(self) -> None:
         self._positive("feature_norm", self.feature_norm)
@@ -62,10 +64,22 @@ class Loss(ABC):
         """φ'(prediction, label) elementwise; an item's gradient is slope · a + ridge · x."""
         return self.slopes(predictions, labels, self.parameter)
 
-    def lipschitz(self, domain: Domain, dimension: int) -> float:
-        """Bound on every item gradient's ℓ2 norm over the domain, ridge included."""
+    def slopes_with(self, smoothing: Smoothing | None) -> Pointwise:
+        """What stands for φ': itself, or the slopes of its envelope.
+
+        Raises `ConfigError` for `Moreau` and a loss that needs none.
+        """
+        if not isinstance(smoothing, Moreau):
+            return self.slopes
+        if self.envelope is None:
+            raise ConfigError(f"Expected loss absolute or hinge with Moreau smoothing, got loss={self.name!r}.")
+        return self.envelope
+
+    def lipschitz(self, domain: Domain, dimension: int, smoothing: Smoothing | None = None) -> float:
+        """Bound on every item gradient's ℓ2 norm over the domain, ridge included; with `smoothing` of the stand-in."""
         radius = domain.norm_bound(dimension)
-        return self.feature_norm * self.slope_bound(self.feature_norm * radius) + self.ridge * radius
+        reached = radius + (0.0 if smoothing is None else smoothing.reach)
+        return self.feature_norm * self.slope_bound(self.feature_norm * reached) + self.ridge * radius
 
     @property
     def start_gradient(self) -> float:

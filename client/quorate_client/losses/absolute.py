@@ -9,14 +9,19 @@ from quorate_client._compiled import Pointwise
 from quorate_client.losses._base import Regression
 
 
-def _values(predictions: Any, labels: Any, unused: float, out: Any) -> None:
+def _values(predictions: Any, labels: Any, unused: Any, out: Any) -> None:
     for i in range(out.size):
         out[i] = abs(predictions[i] - labels[i])
 
 
-def _slopes(predictions: Any, labels: Any, unused: float, out: Any) -> None:
+def _slopes(predictions: Any, labels: Any, unused: Any, out: Any) -> None:
     for i in range(out.size):
         out[i] = np.sign(predictions[i] - labels[i])
+
+
+def _envelope(predictions: Any, labels: Any, widths: Any, out: Any) -> None:
+    for i in range(out.size):
+        out[i] = min(max((predictions[i] - labels[i]) / widths[i], -1.0), 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +33,7 @@ class Absolute(Regression):
     c2: ClassVar[bool] = False
     values: ClassVar[Pointwise] = Pointwise(_values)
     slopes: ClassVar[Pointwise] = Pointwise(_slopes)
+    envelope: ClassVar[Pointwise] = Pointwise(_envelope)
 
     @property
     def curvature(self) -> None:

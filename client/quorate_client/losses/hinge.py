@@ -5,14 +5,15 @@ from typing import Any, ClassVar
 
 from quorate_client._compiled import Pointwise
 from quorate_client.losses._base import Classification
+from quorate_client.losses.smoothed_hinge import SmoothedHinge
 
 
-def _values(predictions: Any, labels: Any, unused: float, out: Any) -> None:
+def _values(predictions: Any, labels: Any, unused: Any, out: Any) -> None:
     for i in range(out.size):
         out[i] = max(0.0, 1.0 - labels[i] * predictions[i])
 
 
-def _slopes(predictions: Any, labels: Any, unused: float, out: Any) -> None:
+def _slopes(predictions: Any, labels: Any, unused: Any, out: Any) -> None:
     for i in range(out.size):
         out[i] = -labels[i] if labels[i] * predictions[i] < 1.0 else 0.0
 
@@ -26,6 +27,7 @@ class Hinge(Classification):
     c2: ClassVar[bool] = False
     values: ClassVar[Pointwise] = Pointwise(_values)
     slopes: ClassVar[Pointwise] = Pointwise(_slopes)
+    envelope: ClassVar[Pointwise] = SmoothedHinge.slopes  # which is that envelope
 
     @property
     def curvature(self) -> None:

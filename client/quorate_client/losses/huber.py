@@ -10,16 +10,16 @@ from quorate_client._compiled import Pointwise
 from quorate_client.losses._base import Regression
 
 
-def _values(predictions: Any, labels: Any, threshold: float, out: Any) -> None:
+def _values(predictions: Any, labels: Any, thresholds: Any, out: Any) -> None:
     for i in range(out.size):
         residual = abs(predictions[i] - labels[i])
-        banded = min(residual, threshold)
+        banded = min(residual, thresholds[i])
         out[i] = banded * (residual - 0.5 * banded)
 
 
-def _slopes(predictions: Any, labels: Any, threshold: float, out: Any) -> None:
+def _slopes(predictions: Any, labels: Any, thresholds: Any, out: Any) -> None:
     for i in range(out.size):
-        out[i] = min(max(predictions[i] - labels[i], -threshold), threshold)
+        out[i] = min(max(predictions[i] - labels[i], -thresholds[i]), thresholds[i])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,13 +7,13 @@ from quorate_client._compiled import Pointwise
 from quorate_client.losses._base import Regression
 
 
-def _values(predictions: Any, labels: Any, unused: float, out: Any) -> None:
+def _values(predictions: Any, labels: Any, unused: Any, out: Any) -> None:
     for i in range(out.size):
         residual = predictions[i] - labels[i]
         out[i] = 0.5 * residual * residual
 
 
-def _slopes(predictions: Any, labels: Any, unused: float, out: Any) -> None:
+def _slopes(predictions: Any, labels: Any, unused: Any, out: Any) -> None:
     for i in range(out.size):
         out[i] = predictions[i] - labels[i]
 

@@ -13,12 +13,12 @@ from quorate_client._compiled import Pointwise
 from quorate_client.losses._base import Loss
 
 
-def _values(predictions: Any, labels: Any, unused: float, out: Any) -> None:
+def _values(predictions: Any, labels: Any, unused: Any, out: Any) -> None:
     for i in range(out.size):
         out[i] = -predictions[i]
 
 
-def _slopes(predictions: Any, labels: Any, unused: float, out: Any) -> None:
+def _slopes(predictions: Any, labels: Any, unused: Any, out: Any) -> None:
     for i in range(out.size):
         out[i] = -1.0
 

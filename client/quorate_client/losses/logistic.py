@@ -10,13 +10,13 @@ from quorate_client.losses._base import Classification
 from quorate_client.losses._exponential import exponential
 
 
-def _values(predictions: Any, labels: Any, unused: float, out: Any) -> None:
+def _values(predictions: Any, labels: Any, unused: Any, out: Any) -> None:
     for i in range(out.size):
         margin = labels[i] * predictions[i]
         out[i] = max(-margin, 0.0) + np.log1p(np.exp(-abs(margin)))
 
 
-def _slopes(predictions: Any, labels: Any, unused: float, out: Any) -> None:
+def _slopes(predictions: Any, labels: Any, unused: Any, out: Any) -> None:
     for i in range(out.size):
         out[i] = -labels[i] / (1.0 + exponential(labels[i] * predictions[i]))
 

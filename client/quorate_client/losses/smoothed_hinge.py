@@ -11,17 +11,17 @@ from quorate_client._compiled import Pointwise
 from quorate_client.losses._base import Classification
 
 
-def _values(predictions: Any, labels: Any, width: float, out: Any) -> None:
+def _values(predictions: Any, labels: Any, widths: Any, out: Any) -> None:
     for i in range(out.size):
         short = 1.0 - labels[i] * predictions[i]
-        banded = min(max(short, 0.0), width)
-        out[i] = banded * (short - 0.5 * banded) / width
+        banded = min(max(short, 0.0), widths[i])
+        out[i] = banded * (short - 0.5 * banded) / widths[i]
 
 
-def _slopes(predictions: Any, labels: Any, width: float, out: Any) -> None:
+def _slopes(predictions: Any, labels: Any, widths: Any, out: Any) -> None:
     for i in range(out.size):
         short = 1.0 - labels[i] * predictions[i]
-        out[i] = -labels[i] * (min(max(short, 0.0), width) / width)
+        out[i] = -labels[i] * (min(max(short, 0.0), widths[i]) / widths[i])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

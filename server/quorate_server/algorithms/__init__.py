@@ -15,7 +15,7 @@ from quorate_server.algorithms import (
     phased_sgd,
     sgd,
     soft_filtered_sgd,
-    tracking_sgd,
+    tracking_srgd,
 )
 from quorate_server.algorithms._info import AlgorithmInfo, guarded
 
@@ -23,11 +23,11 @@ ALGORITHMS: Mapping[str, AlgorithmInfo] = MappingProxyType(
     {
         info.name: guarded(info)
         for info in (
+            tracking_srgd.INFO,
             filtered_sgd.INFO,
             soft_filtered_sgd.INFO,
             phased_sgd.INFO,
             one_pass_dp_sgd.INFO,
-            tracking_sgd.INFO,
             one_epoch.ACCELERATED_SRGD,
             one_epoch.ACCELERATED_SGD,
             one_epoch.SRGD,

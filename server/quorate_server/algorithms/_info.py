@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from quorate_protos.errors import VerificationError
 from quorate_server.algorithm import Algorithm
@@ -28,6 +28,9 @@ class AlgorithmInfo:
     plan: Planner  # (problem, privacy, options, constants, seed) -> Plan; raises Infeasible
     verify: Callable[[Plan], None]  # independent re-check of the theorem; raises VerificationError
     make: Callable[[Plan], Algorithm[Any]]  # verifies, then builds
+    passes: Literal["one", "many"] = "one"  # how often a user may be asked
+    removes_outliers: bool = False
+    exposures: tuple[Exposure, ...] = ()  # what plans may promise, where `verify` tells them apart; else `exposure`
 
 
 def guarded(info: AlgorithmInfo) -> AlgorithmInfo:
@@ -49,10 +52,10 @@ def _check_promise(info: AlgorithmInfo, plan: Plan) -> None:
     offered = info.adjacency if promise.proved else ("replace-one", "zero-out")
     for name, expected, got in (
         ("algorithm", (info.name,), plan.algorithm),
-        ("exposure", (info.exposure,), promise.exposure),
+        ("exposure", info.exposures or (info.exposure,), promise.exposure),
         ("adjacency", offered, promise.adjacency),
     ):
         if got not in expected:
             raise VerificationError(f"Expected {name} {' or '.join(expected)} in a plan of {info.name}, got {got!r}.")
-    if not (plan.cost.rounds >= 1 and plan.cost.messages % plan.cost.rounds == 0):
-        raise VerificationError(f"Expected cohorts of equal planned size, got {plan.cost}.")
+    if plan.cost.rounds < 1:
+        raise VerificationError(f"Expected at least one round, got {plan.cost}.")

@@ -43,10 +43,7 @@ def noise_scale(sensitivity: float, problem: Problem, privacy: Privacy) -> float
 
 def scale_for(sensitivity: float, problem: Problem, mu: float) -> float:
     """σ that makes a release of this sensitivity μ-GDP as computed, grid rounding included."""
-    lost = GaussianNoise(sensitivity, sensitivity / mu).effective_mu(problem.dimension) - mu
-    if lost >= mu / 2:
-        raise Infeasible("gaussian noise", f"mu={mu:g} a round is below the grid's resolution", "fewer rounds")
-    return sensitivity / (mu - lost) * (1 + 1e-9)
+    return GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu * (1 - 1e-9), dimension=problem.dimension).scale
 
 
 def require_cohorts(name: str, problem: Problem, rounds: int) -> None:

@@ -194,8 +194,7 @@ def _kernel(gradients: Gradients, factorisation: str, rounds: int) -> NDArray[np
 def _unit_scale(gradients: Gradients, dimension: int, mu: float, rounds: int, factorisation: str) -> float:
     """Seed noise for μ at sensitivity 1."""
     if gradients == "independent":
-        lost = GaussianNoise(1.0, 1 / mu).effective_mu(dimension) - mu
-        return (1 + 1e-9) / (mu - lost)
+        return GaussianNoise.for_mu(sensitivity=1.0, mu=mu * (1 - 1e-9), dimension=dimension).scale
     made = PrefixNoise.for_mu(rounds=rounds, sensitivity=1.0, mu=mu, dimension=dimension, factorisation=factorisation)
     return made.scale
 

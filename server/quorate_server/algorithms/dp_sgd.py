@@ -66,7 +66,7 @@ def _plan(
     rounds = [options.rounds] if options.rounds else round_grid(LARGEST_ROUNDS, smallest=4)
     total_mu = mu_for(privacy.epsilon, privacy.delta)
     ranked = [
-        _candidate(scheme, problem, options, clip, rate, total, _ranking_mu(rate, total, total_mu))
+        _candidate(scheme, problem, options, clip, rate, total, ranking_mu(rate, total, total_mu))
         for rate in rates
         for total in rounds
     ]
@@ -126,7 +126,7 @@ def _effective_rate(scheme: _Scheme, rate: float, users: int) -> float:
     return min(1.0, cohort / (users - 1)) if scheme.sampling == "without-replacement" and cohort < users else rate
 
 
-def _ranking_mu(rate: float, rounds: int, total_mu: float) -> float:
+def ranking_mu(rate: float, rounds: int, total_mu: float) -> float:
     """Per-round μ by the central limit of subsampled Gaussians (Dong, Roth & Su 2022, Corollary 5.4): ranks only."""
     if rate == 1:
         return total_mu / math.sqrt(rounds)
@@ -166,6 +166,7 @@ def _info(scheme: _Scheme, summary: str) -> AlgorithmInfo:
         plan=partial(_plan, scheme),
         verify=partial(_verify, scheme),
         make=partial(_make, scheme),
+        passes="many",
         **shared,
     )
 

@@ -146,4 +146,5 @@ INFO = AlgorithmInfo(
     plan=plan,
     verify=verify,
     make=make,
+    removes_outliers=True,
 )

@@ -66,7 +66,7 @@ class NoisySGD:
         if state.round == self.parameters.rounds:
             return None
         task = AverageGradient(state.iterate[None, :], (1.0,), self.plan.problem.user_smoothness)
-        return Question(state.round, self._cohort(state.round, noise), task)
+        return Question(state.round, self._cohort(state.round, noise), task, planned=self.parameters.cohort_size)
 
     def update(self, state: NoisyState, answers: Answers, noise: NoiseSource) -> Update[NoisyState]:
         """One noisy step."""

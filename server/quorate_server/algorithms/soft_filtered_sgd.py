@@ -147,4 +147,5 @@ INFO = AlgorithmInfo(
     plan=plan,
     verify=verify,
     make=make,
+    removes_outliers=True,
 )

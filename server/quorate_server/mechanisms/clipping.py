@@ -6,9 +6,10 @@
 
 The mean adds integers: every clipped row is cut towards zero to a fixed grid, so the sum is exact, the same in every
 order, and one row changes it by no more than its own norm. Statement and proof: docs/privacy/noise.md, theorem N6.
+Residuals around a centre, with the cells of their norms: docs/privacy/second-moment.md, theorem M3.
 """
 
-from math import isinf
+from math import isinf, sqrt
 
 import numpy as np
 from numba import njit
@@ -21,6 +22,8 @@ from quorate_server.plan import Adjacency
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Integers = NDArray[np.int64]
 
 _ULP = 2.0**-52
 
@@ -38,7 +41,7 @@ def clip_rows(values: Matrix, norm: float, centre: Vector | None = None) -> Matr
     return rows
 
 
-def clipped_mean(values: Matrix, answered: NDArray[np.bool_], norm: float, cohort_size: int) -> tuple[Vector, int]:
+def clipped_mean(values: Matrix, answered: Mask, norm: float, cohort_size: int) -> tuple[Vector, int]:
     """(Σ clip(row)) / cohort_size over answered rows, shape (d,), and how many rows were clipped.
 
     Absent and non-finite rows contribute exactly zero; the divisor stays `cohort_size`. `values` has shape (k, d),
@@ -52,11 +55,30 @@ def clipped_mean(values: Matrix, answered: NDArray[np.bool_], norm: float, cohor
         plain: Vector = np.where(usable[:, None], rows, 0.0).sum(axis=0) / cohort_size
         return plain, 0
     _check_norm(norm)
-    if len(rows) > 64 * cohort_size:
-        raise ConfigError(f"Expected at most 64 * cohort_size rows, got {len(rows)} with cohort_size={cohort_size}.")
-    bits = min(52, 56 - cohort_size.bit_length())  # a function of public numbers only; the sum stays below 2⁶²
-    total, clipped = _sum_clipped(rows, answered, norm, 2.0**bits)
+    bits = sum_bits(len(rows), cohort_size)
+    total, _, clipped = _sum_clipped(rows, np.zeros(rows.shape[1]), answered, norm, norm, 2.0**bits)
     return total.astype(np.float64) * (norm / 2.0**bits / cohort_size), int(clipped)
+
+
+def clipped_residuals(
+    values: Matrix, centre: Vector | None, answered: Mask, radius: float, quantile_radius: float, divisor: int
+) -> tuple[Vector, Integers, int]:
+    """Around `centre` (shape (d,), None for zero): the mean of unit rows, where their norms lie, how many were clipped.
+
+    The first is Σ clip(v - c; C) / (C · divisor) over answered rows, C = `radius`: rows enter the *unit* ball before
+    anything else uses them, so its sensitivity is `mean_sensitivity(1.0, divisor)` whatever C is. The second, shape
+    (4,), counts ‖v - c‖ in [0, q/4], (q/4, q/2], (q/2, q], (q, ∞), q = `quantile_radius`. Rows that are absent, or not
+    finite after subtracting the centre, add to neither. `values` has shape (k, d), k at most 64 · divisor.
+    """
+    _check_norm(radius)
+    _check_norm(quantile_radius)
+    rows = np.ascontiguousarray(values, np.float64)
+    around = np.zeros(rows.shape[1]) if centre is None else np.ascontiguousarray(centre, np.float64)
+    if around.shape != rows.shape[1:]:
+        raise ConfigError(f"Expected a centre of shape {rows.shape[1:]}, got {around.shape}.")
+    bits = sum_bits(len(rows), divisor)
+    total, cells, clipped = _sum_clipped(rows, around, answered, radius, quantile_radius, 2.0**bits)
+    return total.astype(np.float64) * (1.0 / 2.0**bits / divisor), cells, int(clipped)
 
 
 def mean_sensitivity(norm: float, cohort_size: int, adjacency: Adjacency = "replace-one") -> float:
@@ -66,34 +88,63 @@ def mean_sensitivity(norm: float, cohort_size: int, adjacency: Adjacency = "repl
     return rows * norm / cohort_size * (1 + mean_slack(cohort_size))
 
 
+def acute_sensitivity(norm: float, divisor: int, adjacency: Adjacency = "replace-one") -> float:
+    """ℓ2 sensitivity of a mean of vectors no two of which make an obtuse angle: √2 norm / divisor; zero-out without √2.
+
+    Such are one-hot vectors and positive semidefinite matrices: ‖a - b‖² = ‖a‖² + ‖b‖² - 2⟨a, b⟩ <= 2 norm². Leaving
+    a user out moves the sum by norm, so zero-out saves a factor √2 here, not 2. Slack as in `mean_sensitivity`.
+    """
+    _check_norm(norm)
+    count(divisor=divisor)
+    if adjacency not in ("replace-one", "zero-out"):
+        raise ConfigError(f"Expected adjacency replace-one or zero-out, got adjacency={adjacency!r}.")
+    moved = sqrt(2.0) if adjacency == "replace-one" else 1.0
+    return moved * norm / divisor * (1 + mean_slack(divisor))
+
+
+def sum_bits(rows: int, divisor: int) -> int:
+    """b such that `rows` integers of magnitude at most 2ᵇ sum to less than 2⁶²; depends on the divisor alone.
+
+    ConfigError beyond 64 · divisor rows: more than a planned divisor can be wrong by.
+    """
+    count(divisor=divisor)
+    if rows > 64 * divisor:
+        raise ConfigError(f"Expected at most 64 * divisor rows, got {rows} with divisor={divisor}.")
+    return min(52, 56 - divisor.bit_length())
+
+
 def _check_norm(norm: float) -> None:
     if not 1e-150 < norm < 1e150:
         raise ConfigError(f"Expected norm in (1e-150, 1e150), got norm={norm}. Change the units.")
 
 
 @njit(cache=True)
-def _shrink(row: Vector, norm: float) -> tuple[float, float]:
-    """(largest coordinate m, s) such that row / m * s has norm at most one, s = m / norm if that is enough.
+def shrink(row: Vector, norm: float) -> tuple[float, float, float]:
+    """(largest coordinate m, s, length): row / m * s has norm at most one, s = m / norm if that is enough.
 
-    s = -1 marks a row with nothing to add: non-finite or zero. Norms are rounded up by more than their error.
+    s = -1 marks a row that is not finite, a row of zeros has s = 0; both come with m = 1. Norms are computed after
+    division by m, so nothing overflows or underflows, and s allows for more than the error of the norm.
     """
     largest, finite = 0.0, True
     for value in row:
         finite &= np.isfinite(value)
         largest = max(largest, abs(value))
-    if not finite or largest == 0.0:
-        return 1.0, -1.0
+    if not finite:
+        return 1.0, -1.0, np.inf
+    if largest == 0.0:
+        return 1.0, 0.0, 0.0
     square = 0.0
     for value in row:
         square += (value / largest) ** 2
-    above = np.sqrt(square) * (1 + (len(row) + 8) * _ULP)
-    return largest, min(largest / norm, 1.0 / above)
+    root = np.sqrt(square)
+    above = root * (1 + (len(row) + 8) * _ULP)
+    return largest, min(largest / norm, 1.0 / above), largest * root
 
 
 @njit(cache=True)
 def _clip(rows: Matrix, norm: float) -> None:
     for i in range(len(rows)):
-        largest, s = _shrink(rows[i], norm)
+        largest, s, _ = shrink(rows[i], norm)
         if s < 0:
             rows[i] = 0.0
         elif s < largest / norm:
@@ -102,17 +153,25 @@ def _clip(rows: Matrix, norm: float) -> None:
 
 
 @njit(cache=True)
-def _sum_clipped(rows: Matrix, answered: NDArray[np.bool_], norm: float, unit: float) -> tuple[NDArray[np.int64], int]:
-    """Exact Σ ⌊clip(row) · unit / norm⌋ towards zero over answered rows, and the number of clipped rows."""
-    total = np.zeros(rows.shape[1], np.int64)
+def _sum_clipped(
+    rows: Matrix, centre: Vector, answered: Mask, norm: float, quantile: float, unit: float
+) -> tuple[Integers, Integers, int]:
+    """Over answered rows: exact Σ ⌊clip(row - centre) · unit / norm⌋ towards zero, cells of norms, number clipped."""
+    total, cells = np.zeros(rows.shape[1], np.int64), np.zeros(4, np.int64)
+    row = np.empty(rows.shape[1])
     clipped = 0
     for i in range(len(rows)):
         if not answered[i]:
             continue
-        largest, s = _shrink(rows[i], norm)
+        for j in range(len(row)):
+            row[j] = rows[i, j] - centre[j]
+        largest, s, length = shrink(row, norm)
         if s < 0:
             continue
+        cells[np.int64(length > quantile / 4) + np.int64(length > quantile / 2) + np.int64(length > quantile)] += 1
+        if s == 0:
+            continue
         clipped += s < largest / norm
-        for j in range(rows.shape[1]):
-            total[j] += np.int64(rows[i, j] / largest * s * unit)
-    return total, clipped
+        for j in range(len(row)):
+            total[j] += np.int64(row[j] / largest * s * unit)
+    return total, cells, clipped

@@ -53,10 +53,19 @@ class GaussianNoise:
         probability(delta=delta)
         count(dimension=dimension)
         left = delta - (1 + exp(min(epsilon, 700.0))) * total_variation(gaussians=dimension)
-        mu = gdp.mu_for(epsilon, left) - _grid_mu(dimension) if left > 0 else 0.0
-        if mu <= 0:
+        if left <= 0:
             raise Infeasible("gaussian", f"delta={delta:g} is below the resolution of the noise", "a larger delta")
-        return cls(sensitivity, sensitivity * _ARITHMETIC / mu)
+        return cls.for_mu(sensitivity=sensitivity, mu=gdp.mu_for(epsilon, left), dimension=dimension)
+
+    @classmethod
+    def for_mu(cls, *, sensitivity: float, mu: float, dimension: int) -> "GaussianNoise":
+        """The least noise for one μ-GDP release of `dimension` coordinates; Infeasible if rounding alone costs μ."""
+        positive(sensitivity=sensitivity, mu=mu)
+        count(dimension=dimension)
+        left = mu - _grid_mu(dimension)
+        if left <= 0:
+            raise Infeasible("gaussian", f"mu={mu:g} is below the resolution of the grid", "fewer rounds")
+        return cls(sensitivity, sensitivity * _ARITHMETIC / left)
 
     @property
     def step(self) -> float:

@@ -43,6 +43,7 @@ class PublicKnowledge:
     gradient_deviation: float | None = None  # sigma_g = sqrt(E |g - E g|^2) of an item's gradient at the optimum
     user_deviation: float | None = None  # the same between users' expected gradients; 0 for i.i.d. users
     user_smoothness: float | None = None  # what nearly every user's average Hessian stays below
+    hostile_share: float = 0.0  # share of users that may send anything
     assumptions: tuple[str, ...] = ()  # what a reader must believe for the above, in words
 
 

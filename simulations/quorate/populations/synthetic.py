@@ -133,6 +133,7 @@ class Synthetic:
                 gradient_deviation=deviation or None,
                 user_deviation=self.heterogeneity,
                 user_smoothness=smoothness,
+                hostile_share=min(self.outliers.fraction, 0.49),
                 assumptions=(law,),
             )
         if self.family == "logistic":
@@ -152,6 +153,7 @@ class Synthetic:
             gradient_deviation=deviation or None,
             user_deviation=between,
             user_smoothness=self.isotropic_user_smoothness(self.items_per_user),
+            hostile_share=min(self.outliers.fraction, 0.49),
             assumptions=(law,),
         )
 

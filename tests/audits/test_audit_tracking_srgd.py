@@ -1,0 +1,258 @@
+"""Audits of what a whole run of tracking-srgd shows, on worst-case neighbours, and of nine broken twins.
+
+A twin is the algorithm object with one step changed, or with a plan that `verify` refuses. The runs are those of
+`tracking_lab`, many at a time, which must first agree with the object on single runs, sound and broken. Every false
+alarm has probability at most 1e-8 (`harness.FAILURE`).
+"""
+
+from dataclasses import replace
+from math import sqrt
+
+import numpy as np
+import pytest
+
+from audits import tracking_lab as lab
+from audits.harness import epsilon_lower_bound
+from audits.tracking_lab import HUGE, Scene, evidence, next_centre, next_spread
+from one_epoch_reference import strategy
+from quorate_client.domains import L2Ball
+from quorate_client.questions import Answers
+from quorate_protos.errors import VerificationError
+from quorate_server.accounting.gdp import mu_for
+from quorate_server.algorithms import ALGORITHMS
+from quorate_server.algorithms.tracking_srgd import TrackingSRGD
+from quorate_server.mechanisms.clipping import clipped_residuals
+from quorate_server.mechanisms.prefix_noise import PrefixNoise
+from quorate_server.mechanisms.radius_cells import RadiusCells
+from quorate_server.noise import SeededNoise
+from quorate_server.slots import partition
+from server.algorithms.tracking_reference import small_plan
+
+EPSILON, DELTA, RUNS, LONG_RUNS = 1.0, 1e-2, 100_000, 40_000
+MU = mu_for(EPSILON, DELTA)
+STILL, FREE = L2Ball(1e-9), L2Ball(10.0)  # in the first no step moves the centre: radii are spreads
+
+
+def planned(variant="recursive", *, cohort=16, rounds=4, domain=STILL, quantile=0.5, **options):
+    sizes = {"pilot": 2, "warmup": (2, cohort), "main": (rounds, cohort)}
+    options = {"spread": 0.3, "share": 0.5, "factorisation": "blt"} | options
+    return small_plan(dimension=1, variant=variant, mu=MU, domain=domain, quantile=quantile, **sizes, **options)
+
+
+class Twin(TrackingSRGD):
+    """The object with one step told anew: `broken` gets the honest step's state and makes the twin's."""
+
+    def _step(self, state, answers, noise):
+        honest = super()._step(state, answers, noise)
+        aim, main = self._aim(state), state.round > self.parameters.warmup_rounds
+        phase = self._mechanisms.main if main else self._mechanisms.warmup
+        unit, counts, _ = clipped_residuals(
+            answers.values, None, answers.answered, aim.radius, aim.inner, phase.divisor
+        )
+        return replace(honest, state=self.broken(state, honest.state, aim, unit, counts / phase.divisor, noise))
+
+    def scaled(self, state, after, aim, unit, factor):
+        """`after`, had the noise been `factor` times what it was."""
+        p = self.parameters
+        main = state.round > p.warmup_rounds and p.variant == "recursive"
+        moved = after.sum - state.sum if main else after.gradient
+        moved = aim.centre + aim.radius * unit + (moved - aim.centre - aim.radius * unit) * factor
+        summed = state.sum + moved if main else state.sum
+        gradient = summed / self._weight(state) if main else moved
+        metric = self._metric(state)
+        x = metric.project(self.plan.problem.domain, state.x - metric.step(gradient + p.ridge * state.x))
+        return replace(after, sum=summed, gradient=gradient, x=x)
+
+
+class CentreRaw(Twin):
+    def broken(self, state, after, aim, unit, fractions, noise):
+        return replace(after, gradient=aim.centre + aim.radius * unit)  # x is still the noised one's
+
+
+class RadiusRaw(Twin):
+    def broken(self, state, after, aim, unit, fractions, noise):
+        main = state.round > self.parameters.warmup_rounds
+        cells = (self._mechanisms.main if main else self._mechanisms.warmup).cells
+        known = tuple(np.cumsum(fractions)[:3])
+        return after if state.round == 1 else replace(after, spread=self._spread(state.spread, known, aim, cells.scale))
+
+
+class WrongRound(Twin):
+    def broken(self, state, after, aim, unit, fractions, noise):
+        return self.scaled(state, after, aim, unit, self._aim(after).radius / aim.radius)
+
+
+class ConstantNoise(Twin):
+    def broken(self, state, after, aim, unit, fractions, noise):
+        main = state.round > self.parameters.warmup_rounds
+        return self.scaled(state, after, aim, unit, after.radii[0] / aim.radius) if main else after
+
+
+class SeedScaled(Twin):
+    def broken(self, state, after, aim, unit, fractions, noise):
+        p, j = self.parameters, self._weight(state)
+        if state.round <= p.warmup_rounds:
+            return after
+        seeds = [noise.stream("prefix", k).gaussian_steps((1,)) for k in range(j)]
+        scaled = after.radii[:j, None] * seeds * self._mechanisms.prefix.step
+        wanted = np.linalg.inv(strategy(p.factorisation, p.main_rounds))[j - 1, :j] @ scaled
+        bare = self.scaled(state, after, aim, unit, 0.0)
+        summed = bare.sum + wanted
+        x = self.plan.problem.domain.project(state.x - self._metric(state).step(summed / j))
+        return replace(bare, sum=summed, gradient=summed / j, x=x)
+
+
+class Users:
+    """The scene's users: the answers of the lab, from what the question says."""
+
+    def __init__(self, scene, outlier):
+        self.scene, self.outlier = scene, outlier
+        start, _ = scene.plan.parameters.cohort(scene.own[0])
+        self.user = int(partition(seed=scene.plan.seed, users=scene.plan.problem.users)[start])
+
+    def ask(self, question, aim):
+        task, values = question.task, np.empty((len(question.cohort), 1))
+        values[:] = lab.residual(self.scene.others, task.points[0], task.centre)
+        values[question.cohort == self.user] = HUGE if self.outlier else -aim.inner
+        return Answers(values, np.zeros(len(values), np.uint8))
+
+
+class Column:
+    """The noise of one column of the lab."""
+
+    def __init__(self, noise, column, columns):
+        self.noise, self.column, self.columns = noise, column, columns
+
+    def stream(self, *labels):
+        self.labels = labels
+        return self
+
+    def gaussian_steps(self, shape):
+        whole = (self.columns, *np.atleast_1d(shape)) if self.labels[0] == "cells" else (self.columns,)
+        return self.noise.stream(*self.labels).gaussian_steps(whole)[self.column].reshape(shape)
+
+
+def object_run(algorithm, scene, outlier, noise):
+    """(centre, radius, spread after, x after) of every round, from the object; the pilot's metric is given."""
+    states, told = [replace(algorithm.init(), round=1, eigenvalues=np.array([scene.curvature]))], []
+    users = Users(scene, outlier)
+    while (question := algorithm.request(states[-1], noise)) is not None:
+        if question.round in scene.own[1:]:  # the coordinator asks somebody again
+            question = replace(question, cohort=np.concatenate([[users.user], question.cohort[1:]]))
+        aim = algorithm._aim(states[-1])
+        states.append(algorithm.update(states[-1], users.ask(question, aim), noise).state)
+        told.append([aim.centre[0], aim.radius, states[-1].spread, states[-1].x[0]])
+    return np.array(told).T
+
+
+def without_charge(plan):
+    """Cells of the full budget beside a gradient of the full budget."""
+    p, scale = plan.parameters, sqrt(0.5)
+    changed = {name: getattr(p, name) * scale for name in ("warmup_scale", "warmup_cells", "main_scale", "main_cells")}
+    return replace(plan, parameters=replace(p, **changed))
+
+
+def without_column_norm(plan):
+    p = plan.parameters
+    norm = PrefixNoise(p.main_rounds, 1.0, 1.0, p.factorisation).column_norm
+    return replace(plan, parameters=replace(p, main_scale=p.main_scale / norm))
+
+
+MANY = {"rounds": 64, "share": 0.05}
+SOUND = {
+    "independent, first round": Scene(planned("independent", cohort=64, spread=0.1), "centre", (1,)),
+    "independent, all others far away": Scene(planned("independent"), "far", (2,)),
+    "independent, moving": Scene(planned("independent", domain=FREE), "wild", (3,)),
+    "recursive, shrinking radii": Scene(planned(cohort=64, rounds=8), "centre", (3,)),
+    "recursive, growing radii": Scene(planned(cohort=64, spread=0.02), "far", (5,)),
+    "recursive, moving": Scene(planned(domain=FREE), "wild", (4,)),
+    "recursive, last round": Scene(planned(domain=FREE), "wild", (6,)),
+}
+LONG = Scene(planned(**MANY), "wild", (3,))
+NARROW = planned("independent", cohort=3)  # one of three users decides what the counts say
+BROKEN = {  # twin of the lab, object, scene, attack
+    "centre_raw": ("centre-raw", CentreRaw, SOUND["independent, first round"], next_centre),
+    "radius_raw": ("radius-raw", RadiusRaw, Scene(NARROW, "far", (2,)), next_spread),
+    "wrong_round": ("wrong-round", WrongRound, SOUND["independent, first round"], "wrong-round"),
+    "twice": ("sound", TrackingSRGD, Scene(planned("independent"), "wild", (1, 2)), "by radius"),
+    "rec_wrongC": ("constant-noise", ConstantNoise, SOUND["recursive, growing radii"], "constant-noise"),
+    "rec_seedC": ("seed-scaled", SeedScaled, SOUND["recursive, shrinking radii"], "seed-scaled"),
+    "rec_twice": ("sound", TrackingSRGD, Scene(planned(), "wild", (3, 4)), "by radius"),
+    "count_free": (
+        "sound",
+        TrackingSRGD,
+        Scene(without_charge(planned("independent")), "centre", (1,)),
+        "by radius",
+    ),
+    "rec64_nocol": ("sound", TrackingSRGD, replace(LONG, plan=without_column_norm(LONG.plan)), "by radius"),
+}
+ATTACKS = ("by radius", "constant-noise", "seed-scaled", "wrong-round", next_centre, next_spread)
+
+
+def attack(shown, how):
+    return evidence(shown, how) if isinstance(how, str) else how(shown)
+
+
+def found(scene, attacks, twin="sound", runs=RUNS):
+    """The largest ε that any of the attacks proves."""
+    shown = [lab.run(scene, outlier, SeededNoise(71 + outlier), runs, twin) for outlier in (True, False)]
+    worlds = [[attack(world, how) for world in shown] for how in attacks]
+    pairs = [[lambda draws, values=values: values for values in pair] for pair in worlds]
+    return max(epsilon_lower_bound(*pair, delta=DELTA, draws=runs) for pair in pairs)
+
+
+CASES = {name: ("sound", TrackingSRGD, scene) for name, scene in SOUND.items()}
+CASES |= {name: case[:3] for name, case in BROKEN.items() if name != "rec64_nocol"}
+
+
+@pytest.mark.parametrize("outlier", [True, False])
+@pytest.mark.parametrize("name", list(CASES))
+def test_a_column_of_the_lab_is_the_run_of_the_object(name, outlier):
+    twin, kind, scene = CASES[name]
+    columns, noise = 5, SeededNoise(9)
+    shown = lab.run(scene, outlier, noise, columns, twin)
+    for column in range(columns):
+        single = object_run(kind(scene.plan), scene, outlier, Column(noise, column, columns))
+        together = [part[:, column] for part in (shown.centre, shown.radius, shown.spread, shown.x)]
+        np.testing.assert_allclose(single, together, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", list(SOUND))
+def test_no_attack_proves_more_than_the_claim(name):
+    scene = SOUND[name]
+    ended = scene.own[0] == scene.plan.parameters.rounds - 1  # no round after the own user's
+    assert found(scene, ATTACKS[:4] if ended else ATTACKS) <= EPSILON
+
+
+@pytest.mark.parametrize("name", ["independent, first round", "recursive, growing radii"])
+def test_the_best_attack_comes_near_the_claim(name):
+    assert found(SOUND[name], ["by radius"]) > 0.6
+
+
+def test_a_user_of_sixty_four_rounds_is_protected_too():
+    assert 0.6 < found(LONG, ["by radius"], runs=LONG_RUNS) <= EPSILON
+
+
+@pytest.mark.parametrize("name", list(BROKEN))
+def test_the_audit_catches(name):
+    twin, _, scene, how = BROKEN[name]
+    assert found(scene, [how], twin, LONG_RUNS if name == "rec64_nocol" else RUNS) > EPSILON
+
+
+@pytest.mark.parametrize(
+    "plan", [SOUND["recursive, growing radii"].plan, SOUND["independent, first round"].plan, LONG.plan]
+)
+def test_the_sound_plans_pass_the_re_check(plan):
+    ALGORITHMS["tracking-srgd"].verify(plan)
+
+
+@pytest.mark.parametrize("name", ["count_free", "rec64_nocol"])
+def test_the_plans_of_the_broken_twins_are_refused(name):
+    with pytest.raises(VerificationError, match="too little noise"):
+        ALGORITHMS["tracking-srgd"].verify(BROKEN[name][2].plan)
+
+
+def test_the_plans_spend_their_budget_to_the_last_part_in_a_thousand():
+    p = SOUND["independent, first round"].plan.parameters
+    cells = RadiusCells(p.main_divisor, "replace-one", p.main_cells).effective_mu
+    assert sqrt(cells**2 + (2 / p.main_divisor / p.main_scale) ** 2) == pytest.approx(MU, rel=1e-3)

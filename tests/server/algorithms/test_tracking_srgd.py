@@ -1,0 +1,286 @@
+"""The recommended method: the algorithm box, what one user can move, radii nobody drives out of bounds, plans."""
+
+from dataclasses import fields
+from math import hypot, sqrt
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from one_epoch_reference import drive
+from quorate_client.domains import Box, L2Ball
+from quorate_client.questions import Answers, Status
+from quorate_server.algorithms import ALGORITHMS
+from quorate_server.algorithms._tracking_plans import mechanisms
+from quorate_server.algorithms._tracking_schedule import Aim
+from quorate_server.algorithms.tracking_srgd import TrackingSRGD, TrackingState
+from quorate_server.mechanisms.gaussian import GaussianNoise
+from quorate_server.noise import SeededNoise
+from server.algorithms.tracking_reference import Users, run, small_plan
+
+NAME = "tracking-srgd"
+INFO = ALGORITHMS[NAME]
+BOTH = ("recursive", "independent")
+
+CASES = [
+    {"factorisation": "sqrt-toeplitz"},
+    {"factorisation": "blt", "ridge": 0.05, "attendance": 0.8, "logistic": True},
+    {"factorisation": "tree", "ridge": 0.05, "domain": Box(0.2), "attendance": 0.8},
+    {"factorisation": "independent", "domain": L2Ball(0.3), "logistic": True, "reference_items": 3},
+    {"factorisation": "blt", "main": (1, 40), "warmup": (1, 20)},
+    {"factorisation": "blt", "main": (20, 12), "spread": 0.05, "first_radius": 3.0, "quantile": 0.6},
+    {"variant": "independent", "ridge": 0.05, "attendance": 0.8},
+    {"variant": "independent", "domain": L2Ball(0.3), "logistic": True},
+    {"variant": "independent", "main": (12, 20), "domain": Box(0.2), "ridge": 0.5, "spread": 0.05},
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(f"{k}={v}" for k, v in case.items()))
+def test_a_run_is_the_algorithm_box_line_by_line(case):
+    case = dict(case)
+    logistic, ridge = case.pop("logistic", False), case.get("ridge", 0.0)
+    plan = small_plan(**case)
+    n, absent = plan.problem.users, range(0, plan.problem.users, 5) if "attendance" in case else ()
+    items = plan.parameters.reference_items
+    users = Users(n, 3, ridge=ridge, reference_items=items, logistic=logistic, absent=absent)
+    hessian, path, model = run(plan, users, SeededNoise(4))
+    algorithm = INFO.make(plan)
+    states = drive(algorithm, users, SeededNoise(4))
+    metric = algorithm._metric(states[1])
+    np.testing.assert_allclose(metric.basis * metric.eigenvalues @ metric.basis.T, hessian, atol=1e-8)
+    for before, after, expected in zip(states[1:-1], states[2:], path, strict=True):
+        aim = algorithm._aim(before)
+        np.testing.assert_allclose(aim.centre, expected.centre, atol=1e-8)
+        np.testing.assert_allclose([aim.radius, aim.inner], [expected.radius, expected.inner], atol=1e-8)
+        np.testing.assert_allclose(after.gradient, expected.gradient, atol=1e-8)
+        np.testing.assert_allclose(after.x, expected.x, atol=1e-7)
+        assert after.spread == pytest.approx(expected.spread, abs=1e-8)
+    np.testing.assert_allclose(algorithm.model(states[-1]), model, atol=1e-7)
+    assert np.linalg.norm(model) > 0.1
+
+
+def test_every_user_is_in_one_cohort_at_most_and_cohorts_do_not_depend_on_answers():
+    plan, cohorts = small_plan(), []
+    for users in (Users(200, 3), Users(200, 3, seed=8, absent=range(100))):
+        algorithm, engine, asked = TrackingSRGD(plan), users, []
+        state, noise = algorithm.init(), SeededNoise(1)
+        while (question := algorithm.request(state, noise)) is not None:
+            asked.append(question.cohort)
+            state = algorithm.update(state, engine.ask(question), noise).state
+        cohorts.append(np.concatenate(asked))
+    np.testing.assert_array_equal(*cohorts)
+    assert len(set(cohorts[0])) == len(cohorts[0]) == plan.parameters.asked == plan.problem.users - 5
+
+
+class Steered:
+    """The noise of `source`, and integers added to the draws of some streams."""
+
+    def __init__(self, source, added):
+        self.source, self.added = source, added
+
+    def stream(self, *labels):
+        return _Steered(self.source.stream(*labels), self.added.get(labels, 0))
+
+
+class _Steered:
+    def __init__(self, stream, added):
+        self.inner, self.added = stream, added
+
+    def gaussian_steps(self, shape):
+        return self.inner.gaussian_steps(shape) + self.added
+
+
+class Wild(TrackingSRGD):
+    """Centre and radius jump over nine decades, as functions of everything released."""
+
+    def _aim(self, state):
+        if state.round == 0:
+            return None
+        told = float(np.sum(state.sum) + np.sum(state.gradient) + 7.0 * state.spread + state.round)
+        radius = 10.0 ** (4.75 * np.sin(1e5 * told) - 4.25)  # from 1e-9 to 3
+        return Aim(3.0 * np.cos(1e3 * (told + np.arange(len(state.x)))), radius, radius, 0.0)
+
+
+class Crowd:
+    """Users whose answers depend wildly on the question, in sizes from far inside to far beyond any radius.
+
+    The own user sends a number in every coordinate, or with "edge" as far as a cell within the radius lets it.
+    """
+
+    def __init__(self, user, own):
+        self.user, self.own = user, own
+
+    def ask(self, question, aim):
+        d, cohort = (question.task.answer_shape(3)[0], question.cohort[:, None])
+        told = 0.0 if aim is None else float(np.sum(question.task.centre))
+        values = 10.0 ** (6 * np.sin(cohort * 7.0 + 1e4 * told) - 4) * np.cos(cohort + np.arange(d) + told)
+        edge = -min(aim.inner, aim.radius) / sqrt(d) * (1 - 1e-9) if aim else np.eye(1, d)
+        values[question.cohort == self.user] = edge if self.own == "edge" else self.own
+        return Answers.checked(values, np.zeros(len(values), np.uint8), largest=1e300)
+
+
+def released(monkeypatch):
+    """Every value that enters an independent Gaussian, in steps of its grid; `take` returns and forgets them."""
+    seen, real = [], GaussianNoise.release
+
+    def release(self, value, stream):
+        seen.append(np.rint(np.asarray(value) / self.scale * 2.0**30).astype(np.int64))
+        return real(self, value, stream)
+
+    monkeypatch.setattr(GaussianNoise, "release", release)
+
+    def take():
+        values = list(seen)
+        seen.clear()
+        return values
+
+    return take
+
+
+def same_transcript(algorithm, engines, noise, take):
+    """The states of world P, and how far the noise of world Q lies from P's when Q releases exactly the same.
+
+    Both are integers on the same grid, so their distance in standard deviations is the μ of the transcript, exactly.
+    """
+    ps, qs, square = [algorithm.init()], [algorithm.init()], 0.0
+    while (question := algorithm.request(ps[-1], noise)) is not None:
+        again = algorithm.request(qs[-1], noise)
+        assert question.round == again.round
+        if question.round:
+            for name in ("points", "centre"):
+                np.testing.assert_array_equal(getattr(question.task, name), getattr(again.task, name))
+        t, p = question.round, algorithm.parameters
+        main = t > p.warmup_rounds and p.variant == "recursive"
+        aim = algorithm._aim(ps[-1]) if t else None
+        ps.append(algorithm.update(ps[-1], engines[0].ask(question, aim), noise).state)
+        first = take()
+        answers = engines[1].ask(again, aim)
+        trial = algorithm.update(qs[-1], answers, noise).state
+        second = take()
+        moved = [a - b for a, b in zip(first, second, strict=True)]
+        labels = [("cells", t)] if main else [("release", t), ("cells", t)][: len(moved)]
+        added = dict(zip(labels, moved, strict=True))
+        if main:
+            added["prefix", t - 1 - p.warmup_rounds] = ps[-1].total - trial.total
+        qs.append(algorithm.update(qs[-1], answers, Steered(noise, added)).state)
+        take()
+        square += sum(float(np.sum((part * 2.0**-30) ** 2)) for part in added.values())
+        for field in fields(TrackingState):
+            if field.name != "memory":
+                np.testing.assert_array_equal(getattr(ps[-1], field.name), getattr(qs[-1], field.name))
+    return ps, sqrt(square)
+
+
+@pytest.mark.parametrize("own", [(1e9, "edge"), (1e9, -1e9), (1e9, np.nan), (1e-12, -1e9)], ids=str)
+@pytest.mark.parametrize("kind", [TrackingSRGD, Wild])
+@pytest.mark.parametrize(("variant", "how"), [("recursive", "blt"), ("recursive", "tree"), ("independent", "-")])
+def test_replacing_one_user_of_any_cohort_moves_the_noise_of_an_equal_transcript_by_at_most_mu(
+    monkeypatch, variant, how, kind, own
+):
+    # Also: with equal releases every centre, radius, point and question is equal, whatever the user sent.
+    plan = small_plan(variant=variant, factorisation="blt" if how == "-" else how, main=(8, 6), warmup=(2, 5), pilot=4)
+    INFO.verify(plan)
+    p, take, found = plan.parameters, released(monkeypatch), {}
+    order = np.random.Generator(np.random.Philox(key=plan.seed)).permutation(plan.problem.users)
+    for round_ in range(p.rounds):
+        user = order[p.cohort(round_)[0] + 2]
+        _, found[round_] = same_transcript(kind(plan), [Crowd(user, value) for value in own], SeededNoise(round_), take)
+    assert max(found.values()) <= p.mu
+    if kind is Wild and own == (1e9, "edge"):  # and the bound is reached: opposite rows in two cells, in these rounds
+        for worst in (1, 2, p.warmup_rounds + 1):
+            assert found[worst] == pytest.approx(p.mu, rel=1e-5)
+
+
+def test_the_pilot_and_a_round_use_their_budget_up(monkeypatch):
+    plan, take = small_plan(variant="independent", pilot=4, warmup=(2, 5), main=(2, 6)), released(monkeypatch)
+    order = np.random.Generator(np.random.Philox(key=plan.seed)).permutation(plan.problem.users)
+
+    class Opposite:
+        """The own user alone: orthogonal features, opposite rows, one of them in another cell."""
+
+        def __init__(self, sign):
+            self.sign = sign
+
+        def ask(self, question):
+            values = np.zeros((len(question.cohort), question.task.answer_shape(3)[0]))
+            if question.cohort[0] in (order[0], order[4]):
+                if question.round == 0:
+                    values[0, 0 if self.sign > 0 else -1] = 1.0
+                else:
+                    values[0, 0] = 1e9 if self.sign > 0 else -1.0
+            return Answers(values, np.zeros(len(values), np.uint8))
+
+    algorithm = TrackingSRGD(plan)
+    for rounds, expected in ((1, plan.parameters.mu), (3, hypot(plan.parameters.mu, plan.parameters.mu))):
+        noise, squares = SeededNoise(2), []
+        states = [algorithm.init(), algorithm.init()]
+        for _ in range(rounds):
+            question, values = algorithm.request(states[0], noise), []
+            for sign, state in zip((1, -1), states, strict=True):
+                answers = Opposite(sign).ask(question)
+                values.append((algorithm.update(state, answers, noise).state, take()))
+            squares += [
+                np.sum((a * 2.0**-30 - b * 2.0**-30) ** 2) for a, b in zip(*(v[1] for v in values), strict=True)
+            ]
+            states = [values[0][0]] * 2  # the past is the same
+        assert sqrt(sum(squares)) == pytest.approx(expected, rel=1e-4)  # the second: two users, two releases
+
+
+@given(
+    kinds=st.lists(
+        st.sampled_from(["huge", "tiny", "zero", "nan", "inf", "absent", "split", "alternate"]), min_size=8, max_size=8
+    ),
+    variant=st.sampled_from(BOTH),
+    seed=st.integers(0, 3),
+)
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_radii_stay_between_a_millionth_and_three_times_the_first_whatever_everybody_sends(kinds, variant, seed):
+    first = 0.01
+    plan = small_plan(variant=variant, first_radius=first, spread=0.01, domain=L2Ball(2.0), mu=0.5)
+
+    class Hostile:
+        def ask(self, question):
+            kind = kinds[question.round]
+            values = np.zeros((len(question.cohort), question.task.answer_shape(3)[0]))
+            status = np.full(len(values), Status.MISSING if kind == "absent" else Status.ANSWERED, np.uint8)
+            signs = np.where(np.arange(len(values)) % 2, 1.0, -1.0)[:, None]
+            flat = {"huge": 1e300, "tiny": 1e-300, "nan": np.nan, "inf": np.inf, "alternate": -1e200}
+            values[:] = signs * 1e250 if kind == "split" else flat.get(kind, 0.0)
+            return Answers.checked(values, status, largest=np.finfo(float).max)
+
+    algorithm = TrackingSRGD(plan)
+    for state in drive(algorithm, Hostile(), SeededNoise(seed))[1:-1]:
+        aim = algorithm._aim(state)
+        assert 1e-6 * first <= aim.radius <= (3 * first if variant == "recursive" else first)
+        assert np.isfinite(aim.centre).all()
+        assert np.isfinite(aim.inner)
+        assert aim.inner > 0
+        assert 1e-6 * first <= state.spread <= first
+        assert np.linalg.norm(state.x) <= 2.0 * (1 + 1e-12)
+
+
+def test_few_answers_are_released_like_many():
+    plan = small_plan()
+    nobody = drive(TrackingSRGD(plan), Users(200, 3, absent=range(200)), SeededNoise(1))
+    assert len(nobody) == plan.parameters.rounds + 1
+    assert all(np.linalg.norm(state.gradient) > 0 for state in nobody[2:])  # noise, as in any round
+
+
+@pytest.mark.parametrize("variant", BOTH)
+def test_the_ledger_gets_the_pilot_then_a_gradient_and_its_cells_a_round_with_the_noise_in_use(variant):
+    plan = small_plan(variant=variant)
+    algorithm, users, noise = TrackingSRGD(plan), Users(200, 3), SeededNoise(1)
+    made, state = mechanisms(plan.parameters, 3), algorithm.init()
+    for t in range(plan.parameters.rounds):
+        update = algorithm.update(state, users.ask(algorithm.request(state, noise)), noise)
+        names = [release.mechanism for release in update.releases]
+        main = variant == "recursive" and t > plan.parameters.warmup_rounds
+        assert names == (
+            ["second-moment"] if t == 0 else ["prefix-sqrt-toeplitz" if main else "gaussian", "radius-cells"]
+        )
+        if t:
+            scale = made.main.gaussian.scale if t > plan.parameters.warmup_rounds else made.warmup.gaussian.scale
+            assert update.releases[0].parameters["scale"] == scale * update.public["radius"]
+        assert set(update.public) <= {"phase", "radius", "spread"}
+        state = update.state

@@ -1,0 +1,261 @@
+"""`tracking-srgd` by definition: a whole run with full matrices, one user at a time; and the users it asks.
+
+Follows docs/privacy/tracking-srgd.md and second-moment.md, not the code. Constants stand here as numbers.
+"""
+
+from dataclasses import dataclass
+from math import exp, sqrt
+
+import numpy as np
+from scipy.optimize import brentq, lsq_linear
+
+from one_epoch_reference import strategy
+from quorate_client.domains import Box, L2Ball
+from quorate_client.questions import Answers, SecondMoment, Status
+from quorate_server.algorithms._tracking_plans import THEOREM, TrackingParameters, margin
+from quorate_server.mechanisms.clipping import mean_sensitivity
+from quorate_server.mechanisms.prefix_noise import PrefixNoise
+from quorate_server.mechanisms.radius_cells import RadiusCells
+from quorate_server.mechanisms.second_moment import SecondMomentNoise
+from quorate_server.plan import Cost, Guarantee, Plan
+from quorate_server.problem import Problem
+
+
+def small_plan(
+    *,
+    dimension=3,
+    pilot=20,
+    warmup=(2, 12),
+    main=(5, 16),
+    variant="recursive",
+    factorisation="sqrt-toeplitz",
+    attendance=1.0,
+    mu=2.0,
+    share=0.3,
+    domain=None,
+    ridge=0.0,
+    first_radius=1.0,
+    spread=0.5,
+    quantile=0.9,
+    reference_items=6,
+    left_over=5,
+    epsilon=15.0,
+    delta=0.1,
+):
+    """A plan of chosen sizes: a μ-GDP transcript whose cells get the `share` of μ². No planner is involved."""
+    divisors = [int(attendance * size) for size in (pilot, warmup[1], main[1])]
+    recursive = variant == "recursive"
+    own, cells = mu * sqrt(1 - share) * (1 - 1e-6), mu * sqrt(share) * (1 - 1e-6)
+    units = [mean_sensitivity(1.0, divisor) for divisor in divisors]
+    prefix = {"dimension": dimension, "factorisation": factorisation}
+    seed = PrefixNoise.for_mu(rounds=main[0], sensitivity=units[2], mu=own, **prefix).scale if recursive else 0.0
+    p = TrackingParameters(
+        variant=variant,
+        pilot_cohort=pilot,
+        pilot_divisor=divisors[0],
+        pilot_scale=SecondMomentNoise.for_mu(
+            dimension=dimension, feature_norm=1.0, divisor=divisors[0], mu=mu * (1 - 1e-6)
+        ).scale,
+        warmup_rounds=warmup[0],
+        warmup_cohort=warmup[1],
+        warmup_divisor=divisors[1],
+        warmup_scale=units[1] / own,
+        warmup_cells=RadiusCells.for_mu(divisor=divisors[1], mu=cells).scale,
+        main_rounds=main[0],
+        main_cohort=main[1],
+        main_divisor=divisors[2],
+        main_scale=seed if recursive else units[2] / own,
+        main_cells=RadiusCells.for_mu(divisor=divisors[2], mu=cells).scale,
+        factorisation=factorisation if recursive else "-",
+        feature_norm=1.0,
+        link_curvature=1.0,
+        ridge=ridge,
+        spread=spread,
+        first_radius=first_radius,
+        quantile=quantile,
+        margin=margin(dimension),
+        reference_items=reference_items,
+        mu=mu,
+    )
+    problem = Problem(
+        users=p.asked + left_over,
+        items_per_user=6,
+        dimension=dimension,
+        domain=domain or L2Ball(1e6),
+        lipschitz=1.0,
+        smoothness=1.0,
+        feature_norm=1.0,
+        link_curvature=1.0,
+        ridge=ridge,
+    )
+    promise = Guarantee(epsilon, delta, "replace-one", "broadcast", (), THEOREM)
+    return Plan("tracking-srgd", problem, promise, Cost(p.rounds, p.asked, 0, 0, 0), p, None, 3)
+
+
+class Users:
+    """Ragged users of least squares (`logistic` False) or logistic losses with a ridge; some never answer."""
+
+    def __init__(self, users, dimension, *, ridge=0.0, reference_items=6, logistic=False, absent=(), seed=5):
+        rng = np.random.default_rng(seed)
+        truth = rng.standard_normal(dimension)
+        self.ridge, self.reference_items, self.logistic, self.absent = ridge, reference_items, logistic, set(absent)
+        self.features, self.labels = [], []
+        for _ in range(users):
+            items = int(rng.integers(1, 10))
+            features = rng.standard_normal((items, dimension)) / np.linspace(1.0, 3.0, dimension)
+            features /= np.maximum(1.0, np.linalg.norm(features, axis=1))[:, None]
+            labels = features @ truth + 0.3 * rng.standard_normal(items) + 0.2 * rng.standard_normal()
+            self.features.append(features)
+            self.labels.append(np.where(labels > 0, 1.0, -1.0) if logistic else labels)
+
+    def data_gradient(self, user, x):
+        """Of the user's average loss, without the ridge."""
+        features, labels = self.features[user], self.labels[user]
+        scores = features @ x
+        slopes = -labels / (1 + np.exp(labels * scores)) if self.logistic else scores - labels
+        return features.T @ slopes / len(labels)
+
+    def moment(self, user):
+        return self.features[user].T @ self.features[user] / len(self.labels[user])
+
+    def weight(self, user):
+        return min(1.0, sqrt(len(self.labels[user]) / self.reference_items))
+
+    def ask(self, question):
+        task, rows = question.task, []
+        for user in question.cohort:
+            if isinstance(task, SecondMoment):
+                d = task.dimension
+                factor = np.zeros((d, d))
+                upper = np.linalg.qr(self.features[user] / sqrt(len(self.labels[user])), mode="r")
+                factor[: len(upper)] = upper
+                rows.append(factor[np.triu_indices(d)])
+            else:
+                gradients = [self.data_gradient(user, x) + self.ridge * x for x in task.points]
+                summed = sum(w * gradient for w, gradient in zip(task.weights, gradients, strict=True))
+                rows.append(self.weight(user) * (summed - task.centre))
+        status = [Status.MISSING if user in self.absent else Status.ANSWERED for user in question.cohort]
+        return Answers.checked(np.array(rows), np.array(status, np.uint8), largest=1e9)
+
+
+@dataclass
+class Round:
+    """What was used and released in a round after the pilot."""
+
+    centre: np.ndarray
+    radius: float
+    inner: float
+    gradient: np.ndarray
+    spread: float  # after the round
+    x: np.ndarray  # after the round
+
+
+def project(domain, matrix, point):
+    """argmin over the domain of (x - point)ᵀ matrix (x - point), by library solvers."""
+    if isinstance(domain, Box):
+        root = np.linalg.cholesky(matrix).T
+        bounds = (-domain.half_width, domain.half_width)
+        return lsq_linear(root, root @ point, bounds, method="bvls", tol=1e-14).x
+    if np.linalg.norm(point) <= domain.radius:
+        return point
+
+    def at(level):
+        return np.linalg.solve(matrix + level * np.eye(len(point)), matrix @ point)
+
+    top = 1.0
+    while np.linalg.norm(at(top)) > domain.radius:
+        top *= 2
+    return at(brentq(lambda level: np.linalg.norm(at(level)) - domain.radius, 0.0, top, xtol=1e-15, rtol=1e-14))
+
+
+def run(plan, users, noise):
+    """(H, rounds after the pilot, model): the algorithm box, line by line."""
+    p, d, domain = plan.parameters, plan.problem.dimension, plan.problem.domain
+    order = np.random.Generator(np.random.Philox(key=plan.seed)).permutation(plan.problem.users)
+    sizes = [p.pilot_cohort] + [p.warmup_cohort] * p.warmup_rounds + [p.main_cohort] * p.main_rounds
+    cohorts = [[u for u in part if u not in users.absent] for part in np.split(order, np.cumsum(sizes))[:-1]]
+    recursive, w, rounds = p.variant == "recursive", p.warmup_rounds, p.main_rounds
+
+    def drawn(shape, *labels):
+        return noise.stream(*labels).gaussian_steps(shape) * 2.0**-30
+
+    # pilot
+    moment = sum(users.moment(u) for u in cohorts[0]) / p.pilot_divisor
+    flat, error = drawn((d * (d + 1) // 2,), "release", 0) * p.pilot_scale, np.zeros((d, d))
+    for value, i, j in zip(flat, *np.triu_indices(d), strict=True):
+        error[i, j] = error[j, i] = value if i == j else value / sqrt(2)
+    values, vectors = np.linalg.eigh(moment + error)
+    positive = vectors @ np.diag(np.maximum(values, 0.0)) @ vectors.T
+    hessian = p.link_curvature * (positive + min(sqrt(2 * d) * p.pilot_scale, p.feature_norm**2) * np.eye(d))
+    matrix = hessian + p.ridge * np.eye(d)
+
+    # noise of the normalised rows, all main rounds at once
+    if recursive:
+        inverse = np.linalg.inv(strategy(p.factorisation, rounds))
+        rows_noise = inverse @ np.array([drawn((d,), "prefix", j) for j in range(rounds)]) * p.main_scale
+        root = np.linalg.inv(strategy("sqrt-toeplitz", rounds))  # the variance in the radius is always this one's
+
+    x = before = gradient = summed = np.zeros(d)
+    spread, variance, sampled, radii, path, tail = p.spread, 0.0, 0.0, [], [], []
+    for t in range(1, 1 + w + rounds):
+        main = t > w
+        j = t - w if main and recursive else 1
+        divisor, scale = (p.main_divisor, p.main_scale) if main else (p.warmup_divisor, p.warmup_scale)
+        cap = 3 * p.first_radius if main and recursive else p.first_radius
+        step = x - before
+        if t == 1:
+            centre, radius, inner, lag = np.zeros(d), p.first_radius, p.first_radius, 0.0
+        else:
+            own = spread**2
+            if j > 1:
+                own += j**2 * p.link_curvature * p.feature_norm**2 * (step @ hessian @ step) / (4 * 6)
+            inner = p.margin * sqrt(own * (1 + 1 / divisor) + variance)
+            lag = j * 0.5 * np.linalg.norm(hessian @ step)
+            radius = min(cap, max(inner + lag, 1e-6 * p.first_radius))
+            centre = gradient + j * 0.7 * hessian @ step
+        unit, cells = np.zeros(d), np.zeros(4)
+        for u in cohorts[t]:
+            answer = j * users.data_gradient(u, x) - (j - 1) * users.data_gradient(u, before)
+            residual = users.weight(u) * (answer - centre)
+            length = np.linalg.norm(residual)
+            unit += residual / radius * min(1.0, radius / length) / divisor
+            cells[np.searchsorted([inner / 4, inner / 2, inner], length)] += 1
+        chance = spread**2 / divisor
+        if main and recursive:
+            radii.append(radius)
+            sampled += chance
+            summed = summed + centre + radius * (unit + rows_noise[j - 1])
+            gradient = summed / j
+            # noise of the sum is Σ_i C_i N_i = (radii as a row) · inverse · Z
+            factors = np.array(radii) @ root[:j, :j] * p.main_scale
+            variance = (d * factors @ factors + sampled) / j**2
+        else:
+            gradient = centre + radius * (unit + drawn((d,), "release", t) * scale)
+            variance = d * (radius * scale) ** 2 + chance
+        deviation = p.main_cells if main else p.warmup_cells
+        fractions = np.cumsum(cells / divisor + drawn((4,), "cells", t) * deviation)
+        if t > 1:
+            spread = moved(spread, fractions, p, deviation, lag > 0.5 * p.margin * spread)
+        goal = x - np.linalg.solve(matrix, gradient + p.ridge * x)
+        x, before = project(domain, matrix, goal), x
+        if main:
+            tail.append(x)
+        path.append(Round(centre, radius, inner, gradient, spread, x))
+    return hessian, path, x if recursive else np.mean(tail, axis=0)
+
+
+def moved(spread, fractions, p, deviation, drifting):
+    """The spread's rule as in the table of docs/privacy/second-moment.md."""
+    target = p.quantile
+    if fractions[0] > target + deviation:
+        factor = 0.35
+    elif fractions[1] > target + 1.4 * deviation:
+        factor = 0.6
+    elif fractions[2] < 0.35 - deviation:
+        factor = 2.0
+    else:
+        surprise = min(max(fractions[2], 0.0), 1.0) - target
+        factor = exp(-0.6 * surprise) if surprise > 0 else exp(-0.06 * surprise / (1 - target))
+    if drifting:
+        factor = max(factor, 1.0)
+    return min(max(spread * factor, 1e-6 * p.first_radius), p.first_radius)

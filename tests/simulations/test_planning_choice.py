@@ -1,0 +1,229 @@
+"""What a person gets who names no algorithm, on small registries of algorithms that only pretend."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from quorate import config as configs
+from quorate.choosing import Candidate, automatic
+from quorate.planning import Planned, choose
+from quorate_client.domains import L2Ball
+from quorate_protos.errors import ConfigError, Infeasible
+from quorate_server.algorithms import AlgorithmInfo
+from quorate_server.plan import Cost, Guarantee, Plan
+from quorate_server.problem import Problem
+
+TRIVIAL = 3.0  # Lipschitz constant times radius: what not training costs at most
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    rounds: int | None = None
+
+
+def problem(users: int = 1_000, hostile_share: float = 0.0) -> Problem:
+    return Problem(
+        users=users,
+        items_per_user=5,
+        dimension=2,
+        domain=L2Ball(TRIVIAL),
+        lipschitz=1.0,
+        smoothness=0.25,
+        hostile_share=hostile_share,
+    )
+
+
+def pretended(
+    name: str,
+    risk: float | None,
+    *,
+    rounds: int = 10,
+    users: int = 0,
+    exposure: str = "broadcast",
+    passes: str = "one",
+    removes_outliers: bool = False,
+) -> AlgorithmInfo:
+    """An algorithm that predicts `risk` from `users` users on, and asks many passes five times a round."""
+
+    def plan(problem: Problem, privacy: Any, options: Options, constants: str, seed: int) -> Plan:
+        if problem.users < users:
+            raise Infeasible(name, f"n={problem.users:,} users are too few", f"n >= {users:,} (better {2 * users:,})")
+        many = 5 if passes == "many" else 1
+        cost = Cost.of(problem, rounds=options.rounds or rounds, messages=many * problem.users)
+        guarantee = Guarantee(1.0, 1e-6, "replace-one", exposure, (), "docs/privacy/gaussian.md")  # type: ignore[arg-type]
+        return Plan(name, problem, guarantee, cost, Options(), risk, seed)
+
+    return AlgorithmInfo(
+        name=name,
+        summary="",
+        paper="",
+        algorithm_numbers="-",
+        exposure=exposure,  # type: ignore[arg-type]
+        adjacency=("replace-one",),
+        constants=("calibrated",),
+        theorem="docs/privacy/gaussian.md",
+        options=Options,
+        plan=plan,  # type: ignore[arg-type]
+        verify=lambda _: None,
+        make=lambda _: None,  # type: ignore[arg-type, return-value]
+        passes=passes,  # type: ignore[arg-type]
+        removes_outliers=removes_outliers,
+    )
+
+
+def registry(*infos: AlgorithmInfo) -> Mapping[str, AlgorithmInfo]:
+    return {info.name: info for info in infos}
+
+
+def chosen(*infos: AlgorithmInfo, settings: tuple[str, ...] = (), **facts: Any) -> Planned:
+    config = configs.from_tree(configs.overlay({}, settings))
+    return choose(config, problem(**facts), algorithms=registry(*infos))
+
+
+def best_local(trust: bool, *infos: AlgorithmInfo) -> tuple[Plan, str]:
+    """The rule itself, with every algorithm planned."""
+    config = configs.from_tree({})
+    candidates = tuple(
+        Candidate(info.name, choose(config, problem(), algorithms=registry(info)).plan) for info in infos
+    )
+    return automatic(candidates, registry(*infos), problem(), trust_server=trust)
+
+
+RECOMMENDED = pretended("tracking-srgd", 1.3e-6)
+MANY = pretended("many", 1e-6, rounds=724, passes="many")
+FILTER = pretended("filter", 5e-6, exposure="model", removes_outliers=True)
+PLAIN = pretended("plain", 4e-6)
+
+
+def test_the_recommended_method_is_chosen_and_says_what_it_asks_shows_and_predicts() -> None:
+    planned = chosen(RECOMMENDED, MANY, FILTER, PLAIN)
+    assert planned.plan.algorithm == "tracking-srgd"
+    assert planned.choice == (
+        "tracking-srgd: asks every user at most once, keeps every broadcast private, and predicts an excess risk of "
+        "1.3e-06, 1.3 times the best considered (many, 724 rounds)."
+    )
+    assert planned.as_json()["choice"] == planned.choice
+
+
+@pytest.mark.parametrize(("risk", "expected"), [(2e-6, "tracking-srgd"), (2.001e-6, "many")])
+def test_asking_once_may_cost_twice_the_risk_of_many_passes_and_no_more(risk: float, expected: str) -> None:
+    assert chosen(pretended("tracking-srgd", risk), MANY).plan.algorithm == expected
+
+
+def test_a_better_method_of_one_pass_does_not_displace_the_recommended_one_but_is_told() -> None:
+    planned = chosen(RECOMMENDED, pretended("plain", 1e-7))
+    assert planned.plan.algorithm == "tracking-srgd"
+    assert planned.choice is not None
+    assert planned.choice.endswith("13 times the best considered (plain, 10 rounds).")
+
+
+def test_many_passes_are_chosen_where_one_predicts_far_more_and_the_sentence_has_both_figures() -> None:
+    planned = chosen(pretended("tracking-srgd", 4e-6), MANY, PLAIN)
+    assert planned.plan.algorithm == "many"
+    assert planned.choice == (
+        "many: one pass cannot do as well here: tracking-srgd predicts an excess risk of 4e-06, 4.0 times this one's, "
+        "and up to 2 times would do; asks every user about 5 times, keeps every broadcast private, and predicts an "
+        "excess risk of 1e-06, the least considered."
+    )
+
+
+def test_many_passes_are_chosen_for_few_users_with_the_number_that_one_pass_needs() -> None:
+    planned = chosen(pretended("tracking-srgd", 1e-7, users=20_000), MANY, PLAIN)
+    assert planned.plan.algorithm == "many"
+    assert planned.choice is not None
+    assert planned.choice.startswith("many: n=1,000 is small: one pass of tracking-srgd needs n >= 20,000; asks every")
+
+
+def test_without_either_the_least_predicted_risk_is_chosen_and_the_sentence_says_why_not_the_recommended() -> None:
+    planned = chosen(pretended("tracking-srgd", TRIVIAL), FILTER, PLAIN)
+    assert planned.plan.algorithm == "plain"
+    assert planned.choice is not None
+    assert "tracking-srgd is not feasible here (tracking-srgd predicts an excess risk of 3, no better" in planned.choice
+    assert "the least considered." in planned.choice
+
+
+def test_what_is_not_predicted_is_chosen_last() -> None:
+    assert chosen(pretended("tracking-srgd", None), PLAIN).plan.algorithm == "plain"
+    alone = chosen(pretended("tracking-srgd", None))
+    assert alone.choice is not None
+    assert alone.choice.endswith("predicts nothing.")
+
+
+def test_declared_outliers_get_the_best_feasible_filter() -> None:
+    worse = pretended("worse-filter", 9e-6, exposure="model", removes_outliers=True)
+    planned = chosen(RECOMMENDED, MANY, worse, FILTER, hostile_share=0.01)
+    assert planned.plan.algorithm == "filter"
+    assert planned.choice is not None
+    assert planned.choice.startswith("filter: 1 % of users are declared outliers, and it removes outliers; asks ")
+    assert "5.0 times the best considered (many, 724 rounds)" in planned.choice
+
+
+def test_declared_outliers_without_a_feasible_filter_get_the_recommended_method_with_a_warning() -> None:
+    filters = (
+        pretended("filter", 5e-6, users=30_000, removes_outliers=True),
+        pretended("soft-filter", 5e-6, users=9_000, removes_outliers=True),
+    )
+    planned = chosen(pretended("tracking-srgd", 9e-6), MANY, *filters, hostile_share=0.002)
+    assert planned.plan.algorithm == "tracking-srgd"
+    assert planned.choice is not None
+    assert planned.choice.startswith(
+        "tracking-srgd: no algorithm that removes outliers is feasible (soft-filter needs n >= 9,000), so 0.2 % of "
+        "users may bias it; asks every user at most once"
+    )
+
+
+def test_declared_outliers_warn_whatever_is_chosen_in_the_end() -> None:
+    planned = chosen(MANY, PLAIN, hostile_share=0.002)
+    assert planned.plan.algorithm == "many"
+    assert planned.choice is not None
+    assert "no algorithm that removes outliers is feasible, so 0.2 % of users may bias it" in planned.choice
+
+
+def test_an_untrusted_coordinator_gets_exposure_local_whatever_the_others_predict() -> None:
+    local = pretended("own-noise", 1e-3, exposure="local")
+    plan, why = best_local(False, RECOMMENDED, MANY, pretended("other", 2e-3, exposure="local"), local)
+    assert plan.algorithm == "own-noise"
+    assert why == (
+        "own-noise: the coordinator is not trusted with answers, which leaves exposure local; asks every user at most "
+        "once, keeps every answer private, and predicts an excess risk of 0.001, the least considered."
+    )
+    assert best_local(True, RECOMMENDED, MANY, local)[0].algorithm == "tracking-srgd"
+
+
+def test_an_untrusted_coordinator_without_an_algorithm_for_it_is_refused_with_the_key() -> None:
+    with pytest.raises(Infeasible, match=r"asks for exposure local, and no algorithm here has it; needs .*=true"):
+        best_local(False, RECOMMENDED, FILTER)
+
+
+def test_nothing_feasible_tells_every_reason() -> None:
+    with pytest.raises(Infeasible, match=r"every algorithm: .*filter: n=1,000 .*no better than not training"):
+        chosen(pretended("filter", 1e-6, users=2_000), pretended("plain", TRIVIAL))
+
+
+def test_every_candidate_is_planned_for_the_rounds_of_the_budget() -> None:
+    planned = chosen(RECOMMENDED, MANY, FILTER, settings=("budget.rounds=6",))
+    assert {each.plan.cost.rounds for each in planned.candidates if each.plan} == {6}
+    assert planned.choice is not None
+    assert "(many, 6 rounds)" in planned.choice
+
+
+def test_an_adjacency_that_is_not_promised_rules_an_algorithm_out() -> None:
+    with pytest.raises(Infeasible, match=r"tracking-srgd promises replace-one, and privacy\.adjacency='zero-out'"):
+        chosen(RECOMMENDED, settings=("privacy.adjacency=zero-out",))
+
+
+def test_all_considered_are_listed_with_their_figure_or_their_reason() -> None:
+    planned = chosen(RECOMMENDED, MANY, pretended("filter", 1e-6, users=2_000), PLAIN)
+    listed = {each["algorithm"]: each for each in planned.as_json()["considered"]}
+    assert set(listed) == {"tracking-srgd", "many", "filter", "plain"}
+    for each in listed.values():
+        assert (each["predicted_excess_risk"] is None) != (each["infeasible"] is None)
+
+
+def test_a_named_algorithm_is_taken_without_a_sentence() -> None:
+    planned = chosen(RECOMMENDED, PLAIN, settings=("algorithm.name=plain",))
+    assert (planned.plan.algorithm, planned.choice) == ("plain", None)
+    with pytest.raises(ConfigError, match=r"Expected no algorithm\.options with algorithm\.name='auto'"):
+        chosen(RECOMMENDED, settings=("algorithm.options.rounds=3",))

@@ -1,0 +1,33 @@
+"""A coordinator that is not trusted with answers gets none, whoever chooses the algorithm."""
+
+import pytest
+
+import quorate
+from quorate import config as configs
+from quorate_protos.errors import ConfigError, Infeasible
+from quorate_server.algorithms import ALGORITHMS
+from small_run import TOML
+
+UNTRUSTED = ("privacy.trust_server=false",)
+LOCAL = {name for name, info in ALGORITHMS.items() if info.exposure == "local"}
+
+
+def test_an_untrusted_coordinator_is_never_given_answers_by_an_automatic_choice() -> None:
+    config = configs.parse(TOML, settings=["algorithm.name=auto", *UNTRUSTED])
+    if not LOCAL:
+        with pytest.raises(Infeasible, match="asks for exposure local, and no algorithm here has it"):
+            quorate.plan(config)
+        return
+    planned = quorate.plan(config)
+    assert {each.algorithm for each in planned.candidates if each.plan} <= LOCAL
+    assert planned.choice is not None
+    assert "the coordinator is not trusted with answers" in planned.choice
+
+
+def test_naming_an_algorithm_that_shows_answers_to_an_untrusted_coordinator_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"exposure local with privacy\.trust_server=false, got .*'one-pass-dp-sgd'"):
+        quorate.plan(configs.parse(TOML, settings=UNTRUSTED))
+
+
+def test_the_coordinator_is_trusted_unless_the_configuration_says_otherwise() -> None:
+    assert configs.parse(TOML).privacy.trust_server
