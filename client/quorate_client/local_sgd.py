@@ -5,8 +5,8 @@
     >>> from quorate_client.losses import Linear
     >>> items = ItemBatch(np.eye(2), np.zeros(2), np.array([0, 2]))
     >>> local_sgd(Linear(), items, LocalSGD(np.zeros((1, 2)), 0.5, L2Ball(1.0)))
-    array([[[0.5, 0.5],
-            [1. , 0.5]]])
+    array([[[0.5 , 0.5 ],
+            [0.5 , 0.25]]])
 
 Source: the inner loop of phased SGD (Feldman, Koren, Talwar 2020). A step x ↦ Π(x - η ∇f(x)) is non-expansive for
 convex f that are β-smooth with ηβ ≤ 2, so two starts never drift apart.
@@ -33,7 +33,7 @@ _NUMBERS = 2048  # of all their iterates together, so that these and their sums 
 def local_sgd(
     loss: Loss, batch: ItemBatch, task: LocalSGD, *, keys: Keys | None = None, threads: int | None = None
 ) -> NDArray[np.float64]:
-    """For every user the final iterate and the sum of the iterates after each step, shape (k, 2, d).
+    """For every user the final iterate and the mean of the iterates after each step, shape (k, 2, d).
 
     Items are taken in stored order, from `task.starts[u]`, a point of the domain. `batch` is as `bounded` returns it. A
     user without items gets its start and zeros; one with a non-finite feature or label gets NaN. A `Convolution` draws
@@ -111,13 +111,14 @@ def _into_ball(square: float, radius: float) -> float:
 def _finish(offsets: Any, group: int, users: int, x: Any, total: Any, ball: bool, size: float, out: Any) -> None:
     for g in range(users):
         u, square, shrink, counted = group + g, 0.0, 1.0, 0.0
+        steps = max(1.0, np.float64(offsets[u + 1] - offsets[u]))
         if ball and offsets[u] < offsets[u + 1]:
             for j in range(out.shape[2]):
                 square += x[g, j] * x[g, j]
             shrink, counted = _into_ball(square, size), 1.0
         for j in range(out.shape[2]):
             out[u, 0, j] = shrink * x[g, j]
-            out[u, 1, j] = total[g, j] + counted * (shrink * x[g, j])
+            out[u, 1, j] = (total[g, j] + counted * (shrink * x[g, j])) / steps
 
 
 @user_loop(

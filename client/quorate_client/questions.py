@@ -89,7 +89,7 @@ class SecondMoment:
 class LocalSGD:
     """One pass of projected SGD over a user's items, item by item, from that user's own start iterate.
 
-    The answer holds the final iterate and the sum of the iterates after each step: shape (k, 2, d). With `smoothing`
+    The answer holds the final iterate and the mean of the iterates after each step: shape (k, 2, d). With `smoothing`
     every item's loss is replaced by its smooth stand-in.
     """
 
@@ -104,7 +104,7 @@ class LocalSGD:
         return 1
 
     def answer_shape(self, dimension: int) -> tuple[int, ...]:
-        """Of one user's answer: final iterate and running sum."""
+        """Of one user's answer: final iterate and mean iterate."""
         return (2, dimension)
 
     def numbers_down(self, dimension: int) -> int:

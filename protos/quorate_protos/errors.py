@@ -4,11 +4,14 @@
     ├── UsageError            the request is wrong; exit code 2
     │   ├── ConfigError       a key, a value or a preset
     │   ├── DataError         a table, a column, a user's items
+    │   ├── IdentityError     a certificate, a key or a token
     │   └── Infeasible        no parameters satisfy the theorem; says what would
     └── RunError              the request was fine, carrying it out failed; exit code 1
         ├── BudgetExceeded    refused before the round that would overspend
         ├── LedgerError       the ledger cannot be read, written or continued
-        └── VerificationError a plan that its theorem does not accept
+        │   └── LedgerUnavailable  for now: connection lost, locked, disk full; worth another try
+        ├── VerificationError a plan that its theorem does not accept
+        └── WireError         a message that is not of this protocol
 
 Messages name the thing, its value and the fix. They never hold a user's data.
 """
@@ -32,6 +35,10 @@ class ConfigError(UsageError):
 
 class DataError(UsageError):
     """A table, a column or a user's items cannot be used."""
+
+
+class IdentityError(UsageError):
+    """A certificate, a key or a token is missing, unreadable, expired, or not of whom it should be."""
 
 
 class Infeasible(UsageError):
@@ -58,5 +65,13 @@ class LedgerError(RunError):
     """The ledger cannot be read, written or continued."""
 
 
+class LedgerUnavailable(LedgerError):
+    """The database cannot be used now; the same request may succeed later. What was written stays whole."""
+
+
 class VerificationError(RunError):
     """A plan does not satisfy the theorem that it cites."""
+
+
+class WireError(RunError):
+    """A message is not of this protocol; it was not acted on."""

@@ -8,14 +8,14 @@ Order of writes in every round, each one durable before the next step starts:
 After a crash at any point, `resume_point` gives the last committed state. The round after it is asked again only as the
 identical question (same digest): the same participation of the same users, with the same noise, so the same bits.
 
-Stored in SQLite with write-ahead logging and full synchronisation; one process at a time holds it.
+A ledger is a file of its own (a run folder) or a run's part of a `Database`; one process at a time holds it. What a
+power loss can and cannot take: docs/durability.md.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from types import TracebackType
@@ -28,59 +28,68 @@ from numpy.typing import NDArray
 from quorate_client.questions import Question
 from quorate_protos.errors import LedgerError
 from quorate_server.algorithm import Release
+from quorate_server.database import Database, sync_folder
 
-FORMAT = 1
+__all__ = ["Ledger", "digest", "sync_folder"]
+
+_ALONE = "run"  # the name of the one run in a run folder's file
 _schema = sa.MetaData()
-_run = sa.Table(
-    "run",
+_runs = sa.Table(
+    "run_ledgers",
     _schema,
-    sa.Column("format", sa.Integer, nullable=False),
+    sa.Column("run", sa.Text, primary_key=True),
     sa.Column("config_digest", sa.Text, nullable=False),
     sa.Column("plan", sa.Text, nullable=False),
-    sa.Column("noise_key", sa.LargeBinary),  # secret; erased when the run is complete
     sa.Column("model", sa.LargeBinary),  # the released model, once the run is complete
+)
+_unreleased = sa.Table(  # deleted when the run is complete
+    "unreleased",
+    _schema,
+    sa.Column("run", sa.Text, primary_key=True),
+    sa.Column("noise_key", sa.LargeBinary, nullable=False),
+    sa.Column("round", sa.Integer),  # of the last commit; -1 is the initial state
+    sa.Column("state", sa.LargeBinary),  # after that round; may hold noise and un-noised iterates
 )
 _spent = sa.Table(
     "spent",
     _schema,
-    sa.Column("round", sa.Integer, primary_key=True),
+    sa.Column("run", sa.Text, primary_key=True),
+    sa.Column("round", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("question", sa.Text),  # digest; a function of un-noised iterates, so erased when the run is complete
     sa.Column("users", sa.Integer, nullable=False),
-    sa.Column("gradient_evaluations", sa.Integer, nullable=False),
+    sa.Column("gradient_evaluations", sa.BigInteger, nullable=False),
 )
 _commits = sa.Table(
     "commits",
     _schema,
-    sa.Column("round", sa.Integer, primary_key=True),  # -1 is the initial state
-    sa.Column("state", sa.LargeBinary),  # of the last commit only, until the run is complete: it may hold noise
+    sa.Column("run", sa.Text, primary_key=True),
+    sa.Column("round", sa.Integer, primary_key=True, autoincrement=False),  # -1 is the initial state
     sa.Column("releases", sa.Text, nullable=False),
     sa.Column("event", sa.Text, nullable=False),
 )
 
 
 class Ledger:
-    """One run's ledger file. Create or open it, use it as a context manager."""
+    """One run's ledger: a file (`create`, `open`) or a part of a database (`begin`, `within`). A context manager."""
 
-    def __init__(self, path: Path) -> None:
-        """Use `create` or `open`."""
-        self.path = path
-        self._engine = sa.create_engine(sa.URL.create("sqlite", database=str(path)), poolclass=sa.pool.StaticPool)
-        sa.event.listen(self._engine, "connect", _make_durable)
+    def __init__(self, database: Database, run: str, path: Path | None = None) -> None:
+        """Use `create`, `open`, `begin` or `within`. With a `path` the database is this ledger's own."""
+        self.run = run
+        self.path: Path | str = path or f"{database.name} (run {run})"
+        self._database = database
+        self._owns = path is not None
 
     @classmethod
     def create(cls, path: Path, *, plan: str, config_digest: str, noise_key: bytes) -> "Ledger":
         """A new ledger at `path`, complete or not there at all. LedgerError if something is there already."""
         if path.exists():
             raise LedgerError(f"Expected no ledger at {path}, found one. Resume that run or choose another folder.")
-        draft = cls(path.with_suffix(".new"))
-        for leftover in path.parent.glob(draft.path.name + "*"):
+        draft = path.with_suffix(".new")
+        for leftover in path.parent.glob(draft.name + "*"):
             leftover.unlink()
-        draft.path.touch(mode=0o600)  # it will hold the noise key; its journal inherits the mode
-        with draft, draft._writing() as connection:
-            _schema.create_all(connection)
-            row = {"format": FORMAT, "config_digest": config_digest, "plan": plan}
-            connection.execute(_run.insert().values(noise_key=noise_key, **row))
-        os.replace(draft.path, path)
+        with Database(_url(draft)) as database:
+            cls.begin(database, _ALONE, plan=plan, config_digest=config_digest, noise_key=noise_key)
+        os.replace(draft, path)
         sync_folder(path.parent)
         return cls.open(path)
 
@@ -89,14 +98,36 @@ class Ledger:
         """The ledger at `path`. LedgerError if missing, unreadable, of another format, or in use."""
         if not path.is_file():
             raise LedgerError(f"Expected a ledger at {path}, found none. Start the run with `quorate simulate`.")
-        ledger = cls(path)
-        stored = ledger._row().format
-        if stored != FORMAT:
+        ledger = cls(Database(_url(path), create=False), _ALONE, path)
+        try:
+            ledger._row()
+        except BaseException:
             ledger.close()
-            raise LedgerError(
-                f"Expected ledger format {FORMAT} in {path}, got {stored}. Use the version that wrote it."
-            )
+            raise
         return ledger
+
+    @classmethod
+    def begin(cls, database: Database, run: str, *, plan: str, config_digest: str, noise_key: bytes) -> "Ledger":
+        """A new ledger of `run` in `database`, complete or not there at all. LedgerError if the run has one already."""
+        if cls.begun(database, run):
+            raise LedgerError(f"Expected no ledger of run {run} in {database.name}, found one. Continue that run.")
+        with database.writing() as connection:
+            connection.execute(_runs.insert().values(run=run, config_digest=config_digest, plan=plan))
+            connection.execute(_unreleased.insert().values(run=run, noise_key=noise_key))
+        return cls(database, run)
+
+    @classmethod
+    def within(cls, database: Database, run: str) -> "Ledger":
+        """The ledger of `run` in `database`. LedgerError if it has none."""
+        if not cls.begun(database, run):
+            raise LedgerError(f"Expected a ledger of run {run} in {database.name}, found none. Begin the run first.")
+        return cls(database, run)
+
+    @classmethod
+    def begun(cls, database: Database, run: str) -> bool:
+        """Whether `run` has a ledger in `database`."""
+        database.ensure(_schema)
+        return bool(database.all(sa.select(_runs.c.run).where(_runs.c.run == run)))
 
     def __enter__(self) -> "Ledger":
         return self
@@ -105,8 +136,9 @@ class Ledger:
         self.close()
 
     def close(self) -> None:
-        """Release the file."""
-        self._engine.dispose()
+        """Release the file; a shared database stays open."""
+        if self._owns:
+            self._database.close()
 
     @property
     def plan_json(self) -> str:
@@ -120,13 +152,13 @@ class Ledger:
 
     @property
     def noise_key(self) -> bytes:
-        """The secret of the noise source; LedgerError once the run is complete, when it has been erased."""
-        key = self._row().noise_key
-        if key is None:
+        """The secret of the noise source; LedgerError after the run's end, when it has been erased."""
+        rows = self._of(_unreleased.c.noise_key)
+        if not rows:
             raise LedgerError(
-                f"Expected an unfinished run in {self.path}, but it is complete and its noise key erased."
+                f"Expected an unfinished run in {self.path}, but it has ended and its noise key is erased."
             )
-        return bytes(key)
+        return bytes(rows[0].noise_key)
 
     @property
     def finished(self) -> bool:
@@ -142,17 +174,20 @@ class Ledger:
         return np.frombuffer(stored, dtype="<f8").astype(np.float64)
 
     def resume_point(self) -> tuple[int, bytes] | None:
-        """Round and encoded state of the last commit; None before the initial state, and once the run is complete."""
-        rows = self._all(sa.select(_commits.c.round, _commits.c.state).order_by(_commits.c.round.desc()).limit(1))
+        """Round and encoded state of the last commit; None before the initial state and after the run's end."""
+        rows = self._of(_unreleased.c.round, _unreleased.c.state)
         return (int(rows[0].round), bytes(rows[0].state)) if rows and rows[0].state is not None else None
 
     def spend(self, question: Question, *, users: int, gradient_evaluations: int) -> None:
         """Write the cohort, of `users` planned, as spent. A round already spent must be the identical question."""
         print_ = digest(question)
-        with self._writing() as connection:
-            before = connection.execute(sa.select(_spent).where(_spent.c.round == question.round)).first()
+        with self._database.writing() as connection:
+            this = (_spent.c.run == self.run) & (_spent.c.round == question.round)
+            before = connection.execute(sa.select(_spent.c.question).where(this)).first()
             if before is None:
-                row = {"round": question.round, "question": print_, "users": users}
+                if not connection.execute(sa.select(_unreleased.c.run).where(_unreleased.c.run == self.run)).first():
+                    raise LedgerError(f"Expected an unfinished run in {self.path}, but it has ended: nobody is asked.")
+                row = {"run": self.run, "round": question.round, "question": print_, "users": users}
                 connection.execute(_spent.insert().values(gradient_evaluations=gradient_evaluations, **row))
             elif before.question != print_:
                 raise LedgerError(
@@ -161,65 +196,68 @@ class Ledger:
                 )
 
     def commit(self, round_: int, state: bytes, releases: Sequence[Release], event: dict[str, Any]) -> None:
-        """Write round `round_`'s new state and releases in one transaction; `event` must be JSON-compatible."""
+        """Write round `round_`'s new state and releases in one transaction; `event` must be JSON-compatible.
+
+        LedgerError if the run has ended or has come to this round before.
+        """
         told = json.dumps([asdict(release) for release in releases])
-        with self._writing() as connection:
-            connection.execute(_commits.update().values(state=None))
-            row = {"round": round_, "state": state, "releases": told, "event": json.dumps(event)}
+        last = sa.func.coalesce(_unreleased.c.round, round_ - 1)
+        here = _unreleased.update().where(_unreleased.c.run == self.run, last < round_)
+        with self._database.writing() as connection:
+            if connection.execute(here.values(round=round_, state=state)).rowcount != 1:
+                raise LedgerError(
+                    f"Expected round {round_} to be new in {self.path}, but it is there or the run has ended."
+                )
+            row = {"run": self.run, "round": round_, "releases": told, "event": json.dumps(event)}
             connection.execute(_commits.insert().values(**row))
 
     def finish(self, model: NDArray[np.float64]) -> None:
         """Keep the released model, and erase what could undo its privacy: noise key, last state, question digests."""
-        with self._writing() as connection:
-            connection.execute(_run.update().values(model=model.astype("<f8").tobytes(), noise_key=None))
-            connection.execute(_commits.update().values(state=None))
-            connection.execute(_spent.update().values(question=None))
-        with self._guarded(), self._engine.connect() as connection:
-            connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+        with self._database.writing() as connection:
+            if not self._erase(connection):
+                raise LedgerError(f"Expected an unfinished run in {self.path}, but it has ended: it releases no more.")
+            kept = model.astype("<f8").tobytes()
+            connection.execute(_runs.update().where(_runs.c.run == self.run).values(model=kept))
+        self._database.checkpoint()
+
+    def abandon(self) -> None:
+        """Erase the same secrets of a run that will never be complete. It cannot go on; what it spent stays spent."""
+        with self._database.writing() as connection:
+            self._erase(connection)
+        self._database.checkpoint()
+
+    def _erase(self, connection: sa.Connection) -> bool:
+        """Whether there was anything left to erase."""
+        connection.execute(_spent.update().where(_spent.c.run == self.run).values(question=None))
+        return connection.execute(_unreleased.delete().where(_unreleased.c.run == self.run)).rowcount == 1
 
     def events(self) -> list[dict[str, Any]]:
         """The committed rounds' events, in order."""
-        rows = self._all(sa.select(_commits.c.event).where(_commits.c.round >= 0).order_by(_commits.c.round))
-        return [json.loads(row.event) for row in rows]
+        return [json.loads(row.event) for row in self._committed() if row.round >= 0]
 
     def releases(self) -> list[tuple[int, Release]]:
         """(round, release) for everything made public, in order."""
-        rows = self._all(sa.select(_commits.c.round, _commits.c.releases).order_by(_commits.c.round))
-        return [(row.round, Release(**told)) for row in rows for told in json.loads(row.releases)]
+        return [(row.round, Release(**told)) for row in self._committed() for told in json.loads(row.releases)]
 
     def spent(self, *, before: int | None = None) -> dict[str, int]:
         """Totals over every question that left (in rounds < `before`): rounds, users, gradient_evaluations."""
         sums = [sa.func.coalesce(sa.func.sum(_spent.c[name]), 0) for name in ("users", "gradient_evaluations")]
-        query = sa.select(sa.func.count(), *sums).select_from(_spent)
-        row = self._all(query if before is None else query.where(_spent.c.round < before))[0]
+        query = sa.select(sa.func.count(), *sums).select_from(_spent).where(_spent.c.run == self.run)
+        row = self._database.all(query if before is None else query.where(_spent.c.round < before))[0]
         return dict(zip(("rounds", "users", "gradient_evaluations"), map(int, row), strict=True))
 
     def _row(self) -> Any:
-        rows = self._all(sa.select(_run))
+        rows = self._of(*_runs.c)
         if len(rows) != 1:
             raise LedgerError(f"Expected one run in {self.path}, found {len(rows)}. The file is not a quorate ledger.")
         return rows[0]
 
-    def _all(self, query: Any) -> Sequence[Any]:
-        with self._guarded(), self._engine.connect() as connection:
-            return connection.execute(query).all()
+    def _committed(self) -> Sequence[Any]:
+        return self._database.all(sa.select(_commits).where(_commits.c.run == self.run).order_by(_commits.c.round))
 
-    @contextmanager
-    def _writing(self) -> Iterator[sa.Connection]:
-        with self._guarded(), self._engine.begin() as connection:
-            yield connection
-
-    @contextmanager
-    def _guarded(self) -> Iterator[None]:
-        try:
-            yield
-        except sa.exc.DatabaseError as error:
-            cause = str(error.orig)
-            fix = {
-                "database is locked": "Another process holds this run: wait for it or end it.",
-                "database or disk is full": "Free some space, then `quorate resume` this run.",
-            }.get(cause, "The file may be damaged or not a quorate ledger.")
-            raise LedgerError(f"Cannot use the ledger {self.path}: {cause}. {fix}") from error
+    def _of(self, *columns: sa.Column[Any]) -> Sequence[Any]:
+        table = columns[0].table
+        return self._database.all(sa.select(*columns).where(table.c.run == self.run))
 
 
 def digest(question: Question) -> str:
@@ -234,15 +272,5 @@ def digest(question: Question) -> str:
     return hashed.hexdigest()
 
 
-def _make_durable(connection: Any, _record: Any) -> None:
-    for setting in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL", "secure_delete=ON"):
-        connection.execute(f"PRAGMA {setting}").close()
-
-
-def sync_folder(folder: Path) -> None:
-    """Make what was created or renamed in `folder` durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _url(path: Path) -> str:
+    return sa.URL.create("sqlite", database=str(path)).render_as_string()

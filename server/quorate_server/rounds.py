@@ -22,6 +22,7 @@ from quorate_server.budget import Budget
 from quorate_server.ledger import Ledger
 from quorate_server.noise import NoiseSource
 from quorate_server.plan import Plan
+from quorate_server.traffic import encoded
 
 Vector = NDArray[np.float64]
 Evaluate = Callable[[Vector], Mapping[str, float]]
@@ -52,6 +53,8 @@ class RoundEvent:
     total_bytes_up: int
     seconds_clients: float
     seconds_server: float
+    encoded_down: int = 0  # bytes of all planned questions as messages of a run without a name
+    encoded_up: int = 0  # bytes of all planned answers
     public: Mapping[str, Any] = field(default_factory=dict)
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
 
@@ -104,6 +107,7 @@ def run(
         observer.started(algorithm.plan)
     while (question := algorithm.request(state, noise)) is not None:
         cost = _cost(algorithm.plan, question)
+        encoded_down, encoded_up = encoded(question, algorithm.plan.problem.dimension)
         _check_budget(budget, algorithm.plan, ledger, question, cost["gradient_evaluations"])
         ledger.spend(question, users=cost["messages"], gradient_evaluations=cost["gradient_evaluations"])
         began = time.perf_counter()
@@ -120,6 +124,8 @@ def run(
             **{f"total_{name}": total for name, total in totals.items()},
             seconds_clients=answered - began if simulation else 0.0,
             seconds_server=time.perf_counter() - answered if simulation else 0.0,
+            encoded_down=encoded_down,
+            encoded_up=encoded_up,
             public=dict(update.public),
             diagnostics=_diagnose(algorithm, state, question.round, update.diagnostics, evaluate) if simulation else {},
         )

@@ -39,6 +39,7 @@ def simulate(
     algorithm: str | None = None,
     seed: int | None = None,
     out: str | Path | None = None,
+    network: str | None = None,
     settings: Sequence[str] = (),
     user: str | None = None,
     label: str | None = None,
@@ -50,8 +51,8 @@ def simulate(
 
     Args:
         source: a preset's name, a path of a TOML file, a `Config`, or a DataFrame with one item a row.
-        epsilon, delta, algorithm, seed, out: short for the keys privacy.epsilon, privacy.delta, algorithm.name,
-            run.seed and run.out.
+        epsilon, delta, algorithm, seed, out, network: short for the keys privacy.epsilon, privacy.delta,
+            algorithm.name, run.seed, run.out and run.network.
         settings: further `dotted.key=value` texts, as with `--set`.
         user, label, numeric, categorical: for a DataFrame, as in the table section of the configuration. Categorical
             columns given without values take those in the data, which thereby become public.
@@ -60,7 +61,7 @@ def simulate(
     Raises:
         QuorateError: with the thing, its value and the fix; see quorate_protos.errors.
     """
-    short = short_keys(epsilon=epsilon, delta=delta, algorithm=algorithm, seed=seed, out=out)
+    short = short_keys(epsilon=epsilon, delta=delta, algorithm=algorithm, seed=seed, out=out, network=network)
     settings = (*settings, *short)
     if isinstance(source, str | Path | Config):
         if any(given is not None for given in (user, label, numeric, categorical)):
@@ -85,10 +86,11 @@ def plan(
     delta: float | None = None,
     algorithm: str | None = None,
     seed: int | None = None,
+    network: str | None = None,
     settings: Sequence[str] = (),
 ) -> Planned:
     """What a run would promise and cost, fixed before any data is touched; Infeasible if nothing satisfies it."""
-    short = short_keys(epsilon=epsilon, delta=delta, algorithm=algorithm, seed=seed)
+    short = short_keys(epsilon=epsilon, delta=delta, algorithm=algorithm, seed=seed, network=network)
     config, _ = _config(source, (*settings, *short))
     return runs.prepare(config, Path.cwd(), compare=True).planned
 
@@ -133,6 +135,7 @@ def short_keys(**values: Any) -> tuple[str, ...]:
         "algorithm": "algorithm.name",
         "seed": "run.seed",
         "out": "run.out",
+        "network": "run.network",
     }
     given = {keys[name]: value for name, value in values.items() if value is not None}
     return tuple(f"{key}={json.dumps(value, default=str)}" for key, value in given.items())

@@ -15,12 +15,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from quorate import api, curve_plot, runs
+from quorate import api, cli_federation, cli_ledger, curve_plot, runs
+from quorate.cli_health import health
 from quorate.folder import RunFolder, claim, dumps, write
 from quorate.planning import Candidate, Planned
 from quorate.presets import presets
 from quorate.progress import Display, display
 from quorate.runs import Prepared, RunResult
+from quorate.summary import size, time_rows
 from quorate_protos.errors import ConfigError, Infeasible, QuorateError
 from quorate_server.algorithms import ALGORITHMS, AlgorithmInfo
 
@@ -44,6 +46,14 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard 
 Picture = Annotated[
     Path | None, typer.Option("--plot", metavar="FILE.svg", help="Write predicted risk against rounds as a picture.")
 ]
+Link = Annotated[
+    str | None,
+    typer.Option(
+        "--network",
+        metavar="rtt=80ms,up=1Mbps,...",
+        help="Project wall-clock over such a network, and drop out as it says; short for run.network.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 
 
@@ -52,12 +62,13 @@ def simulate(
     source: Source = "quickstart",
     seed: Seed = None,
     out: Out = None,
+    network: Link = None,
     settings: Settings = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Train privately over a simulated population, and show what it reached and what it cost."""
-    config, name = api.resolve(source, (*(settings or ()), *api.short_keys(seed=seed, out=out)))
+    config, name = api.resolve(source, (*(settings or ()), *api.short_keys(seed=seed, out=out, network=network)))
     with _progress(as_json=as_json, quiet=quiet) as observer:
         prepared = runs.prepare(config, Path.cwd())
         result = _carry_out(prepared, claim(config, name), observer)
@@ -77,13 +88,14 @@ def resume(run: Run, as_json: Json = False, quiet: Quiet = False) -> None:
 def plan(
     source: Source = "quickstart",
     seed: Seed = None,
+    network: Link = None,
     settings: Settings = None,
     picture: Picture = None,
     as_json: Json = False,
 ) -> None:
     """Say what a run would promise and cost, and how many rounds it needs, before any data is touched."""
     _check_picture(picture)
-    config, _ = api.resolve(source, (*(settings or ()), *api.short_keys(seed=seed)))
+    config, _ = api.resolve(source, (*(settings or ()), *api.short_keys(seed=seed, network=network)))
     planned = runs.prepare(config, Path.cwd(), compare=True).planned
     if picture is not None:
         _draw(picture, planned)
@@ -137,6 +149,11 @@ def list_presets() -> None:
 def report(run: Run) -> None:
     """Write a run's report.html again, and print its path."""
     print(api.report(run))
+
+
+cli_federation.register(app)
+app.add_typer(cli_ledger.app, name="ledger")
+app.command()(health)
 
 
 def invoke(arguments: Sequence[str]) -> int:
@@ -255,6 +272,9 @@ def plan_rows(planned: Planned) -> list[tuple[str, str]]:
             else f" ({baseline.algorithm}: {baseline.predicted:.2g})"
         )
         rows.append(("predicted excess risk", f"{chosen.predicted_excess_risk:.2g}{beside}"))
+    if planned.network is not None:
+        rows.append(("on the wire up, down", f"{size(planned.network.bytes_up)}, {size(planned.network.bytes_down)}"))
+        rows += time_rows(planned.network.as_json())
     return rows
 
 

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from quorate import _toml
 from quorate._explain import explain
+from quorate.network import Network
 from quorate_protos.errors import ConfigError
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -198,6 +199,22 @@ class RunSection(Section):
 
     seed: Seed = Field(default=0, description="seed of slots and of simulated noise")
     out: str | None = Field(default=None, description="run folder; default: runs/<name>-<number>")
+    network: str | None = Field(
+        default=None,
+        description="network to project time over, such as 'rtt=80ms,up=1Mbps,down=10Mbps,dropout=5%', docs/network.md",
+    )
+
+    @field_validator("network")
+    @classmethod
+    def _readable(cls, network: str | None) -> str | None:
+        if network is not None:
+            Network.parse(network)
+        return network
+
+    @property
+    def link(self) -> Network | None:
+        """The network, if one is given."""
+        return None if self.network is None else Network.parse(self.network)
 
 
 class Config(Section):

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quorate.populations._base import Corruption, Population, Users
+from quorate.populations._streams import Purpose, uniforms, words
 from quorate_client.draws import user_keys
 from quorate_client.enforcement import bounded
 from quorate_client.items import ItemBatch
@@ -45,19 +46,24 @@ class InlineEngine:
     | sends 1e300, NaN or infinity      | zero, REJECTED                                      |
     | sends zeros                       | zero, ANSWERED                                      |
     | never answers, or has no items    | zero, MISSING                                       |
+    | drops out of this round           | zero, MISSING                                       |
     | holds a non-finite item           | zero, REJECTED                                      |
     | bad or no items, a local report   | that of a zero gradient, ANSWERED: nobody can tell  |
 
-    Nothing a user holds or sends raises. `item_gradients` counts the gradients computed, for simulation only.
+    With `dropout` every asked user fails to answer with that probability, independently in every round, drawn by
+    (`seed`, round, user). Nothing a user holds or sends raises. `item_gradients` counts the gradients computed, for
+    simulation only.
     """
 
-    def __init__(self, population: Population, *, seed: int = 0, chunk_bytes: int = 64 << 20) -> None:
+    def __init__(
+        self, population: Population, *, seed: int = 0, chunk_bytes: int = 64 << 20, dropout: float = 0.0
+    ) -> None:
         self.population = population
         self.item_gradients = 0
         self._randomness: LocalRandomness = SeededRandomness(seed)  # each user's own words, never the server's noise
         self._chunk_bytes = chunk_bytes
-        # A running sum of iterates grows with the items; the bound is public, so their nominal number enters.
-        self._iterates = population.domain.norm_bound(population.dimension) * population.items_per_user
+        self._seed, self._dropout = seed, dropout
+        self._iterates = population.domain.norm_bound(population.dimension)
 
     def ask(self, question: Question) -> Answers:
         """Answers of the question's cohort, in slot order."""
@@ -94,7 +100,7 @@ class InlineEngine:
         return gradient * float(np.abs(task.weights).sum()) + centre
 
     def _chunk_answers(self, users: Users, task: Task, round_number: int) -> tuple[Matrix, NDArray[np.uint8]]:
-        faults = self.population.corruption(users)
+        faults = self._faults(users, round_number)
         values, status = _silence(len(users), self.population.dimension, task)
         computing = np.flatnonzero(faults <= Corruption.SHIFTED)
         if len(computing):
@@ -106,6 +112,13 @@ class InlineEngine:
         for fault, sent in _SENT.items():
             values[faults == fault] = sent
         return values, status
+
+    def _faults(self, users: Users, round_number: int) -> NDArray[np.uint8]:
+        faults = self.population.corruption(users)
+        if self._dropout > 0:
+            draws = uniforms(words(seed=self._seed, purpose=Purpose.DROPOUT, users=users, block=round_number)[:, 0])
+            faults[draws < self._dropout] = Corruption.MISSING
+        return faults
 
     def _computed(self, batch: ItemBatch, task: Task, round_number: int, users: Users) -> Answers:
         """What the clients of `users` send."""

@@ -11,6 +11,7 @@ from quorate._explain import unknown
 from quorate.choosing import Candidate as Candidate
 from quorate.choosing import automatic
 from quorate.config import AlgorithmSection, Config
+from quorate.projection import Projection
 from quorate_protos.errors import ConfigError, Infeasible, QuorateError
 from quorate_server.algorithms import ALGORITHMS, AlgorithmInfo
 from quorate_server.algorithms._search import round_grid
@@ -23,7 +24,7 @@ Registry = Mapping[str, AlgorithmInfo]
 BASELINE = "phased-sgd"  # the naive alternative of the papers
 LARGEST_ROUNDS = 1024  # that the curve looks at
 MOST_ROUNDS = 1_000_000  # that any plan may have; beyond, planning alone would exhaust memory
-STRIDES = {"dp-sgd-wor": 2, "dp-sgd-poisson": 4}  # accounted anew for every T, so their curves have fewer points
+STRIDES = {"dp-sgd-wor": 2, "dp-sgd-poisson": 4, "mean-sgd": 4}  # accounted anew for every T: fewer points
 NEAR = 1.05  # times the least predicted risk counts as about as good
 
 
@@ -58,6 +59,7 @@ class Planned:
     candidates: tuple[Candidate, ...]
     curve: RoundsCurve | None = None  # of the plan's algorithm, when it was asked for
     choice: str | None = None  # why the algorithm was chosen, in one sentence; None when it was named
+    network: Projection | None = None  # wall-clock over a network, when one is given
 
     @property
     def baseline(self) -> Candidate | None:
@@ -71,7 +73,8 @@ class Planned:
             for each in self.candidates
         ]
         curve = {} if self.curve is None else {"rounds_curve": self.curve.as_json()}
-        return self.plan.as_json() | {"choice": self.choice, "considered": considered} | curve
+        network = {} if self.network is None else {"network": self.network.as_json()}
+        return self.plan.as_json() | {"choice": self.choice, "considered": considered} | curve | network
 
 
 def choose(config: Config, problem: Problem, *, compare: bool = False, algorithms: Registry = ALGORITHMS) -> Planned:

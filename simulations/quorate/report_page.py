@@ -3,7 +3,7 @@
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from html import escape
 from string import Template
 from typing import Any
@@ -13,11 +13,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
+from quorate.network import Times
 from quorate.summary import Summary
 
 Rows = Sequence[Mapping[str, Any]]
 
 INK, BLUE, ORANGE, GREY = "#1f2933", "#2b6cb0", "#c05621", "#9aa5b1"
+PARTS = tuple(part.name for part in fields(Times))
+COLOURS = (GREY, BLUE, "#2f855a", ORANGE, "#805ad5", INK)  # of the parts of a round's time
 STYLE: Any = {  # matplotlib types this as a literal of all its settings
     "axes.edgecolor": GREY,
     "axes.grid": True,
@@ -164,6 +167,22 @@ def _scores(axes: Axes, summary: Summary, rounds: Rows) -> None:
     axes.legend()
 
 
+def _time(axes: Axes, summary: Summary, rounds: Rows) -> None:
+    """Projected seconds of each round, part upon part."""
+    del summary
+    places, below = [row["round"] + 1 for row in rounds], [0.0] * len(rounds)
+    for part, colour in zip(PARTS, COLOURS, strict=True):
+        seconds = [float(row.get(f"network.{part}") or 0.0) for row in rounds]
+        if any(seconds):
+            axes.bar(places, seconds, bottom=below, color=colour, width=1.0, label=part)
+        below = [low + more for low, more in zip(below, seconds, strict=True)]
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(EngFormatter(unit="s", sep=" "))
+    axes.set_xlabel("rounds")
+    axes.set_ylabel("projected time")
+    axes.legend()
+
+
 PLOTS = (
     Plot(
         "Excess risk by round",
@@ -200,6 +219,13 @@ PLOTS = (
         ("simulation.score_min", "simulation.score_median", "simulation.score_max", "simulation.threshold"),
         True,
         "To how many users of the cohort an answer is close. Below the threshold, noise aside, it is removed.",
+    ),
+    Plot(
+        "Projected time by round",
+        _time,
+        ("network.total",),
+        True,
+        "Wall-clock over the network that was given, by part; computing is measured here unless a speed was given.",
     ),
 )
 

@@ -4,14 +4,14 @@ import hashlib
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from quorate import report_page
+from quorate import projection, report_page
 from quorate.config import Config, Table
 from quorate.folder import RunFolder, as_parquet, dumps, flat
 from quorate.planning import Planned, choose
@@ -56,9 +56,10 @@ def prepare(config: Config, folder: Path, *, frame: pa.Table | None = None, comp
     """
     began = time.perf_counter()
     scene = setup(config, folder, frame)
-    return Prepared(
-        config, scene, choose(config, scene.problem, compare=compare), _digest(config, folder, frame), began
-    )
+    planned = choose(config, scene.problem, compare=compare)
+    if config.run.link is not None:
+        planned = replace(planned, network=projection.of_plan(planned.plan, str(config.run.network), config.run.link))
+    return Prepared(config, scene, planned, _digest(config, folder, frame), began)
 
 
 def carry_out(prepared: Prepared, folder: RunFolder, observers: Sequence[Observer] = ()) -> RunResult:
@@ -128,6 +129,8 @@ def _results(
     first = min((round_ for round_, _ in ledger.releases()), default=math.inf)
     for event in events:
         event["public"] = _spent(plan, first, event["round"]) | event["public"]
+    link = config.run.link
+    traffic = projection.by_round(events, network=link)
     summary = Summary.of(
         plan,
         events,
@@ -138,8 +141,10 @@ def _results(
         seed=config.run.seed,
         seconds=seconds,
         choice=prepared.planned.choice,
+        traffic=traffic,
+        network=None if link is None else projection.of_rounds(traffic, str(config.run.network), link).as_json(),
     )
-    return summary, [flat(event) for event in events]
+    return summary, [flat(event) | moved for event, moved in zip(events, traffic, strict=True)]
 
 
 def _spent(plan: Plan, first: float, round_: int) -> dict[str, float]:

@@ -46,7 +46,9 @@ class Setup:
 def setup(config: Config, folder: Path, table: pa.Table | None = None) -> Setup:
     """What a run of `config` needs; a table's relative path is taken relative to `folder`, unless `table` is given."""
     population = _population(config, folder, table)
-    return Setup(population, problem(config, population), InlineEngine(population, seed=config.run.seed))
+    dropout = 0.0 if config.run.link is None else config.run.link.dropout
+    engine = InlineEngine(population, seed=config.run.seed, dropout=dropout)
+    return Setup(population, problem(config, population), engine)
 
 
 def problem(config: Config, population: Population) -> Problem:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from quorate.network import duration
 from quorate_server.plan import Plan
 
 
@@ -41,6 +42,9 @@ class Summary:
     seconds: float = 0.0
     peak_memory_bytes: int = 0
     choice: str | None = None  # why an automatic choice took the algorithm; None when it was named
+    wire_up: int = 0  # bytes from clients as on the wire: answers
+    wire_down: int = 0  # bytes to clients as on the wire: questions and receipts
+    network: Mapping[str, Any] | None = None  # projected wall-clock by part; None without a network
 
     @classmethod
     def of(
@@ -55,6 +59,8 @@ class Summary:
         seed: int,
         seconds: float,
         choice: str | None = None,
+        traffic: Sequence[Mapping[str, Any]] = (),
+        network: Mapping[str, Any] | None = None,
     ) -> "Summary":
         """The summary of a complete run from its ledger's events."""
         last = events[-1] if events else {}
@@ -82,6 +88,9 @@ class Summary:
             seconds=seconds,
             peak_memory_bytes=peak_memory(),
             choice=choice,
+            wire_up=sum(row.get("wire_up", 0) for row in traffic),
+            wire_down=sum(row.get("wire_down", 0) for row in traffic),
+            network=network,
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -100,12 +109,14 @@ class Summary:
             rows.append(("users filtered (simulation only)", f"{self.users_filtered_simulation_only:,}"))
         rows += [
             ("messages", f"{self.messages:,}"),
-            ("bytes up, down", f"{size(self.bytes_up)}, {size(self.bytes_down)}"),
+            ("bytes up, down", f"{size(self.bytes_up)}, {size(self.bytes_down)}{self._on_the_wire()}"),
             ("gradient evaluations", f"{self.gradient_evaluations:,}"),
         ]
         if self.excess_risk is not None:
             rows.append(("excess risk", f"{self.excess_risk:.2g}{self._beside()}"))
         rows += [(f"held-out {name.replace('_', ' ')}", self._tested(name)) for name in self.test]
+        if self.network is not None:
+            rows += time_rows(self.network)
         rows.append(("time, peak memory", f"{self.seconds:.1f} s, {size(self.peak_memory_bytes)}"))
         return rows
 
@@ -123,6 +134,9 @@ class Summary:
         best = self.test_without_privacy.get(name)
         return f"{self.test[name]:.4g}" + (f" (without privacy {best:.4g})" if best is not None else "")
 
+    def _on_the_wire(self) -> str:
+        return f" (on the wire {size(self.wire_up)}, {size(self.wire_down)})" if self.wire_up else ""
+
     def __str__(self) -> str:
         rows = self.rows()
         width = max(len(label) for label, _ in rows)
@@ -132,6 +146,15 @@ class Summary:
 def from_json(stored: Mapping[str, Any]) -> Summary:
     """The summary that `as_json` gave; keys of other versions are left out."""
     return Summary(**{key: value for key, value in stored.items() if key in Summary.__dataclass_fields__})
+
+
+def time_rows(projected: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Label and text of a projection as JSON: wall-clock over a network, and its parts."""
+    parts = [(name, seconds) for name, seconds in projected["seconds"].items() if name != "total" and seconds > 0]
+    rows = [("projected time", f"{duration(projected['seconds']['total'])} over {projected['network']}")]
+    if parts:
+        rows.append(("of that", ", ".join(f"{name} {duration(seconds)}" for name, seconds in parts)))
+    return rows
 
 
 def size(count: float) -> str:

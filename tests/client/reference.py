@@ -149,14 +149,14 @@ def hessian_bound(loss, rows):
 
 
 def local_sgd(loss, batch, task, coordinates=None):
-    """Final iterates and sums of iterates, step by step."""
+    """Final iterates and means of iterates, step by step."""
     out, shifts = np.zeros((batch.users, 2, batch.dimension)), iter(_or_zeros(coordinates, batch))
     for u, (rows, labels) in enumerate(users(batch)):
         x, total = task.starts[u], np.zeros(batch.dimension)
         for a, y, s in zip(rows, labels, shifts, strict=False):
             x = task.domain.project(x - task.step_size * gradient(loss, a, y, x, task.smoothing, s))
             total = total + x
-        out[u] = x, total
+        out[u] = x, total / max(1, len(labels))
     return out
 
 

@@ -8,7 +8,18 @@ from pathlib import Path
 import numpy as np
 
 from quorate_client.domains import L2Ball
-from quorate_client.questions import Answers, Question, SecondMoment, Status
+from quorate_client.questions import (
+    Answers,
+    AverageGradient,
+    LocalSGD,
+    Question,
+    RangeReport,
+    SecondMoment,
+    Status,
+    VectorReport,
+)
+from quorate_client.randomisers import RangeBits, SeededRandomness, VectorNoise
+from quorate_client.randomisers.hadamard import rotated_coordinates
 from quorate_server.algorithm import Algorithm
 from quorate_server.algorithms import ALGORITHMS
 from quorate_server.budget import Budget
@@ -32,6 +43,14 @@ PROBLEM = Problem(
     link_curvature=1.0,
 )
 SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
+    "mean-sgd": {"rounds": 5, "rate": 0.1},
+    "local-model": {"rounds": 6, "estimator": "tracking"},
+    "accelerated-erm": {"rounds": 5, "phases": 2, "cohort": 300},
+    "outlier-iterates": {"rounds": 6, "phases": 2},
+    "outlier-iterates/broadcast": {"rounds": 3, "broadcast": True},
+    "outlier-iterates/random": {"rounds": 4, "phases": 2, "aggregate": "random"},
+    "outlier-iterates/laplace": {"rounds": 4, "phases": 2, "test": "laplace"},
+    "outlier-iterates/laplace-random": {"rounds": 4, "phases": 2, "test": "laplace", "aggregate": "random"},
     "phased-sgd": {"cohort_size": 300},
     "one-pass-dp-sgd": {"rounds": 6},
     "dp-sgd-poisson": {"rounds": 5, "rate": 0.1},
@@ -47,12 +66,12 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
 
 @cache
 def make_plan(name: str, problem: Problem = PROBLEM, privacy: Privacy = PRIVACY) -> Plan:
-    info = ALGORITHMS[name]
+    info = ALGORITHMS[name.partition("/")[0]]  # what follows a slash names a variant of the options
     return info.plan(problem, privacy, info.options(**SMALL.get(name, {})), "calibrated", 7)
 
 
 def make(name: str) -> Algorithm:
-    return ALGORITHMS[name].make(make_plan(name))
+    return ALGORITHMS[name.partition("/")[0]].make(make_plan(name))
 
 
 class Quadratic:
@@ -68,14 +87,38 @@ class Quadratic:
         task, centres = question.task, self.centres[question.cohort]
         if isinstance(task, SecondMoment):  # the Hessian 0.2 I is the second moment of features times link_curvature
             values = np.tile(np.sqrt(0.2) * np.eye(task.dimension)[np.triu_indices(task.dimension)], (len(centres), 1))
+        elif isinstance(task, LocalSGD):
+            values = self._passes(task, centres)
+        elif isinstance(task, RangeReport | VectorReport):
+            values = self._reports(question.round, question.cohort, task)
         else:
-            pairs = zip(task.weights, task.points, strict=True)
-            values = sum(weight * 0.2 * (point - centres) for weight, point in pairs)
-            values = values - (0.0 if task.centre is None else task.centre)
+            values = self._gradients(task, centres)
         status = np.zeros(len(values), dtype=np.uint8)
         if self.tamper is not None:
             self.tamper(values, status)
         return Answers.checked(values, status, largest=1e6)
+
+    def _gradients(self, task: AverageGradient, centres: np.ndarray) -> np.ndarray:
+        values = sum(weight * 0.2 * (point - centres) for weight, point in zip(task.weights, task.points, strict=True))
+        return values - (0.0 if task.centre is None else task.centre)
+
+    def _passes(self, task: LocalSGD, centres: np.ndarray) -> np.ndarray:
+        """Every user's items are all alike."""
+        iterates = [task.starts]
+        for _ in range(PROBLEM.items_per_user):
+            iterates.append(task.domain.project(iterates[-1] - task.step_size * 0.2 * (iterates[-1] - centres)))
+        return np.stack([iterates[-1], np.mean(iterates[1:], axis=0)], axis=1)
+
+    def _reports(self, round_: int, users: np.ndarray, task: RangeReport | VectorReport) -> np.ndarray:
+        """What clients of the local model send, with words of their own."""
+        gradients = self._gradients(task.gradient, self.centres[users])
+        own = SeededRandomness(13)
+        if isinstance(task, VectorReport):
+            noise = VectorNoise(task.epsilon, task.delta, task.radius)
+            return noise.randomise(gradients, task.centre, own, round=round_, users=users)
+        rotated = rotated_coordinates(gradients, task.signs, task.coordinates)
+        bits = RangeBits(task.epsilon, task.bins, task.half_width)
+        return bits.randomise(rotated, own, round=round_, users=users).astype(np.float64)
 
 
 def execute(name: str, folder: Path, engine: object = None, ledger_type: type[Ledger] = Ledger, **budget: int):

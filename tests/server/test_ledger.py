@@ -90,7 +90,7 @@ class TestLedger:
 
     def test_a_full_disk_is_an_error_that_says_so_and_loses_nothing(self, ledger):
         ledger.commit(-1, b"start", (), {})
-        with ledger._engine.connect() as connection:
+        with ledger._database.writing() as connection:
             pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
             connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
         with pytest.raises(LedgerError, match=r"disk is full.*Free some space"):

@@ -79,7 +79,7 @@ def test_runs_without_a_place_are_numbered(place: Path) -> None:
 
 
 BAD = [
-    (["simulate", "nothing"], "Expected a preset (few-rounds, "),
+    (["simulate", "nothing"], "Expected a preset (accelerated-erm, "),
     (["simulate", "absent.toml"], "absent.toml"),
     (["simulate", "small.toml", "--set", "privacy.epsilom=2"], "did you mean privacy.epsilon?"),
     (["simulate", "small.toml", "--set", "population.users=many"], "population.users to be an integer"),

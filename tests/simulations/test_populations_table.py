@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from quorate.populations import Categorical, Corruption, Numeric, Outliers, from_table
-from quorate.populations._columns import encode, label
 from quorate.populations._metrics import auc
+from quorate_client.columns import encode, label
 from quorate_client.domains import Box, L2Ball
 from quorate_client.enforcement import bounded
 from quorate_client.losses import Absolute, Hinge, Huber, LeastSquares, Linear, Logistic, SmoothedHinge

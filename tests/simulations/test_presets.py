@@ -17,7 +17,7 @@ from quorate_protos.errors import ConfigError
 def test_a_preset_says_what_it_shows_and_can_be_planned(each: Preset) -> None:
     assert each.text.startswith("# ")
     assert 40 < len(each.summary) < 140
-    planned = quorate.plan(each.name)
+    planned = planned_alone(each.name)
     assert planned.plan.cost.rounds >= 1
     assert planned.plan.guarantee.exposure != "none"
 
@@ -57,11 +57,27 @@ def test_one_pass_presets_get_the_recommended_method_and_ask_nobody_twice(name: 
     assert (plan.guarantee.exposure, plan.guarantee.proved) == ("broadcast", True)
 
 
+def test_users_with_many_items_are_worth_a_centre_that_tracks() -> None:
+    plan = planned_alone("central-mean-sgd").plan
+    assert (plan.algorithm, plan.parameters.estimator) == ("mean-sgd", "tracking")
+    assert plan.parameters.reason.startswith("least predicted risk: clip ")
+    assert (plan.guarantee.exposure, plan.guarantee.proved) == ("broadcast", True)
+
+
+def test_who_trusts_nobody_gets_one_private_report_of_each_user() -> None:
+    planned = planned_alone("local-model")
+    assert planned.plan.algorithm == "local-model"
+    assert planned.plan.cost.messages <= planned.plan.problem.users
+    assert (planned.plan.guarantee.exposure, planned.plan.guarantee.proved) == ("local", True)
+    assert planned.choice is not None
+    assert planned.choice.startswith("local-model: the coordinator is not trusted with answers")
+
+
 def test_who_does_not_choose_gets_a_reason_on_every_kind_of_preset() -> None:
     assert planned_alone("flights-one-pass").choice is None
     for name, first in (
         ("one-pass", "tracking-srgd: asks every user at most once"),
-        ("outliers", "filtered-sgd: 0.02 %"),
+        ("outliers", "accelerated-erm: 0.02 % of users are declared outliers"),
     ):
         choice = planned_alone(name, "algorithm.name=auto").choice
         assert choice is not None
@@ -85,6 +101,6 @@ def test_the_best_model_is_inside_or_on_the_boundary_as_the_preset_says(name: st
 
 def test_an_unknown_preset_is_refused_with_the_names_there_are() -> None:
     with pytest.raises(
-        ConfigError, match=r"Expected a preset \(few-rounds, .*quickstart\) or a \.toml file, got 'quick'"
+        ConfigError, match=r"Expected a preset \(.*few-rounds, .*quickstart\) or a \.toml file, got 'quick'"
     ):
         preset("quick")

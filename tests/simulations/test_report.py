@@ -8,6 +8,7 @@ import pytest
 
 from quorate import report_page
 from quorate.folder import RunFolder, flat
+from quorate.network import Times
 from quorate.summary import EXAMPLE, Summary, from_json, size
 from quorate_protos.errors import RunError
 
@@ -26,7 +27,8 @@ def event(round_: int, **more: Any) -> dict[str, Any]:
     }
 
 
-ROWS = [flat(event(round_)) for round_ in range(24)]
+NETWORK = {f"network.{part}": seconds for part, seconds in Times(waiting=0.1, upload=0.2).as_json().items()}
+ROWS = [flat(event(round_)) | NETWORK for round_ in range(24)]
 
 
 class Elements(HTMLParser):

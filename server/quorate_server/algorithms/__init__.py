@@ -8,10 +8,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from quorate_server.algorithms import (
+    accelerated_erm,
     dp_sgd,
     filtered_sgd,
+    local_model,
+    mean_sgd,
     one_epoch,
     one_pass_dp_sgd,
+    outlier_iterates,
     phased_sgd,
     sgd,
     soft_filtered_sgd,
@@ -26,14 +30,18 @@ ALGORITHMS: Mapping[str, AlgorithmInfo] = MappingProxyType(
             tracking_srgd.INFO,
             filtered_sgd.INFO,
             soft_filtered_sgd.INFO,
+            outlier_iterates.INFO,
             phased_sgd.INFO,
             one_pass_dp_sgd.INFO,
             one_epoch.ACCELERATED_SRGD,
             one_epoch.ACCELERATED_SGD,
             one_epoch.SRGD,
             one_epoch.DP_FTRL,
+            accelerated_erm.INFO,
             dp_sgd.POISSON,
             dp_sgd.WITHOUT_REPLACEMENT,
+            mean_sgd.INFO,
+            local_model.INFO,
             sgd.INFO,
         )
     }

@@ -29,6 +29,7 @@ class Purpose(IntEnum):
     USER = 4  # words 0 and 1: whether an outlier, how many items
     EVALUATION = 5  # features of the evaluation sample
     SPLIT = 6  # which users are held out
+    DROPOUT = 7  # block r: who does not answer in round r
 
 
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)

@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from quorate.populations._columns import Categorical, Feature, Numeric
 from quorate.populations._outliers import Outliers
 from quorate.populations.table import TablePopulation, from_table
+from quorate_client.columns import Categorical, Feature, Numeric
 from quorate_client.domains import Domain, L2Ball
 
 _AIRLINES = ("9E", "AA", "B6", "DL", "EV", "FL", "MQ", "UA", "US", "VX", "WN")

@@ -19,12 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from quorate.populations import _columns, _metrics
+from quorate.populations import _metrics
 from quorate.populations._base import Corruption, PublicKnowledge, Users, Vector
-from quorate.populations._columns import Categorical, Feature, Numeric
 from quorate.populations._objective import TrainingObjective
 from quorate.populations._outliers import Outliers
 from quorate.populations._streams import Purpose, words
+from quorate_client import columns
+from quorate_client.columns import Categorical, Feature, Numeric
 from quorate_client.domains import Domain, L2Ball
 from quorate_client.items import Features, ItemBatch
 from quorate_client.losses import Logistic, Loss
@@ -139,22 +140,19 @@ def from_table(
     if not 0 <= test_fraction < 1:
         raise ConfigError(f"Expected test_fraction in [0, 1), got test_fraction={test_fraction}.")
     loss = Logistic() if loss is None else loss
-    table = _columns.read(source)
+    table = columns.read(source)
     assumptions = [
         f"the values of {f.column!r} were taken from the data as its vocabulary: for simulation only"
         for f in features
         if isinstance(f, Categorical) and f.categories == "from-data"
     ]
-    resolved = _columns.resolve(table, features)
-    rows = _columns.encode(table, resolved, intercept=intercept)
+    resolved = columns.resolve(table, features)
+    encoded = columns.encode(table, resolved, intercept=intercept)
+    rows = columns.scaled(encoded, len(features) + intercept, loss.feature_norm, unit_rows=unit_rows)
     labels = _labels(table, label, loss)
     grouped = _group(table, user)
-    largest = np.sqrt(len(features) + intercept)
-    norms = np.linalg.norm(rows.astype(np.float64), axis=1) if unit_rows else np.full(len(rows), largest)
-    # A hair below the bound, so that rounding to float32 cannot pass it.
-    scale = loss.feature_norm * (1 - 2.0**-22) / np.where(norms > 0, norms, 1.0)
     everyone = ItemBatch(
-        np.ascontiguousarray((rows * scale[:, None]).astype(np.float32)[grouped.order]),
+        np.ascontiguousarray(rows[grouped.order]),
         np.ascontiguousarray(labels[grouped.order]),
         grouped.offsets,
     )
@@ -182,14 +180,14 @@ def from_table(
 
 def _labels(table: pa.Table, expression: str | None, loss: Loss) -> Vector:
     if expression is not None:
-        return _columns.label(table, expression, binary=loss.name in _BINARY)
+        return columns.label(table, expression, binary=loss.name in _BINARY)
     if loss.name != "linear":
         raise ConfigError(f"Expected a label for the {loss.name} loss, got none.")
     return np.zeros(table.num_rows)
 
 
 def _group(table: pa.Table, user: str) -> _Grouped:
-    values = _columns.column(table, user)
+    values = columns.column(table, user)
     unnamed = values.null_count
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
         unnamed += pc.sum(pc.equal(values, "")).as_py() or 0  # what a CSV file makes of an empty field

@@ -6,6 +6,7 @@
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -79,12 +80,15 @@ class Categorical:
 Feature = Numeric | Categorical
 
 
-def read(source: Any) -> pa.Table:
-    """A CSV or Parquet path, a pyarrow Table or a pandas DataFrame as a table with rows; raises DataError."""
+def read(source: Any, *, types: Mapping[str, pa.DataType] | None = None) -> pa.Table:
+    """A CSV or Parquet path, a pyarrow Table or a pandas DataFrame as a table with rows; raises DataError.
+
+    `types` are those of columns of a CSV file, where the file itself should not suggest them.
+    """
     if isinstance(source, pa.Table):
         table = source
     elif isinstance(source, str | Path):
-        table = _read_file(Path(source))
+        table = _read_file(Path(source), types or {})
     elif hasattr(source, "columns") and hasattr(source, "iloc"):
         table = _from_pandas(source)
     else:
@@ -108,11 +112,7 @@ def column(table: pa.Table, name: str) -> pa.Array:
 
 def numbers(table: pa.Table, name: str, role: str) -> Vector:
     """A numeric or boolean column as finite float64, shape (N,); DataError names the column and how many are not."""
-    values = column(table, name)
-    kind = values.type
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-        hint = "; declare it categorical" if role == "feature" else ""
-        raise DataError(f"Expected {role} column {name!r} to be numeric, got type {kind}{hint}.")
+    values = _numeric(table, name, role)
     found = np.asarray(values.cast(pa.float64()).to_numpy(zero_copy_only=False), np.float64)
     bad = int(np.count_nonzero(~np.isfinite(found)))
     if bad:
@@ -120,6 +120,17 @@ def numbers(table: pa.Table, name: str, role: str) -> Vector:
             f"Expected finite values in {role} column {name!r}, got {bad} null, NaN or infinite; drop or fill them."
         )
     return found
+
+
+def check(table: pa.Table, features: tuple[Feature, ...], label: str | None) -> None:
+    """Raises DataError unless the table has every column, with a fitting type; looks at no value."""
+    for feature in features:
+        if isinstance(feature, Numeric):
+            _numeric(table, feature.column, "feature")
+        else:
+            _vocabulary(column(table, feature.column), feature)
+    if label is not None:
+        _numeric(table, _label_column(table, label)[0], "label")
 
 
 def resolve(table: pa.Table, features: tuple[Feature, ...]) -> tuple[Feature, ...]:
@@ -142,21 +153,42 @@ def encode(table: pa.Table, features: tuple[Feature, ...], *, intercept: bool) -
     return np.ascontiguousarray(np.hstack(blocks))
 
 
+def scaled(rows: NDArray[np.float32], blocks: int, feature_norm: float, *, unit_rows: bool) -> NDArray[np.float32]:
+    """Encoded rows with norm at most `feature_norm`, shape (N, d); `blocks` is the number of features and intercept.
+
+    All are divided by the largest norm a row can have, or with `unit_rows` each by its own.
+    """
+    largest = np.sqrt(blocks)
+    norms = np.linalg.norm(rows.astype(np.float64), axis=1) if unit_rows else np.full(len(rows), largest)
+    # A hair below the bound, so that rounding to float32 cannot pass it.
+    scale = feature_norm * (1 - 2.0**-22) / np.where(norms > 0, norms, 1.0)
+    return (rows * scale[:, None]).astype(np.float32)
+
+
 def label(table: pa.Table, expression: str, *, binary: bool) -> Vector:
     """Labels from a column, or from a comparison `column op number` (True is +1, False -1); shape (N,), float64.
 
     Binary column labels must be true/false, 0/1 or -1/+1. Raises DataError otherwise.
     """
+    name, compare = _label_column(table, expression)
+    values = numbers(table, name, "label")
+    if compare is not None:
+        operator, bound = compare
+        return np.where(_OPERATORS[operator](values, bound), 1.0, -1.0)
+    if not binary or np.all(np.abs(values) == 1.0):
+        return values
+    if not np.all((values == 0.0) | (values == 1.0)):
+        raise DataError(
+            f"Expected label column {expression!r} to hold two classes as 0/1 or -1/+1; "
+            f"write a comparison such as '{expression} > 15'."
+        )
+    return 2.0 * values - 1.0
+
+
+def _label_column(table: pa.Table, expression: str) -> tuple[str, tuple[str, float] | None]:
+    """The column that a label comes from, and what it is compared with."""
     if expression in table.column_names:
-        values = numbers(table, expression, "label")
-        if not binary or np.all(np.abs(values) == 1.0):
-            return values
-        if not np.all((values == 0.0) | (values == 1.0)):
-            raise DataError(
-                f"Expected label column {expression!r} to hold two classes as 0/1 or -1/+1; "
-                f"write a comparison such as '{expression} > 15'."
-            )
-        return 2.0 * values - 1.0
+        return expression, None
     parts = _COMPARISON.fullmatch(expression)
     if parts is None:
         column(table, expression)  # a lone name that is not there: the error that lists the columns
@@ -166,17 +198,18 @@ def label(table: pa.Table, expression: str, *, binary: bool) -> Vector:
         bound = np.nan
     if parts is None or not np.isfinite(bound):
         raise DataError(f"Expected a label such as 'delay > 15' with a finite number, got {expression!r}.")
-    return np.where(_OPERATORS[parts["operator"]](numbers(table, parts["column"], "label"), bound), 1.0, -1.0)
+    return parts["column"], (parts["operator"], bound)
 
 
-def _read_file(path: Path) -> pa.Table:
+def _read_file(path: Path, types: Mapping[str, pa.DataType]) -> pa.Table:
     if not path.is_file():
         raise DataError(f"Expected a table at {str(path)!r}, found no such file.")
-    readers = {".csv": pyarrow.csv.read_csv, ".parquet": pyarrow.parquet.read_table}
-    if path.suffix not in readers:
+    if path.suffix not in (".csv", ".parquet"):
         raise DataError(f"Expected a .csv or .parquet table, got {path.name!r}.")
     try:
-        return readers[path.suffix](path)
+        if path.suffix == ".parquet":
+            return pyarrow.parquet.read_table(path)
+        return pyarrow.csv.read_csv(path, convert_options=pyarrow.csv.ConvertOptions(column_types=dict(types)))
     except (pa.ArrowException, OSError) as error:
         # The reader's own words may quote a row, and messages never hold a user's data.
         found = type(error).__name__
@@ -198,14 +231,29 @@ def _encode_one(table: pa.Table, feature: Feature) -> NDArray[np.float32]:
             return np.clip(scaled, -1.0, 1.0).astype(np.float32)[:, None]
         return _one_hot(np.digitize(values, feature.edges), len(feature.edges) + 1)
     values = column(table, feature.column)
+    vocabulary = _vocabulary(values, feature)
+    found = pc.fill_null(pc.index_in(values, value_set=vocabulary, skip_nulls=True), -1)
+    return _one_hot(found.to_numpy(zero_copy_only=False), len(feature.categories))
+
+
+def _numeric(table: pa.Table, name: str, role: str) -> pa.Array:
+    """A column that may be read as numbers, by its type; one of nulls only has no type of its own."""
+    values = column(table, name)
+    kind = values.type
+    fits = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null)
+    if not any(fit(kind) for fit in fits):
+        hint = "; declare it categorical" if role == "feature" else ""
+        raise DataError(f"Expected {role} column {name!r} to be numeric, got type {kind}{hint}.")
+    return values
+
+
+def _vocabulary(values: pa.Array, feature: Categorical) -> pa.Array:
     try:
-        vocabulary = pa.array(feature.categories, type=values.type)
+        return pa.array(feature.categories, type=values.type)
     except (pa.ArrowException, TypeError) as error:
         raise DataError(
             f"Expected categories of {feature.column!r} in its type {values.type}, got {feature.categories}."
         ) from error
-    found = pc.fill_null(pc.index_in(values, value_set=vocabulary, skip_nulls=True), -1)
-    return _one_hot(found.to_numpy(zero_copy_only=False), len(feature.categories))
 
 
 def _one_hot(indices: NDArray[Any], size: int) -> NDArray[np.float32]:

@@ -1,0 +1,216 @@
+"""Answers a second of a coordinator with many clients, its memory, and that no answer is lost.
+
+    python benchmarks/federation.py [--clients 1000] [--rounds 20] [--dimension 100] [--insecure]
+
+The coordinator is `quorate serve`, one process. The clients are coroutines of another process, each with a connection,
+a certificate and a conversation of its own; they answer at once with a fixed vector, so that the protocol alone is
+measured. Every client is asked in every round. The model must have the bits of the same run in one process.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import grpc
+import numpy as np
+
+from quorate.control import Address, Control
+from quorate_client import wire
+from quorate_client.domains import L2Ball
+from quorate_client.questions import Answers, Question, Status
+from quorate_protos.v1 import federation_pb2 as pb
+from quorate_protos.v1 import federation_pb2_grpc
+from quorate_server.algorithms import ALGORITHMS
+from quorate_server.ledger import Ledger
+from quorate_server.noise import SeededNoise
+from quorate_server.problem import Problem
+from quorate_server.rounds import run
+from quorate_server.service import Columns, RunSpecification, certificates, tokens
+from quorate_server.service.specification import make_plan
+
+TARGET_RATE, TARGET_MEMORY = 2000, 500
+
+
+def specification(clients: int, rounds: int, dimension: int) -> RunSpecification:
+    problem = Problem(
+        users=clients,
+        items_per_user=4,
+        dimension=dimension,
+        domain=L2Ball(2.0),
+        lipschitz=1.0,
+        smoothness=0.25,
+        feature_norm=1.0,
+        link_curvature=1.0,
+    )
+    return RunSpecification(
+        run="load",
+        algorithm="dp-sgd-wor",
+        epsilon=15.0,
+        delta=0.1,
+        problem=problem,
+        loss={"name": "logistic"},
+        columns=Columns(label="y", numeric={f"x{j}": (-1.0, 1.0) for j in range(dimension)}, intercept=False),
+        seconds=600.0,
+        options={"rounds": rounds, "rate": 1.0},
+        simulation=True,
+        noise_seed=0,
+    )
+
+
+def vector(user: int, dimension: int) -> np.ndarray:
+    return np.full(dimension, np.sin(user) / dimension)
+
+
+class Fixed:
+    """The engine of the same answers in one process."""
+
+    def ask(self, question: Question) -> Answers:
+        """What the clients would send."""
+        dimension = question.task.points.shape[1]
+        values = np.stack([vector(user, dimension) for user in question.cohort])
+        return Answers(values, np.zeros(len(values), np.uint8))
+
+
+def inline_model(wanted: RunSpecification, folder: Path) -> np.ndarray:
+    plan, noise = make_plan(wanted), SeededNoise(0)
+    with Ledger.create(folder / "inline.sqlite", plan="{}", config_digest="", noise_key=noise.export_key()) as ledger:
+        return run(ALGORITHMS[wanted.algorithm].make(plan), Fixed(), ledger, noise, simulation=True)
+
+
+async def clients(where: str, folder: Path, number: int, dimension: int, insecure: bool) -> None:
+    """All of them; prints when they have enrolled, and how many answers were taken."""
+    everybody = [await connected(where, folder, user, insecure) for user in range(number)]
+    print("enrolled", flush=True)
+    taken = await asyncio.gather(
+        *(answering(stub, user, metadata, dimension) for user, (stub, metadata) in enumerate(everybody))
+    )
+    print(json.dumps({"taken": sum(taken)}), flush=True)
+
+
+async def connected(
+    where: str, folder: Path, user: int, insecure: bool
+) -> tuple[federation_pb2_grpc.ClientPlaneStub, tuple[tuple[str, str], ...]]:
+    metadata: tuple[tuple[str, str], ...] = ()
+    options = (("grpc.use_local_subchannel_pool", 1),)  # a connection for each
+    if insecure:
+        channel, metadata = grpc.aio.insecure_channel(where, options), (("quorate-client", f"client-{user}"),)
+    else:
+        pair = [(folder / f"client-{user}.{end}").read_bytes() for end in ("key", "pem")]
+        credentials = grpc.ssl_channel_credentials((folder / "authority.pem").read_bytes(), *pair)
+        channel = grpc.aio.secure_channel(where, credentials, options)
+    stub = federation_pb2_grpc.ClientPlaneStub(channel)
+    assert (await stub.Enrol(pb.EnrolRequest(protocol=1), metadata=metadata)).user == user
+    return stub, metadata
+
+
+async def answering(
+    stub: federation_pb2_grpc.ClientPlaneStub, user: int, metadata: tuple[tuple[str, str], ...], dimension: int
+) -> int:
+    values, taken = vector(user, dimension), 0
+    call = stub.Work(metadata=metadata)
+    await call.write(pb.ClientMessage(hello=pb.Hello(protocol=1)))
+    while (message := await call.read()) is not grpc.aio.EOF:
+        kind = message.WhichOneof("kind")
+        if kind == "question":
+            asked = message.question
+            answer = wire.answer_to_wire(asked.run, asked.round, asked.digest, values, Status.ANSWERED)
+            await call.write(pb.ClientMessage(answer=answer))
+        elif kind == "receipt":
+            taken += message.receipt.verdict == pb.VERDICT_TAKEN
+        elif kind == "run":
+            await call.write(pb.ClientMessage(consent=pb.Consent(run=message.run.run, takes_part=True)))
+        elif kind == "ended":
+            break
+    return taken
+
+
+def measured(options: argparse.Namespace, folder: Path) -> dict[str, float]:
+    """Everything that one run shows."""
+    wanted = specification(options.clients, options.rounds, options.dimension)
+    token = tokens.add(folder / "tokens.json", name="benchmark", role="operator")
+    secure: list[object] = ["--insecure"]
+    if not options.insecure:
+        certificates.make_authority(folder, days=1)
+        certificates.issue(folder, "coordinator", coordinator=True, hosts=("127.0.0.1",), days=1)
+        for user in range(options.clients):
+            certificates.issue(folder, f"client-{user}", days=1)
+        names = {"certificate": "coordinator.pem", "key": "coordinator.key", "authority": "authority.pem"}
+        secure = [word for name, file in names.items() for word in (f"--{name}", folder / file)]
+    serve = ["-m", "quorate", "serve", "--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--allow-simulation"]
+    places = ["--database", f"sqlite:///{folder}/coordinator.sqlite", "--tokens", folder / "tokens.json"]
+    coordinator = spawn(*serve, *places, *secure)
+    try:
+        where, control = re.findall(r"127\.0\.0\.1:\d+", coordinator.stdout.readline())
+        began = time.perf_counter()
+        crowd = spawn(__file__, "--as-clients", where, "--folder", folder, *sys.argv[1:])
+        assert crowd.stdout.readline() == "enrolled\n"
+        enrolled = time.perf_counter() - began
+        address = Address(control, token, None if options.insecure else folder / "authority.pem", options.insecure)
+        with Control(address) as operator:
+            operator.submit(wanted.as_text())
+            rounds = [(time.perf_counter(), event) for event in operator.watch("load")]
+            model = operator.model("load")
+        taken = json.loads(crowd.stdout.readline())["taken"]
+        first, last = rounds[0][0], rounds[-2][0]  # the first round waits for consents, the last event is the end
+        figures = {
+            "answers_per_second": options.clients * (options.rounds - 1) / (last - first),
+            "answers_taken": taken,
+            "answers_asked": options.clients * options.rounds,
+            "same_bits": float(np.array_equal(model, inline_model(wanted, folder))),
+            "coordinator_mebibytes": peak(coordinator.pid),
+            "coordinator_cpu_seconds": cpu(coordinator.pid),
+            "enrolment_seconds": enrolled,
+        }
+        crowd.wait()
+    finally:
+        coordinator.terminate()
+        coordinator.wait()
+    return figures
+
+
+def spawn(*arguments: object) -> "subprocess.Popen[str]":
+    return subprocess.Popen([sys.executable, *map(str, arguments)], stdout=subprocess.PIPE, text=True)
+
+
+def peak(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024
+
+
+def cpu(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--clients", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--dimension", type=int, default=100)
+    parser.add_argument("--insecure", action="store_true", help="plaintext instead of mutual TLS")
+    parser.add_argument("--as-clients", metavar="HOST:PORT", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if options.as_clients:
+        asyncio.run(clients(options.as_clients, options.folder, options.clients, options.dimension, options.insecure))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        figures = measured(options, Path(folder))
+    for name, value in figures.items():
+        print(f"{name:28s} {value:12,.1f}")
+    lost = figures["answers_asked"] - figures["answers_taken"]
+    print(f"targets: {TARGET_RATE:,} answers a second, below {TARGET_MEMORY} MiB, none lost (lost: {lost:.0f})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""What a client answers: to each question one answer, made once, or none at all.
+
+Nothing that goes wrong here is told to the coordinator but a status; the owner's log has the rest.
+"""
+
+import logging
+import secrets
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quorate_client.draws import user_keys
+from quorate_client.federation.config import ClientConfig
+from quorate_client.federation.record import Agreement, Record
+from quorate_client.federation.table import own_items
+from quorate_client.federation.terms import Terms, read_terms, terms_digest
+from quorate_client.items import ItemBatch
+from quorate_client.questions import AverageGradient, LocalReport, LocalSGD, RangeReport, Status, Task, VectorReport
+from quorate_client.randomisers import LocalRandomness, SeededRandomness, SystemRandomness, local_report
+from quorate_client.smoothing import Convolution
+from quorate_client.wire import answer_to_wire, question_from_wire, question_name
+from quorate_client.work import answer
+from quorate_protos.errors import DataError, WireError
+from quorate_protos.v1 import federation_pb2 as federation
+
+_LOG = logging.getLogger("quorate.client")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """A user's part in one run: the terms, the items, and the number that the run knows the user by."""
+
+    terms: Terms
+    batch: ItemBatch
+    user: int
+
+
+@dataclass(slots=True)
+class Worker:
+    """Decides about runs and answers questions, by the owner's configuration and record. Its parts may be forgotten."""
+
+    config: ClientConfig
+    record: Record
+    parts: dict[str, Part] = field(default_factory=dict)
+    announced: dict[str, bytes] = field(default_factory=dict)  # digest of the terms that a part was made for
+
+    def consider(self, message: federation.Announcement, user: int) -> federation.Consent:
+        """Whether this client takes part in a run. Raises LedgerError only."""
+        run, digest = message.run, terms_digest(message.description)
+        if self.announced.get(run) == digest:
+            return federation.Consent(run=run, takes_part=True)
+        objection = self._join(message, digest, user)
+        if objection is None:
+            self.announced[run] = digest
+            _LOG.info("Takes part in run %r.", run)
+        else:
+            _LOG.warning("Takes no part in run %r: %s", run[:200], objection)
+        return federation.Consent(run=run, takes_part=objection is None)
+
+    def _join(self, message: federation.Announcement, digest: bytes, user: int) -> str | None:
+        """Make the user's part in a run, or say why not."""
+        try:
+            terms = read_terms(message.run, message.description)
+            objection = self._refuses(terms)
+            if objection is not None:
+                return objection
+            items = own_items(self.config.data, terms)
+        except (WireError, DataError) as error:
+            return str(error)
+        except Exception:
+            # A run is announced from outside: none may end a client that works for others.
+            _LOG.exception("The items of run %r could not be made.", message.run)
+            return "an error that was not foreseen"
+        agreement = Agreement(terms.run, digest, terms.epsilon, terms.delta, terms.participations)
+        objection = self.record.agree(agreement)
+        if objection is None:
+            if items.problem is not None:
+                _LOG.error("The items cannot be used in run %r. %s", terms.run, items.problem)
+            self.parts[terms.run] = Part(terms, items.batch, user if terms.slot is None else terms.slot)
+        return objection
+
+    def _refuses(self, terms: Terms) -> str | None:
+        if terms.exposure not in self.config.accept_exposures:
+            allowed = ", ".join(self.config.accept_exposures)
+            return f"Expected a run of exposure {allowed}, got {terms.exposure}."
+        if terms.simulation and not self.config.allow_simulation:
+            return "Expected a run with secret noise, got a simulation."
+        return None
+
+    def reply(self, message: federation.Question) -> bytes | None:
+        """The answer to a question, as bytes; None where the question has no name to answer to. Raises LedgerError."""
+        try:
+            name = question_name(message)
+        except WireError as error:
+            _LOG.warning("%s", error)
+            return None
+        before = self.record.recall(*name)
+        if before is not None:
+            return before
+        made = self._answer(name, message)
+        if isinstance(made, str):
+            _LOG.warning("No answer in round %d of run %r: %s", name[1], name[0], made)
+            return _silence(*name)
+        return made
+
+    def _answer(self, name: tuple[str, int, bytes], message: federation.Question) -> bytes | str:
+        """A new answer, kept in the record, or why there is none."""
+        part = self.parts.get(name[0])
+        if part is None:
+            return "the client takes no part"
+        try:
+            task = question_from_wire(message)[3]
+        except WireError as error:
+            return str(error)
+        if part.terms.exposure == "local" and not isinstance(task, LocalReport):
+            return "a run of exposure local asked for an answer that is not private by itself"
+        spends = _spends(task)
+        objection = self.record.objection(*name[:2], spends=spends)
+        if objection is not None:
+            return objection
+        sent = answer_to_wire(*name, *self._compute(part, task, name[1])).SerializeToString()
+        return self.record.keep(*name, sent, spends=spends) or "another process of this client was faster"
+
+    def _compute(self, part: Part, task: Task, round_number: int) -> tuple[NDArray[np.float64], Status]:
+        """One user's values and status, whatever happens."""
+        users = np.array([part.user], np.int64)
+        loss, seed = part.terms.make_loss(), self._seed(part.terms)
+        try:
+            if isinstance(task, LocalReport):
+                task = replace(task, gradient=_with_directions(task.gradient, seed))
+                own: LocalRandomness = SystemRandomness() if seed is None else SeededRandomness(seed)
+                found = local_report(loss, part.batch, task, own, round=round_number, users=users)
+            else:
+                keys = user_keys(round_number, users)
+                found = answer(loss, part.batch, _with_directions(task, seed), keys=keys)
+        except Exception:
+            # Whatever it is, the coordinator must not learn it: it may be a function of the data.
+            _LOG.exception("The answer could not be computed.")
+            return np.zeros(task.answer_shape(part.terms.dimension)), Status.MISSING
+        return found.values[0], Status(int(found.status[0]))
+
+    def _seed(self, terms: Terms) -> int | None:
+        return self.config.seed if terms.simulation and self.config.allow_simulation else None
+
+    def forget(self, run: str) -> None:
+        """A run has ended: nothing of it is asked any more. Raises LedgerError."""
+        self.parts.pop(run, None)
+        self.announced.pop(run, None)
+        self.record.end(run)
+
+
+def _with_directions(task: Any, seed: int | None) -> Any:
+    """The task with directions of the client's own, fresh ones outside simulation."""
+    if isinstance(task, AverageGradient | LocalSGD) and isinstance(task.smoothing, Convolution):
+        own = secrets.randbits(64) if seed is None else seed
+        return replace(task, smoothing=Convolution(task.smoothing.radius, own))
+    return task
+
+
+def _spends(task: Task) -> tuple[float, float]:
+    """(ε, δ) of an answer by itself; others are protected by what the coordinator does with all of them."""
+    if isinstance(task, RangeReport):
+        return task.epsilon, 0.0
+    return (task.epsilon, task.delta) if isinstance(task, VectorReport) else (0.0, 0.0)
+
+
+def _silence(run: str, round: int, digest: bytes) -> bytes:
+    return bytes(answer_to_wire(run, round, digest, np.zeros(0), Status.MISSING).SerializeToString())

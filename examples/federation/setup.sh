@@ -1,0 +1,38 @@
+#!/bin/sh
+# Makes, once, what a trial federation needs before it starts: a private authority, a certificate for the coordinator
+# and for every client, an operator's token, and the database's password. Each part gets a folder that it alone sees.
+set -eu
+umask 077
+trial="${QUORATE_TRIAL:-/trial}"
+clients="${QUORATE_CLIENTS:-3}"
+
+give() { # give NAME FOLDER: a certificate, its key, and whom to trust
+    mkdir -p "$trial/$2"
+    cp "$trial/authority/$1.pem" "$trial/$2/certificate.pem"
+    cp "$trial/authority/$1.key" "$trial/$2/key.pem"
+    cp "$trial/authority/authority.pem" "$trial/$2/authority.pem"
+}
+
+quorate certs "$trial/authority" --clients "$clients" --host coordinator --host localhost --host 127.0.0.1
+give coordinator coordinator
+number=1
+while [ "$number" -le "$clients" ]; do
+    give "client-$number" "client-$number"
+    number=$((number + 1))
+done
+
+mkdir -p "$trial/operator"
+cp "$trial/authority/authority.pem" "$trial/operator/authority.pem"
+if [ ! -e "$trial/operator/token" ]; then
+    quorate tokens add operator --role operator --file "$trial/coordinator/tokens.json" --out "$trial/operator/token"
+fi
+
+mkdir -p "$trial/database"
+if [ ! -e "$trial/database/pgpass" ]; then
+    password="$(od -An -v -tx1 -N32 /dev/urandom | tr -d ' \n')"
+    printf '%s' "$password" > "$trial/database/password.new"
+    chmod 444 "$trial/database/password.new" # the database runs as another user; only it and the coordinator see it
+    mv "$trial/database/password.new" "$trial/database/password"
+    printf '*:*:*:quorate:%s\n' "$password" > "$trial/database/pgpass.new"
+    mv "$trial/database/pgpass.new" "$trial/database/pgpass"
+fi

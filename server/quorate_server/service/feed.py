@@ -1,0 +1,43 @@
+"""Public events of one run: everything from the first, then as they happen, to any number of watchers."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any
+
+PRIVATE = ("diagnostics",)  # seconds are 0 outside a simulation
+
+
+class Feed:
+    """Append from the event loop, watch from any task of it."""
+
+    def __init__(self, events: Iterable[Mapping[str, Any]] = ()) -> None:
+        self._events: list[Mapping[str, Any]] = list(events)
+        self._news = asyncio.Event()
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """One more event, told to every watcher. A round that is told already, after a resumption, is left out."""
+        if event["kind"] == "round" and any(
+            known["kind"] == "round" and known["round"] == event["round"] for known in reversed(self._events)
+        ):
+            return
+        self._events.append(event)
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def watch(self) -> AsyncIterator[Mapping[str, Any]]:
+        """Events from the first to the one of kind "ended"."""
+        position = 0
+        while True:
+            news = self._news
+            while position < len(self._events):
+                event = self._events[position]
+                position += 1
+                yield event
+                if event["kind"] == "ended":
+                    return
+            await news.wait()
+
+
+def public(event: Mapping[str, Any]) -> dict[str, Any]:
+    """A round's event for everyone: without what is a function of private data."""
+    return {"kind": "round"} | {key: value for key, value in event.items() if key not in PRIVATE}

@@ -1,0 +1,366 @@
+"""Runs, one thread each: begun when enough users are enrolled, resumed when the coordinator comes back.
+
+What is written, and in which order, each step harmless to repeat:
+
+    submit      the specification, after its plan was made and verified and the population's budget asked
+    begin       members, charge of the population's ledger, the run's own ledger with a fresh noise key
+    every round spend, commit (`rounds.run`)
+    end         the model, the end in the population's ledger, the run's state
+
+While the database is away a run pauses, then goes on from what the ledger holds.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quorate_protos.errors import ConfigError, LedgerUnavailable, QuorateError, RunError
+from quorate_server import rounds
+from quorate_server.algorithms import ALGORITHMS
+from quorate_server.database import Database
+from quorate_server.ledger import Ledger
+from quorate_server.noise import NoiseSource, SecureNoise, SeededNoise
+from quorate_server.plan import Plan
+from quorate_server.population_ledger import PopulationLedger
+from quorate_server.registry import Registry, RunRow, State
+from quorate_server.rounds import RoundEvent
+from quorate_server.service import specification as specifications
+from quorate_server.service.engine import GrpcEngine, RunStopped
+from quorate_server.service.feed import Feed, public
+from quorate_server.service.rooms import Rooms
+from quorate_server.service.specification import RunSpecification
+
+MOST_RUNS = 64  # at the same time
+_LONGEST_PAUSE = 30.0  # seconds between two tries of a database that is away
+_log = logging.getLogger("quorate")
+T = TypeVar("T")
+Check = Callable[[RunSpecification], None]
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    specification: RunSpecification
+    plan: Plan
+    feed: Feed = field(default_factory=Feed)
+    engine: GrpcEngine | None = None
+    task: "asyncio.Task[None] | None" = None
+    cancelled: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.specification.run
+
+
+class Manager:
+    """All runs of one coordinator. Its methods belong to the event loop; the database is used in threads."""
+
+    def __init__(
+        self, database: Database, rooms: Rooms, *, allow_simulation: bool = False, check: Check | None = None
+    ) -> None:
+        """`check` may refuse a specification whose constants do not follow from its loss."""
+        self.rooms = rooms
+        self._database = database
+        self._registry, self._population = Registry(database), PopulationLedger(database)
+        self._allow_simulation, self._check = allow_simulation, check
+        self._active: dict[str, _Run] = {}
+        self._waiting: dict[str, _Run] = {}
+        self._threads = ThreadPoolExecutor(MOST_RUNS, thread_name_prefix="run")
+        self._stopping = asyncio.Event()
+        self._starting = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Take up every run that has not ended."""
+        for row in await self._stored(self._registry.runs):
+            if row.state not in ("waiting", "running"):
+                continue
+            try:
+                specification = RunSpecification.parse(row.specification)
+                plan = await asyncio.to_thread(specifications.make_plan, specification)
+            except QuorateError as error:
+                await self._stored(self._registry.set_state, row.run, "failed", str(error))
+                continue
+            self._waiting[row.run] = _Run(specification, plan)
+        await self._begin_those_that_can()
+
+    async def stop(self) -> None:
+        """Leave every run where it is; the next start takes it up."""
+        self._stopping.set()
+        tasks = []
+        for run in self._active.values():
+            if run.engine is not None:
+                run.engine.stop()
+            if run.task is not None:
+                tasks.append(run.task)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._threads.shutdown(wait=True)
+
+    async def enrol(self, identity: str, group: str) -> int:
+        """The user of an identity, its place in the population."""
+        user: int = await self._stored(self._registry.enrol, identity, group)
+        if self._waiting:
+            await self._begin_those_that_can()
+        return user
+
+    async def user(self, identity: str) -> int | None:
+        """The user of an identity; None if it is not enrolled."""
+        return await self._stored(self._registry.user, identity)
+
+    async def submit(self, text: str) -> str:
+        """Take a run on; its name. The same specification again is the same run.
+
+        Raises ConfigError, Infeasible, VerificationError, BudgetExceeded and LedgerError.
+        """
+        specification = RunSpecification.parse(text)
+        plan = await asyncio.to_thread(specifications.make_plan, specification)
+        specifications.require_deployable(specification, plan, allow_simulation=self._allow_simulation)
+        if self._check is not None:
+            self._check(specification)
+        if _is_private(plan):
+            await self._asked(lambda: self._population.check(specification.run, **_charge(specification, plan)))
+        new = await self._asked(lambda: self._registry.add_run(specification.run, specification.as_text()))
+        if new:
+            self._waiting[specification.run] = _Run(specification, plan)
+            await self._begin_those_that_can()
+        return specification.run
+
+    async def cancel(self, run: str) -> dict[str, Any]:
+        """End a run without a model. What it has spent stays spent."""
+        waiting = self._waiting.pop(run, None)
+        active = self._active.get(run)
+        if waiting is not None:
+            await self._stored(self._registry.set_state, run, "cancelled")
+            waiting.feed.add({"kind": "ended", "how": "cancelled"})
+        elif active is not None:
+            active.cancelled = True
+            if active.engine is not None:
+                active.engine.stop()
+            if active.task is not None:
+                await active.task
+        return await self.status(run)
+
+    async def status(self, run: str) -> dict[str, Any]:
+        """State of one run."""
+        row = await self._asked(lambda: self._row(run))
+        return {"run": row.run, "state": row.state, "created": row.created, "error": row.error}
+
+    async def runs(self) -> list[dict[str, Any]]:
+        """State of every run, in order of submission."""
+        rows = await self._asked(self._registry.runs)
+        return [{"run": row.run, "state": row.state, "created": row.created, "error": row.error} for row in rows]
+
+    async def plan(self, run: str) -> dict[str, Any]:
+        """The plan of a run."""
+        row = await self._asked(lambda: self._row(run))
+        plan = await asyncio.to_thread(specifications.make_plan, RunSpecification.parse(row.specification))
+        return plan.as_json()
+
+    async def model(self, run: str) -> NDArray[np.float64]:
+        """The released model of a complete run, shape (d,); RunError before."""
+        row = await self._asked(lambda: self._row(run))
+        if row.state != "complete":
+            raise RunError(f"Expected run {run} to be complete, got state {row.state}. Watch it with `quorate watch`.")
+        return await self._asked(lambda: Ledger.within(self._database, run).model)
+
+    async def ledger(self, run: str) -> dict[str, Any]:
+        """What a run has spent and released; without a name, the population's lifetime ledger."""
+        if not run:
+            exported: dict[str, Any] = json.loads(await self._asked(self._population.export))
+            return exported
+        row = await self._asked(lambda: self._row(run))
+        return await self._asked(lambda: self._ledger(row.run, row.state))
+
+    async def feed(self, run: str) -> Feed:
+        """The public events of a run."""
+        known = self._active.get(run) or self._waiting.get(run)
+        if known is not None:
+            return known.feed
+        row = await self._asked(lambda: self._row(run))
+        feed = Feed(await self._asked(lambda: self._events(run)))
+        feed.add({"kind": "ended", "how": row.state, "error": row.error})
+        return feed
+
+    async def _begin_those_that_can(self) -> None:
+        async with self._starting:
+            for name, run in list(self._waiting.items()):
+                specification = run.specification
+                users = await self._stored(self._registry.users_count, specification.group)
+                if name in self._waiting and users >= specification.problem.users and not self._stopping.is_set():
+                    self._active[name] = self._waiting.pop(name)
+                    run.task = asyncio.create_task(self._live(run))
+
+    async def _live(self, run: _Run) -> None:
+        """A run from here to its end, through every absence of the database."""
+        how: State = "complete"
+        error: str | None = None
+        try:
+            await self._patiently(lambda: self._carry_out(run))
+        except RunStopped:
+            if not run.cancelled:
+                return
+            how = "cancelled"
+        except QuorateError as problem:
+            how, error = "failed", str(problem)
+        except Exception as problem:
+            _log.exception("run %s failed", run.name)
+            how, error = "failed", f"{type(problem).__name__}: see the coordinator's log"
+        try:
+            await self._stored(self._end, run, how, error)
+        except RunStopped:
+            return
+        self._active.pop(run.name, None)
+        self.rooms.close(run.name, how)
+        run.feed.add({"kind": "ended", "how": how, "error": error})
+
+    async def _carry_out(self, run: _Run) -> None:
+        """One try: begin unless begun, then ask on from where the ledger stands."""
+        loop = asyncio.get_running_loop()
+        members, events = await asyncio.to_thread(self._begin, run)
+        for event in events:
+            run.feed.add(event)
+        room = self.rooms.rooms.get(run.name)
+        if room is None:
+            told = json.dumps(specifications.describe(run.specification, run.plan))
+            room = self.rooms.open(run.name, told, members)
+        run.engine = GrpcEngine(self.rooms, room, loop, run.plan.problem, run.specification.seconds)
+        if run.cancelled or self._stopping.is_set():
+            raise RunStopped(f"Run {run.name} was stopped.")
+        await loop.run_in_executor(self._threads, self._rounds, run, run.engine, loop)
+
+    def _begin(self, run: _Run) -> tuple[NDArray[np.int64], list[dict[str, Any]]]:
+        specification, plan, database = run.specification, run.plan, self._database
+        problem = plan.problem
+        members = self._registry.fix_members(run.name, problem.users, specification.group)
+        if _is_private(plan):
+            statement = plan.guarantee.sentence()
+            self._population.charge(run.name, statement=statement, **_charge(specification, plan))
+        text = json.dumps(plan.as_json(), default=str)
+        if not Ledger.begun(database, run.name):
+            key = _new_noise(specification).export_key()
+            fingerprint = hashlib.sha256(specification.as_text().encode()).hexdigest()
+            Ledger.begin(database, run.name, plan=text, config_digest=fingerprint, noise_key=key)
+        elif Ledger.within(database, run.name).plan_json != text:
+            raise RunError(
+                f"Expected the plan that run {run.name} began with, got another. Use the version that began it."
+            )
+        self._registry.set_state(run.name, "running")
+        return np.asarray(members, np.int64), self._events(run.name)
+
+    def _rounds(self, run: _Run, engine: GrpcEngine, loop: asyncio.AbstractEventLoop) -> None:
+        """In the run's own thread."""
+        specification = run.specification
+        ledger = Ledger.within(self._database, run.name)
+        noise = _new_noise(specification) if ledger.finished else _noise(specification, ledger.noise_key)
+        rounds.run(
+            ALGORITHMS[run.plan.algorithm].make(run.plan),
+            engine,
+            ledger,
+            noise,
+            observers=[_Teller(run, loop)],
+            simulation=specification.simulation,
+            trust_clients=specification.trust_clients,
+        )
+
+    def _end(self, run: _Run, how: State, error: str | None) -> None:
+        if how == "cancelled" and Ledger.begun(self._database, run.name):
+            Ledger.within(self._database, run.name).abandon()
+        if _is_private(run.plan) and Ledger.begun(self._database, run.name):
+            if how == "complete":
+                model = Ledger.within(self._database, run.name).model
+                self._population.release(run.name, {"model": hashlib.sha256(model.astype("<f8").tobytes()).hexdigest()})
+            self._population.end(run.name, how)
+        self._registry.set_state(run.name, how, error)
+
+    def _row(self, run: str) -> RunRow:
+        row = self._registry.run(run)
+        if row is not None:
+            return row
+        raise UnknownRun(f"Expected the name of a run, got {run!r}. `quorate runs` lists them.")
+
+    def _events(self, run: str) -> list[dict[str, Any]]:
+        if not Ledger.begun(self._database, run):
+            return []
+        return [public(event) for event in Ledger.within(self._database, run).events()]
+
+    def _ledger(self, run: str, state: str) -> dict[str, Any]:
+        if not Ledger.begun(self._database, run):
+            return {"run": run, "state": state, "spent": {}, "releases": []}
+        ledger = Ledger.within(self._database, run)
+        releases = [{"round": number} | asdict(release) for number, release in ledger.releases()]
+        return {"run": run, "state": state, "spent": ledger.spent(), "releases": releases}
+
+    async def _asked(self, function: Callable[[], T]) -> T:
+        """For an operator who waits: once more over a new connection, and then the error."""
+        try:
+            return await asyncio.to_thread(function)
+        except LedgerUnavailable:
+            return await asyncio.to_thread(function)
+
+    async def _stored(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await self._patiently(lambda: asyncio.to_thread(function, *arguments))
+
+    async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Try again while the database is away; RunStopped when the coordinator leaves."""
+        pause = 0.1
+        while True:
+            try:
+                return await attempt()
+            except LedgerUnavailable as error:
+                _log.warning("paused: %s", error)
+            try:
+                await asyncio.wait_for(self._stopping.wait(), pause)
+            except TimeoutError:
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            else:
+                raise RunStopped("The coordinator is leaving.")
+
+
+class UnknownRun(ConfigError):
+    """There is no run of that name."""
+
+
+@dataclass(slots=True, eq=False)
+class _Teller:
+    """An observer that tells the feed, from the run's thread."""
+
+    run: _Run
+    loop: asyncio.AbstractEventLoop
+
+    def started(self, plan: Plan) -> None:
+        """Nothing to tell: the plan is public from the start."""
+
+    def round_finished(self, event: RoundEvent) -> None:
+        """After the round's commit."""
+        self.loop.call_soon_threadsafe(self.run.feed.add, public(asdict(event)))
+
+    def finished(self, model: NDArray[np.float64]) -> None:
+        """After the last commit; watchers hear of the end from the manager."""
+
+
+def _is_private(plan: Plan) -> bool:
+    return plan.guarantee.exposure != "none"
+
+
+def _charge(specification: RunSpecification, plan: Plan) -> dict[str, Any]:
+    promise = plan.guarantee
+    return {
+        "group": specification.group,
+        "epsilon": promise.epsilon,
+        "delta": promise.delta,
+        "adjacency": promise.adjacency,
+    }
+
+
+def _new_noise(specification: RunSpecification) -> NoiseSource:
+    return SecureNoise.fresh() if specification.noise_seed is None else SeededNoise(specification.noise_seed)
+
+
+def _noise(specification: RunSpecification, key: bytes) -> NoiseSource:
+    return SecureNoise(key) if specification.noise_seed is None else SeededNoise(int(key))

@@ -1,0 +1,324 @@
+"""The commands of a federation: a coordinator, its clients, its operators, and what they identify themselves with.
+
+Every option that a container needs is also an environment variable. gRPC is imported by the commands that use it, so
+that the others start without it.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from quorate import api
+from quorate.folder import RunFolder, dumps
+from quorate_protos.errors import ConfigError, IdentityError, RunError
+
+if TYPE_CHECKING:
+    from quorate.control import Control
+
+tokens = typer.Typer(help="Tokens for the control plane.", no_args_is_help=True)
+
+CLIENTS, CONTROL = "127.0.0.1:7443", "127.0.0.1:7444"
+Certificate = Annotated[
+    Path | None, typer.Option(envvar="QUORATE_CERTIFICATE", help="Own certificate, PEM.", show_envvar=True)
+]
+Key = Annotated[Path | None, typer.Option(envvar="QUORATE_KEY", help="Own private key, PEM.")]
+Authority = Annotated[
+    Path | None, typer.Option(envvar="QUORATE_AUTHORITY", help="Certificate that signs the other side's, PEM.")
+]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Plaintext, for a trial on this machine.")]
+TokenFile = Annotated[Path, typer.Option("--file", envvar="QUORATE_TOKENS", help="Where tokens are kept, as hashes.")]
+Where = Annotated[
+    str, typer.Option("--coordinator", envvar="QUORATE_CONTROL_ADDRESS", metavar="HOST:PORT", help="Control plane.")
+]
+OwnToken = Annotated[
+    Path | None,
+    typer.Option("--token-file", envvar="QUORATE_TOKEN_FILE", help="File with your token; else QUORATE_TOKEN."),
+]
+Name = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON on standard output, one object a line.")]
+
+
+def serve(
+    listen: Annotated[str, typer.Option(envvar="QUORATE_LISTEN", help="Where clients connect.")] = CLIENTS,
+    control: Annotated[str, typer.Option(envvar="QUORATE_CONTROL", help="Where operators connect.")] = CONTROL,
+    database: Annotated[
+        str, typer.Option(envvar="QUORATE_DATABASE", help="sqlite:///FILE or postgresql://USER@HOST/NAME.")
+    ] = "sqlite:///coordinator.sqlite",
+    certificate: Certificate = None,
+    key: Key = None,
+    authority: Authority = None,
+    token_file: Annotated[
+        Path, typer.Option("--tokens", envvar="QUORATE_TOKENS", help="File made by `quorate tokens add`.")
+    ] = Path("tokens.json"),
+    insecure: Insecure = False,
+    insecure_anywhere: Annotated[
+        bool, typer.Option("--insecure-anywhere", help="Plaintext on any address: only inside a network you trust.")
+    ] = False,
+    allow_simulation: Annotated[
+        bool, typer.Option("--allow-simulation", help="Accept runs with seeded noise: made-up data only.")
+    ] = False,
+) -> None:
+    """Coordinate a federation until SIGTERM or SIGINT; what is interrupted goes on at the next start."""
+    from quorate.submission import check_constants
+    from quorate_server import service
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    transport = service.Transport(certificate, key, authority, insecure, insecure_anywhere)
+    config = service.ServeConfig(
+        transport, listen, control, database, token_file, allow_simulation=allow_simulation, check=check_constants
+    )
+
+    def ready(running: service.Coordinator) -> None:
+        print(f"listening: clients {running.listen}, control {running.control}", flush=True)
+
+    asyncio.run(service.serve(config, ready=ready))
+
+
+def client(
+    data: Annotated[Path, typer.Option(envvar="QUORATE_DATA", help="This user's items, CSV or Parquet.")],
+    coordinator: Annotated[
+        str, typer.Option(envvar="QUORATE_COORDINATOR", metavar="HOST:PORT", help="Where the coordinator is.")
+    ] = CLIENTS,
+    certificate: Certificate = None,
+    key: Key = None,
+    authority: Authority = None,
+    record: Annotated[
+        Path, typer.Option(envvar="QUORATE_RECORD", help="Durable record of what was answered; keep it.")
+    ] = Path("quorate-record.sqlite"),
+    lifetime_epsilon: Annotated[
+        float, typer.Option(envvar="QUORATE_LIFETIME_EPSILON", help="Most ε over all runs, ever.")
+    ] = 1.0,
+    lifetime_delta: Annotated[
+        float, typer.Option(envvar="QUORATE_LIFETIME_DELTA", help="Most δ over all runs, ever.")
+    ] = 1e-5,
+    accept: Annotated[
+        list[str] | None, typer.Option(help="Exposures to take part in; default broadcast and local.")
+    ] = None,
+    insecure: Insecure = False,
+    name: Annotated[str | None, typer.Option(envvar="QUORATE_NAME", help="Who this is, with --insecure.")] = None,
+    simulation_seed: Annotated[
+        int | None, typer.Option(help="Take part in simulations with this seed: made-up data only.")
+    ] = None,
+) -> None:
+    """Take part in a federation with one user's data, within that user's own limits."""
+    from quorate_client import federation
+
+    config = federation.ClientConfig(
+        coordinator=coordinator,
+        data=data,
+        record=record,
+        lifetime_epsilon=lifetime_epsilon,
+        lifetime_delta=lifetime_delta,
+        certificate=certificate,
+        key=key,
+        authority=authority,
+        insecure=insecure,
+        client_name=name,
+        accept_exposures=tuple(accept or ("broadcast", "local")),
+        allow_simulation=simulation_seed is not None,
+        seed=simulation_seed,
+    )
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    asyncio.run(_until_told(federation.run_client, config))
+
+
+def submit(
+    config: Annotated[str, typer.Argument(metavar="CONFIG.toml", help='With population.kind = "table".')],
+    run: Annotated[str, typer.Option(help="A name for the run.")],
+    users: Annotated[int, typer.Option(min=1, help="How many users take part: the run begins when they are enrolled.")],
+    seconds: Annotated[float, typer.Option(help="How long a round waits for answers.")] = 60.0,
+    group: Annotated[str, typer.Option(help="The users' group.")] = "everyone",
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key.")] = None,
+    simulation_seed: Annotated[int | None, typer.Option(help="Seeded noise, for tests: made-up data only.")] = None,
+    coordinator: Where = CONTROL,
+    token_file: OwnToken = None,
+    authority: Authority = None,
+    insecure: Insecure = False,
+) -> None:
+    """Submit a run to a coordinator. The same run again changes nothing."""
+    from quorate.submission import specify
+
+    resolved, _ = api.resolve(config, tuple(settings or ()))
+    wanted, plan = specify(
+        resolved, run=run, users=users, seconds=seconds, group=group, simulation_seed=simulation_seed
+    )
+    with _control(coordinator, token_file, authority, insecure) as control:
+        name = control.submit(wanted.as_text())
+    print(f"{name}: {plan.algorithm}, {plan.cost.rounds} rounds, {users} users")
+    print(plan.guarantee.sentence())
+
+
+def runs(
+    as_json: Json = False,
+    coordinator: Where = CONTROL,
+    token_file: OwnToken = None,
+    authority: Authority = None,
+    insecure: Insecure = False,
+) -> None:
+    """List the runs of a coordinator."""
+    with _control(coordinator, token_file, authority, insecure) as control:
+        for each in control.runs():
+            shown = "\t".join(str(each[key]) for key in ("run", "state", "created") if each[key])
+            print(dumps(each) if as_json else shown + (f"\t{each['error']}" if each["error"] else ""))
+
+
+def watch(
+    run: Name,
+    as_json: Json = False,
+    coordinator: Where = CONTROL,
+    token_file: OwnToken = None,
+    authority: Authority = None,
+    insecure: Insecure = False,
+) -> None:
+    """Follow a run from its first round to its end; exit code 1 if it ends without a model."""
+    ended: dict[str, Any] = {}
+    with _control(coordinator, token_file, authority, insecure) as control:
+        for event in control.watch(run):
+            print(dumps(event) if as_json else _line(event), flush=True)
+            ended = event
+    if ended.get("how") != "complete":
+        raise RunError(f"Run {run} has ended without a model: {ended.get('error') or ended.get('how')}.")
+
+
+def cancel(
+    run: Name,
+    coordinator: Where = CONTROL,
+    token_file: OwnToken = None,
+    authority: Authority = None,
+    insecure: Insecure = False,
+) -> None:
+    """End a run without a model. What it has spent stays spent."""
+    with _control(coordinator, token_file, authority, insecure) as control:
+        print(f"{run}: {control.cancel(run)['state']}")
+
+
+def fetch(
+    run: Name,
+    out: Annotated[Path, typer.Option(help="Folder for plan.json, ledger.json and model.npz.")],
+    coordinator: Where = CONTROL,
+    token_file: OwnToken = None,
+    authority: Authority = None,
+    insecure: Insecure = False,
+) -> None:
+    """Fetch a complete run's plan, ledger and model."""
+    with _control(coordinator, token_file, authority, insecure) as control:
+        plan, ledger, model = control.plan(run), control.ledger(run), control.model(run)
+    out.mkdir(parents=True, exist_ok=True)
+    folder = RunFolder(out)
+    folder.write_json("plan.json", plan)
+    folder.write_json("ledger.json", ledger)
+    folder.write_model(model)
+    print(out / "model.npz")
+
+
+def certs(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the authority and certificates are kept.")],
+    clients: Annotated[int, typer.Option(min=0, help="Certificates client-1 to client-N.")] = 0,
+    names: Annotated[list[str] | None, typer.Option("--client", help="A client's certificate by name.")] = None,
+    hosts: Annotated[list[str] | None, typer.Option("--host", help="Names and addresses of the coordinator.")] = None,
+    group: Annotated[str | None, typer.Option(help="Group of these clients; default everyone.")] = None,
+    days: Annotated[int, typer.Option(min=1, help="How long certificates are valid.")] = 365,
+    renew: Annotated[bool, typer.Option("--renew", help="New certificates for the same keys, and so users.")] = False,
+) -> None:
+    """Make a private certificate authority for trials, a coordinator's certificate and clients'; keep what is there."""
+    from quorate_server.service import certificates
+
+    every_client = [f"client-{number}" for number in range(1, clients + 1)] + (names or [])
+    for name in every_client:
+        certificates.check_name(name)
+        if name == "coordinator":
+            raise ConfigError("Expected another name for a client than 'coordinator', which is the coordinator's.")
+    certificates.make_authority(folder, days=max(days, 3650))
+    for name in ("coordinator", *every_client):
+        coordinator = name == "coordinator"
+        if renew or not (folder / f"{name}.pem").exists():
+            print(
+                certificates.issue(
+                    folder,
+                    name,
+                    coordinator=coordinator,
+                    hosts=tuple(hosts or ("localhost", "127.0.0.1")) if coordinator else (),
+                    unit=None if coordinator else group,
+                    days=days,
+                    renew=renew,
+                )
+            )
+
+
+@tokens.command("add")
+def add_token(
+    name: Annotated[str, typer.Argument(help="Whose it is.")],
+    role: Annotated[str, typer.Option(help="operator or auditor.")],
+    file: TokenFile = Path("tokens.json"),
+    out: Annotated[Path | None, typer.Option(help="Write the token there instead of showing it.")] = None,
+) -> None:
+    """Make a token; it is shown this once."""
+    from quorate_server.service import tokens as stored
+
+    token = stored.add(file, name=name, role=role)
+    if out is None:
+        print(token)
+        return
+    out.unlink(missing_ok=True)
+    out.touch(mode=0o600)
+    out.write_text(token + "\n", encoding="utf-8")
+
+
+@tokens.command("list")
+def list_tokens(file: TokenFile = Path("tokens.json")) -> None:
+    """Names and roles."""
+    from quorate_server.service import tokens as stored
+
+    for name, role in stored.names(file).items():
+        print(f"{name}\t{role}")
+
+
+@tokens.command("remove")
+def remove_token(name: str, file: TokenFile = Path("tokens.json")) -> None:
+    """Take a token back, at once."""
+    from quorate_server.service import tokens as stored
+
+    stored.remove(file, name=name)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of a federation to the command line."""
+    for command in (serve, client, submit, runs, watch, cancel, fetch, certs):
+        app.command()(command)
+    app.add_typer(tokens, name="tokens")
+
+
+async def _until_told(work: Callable[..., Awaitable[None]], config: Any) -> None:
+    """`work` until SIGTERM or SIGINT."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await work(config, stop=stop)
+
+
+def _control(coordinator: str, token_file: Path | None, authority: Path | None, insecure: bool) -> "Control":
+    from quorate.control import Address, Control
+
+    token = os.environ.get("QUORATE_TOKEN", "")
+    if token_file is not None:
+        try:
+            token = token_file.read_text(encoding="utf-8")
+        except OSError as error:
+            raise IdentityError(f"Expected a token in {token_file}, got: {error.strerror}.") from None
+    if not token.strip():
+        raise ConfigError("Expected a token in --token-file or QUORATE_TOKEN, got none. See `quorate tokens add`.")
+    return Control(Address(coordinator, token.strip(), None if insecure else authority, insecure))
+
+
+def _line(event: dict[str, Any]) -> str:
+    if event["kind"] == "ended":
+        return f"{event['how']}" + (f": {event['error']}" if event.get("error") else "")
+    public = " ".join(f"{key}={value}" for key, value in event["public"].items())
+    return f"round {event['round'] + 1} of at most {event['rounds']}: {event['messages']} users asked {public}".rstrip()

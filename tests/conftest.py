@@ -1,0 +1,35 @@
+"""Fixtures that several folders use."""
+
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+
+import postgres_server as private
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[private.PostgresServer]:
+    """A private PostgreSQL server of this test session."""
+    why = private.missing()
+    if why is not None:
+        pytest.skip(why)
+    pytest.importorskip("psycopg", reason="psycopg is not installed: pip install quorate[postgres]")
+    with private.running() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres(postgres_server: private.PostgresServer) -> str:
+    """The URL of a fresh database on a real PostgreSQL server."""
+    return postgres_server.new_database()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URL of a fresh database, of each kind in turn."""
+    if request.param == "sqlite":
+        with tempfile.TemporaryDirectory(dir=private.quick_folder()) as folder:
+            yield f"sqlite:///{folder}/store.sqlite"
+    else:
+        yield request.getfixturevalue("postgres")

@@ -1,0 +1,258 @@
+"""Light clients and small runs for the tests of the service: the protocol without a table, a record or a process."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from quorate.engine import InlineEngine
+from quorate.populations import Numeric, Population, Synthetic, TablePopulation, from_table
+from quorate_client import wire
+from quorate_client.domains import L2Ball
+from quorate_client.questions import Question, Status
+from quorate_protos.v1 import federation_pb2 as pb
+from quorate_protos.v1 import federation_pb2_grpc
+from quorate_server.algorithms import ALGORITHMS
+from quorate_server.ledger import Ledger
+from quorate_server.noise import SeededNoise
+from quorate_server.problem import Problem
+from quorate_server.rounds import run
+from quorate_server.service import Columns, Coordinator, RunSpecification, ServeConfig, Transport
+from quorate_server.service.specification import make_plan
+
+SEED = 7
+DIMENSION = 3
+# What is feasible with the fewest users at a generous budget: users and options of every algorithm.
+FEW: dict[str, tuple[int, dict[str, object]]] = {
+    "tracking-srgd": (20, {"rounds": 6}),
+    "filtered-sgd": (420, {}),
+    "soft-filtered-sgd": (1000, {}),
+    "outlier-iterates": (100, {"rounds": 6, "phases": 2}),
+    "phased-sgd": (20, {"cohort_size": 2}),
+    "one-pass-dp-sgd": (20, {"rounds": 6}),
+    "accelerated-srgd": (20, {"rounds": 6}),
+    "srgd": (20, {"rounds": 5}),
+    "accelerated-sgd": (20, {"rounds": 5}),
+    "dp-ftrl": (20, {"rounds": 6, "reserve": 2}),
+    "accelerated-erm": (1000, {"rounds": 5, "phases": 2, "cohort": 125}),
+    "dp-sgd-poisson": (20, {"rounds": 5, "rate": 0.5}),
+    "dp-sgd-wor": (20, {"rounds": 5, "rate": 0.5}),
+    "mean-sgd": (20, {"rounds": 5, "rate": 0.5}),
+    "local-model": (20, {"rounds": 6, "estimator": "tracking"}),
+    "sgd": (20, {"rounds": 6}),
+}
+
+
+def people(users: int) -> Synthetic:
+    return Synthetic("logistic", users=users, items_per_user=4, dimension=DIMENSION, domain=L2Ball(2.0), seed=SEED)
+
+
+def items(users: int) -> pa.Table:
+    """Four items of each of some people, as a table that names them in order."""
+    rng = np.random.default_rng(SEED)
+    features = rng.uniform(-1, 1, (4 * users, DIMENSION))
+    columns = {f"x{j}": features[:, j] for j in range(DIMENSION)}
+    owners = [f"person-{user:05d}" for user in range(users) for _ in range(4)]
+    return pa.table({"who": owners, "sick": (features.sum(axis=1) > 0).astype(np.int64), **columns})
+
+
+def from_items(users: int) -> TablePopulation:
+    """The same people, as clients read their tables."""
+    return from_table(
+        items(users),
+        user="who",
+        label="sick",
+        features=tuple(Numeric(f"x{j}", -1.0, 1.0) for j in range(DIMENSION)),
+        domain=L2Ball(2.0),
+        intercept=False,
+        test_fraction=0.0,
+        items_per_user=4,
+    )
+
+
+def write_items(folder: Path, users: int) -> list[Path]:
+    """One file a user, without the column that names it."""
+    table, paths = items(users), [folder / f"items-{user}.parquet" for user in range(users)]
+    for user, path in enumerate(paths):
+        pq.write_table(table.slice(4 * user, 4).drop_columns(["who"]), path)
+    return paths
+
+
+def specification(algorithm: str, run_name: str = "trial", **changes: object) -> RunSpecification:
+    users, options = FEW[algorithm]
+    problem = Problem(
+        users=users,
+        items_per_user=4,
+        dimension=DIMENSION,
+        domain=L2Ball(2.0),
+        lipschitz=1.0,
+        smoothness=0.25,
+        curvature="isotropic",
+        typical_curvature=0.1,
+        feature_norm=1.0,
+        link_curvature=1.0,
+    )
+    whole = RunSpecification(
+        run=run_name,
+        algorithm=algorithm,
+        epsilon=15.0,
+        delta=0.1,
+        problem=problem,
+        loss={"name": "logistic", "feature_norm": 1.0},
+        columns=Columns(label="sick", numeric={f"x{j}": (-1.0, 1.0) for j in range(DIMENSION)}, intercept=False),
+        seconds=60.0,
+        options=options,
+        seed=SEED,
+        simulation=True,
+        noise_seed=SEED,
+    )
+    return whole.model_copy(update=changes)
+
+
+def inline_model(wanted: RunSpecification, folder: Path, population: Population | None = None) -> np.ndarray:
+    """The model of the same run in one process."""
+    population = people(wanted.problem.users) if population is None else population
+    plan = make_plan(wanted)
+    key = SeededNoise(wanted.noise_seed).export_key()
+    with Ledger.create(folder / "inline.sqlite", plan="{}", config_digest="c", noise_key=key) as ledger:
+        engine = InlineEngine(population, seed=SEED)
+        algorithm = ALGORITHMS[wanted.algorithm].make(plan)
+        return run(algorithm, engine, ledger, SeededNoise(wanted.noise_seed), simulation=True)
+
+
+Answering = Callable[[int, pb.Question], pb.Answer | None]
+
+
+@dataclass
+class Honest:
+    """Answers like the inline engine, for whoever is asked but those who are `silent`. Remembers every question."""
+
+    engine: InlineEngine
+    silent: frozenset[int] = frozenset()
+    asked: list[tuple[int, str, int, bytes]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, users: int, silent: Iterable[int] = ()) -> "Honest":
+        return cls(InlineEngine(people(users), seed=SEED), frozenset(silent))
+
+    def __call__(self, user: int, message: pb.Question) -> pb.Answer | None:
+        name, number, digest, task = wire.question_from_wire(message)
+        self.asked.append((user, name, number, digest))
+        if user in self.silent:
+            return None
+        smoothing = getattr(task, "smoothing", None)
+        if hasattr(smoothing, "seed"):  # a client draws its own directions; the simulation's are those of the seed
+            task = replace(task, smoothing=replace(smoothing, seed=SEED))
+        answers = self.engine.ask(Question(number, np.array([user]), task))
+        return wire.answer_to_wire(name, number, digest, answers.values[0], Status(int(answers.status[0])))
+
+
+@dataclass
+class Peer:
+    """One connected client."""
+
+    channel: grpc.aio.Channel
+    name: str | None = None  # in plaintext
+    user: int = -1
+    call: grpc.aio.StreamStreamCall | None = None
+    receipts: list[pb.Receipt] = field(default_factory=list)
+    heard: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        return () if self.name is None else (("quorate-client", self.name),)
+
+    async def enrol(self) -> int:
+        stub = federation_pb2_grpc.ClientPlaneStub(self.channel)
+        reply = await stub.Enrol(pb.EnrolRequest(protocol=1, software="test"), metadata=self.metadata)
+        self.user = reply.user
+        return self.user
+
+    async def hello(self) -> None:
+        self.call = federation_pb2_grpc.ClientPlaneStub(self.channel).Work(metadata=self.metadata)
+        await self.call.write(pb.ClientMessage(hello=pb.Hello(protocol=1, software="test")))
+        welcome = await self.call.read()
+        assert welcome.welcome.user == self.user
+
+    async def send(self, **kind: object) -> None:
+        await self.call.write(pb.ClientMessage(**kind))
+
+    async def next(self, kind: str) -> object:
+        """The next message of a kind; others before it are dropped."""
+        while True:
+            message = await self.call.read()
+            assert message is not grpc.aio.EOF, await self.call.code()
+            if message.WhichOneof("kind") == kind:
+                return getattr(message, kind)
+
+    async def work(self, answering: Answering) -> str:
+        """Take part in everything until the first run has ended; how it ended."""
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            return await self._work(answering)
+        return "disconnected"
+
+    async def _work(self, answering: Answering) -> str:
+        while (message := await self.call.read()) is not grpc.aio.EOF:
+            kind = message.WhichOneof("kind")
+            if kind == "run":
+                await self.send(consent=pb.Consent(run=message.run.run, takes_part=True))
+            elif kind == "question":
+                answer = answering(self.user, message.question)
+                if answer is not None:
+                    await self.send(answer=answer)
+            elif kind == "receipt":
+                self.receipts.append(message.receipt)
+            elif kind == "ended":
+                return message.ended.how
+        return "disconnected"
+
+
+@contextlib.asynccontextmanager
+async def crowd(where: str, users: int, channel: Callable[[int], grpc.aio.Channel] | None = None):
+    """Enrolled and greeted clients, user i as number i; over one plaintext channel unless `channel` makes theirs."""
+    async with contextlib.AsyncExitStack() as stack:
+        shared = await stack.enter_async_context(grpc.aio.insecure_channel(where))
+        peers = []
+        for number in range(users):
+            if channel is None:
+                peer = Peer(shared, f"client-{number}")
+            else:
+                peer = Peer(await stack.enter_async_context(channel(number)))
+            assert await peer.enrol() == number
+            peers.append(peer)
+        await asyncio.gather(*(peer.hello() for peer in peers))
+        yield peers
+
+
+@contextlib.asynccontextmanager
+async def coordinator(folder: Path, **changes: object):
+    """A coordinator for simulations on loopback, in plaintext unless told otherwise, on ports of the system's."""
+    config = ServeConfig(
+        transport=Transport(insecure=True),
+        listen="127.0.0.1:0",
+        control="127.0.0.1:0",
+        database=f"sqlite:///{folder}/coordinator.sqlite",
+        tokens=folder / "tokens.json",
+        allow_simulation=True,
+    )
+    async with Coordinator(replace(config, **changes)) as running:
+        yield running
+
+
+async def complete(running: Coordinator, run_name: str = "trial") -> np.ndarray:
+    """The model of a run, once it is complete."""
+    async for event in (await running.manager.feed(run_name)).watch():
+        if event["kind"] == "ended":
+            assert event["how"] == "complete", event
+    return await running.manager.model(run_name)
+
+
+def carried_out(work: Awaitable[object], *, within: float = 60.0) -> object:
+    """Run a test's coroutine; a test that hangs fails."""
+    return asyncio.run(asyncio.wait_for(work, within))

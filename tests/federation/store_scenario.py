@@ -1,0 +1,178 @@
+"""A coordinator's writes from the first enrolment to the end of a run, repeatable from wherever they stopped; killed.
+
+As a program: kill it at every write and commit of the database in the list of arguments, carry it on, print what is
+stored in the end. A process of its own, with one thread, so that it may fork.
+"""
+
+import json
+import os
+import signal
+import sys
+
+import numpy as np
+import sqlalchemy as sa
+from sqlalchemy.engine.default import DefaultDialect
+
+from quorate_client.questions import AverageGradient, Question
+from quorate_server.algorithm import Release
+from quorate_server.database import Database
+from quorate_server.ledger import Ledger
+from quorate_server.population_ledger import PopulationLedger
+from quorate_server.registry import Registry
+
+ROUNDS = 2
+WRITES = ("INSERT", "UPDATE", "DELETE", "CREATE")
+TIMES = ("enrolled_at", "created", "owner")
+
+
+def carry_out(url: str) -> None:
+    """Everything a coordinator writes, skipping nothing by memory: what is done is known from the database only."""
+    with Database(url) as database:
+        registry, population = Registry(database), PopulationLedger(database, clock=lambda: "then")
+        for name in ("ada", "ben"):
+            registry.enrol(name)
+        registry.add_run("run", "{}")
+        registry.fix_members("run", 2)
+        population.limit("everyone", epsilon=1.0, delta=1e-5)
+        population.charge("run", "everyone", epsilon=0.5, delta=1e-6)
+        started = Ledger.begun(database, "run")
+        words = {"plan": "p", "config_digest": "c", "noise_key": b"k"}
+        ledger = Ledger.within(database, "run") if started else Ledger.begin(database, "run", **words)
+        registry.set_state("run", "running")
+        if not ledger.finished:
+            if ledger.resume_point() is None:
+                ledger.commit(-1, b"state -1", (), {})
+            last, state = ledger.resume_point()
+            assert state == f"state {last}".encode()
+            for round_ in range(last + 1, ROUNDS):
+                task = AverageGradient(np.full((1, 2), float(round_)), (1.0,))
+                ledger.spend(Question(round_, np.arange(2), task), users=2, gradient_evaluations=4)
+                release = Release("gaussian", {"scale": 1.0})
+                ledger.commit(round_, f"state {round_}".encode(), (release,), {"round": round_})
+            ledger.finish(np.ones(2))
+        population.release("run", {"what": "model"})
+        population.end("run", "complete")
+        registry.set_state("run", "complete")
+
+
+def stored(url: str) -> dict[str, list[str]]:
+    """Every row of every table, but for times."""
+    with Database(url, sole=False) as database, database.writing() as connection:
+        found = {}
+        for table in sa.inspect(connection).get_table_names():
+            rows = connection.exec_driver_sql(f"SELECT * FROM {table}").mappings().all()
+            kept = [{name: value for name, value in row.items() if name not in TIMES} for row in rows]
+            found[table] = sorted(map(repr, kept))
+        return found
+
+
+def at_point(number: int, act) -> None:
+    """From now on call `act` at point `number` of this process.
+
+    Points are: between any two writes of one transaction, before a transaction is made durable, and just after.
+    """
+    seen = 0
+
+    def passed() -> None:
+        nonlocal seen
+        seen += 1
+        if seen == number:
+            act()
+
+    def executing(connection, cursor, statement, *_) -> None:
+        if statement.startswith(WRITES):
+            if connection.info.get("wrote") and not statement.startswith("CREATE"):
+                passed()
+            connection.info["wrote"] = True
+
+    def committing(connection) -> None:
+        if connection.info.get("wrote"):
+            passed()
+            connection.info["wrote"] = False
+            connection.info["told"] = True
+
+    original = DefaultDialect.do_commit
+
+    def committed(self, raw) -> None:
+        original(self, raw)
+        if raw.info.pop("told", False):
+            passed()
+
+    sa.event.listen(sa.engine.Engine, "before_cursor_execute", executing)
+    sa.event.listen(sa.engine.Engine, "commit", committing)
+    DefaultDialect.do_commit = committed
+
+
+def forked(work) -> int:
+    """The exit status of a child that does `work`."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except BaseException as error:
+            print(repr(error), file=sys.stderr)
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def empty(url: str) -> None:
+    """As if nothing had ever been there."""
+    parsed = sa.make_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        for ending in ("", "-wal", "-journal", "-shm"):
+            if os.path.exists(parsed.database + ending):
+                os.unlink(parsed.database + ending)
+        return
+    engine = sa.create_engine(parsed.set(drivername="postgresql+psycopg"))
+    with engine.begin() as connection:
+        connection.execute(sa.text("DROP SCHEMA IF EXISTS quorate CASCADE"))
+    engine.dispose()
+
+
+def main(url: str) -> None:
+    """Kill at point 1, 2, ... until there is no such point, or until what is stored in the end is not the whole."""
+    forked(lambda: carry_out(url))
+    whole = stored(url)
+    number, wrong = 0, []
+    while not wrong:
+        number += 1
+        empty(url)
+
+        def dying(number: int = number) -> None:
+            at_point(number, lambda: os.kill(os.getpid(), signal.SIGKILL))
+            carry_out(url)
+
+        status = forked(dying)
+        if status == 0:
+            break
+        again = forked(lambda: carry_out(url))
+        if status != -signal.SIGKILL or again != 0 or stored(url) != whole:
+            wrong.append([number, status, again])
+    print(json.dumps({"points": number - 1, "wrong": wrong, "tables": sorted(whole)}))
+
+
+def torn(url: str) -> None:
+    """The same for a ledger whose commit is two transactions: the sweep must find it."""
+    whole = Ledger.commit
+
+    def commit(self, round_, state, releases, event) -> None:
+        with self._database.writing() as connection:
+            connection.execute(sa.text("UPDATE unreleased SET round = :r, state = :s"), {"r": round_ - 1, "s": state})
+        whole(self, round_, state, releases, event)
+
+    Ledger.commit = commit
+    main(url)
+
+
+def commit_for_ever(url: str) -> None:
+    """Commit large rounds, and say the number of each on standard output once it is durable."""
+    with Database(url) as database:
+        ledger = Ledger.begin(database, "run", plan="p", config_digest="c", noise_key=b"k")
+        for round_ in range(-1, 10**6):
+            ledger.commit(round_, bytes([round_ % 251]) * 300_000, (), {"round": round_, "padding": "x" * 2000})
+            os.write(1, f"{round_}\n".encode())
+
+
+if __name__ == "__main__":
+    {"main": main, "torn": torn, "commit_for_ever": commit_for_ever}[sys.argv[1]](sys.argv[2])

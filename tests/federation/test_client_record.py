@@ -1,0 +1,258 @@
+"""A client never gives two answers in one round, never more than it agreed to, and never beyond its owner's limits."""
+
+import sqlite3
+import stat
+import subprocess
+import sys
+import textwrap
+from contextlib import closing
+
+import pytest
+
+from quorate_client.federation.record import Agreement, Record
+from quorate_protos.errors import LedgerError
+
+Q, OTHER = b"q" * 16, b"o" * 16
+
+
+def opened(folder, epsilon=10.0, delta=1e-3):
+    return Record.open(folder / "record.sqlite", epsilon=epsilon, delta=delta)
+
+
+def agreement(run="r", *, epsilon=1.0, delta=1e-6, participations=1, terms=b"t" * 16):
+    return Agreement(run, terms, epsilon, delta, participations)
+
+
+@pytest.fixture
+def record(tmp_path):
+    with opened(tmp_path) as record:
+        assert record.agree(agreement(participations=3)) is None
+        yield record
+
+
+class TestOneAnswer:
+    def test_is_given_again_to_the_same_question(self, record):
+        assert record.recall("r", 0, Q) is None
+        assert record.keep("r", 0, Q, b"answer") == b"answer"
+        assert record.keep("r", 0, Q, b"made anew") == b"answer"
+        assert record.recall("r", 0, Q) == b"answer"
+
+    def test_is_refused_to_another_question_of_the_round(self, record):
+        record.keep("r", 0, Q, b"answer")
+        assert record.recall("r", 0, OTHER) is None
+        assert record.keep("r", 0, OTHER, b"answer") is None
+        assert record.objection("r", 0) == "the round was already answered, to another question"
+
+    def test_outlives_the_process(self, tmp_path, record):
+        record.keep("r", 0, Q, b"answer")
+        record.close()
+        with opened(tmp_path) as again:
+            assert again.recall("r", 0, Q) == b"answer"
+            assert again.keep("r", 0, OTHER, b"answer") is None
+
+    def test_is_one_between_two_processes_of_one_record(self, tmp_path, record):
+        with opened(tmp_path) as beside:
+            assert record.recall("r", 0, Q) is None
+            assert beside.recall("r", 0, Q) is None
+            assert record.keep("r", 0, Q, b"of the first") == b"of the first"
+            assert beside.keep("r", 0, Q, b"of the second") == b"of the first"
+
+    def test_is_refused_without_an_agreement(self, record):
+        assert record.keep("other run", 0, Q, b"answer") is None
+        assert record.objection("other run", 0) == "the run was not agreed to"
+
+
+class TestParticipations:
+    def test_are_as_many_as_the_plan_counts_and_no_more(self, record):
+        for number in range(3):
+            assert record.keep("r", number, Q, b"answer") == b"answer"
+        assert record.keep("r", 3, Q, b"answer") is None
+        assert record.objection("r", 3) == "all 3 answers of the run were given"
+        assert record.recall("r", 1, Q) == b"answer"
+
+    def test_of_local_reports_spend_no_more_than_was_announced(self, record):
+        assert record.keep("r", 0, Q, b"answer", spends=(0.75, 1e-6)) == b"answer"
+        assert record.objection("r", 1, spends=(0.5, 0.0)) == "local reports would spend more than the run announced"
+        assert record.objection("r", 1, spends=(0.0, 1e-9)) == "local reports would spend more than the run announced"
+        assert record.keep("r", 1, Q, b"answer", spends=(0.25, 0.0)) == b"answer"
+
+
+class TestTerms:
+    def test_of_a_run_never_change(self, record):
+        assert record.agree(agreement(participations=3)) is None
+        other = agreement(epsilon=0.5, participations=3, terms=b"u" * 16)
+        assert record.agree(other) == "its terms are not those of its first announcement"
+
+    def test_hold_after_the_run_has_ended_but_nothing_more_is_answered(self, record):
+        record.keep("r", 0, Q, b"answer")
+        record.end("r")
+        assert record.recall("r", 0, Q) is None
+        assert record.objection("r", 1) == "the run has ended"
+        assert record.spent == (1.0, 1e-6)
+
+
+class TestTheLimits:
+    def test_are_charged_once_a_run_and_with_its_first_answer(self, record):
+        assert record.spent == (0.0, 0.0)
+        for number in range(2):
+            record.keep("r", number, Q, b"answer")
+            assert record.spent == (1.0, 1e-6)
+
+    def test_are_exact_to_the_last_run_that_fits(self, tmp_path):
+        with opened(tmp_path, epsilon=1.0) as record:
+            for number in range(11):
+                run = f"run {number}"
+                objection = record.agree(agreement(run, epsilon=0.1))
+                kept = record.keep(run, 0, Q, b"answer")
+                assert (objection is None, kept is not None) == (number < 10, number < 10), number
+            assert record.spent[0] == 1.0
+
+    @pytest.mark.parametrize(
+        ("limits", "said"),
+        [
+            ((0.5, 1e-3), "its ε = 1 and the 0 spent before exceed the lifetime limit 0.5"),
+            ((9.0, 1e-7), "its δ = 1e-06 and the 0 spent before exceed the lifetime limit 1e-07"),
+        ],
+    )
+    def test_hold_for_both_numbers(self, tmp_path, limits, said):
+        with opened(tmp_path, *limits) as record:
+            assert record.agree(agreement()).startswith(said)
+            assert record.keep("r", 0, Q, b"answer") is None
+
+    def test_hold_between_runs_that_were_agreed_to_together(self, tmp_path):
+        with opened(tmp_path, epsilon=1.5) as record:
+            assert record.agree(agreement("a")) is None
+            assert record.agree(agreement("b")) is None
+            assert record.keep("a", 0, Q, b"answer") == b"answer"
+            assert record.keep("b", 0, Q, b"answer") is None
+            assert "exceed the lifetime limit 1.5" in record.objection("b", 0)
+
+    def test_of_a_run_already_charged_are_not_asked_for_again(self, tmp_path):
+        with opened(tmp_path, epsilon=1.0) as record:
+            record.agree(agreement(participations=2))
+            record.keep("r", 0, Q, b"answer")
+        with opened(tmp_path, epsilon=0.5) as record:  # the owner has lowered the limit
+            assert record.agree(agreement(participations=2)) is None
+            assert record.keep("r", 1, Q, b"answer") == b"answer"
+            assert record.agree(agreement("new")) is not None
+
+
+class TestTheFile:
+    def test_is_its_owners_alone(self, tmp_path, record):
+        record.keep("r", 0, Q, b"answer")
+        for path in tmp_path.iterdir():
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600, path.name
+
+    def test_holds_no_answer_of_a_run_that_has_ended(self, tmp_path, record):
+        secret = b"a function of private data" * 200
+        record.keep("r", 0, Q, secret)
+        record.end("r")
+        record.close()
+        assert not any(secret[:26] in path.read_bytes() for path in tmp_path.iterdir())
+
+    def test_of_another_version_is_left_alone(self, tmp_path, record):
+        record.close()
+        path = tmp_path / "record.sqlite"
+        with closing(sqlite3.connect(path)) as database:
+            database.execute("PRAGMA user_version = 2")
+        with pytest.raises(LedgerError, match=r"version 1 in '.*record.sqlite', got 2"):
+            opened(tmp_path)
+
+    def test_of_another_program_is_left_alone(self, tmp_path):
+        with closing(sqlite3.connect(tmp_path / "record.sqlite")) as database:
+            database.execute("CREATE TABLE mine (x)")
+        with pytest.raises(LedgerError, match=r"version 1 in '.*record.sqlite', got 0"):
+            opened(tmp_path)
+
+    def test_that_is_no_database_or_no_file_is_a_named_error(self, tmp_path):
+        (tmp_path / "record.sqlite").write_text("something else " * 99)
+        with pytest.raises(LedgerError, match=r"record.sqlite', got: file is not a database"):
+            opened(tmp_path)
+        with pytest.raises(LedgerError, match=r"cannot open it"):
+            opened(tmp_path / "nowhere")
+
+
+# Clients of one record, killed and started again; each prints what it sends, which happens after the record has it.
+# Their answers are new random bytes each time, so an answer made twice shows. Forks, because starting Python is slow.
+CLIENTS = textwrap.dedent(
+    """
+    import os, resource, signal, sqlite3, sys
+    from pathlib import Path
+    from quorate_client.federation.record import Agreement, Record
+
+    ROUNDS, ANSWER = 2, 20_000
+    QUESTION, OTHER = bytes(16), bytes(15) + b"1"
+    connect = sqlite3.connect
+
+    def dying(statements):
+        def traced(*arguments, **named):
+            left = statements
+            def count(statement):
+                nonlocal left
+                left -= 1
+                if left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            database = connect(*arguments, **named)
+            database.set_trace_callback(count)
+            return database
+        return traced
+
+    def work(path, pipe):
+        record = Record.open(path, epsilon=1.0, delta=1e-6)
+        assert record.agree(Agreement("r", bytes(16), 1.0, 1e-6, ROUNDS)) is None
+        for number in range(ROUNDS):
+            before = record.recall("r", number, QUESTION)
+            answer = before or record.keep("r", number, QUESTION, os.urandom(ANSWER))
+            os.write(pipe, b"%d %s\\n" % (number, answer.hex().encode()))
+        assert all(record.keep("r", number, OTHER, b"") is None for number in range(ROUNDS + 1))
+        assert record.spent == (1.0, 1e-6)
+
+    def client(path, way, point):
+        out, pipe = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.close(out)
+                if way == "statement" and point:
+                    sqlite3.connect = dying(point)
+                if way == "write" and point:  # the write that reaches this length of a file is cut short, and the last
+                    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+                    resource.setrlimit(resource.RLIMIT_FSIZE, (point, resource.RLIM_INFINITY))
+                work(path, pipe)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        os.close(pipe)
+        with open(out, "rb") as sent:
+            lines = sent.read()
+        status = os.waitpid(child, 0)[1]
+        died = os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGKILL, signal.SIGXFSZ)
+        assert died or status == 0, (point, status)
+        return died, lines
+
+    way, points = sys.argv[2], range(*map(int, sys.argv[3:6]))
+    kills = 0
+    for point in points:
+        path = Path(sys.argv[1]) / f"{point}.sqlite"
+        died, first = client(path, way, point)
+        again, second = client(path, way, points[(7 * point) % len(points)])
+        whole, last = client(path, way, 0)
+        assert not whole
+        kills += died + again
+        sent = {line for line in (first + second + last).splitlines()}
+        assert sorted(line.split()[0] for line in sent) == [b"%d" % number for number in range(ROUNDS)], point
+        for journal in Path(sys.argv[1]).iterdir():
+            journal.unlink()
+    print(kills)
+    """
+)
+
+
+@pytest.mark.parametrize(
+    ("way", "points", "least"), [("statement", (1, 38, 1), 50), ("write", (30_000, 80_000, 2_500), 20)]
+)
+def test_clients_killed_at_every_write_of_the_record_never_send_two_answers_for_one_round(way, points, least, tmp_path):
+    command = [sys.executable, "-c", CLIENTS, str(tmp_path), way, *map(str, points)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= least  # clients that did die

@@ -1,0 +1,210 @@
+"""A client's items are those of the population's table, bit for bit; what is wrong with a file is told to its owner."""
+
+import json
+import logging
+from dataclasses import fields
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from quorate.populations import Categorical, Numeric, from_table
+from quorate_client.federation.table import own_items, read_own_table
+from quorate_client.federation.terms import read_terms
+from quorate_client.losses import Huber, Logistic, SmoothedHinge
+from quorate_client.questions import AverageGradient, Status, VectorReport
+from quorate_client.randomisers import SystemRandomness, local_report
+from quorate_client.work import answer
+from quorate_protos.errors import DataError, WireError
+
+TERMS = {
+    "run": "r",
+    "algorithm": "dp-sgd-poisson",
+    "statement": "(1, 1e-06)-differential privacy",
+    "epsilon": 1.0,
+    "delta": 1e-6,
+    "adjacency": "replace-one",
+    "exposure": "broadcast",
+    "rounds": 5,
+    "participations": 5,
+    "dimension": 4,
+    "loss": {"name": "logistic", "feature_norm": 1.0},
+    "domain": {"l2-ball": 3.0},
+    "columns": {"label": "sick", "numeric": {"age": [0, 100]}, "categorical": {"ward": ["A", "1"]}},
+    "later": {"keys": "are left alone"},
+}
+
+
+def terms(**changes):
+    return read_terms("r", json.dumps(TERMS | changes))
+
+
+def columns(**changes):
+    return {"columns": TERMS["columns"] | changes}
+
+
+def visits(users=6, rows=60, seed=3):
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "who": np.concatenate([np.arange(users), rng.integers(0, users, rows - users)]),
+            "age": rng.uniform(-10, 120, rows),
+            "ward": rng.choice(["A", "1", "Z"], rows),
+            "sick": rng.integers(0, 2, rows),
+            "cost": rng.standard_normal(rows),
+        }
+    )
+
+
+def write(frame, folder, suffix=".parquet"):
+    path = folder / f"mine{suffix}"
+    frame.to_parquet(path) if suffix == ".parquet" else frame.to_csv(path, index=False)
+    return path
+
+
+class TestTheItems:
+    @pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+    @pytest.mark.parametrize(
+        ("loss", "label", "unit_rows", "intercept"),
+        [
+            (Logistic(), "sick", False, True),
+            (Logistic(feature_norm=2.0), "age > 30", True, True),
+            (SmoothedHinge(width=0.5), "sick", True, False),
+            (Huber(threshold=0.5, label_bound=0.7), "cost", False, True),
+        ],
+    )
+    def test_are_those_of_the_population(self, tmp_path, suffix, loss, label, unit_rows, intercept):
+        frame = visits()
+        everyone = from_table(
+            frame, user="who", label=label, features=(Numeric("age", 0, 100), Categorical("ward", ("A", "1"))),
+            loss=loss, unit_rows=unit_rows, intercept=intercept, test_fraction=0.0,
+        )  # fmt: skip
+        bounds = {field.name: getattr(loss, field.name) for field in fields(loss)}
+        told = terms(
+            **columns(label=label, unit_rows=unit_rows, intercept=intercept),
+            loss={"name": loss.name, **bounds},
+            dimension=3 + intercept,
+        )
+        for user in range(6):
+            own = own_items(write(frame[frame["who"] == user], tmp_path, suffix), told)
+            wanted = everyone.items(np.array([user]))
+            assert own.problem is None
+            assert own.batch.features.tobytes() == wanted.features.tobytes()
+            np.testing.assert_array_equal(own.batch.labels, loss.bound_labels(wanted.labels))
+
+    def test_of_a_csv_file_have_the_declared_types_whatever_one_user_holds(self, tmp_path):
+        # A ward of "1" alone looks like a number, and a column without a value like nothing at all.
+        frame = pd.DataFrame({"age": [50.0, 50.0], "ward": ["1", "1"], "sick": [0, 1]})
+        own = own_items(write(frame, tmp_path, ".csv"), terms())
+        np.testing.assert_allclose(own.batch.features[:, 2] * np.sqrt(3), 1.0, rtol=1e-6)
+        coded = terms(**columns(categorical={"ward": [1, 2]}))
+        assert own_items(write(frame.assign(ward=""), tmp_path, ".csv"), coded).problem is None
+
+    def test_are_within_the_bounds_and_without_labels_for_the_linear_loss(self, tmp_path):
+        told = terms(loss={"name": "linear"}, **columns(label=None))
+        own = own_items(write(visits(), tmp_path), told)
+        assert not own.batch.labels.any()
+        assert np.linalg.norm(own.batch.features, axis=1).max() <= 1.0
+
+
+class TestWhatIsWrongWithTheFile:
+    @pytest.mark.parametrize(
+        ("changes", "told", "said"),
+        [
+            ({"drop": "age"}, {}, r"mine.parquet': Expected column 'age' in the table, got columns who, ward, sick"),
+            ({"drop": "sick"}, {}, r"mine.parquet': Expected column 'sick' in the table"),
+            ({"age": "old"}, {}, r"feature column 'age' to be numeric, got type .*string; declare it categorical"),
+            ({"sick": "yes"}, {}, r"label column 'sick' to be numeric, got type"),
+            ({"ward": 3.5}, {}, r"categories of 'ward' in its type double"),
+            ({}, columns(label="nowhere > 3"), r"Expected column 'nowhere' in the table"),
+            ({}, columns(label="sick > much"), r"Expected a label such as 'delay > 15'"),
+            ({}, {"dimension": 9}, r"columns that become 9 features, as announced, got 4"),
+        ],
+    )
+    def test_is_named_with_the_file_and_the_column(self, tmp_path, changes, told, said):
+        frame = visits()
+        frame = frame.drop(columns=changes["drop"]) if "drop" in changes else frame.assign(**changes)
+        with pytest.raises(DataError, match=said):
+            own_items(write(frame, tmp_path), terms(**told))
+
+    def test_is_found_before_any_run_is_known(self, tmp_path):
+        empty, broken, other = tmp_path / "empty.csv", tmp_path / "broken.parquet", tmp_path / "table.xlsx"
+        empty.write_text("age,ward,sick\n")
+        broken.write_bytes(b"PAR1 and so on")
+        other.touch()
+        for path, said in [
+            (empty, r"empty.csv': Expected a table with rows, got an empty one"),
+            (broken, r"broken.parquet' to be a readable .parquet table, got ArrowInvalid"),
+            (other, r"Expected a .csv or .parquet table, got 'table.xlsx'"),
+            (tmp_path / "nowhere.csv", r"found no such file"),
+        ]:
+            with pytest.raises(DataError, match=said):
+                read_own_table(path)
+
+
+class TestWhatIsWrongWithTheValues:
+    FAULTS = ({"age": np.nan}, {"age": np.inf}, {"sick": 7}, {"sick": np.nan})
+
+    @pytest.mark.parametrize("fault", FAULTS)
+    def test_is_told_to_the_owner_only(self, tmp_path, fault):
+        frame = visits()
+        frame.loc[3, list(fault)] = list(fault.values())
+        own = own_items(write(frame, tmp_path), terms())
+        assert next(iter(fault)) in own.problem
+        task = AverageGradient(np.zeros((1, 4)), (1.0,))
+        found = answer(Logistic(), own.batch, task)
+        assert found.status.tolist() == [Status.REJECTED]
+        assert not found.values.any()
+
+    @pytest.mark.parametrize("fault", FAULTS)
+    def test_cannot_be_seen_at_all_in_the_local_model(self, tmp_path, fault):
+        frame = visits()
+        frame.loc[3, list(fault)] = list(fault.values())
+        own = own_items(write(frame, tmp_path), terms())
+        task = VectorReport(AverageGradient(np.zeros((1, 4)), (1.0,)), 1.0, 1e-6, 1.0, np.zeros(4))
+        found = local_report(Logistic(), own.batch, task, SystemRandomness(), round=0, users=np.array([0]))
+        assert found.status.tolist() == [Status.ANSWERED]
+        assert np.isfinite(found.values).all()
+
+    def test_never_quotes_a_value(self, tmp_path, caplog):
+        frame = visits().assign(sick=42)
+        with caplog.at_level(logging.DEBUG):
+            assert "42" not in own_items(write(frame, tmp_path), terms()).problem
+        assert not caplog.records
+
+
+class TestTerms:
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            ({"epsilon": float("nan")}, "epsilon: "),
+            ({"epsilon": -1.0}, "epsilon: "),
+            ({"epsilon": "1"}, "epsilon: Input should be a valid number"),
+            ({"delta": 2.0}, "delta: "),
+            ({"rounds": 0}, "rounds: "),
+            ({"participations": 0}, "participations: "),
+            ({"exposure": "everybody"}, "exposure: "),
+            ({"run": "another"}, "the description of the announced run"),
+            ({"loss": {"name": "cubic"}}, "Expected loss to be one of"),
+            ({"loss": {"name": "huber", "width": 1.0}}, "Expected the bounds of loss huber to be among"),
+            ({"loss": {"name": "huber", "threshold": "wide"}}, "numbers as its bounds"),
+            ({"loss": {"feature_norm": 1.0}}, "Expected loss to be one of"),
+            ({"domain": {}}, "to have one domain"),
+            ({"domain": {"l2-ball": 0.0}}, "domain.l2-ball: "),
+            ({"columns": {"label": "sick", "numeric": {"age": [2, 1]}}}, "a public range low < high"),
+            ({"columns": {"label": "sick", "intercept": False}}, "at least one feature or an intercept"),
+            ({"columns": {"numeric": {"age": [0, 1]}}}, "to have a label for the logistic loss"),
+        ],
+    )
+    def test_that_cannot_be_meant_are_refused_by_name(self, changes, said):
+        with pytest.raises(WireError, match=said):
+            terms(**changes)
+
+    @pytest.mark.parametrize("text", ["", "[]", "null", "{", '{"run": "r"}', "[" * 100_000, "\x00"])
+    def test_that_are_none_are_refused(self, text):
+        with pytest.raises(WireError, match="Expected a usable description of the run"):
+            read_terms("r", text)
+
+    def test_that_are_enormous_are_refused_before_they_are_read(self):
+        with pytest.raises(WireError, match="at most 1,048,576 characters"):
+            read_terms("r", " " * (1 << 21))

@@ -1,0 +1,158 @@
+"""The compose file promises what its services can do, keeps their secrets apart, and runs, as processes, to the end."""
+
+import importlib.util
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+import typer.main
+
+import postgres_server
+from federation.containers import FILE, ROOT, Composition, services
+from quorate.cli import app
+
+SERVICES = services()
+OURS = {name: service for name, service in SERVICES.items() if name != "postgres"}
+CLIENTS = sorted(name for name in SERVICES if name.startswith("client-"))
+
+
+def command_of(service: dict[str, Any]) -> click.Command | None:
+    """The command of the program that a service runs; None for a script."""
+    if "entrypoint" in service:
+        return None
+    found: click.Command = typer.main.get_command(app)
+    for word in service["command"]:
+        if not isinstance(found, click.Group):
+            break
+        found = found.commands[word]
+    return found
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_service_can_gain_privileges_or_write_outside_its_volumes(name: str) -> None:
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", service["user"])
+    assert "privileged" not in service
+    assert "cap_add" not in service
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_port_leaves_the_machine_and_no_secret_stands_in_the_environment(name: str) -> None:
+    service = SERVICES[name]
+    assert "ports" not in service
+    for key, value in service.get("environment", {}).items():
+        if re.search("PASSWORD|TOKEN|KEY|SECRET|PASS", key):
+            assert str(value).startswith("/"), f"{key} holds a secret, not the path of one"
+        assert not re.search(r"://[^/@]*:[^/@]*@", str(value)), f"{key} holds a password"
+        assert "INSECURE" not in key
+    assert not any("insecure" in word for word in service.get("command", ()))
+
+
+def test_every_key_is_seen_by_its_owner_alone() -> None:
+    seen: dict[str, set[str]] = {}
+    for name, service in SERVICES.items():
+        for mount in service.get("volumes", ()):
+            source = mount.split(":")[0]
+            if not source.startswith("."):
+                seen.setdefault(source, set()).add(name)
+                writable = name == "setup" or not source.endswith(("-identity", "-password"))
+                assert writable or mount.endswith(":ro"), mount
+    assert seen["authority"] == {"setup"}
+    assert seen["coordinator-identity"] == {"setup", "coordinator"}
+    assert seen["operator-identity"] == {"setup", "submit", "watch", "operator"}
+    assert seen["database-password"] == {"setup", "postgres", "coordinator"}
+    for client in CLIENTS:
+        assert seen[f"{client}-identity"] == {"setup", client}
+        assert seen[f"{client}-record"] == {client}
+
+
+def test_every_service_waits_for_something_that_happens() -> None:
+    for service in SERVICES.values():
+        for other, wanted in service.get("depends_on", {}).items():
+            if wanted["condition"] == "service_healthy":
+                assert "healthcheck" in SERVICES[other]
+            else:
+                assert wanted["condition"] == "service_completed_successfully"
+                assert "restart" not in SERVICES[other]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_command_and_variable_is_one_that_the_program_knows(name: str) -> None:
+    command = command_of(OURS[name])
+    if command is None:
+        return
+    known = {str(each.envvar) for each in command.params if isinstance(each, click.Option) and each.envvar}
+    given = {key for key in OURS[name].get("environment", {}) if key.startswith("QUORATE_")}
+    assert given <= known
+    options = {text for each in command.params for text in each.opts}
+    assert {word for word in OURS[name]["command"] if word.startswith("--")} <= options
+
+
+def test_the_image_is_built_of_what_is_there_and_runs_as_nobody() -> None:
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    final = text[text.rindex("\nFROM ") :]
+    assert re.search(r"^USER [1-9]\d*:[1-9]\d*$", final, flags=re.MULTILINE)
+    assert 'ENTRYPOINT ["quorate"]' in final
+    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    for line in re.findall(r"^COPY (?!--from)(.*)$", text, flags=re.MULTILINE):
+        for source in line.split()[:-1]:
+            assert (ROOT / source).exists()
+            assert source in kept, f".dockerignore keeps {source} out"
+    for name in CLIENTS:
+        assert int(name.rpartition("-")[2]) <= 20, "the image has trial folders for twenty clients"
+
+
+def test_the_compose_tool_accepts_the_file() -> None:
+    docker = shutil.which("docker")
+    if docker is None or subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode:
+        pytest.skip("docker compose is not installed")
+    checked = subprocess.run(
+        [docker, "compose", "--file", str(FILE), "--profile", "tools", "config", "--quiet"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stderr
+
+
+@pytest.fixture
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A real PostgreSQL where this machine has one, else SQLite."""
+    if postgres_server.missing() is None and importlib.util.find_spec("psycopg") is not None:
+        return str(request.getfixturevalue("postgres"))
+    return f"sqlite:///{tmp_path / 'coordinator.sqlite'}"
+
+
+def test_the_example_runs_to_its_end_with_the_commands_and_variables_of_the_compose_file(
+    tmp_path: Path, database: str
+) -> None:
+    with Composition(tmp_path / "c", database) as all_:
+        all_.finish("setup")
+        keys = {path: path.read_bytes() for path in (tmp_path / "c" / "volumes").rglob("*") if path.is_file()}
+        assert all(path.stat().st_mode & 0o077 == 0 for path in keys if path.suffix == ".key" or path.name == "key.pem")
+        all_.start("coordinator")
+        assert all_.listens("coordinator", "7444"), all_.log("coordinator")
+        assert all_.healthy("coordinator")
+        for client in CLIENTS:
+            all_.start(client)
+        all_.finish("submit")
+        watched = all_.finish("watch")
+        assert "complete" in watched
+        assert all_.healthy("client-1")
+        all_.finish("operator", "fetch", "example", "--out", str(all_.volume("results") / "example"))
+        with np.load(all_.volume("results") / "example" / "model.npz") as stored:
+            assert np.isfinite(stored["model"]).all()
+            assert stored["model"].shape == (10,)
+        for name in (*CLIENTS, "coordinator"):
+            assert all_.running[name].poll() is None, f"{name} ended early:\n{all_.log(name)}"
+        assert [all_.stop(name) for name in (*CLIENTS, "coordinator")] == [0, 0, 0, 0]
+        all_.finish("setup")  # as on the next start: nothing is made anew
+        assert keys == {path: path.read_bytes() for path in keys}

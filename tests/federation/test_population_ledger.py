@@ -1,0 +1,262 @@
+"""Nothing on the chain can be changed, removed or moved unseen, and no run passes a group's limit."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from quorate_protos.errors import BudgetExceeded, ConfigError, LedgerError
+from quorate_server.accounting.gdp import mu_for
+from quorate_server.database import Database
+from quorate_server.population_ledger import PopulationLedger, row_hash, verify_export, verify_rows
+
+PROMISE = {"epsilon": 0.5, "delta": 1e-6}
+
+
+@pytest.fixture
+def database(database_url):
+    with Database(database_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def ledger(database):
+    return PopulationLedger(database)
+
+
+def filled(ledger: PopulationLedger) -> PopulationLedger:
+    ledger.limit("everyone", epsilon=4.0, delta=1e-5)
+    for run in ("spring", "summer", "autumn"):
+        ledger.charge(run, "everyone", **PROMISE, statement=f"what {run} promises; ü, 'quotes'")
+        ledger.release(run, {"what": "model", "sha256": "00"})
+        ledger.end(run, "complete")
+    return ledger
+
+
+def alter(database: Database, statement: str) -> None:
+    with database.writing() as connection:
+        connection.exec_driver_sql(statement)
+
+
+ATTACKS = {
+    "a number in a payload": (
+        1,
+        "UPDATE population SET payload = replace(payload, '\"epsilon\":0.5', '\"epsilon\":0.1') WHERE sequence = 1",
+    ),
+    "a payload that says the same in other words": (
+        4,
+        "UPDATE population SET payload = replace(payload, ':', ': ') WHERE sequence = 4",
+    ),
+    "a payload that is no JSON": (4, "UPDATE population SET payload = 'x' WHERE sequence = 4"),
+    "a payload that is not a number": (4, "UPDATE population SET payload = 'NaN' WHERE sequence = 4"),
+    "a time": (3, "UPDATE population SET time = '1970' WHERE sequence = 3"),
+    "a kind": (3, "UPDATE population SET kind = 'release' WHERE sequence = 3"),
+    "a hash": (5, "UPDATE population SET hash = '0' WHERE sequence = 5"),
+    "a row removed": (4, "DELETE FROM population WHERE sequence = 4"),
+    "the first row removed": (0, "DELETE FROM population WHERE sequence = 0"),
+    "the first row removed and the others renumbered": (
+        0,
+        "DELETE FROM population WHERE sequence = 0;UPDATE population SET sequence = sequence - 100;"
+        "UPDATE population SET sequence = sequence + 99",
+    ),
+    "two rows swapped": (
+        2,
+        "UPDATE population SET sequence = -1 WHERE sequence = 2;UPDATE population SET sequence = 2 WHERE sequence = 5;"
+        "UPDATE population SET sequence = 5 WHERE sequence = -1",
+    ),
+    "a row copied to the end": (
+        10,
+        "INSERT INTO population SELECT 10, time, kind, payload, hash FROM population WHERE sequence = 4",
+    ),
+}
+
+
+class TestChain:
+    def test_a_chain_that_was_left_alone_is_accepted(self, ledger):
+        assert ledger.verify() == "0" * 64
+        head = filled(ledger).verify()
+        assert head == ledger.rows()[-1]["hash"]
+        assert [row["kind"] for row in ledger.rows()] == ["limit", *["charge", "release", "end"] * 3]
+
+    @pytest.mark.parametrize("attack", ATTACKS)
+    def test_whatever_is_changed_removed_or_moved_is_found_and_named(self, ledger, database, attack):
+        row, statements = ATTACKS[attack]
+        filled(ledger)
+        for statement in statements.split(";"):
+            alter(database, statement)
+        wrong = f"row {row} |expected row {row},"
+        for use in (ledger.verify, ledger.export, lambda: ledger.spent("everyone")):
+            with pytest.raises(LedgerError, match=wrong):
+                use()
+        for write in (
+            lambda: ledger.charge("winter", "everyone", **PROMISE),
+            lambda: ledger.limit("everyone", epsilon=9.0, delta=1e-5),
+            lambda: ledger.end("winter", "complete"),
+        ):
+            with pytest.raises(LedgerError, match=wrong):
+                write()
+
+    def test_rows_missing_at_the_end_are_found_by_who_kept_a_head(self, ledger, database):
+        earlier = filled(ledger).verify()
+        ledger.charge("winter", "everyone", **PROMISE)
+        head = ledger.verify(earlier)
+        alter(database, "DELETE FROM population WHERE sequence >= 9")
+        assert ledger.verify() != head  # nothing inside the database can tell
+        for known in (earlier, head):
+            with pytest.raises(LedgerError, match="rows at the end are gone or were written anew"):
+                ledger.verify(known)
+        alter(database, "DELETE FROM population")
+        with pytest.raises(LedgerError, match="no row has the hash"):
+            ledger.verify(earlier)
+
+    def test_a_chain_written_anew_with_fitting_hashes_is_found_by_who_kept_a_head(self, ledger):
+        head = filled(ledger).verify()
+        rows = ledger.rows()
+        rows[1]["payload"]["epsilon"] = 0.1
+        previous = rows[0]["hash"]
+        for row in rows[1:]:
+            previous = row["hash"] = row_hash(previous, row)
+        assert verify_rows(rows) == previous
+        with pytest.raises(LedgerError, match="written anew"):
+            verify_rows(rows, head)
+
+    def test_an_export_is_verified_without_the_database(self, ledger):
+        text = filled(ledger).export()
+        head = ledger.verify()
+        assert verify_export(text, head) == head
+        told = json.loads(text)
+        assert told["groups"]["everyone"] == {"epsilon": 1.5, "delta": 3e-6, "runs": 3, "mu": 0.0}
+        for spoil in (
+            lambda export: export["rows"].pop(),
+            lambda export: export["rows"].pop(0),
+            lambda export: export["rows"][1]["payload"].update(epsilon=0.1),
+            lambda export: export.update(head="0" * 64),
+        ):
+            spoiled = json.loads(text)
+            spoil(spoiled)
+            with pytest.raises(LedgerError):
+                verify_export(json.dumps(spoiled))
+        for other in ("", "[]", "{}", '{"rows": 1, "head": ""}', '{"rows": [1], "head": ""}'):
+            with pytest.raises(LedgerError, match="Expected an export"):
+                verify_export(other)
+
+    def test_a_clock_that_jumps_changes_no_order_and_no_decision(self, database):
+        times = iter(["2030", "1970", "never", "", "2020"])
+        ledger = PopulationLedger(database, clock=lambda: next(times))
+        ledger.limit("everyone", epsilon=1.0, delta=1e-5)
+        ledger.charge("spring", "everyone", **PROMISE)
+        ledger.charge("summer", "everyone", **PROMISE)
+        with pytest.raises(BudgetExceeded):
+            ledger.charge("autumn", "everyone", **PROMISE)
+        ledger.limit("everyone", epsilon=1.5, delta=1e-5)
+        ledger.charge("autumn", "everyone", **PROMISE)
+        assert [row["time"] for row in ledger.rows()] == ["2030", "1970", "never", "", "2020"]
+        assert [charge.run for charge in ledger.charges("everyone")] == ["spring", "summer", "autumn"]
+        ledger.verify()
+
+
+class TestCharges:
+    def test_a_repeated_request_changes_nothing(self, ledger):
+        head = filled(ledger).verify()
+        assert filled(ledger).verify() == head
+
+    def test_a_charge_never_changes(self, ledger):
+        filled(ledger)
+        for other in (PROMISE | {"epsilon": 0.4}, PROMISE | {"mu": 0.1}, PROMISE | {"adjacency": "zero-out"}):
+            with pytest.raises(LedgerError, match="another promise or group"):
+                ledger.charge("spring", "everyone", **other)
+        with pytest.raises(LedgerError, match="another promise or group"):
+            ledger.charge("spring", "phones", **PROMISE)
+
+    def test_cancelled_and_failed_runs_count_in_full(self, ledger):
+        for run, state in (("a", "cancelled"), ("b", "failed"), ("c", "complete"), ("d", None)):
+            ledger.charge(run, "everyone", **PROMISE)
+            if state:
+                ledger.end(run, state)
+        assert (ledger.spent("everyone").epsilon, ledger.spent("everyone").runs) == (2.0, 4)
+
+    def test_a_run_beyond_the_limit_is_refused_and_leaves_no_row(self, ledger):
+        ledger.limit("everyone", epsilon=1.0, delta=1e-5)
+        ledger.charge("spring", "everyone", **PROMISE)
+        head = ledger.charge("summer", "everyone", **PROMISE) and ledger.verify()
+        for use in (ledger.check, ledger.charge):
+            with pytest.raises(
+                BudgetExceeded, match=r"'autumn'.*ε = 0.01.*limit of group 'everyone', ε = 1.*so far: ε = 1"
+            ):
+                use("autumn", "everyone", epsilon=0.01, delta=0.0)
+        assert ledger.verify() == head
+        assert ledger.check("summer", "everyone", **PROMISE).run == "summer"  # is charged already
+        assert ledger.check("autumn", "phones", **PROMISE).group == "phones"
+        ledger.charge("autumn", "phones", epsilon=9.0, delta=1e-3)
+
+    def test_delta_is_limited_as_well(self, ledger):
+        ledger.limit("everyone", epsilon=10.0, delta=1.5e-6)
+        ledger.charge("spring", "everyone", **PROMISE)
+        with pytest.raises(BudgetExceeded):
+            ledger.charge("summer", "everyone", **PROMISE)
+
+    def test_gaussian_runs_fill_their_share_as_squares(self, ledger):
+        ledger.limit("everyone", epsilon=1.0, delta=1e-5, gaussian_share=1.0)
+        quarter = mu_for(1.0, 1e-5) / 2
+        for number in range(4):
+            ledger.charge(f"run {number}", "everyone", **PROMISE, mu=quarter)
+        with pytest.raises(BudgetExceeded):
+            ledger.charge("one more", "everyone", **PROMISE, mu=quarter / 100)
+        assert ledger.spent("everyone", 1e-5).epsilon == pytest.approx(1.0, rel=1e-9)
+
+    def test_a_limit_that_is_lowered_stops_further_runs_only(self, ledger):
+        filled(ledger)
+        ledger.limit("everyone", epsilon=0.1, delta=1e-5)
+        with pytest.raises(BudgetExceeded):
+            ledger.charge("winter", "everyone", epsilon=0.01, delta=1e-9)
+        ledger.charge("spring", "everyone", **PROMISE)
+        assert ledger.limit_of("everyone").epsilon == 0.1
+        assert ledger.groups() == ["everyone"]
+
+    @pytest.mark.parametrize(
+        "numbers",
+        [
+            {"epsilon": 0.0, "delta": 0.0},
+            {"epsilon": float("nan"), "delta": 0.0},
+            {"epsilon": float("inf"), "delta": 0.0},
+            {"epsilon": 1.0, "delta": 1.0},
+            {"epsilon": 1.0, "delta": -0.1},
+            {"epsilon": 1.0, "delta": 0.0, "mu": 0.0},
+            {"epsilon": 1.0, "delta": 0.0, "adjacency": "none"},
+        ],
+    )
+    def test_what_is_no_promise_is_refused(self, ledger, numbers):
+        with pytest.raises(ConfigError, match="Expected"):
+            ledger.charge("run", "everyone", **numbers)
+        assert ledger.rows() == []
+
+    def test_many_at_once_never_pass_the_limit_together(self, ledger):
+        ledger.limit("everyone", epsilon=1.0, delta=1e-3)
+
+        def charge(number: int) -> bool:
+            try:
+                ledger.charge(f"run {number}", "everyone", epsilon=0.1, delta=1e-6)
+            except BudgetExceeded:
+                return False
+            return True
+
+        with ThreadPoolExecutor(4) as pool:
+            assert sum(pool.map(charge, range(16))) == 10
+        assert ledger.spent("everyone").epsilon == 1.0
+        ledger.verify()
+
+    def test_an_operator_beside_the_running_coordinator_and_the_coordinator_take_turns(self, postgres):
+        with Database(postgres) as own:
+            coordinator = PopulationLedger(own)
+            with Database(postgres, create=False, sole=False) as beside, ThreadPoolExecutor(2) as pool:
+                operator = PopulationLedger(beside)
+
+                def limit(number: int) -> None:
+                    operator.limit("everyone", epsilon=10.0 + number, delta=1e-3)
+
+                def charge(number: int) -> None:
+                    coordinator.charge(f"run {number}", "everyone", epsilon=0.1, delta=1e-6)
+
+                list(pool.map(lambda job: job[0](job[1]), [(use, n) for n in range(15) for use in (limit, charge)]))
+            assert len(coordinator.rows()) == 30
+            coordinator.verify()

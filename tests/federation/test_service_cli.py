@@ -1,0 +1,138 @@
+"""The commands of a federation: what they make, and which requests they refuse before anything is sent."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from federation.crowd import DIMENSION
+from quorate.cli import invoke
+from quorate.config import parse
+from quorate.submission import check_constants, specify
+from quorate_protos.errors import ConfigError
+from quorate_server.service import certificates, specification
+
+Captured = pytest.CaptureFixture[str]
+TABLE = f"""
+[population]
+kind = "table"
+path = "nobody-reads-this.parquet"
+user = "who"
+label = "sick"
+numeric = {{ {", ".join(f"x{j} = [-1.0, 1.0]" for j in range(DIMENSION))} }}
+categorical = {{ ward = ["A", "B"] }}
+
+[problem]
+items_per_user = 50
+
+[privacy]
+epsilon = 4.0
+delta = 1e-5
+
+[algorithm]
+name = "one-pass-dp-sgd"
+"""
+
+
+def test_certs_makes_a_private_authority_once_and_keeps_what_is_there(tmp_path: Path) -> None:
+    assert invoke(["certs", str(tmp_path), "--clients", "2", "--client", "ada", "--host", "hub"]) == 0
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    names = ("authority", "coordinator", "client-1", "client-2", "ada")
+    assert set(before) == {f"{name}.{end}" for name in names for end in ("pem", "key")}
+    assert invoke(["certs", str(tmp_path), "--clients", "3"]) == 0
+    assert all((tmp_path / name).read_bytes() == content for name, content in before.items())
+    assert (tmp_path / "client-3.pem").is_file()
+    for name in names:
+        assert stat.S_IMODE((tmp_path / f"{name}.key").stat().st_mode) == 0o600
+    own = certificates.load_certificate(tmp_path / "ada.pem")
+    assert invoke(["certs", str(tmp_path), "--client", "ada", "--renew"]) == 0
+    renewed = certificates.load_certificate(tmp_path / "ada.pem")
+    assert renewed.serial_number != own.serial_number
+    assert certificates.fingerprint(renewed) == certificates.fingerprint(own)
+
+
+@pytest.mark.parametrize("name", ["authority", "", "../up", "a b", "coordinator"])
+def test_a_name_that_is_none_gets_no_certificate(name: str, tmp_path: Path) -> None:
+    assert invoke(["certs", str(tmp_path), "--client", name]) == 2
+
+
+def test_tokens_are_added_listed_and_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(tmp_path / "tokens.json")
+    out = tmp_path / "token"
+    assert invoke(["tokens", "add", "ada", "--role", "operator", "--file", file, "--out", str(out)]) == 0
+    assert stat.S_IMODE(out.stat().st_mode) == 0o600
+    assert invoke(["tokens", "add", "eve", "--role", "auditor", "--file", file]) == 0
+    assert capsys.readouterr().out.startswith("quorate_")
+    assert invoke(["tokens", "list", "--file", file]) == 0
+    assert capsys.readouterr().out == "ada\toperator\neve\tauditor\n"
+    assert invoke(["tokens", "remove", "ada", "--file", file]) == 0
+    assert invoke(["tokens", "remove", "ada", "--file", file]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["serve"], "quorate certs"),
+        (["serve", "--insecure", "--listen", "0.0.0.0:0"], "plaintext is for loopback"),
+        (["watch", "x"], "--token-file or QUORATE_TOKEN"),
+        (["watch", "x", "--token-file", "nowhere"], "nowhere"),
+        (["client", "--data", "x.csv"], "certificate"),
+    ],
+)
+def test_what_is_missing_is_named(
+    arguments: list[str], words: str, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert invoke(arguments) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_an_unreachable_coordinator_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUORATE_TOKEN", "quorate_x")
+    assert invoke(["runs", "--insecure", "--coordinator", "127.0.0.1:1"]) == 1
+    assert "Cannot reach a coordinator at 127.0.0.1:1" in capsys.readouterr().err
+    assert invoke(["runs", "--coordinator", "127.0.0.1:1"]) == 2
+    assert "--authority" in capsys.readouterr().err
+
+
+def test_a_submission_has_the_problem_of_a_simulation_and_its_plan(tmp_path: Path) -> None:
+    wanted, plan = specify(parse(TABLE), run="summer", users=5000, seconds=60.0)
+    again = specification.RunSpecification.parse(wanted.as_text())
+    assert again == wanted
+    assert specification.make_plan(again) == plan
+    assert plan.problem.dimension == DIMENSION + 2 + 1
+    check_constants(wanted)
+    described = specification.describe(wanted, plan)
+    assert described["columns"]["categorical"] == {"ward": ["A", "B"]}
+    assert described["simulation"] is False
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (["population.kind=synthetic"], "population.kind='table'"),
+        (["population.categorical.ward=[]"], "population.categorical.ward"),
+        (["population.outlier_fraction=0.1"], "outlier_fraction"),
+    ],
+)
+def test_a_submission_that_leaves_something_unsaid_is_refused(changes: list[str], words: str) -> None:
+    config = parse("" if "synthetic" in changes[0] else TABLE, settings=changes)
+    with pytest.raises(ConfigError, match=words):
+        specify(config, run="summer", users=5000, seconds=60.0)
+    with pytest.raises(ConfigError, match="items_per_user"):
+        specify(parse(TABLE.replace("items_per_user = 50", "")), run="summer", users=5000, seconds=60.0)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "least_squares", "huber", "smoothed_hinge"])
+def test_constants_that_the_loss_does_not_keep_are_refused(loss: str) -> None:
+    wanted, _ = specify(parse(TABLE, settings=[f"loss.name={loss}"]), run="summer", users=5000, seconds=60.0)
+    check_constants(wanted)
+    given = wanted.problem
+    for key in ("lipschitz", "smoothness", "feature_norm"):
+        claimed = getattr(given, key)
+        if claimed:
+            smaller = given.__class__(**{name: getattr(given, name) for name in given.__slots__} | {key: claimed / 2})
+            with pytest.raises(ConfigError, match=f"problem.{key}"):
+                check_constants(wanted.model_copy(update={"problem": smaller}))

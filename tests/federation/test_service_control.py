@@ -1,0 +1,410 @@
+"""The control plane: who may, what it tells, and what it refuses by name; and the population's lifetime budget."""
+
+import asyncio
+import contextlib
+import json
+import stat
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from federation.crowd import Honest, carried_out, complete, coordinator, crowd, inline_model, specification
+from postgres_server import PostgresServer
+from quorate.submission import check_constants
+from quorate_protos.errors import BudgetExceeded, ConfigError, LedgerError, LedgerUnavailable
+from quorate_protos.v1 import federation_pb2 as pb
+from quorate_protos.v1 import federation_pb2_grpc
+from quorate_server.algorithms import ALGORITHMS
+from quorate_server.database import Database
+from quorate_server.ledger import Ledger
+from quorate_server.population_ledger import PopulationLedger
+from quorate_server.service import Coordinator, RunSpecification, tokens
+from quorate_server.service import manager as managers
+
+NAME, USERS = "one-pass-dp-sgd", 20
+
+
+@contextlib.asynccontextmanager
+async def control(running: Coordinator, token: str | None):
+    """Calls of the control plane with a token."""
+    metadata = () if token is None else (("authorization", f"Bearer {token}"),)
+    async with grpc.aio.insecure_channel(running.control) as channel:
+        stub = federation_pb2_grpc.ControlPlaneStub(channel)
+
+        async def call(method: str, **fields: object) -> object:
+            kind = {"Submit": pb.SubmitRequest, "List": pb.ListRequest, "Ledger": pb.LedgerRequest}
+            request = kind.get(method, pb.RunReference)(**fields)
+            return await getattr(stub, method)(request, metadata=metadata)
+
+        yield call
+
+
+async def status(call: object) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value.code(), caught.value.details()
+
+
+async def everybody(running: Coordinator, stack: contextlib.AsyncExitStack) -> Honest:
+    """Twenty clients at work."""
+    honest = Honest.of(USERS)
+    for peer in await stack.enter_async_context(crowd(running.listen, USERS)):
+        task = asyncio.create_task(peer.work(honest))
+        stack.callback(task.cancel)
+    return honest
+
+
+def test_roles_decide_who_may_and_a_removed_token_is_refused_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.json"
+    operator, auditor = (tokens.add(file, name=role, role=role) for role in ("operator", "auditor"))
+    text = specification(NAME).as_text()
+
+    async def scene() -> None:
+        async with coordinator(tmp_path) as running:
+            for wrong in (None, "", "quorate_guess", operator[:-1], operator.upper()):
+                async with control(running, wrong) as call:
+                    for method in ("Submit", "List", "Cancel", "Plan", "Model", "Ledger"):
+                        assert (await status(call(method)))[0] == grpc.StatusCode.UNAUTHENTICATED
+            async with control(running, auditor) as call:
+                assert (await status(call("Submit", specification=text)))[0] == grpc.StatusCode.PERMISSION_DENIED
+                assert (await status(call("Cancel", run="trial")))[0] == grpc.StatusCode.PERMISSION_DENIED
+                assert json.loads((await call("List")).json) == {"runs": []}
+            async with control(running, operator) as call:
+                assert (await call("Submit", specification=text)).run == "trial"
+                assert (await call("Submit", specification=text)).run == "trial"  # the same is no other
+                tokens.remove(file, name="operator")
+                assert (await status(call("List")))[0] == grpc.StatusCode.UNAUTHENTICATED
+
+    carried_out(scene())
+
+
+def test_tokens_are_kept_as_hashes_for_their_owner_alone(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.json"
+    token = tokens.add(file, name="ada", role="auditor")
+    assert token not in file.read_text()
+    assert token.removeprefix(tokens.PREFIX) not in file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    with pytest.raises(ConfigError, match="'ada'"):
+        tokens.add(file, name="ada", role="operator")
+    with pytest.raises(ConfigError, match="role='root'"):
+        tokens.add(file, name="eve", role="root")
+    file.write_text("{")
+    with pytest.raises(ConfigError, match="unreadable"):
+        tokens.role_of(file, token)
+
+
+def test_watch_tells_every_public_event_from_the_first_and_again_after_a_restart(tmp_path: Path) -> None:
+    token = tokens.add(tmp_path / "tokens.json", name="ada", role="operator")
+    wanted = specification(NAME)
+
+    async def watched(running: Coordinator) -> list[dict[str, object]]:
+        async with grpc.aio.insecure_channel(running.control) as channel:
+            stub = federation_pb2_grpc.ControlPlaneStub(channel)
+            stream = stub.Watch(pb.RunReference(run="trial"), metadata=(("authorization", f"Bearer {token}"),))
+            return [json.loads(document.json) async for document in stream]
+
+    async def scene() -> list[list[dict[str, object]]]:
+        async with (
+            coordinator(tmp_path) as running,
+            contextlib.AsyncExitStack() as stack,
+            control(running, token) as call,
+        ):
+            await call("Submit", specification=wanted.as_text())
+            early = asyncio.create_task(watched(running))  # before anybody has enrolled
+            await everybody(running, stack)
+            model = await complete(running)
+            told = await call("Model", run="trial")
+            np.testing.assert_array_equal(np.frombuffer(told.data, "<f8"), model)
+            assert json.loads((await call("Plan", run="trial")).json)["algorithm"] == NAME
+            assert json.loads((await call("Ledger", run="trial")).json)["spent"]["rounds"] == 6
+            assert json.loads((await call("Ledger")).json)["groups"]["everyone"]["epsilon"] == 15.0
+            events = [await early, await watched(running)]
+        async with coordinator(tmp_path) as running:
+            return [*events, await watched(running)]
+
+    early, late, restarted = carried_out(scene())
+    assert [event["kind"] for event in early] == ["round"] * 6 + ["ended"]
+    assert early == late
+    assert early == restarted
+    assert not any("diagnostics" in event for event in early)
+
+
+def test_wrong_requests_are_refused_by_name(tmp_path: Path) -> None:
+    token = tokens.add(tmp_path / "tokens.json", name="ada", role="operator")
+    good = json.loads(specification(NAME).as_text())
+    problem = good["problem"]
+    wrong = {
+        "algorithm": good | {"algorithm": "magic"},
+        "options.speed": good | {"options": {"speed": 3}},
+        "options.rounds": good | {"options": {"rounds": 0}},
+        "unknown constants colour": good | {"problem": problem | {"colour": 1}},
+        "users": good | {"problem": problem | {"users": 0}},
+        "colour": good | {"colour": 1},
+        "run": good | {"run": "../escape"},
+        "noise_seed": good | {"noise_seed": None},
+        "features": good | {"columns": {"label": "sick"}},
+        "the plan": good | {"plan_digest": "0" * 64},
+        "problem.lipschitz": good | {"problem": problem | {"lipschitz": 0.5}},
+        "seconds": good | {"seconds": -1},
+    }
+
+    async def scene() -> None:
+        async with (
+            coordinator(tmp_path, check=check_constants) as running,
+            control(running, token) as call,
+        ):
+            for name, each in wrong.items():
+                code, words = await status(call("Submit", specification=json.dumps(each)))
+                assert code == grpc.StatusCode.INVALID_ARGUMENT, (name, words)
+                assert name in words, words
+            code, words = await status(call("Submit", specification="nonsense"))
+            assert code == grpc.StatusCode.INVALID_ARGUMENT
+            for method in ("Plan", "Model", "Ledger", "Cancel"):
+                code, words = await status(call(method, run="nothing"))
+                assert (code, "'nothing'" in words) == (grpc.StatusCode.NOT_FOUND, True)
+            assert json.loads((await call("List")).json) == {"runs": []}
+
+    carried_out(scene())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"simulation": True, "noise_seed": 1}, "allow-simulation"),
+        ({"algorithm": "sgd", "options": {"rounds": 6}}, "proved promise"),
+        ({"algorithm": "phased-sgd", "options": {"cohort_size": 2}}, "trust_clients"),
+    ],
+)
+def test_a_deployment_refuses_what_protects_nobody(changes: dict[str, object], words: str, tmp_path: Path) -> None:
+    wanted = specification(NAME).model_copy(update={"simulation": False, "noise_seed": None} | changes)
+
+    async def scene() -> None:
+        async with coordinator(tmp_path, allow_simulation=False) as running:
+            with pytest.raises(ConfigError, match=words):
+                await running.manager.submit(wanted.as_text())
+
+    carried_out(scene())
+
+
+def test_a_deployed_run_draws_secret_noise_and_erases_its_key(tmp_path: Path) -> None:
+    wanted = specification(NAME, simulation=False, noise_seed=None)
+
+    async def scene() -> np.ndarray:
+        async with (
+            coordinator(tmp_path, allow_simulation=False) as running,
+            contextlib.AsyncExitStack() as stack,
+        ):
+            await everybody(running, stack)
+            await running.manager.submit(wanted.as_text())
+            return await complete(running)
+
+    model = carried_out(scene())
+    assert not np.array_equal(model, inline_model(specification(NAME), tmp_path))
+    with (
+        Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database,
+        pytest.raises(LedgerError, match="noise key is erased"),
+    ):
+        _ = Ledger.within(database, "trial").noise_key
+
+
+def test_a_run_beyond_the_populations_budget_is_refused_before_anyone_is_asked(tmp_path: Path) -> None:
+    with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
+        PopulationLedger(database).limit("everyone", epsilon=20.0, delta=0.15)
+
+    async def scene() -> Honest:
+        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
+            honest = await everybody(running, stack)
+            await running.manager.submit(specification(NAME).as_text())
+            await complete(running)
+            with pytest.raises(BudgetExceeded, match="everyone"):
+                await running.manager.submit(specification(NAME, "second").as_text())
+            return honest
+
+    honest = carried_out(scene())
+    assert {name for _, name, _, _ in honest.asked} == {"trial"}
+    with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
+        PopulationLedger(database).verify()
+
+
+def test_a_cancelled_run_ends_without_a_model_and_stays_charged(tmp_path: Path) -> None:
+    async def scene() -> dict[str, object]:
+        async with coordinator(tmp_path) as running, crowd(running.listen, USERS) as peers:
+            await running.manager.submit(specification(NAME).as_text())
+            asked = asyncio.create_task(peers[0].next("ended"))
+            ended = await running.manager.cancel("trial")
+            assert (await asked).how == "cancelled"
+            await running.manager.submit(specification(NAME, "idle", group="nobody").as_text())
+            assert (await running.manager.cancel("idle"))["state"] == "cancelled"
+        async with coordinator(tmp_path) as running:
+            assert [each["state"] for each in await running.manager.runs()] == ["cancelled", "cancelled"]
+        return ended
+
+    assert carried_out(scene())["state"] == "cancelled"
+    with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
+        assert PopulationLedger(database).spent("everyone").epsilon == 15.0
+
+
+def test_two_runs_at_once_share_the_clients(tmp_path: Path) -> None:
+    wanted = [specification(name, f"run-{name}") for name in (NAME, "mean-sgd")]
+
+    async def scene() -> list[np.ndarray]:
+        honest = Honest.of(USERS)
+        async with coordinator(tmp_path) as running, crowd(running.listen, USERS) as peers:
+
+            async def both(peer: object) -> None:
+                await peer.work(honest)
+                await peer.work(honest)
+
+            tasks = [asyncio.create_task(both(peer)) for peer in peers]
+            for each in wanted:
+                await running.manager.submit(each.as_text())
+            models = [await complete(running, each.run) for each in wanted]
+            await asyncio.gather(*tasks)
+            return models
+
+    for each, model in zip(wanted, carried_out(scene()), strict=True):
+        (tmp_path / each.run).mkdir()
+        np.testing.assert_array_equal(model, inline_model(each, tmp_path / each.run))
+
+
+class Away:
+    """A database that is away at its n-th write of a kind, once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, at: int, *, after: bool) -> None:
+        original, calls = getattr(owner, name), []
+
+        def failing(*arguments: object, **named: object) -> object:
+            calls.append(name)
+            if len(calls) == at and not after:
+                raise LedgerUnavailable("Cannot use the ledger: connection lost. Try again.")
+            result = original(*arguments, **named)
+            if len(calls) == at:
+                raise LedgerUnavailable("Cannot use the ledger: connection lost. Try again.")
+            return result
+
+        monkeypatch.setattr(owner, name, failing)
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(("name", "at"), [("spend", 3), ("commit", 4), ("finish", 1), ("begin", 1)])
+def test_a_run_pauses_while_the_database_is_away_and_goes_on_with_the_same_bits(
+    name: str, at: int, after: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Away(monkeypatch, Ledger, name, at, after=after)
+
+    async def scene() -> tuple[np.ndarray, Honest]:
+        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
+            honest = await everybody(running, stack)
+            await running.manager.submit(specification(NAME).as_text())
+            return await complete(running), honest
+
+    model, honest = carried_out(scene())
+    monkeypatch.undo()
+    np.testing.assert_array_equal(model, inline_model(specification(NAME), tmp_path))
+    assert len({(user, digest) for user, _, _, digest in honest.asked}) == USERS - 2  # 18 of 20 are in a cohort
+
+
+def test_a_run_that_cannot_go_on_fails_by_name_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = managers.specifications.make_plan
+    broken = specification("mean-sgd", "broken")
+
+    async def scene() -> tuple[np.ndarray, list[dict[str, object]]]:
+        async with coordinator(tmp_path) as running:
+            await running.manager.submit(broken.as_text())
+            await running.manager.submit(specification(NAME).as_text())
+
+        def another_version(wanted: RunSpecification) -> object:
+            if wanted.run == "broken":
+                raise ConfigError("Expected the plan of another version.")
+            return original(wanted)
+
+        monkeypatch.setattr(managers.specifications, "make_plan", another_version)
+        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
+            await everybody(running, stack)
+            return await complete(running), await running.manager.runs()
+
+    model, runs = carried_out(scene())
+    assert [(each["state"], bool(each["error"])) for each in runs] == [("failed", True), ("complete", False)]
+    np.testing.assert_array_equal(model, inline_model(specification(NAME), tmp_path))
+
+
+def test_a_database_of_another_version_is_refused_by_name(tmp_path: Path) -> None:
+    import sqlite3
+
+    with contextlib.closing(sqlite3.connect(tmp_path / "coordinator.sqlite")) as connection, connection:
+        connection.execute("CREATE TABLE meta (format INTEGER NOT NULL, owner TEXT)")
+        connection.execute("INSERT INTO meta VALUES (99, NULL)")
+
+    async def scene() -> None:
+        async with coordinator(tmp_path):
+            pass
+
+    with pytest.raises(LedgerError, match=r"format .*99"):
+        carried_out(scene())
+
+
+def test_a_coordinator_with_its_database_taken_is_refused_by_name(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with coordinator(tmp_path), coordinator(tmp_path):
+            pass
+
+    with pytest.raises(LedgerUnavailable, match="Another process"):
+        carried_out(scene())
+
+
+def test_health_and_reflection_answer_on_both_planes(tmp_path: Path) -> None:
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+    from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+    async def scene() -> list[set[str]]:
+        async with coordinator(tmp_path) as running:
+            listed = []
+            for where in (running.listen, running.control):
+                async with grpc.aio.insecure_channel(where) as channel:
+                    health = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+                    assert health.status == health_pb2.HealthCheckResponse.SERVING
+                    stream = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo()
+                    await stream.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+                    reply = await stream.read()
+                    await stream.done_writing()
+                    listed.append({service.name for service in reply.list_services_response.service})
+            return listed
+
+    clients, operators = carried_out(scene())
+    assert "quorate.v1.ClientPlane" in clients - operators
+    assert "quorate.v1.ControlPlane" in operators - clients
+
+
+def test_every_algorithm_can_be_described(tmp_path: Path) -> None:
+    from quorate_client.federation import read_terms
+    from quorate_server.service.specification import describe, make_plan
+
+    for name in ALGORITHMS:
+        if name not in ("filtered-sgd", "soft-filtered-sgd", "accelerated-erm"):  # these take seconds to plan
+            wanted = specification(name)
+            terms = read_terms("trial", json.dumps(describe(wanted, make_plan(wanted))))
+            assert terms.participations == (1 if ALGORITHMS[name].passes == "one" else terms.rounds)
+
+
+def test_a_run_on_postgresql_goes_on_after_its_connections_are_killed(
+    postgres_server: PostgresServer, postgres: str, tmp_path: Path
+) -> None:
+    """Every connection is killed after every round; the run gives the bits of one without."""
+    name = sa.make_url(postgres).database
+    kill = f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{name}'"
+
+    async def scene() -> np.ndarray:
+        async with coordinator(tmp_path, database=postgres) as running, contextlib.AsyncExitStack() as stack:
+            await everybody(running, stack)
+            await running.manager.submit(specification(NAME).as_text())
+            async for event in (await running.manager.feed("trial")).watch():
+                if event["kind"] == "round":
+                    await asyncio.to_thread(postgres_server.sql, kill)
+            return await complete(running)
+
+    np.testing.assert_array_equal(carried_out(scene()), inline_model(specification(NAME), tmp_path))

@@ -1,0 +1,300 @@
+"""The program itself: coordinator, operators and twenty clients as processes, over TLS; and the coordinator killed."""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+from federation.crowd import (
+    DIMENSION,
+    FEW,
+    SEED,
+    Honest,
+    Peer,
+    carried_out,
+    from_items,
+    inline_model,
+    specification,
+    write_items,
+)
+from quorate.config import parse
+from quorate.submission import specify
+from quorate_protos.v1 import federation_pb2 as pb
+from quorate_protos.v1 import federation_pb2_grpc
+from quorate_server.database import Database
+from quorate_server.ledger import Ledger
+from quorate_server.service import tokens
+
+USERS = 20
+CONFIG = f"""
+[population]
+kind = "table"
+path = "nobody-reads-this.parquet"
+user = "who"
+label = "sick"
+numeric = {{ {", ".join(f"x{j} = [-1.0, 1.0]" for j in range(DIMENSION))} }}
+intercept = false
+test_fraction = 0.0
+
+[problem]
+items_per_user = 4
+
+[domain]
+radius = 2.0
+
+[privacy]
+epsilon = 15.0
+delta = 0.1
+
+[algorithm]
+name = "one-pass-dp-sgd"
+trust_clients = true
+options = {{ rounds = 6 }}
+
+[run]
+seed = {SEED}
+"""
+# Runs the command line, and kills itself without warning at the n-th call of one of the writes of a run.
+KILLER = textwrap.dedent(
+    """
+    import os, signal, sys
+    from quorate_server.ledger import Ledger
+    from quorate_server.population_ledger import PopulationLedger
+    from quorate_server.registry import Registry
+    from quorate.__main__ import main
+
+    at, when, left = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    owner = next(kind for kind in (Ledger, PopulationLedger, Registry) if hasattr(kind, at))
+    original = getattr(owner, at)
+
+    def dying(*arguments, **named):
+        global left
+        left -= 1
+        if left == 0 and when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = original(*arguments, **named)
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(owner, at, dying)
+    sys.argv = ["quorate", *sys.argv[4:]]
+    main()
+    """
+)
+
+
+Moment = tuple[str, str, int]  # which write, before or after it, and how many of them
+
+
+class Program:
+    """A process of the command line, and what it prints."""
+
+    def __init__(self, *arguments: object, killer: Moment | None = None, **environment: str) -> None:
+        how = ["-m", "quorate"] if killer is None else ["-c", KILLER, *map(str, killer)]
+        self.process = subprocess.Popen(
+            [sys.executable, *how, *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | environment,
+        )
+
+    def listening(self) -> tuple[str, str]:
+        """Addresses of the client and the control plane, once they are there."""
+        line = self.process.stdout.readline()
+        found = re.fullmatch(r"listening: clients (\S+), control (\S+)\n", line)
+        assert found, line + self.process.stderr.read()
+        return found[1], found[2]
+
+    def done(self) -> str:
+        out, errors = self.process.communicate(timeout=120)
+        assert self.process.returncode == 0, errors
+        return out
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        self.done()
+
+
+@contextlib.contextmanager
+def programs() -> Iterator[list[Program]]:
+    """Whatever is put in is gone at the end."""
+    started: list[Program] = []
+    try:
+        yield started
+    finally:
+        for each in started:
+            if each.process.poll() is None:
+                each.process.kill()
+            each.process.communicate()
+
+
+def quorate(*arguments: object, **environment: str) -> str:
+    return Program(*arguments, **environment).done()
+
+
+def test_an_interrupted_coordinator_leaves_in_order(tmp_path: Path) -> None:
+    with programs() as started:
+        started.append(serve(tmp_path, "--insecure"))
+        started[0].listening()
+        started[0].process.send_signal(signal.SIGINT)
+        started[0].done()
+
+
+def serve(folder: Path, *more: object, listen: str = "127.0.0.1:0", killer: Moment | None = None) -> Program:
+    places = ["--listen", listen, "--control", "127.0.0.1:0", "--database", f"sqlite:///{folder}/coordinator.sqlite"]
+    return Program("serve", *places, "--tokens", folder / "tokens.json", "--allow-simulation", *more, killer=killer)
+
+
+async def take_part(where: str, honest: Honest) -> None:
+    """Twenty light clients that come back until the run has ended."""
+
+    async def one(user: int, channel: grpc.aio.Channel) -> None:
+        peer, how = Peer(channel, f"client-{user}"), "disconnected"
+        while how == "disconnected":
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                await channel.channel_ready()
+                assert await peer.enrol() == user
+                await peer.hello()
+                how = await peer.work(honest)
+
+    options = (("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 50))
+    async with grpc.aio.insecure_channel(where, options=options) as channel:
+        for user in range(USERS):  # in order: user i is the i-th to enrol
+            assert await Peer(channel, f"client-{user}").enrol() == user
+        await asyncio.gather(*(one(user, channel) for user in range(USERS)))
+
+
+MOMENTS = [
+    *(("spend", when, 3) for when in ("before", "after")),
+    *(("commit", when, left) for when in ("before", "after") for left in (1, 4)),
+    *(("finish", when, 1) for when in ("before", "after")),
+    *((at, when, 1) for when in ("before", "after") for at in ("fix_members", "charge", "begin", "release", "end")),
+    *(("set_state", when, left) for when in ("before", "after") for left in (1, 2)),
+    *(("spend", when, left) for when in ("before", "after") for left in (1, 2, 4, 5, 6)),
+    *(("commit", when, left) for when in ("before", "after") for left in (2, 3, 5, 6, 7)),
+]
+QUICK = [("spend", "after", 3), ("commit", "before", 4)]
+
+
+def killed_and_resumed(at: str, when: str, left: int, folder: Path) -> None:
+    wanted, honest = specification("one-pass-dp-sgd"), Honest.of(USERS)
+    token = tokens.add(folder / "tokens.json", name="ada", role="operator")
+    (folder / "wanted.json").write_text(wanted.as_text())
+
+    async def scene() -> None:
+        with programs() as started:
+            started.append(serve(folder, "--insecure", killer=(at, when, left)))
+            where, control = await asyncio.to_thread(started[0].listening)
+            crowd = asyncio.create_task(take_part(where, honest))
+            await submit(control, wanted.as_text(), token)
+            assert await asyncio.to_thread(started[0].process.wait) == -signal.SIGKILL
+            started.append(serve(folder, "--insecure", listen=where))
+            _, control = await asyncio.to_thread(started[1].listening)
+            await submit(control, wanted.as_text(), token)  # in case its submission was not yet there
+            await ended(control, token)
+            crowd.cancel()  # whoever was away at the end has not heard of it
+            await asyncio.gather(crowd, return_exceptions=True)
+            await asyncio.to_thread(started[1].stop)
+
+    carried_out(scene())
+    with Database(f"sqlite:///{folder}/coordinator.sqlite") as database:
+        ledger = Ledger.within(database, "trial")
+        np.testing.assert_array_equal(ledger.model, inline_model(wanted, folder))
+        assert ledger.spent()["rounds"] == len(ledger.events()) == 6
+    digests: dict[tuple[int, int], set[bytes]] = {}
+    for user, _, number, digest in honest.asked:
+        digests.setdefault((user, number), set()).add(digest)
+    assert all(len(each) == 1 for each in digests.values()), "a round was asked twice, differently"
+    assert len({user for user, _ in digests}) == len(digests), "somebody was asked in two rounds"
+
+
+def bearer(token: str) -> tuple[tuple[str, str], ...]:
+    return (("authorization", f"Bearer {token}"),)
+
+
+async def ended(control: str, token: str) -> None:
+    async with grpc.aio.insecure_channel(control) as channel:
+        stub = federation_pb2_grpc.ControlPlaneStub(channel)
+        async for _ in stub.Watch(pb.RunReference(run="trial"), metadata=bearer(token)):
+            pass
+
+
+async def submit(control: str, text: str, token: str) -> None:
+    async with grpc.aio.insecure_channel(control) as channel:
+        with contextlib.suppress(grpc.aio.AioRpcError):  # it may be killed before it can reply
+            stub = federation_pb2_grpc.ControlPlaneStub(channel)
+            await stub.Submit(pb.SubmitRequest(specification=text), metadata=bearer(token))
+
+
+@pytest.mark.parametrize(("at", "when", "left"), QUICK)
+def test_a_killed_coordinator_resumes_to_identical_bits(at: str, when: str, left: int, tmp_path: Path) -> None:
+    killed_and_resumed(at, when, left, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("at", "when", "left"), [moment for moment in MOMENTS if moment not in QUICK])
+def test_a_coordinator_killed_at_any_write_resumes_to_identical_bits(
+    at: str, when: str, left: int, tmp_path: Path
+) -> None:
+    killed_and_resumed(at, when, left, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", [name for name, (users, _) in FEW.items() if users <= USERS])
+def test_twenty_client_processes_over_tls_give_the_bits_of_the_inline_engine(algorithm: str, tmp_path: Path) -> None:
+    options = FEW[algorithm][1]
+    changes = [f"algorithm.name={algorithm}", *(f"algorithm.options.{key}={value}" for key, value in options.items())]
+    settings = [word for change in changes for word in ("--set", change)]
+    (tmp_path / "run.toml").write_text(CONFIG)
+    quorate("certs", tmp_path, "--clients", USERS)
+    token = tmp_path / "token"
+    quorate("tokens", "add", "ada", "--role", "operator", "--file", tmp_path / "tokens.json", "--out", token)
+    authority = ("--authority", tmp_path / "authority.pem")
+    own = [*authority, "--certificate", tmp_path / "coordinator.pem", "--key", tmp_path / "coordinator.key"]
+    paths = write_items(tmp_path, USERS)
+    with programs() as started:
+        started.append(serve(tmp_path, *own))
+        where, control = started[0].listening()
+        carried_out(enrolled_in_order(where, tmp_path))
+        for user in range(USERS):
+            files = {end: tmp_path / f"client-{user + 1}.{end}" for end in ("pem", "key")}
+            arguments = ["--coordinator", where, *authority, "--certificate", files["pem"], "--key", files["key"]]
+            limits = ["--lifetime-epsilon", "inf", "--lifetime-delta", 1.0, "--accept", "none", "--accept", "model"]
+            limits += ["--accept", "broadcast", "--accept", "local", "--simulation-seed", SEED]
+            record = ["--data", paths[user], "--record", tmp_path / f"record-{user}.sqlite"]
+            started.append(Program("client", *record, *arguments, *limits))
+        operator = ["--coordinator", control, "--token-file", token, *authority]
+        ask = ["submit", tmp_path / "run.toml", "--run", "trial", "--users", USERS, "--simulation-seed", SEED]
+        quorate(*ask, *settings, *operator)
+        quorate(*ask, *settings, *operator)
+        told = [json.loads(line) for line in quorate("watch", "trial", "--json", *operator).splitlines()]
+        quorate("fetch", "trial", "--out", tmp_path / "fetched", *operator)
+        for each in reversed(started):
+            each.stop()
+    config = parse(CONFIG, settings=changes)
+    wanted, _ = specify(config, run="trial", users=USERS, seconds=60.0, simulation_seed=SEED)
+    assert told[-1]["how"] == "complete"
+    with np.load(tmp_path / "fetched" / "model.npz") as stored:
+        np.testing.assert_array_equal(stored["model"], inline_model(wanted, tmp_path, from_items(USERS)))
+
+
+async def enrolled_in_order(where: str, folder: Path) -> None:
+    """User i of the table is the i-th to enrol."""
+    roots = (folder / "authority.pem").read_bytes()
+    for user in range(USERS):
+        pair = [(folder / f"client-{user + 1}.{end}").read_bytes() for end in ("key", "pem")]
+        async with grpc.aio.secure_channel(where, grpc.ssl_channel_credentials(roots, *pair)) as channel:
+            assert await Peer(channel).enrol() == user

@@ -1,0 +1,46 @@
+"""A federation on loopback gives the bits of the inline engine, for every algorithm."""
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from federation.crowd import FEW, Honest, carried_out, complete, coordinator, crowd, inline_model, specification
+from quorate_server.algorithms import ALGORITHMS
+
+QUICK = [name for name, (users, _) in FEW.items() if users <= 20]
+LARGE = [name for name in FEW if name not in QUICK]
+
+
+async def federated(name: str, folder: Path) -> np.ndarray:
+    wanted = specification(name)
+    users = wanted.problem.users
+    honest = Honest.of(users)
+    async with coordinator(folder) as running, crowd(running.listen, users) as peers:
+        working = [asyncio.create_task(peer.work(honest)) for peer in peers]
+        await running.manager.submit(wanted.as_text())
+        model = await complete(running)
+        assert set(await asyncio.gather(*working)) == {"complete"}
+    questions = [(user, number) for user, _, number, _ in honest.asked]
+    assert len(set(questions)) == len(questions), "somebody was asked twice in a round"
+    if ALGORITHMS[name].passes == "one":
+        assert len({user for user, _ in questions}) == len(questions), "somebody was asked in two rounds"
+    return model
+
+
+def test_every_algorithm_has_a_small_run() -> None:
+    assert set(FEW) == set(ALGORITHMS)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_same_seed_gives_the_bits_of_the_inline_engine(name: str, tmp_path: Path) -> None:
+    model = carried_out(federated(name, tmp_path))
+    np.testing.assert_array_equal(model, inline_model(specification(name), tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LARGE)
+def test_same_seed_gives_the_bits_of_the_inline_engine_with_hundreds_of_users(name: str, tmp_path: Path) -> None:
+    model = carried_out(federated(name, tmp_path), within=300.0)
+    np.testing.assert_array_equal(model, inline_model(specification(name), tmp_path))

@@ -1,0 +1,154 @@
+"""Killed at every write, in the middle of writes, and with the connection or the server gone: whole or absent."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from federation import store_scenario as scenario
+from quorate_protos.errors import LedgerUnavailable
+from quorate_server.database import Database
+from quorate_server.ledger import Ledger
+from quorate_server.population_ledger import PopulationLedger
+from quorate_server.registry import Registry
+
+TESTS = Path(__file__).parent.parent
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(TESTS), "OPENBLAS_NUM_THREADS": "1"}
+PROGRAM = [sys.executable, "-m", "federation.store_scenario"]
+
+
+def test_killed_at_every_write_and_commit_the_rest_is_carried_on_to_the_same_rows(database_url):
+    done = subprocess.run([*PROGRAM, "main", database_url], env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["wrong"] == [], done.stderr
+    assert told["points"] > 40
+    assert {"population", "runs", "slots", "spent", "unreleased", "users"} <= set(told["tables"])
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_the_sweep_finds_a_ledger_whose_commit_is_torn_in_two(database_url):
+    done = subprocess.run([*PROGRAM, "torn", database_url], env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    ((_, status, _),) = json.loads(done.stdout)["wrong"]
+    assert status == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("acknowledged", [1, 7])
+def test_killed_in_the_middle_of_a_write_keeps_what_was_acknowledged_and_no_part_of_the_rest(
+    database_url, acknowledged
+):
+    command = [*PROGRAM, "commit_for_ever", database_url]
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE) as writer:
+        for _ in range(acknowledged):
+            last = int(writer.stdout.readline())
+        writer.kill()  # it is busy with the next commits
+        told = writer.stdout.read().split()
+    last = int(told[-1]) if told else last
+    with Database(database_url) as database, Ledger.within(database, "run") as ledger:
+        round_, state = ledger.resume_point()
+        assert round_ in (last, last + 1)  # the last one may have been made durable but not yet told
+        assert state == bytes([round_ % 251]) * 300_000
+        assert [event["round"] for event in ledger.events()] == list(range(round_ + 1))
+        ledger.commit(round_ + 1, b"next", (), {})
+
+
+def test_a_connection_ended_at_any_write_is_an_error_that_another_try_survives(postgres):
+    """pg_terminate_backend at every point of the scenario; every statement after it fails, and the next try goes on."""
+    scenario.carry_out(postgres)
+    whole = scenario.stored(postgres)
+    number = failures = 0
+    administrator = sa.create_engine(sa.make_url(postgres).set(drivername="postgresql+psycopg"))
+    with administrator.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+
+        def end() -> None:
+            nonlocal happened
+            happened = True
+            connection.exec_driver_sql(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+                "WHERE application_name = 'quorate' AND datname = current_database()"
+            )
+
+        while True:
+            number += 1
+            for table in set(whole) - {"meta"}:
+                connection.exec_driver_sql(f"DELETE FROM quorate.{table}")
+            happened = False
+            undo = _listeners(number, end)
+            try:
+                failures += _tries(postgres) - 1
+            finally:
+                undo()
+            if not happened:
+                break
+            assert scenario.stored(postgres) == whole, number
+    administrator.dispose()
+    assert number > 35
+    assert failures == number - 2  # every point but the one after the last write
+
+
+def _tries(url: str) -> int:
+    """How often the work had to be begun until it was done."""
+    for tried in range(1, 4):
+        try:
+            scenario.carry_out(url)
+            return tried
+        except LedgerUnavailable:
+            continue
+    pytest.fail("never carried on")
+
+
+def _listeners(number: int, act):
+    """As `scenario.at_point`, and a function that undoes it."""
+    dialect = scenario.DefaultDialect
+    original, added = dialect.do_commit, []
+    listen = sa.event.listen
+    try:
+        sa.event.listen = lambda *arguments: (added.append(arguments), listen(*arguments))
+        scenario.at_point(number, act)
+    finally:
+        sa.event.listen = listen
+
+    def undo() -> None:
+        dialect.do_commit = original
+        for arguments in added:
+            sa.event.remove(*arguments)
+
+    return undo
+
+
+def test_one_object_goes_on_after_its_connection_was_ended_between_two_writes(postgres, postgres_server):
+    with Database(postgres) as database:
+        registry = Registry(database)
+        assert registry.enrol("ada") == 0
+        name = sa.make_url(postgres).database
+        postgres_server.sql(f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{name}'")
+        with pytest.raises(LedgerUnavailable, match="Try again"):
+            registry.enrol("ben")
+        assert registry.users_count() == 1
+        assert registry.enrol("ben") == 1
+
+
+def test_what_was_acknowledged_survives_a_crash_of_the_server(postgres, postgres_server):
+    with Database(postgres) as database:
+        registry, population = Registry(database), PopulationLedger(database)
+        ledger = Ledger.begin(database, "run", plan="p", config_digest="c", noise_key=b"k")
+        ledger.commit(-1, b"state", (), {})
+        registry.enrol("ada")
+        population.charge("run", "everyone", epsilon=0.5, delta=1e-6)
+        head = population.verify()
+        postgres_server.crash()
+        try:
+            for _ in range(2):  # the connection is lost, then there is no server
+                with pytest.raises(LedgerUnavailable):
+                    registry.enrol("ben")
+        finally:
+            postgres_server.start()
+        assert ledger.resume_point() == (-1, b"state")
+        assert population.verify() == head
+        assert registry.enrol("ben") == 1

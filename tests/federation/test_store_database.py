@@ -1,0 +1,203 @@
+"""A database has one owner, refuses what it does not know, and acknowledges only what is durable."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import sqlalchemy as sa
+
+from quorate_protos.errors import ConfigError, LedgerError, LedgerUnavailable
+from quorate_server import _connections
+from quorate_server.database import Database
+from quorate_server.registry import Registry
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(_connections, "PATIENCE", "100ms")
+
+
+def end_connections(server, url):
+    name = sa.make_url(url).database
+    server.sql(f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{name}'")
+
+
+def insert(name):
+    return f"INSERT INTO users VALUES (0, '{name}', 'everyone', 'now')"
+
+
+def write(database, *statements):
+    with database.writing() as connection:
+        for statement in statements:
+            connection.execute(sa.text(statement))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite://",
+        "sqlite:///:memory:",
+        "sqlite:///a?mode=ro",
+        "mysql://u:hush@h/d",
+        "hush",
+        "",
+        "postgresql://u:hush@h:port/d",
+    ],
+)
+def test_a_url_of_another_kind_is_refused_without_repeating_a_password(url):
+    with pytest.raises(ConfigError, match="Expected a database") as refused:
+        Database(url)
+    assert "hush" not in str(refused.value)
+
+
+def test_an_unreachable_server_is_a_named_error_without_the_password():
+    pytest.importorskip("psycopg")
+    with pytest.raises(LedgerUnavailable, match="Cannot use the ledger") as refused:
+        Database("postgresql://user:hush@127.0.0.1:1/nothing")
+    assert "hush" not in str(refused.value)
+
+
+def test_without_the_driver_the_error_names_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(ConfigError, match=r"quorate\[postgres\]"):
+        Database("postgresql://user@127.0.0.1:1/nothing")
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(LedgerError, match="Cannot make a ledger"):
+        Database(f"sqlite:///{tmp_path}/nowhere/store.sqlite")
+    with pytest.raises(LedgerError, match="found none"):
+        Database(f"sqlite:///{tmp_path}/store.sqlite", create=False)
+
+
+def test_a_second_owner_is_refused_and_accepted_when_the_first_is_gone(database_url):
+    with Database(database_url), pytest.raises(LedgerUnavailable, match=r"Another process|another coordinator"):
+        Database(database_url)
+    Database(database_url).close()
+
+
+def test_a_second_process_is_refused_while_one_owns_the_database(database_url):
+    code = "import sys; from quorate_server.database import Database; Database(sys.argv[1])"
+    with Database(database_url):
+        done = subprocess.run([sys.executable, "-c", code, database_url], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "LedgerUnavailable" in done.stderr
+
+
+def test_postgres_can_be_read_beside_its_owner(postgres):
+    with Database(postgres) as owner, Database(postgres, create=False, sole=False) as reader:
+        Registry(owner).enrol("ada")
+        assert Registry(reader).users_count() == 1
+
+
+@pytest.mark.parametrize("stored", [1, 3])
+def test_another_format_is_named_and_left_alone(database_url, stored):
+    with Database(database_url) as database, database.writing() as connection:
+        connection.execute(sa.text(f"UPDATE meta SET format = {stored}"))
+    for create in (True, False):
+        with pytest.raises(LedgerError, match=f"format 2 in .*, got {stored}. Use the version that wrote it"):
+            Database(database_url, create=create)
+
+
+def test_a_file_of_the_first_format_is_named(tmp_path):
+    path = tmp_path / "ledger.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE run (format INTEGER)")
+        connection.execute("INSERT INTO run VALUES (1)")
+    connection.close()
+    with pytest.raises(LedgerError, match="got 1"):
+        Database(f"sqlite:///{path}")
+
+
+def test_somebody_elses_tables_are_not_touched(database_url, postgres_server):
+    if database_url.startswith("sqlite"):
+        with sqlite3.connect(sa.make_url(database_url).database) as connection:
+            connection.execute("CREATE TABLE theirs (number INTEGER)")
+        connection.close()
+        with pytest.raises(LedgerError, match="not a quorate ledger"):
+            Database(database_url)
+    else:  # ours are in a schema of their own
+        name = sa.make_url(database_url).database
+        postgres_server.sql("CREATE TABLE users (theirs INTEGER)", name)
+        with Database(database_url) as database:
+            assert Registry(database).enrol("ada") == 0
+        assert postgres_server.sql("SELECT count(*) FROM public.users", name) == "0\n"
+
+
+def test_what_fails_in_the_middle_leaves_nothing(database_url):
+    with Database(database_url) as database:
+        registry = Registry(database)
+        for last, error in (("no statement", LedgerError), (insert("hush"), LedgerError), (None, TypeError)):
+            with pytest.raises(error):
+                write(database, insert("ada"), last)
+            assert registry.users_count() == 0
+        assert registry.enrol("ada") == 0
+
+
+def test_threads_take_turns(database_url):
+    with Database(database_url) as database, ThreadPoolExecutor(4) as pool:
+        registry = Registry(database)
+        users = list(pool.map(registry.enrol, [f"user {number % 20}" for number in range(60)]))
+        assert registry.users_count() == 20
+    assert sorted(set(users)) == list(range(20))
+    assert users[:20] == users[20:40] == users[40:]
+
+
+def test_a_file_with_keys_belongs_to_its_owner_only(tmp_path):
+    path = tmp_path / "store.sqlite"
+    with Database(f"sqlite:///{path}") as database:
+        Registry(database).enrol("ada")
+        modes = {each.name: os.stat(each).st_mode & 0o077 for each in tmp_path.iterdir()}
+    assert modes
+    assert not any(modes.values()), modes
+
+
+def test_an_owner_cut_off_goes_on_only_if_nobody_else_has_owned_the_database(postgres, postgres_server):
+    with Database(postgres) as first:
+        registry = Registry(first)
+        end_connections(postgres_server, postgres)
+        with pytest.raises(LedgerUnavailable):
+            registry.enrol("ada")
+        with Database(postgres) as second:  # takes over while the first has no connection
+            Registry(second).enrol("ben")
+            with pytest.raises(LedgerUnavailable, match="another coordinator owns it"):
+                registry.enrol("ada")
+        for _ in range(2):
+            with pytest.raises(LedgerError, match="Another coordinator has owned") as refused:
+                registry.enrol("ada")
+            assert not isinstance(refused.value, LedgerUnavailable)
+    with Database(postgres) as third:
+        assert Registry(third).user("ada") is None
+
+
+def test_commits_wait_for_the_disk_whatever_the_database_says(postgres, postgres_server):
+    name = sa.make_url(postgres).database
+    for setting, kept in (("off", "on"), ("local", "on"), ("remote_apply", "remote_apply")):
+        postgres_server.sql(f"ALTER DATABASE {name} SET synchronous_commit = {setting}")
+        with Database(postgres) as database:
+            assert database.all(sa.text("SHOW synchronous_commit"))[0][0] == kept
+
+
+def test_a_server_that_does_not_flush_is_refused(postgres, postgres_server):
+    def switch(value: str) -> None:
+        postgres_server.sql(f"ALTER SYSTEM SET fsync = {value}")
+        postgres_server.sql("SELECT pg_reload_conf()")
+        while postgres_server.sql("SHOW fsync").strip() != value:
+            pass
+
+    switch("off")
+    try:
+        with pytest.raises(LedgerError, match="Expected a PostgreSQL server with fsync = on, got off"):
+            Database(postgres)
+    finally:
+        switch("on")
+    Database(postgres).close()
+
+
+@pytest.mark.parametrize(("setting", "value"), [("journal_mode", "wal"), ("synchronous", 2), ("secure_delete", 1)])
+def test_a_file_is_written_ahead_flushed_and_erased_for_good(tmp_path, setting, value):
+    with Database(f"sqlite:///{tmp_path}/store.sqlite") as database:
+        assert database.all(sa.text(f"PRAGMA {setting}"))[0][0] == value

@@ -1,0 +1,152 @@
+"""A run's ledger in a shared database keeps every promise of a run folder's file, and runs keep out of each other."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from contracts.scenes import Quadratic, execute, make
+from quorate_client.questions import AverageGradient, Question
+from quorate_protos.errors import LedgerError
+from quorate_server.algorithm import Release
+from quorate_server.database import Database
+from quorate_server.ledger import Ledger, digest
+from quorate_server.noise import SeededNoise
+from quorate_server.rounds import run
+
+
+@pytest.fixture
+def database(database_url):
+    with Database(database_url) as opened:
+        yield opened
+
+
+def begin(database: Database, name: str, key: bytes = b"11") -> Ledger:
+    return Ledger.begin(database, name, plan="{}", config_digest="c", noise_key=key)
+
+
+def question(round_: int, point: float = 0.5) -> Question:
+    return Question(round_, np.array([3, 1]), AverageGradient(np.full((1, 2), point), (1.0,)))
+
+
+def test_what_is_written_is_there_for_the_next_process(database_url):
+    with Database(database_url) as database:
+        ledger = begin(database, "run", b"secret")
+        ledger.commit(-1, b"start", (), {})
+        ledger.spend(question(0), users=2, gradient_evaluations=10**12)
+        ledger.commit(0, b"next", (Release("gaussian", {"scale": 0.5}),), {"asked": 2})
+    with Database(database_url) as database:
+        again = Ledger.within(database, "run")
+        assert (again.plan_json, again.config_digest, again.noise_key) == ("{}", "c", b"secret")
+        assert again.resume_point() == (0, b"next")
+        assert again.spent() == {"rounds": 1, "users": 2, "gradient_evaluations": 10**12}
+        assert again.releases() == [(0, Release("gaussian", {"scale": 0.5}))]
+        assert again.events() == [{"asked": 2}]
+
+
+def test_a_run_begins_once_and_only_then_has_a_ledger(database):
+    assert not Ledger.begun(database, "run")
+    with pytest.raises(LedgerError, match="found none"):
+        Ledger.within(database, "run")
+    begin(database, "run")
+    assert Ledger.begun(database, "run")
+    with pytest.raises(LedgerError, match="found one"):
+        begin(database, "run", b"other noise")
+    assert Ledger.within(database, "run").noise_key == b"11"
+
+
+def test_a_round_is_committed_once_and_a_model_released_once(database):
+    ledger = begin(database, "run")
+    ledger.commit(-1, b"start", (), {})
+    ledger.commit(0, b"next", (), {"a": 1})
+    for round_ in (-1, 0):
+        with pytest.raises(LedgerError, match="or the run has ended"):
+            ledger.commit(round_, b"other", (), {"a": 2})
+    assert ledger.resume_point() == (0, b"next")
+    assert ledger.events() == [{"a": 1}]
+    ledger.finish(np.ones(2))
+    with pytest.raises(LedgerError, match="it releases no more"):
+        ledger.finish(np.zeros(2))
+    with pytest.raises(LedgerError, match="or the run has ended"):
+        ledger.commit(1, b"after the end", (), {})
+    np.testing.assert_array_equal(ledger.model, np.ones(2))
+
+
+def test_runs_do_not_see_each_other(database):
+    one, other = begin(database, "one"), begin(database, "other")
+    for ledger, point in ((one, 0.5), (other, 0.6)):
+        ledger.commit(-1, ledger.run.encode(), (), {})
+        ledger.spend(question(0, point), users=2, gradient_evaluations=40)
+    one.commit(0, b"next", (Release("gaussian", {"scale": 0.5}),), {"asked": 2})
+    one.finish(np.ones(2))
+    assert (one.finished, other.finished) == (True, False)
+    assert other.resume_point() == (-1, b"other")
+    assert (other.releases(), other.events(), other.noise_key) == ([], [], b"11")
+    other.spend(question(0, 0.6), users=2, gradient_evaluations=40)
+    with pytest.raises(LedgerError, match="another question"):
+        other.spend(question(0, 0.5), users=2, gradient_evaluations=40)
+    one.close()
+    assert other.spent()["rounds"] == 1
+
+
+def test_a_complete_run_leaves_no_secret_in_a_shared_file_and_keeps_the_others(tmp_path):
+    with Database(f"sqlite:///{tmp_path}/store.sqlite") as database:
+        one, other = begin(database, "one", b"first key"), begin(database, "other", b"second key")
+        for ledger in (one, other):
+            ledger.commit(-1, b"memory of " + ledger.run.encode(), (), {})
+            ledger.spend(question(0, 0.1 * len(ledger.run)), users=2, gradient_evaluations=40)
+        one.finish(np.ones(2))
+        held = b"".join(each.read_bytes() for each in tmp_path.iterdir())
+    for erased in (b"first key", b"memory of one", digest(question(0, 0.1 * 3)).encode()):
+        assert erased not in held
+    for kept in (b"second key", b"memory of other", digest(question(0, 0.1 * 5)).encode()):
+        assert kept in held
+
+
+def test_a_complete_run_leaves_no_secret_in_any_row(database):
+    ledger = begin(database, "run", b"first key")
+    ledger.commit(-1, b"memory", (), {})
+    ledger.spend(question(0), users=2, gradient_evaluations=40)
+    ledger.finish(np.ones(2))
+    assert database.all(sa.text("SELECT * FROM unreleased")) == []
+    assert database.all(sa.text("SELECT question FROM spent")) == [(None,)]
+
+
+def test_runs_at_the_same_time_reach_the_bits_of_a_run_folder(database, tmp_path):
+    names = ("one-pass-dp-sgd", "phased-sgd")
+    wanted = {}
+    for name in names:
+        (tmp_path / name).mkdir()
+        wanted[name] = execute(name, tmp_path / name)
+
+    def together(name: str) -> np.ndarray:
+        return run(make(name), Quadratic(), begin(database, name), SeededNoise(11), simulation=True)
+
+    with ThreadPoolExecutor(2) as pool:
+        for name, model in zip(names, pool.map(together, names), strict=True):
+            np.testing.assert_array_equal(model, wanted[name])
+
+
+def test_an_abandoned_run_keeps_what_it_spent_and_no_secret_and_never_goes_on(database):
+    ledger = begin(database, "run", b"first key")
+    ledger.commit(-1, b"memory", (), {})
+    ledger.spend(question(0), users=2, gradient_evaluations=40)
+    for _ in range(2):
+        ledger.abandon()
+        assert Ledger.begun(database, "run")
+        assert (ledger.finished, ledger.resume_point(), ledger.spent()["users"]) == (False, None, 2)
+        assert database.all(sa.text("SELECT * FROM unreleased")) == []
+        assert database.all(sa.text("SELECT question FROM spent")) == [(None,)]
+    for step in (
+        lambda: ledger.noise_key,
+        lambda: ledger.model,
+        lambda: ledger.spend(question(0), users=2, gradient_evaluations=40),
+        lambda: ledger.spend(question(1), users=2, gradient_evaluations=40),
+        lambda: ledger.commit(0, b"next", (), {}),
+        lambda: ledger.finish(np.ones(2)),
+        lambda: begin(database, "run"),
+    ):
+        with pytest.raises(LedgerError):
+            step()
+    assert ledger.spent()["rounds"] == 1

@@ -1,0 +1,77 @@
+"""One certificate is one user; a run has one specification and one set of members, decided once."""
+
+import numpy as np
+import pytest
+
+from quorate_protos.errors import ConfigError, LedgerError
+from quorate_server import registry as module
+from quorate_server.database import Database
+from quorate_server.registry import Registry
+
+
+@pytest.fixture
+def registry(database_url):
+    with Database(database_url) as database:
+        yield Registry(database)
+
+
+def test_a_certificate_is_one_user_for_ever(registry, database_url):
+    assert [registry.enrol(name) for name in ("ada", "ben", "ada")] == [0, 1, 0]
+    assert (registry.user("ben"), registry.user("cem"), registry.users_count()) == (1, None, 2)
+
+
+def test_a_user_never_changes_its_group(registry):
+    registry.enrol("ada", "clinics")
+    with pytest.raises(LedgerError, match="'clinics', got group 'phones'"):
+        registry.enrol("ada", "phones")
+    registry.enrol("ben", "phones")
+    assert (registry.users_count(), registry.users_count("phones"), registry.users_count("none")) == (2, 1, 0)
+
+
+def test_a_name_stands_for_one_specification(registry):
+    assert registry.add_run("summer", "{}")
+    assert not registry.add_run("summer", "{}")
+    with pytest.raises(LedgerError, match="another run has it"):
+        registry.add_run("summer", '{"epsilon": 2}')
+    assert registry.run("summer").specification == "{}"
+    assert registry.run("winter") is None
+
+
+def test_states_are_kept_and_others_refused(registry):
+    registry.add_run("summer", "{}")
+    registry.set_state("summer", "failed", "no users")
+    assert (registry.run("summer").state, registry.run("summer").error) == ("failed", "no users")
+    registry.set_state("summer", "running")
+    assert registry.run("summer").error is None
+    with pytest.raises(LedgerError, match="Expected a state"):
+        registry.set_state("summer", "asleep")
+    with pytest.raises(LedgerError, match="run='winter'"):
+        registry.set_state("winter", "running")
+
+
+def test_runs_stand_in_the_order_of_submission_whatever_the_clock_says(registry, monkeypatch):
+    times = iter(["2030", "1970", "2020"])
+    monkeypatch.setattr(module, "now", lambda: next(times))
+    for name in ("c", "a", "b"):
+        registry.add_run(name, "{}")
+    assert [row.run for row in registry.runs()] == ["c", "a", "b"]
+    assert [row.created for row in registry.runs()] == ["2030", "1970", "2020"]
+
+
+def test_members_are_the_first_of_their_group_and_never_change(registry):
+    for number in range(6):
+        registry.enrol(f"user {number}", "odd" if number % 2 else "even")
+    np.testing.assert_array_equal(registry.members("summer"), np.zeros(0, dtype=np.int64))
+    with pytest.raises(LedgerError, match="Expected 4 users in group 'odd', got 3"):
+        registry.fix_members("summer", 4, "odd")
+    assert len(registry.members("summer")) == 0
+    fixed = registry.fix_members("summer", 2, "odd")
+    assert fixed.dtype == np.int64
+    np.testing.assert_array_equal(fixed, [1, 3])
+    registry.enrol("late", "odd")
+    np.testing.assert_array_equal(registry.fix_members("summer", 2, "odd"), fixed)
+    np.testing.assert_array_equal(registry.members("summer"), fixed)
+    with pytest.raises(LedgerError, match="2 members that run 'summer' began with, got n=3"):
+        registry.fix_members("summer", 3, "odd")
+    with pytest.raises(ConfigError, match="n"):
+        registry.fix_members("winter", 0)

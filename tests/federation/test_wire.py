@@ -1,0 +1,392 @@
+"""The wire stays what it is: golden bytes of every message, questions and answers there and back, generated code."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quorate_client.domains import Box, L2Ball
+from quorate_client.questions import (
+    AverageGradient,
+    LocalSGD,
+    Question,
+    RangeReport,
+    SecondMoment,
+    Status,
+    VectorReport,
+)
+from quorate_client.smoothing import Convolution, Moreau
+from quorate_client.wire import (
+    DIGEST_SIZE,
+    MAX_NUMBERS,
+    answer_from_wire,
+    answer_to_wire,
+    array_from_wire,
+    array_to_wire,
+    question_digest,
+    question_from_wire,
+    question_to_wire,
+)
+from quorate_protos.errors import WireError
+from quorate_protos.v1 import federation_pb2 as federation
+from quorate_protos.v1 import values_pb2 as values
+
+ROOT = Path(__file__).parent.parent.parent
+DIGEST = bytes(range(DIGEST_SIZE))
+ARRAY = values.Array(dtype="float64", shape=(1, 2), data=np.array([1.0, -2.0]).tobytes())
+GRADIENT = federation.AverageGradient(
+    points=ARRAY, weights=(0.5,), user_smoothness=0.25, centre=ARRAY, reference_items=50,
+    smoothing=federation.Smoothing(moreau=0.5),
+)  # fmt: skip
+BALL, DIRECTIONS = federation.Domain(ball_radius=3.0), federation.Smoothing(convolution_radius=0.5)
+HELLO = federation.Hello(protocol=1, software="quorate 1")
+ANSWER = federation.Answer(run="r", round=7, digest=DIGEST, status=federation.STATUS_REJECTED, values=ARRAY)
+
+# Field numbers and types may never change: each message with every field set, and each choice of a oneof.
+MESSAGES = {
+    "Array": ARRAY,
+    "Value": values.Value(array=ARRAY),
+    "Value.real": values.Value(real=1.5),
+    "Value.integer": values.Value(integer=-3),
+    "Value.flag": values.Value(flag=True),
+    "Value.text": values.Value(text="é"),
+    "Value.absent": values.Value(absent=True),
+    "Record": values.Record(type="State", fields={"x": values.Value(real=1.5)}),
+    "EnrolRequest": federation.EnrolRequest(protocol=1, software="quorate 1"),
+    "EnrolReply": federation.EnrolReply(user=300),
+    "ClientMessage": federation.ClientMessage(hello=HELLO),
+    "ClientMessage.consent": federation.ClientMessage(consent=federation.Consent(run="r", takes_part=True)),
+    "ClientMessage.answer": federation.ClientMessage(answer=ANSWER),
+    "Hello": HELLO,
+    "Consent": federation.Consent(run="r", takes_part=True),
+    "ServerMessage": federation.ServerMessage(welcome=federation.Welcome(user=300)),
+    "ServerMessage.run": federation.ServerMessage(run=federation.Announcement(run="r", description="{}")),
+    "ServerMessage.question": federation.ServerMessage(question=federation.Question(run="r")),
+    "ServerMessage.receipt": federation.ServerMessage(receipt=federation.Receipt(run="r")),
+    "ServerMessage.ended": federation.ServerMessage(ended=federation.Ended(run="r")),
+    "Welcome": federation.Welcome(user=300),
+    "Announcement": federation.Announcement(run="r", description="{}"),
+    "Question": federation.Question(run="r", round=7, digest=DIGEST, seconds=60, average_gradient=GRADIENT),
+    "Question.second_moment": federation.Question(second_moment=federation.SecondMoment(dimension=2)),
+    "Question.local_sgd": federation.Question(local_sgd=federation.LocalSGD(step_size=0.5)),
+    "Question.range_report": federation.Question(range_report=federation.RangeReport(bins=4)),
+    "Question.vector_report": federation.Question(vector_report=federation.VectorReport(radius=1.0)),
+    "AverageGradient": GRADIENT,
+    "SecondMoment": federation.SecondMoment(dimension=2),
+    "LocalSGD": federation.LocalSGD(start=ARRAY, step_size=0.5, domain=BALL, smoothing=DIRECTIONS),
+    "RangeReport": federation.RangeReport(
+        gradient=GRADIENT, epsilon=1.0, bins=4, half_width=2.0, signs=ARRAY, coordinate=3
+    ),
+    "VectorReport": federation.VectorReport(gradient=GRADIENT, epsilon=1.0, delta=1e-6, radius=2.0, centre=ARRAY),
+    "Domain": BALL,
+    "Domain.box_half_width": federation.Domain(box_half_width=3.0),
+    "Smoothing": DIRECTIONS,
+    "Smoothing.moreau": federation.Smoothing(moreau=0.5),
+    "Answer": ANSWER,
+    "Receipt": federation.Receipt(run="r", round=7, verdict=federation.VERDICT_NOT_ASKED),
+    "Ended": federation.Ended(run="r", how="complete"),
+    "SubmitRequest": federation.SubmitRequest(specification="{}"),
+    "RunReference": federation.RunReference(run="r"),
+    "ListRequest": federation.ListRequest(),
+    "LedgerRequest": federation.LedgerRequest(run="r"),
+    "Document": federation.Document(json="{}"),
+}
+GOLDEN: dict[str, str] = {
+    "Array": "0a07666c6f61743634120201021a10000000000000f03f00000000000000c0",
+    "Value": "0a1f0a07666c6f61743634120201021a10000000000000f03f00000000000000c0",
+    "Value.real": "11000000000000f83f",
+    "Value.integer": "1805",
+    "Value.flag": "2001",
+    "Value.text": "2a02c3a9",
+    "Value.absent": "3001",
+    "Record": "0a055374617465120e0a0178120911000000000000f83f",
+    "EnrolRequest": "0801120971756f726174652031",
+    "EnrolReply": "08ac02",
+    "ClientMessage": "0a0d0801120971756f726174652031",
+    "ClientMessage.consent": "12050a01721001",
+    "ClientMessage.answer": (
+        "1a3a0a017210071a10000102030405060708090a0b0c0d0e0f20022a1f0a07666c6f61743634120201021a10000000000000"
+        "f03f00000000000000c0"
+    ),
+    "Hello": "0801120971756f726174652031",
+    "Consent": "0a01721001",
+    "ServerMessage": "0a0308ac02",
+    "ServerMessage.run": "12070a017212027b7d",
+    "ServerMessage.question": "1a030a0172",
+    "ServerMessage.receipt": "22030a0172",
+    "ServerMessage.ended": "2a030a0172",
+    "Welcome": "08ac02",
+    "Announcement": "0a017212027b7d",
+    "Question": (
+        "0a017210071a10000102030405060708090a0b0c0d0e0f203c2a620a1f0a07666c6f61743634120201021a10000000000000"
+        "f03f00000000000000c01208000000000000e03f19000000000000d03f221f0a07666c6f61743634120201021a1000000000"
+        "0000f03f00000000000000c02832320911000000000000e03f"
+    ),
+    "Question.second_moment": "32020802",
+    "Question.local_sgd": "3a0911000000000000e03f",
+    "Question.range_report": "42021804",
+    "Question.vector_report": "4a0921000000000000f03f",
+    "AverageGradient": (
+        "0a1f0a07666c6f61743634120201021a10000000000000f03f00000000000000c01208000000000000e03f19000000000000"
+        "d03f221f0a07666c6f61743634120201021a10000000000000f03f00000000000000c02832320911000000000000e03f"
+    ),
+    "SecondMoment": "0802",
+    "LocalSGD": (
+        "0a1f0a07666c6f61743634120201021a10000000000000f03f00000000000000c011000000000000e03f1a09090000000000"
+        "000840220909000000000000e03f"
+    ),
+    "RangeReport": (
+        "0a620a1f0a07666c6f61743634120201021a10000000000000f03f00000000000000c01208000000000000e03f1900000000"
+        "0000d03f221f0a07666c6f61743634120201021a10000000000000f03f00000000000000c02832320911000000000000e03f"
+        "11000000000000f03f18042100000000000000402a1f0a07666c6f61743634120201021a10000000000000f03f0000000000"
+        "0000c03003"
+    ),
+    "VectorReport": (
+        "0a620a1f0a07666c6f61743634120201021a10000000000000f03f00000000000000c01208000000000000e03f1900000000"
+        "0000d03f221f0a07666c6f61743634120201021a10000000000000f03f00000000000000c02832320911000000000000e03f"
+        "11000000000000f03f198dedb5a0f7c6b03e2100000000000000402a1f0a07666c6f61743634120201021a10000000000000"
+        "f03f00000000000000c0"
+    ),
+    "Domain": "090000000000000840",
+    "Domain.box_half_width": "110000000000000840",
+    "Smoothing": "09000000000000e03f",
+    "Smoothing.moreau": "11000000000000e03f",
+    "Answer": (
+        "0a017210071a10000102030405060708090a0b0c0d0e0f20022a1f0a07666c6f61743634120201021a10000000000000f03f"
+        "00000000000000c0"
+    ),
+    "Receipt": "0a017210071803",
+    "Ended": "0a01721208636f6d706c657465",
+    "SubmitRequest": "0a027b7d",
+    "RunReference": "0a0172",
+    "ListRequest": "",
+    "LedgerRequest": "0a0172",
+    "Document": "0a027b7d",
+}
+
+POINTS = np.array([[1.0, -2.0, 3.0], [0.5, 0.0, 2.0**-40]])
+PLAIN = AverageGradient(POINTS[:1], (1.0,))
+FULL = AverageGradient(
+    POINTS, (1.0, -0.5), user_smoothness=0.25, centre=POINTS[1], reference_items=50, smoothing=Moreau(0.5)
+)
+TASKS = {
+    "average gradient": FULL,
+    "plain gradient": PLAIN,
+    "convolved gradient": AverageGradient(POINTS, (1.0, -0.5), smoothing=Convolution(0.5, 99)),
+    "second moment": SecondMoment(3),
+    "local SGD": LocalSGD(POINTS, 0.125, L2Ball(2.0), Moreau(0.25)),
+    "local SGD in a box": LocalSGD(POINTS, 0.125, Box(2.0)),
+    "range report": RangeReport(FULL, 1.0, 8, 2.0, np.array([1.0, -1.0, 1.0]), np.array([3, 0])),
+    "vector report": VectorReport(PLAIN, 1.0, 1e-6, 2.0, POINTS[1]),
+}
+ASKED = {
+    "average gradient": "ef14e41be82b1ab0e5750f7cee838dd6",
+    "plain gradient": "47eeee654d7d3021075a1ec73ba30bf9",
+    "convolved gradient": "2d5e4288d78376bb33b02fac4f8ef890",
+    "second moment": "273a69d18dd3a361ca34ac9b975024f0",
+    "local SGD": "44b0821a2297f14c9181d00fd869d900",
+    "local SGD in a box": "82e9253792f94207751efcf749fd15d5",
+    "range report": "7492525ef477a36b5a0ae737c3ca80d6",
+    "vector report": "f07930d725be399baf001b7e657855f4",
+}
+
+
+def asked(task, slot=1):
+    return question_to_wire(Question(7, np.array([4, 9]), task), slot, run="run", user=9, seconds=60)
+
+
+def same(found, wanted):
+    """Dataclasses of arrays, numbers and dataclasses."""
+    assert type(found) is type(wanted)
+    for name in wanted.__dataclass_fields__:
+        left, right = getattr(found, name), getattr(wanted, name)
+        if hasattr(right, "__dataclass_fields__"):
+            same(left, right)
+        else:
+            np.testing.assert_array_equal(left, right, err_msg=name)
+
+
+def of_slot(task, slot=1):
+    """What one user is asked."""
+    from dataclasses import replace
+
+    if isinstance(task, LocalSGD):
+        return replace(task, starts=task.starts[[slot]])
+    if isinstance(task, RangeReport):
+        return replace(task, coordinates=task.coordinates[[slot]])
+    if isinstance(task, AverageGradient) and isinstance(task.smoothing, Convolution):
+        return replace(task, smoothing=Convolution(task.smoothing.radius, 0))  # directions are the client's own
+    return task
+
+
+class TestTheBytes:
+    @pytest.mark.parametrize("name", MESSAGES)
+    def test_of_every_message_never_change(self, name):
+        message = MESSAGES[name]
+        assert message.SerializeToString(deterministic=True).hex() == GOLDEN[name]
+        assert type(message).FromString(bytes.fromhex(GOLDEN[name])) == message
+
+    def test_are_pinned_for_every_message_with_every_field(self):
+        named = {**values.DESCRIPTOR.message_types_by_name, **federation.DESCRIPTOR.message_types_by_name}
+        for name, kind in named.items():
+            seen = {field.name for key, each in MESSAGES.items() if key.partition(".")[0] == name
+                    for field, _ in each.ListFields()}  # fmt: skip
+            assert seen == {field.name for field in kind.fields}, name
+
+    @pytest.mark.parametrize("name", TASKS)
+    def test_of_every_question_never_change(self, name):
+        message = asked(TASKS[name])
+        assert message.digest.hex() == ASKED[name]
+
+    def test_the_generated_code_is_that_of_the_sources(self):
+        path = ROOT / "scripts" / "gen_protos.py"
+        spec = importlib.util.spec_from_file_location("gen_protos", path)
+        script = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(script)
+        assert list(script.stale(script.generated())) == []
+
+
+class TestQuestions:
+    @pytest.mark.parametrize("name", TASKS)
+    def test_arrive_as_they_were_asked_for_the_slot_of_one_user(self, name):
+        run, number, digest, task = question_from_wire(asked(TASKS[name]))
+        assert (run, number, digest) == ("run", 7, asked(TASKS[name]).digest)
+        same(task, of_slot(TASKS[name]))
+
+    def test_differ_in_name_with_run_round_user_and_task(self):
+        task = b"task"
+        names = {
+            question_digest(run, number, user, task + extra)
+            for run in ("r", "r/1", "r/1/2") for number in (1, 12) for user in (2, 21) for extra in (b"", b"/")
+        }  # fmt: skip
+        assert len(names) == 24
+        assert asked(TASKS["local SGD"], 0).digest != asked(TASKS["local SGD"], 1).digest
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            (lambda m: m.ClearField("average_gradient"), "a task that this client knows"),
+            (lambda m: m.ClearField("run"), "1 to 200 characters, got 0"),
+            (lambda m: setattr(m, "run", "r" * 201), "1 to 200 characters, got 201"),
+            (lambda m: setattr(m, "digest", b"short"), "digest of 16 bytes, got 5"),
+            (lambda m: m.average_gradient.weights.append(1.0), "each with its weight, got 2 and 3"),
+            (lambda m: m.average_gradient.weights.__setitem__(0, float("nan")), "finite weights"),
+            (lambda m: m.average_gradient.ClearField("points"), "array of float64, got one of ''"),
+            (lambda m: m.average_gradient.points.shape.__setitem__(0, 3), r"Expected 72 bytes .* \(3, 3\), got 48"),
+            (lambda m: m.average_gradient.points.shape.__setitem__(0, 2**63), "numbers, got another shape"),
+            (lambda m: m.average_gradient.points.shape.extend([1, 1]), "at most 3 axes"),
+            (lambda m: m.average_gradient.points.shape.append(1), "along 2 axes"),
+            (lambda m: setattr(m.average_gradient.points, "dtype", "object"), "float64, got one of 'object'"),
+            (lambda m: setattr(m.average_gradient.points, "data", b"\xff" * 48), "finite numbers"),
+            (lambda m: m.average_gradient.centre.shape.__setitem__(0, 2), "Expected 16 bytes"),
+            (lambda m: m.average_gradient.centre.CopyFrom(array_to_wire(np.ones(2))), "Expected 3 numbers"),
+            (lambda m: setattr(m.average_gradient, "user_smoothness", -1.0), "user_smoothness > 0"),
+            (lambda m: setattr(m.average_gradient, "user_smoothness", float("inf")), "user_smoothness > 0"),
+            (lambda m: setattr(m.average_gradient, "reference_items", 0), "reference_items in"),
+            (lambda m: setattr(m.average_gradient, "reference_items", 2**63), "reference_items in"),
+            (lambda m: setattr(m.average_gradient.smoothing, "moreau", 0.0), "parameter > 0"),
+            (lambda m: setattr(m.average_gradient.smoothing, "convolution_radius", float("nan")), "radius > 0"),
+            (lambda m: setattr(m.second_moment, "dimension", 0), "second moment fits"),
+            (lambda m: setattr(m.second_moment, "dimension", 2**31), "second moment fits"),
+            (lambda m: setattr(m.local_sgd, "step_size", 1.0), "float64"),
+            (lambda m: m.local_sgd.CopyFrom(asked(TASKS["local SGD"]).local_sgd) or m.local_sgd.ClearField("domain"),
+             "ball or a box"),
+            (lambda m: m.vector_report.CopyFrom(federation.VectorReport(gradient=GRADIENT, delta=1.0)), "Expected"),
+        ],
+    )  # fmt: skip
+    def test_that_are_not_of_the_protocol_are_refused_by_name(self, change, said):
+        message = asked(FULL)
+        change(message)
+        with pytest.raises(WireError, match=said):
+            question_from_wire(message)
+
+    @pytest.mark.parametrize(
+        ("field", "value", "said"),
+        [
+            ("bins", 1, "bins in"),
+            ("bins", 65_537, "bins in"),
+            ("coordinate", 4, "coordinate of the rotated"),
+            ("epsilon", 0.0, "epsilon > 0"),
+            ("half_width", float("inf"), "half_width > 0"),
+        ],
+    )
+    def test_about_a_range_are_checked(self, field, value, said):
+        message = asked(TASKS["range report"])
+        setattr(message.range_report, field, value)
+        with pytest.raises(WireError, match=said):
+            question_from_wire(message)
+
+    def test_about_a_range_have_signs(self):
+        for signs in (np.array([1, 0, 1]), np.array([1, -1]), np.array([[1, -1, 1]])):
+            message = asked(TASKS["range report"])
+            message.range_report.signs.CopyFrom(array_to_wire(signs))
+            with pytest.raises(WireError, match="signs"):
+                question_from_wire(message)
+
+
+class TestAnswers:
+    @given(st.integers(0, 2**32 - 1), st.sampled_from([(1,), (3,), (2, 5), (0,)]))
+    @settings(derandomize=True, deadline=None, max_examples=40)
+    def test_arrive_with_the_same_bits(self, seed, shape):
+        sent = np.random.default_rng(seed).standard_normal(shape) * 10.0 ** (seed % 600 - 300)
+        message = answer_to_wire("r", 3, DIGEST, sent, Status.ANSWERED)
+        found, status = answer_from_wire(federation.Answer.FromString(message.SerializeToString()), shape)
+        assert status == Status.ANSWERED
+        assert found.tobytes() == sent.tobytes()
+
+    @pytest.mark.parametrize("status", [Status.MISSING, Status.REJECTED])
+    def test_that_are_none_carry_zeros_of_the_same_size(self, status):
+        sent = np.array([1.0, 2.0])
+        message = answer_to_wire("r", 3, DIGEST, sent, status)
+        assert len(message.values.data) == 16
+        message.values.CopyFrom(array_to_wire(sent))  # whatever it says, it is no answer
+        found, kept = answer_from_wire(message, (2,))
+        assert kept == status
+        assert not found.any()
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda m: m.ClearField("values"),
+            lambda m: setattr(m.values, "dtype", "float32"),
+            lambda m: setattr(m.values, "dtype", "object"),
+            lambda m: setattr(m.values, "data", m.values.data + b"\0"),
+            lambda m: setattr(m.values, "data", b""),
+            lambda m: m.values.shape.append(1),
+            lambda m: m.values.shape.__setitem__(0, 2**64 - 1),
+            lambda m: setattr(m.values, "data", np.array([1.0, np.nan]).tobytes()),
+            lambda m: setattr(m.values, "data", np.array([-np.inf, 1.0]).tobytes()),
+            lambda m: m.ParseFromString(m.SerializeToString() + b"\x20\x63"),  # a status of 99
+        ],
+    )
+    def test_that_are_nonsense_are_rejected_and_zero(self, change):
+        message = answer_to_wire("r", 3, DIGEST, np.array([1.0, 2.0]), Status.ANSWERED)
+        change(message)
+        found, status = answer_from_wire(message, (2,))
+        assert status == Status.REJECTED
+        assert found.shape == (2,)
+        assert not found.any()
+
+
+class TestArrays:
+    @pytest.mark.parametrize("array", [np.arange(6).reshape(2, 3), np.zeros((0, 2**20)), np.float64(3.0)[None]])
+    def test_arrive_in_memory_of_their_own(self, array):
+        found = array_from_wire(array_to_wire(array), dtype=array.dtype.name, max_numbers=2**20)
+        np.testing.assert_array_equal(found, array)
+        assert found.flags.writeable
+        assert found.flags.owndata or found.base.flags.owndata
+
+    def test_are_little_endian_in_c_order_whatever_they_were(self):
+        big = np.arange(6, dtype=">i8").reshape(2, 3).T
+        message = array_to_wire(big)
+        assert (message.dtype, message.data) == ("int64", np.arange(6).reshape(2, 3).T.copy().tobytes())
+
+    def test_of_too_many_numbers_are_refused_before_they_are_read(self):
+        with pytest.raises(WireError, match="at most 3 axes and 5 numbers"):
+            array_from_wire(array_to_wire(np.zeros(6)), dtype="float64", max_numbers=5)
+
+    def test_of_the_largest_size_fit_into_a_message(self):
+        assert 8 * MAX_NUMBERS < 64 << 20

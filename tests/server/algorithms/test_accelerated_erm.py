@@ -1,0 +1,388 @@
+"""Accelerated ERM: AC-SA against its definition, runs against a slow loop, every sound combination, hostile users."""
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contracts.scenes import FAULTS, PRIVACY, PROBLEM, Fault, Quadratic
+from one_epoch_reference import drive
+from quorate_client.domains import Box, L2Ball
+from quorate_client.questions import Answers, Status
+from quorate_client.smoothing import Convolution
+from quorate_server import serial
+from quorate_server.accounting.combinations import UnsoundCombination
+from quorate_server.algorithms import ALGORITHMS, acsa
+from quorate_server.algorithms.accelerated_erm import AcceleratedERM, AcceleratedERMState
+from quorate_server.noise import SeededNoise
+
+NAME = "accelerated-erm"
+INFO = ALGORITHMS[NAME]
+COMBINATIONS = [
+    {},
+    {"kappa": 2},
+    {"aggregate": "random"},
+    {"cohort": 250},
+    {"cohort": 250, "aggregate": "random"},
+    {"cohort": 300, "schedule": "public"},
+    {"cohort": 300, "schedule": "public", "aggregate": "random"},
+    {"test": "above-threshold"},
+    {"test": "above-threshold", "kappa": 2},
+    {"test": "above-threshold", "cohort": 400, "schedule": "public"},
+    {"strongly_convex": True, "strong_convexity": 0.1, "phases": None, "rounds": 8},
+]
+combinations = pytest.mark.parametrize(
+    "options", COMBINATIONS, ids=lambda o: " ".join(f"{k}={v}" for k, v in o.items())
+)
+
+
+def planned(options, problem=PROBLEM):
+    return INFO.plan(problem, PRIVACY, INFO.options(**{"rounds": 7, "phases": 2, **options}), "calibrated", 7)
+
+
+# -- AC-SA -------------------------------------------------------------------------------------------------------------
+
+shapes = st.builds(
+    lambda strength, factor: acsa.Shape(strength, strength * factor), st.floats(1e-3, 3.0), st.floats(1.0, 1e3)
+)
+
+
+def slow_step(x, ag, gradient_at, t, shape, domain):
+    """One step as printed: the prox point is the minimiser of its own quadratic, found by completing the square."""
+    mu, alpha, gamma = shape.strength, 2 / (t + 1), 4 * shape.smoothness / (t * (t + 1))
+    md = ((1 - alpha) * (mu + gamma) * ag + alpha * ((1 - alpha) * mu + gamma) * x) / (gamma + (1 - alpha**2) * mu)
+    g = gradient_at(md)
+    # α[<g, u> + (μ/2)|u - md|²] + ((1-α)μ + γ)/2 |u - x|²: gradient αg + αμ(u - md) + ((1-α)μ + γ)(u - x) = 0
+    quadratic = alpha * mu + (1 - alpha) * mu + gamma
+    free = (alpha * mu * md + ((1 - alpha) * mu + gamma) * x - alpha * g) / quadratic
+    u = domain.project(free)
+    return md, u, alpha * u + (1 - alpha) * ag
+
+
+@given(shape=shapes, t=st.integers(1, 500), seed=st.integers(0, 99), box=st.booleans())
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_a_step_is_the_printed_one(shape, t, seed, box):
+    rng = np.random.default_rng(seed)
+    domain = Box(0.5) if box else L2Ball(0.8)
+    x, ag, g = domain.project(rng.normal(size=(3, 4)))
+    md, u, expected = slow_step(x, ag, lambda _: g, t, shape, domain)
+    found = acsa.middle(x, ag, t, shape)
+    np.testing.assert_allclose(found, md, atol=1e-12)
+    np.testing.assert_allclose(
+        np.stack(acsa.step(x, ag, found, g, t, shape, domain)), np.stack([u, expected]), atol=1e-12
+    )
+    assert np.linalg.norm(found - domain.project(found)) < 1e-12
+
+
+@given(shape=shapes, t=st.integers(1, 300), seed=st.integers(0, 99))
+@settings(derandomize=True, deadline=None, max_examples=40)
+def test_the_next_point_minimises_the_prox_function_over_the_domain(shape, t, seed):
+    rng = np.random.default_rng(seed)
+    domain, mu = L2Ball(1.0), shape.strength
+    alpha, gamma = 2 / (t + 1), 4 * shape.smoothness / (t * (t + 1))
+    x, ag = domain.project(rng.normal(size=(2, 3)))
+    g, md = rng.normal(size=3) * 3, acsa.middle(x, ag, t, shape)
+    u, _ = acsa.step(x, ag, md, g, t, shape, domain)
+
+    def prox(point):
+        linear = alpha * (g @ point + mu / 2 * np.sum((point - md) ** 2))
+        return linear + ((1 - alpha) * mu + gamma) / 2 * np.sum((point - x) ** 2)
+
+    others = domain.project(u + rng.normal(size=(200, 3)) * 10.0 ** rng.uniform(-4, 0, size=(200, 1)))
+    assert prox(u) <= min(prox(other) for other in others) + 1e-12
+
+
+@given(steps=st.integers(1, 400), stages=st.integers(1, 6), growth=st.sampled_from([1.0, 2.0]))
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_stages_spend_exactly_the_steps(steps, stages, growth):
+    if stages <= steps:
+        lengths = acsa.stage_lengths(steps, stages, growth)
+        assert (sum(lengths), len(lengths)) == (steps, stages)
+        assert min(lengths) >= 1
+
+
+@pytest.mark.parametrize("stages", [(1,), (7,), (3, 9, 20), (2, 2, 2)])
+@pytest.mark.parametrize(("curvature", "pull"), [(0.3, 0.0), (0.8, 0.1), (0.02, 1.0)])
+def test_responses_are_those_of_the_recursion_on_a_quadratic(stages, curvature, pull):
+    shape = acsa.Shape(0.05 + pull, 1.0 + pull)
+    start, size = np.array([2.0]), sum(stages)
+
+    def run(first, errors):
+        drawn = iter(errors)
+        gradient = lambda x: curvature * x + pull * (x - first) + next(drawn)  # noqa: E731
+        return float(acsa.minimise(gradient, first, stages, shape, L2Ball(1e6))[0])
+
+    moved = acsa.response(stages, shape, pull, curvature)
+    assert run(start, np.zeros(size)) == pytest.approx(2.0 * moved.bias, abs=1e-12)
+    each = np.array([run(0 * start, np.eye(size)[t]) for t in range(size)])
+    assert [np.sum(each**2), np.sum(each)] == pytest.approx([moved.noise, moved.lasting], rel=1e-9)
+    grid = [abs(acsa.response(stages, shape, pull, h).bias) for h in np.linspace(0.5, 1.0, 7) * curvature]
+    assert acsa.worst_bias(stages, shape, pull, 0.5 * curvature, curvature) == pytest.approx(max(grid))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_stage_ends_within_its_bound_on_random_quadratics(seed):
+    # The mean of 300 runs stays far below the bound, which has room of a factor 3 and more over the worst of them.
+    rng = np.random.default_rng(seed)
+    d, steps, noise = 6, int(rng.integers(2, 60)), float(10.0 ** rng.uniform(-3, 0.5))
+    eigenvalues = np.append(10.0 ** rng.uniform(-2, 0, size=d - 2), [1e-2, 1.0])
+    basis = np.linalg.qr(rng.normal(size=(d, d)))[0]
+    hessian, optimum = (basis * eigenvalues) @ basis.T, rng.normal(size=d)
+    shape, domain = acsa.Shape(1e-2, 1.0), L2Ball(float(np.linalg.norm(optimum)) * 1.5)
+    gaps = []
+    for _ in range(300):
+        gradient = lambda x: hessian @ (x - optimum) + noise / np.sqrt(d) * rng.normal(size=d)  # noqa: E731
+        away = acsa.minimise(gradient, np.zeros(d), (steps,), shape, domain) - optimum
+        gaps.append(away @ hessian @ away / 2)
+    assert np.mean(gaps) <= acsa.stage_bound(steps, float(optimum @ optimum), noise**2, shape)
+
+
+# -- whole runs --------------------------------------------------------------------------------------------------------
+
+
+def slow_run(plan, users, source):
+    """Algorithms 2 and 3, line by line: all pairs, floating-point means, one loop for each level."""
+    p, problem, seed = plan.parameters, plan.problem, plan.seed
+    order = np.random.Generator(np.random.Philox(key=seed)).permutation(problem.users)
+    point, reference, round_, path = np.zeros(problem.dimension), np.zeros(problem.dimension), 0, []
+    for phase in p.phases:
+        mine = order[phase.first : phase.first + phase.users]
+        mean, account, centre, halted, asked = phase.accounting.mean, phase.accounting, point, False, 0
+        size, tau = phase.cohort_size, phase.radius
+        for length in phase.stages:
+            x = ag = point
+            t = 0
+            for _ in range(length):
+                alpha, gamma = 2 / (t + 2), 4 * phase.smoothness / ((t + 1) * (t + 2))
+                mu = phase.strength
+                md = (1 - alpha) * (mu + gamma) * ag + alpha * ((1 - alpha) * mu + gamma) * x
+                md /= gamma + (1 - alpha**2) * mu
+                if p.sampling == "everybody":
+                    cohort = mine
+                elif p.sampling == "public-schedule":
+                    batches = len(mine) // size
+                    cohort = mine[(asked % batches) * size :][:size]
+                else:
+                    cohort = mine[source.stream("cohort", round_).subset(len(mine), size)]
+                rows = users(cohort, md)
+                distances = np.sqrt(np.sum((rows[:, None] - rows[None, :]) ** 2, axis=-1))
+                s = int(np.sum(distances <= tau))
+                if p.test == "lottery":
+                    table, above = account.lottery.table, s - size * mean.core
+                    chance = 0.0 if above < 0 else table[min(above // (2 * (size - 1)), len(table) - 1)]
+                    ticket = int(source.stream("test", round_).uniform_below(2**63, 1)[0])
+                    passed = ticket < int(chance * 2**63)
+                else:
+                    passed = not halted and s / size > account.threshold + 8 * account.score_scale
+                    halted = not passed
+                if passed:
+                    near = np.sum(distances <= mean.removal_radius * tau, axis=1)
+                    weights = np.clip(near - mean.ramp_low, 0, mean.ramp_high - mean.ramp_low)
+                    if mean.kind == "random":
+                        coins = source.stream("include", round_).uniform_below(mean.ramp_high - mean.ramp_low, size)
+                        weights = (coins < weights).astype(float)
+                    steps = source.stream("release", round_).gaussian_steps(problem.dimension)
+                    g = weights @ rows / weights.sum() + steps * 2.0**-30 * phase.noise_scale
+                    reference = g
+                    g = g + phase.regularisation * (md - centre)
+                    x = problem.domain.project(
+                        (alpha * mu * md + ((1 - alpha) * mu + gamma) * x - alpha * g) / (mu + gamma)
+                    )
+                    ag, t = alpha * x + (1 - alpha) * ag, t + 1
+                round_, asked = round_ + 1, asked + 1
+                path.append(ag)
+            point = ag
+    return path, point, reference
+
+
+@combinations
+def test_a_run_is_the_algorithm_box_line_by_line(options):
+    plan = planned(options)
+    engine = Quadratic()
+    states = drive(INFO.make(plan), engine, SeededNoise(4))
+    path, model, last = slow_run(plan, lambda cohort, md: 0.2 * (md - engine.centres[cohort]), SeededNoise(4))
+    for state, expected in zip(states[1:], path, strict=True):
+        np.testing.assert_allclose(state.ag, expected, atol=1e-7)
+    np.testing.assert_allclose(INFO.make(plan).model(states[-1]), model, atol=1e-7)
+    np.testing.assert_allclose(states[-1].gradient, last, atol=1e-7)
+    assert np.linalg.norm(model) > 0.05
+
+
+@combinations
+def test_cost_schedule_and_cohorts_are_as_planned_and_phases_share_nobody(options):
+    plan, engine = planned(options), Quadratic()
+    drive(INFO.make(plan), engine, SeededNoise(4))
+    sizes = [phase.cohort_size for phase in plan.parameters.phases for _ in range(phase.rounds)]
+    assert [len(cohort) for cohort in engine.asked] == sizes
+    assert all(len(set(cohort)) == len(cohort) for cohort in engine.asked)
+    assert (plan.cost.rounds, plan.cost.messages) == (len(engine.asked), sum(sizes))
+    assert plan.cost.gradient_evaluations == sum(sizes) * PROBLEM.items_per_user
+    asked, whose = iter(engine.asked), []
+    for phase in plan.parameters.phases:
+        whose.append(set(np.concatenate([next(asked) for _ in range(phase.rounds)])))
+    assert sum(map(len, whose)) == len(set().union(*whose))
+    if plan.parameters.sampling == "without-replacement":  # fresh every round, and not a function of public numbers
+        assert len({tuple(cohort) for cohort in engine.asked}) == len(engine.asked)
+        again = Quadratic()
+        drive(INFO.make(plan), again, SeededNoise(5))
+        assert not np.array_equal(again.asked[0], engine.asked[0])
+
+
+@combinations
+@pytest.mark.parametrize("fault", FAULTS[1::3], ids=lambda fault: fault.name)
+def test_nothing_a_user_sends_changes_the_course_of_any_combination(options, fault: Fault):
+    plan, engine, honest = planned(options), Quadratic(fault), Quadratic()
+    algorithm = INFO.make(plan)
+    states = drive(algorithm, engine, SeededNoise(4))
+    drive(algorithm, honest, SeededNoise(4))
+    for one, other in zip(engine.asked, honest.asked, strict=True):
+        np.testing.assert_array_equal(one, other)
+    model = algorithm.model(states[-1])
+    assert np.isfinite(model).all()
+    assert np.linalg.norm(model) <= PROBLEM.radius * (1 + 1e-12)
+    if fault.rows == slice(0, 1):  # one user among hundreds is neither felt nor followed
+        assert np.linalg.norm(model - 0.3) < 0.6
+
+
+@combinations
+def test_a_run_resumed_from_any_stored_state_gives_the_same_bits(options):
+    plan, engine, noise = planned(options), Quadratic(), SeededNoise(4)
+    states = drive(INFO.make(plan), engine, noise)
+    for stored in states[::3]:
+        algorithm, state = INFO.make(plan), serial.decode(AcceleratedERMState, serial.encode(stored))
+        while (question := algorithm.request(state, noise)) is not None:
+            state = algorithm.update(state, engine.ask(question), noise).state
+        np.testing.assert_array_equal(algorithm.model(state), algorithm.model(states[-1]))
+
+
+def test_a_failed_step_is_skipped_and_leaves_the_stage_one_step_less():
+    """Rounds in which everybody scatters release nothing; what is left is AC-SA with fewer steps."""
+    plan = planned({"phases": 1, "rounds": 8, "stages": 1})
+
+    class Scattering(Quadratic):
+        def ask(self, question):
+            answers = super().ask(question)
+            if question.round in (0, 3, 7):
+                rows = np.random.default_rng(question.round).normal(size=answers.values.shape) * 1e3
+                return Answers(rows, answers.status)
+            return answers
+
+    algorithm, engine, noise = INFO.make(plan), Scattering(), SeededNoise(4)
+    state, told = algorithm.init(), []
+    for _ in range(8):
+        before = state
+        update = algorithm.update(before, engine.ask(algorithm.request(before, noise)), noise)
+        state, passed = update.state, update.public["released"]
+        told.append(passed)
+        if not passed:
+            assert [entry.mechanism for entry in update.releases] == ["lottery-test"]
+            for name in ("ag", "gradient"):
+                np.testing.assert_array_equal(getattr(before, name), getattr(state, name))
+    assert told == [False, True, True, False, True, True, True, False]
+    phase = plan.parameters.phases[0]
+    rounds, target = iter([1, 2, 4, 5, 6]), engine.centres.mean(axis=0)
+
+    def gradient(md):
+        steps = noise.stream("release", next(rounds)).gaussian_steps(3) * 2.0**-30 * phase.noise_scale
+        return 0.2 * (md - target) + steps + phase.regularisation * md
+
+    # All weights are 1 here, so the release is the mean of all.
+    fewer = acsa.minimise(gradient, np.zeros(3), (5,), phase.shape, PROBLEM.domain)
+    np.testing.assert_allclose(algorithm.model(state), fewer, atol=2e-3)
+
+
+def test_a_missed_threshold_ends_the_phase_for_good_and_the_next_one_begins_anew():
+    plan = planned({"test": "above-threshold", "rounds": 8})
+    first = plan.parameters.phases[0].rounds
+
+    class OnceScattered(Quadratic):
+        def ask(self, question):
+            answers = super().ask(question)
+            return (
+                Answers(np.arange(answers.values.size).reshape(answers.values.shape) * 1e3, answers.status)
+                if (question.round == 1)
+                else answers
+            )
+
+    algorithm, engine, noise = INFO.make(plan), OnceScattered(), SeededNoise(4)
+    state, released, entries = algorithm.init(), [], []
+    while (question := algorithm.request(state, noise)) is not None:
+        update = algorithm.update(state, engine.ask(question), noise)
+        state = update.state
+        released.append(update.public["released"])
+        entries.append(len(update.releases))
+    assert released == [True] + [False] * (first - 1) + [True] * (8 - first)
+    assert entries == [2, 1] + [0] * (first - 2) + [2] * (8 - first)  # after the miss nothing is even tested
+
+
+def test_outliers_are_left_out_and_seen_in_the_diagnostics():
+    plan = planned({"phases": 1})
+    algorithm, noise = INFO.make(plan), SeededNoise(4)
+    far = Quadratic(Fault("a few far away", 40.0, slice(0, 3)))
+    state = algorithm.init()
+    update = algorithm.update(state, far.ask(algorithm.request(state, noise)), noise)
+    assert update.diagnostics["removed"] == 3
+    clean, dirty = (drive(algorithm, engine, noise)[-1].ag for engine in (Quadratic(), far))
+    assert np.linalg.norm(clean - dirty) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"test": "above-threshold", "cohort": 300}, "no longer uniform"),
+        ({"test": "above-threshold", "aggregate": "random"}, "weighted mean only"),
+        ({"aggregate": "random", "kappa": 1}, "kappa=2 only"),
+        ({"test": "above-threshold", "cohort": 300, "aggregate": "random", "schedule": "public"}, "weighted mean only"),
+    ],
+)
+def test_combinations_without_a_proof_cannot_be_planned(options, reason):
+    with pytest.raises(UnsoundCombination, match=reason):
+        planned(options)
+
+
+# -- losses whose slope jumps ------------------------------------------------------------------------------------------
+
+ROUGH = replace(PROBLEM, smoothness=None, curvature="unknown", typical_curvature=None, users=20_000)
+
+
+def test_a_rough_loss_is_smoothed_by_its_users_and_the_step_uses_the_stand_ins_smoothness():
+    plan = planned({"phases": 1, "rounds": 12}, ROUGH)
+    r = plan.parameters.smoothing
+    question = INFO.make(plan).request(INFO.make(plan).init(), SeededNoise(4))
+    assert question.task.smoothing == Convolution(r, plan.seed)
+    phase, stand_in = plan.parameters.phases[0], Convolution(r, 0)
+    least = stand_in.smoothness(lipschitz=1.0, dimension=3) + phase.regularisation
+    assert phase.smoothness == pytest.approx(least) or phase.smoothness > least
+    coarse = planned({"phases": 1, "rounds": 12, "smoothing": 1.9}, ROUGH)
+    assert coarse.predicted_excess_risk > stand_in.bias(lipschitz=1.0, dimension=3)
+    assert coarse.predicted_excess_risk >= plan.predicted_excess_risk
+
+
+def test_a_smooth_loss_is_not_smoothed():
+    plan = planned({})
+    assert plan.parameters.smoothing is None
+    assert INFO.make(plan).request(INFO.make(plan).init(), SeededNoise(4)).task.smoothing is None
+
+
+def test_states_hold_nothing_but_functions_of_releases():
+    """With equal releases every field of the state is equal, whatever the answers were."""
+    plan = planned({"cohort": 250})
+
+    class Silent(AcceleratedERM):
+        def _test(self, state, score, phase, place, noise):
+            return False, ()
+
+    states = [
+        drive(Silent(plan), engine, SeededNoise(4))
+        for engine in (
+            Quadratic(),
+            Quadratic(Fault("all", 7.0, slice(None))),
+            Quadratic(Fault("gone", 0.0, slice(None), Status.MISSING)),
+        )
+    ]
+    for several in zip(*states, strict=True):
+        for field in fields(AcceleratedERMState):
+            for other in several[1:]:
+                np.testing.assert_array_equal(getattr(several[0], field.name), getattr(other, field.name))

@@ -1,0 +1,286 @@
+"""Plans of accelerated ERM: what is refused, what a second look at a plan catches, predictions, the strong schedule."""
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from contracts.scenes import PRIVACY, PROBLEM, Quadratic
+from one_epoch_reference import drive
+from quorate_protos.errors import ConfigError, Infeasible, VerificationError
+from quorate_server.accounting import subsampled_lottery, subsampling
+from quorate_server.accounting.above_threshold import calibrate as calibrate_series
+from quorate_server.accounting.above_threshold import verify_above_threshold
+from quorate_server.algorithms import ALGORITHMS
+from quorate_server.algorithms import _accelerated_erm_search as search
+from quorate_server.algorithms._accelerated_erm_plans import forgiving_lottery, forgiving_series, release_chance
+from quorate_server.algorithms._accelerated_erm_search import Scene
+from quorate_server.noise import SeededNoise
+from quorate_server.plan import Privacy
+
+INFO = ALGORITHMS["accelerated-erm"]
+UNKNOWN = replace(PROBLEM, curvature="unknown", typical_curvature=None)
+STRONG = replace(UNKNOWN, users=40_000, ridge=0.1)
+
+
+def planned(options=(), problem=PROBLEM, privacy=PRIVACY):
+    return INFO.plan(problem, privacy, INFO.options(**dict(options)), "calibrated", 7)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 8, 50, 129])
+def test_rounds_are_spent_exactly(rounds):
+    plan = planned({"rounds": rounds})
+    assert plan.cost.rounds == rounds == sum(phase.rounds for phase in plan.parameters.phases)
+    INFO.verify(plan)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"phases": 3},
+        {"stages": 3, "rounds": 20},
+        {"cohort": 500},
+        {"kappa": 2},
+        {"regularisation": 0.02},
+        {"radius": 1.1},
+    ],
+    ids=str,
+)
+def test_options_are_followed(options):
+    plan = planned(options)
+    for phase in plan.parameters.phases:
+        wanted = {
+            "phases": len(plan.parameters.phases),
+            "stages": len(phase.stages),
+            "cohort": phase.cohort_size,
+            "kappa": phase.accounting.mean.kappa,
+            "regularisation": plan.parameters.phases[0].regularisation,
+            "radius": phase.radius,
+        }
+        for name, value in options.items():
+            assert name == "rounds" or wanted[name] == value
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rounds": 0}, "rounds >= 1"),
+        ({"cohort": 3}, "cohort >= 4"),
+        ({"regularisation": -1.0}, "regularisation > 0"),
+        ({"radius": 0.0}, "radius > 0"),
+        ({"strong_convexity": 0.1}, "strongly_convex=true"),
+        ({"strongly_convex": True}, "strong_convexity or a ridge"),
+        ({"smoothing": 0.1}, "slope jumps"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        planned(options)
+
+
+def test_too_few_users_are_refused_with_a_number_that_suffices():
+    few, strict = replace(PROBLEM, users=200), Privacy(0.5, 1e-6)
+    with pytest.raises(Infeasible, match=r"200 users are too few .* needs n >= ") as refusal:
+        planned({}, few, strict)
+    needed = int(refusal.value.needs.split()[-1].replace(",", ""))
+    plan = planned({}, replace(PROBLEM, users=needed), strict)
+    assert plan.predicted_excess_risk < 0.2
+
+
+def test_a_declared_share_of_hostile_users_is_allowed_for_and_costs_noise():
+    clean, hostile = planned({"rounds": 6}), planned({"rounds": 6}, replace(PROBLEM, hostile_share=0.02))
+    INFO.verify(hostile)
+    phase = hostile.parameters.phases[0]
+    assert release_chance(phase, 0.02) > 0.99
+    assert release_chance(clean.parameters.phases[0], 0.02) < 0.5
+    assert phase.noise_scale > clean.parameters.phases[0].noise_scale
+    with pytest.raises(Infeasible, match=r"hostile_share=0\.3"):
+        planned({"rounds": 6}, replace(PROBLEM, hostile_share=0.3))
+
+
+class TestForgivingTests:
+    """Lowering the core leaves the chances at a lower score what they were at the top, within the same promise."""
+
+    PLAN = subsampled_lottery.calibrate(1.0, 1e-6, users=5000, cohort_size=2000, releases=10)
+
+    @pytest.mark.parametrize("kind", ["weighted", "random"])
+    def test_of_lotteries(self, kind):
+        plan = subsampled_lottery.calibrate(1.0, 1e-6, users=5000, cohort_size=2000, releases=10, kind=kind)
+        lower = forgiving_lottery(plan, 60, 1.0, 1e-6)
+        subsampled_lottery.verify_subsampled(lower, 1.0, 1e-6)
+        assert lower.lottery.table == plan.lottery.table
+        assert lower.lottery.chance(2000**2 - 60 * 2000) == plan.lottery.chance(2000**2)
+        assert lower.noise_multiplier > plan.noise_multiplier
+
+    def test_of_thresholds(self):
+        plan = calibrate_series(1.0, 1e-6, 2000, releases=50)
+        lower = forgiving_series(plan, 60)
+        verify_above_threshold(lower, 1.0, 1e-6)
+        assert plan.threshold - lower.threshold == pytest.approx(60)
+
+    def test_too_much_is_refused(self):
+        with pytest.raises(Infeasible, match="900 of 2000"):
+            forgiving_lottery(self.PLAN, 900, 1.0, 1e-6)
+
+
+def changed(plan, **numbers):
+    phases = tuple(replace(phase, **numbers) for phase in plan.parameters.phases)
+    return replace(plan, parameters=replace(plan.parameters, phases=phases))
+
+
+class TestVerify:
+    """A plan that was tampered with is refused."""
+
+    LOTTERY = planned({"rounds": 6, "phases": 2, "cohort": 300})
+    SERIES = planned({"rounds": 6, "phases": 2, "test": "above-threshold"})
+    PUBLIC = planned({"rounds": 9, "phases": 1, "cohort": 600, "schedule": "public"})
+
+    @pytest.mark.parametrize("plan", [LOTTERY, SERIES, PUBLIC], ids=["lottery", "series", "public"])
+    def test_what_was_planned_is_accepted(self, plan):
+        INFO.verify(plan)
+
+    @pytest.mark.parametrize("plan", [LOTTERY, SERIES, PUBLIC], ids=["lottery", "series", "public"])
+    @pytest.mark.parametrize(
+        "numbers",
+        [
+            {"first": 100, "users": 2400},  # phases that share users, or leave the population
+            {"first": 2399},
+            {"stages": ()},
+            {"stages": (4, 0)},
+            {"stages": (40,)},  # more releases than accounted for
+            {"cohort_size": 1},
+            {"cohort_size": 299},
+            {"strength": 0.0},
+            {"smoothness": 1e-9},
+            {"regularisation": -0.1},
+            {"radius": math.nan},
+        ],
+        ids=str,
+    )
+    def test_nonsense_is_refused(self, plan, numbers):
+        with pytest.raises((VerificationError, ConfigError, Infeasible)):
+            INFO.make(changed(plan, **numbers))
+
+    @pytest.mark.parametrize("plan", [LOTTERY, SERIES, PUBLIC], ids=["lottery", "series", "public"])
+    def test_a_hair_less_noise_is_refused(self, plan):
+        phase = plan.parameters.phases[0]
+        with pytest.raises(VerificationError, match="more noise"):
+            INFO.make(changed(plan, noise_scale=phase.noise_scale * (1 - 1e-5)))
+        with pytest.raises(VerificationError, match="more noise"):
+            INFO.make(changed(plan, radius=phase.radius * (1 + 1e-5)))
+
+    def test_an_account_of_other_users_observers_or_releases_is_refused(self):
+        account = self.LOTTERY.parameters.phases[0].accounting
+        for wrong in (
+            replace(account, users=2400),  # a smaller rate than the truth
+            replace(account, users=1201),
+            replace(account, colluders=0),  # every client knows its own membership
+            replace(account, releases=account.releases - 1),
+            replace(account, noise_multiplier=account.noise_multiplier * 0.9),
+        ):
+            with pytest.raises(VerificationError):
+                INFO.make(changed(self.LOTTERY, accounting=wrong))
+        series = self.SERIES.parameters.phases[0].accounting
+        for wrong in (
+            replace(series, participations=1),
+            replace(series, score_margin=0.5 * series.score_margin),
+            replace(series, noise_multiplier=series.noise_multiplier * 0.9),
+        ):
+            with pytest.raises(VerificationError):
+                INFO.make(changed(self.SERIES, accounting=wrong))
+
+    def test_amplification_by_the_test_being_outside_the_sampling_is_refused(self):
+        """Conditional amplification as printed: the Gaussian alone is amplified, and tests come for nothing."""
+        privacy, problem = Privacy(1.0, 1e-5), replace(PROBLEM, users=20_000)
+        plan = planned({"rounds": 30, "phases": 1, "cohort": 2000}, problem, privacy)
+        phase = plan.parameters.phases[0]
+        account = phase.accounting
+        each = subsampling.wor_round_mu(account.rate, 30, 1.0, 1e-5)
+        printed = replace(account, noise_multiplier=account.mean.sensitivity / each)
+        assert printed.noise_multiplier < 0.99 * account.noise_multiplier
+        with pytest.raises(VerificationError, match="certified delta"):
+            INFO.make(changed(plan, accounting=printed, noise_scale=2 * phase.noise_scale))
+
+    @pytest.mark.parametrize("sampling", ["everybody", "public-schedule", "with-replacement", "poisson"])
+    def test_another_way_of_sampling_is_refused(self, sampling):
+        plan = replace(self.LOTTERY, parameters=replace(self.LOTTERY.parameters, sampling=sampling))
+        with pytest.raises((VerificationError, ConfigError)):
+            INFO.make(plan)
+
+    def test_another_cost_is_refused(self):
+        with pytest.raises(VerificationError, match="cost"):
+            INFO.make(replace(self.LOTTERY, cost=replace(self.LOTTERY.cost, rounds=5)))
+
+    def test_a_public_schedule_counts_how_often_a_user_takes_part(self):
+        phase = self.PUBLIC.parameters.phases[0]
+        assert (phase.rounds, phase.accounting.releases, phase.accounting.users) == (9, 3, 600)
+
+
+@pytest.mark.parametrize(
+    "options", [{"rounds": 8}, {"rounds": 12, "phases": 2}, {"rounds": 14, "cohort": 200, "stages": 2}], ids=str
+)
+def test_predicted_risk_is_the_measured_one_on_users_of_one_curvature(options):
+    """16 seeds of noise and users: the mean of their risks has a relative deviation of 1/√(16 · 3/2), about 0.2."""
+    problem = replace(
+        PROBLEM, typical_curvature=0.2, gradient_deviation=0.2 * 0.1 * math.sqrt(3) * 2, heterogeneity=1e-9
+    )
+    plan = planned(options, problem)
+    risks = []
+    for seed in range(16):
+        engine = Quadratic()
+        engine.centres = 0.3 + 0.1 * np.random.default_rng(100 + seed).standard_normal((2400, 3))
+        model = drive(INFO.make(plan), engine, SeededNoise(seed))[-1].ag
+        risks.append(0.1 * np.sum((model - 0.3) ** 2))
+    assert plan.predicted_excess_risk / 2.5 < np.mean(risks) < 2.5 * plan.predicted_excess_risk
+
+
+@pytest.mark.parametrize(("users", "cohort", "rounds"), [(2400, 2400, 6), (20_000, 2000, 40), (100_000, 100_000, 20)])
+@pytest.mark.parametrize("test", ["lottery", "above-threshold"])
+def test_estimated_noise_is_near_the_calibrated(users, cohort, rounds, test):
+    if test == "above-threshold" and cohort < users:
+        return
+    privacy = Privacy(2.0, 1e-5)
+    problem = replace(PROBLEM, users=users)
+    options = INFO.options(rounds=rounds, phases=1, stages=1, cohort=cohort, test=test)
+    phase = INFO.plan(problem, privacy, options, "calibrated", 7).parameters.phases[0]
+    sketch = search.Sketch(users, cohort, phase.stages, phase.regularisation, phase.shape)
+    assert 0.7 < Scene(problem, privacy, options, None).noise(sketch, rounds) / phase.noise_scale < 1.5
+
+
+class TestStrongSchedule:
+    """Remark 3.6."""
+
+    def test_distances_shrink_to_twice_their_fixed_point_and_users_are_shared_out(self):
+        plan = planned({"strongly_convex": True}, STRONG, Privacy(8.0, 1e-3))
+        INFO.verify(plan)
+        phases = plan.parameters.phases
+        assert len(phases) >= 2
+        assert len({phase.users for phase in phases[:-1]}) == 1
+        pulls = [phase.regularisation for phase in phases]
+        assert pulls == sorted(pulls)
+        assert all(phase.strength == pytest.approx(phase.regularisation + 0.1) for phase in phases)
+
+    @pytest.mark.parametrize("share", [1e-1, 1e-3, 1e-6])
+    def test_its_steps_suffice(self, share):
+        strong, steps = 0.5, search.steps_needed(UNKNOWN, share)
+        radii = search.schedule(UNKNOWN, strong, share, steps)
+        assert radii[0] == 2.0
+        assert radii[-1] <= max(2 * 2 * share / strong, radii[0] * 2 ** -(2.0**steps)) * (1 + 1e-9)
+        for before, after in pairwise(radii):
+            assert after == min(before, math.sqrt(2 * share * before / strong))
+
+
+def test_guaranteed_radii_hold_every_pair_with_heterogeneity_and_never_exceed_the_diameter():
+    problem = replace(PROBLEM, items_per_user=10**6)
+    wide = Scene(problem, PRIVACY, INFO.options(radius="guaranteed"), None).radius(10)
+    rule = Scene(problem, PRIVACY, INFO.options(), None).radius(10)
+    assert rule < wide < 0.1
+    mixed = replace(problem, heterogeneity=0.1)
+    assert Scene(mixed, PRIVACY, INFO.options(radius="guaranteed"), None).radius(10) == 2.0
+
+
+def test_bounds_rank_plans_of_unknown_curvature():
+    many, few = (planned({}, replace(UNKNOWN, users=users)).predicted_excess_risk for users in (200_000, 5000))
+    assert many < few

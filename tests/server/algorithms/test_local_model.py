@@ -1,0 +1,308 @@
+"""local-model: one private report a user, no noise of the server, accelerated steps within their bound."""
+
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chi2
+
+from contracts.scenes import PRIVACY, PROBLEM, Quadratic
+from quorate_client.domains import L2Ball
+from quorate_client.questions import RangeReport, VectorReport
+from quorate_client.randomisers import RangeBits, VectorNoise
+from quorate_client.smoothing import Moreau
+from quorate_protos.errors import ConfigError, Infeasible, VerificationError
+from quorate_server.accounting import gdp, local
+from quorate_server.algorithms import ALGORITHMS
+from quorate_server.mechanisms import local_range
+from quorate_server.noise import SeededNoise
+from quorate_server.plan import Privacy
+from quorate_server.prediction_accelerated import response
+
+INFO = ALGORITHMS["local-model"]
+MANY_ITEMS = replace(PROBLEM, items_per_user=400_000)
+ROUGH = replace(PROBLEM, smoothness=None, curvature="unknown", typical_curvature=None, link_curvature=None)
+
+
+class Silent:
+    """A noise source that must not be asked."""
+
+    def stream(self, *labels):
+        raise AssertionError(f"the server drew {labels}")
+
+
+def planned(problem=PROBLEM, privacy=PRIVACY, seed=7, **options):
+    return INFO.plan(problem, privacy, INFO.options(**options), "calibrated", seed)
+
+
+PLANS = {
+    "clip": lambda: planned(estimator="clip", rounds=6),
+    "tracking": lambda: planned(estimator="tracking", rounds=6),
+    "range": lambda: planned(MANY_ITEMS, estimator="range", rounds=6),
+    "split": lambda: planned(MANY_ITEMS, estimator="range", reports="split", rounds=6),
+}
+every_plan = pytest.mark.parametrize("kind", list(PLANS))
+
+
+def carried_out(plan, engine):
+    algorithm = INFO.make(plan)
+    state, questions = algorithm.init(), []
+    while (question := algorithm.request(state, Silent())) is not None:
+        questions.append(question)
+        state = algorithm.update(state, engine.ask(question), Silent()).state
+    return algorithm.model(state), questions
+
+
+def slow_run(plan, engine):
+    """The lines of the algorithm, with the same questions answered by the same clients."""
+    p, d = plan.parameters, plan.problem.dimension
+    x, a, centre, radius = np.zeros(d), np.zeros(d), np.zeros(d), p.first_radius
+    _, questions = carried_out(plan, engine)
+    asked = iter(questions)
+    for t in range(p.steps):
+        y = 2 / (t + 2) * x + t / (t + 2) * a
+        if p.estimator == "range":
+            question = next(asked)
+            np.testing.assert_allclose(question.task.gradient.points[0], y, atol=1e-12)
+            bits, votes = engine.ask(question).values, np.zeros((4, p.bins))
+            for row, coordinate in zip(bits, question.task.coordinates, strict=True):
+                votes[coordinate] += row
+            middles = (votes.argmax(axis=1) + 0.5) * 2 * p.half_width / p.bins - p.half_width
+            hadamard = np.array([[(-1) ** (i & j).bit_count() for j in range(4)] for i in range(4)]) / 2
+            centre = (hadamard @ middles)[:d] * question.task.signs
+        question = next(asked)
+        np.testing.assert_allclose(question.task.gradient.points[0], y, atol=1e-12)
+        np.testing.assert_allclose(question.task.centre, centre, atol=1e-12)
+        assert question.task.radius == pytest.approx(radius)
+        estimate = engine.ask(question).values.mean(axis=0)  # no honest report is farther than `largest`
+        x = plan.problem.domain.project(x - (t + 1) / (2 * p.inverse_step) * estimate)
+        a = 2 / (t + 2) * x + t / (t + 2) * a
+        if p.estimator == "tracking":
+            following = 2 / (t + 3) * x + (t + 1) / (t + 3) * a
+            error = p.spread**2 * (1 + 1 / p.vectors) + d * (radius * p.noise_scale) ** 2 / p.vectors
+            drift = p.smoothness * np.linalg.norm(following - y) if t < p.steps - 1 else 0.0
+            radius = min(p.first_radius, math.sqrt(chi2.ppf(0.98, d) / d * error) + drift)
+            centre = estimate
+    return a
+
+
+@every_plan
+def test_a_run_is_what_the_lines_of_the_algorithm_say(kind):
+    plan, engine = PLANS[kind](), Quadratic()
+    model, _ = carried_out(plan, engine)
+    np.testing.assert_allclose(model, slow_run(plan, engine), atol=1e-10)
+
+
+@every_plan
+def test_the_server_draws_no_noise_and_every_interaction_is_a_round(kind):
+    plan = PLANS[kind]()
+    _, questions = carried_out(plan, Quadratic())
+    assert [question.round for question in questions] == list(range(plan.cost.rounds))
+    assert plan.cost.rounds == plan.parameters.steps * (2 if plan.parameters.estimator == "range" else 1)
+    assert all(isinstance(question.task, RangeReport | VectorReport) for question in questions)
+
+
+@every_plan
+def test_counts_equal_the_plan(kind):
+    plan = PLANS[kind]()
+    _, questions = carried_out(plan, Quadratic())
+    down, up = np.sum([question.payload(3) for question in questions], axis=0)
+    assert sum(len(question.cohort) for question in questions) == plan.cost.messages
+    assert (down, up) == (plan.cost.bytes_down, plan.cost.bytes_up)
+
+
+@every_plan
+def test_a_user_sends_one_report_or_the_two_that_the_budget_is_split_for(kind):
+    plan = PLANS[kind]()
+    _, questions = carried_out(plan, Quadratic())
+    asked = np.concatenate([question.cohort for question in questions])
+    _, often = np.unique(asked, return_counts=True)
+    assert often.max() == often.min() == (2 if kind == "split" else 1)
+    if kind == "split":
+        for first, second in zip(questions[::2], questions[1::2], strict=True):
+            np.testing.assert_array_equal(first.cohort, second.cohort)
+
+
+class TestBudget:
+    @every_plan
+    def test_what_a_client_makes_of_the_question_is_within_the_promise(self, kind):
+        """The client's own noise and flips, not the plan's idea of them."""
+        plan = PLANS[kind]()
+        _, questions = carried_out(plan, Quadratic())
+        spent = 0.0
+        for question in questions:
+            task = question.task
+            if isinstance(task, RangeReport):
+                spent = local.bits_epsilon(RangeBits(task.epsilon, task.bins, task.half_width).flips)
+                assert spent <= PRIVACY.epsilon
+                continue
+            scale = VectorNoise(task.epsilon, task.delta, task.radius).scale(3)
+            assert scale == pytest.approx(task.radius * plan.parameters.noise_scale, rel=1e-6)
+            if kind == "split":
+                whole = gdp.randomised_response_delta(PRIVACY.epsilon, spent, 1, 2 * task.radius / scale)
+                assert whole < PRIVACY.delta  # exact composition
+                assert math.fsum((plan.parameters.range_epsilon, task.epsilon)) <= PRIVACY.epsilon  # as a client adds
+            else:
+                delta = local.vector_delta(radius=task.radius, scale=scale, dimension=3, epsilon=PRIVACY.epsilon)
+                assert 0.99 * PRIVACY.delta < delta <= PRIVACY.delta
+
+    def test_disjoint_users_leave_less_noise_than_split_budgets(self):
+        assert PLANS["range"]().parameters.noise_scale < PLANS["split"]().parameters.noise_scale
+
+    def test_group_sizes_are_those_of_the_theorem(self):
+        p = PLANS["range"]().parameters
+        needed = local.crude_mean_users(dimension=3, epsilon=PRIVACY.epsilon, bins=p.bins, failure=1e-3 / p.steps)
+        assert p.scouts == needed
+
+
+BROKEN = {
+    "a quarter of the noise": ("tracking", {"noise_scale": lambda p: p.noise_scale / 4}),
+    "reports at twice the budget": ("tracking", {"vector_epsilon": lambda p: 2 * p.vector_epsilon}),
+    "reports at a larger delta": ("tracking", {"vector_delta": lambda p: 10 * p.vector_delta}),
+    "half as much budget again, and its noise": (
+        "clip",
+        {
+            "vector_epsilon": lambda p: 1.5 * p.vector_epsilon,
+            "noise_scale": lambda p: VectorNoise(1.5 * p.vector_epsilon, p.vector_delta, 1.0).scale(3),
+        },
+    ),
+    "a range at twice the budget": ("range", {"range_epsilon": lambda p: 2 * p.range_epsilon}),
+    "overlapping slots": ("clip", {"vectors": lambda p: p.vectors + 1}),
+    "a split range at the full budget": ("split", {"range_epsilon": lambda p: PRIVACY.epsilon}),
+    "full budgets, split users": ("range", {"reports": lambda p: "split", "scouts": lambda p: p.vectors}),
+    "scouts without a range": ("clip", {"scouts": lambda p: 5}),
+    "an unknown estimator": ("clip", {"estimator": lambda p: "median"}),
+}
+
+
+@pytest.mark.parametrize("how", list(BROKEN))
+def test_a_broken_plan_is_refused_before_it_runs(how):
+    kind, changes = BROKEN[how]
+    plan = PLANS[kind]()
+    changed = {name: make(plan.parameters) for name, make in changes.items()}
+    with pytest.raises(VerificationError):
+        INFO.make(replace(plan, parameters=replace(plan.parameters, **changed)))
+
+
+class TestAcceleratedSteps:
+    @given(seed=st.integers(0, 10**6), steps=st.integers(1, 12), margin=st.floats(1.01, 8.0))
+    @settings(derandomize=True, deadline=None, max_examples=60)
+    def test_the_gap_is_within_the_bound_for_whatever_errors(self, seed, steps, margin):
+        """R6 holds on every path, with the linear term of the errors kept: quadratics, projections, any errors."""
+        rng, d, smoothness = np.random.default_rng(seed), 3, 1.0
+        basis = np.linalg.qr(rng.normal(size=(d, d)))[0]
+        hessian = basis @ np.diag(rng.uniform(0, smoothness, d)) @ basis.T
+        domain, beta = L2Ball(1.0), margin * smoothness
+        best = domain.project(rng.normal(size=d))
+        shift = hessian @ best
+
+        def value(point):
+            return 0.5 * point @ hessian @ point - shift @ point
+
+        x = a = np.zeros(d)
+        right = beta * best @ best
+        for t in range(steps):
+            share, length = 2 / (t + 2), (t + 1) / (2 * beta)
+            y = share * x + (1 - share) * a
+            error = rng.normal(size=d) * rng.exponential(0.5)
+            right += (t + 1) ** 2 * (error @ error) / (4 * (beta - smoothness)) - (t + 1) * error @ (x - best)
+            x = domain.project(x - length * (hessian @ y - shift + error))
+            a = share * x + (1 - share) * a
+        assert steps * (steps + 1) / 2 * (value(a) - value(best)) <= right + 1e-9
+
+    def test_the_response_is_that_of_a_run(self):
+        steps, beta, h, rng = 7, 2.0, 0.3, np.random.default_rng(1)
+        errors = rng.normal(size=steps)
+        x = a = 1.0
+        path = []
+        for t in range(steps):
+            y = 2 / (t + 2) * x + t / (t + 2) * a
+            path.append(y)
+            x -= (t + 1) / (2 * beta) * (h * y + errors[t])
+            a = 2 / (t + 2) * x + t / (t + 2) * a
+        bias, weights, _ = response(steps, beta, h)
+        assert a == pytest.approx(bias + weights @ errors)
+        _, _, quiet = response(1, beta, h)
+        assert quiet.tolist() == [path[0]] == [1.0]
+
+
+class TestFeasibility:
+    def test_too_few_users_name_the_number_that_would_do(self):
+        with pytest.raises(Infeasible, match=r"no better than the .* of not training") as raised:
+            planned(replace(PROBLEM, users=40), Privacy(1.0, 1e-6))
+        users = int(re.search(r"n >= ([\d,]+)", str(raised.value))[1].replace(",", ""))
+        planned(replace(PROBLEM, users=users), Privacy(1.0, 1e-6))
+
+    def test_too_few_users_for_range_reports_name_the_number_that_would_do(self):
+        asked = {"estimator": "range", "rounds": 4}
+        with pytest.raises(Infeasible, match="too few for range reports of 4 coordinates") as raised:
+            planned(MANY_ITEMS, Privacy(0.5, 1e-6), **asked)
+        users = int(re.search(r"n >= ([\d,]+)", str(raised.value))[1].replace(",", ""))
+        planned(replace(MANY_ITEMS, users=users), Privacy(0.5, 1e-6), **asked)
+
+    def test_an_odd_number_of_rounds_holds_no_pairs(self):
+        with pytest.raises(Infeasible, match="no pairs"):
+            planned(MANY_ITEMS, estimator="range", rounds=5)
+
+    def test_split_budgets_belong_to_the_range(self):
+        with pytest.raises(ConfigError, match="estimator 'range' with reports='split'"):
+            planned(reports="split")
+
+    def test_users_spread_over_the_whole_range_leave_no_bins(self):
+        with pytest.raises(Infeasible, match="spread over the whole range"):
+            planned(estimator="range")
+
+
+def test_losses_whose_slope_jumps_are_smoothed_by_the_client():
+    plan = planned(replace(ROUGH, users=200_000), rounds=4, smoothing=0.5)
+    assert plan.parameters.smoothness == 2.0
+    question = INFO.make(plan).request(INFO.make(plan).init(), Silent())
+    assert question.task.gradient.smoothing == Moreau(0.5)
+    assert plan.predicted_excess_risk > 0.5 * 0.5 * PROBLEM.lipschitz**2
+
+
+@every_plan
+def test_a_hostile_report_moves_the_mean_by_no_more_than_its_share(kind):
+    plan = PLANS[kind]()
+    algorithm = INFO.make(plan)
+    state = algorithm.init()
+    while isinstance((question := algorithm.request(state, Silent())).task, RangeReport):
+        state = algorithm.update(state, Quadratic().ask(question), Silent()).state
+    answers = Quadratic().ask(question)
+    spoiled = answers.values.copy()
+    spoiled[0] = 1e5
+    largest = plan.parameters.largest(question.task.radius, 3, PROBLEM.users)
+    means = [
+        local_range.mean_of_reports(values, answers.answered, question.task.centre, largest)
+        for values in (answers.values, spoiled)
+    ]
+    assert np.linalg.norm(means[0] - means[1]) <= 2 * largest / len(answers.values) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("kind", ["clip", "tracking", "range"])
+def test_the_measured_risk_is_near_the_predicted_one(kind):
+    """12 populations and seeds; a mean of 36 squares beyond 4 times its expectation has chance < 1e-6."""
+    problem = replace(MANY_ITEMS, gradient_deviation=0.04, heterogeneity=0.02, typical_curvature=0.2)  # as `Quadratic`
+    plan = planned(problem, PRIVACY, estimator=kind, rounds=8)
+    risks = []
+    for seed in range(12):
+        engine = Quadratic()
+        engine.centres = engine.centres[np.random.default_rng(seed).permutation(PROBLEM.users)]
+        model, _ = carried_out(replace(plan, seed=seed), engine)
+        risks.append(0.1 * float(np.sum((model - engine.centres.mean(axis=0)) ** 2)))
+    assert np.mean(risks) < 4 * plan.predicted_excess_risk
+
+
+def test_the_noise_source_of_the_run_changes_no_bit(tmp_path):
+    plan, models = PLANS["tracking"](), []
+    for seed in (1, 2):
+        algorithm, source = INFO.make(plan), SeededNoise(seed)
+        state = algorithm.init()
+        while (question := algorithm.request(state, source)) is not None:
+            state = algorithm.update(state, Quadratic().ask(question), source).state
+        models.append(algorithm.model(state))
+    np.testing.assert_array_equal(*models)

@@ -1,0 +1,238 @@
+"""mean-sgd: each round is μ-GDP as claimed, the run costs what the accountant says, and plans are re-checked."""
+
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chi2
+
+from contracts.scenes import PRIVACY, PROBLEM, Quadratic
+from quorate_client.questions import AverageGradient
+from quorate_client.smoothing import Moreau
+from quorate_protos.errors import ConfigError, Infeasible, VerificationError
+from quorate_server.accounting import bounded_range, gdp, subsampling
+from quorate_server.algorithms import ALGORITHMS
+from quorate_server.algorithms._mean_sgd_plans import known_rate
+from quorate_server.algorithms._noisy_plans import numeric_slack
+from quorate_server.noise import SeededNoise
+from quorate_server.plan import Privacy
+
+INFO = ALGORITHMS["mean-sgd"]
+MANY_ITEMS = replace(PROBLEM, items_per_user=400_000)  # users so alike that a private range pays for itself
+ROUGH = replace(PROBLEM, smoothness=None, curvature="unknown", typical_curvature=None, link_curvature=None)
+
+
+def planned(problem=PROBLEM, privacy=PRIVACY, seed=7, **options):
+    return INFO.plan(problem, privacy, INFO.options(**options), "calibrated", seed)
+
+
+def of(estimator):
+    """A short plan of each estimator."""
+    problem = MANY_ITEMS if estimator == "range" else PROBLEM
+    return planned(problem, estimator=estimator, rounds=4, rate=1.0 if estimator == "range" else 0.25)
+
+
+ESTIMATORS = ("clip", "tracking", "range")
+
+
+def slow_ball(row, radius):
+    length = math.sqrt(sum(value * value for value in row))
+    return row if length <= radius else row * (radius / length)
+
+
+def slow_run(plan, engine, source):
+    """Lines of the algorithm, one after the other, one user at a time."""
+    p, d = plan.parameters, plan.problem.dimension
+    x, total, centre, radius = np.zeros(d), np.zeros(d), np.zeros(d), p.first_radius
+    for t in range(p.rounds):
+        cohort = range(plan.problem.users)
+        if p.cohort_size < plan.problem.users:
+            cohort = source.stream("cohort", t).subset(plan.problem.users, p.cohort_size)
+        rows = 0.2 * (x - engine.centres[list(cohort)])
+        if p.estimator == "range":
+            signs = np.where(SeededNoise(plan.seed).stream("public signs", t).bernoulli(0.5, d), 1.0, -1.0)
+            centre = p.crude.release(rows, np.ones(len(rows), bool), signs, source.stream("range", t))
+        mean = sum(slow_ball(row - centre, radius) for row in rows) / p.cohort_size
+        noise = source.stream("release", t).gaussian_steps(d) * 2.0**-30 * p.noise_scale * radius
+        estimate = centre + mean + noise
+        before, x = x, plan.problem.domain.project(x - p.step_size * estimate)
+        if t >= p.rounds - p.suffix:
+            total = total + x
+        if p.estimator == "tracking":
+            error = p.spread**2 + p.spread**2 / p.cohort_size + d * (radius * p.noise_scale) ** 2
+            reach = math.sqrt(chi2.ppf(0.98, d) / d)
+            radius = min(p.first_radius, reach * math.sqrt(error) + p.smoothness * np.linalg.norm(x - before))
+            centre = estimate
+    return total / p.suffix
+
+
+def fast_run(plan, engine, source):
+    algorithm = INFO.make(plan)
+    state, radii = algorithm.init(), []
+    while (question := algorithm.request(state, source)) is not None:
+        update = algorithm.update(state, engine.ask(question), source)
+        state = update.state
+        radii.append(update.public["radius"])
+    return algorithm.model(state), radii
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_a_run_is_what_the_lines_of_the_algorithm_say(estimator):
+    plan, engine = of(estimator), Quadratic()
+    model, _ = fast_run(plan, engine, SeededNoise(3))
+    np.testing.assert_allclose(model, slow_run(plan, engine, SeededNoise(3)), atol=1e-6)
+
+
+def test_the_radius_starts_at_public_knowledge_and_shrinks_towards_the_spread():
+    plan = planned(MANY_ITEMS, estimator="tracking", rounds=8, rate=1.0)
+    _, radii = fast_run(plan, Quadratic(), SeededNoise(3))
+    assert radii[0] == plan.parameters.first_radius
+    assert radii[-1] < 0.2 * radii[0]
+    assert max(radii) <= plan.parameters.first_radius
+
+
+@pytest.mark.parametrize("estimator", ["clip", "tracking"])
+@given(user=st.integers(0, 599), row=st.lists(st.floats(-1e9, 1e9), min_size=3, max_size=3))
+@settings(derandomize=True, deadline=None, max_examples=25)
+def test_whatever_one_user_sends_moves_a_release_by_at_most_its_sensitivity(estimator, user, row):
+    plan = of(estimator)
+    silent = replace(plan, parameters=replace(plan.parameters, step_size=1.0))
+    algorithm, source = INFO.make(silent), SeededNoise(1)
+    state = algorithm.init()
+    state = algorithm.update(state, Quadratic().ask(algorithm.request(state, source)), source).state
+    answers = Quadratic().ask(algorithm.request(state, source))
+    spoiled = answers.values.copy()
+    spoiled[user] = row
+    moved = []
+    for values in (answers.values, spoiled):
+        update = algorithm.update(state, replace(answers, values=values), source)
+        moved.append(update.state.iterate)
+    sensitivity = update.releases[-1].parameters["sensitivity"]
+    assert np.linalg.norm(moved[0] - moved[1]) <= sensitivity + 2e-9 * update.releases[-1].parameters["scale"]
+
+
+class TestAccounting:
+    @pytest.mark.parametrize("estimator", ESTIMATORS)
+    @pytest.mark.parametrize("rate", [1.0, 0.25])
+    def test_the_whole_run_spends_all_of_epsilon_but_two_per_cent(self, estimator, rate):
+        plan = planned(replace(MANY_ITEMS, users=20_000), Privacy(2.0, 1e-5), estimator=estimator, rate=rate, rounds=9)
+        p = plan.parameters
+        gaussian = p.gaussian.sensitivity / p.noise_scale
+        choices = 4 * bounded_range.bounded_range_mu(p.range_epsilon) ** 2 if estimator == "range" else 0.0
+        delta = 1e-5 - numeric_slack(plan.problem, 2.0, 9)
+        spent = subsampling.wor_epsilon(known_rate(p.cohort_size, 20_000), 9, math.sqrt(choices + gaussian**2), delta)
+        assert 0.98 * 2.0 <= spent <= 2.0
+
+    def test_with_everybody_in_every_round_it_is_exact_composition(self):
+        p = planned(estimator="clip", rate=1.0, rounds=9).parameters
+        assert 3 * p.round_mu == pytest.approx(gdp.mu_for(PRIVACY.epsilon, PRIVACY.delta), rel=1e-6)
+
+    def test_an_independent_ceiling_by_renyi_divergences_is_above(self):
+        p = planned(
+            replace(PROBLEM, users=20_000), Privacy(2.0, 1e-5), estimator="clip", rate=0.1, rounds=16
+        ).parameters
+        assert 2.0 <= bounded_range.renyi_ceiling(known_rate(2000, 20_000), 16, p.round_mu**2 / 2, 1e-5) < 12.0
+
+    def test_a_curious_client_knows_that_it_was_not_asked_itself(self):
+        assert known_rate(10, 101) == 0.1
+        assert known_rate(101, 101) == 1.0
+
+
+BROKEN = {
+    "a quarter of the noise": {"noise_scale": lambda p: p.noise_scale / 4},
+    "a quarter of the noise, and of its claim": {
+        "noise_scale": lambda p: p.noise_scale / 4,
+        "round_mu": lambda p: 4.001 * p.round_mu,
+    },
+    "four times the rounds": {"rounds": lambda p: 4 * p.rounds},
+    "a range that is not charged": {
+        "estimator": lambda p: "range",
+        "range_epsilon": lambda p: 1.0,
+        "bins": lambda p: 8,
+        "half_width": lambda p: 1.0,
+    },
+    "a larger cohort than noise was made for": {"cohort_size": lambda p: p.cohort_size // 4},
+    "an unknown estimator": {"estimator": lambda p: "median"},
+    "an infinite radius": {"first_radius": lambda p: math.inf},
+}
+
+
+@pytest.mark.parametrize("how", list(BROKEN))
+def test_a_broken_plan_is_refused_before_it_runs(how):
+    plan = of("tracking")
+    changed = {name: make(plan.parameters) for name, make in BROKEN[how].items()}
+    with pytest.raises(VerificationError):
+        INFO.make(replace(plan, parameters=replace(plan.parameters, **changed)))
+
+
+def test_too_few_users_for_a_range_name_the_number_that_would_do():
+    asked = {"estimator": "range", "rounds": 8, "rate": 1.0}
+    with pytest.raises(Infeasible, match="too few for a private range") as raised:
+        planned(replace(MANY_ITEMS, users=200), Privacy(1.0, 1e-6), **asked)
+    users = int(re.search(r"n >= ([\d,]+)", str(raised.value))[1].replace(",", ""))
+    assert 1000 < users < 3000  # 1,600 by the theorem for four coordinates, 8 rounds
+    plan = planned(replace(MANY_ITEMS, users=users), Privacy(1.0, 1e-6), **asked)
+    assert plan.parameters.crude.mu(3) ** 2 < 0.55 * plan.parameters.round_mu**2
+
+
+class TestChoosingTheEstimator:
+    def test_auto_takes_the_least_predicted_risk_and_says_why(self):
+        alone = {name: planned(MANY_ITEMS, estimator=name, rounds=8, rate=1.0) for name in ESTIMATORS}
+        auto = planned(MANY_ITEMS, estimator="auto", rounds=8, rate=1.0)
+        least = min(alone, key=lambda name: alone[name].predicted_excess_risk)
+        assert auto.parameters.estimator == least
+        assert auto.parameters.reason.startswith("least predicted risk: clip ")
+        assert auto.predicted_excess_risk == alone[least].predicted_excess_risk
+
+    def test_centres_pay_where_users_hold_many_items(self):
+        assert planned(MANY_ITEMS, estimator="auto", rounds=8, rate=1.0).parameters.estimator == "tracking"
+
+    def test_an_infeasible_range_is_named_as_such_and_passed_over(self):
+        few = replace(MANY_ITEMS, users=200)
+        reason = planned(few, Privacy(1.0, 1e-6), estimator="auto", rounds=8, rate=1.0).parameters.reason
+        assert "range is infeasible" in reason
+
+    def test_tracking_is_the_default(self):
+        assert planned(rounds=4).parameters.estimator == "tracking"
+
+    def test_an_unknown_estimator_is_refused(self):
+        with pytest.raises(ConfigError, match="estimator in auto, clip, tracking, range"):
+            planned(estimator="median")
+
+
+class TestSmoothing:
+    def test_the_envelope_enters_question_smoothness_and_predicted_bias(self):
+        plan = planned(ROUGH, smoothing=0.02, rounds=4)
+        assert plan.parameters.smoothness == 50.0
+        question = INFO.make(plan).request(INFO.make(plan).init(), SeededNoise(1))
+        assert isinstance(question.task, AverageGradient)
+        assert question.task.smoothing == Moreau(0.02)
+        assert plan.predicted_excess_risk > 0.5 * 0.02 * PROBLEM.lipschitz**2
+
+    def test_without_a_number_the_plan_finds_one_for_centres(self):
+        plan = planned(ROUGH, rounds=64)
+        assert plan.parameters.smoothing > 0
+        given = planned(ROUGH, rounds=64, smoothing=1.0)
+        assert plan.predicted_excess_risk < given.predicted_excess_risk
+
+    def test_a_smooth_loss_takes_none(self):
+        assert planned(rounds=4).parameters.smoothing == 0
+        with pytest.raises(ConfigError, match="for a loss that is smooth"):
+            planned(smoothing=0.1)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_the_measured_risk_is_near_the_predicted_one(estimator):
+    """12 seeds. The risk is half a sum of three squares: a mean beyond 4 times its expectation has chance < 1e-6."""
+    problem = replace(MANY_ITEMS, gradient_deviation=0.04, heterogeneity=0.02, typical_curvature=0.2)  # as `Quadratic`
+    plan = planned(problem, Privacy(4.0, 1e-5), estimator=estimator, rounds=12, rate=1.0)
+    optimum = Quadratic().centres.mean(axis=0)
+    risks = []
+    for seed in range(12):
+        model, _ = fast_run(plan, Quadratic(), SeededNoise(seed))
+        risks.append(0.1 * float(np.sum((model - optimum) ** 2)))
+    assert np.mean(risks) < 4 * plan.predicted_excess_risk

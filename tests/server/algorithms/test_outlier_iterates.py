@@ -1,0 +1,268 @@
+"""Chains, isolated points, releases and promises of `outlier-iterates`, against loops that follow the paper's lines."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contracts.scenes import FAULTS, PRIVACY, PROBLEM, Quadratic, execute, make, make_plan
+from quorate_client.questions import Answers, Status
+from quorate_protos.errors import VerificationError
+from quorate_server import serial
+from quorate_server.accounting.combinations import UnsoundCombination
+from quorate_server.accounting.lottery import Lottery
+from quorate_server.algorithms import ALGORITHMS
+from quorate_server.algorithms.outlier_iterates import HALTED, RELEASED, OutlierIterates, _test
+from quorate_server.mechanisms.gaussian import GaussianNoise
+from quorate_server.noise import SeededNoise
+from quorate_server.slots import partition
+
+INFO = ALGORITHMS["outlier-iterates"]
+VARIANTS = ["", "/broadcast", "/random", "/laplace", "/laplace-random"]
+every_variant = pytest.mark.parametrize("name", [f"outlier-iterates{each}" for each in VARIANTS])
+
+
+def drive(algorithm, engine, noise=None):
+    """All states of a run, and all updates."""
+    noise = noise or SeededNoise(4)
+    states, updates = [algorithm.init()], []
+    while (question := algorithm.request(states[-1], noise)) is not None:
+        updates.append(algorithm.update(states[-1], engine.ask(question), noise))
+        states.append(updates[-1].state)
+    return states, updates
+
+
+def by_loops(plan, centres, noise):
+    """The model, chain by chain and item by item; every user is honest and has `items_per_user` equal items."""
+    p, problem = plan.parameters, plan.problem
+    order = partition(seed=plan.seed, users=problem.users)
+    chains, x, asked = p.cohort_size, np.zeros(problem.dimension), 0
+    for index, phase in enumerate(p.phases):
+        y = []
+        for j in range(chains):
+            at, iterates = x, []
+            for k in range(phase.users):
+                centre = centres[order[asked + k * chains + j]]
+                for _ in range(problem.items_per_user):
+                    at = problem.domain.project(at - phase.step_size * 0.2 * (at - centre))
+                    iterates.append(at)
+            y.append(np.mean(iterates[-phase.averaged * problem.items_per_user :], axis=0))
+        asked += phase.users * chains
+        apart = np.array([np.linalg.norm(np.array(y) - a, axis=1) for a in y])
+        score = np.sum(apart <= phase.radius)
+        if not _test(phase).decide(int(score), noise.stream("test", index)):
+            continue
+        mean = phase.release.mean
+        heights = np.sum(apart <= phase.radius * mean.removal_radius, axis=1)
+        weights = np.clip(heights - mean.ramp_low, 0, mean.ramp_high - mean.ramp_low)
+        if mean.kind == "random":
+            coins = noise.stream("inclusion", index).uniform_below(mean.ramp_high - mean.ramp_low, chains)
+            weights = (coins < weights).astype(float)
+        shift = np.average(np.array(y) - x, axis=0, weights=weights)
+        gaussian = GaussianNoise(1.0, phase.release_scale)
+        x = problem.domain.project(x + gaussian.release(shift, noise.stream("release", index)))
+    return x
+
+
+@every_variant
+def test_the_model_is_that_of_chains_run_one_after_another(name):
+    algorithm, engine = make(name), Quadratic()
+    engine.centres[::7] += 3.0  # strangers, so that weights differ
+    for seed in (1, 2):
+        states, _ = drive(algorithm, engine, SeededNoise(seed))
+        expected = by_loops(algorithm.plan, engine.centres, SeededNoise(seed))
+        np.testing.assert_allclose(algorithm.model(states[-1]), expected, rtol=0, atol=1e-8)
+
+
+@every_variant
+def test_rounds_messages_and_gradients_equal_the_plan(name):
+    plan, engine = make_plan(name), Quadratic()
+    drive(make(name), engine)
+    asked = np.concatenate(engine.asked)
+    assert len(engine.asked) == plan.cost.rounds == sum(phase.users for phase in plan.parameters.phases)
+    assert len(asked) == len(np.unique(asked)) == plan.cost.messages <= PROBLEM.users
+    assert plan.cost.gradient_evaluations == len(asked) * PROBLEM.items_per_user
+    assert plan.cost.bytes_up == 2 * plan.cost.bytes_down == 16 * PROBLEM.dimension * len(asked)
+
+
+@every_variant
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_every_combination_survives_hostile_answers_with_finite_models_and_the_same_schedule(name, fault, tmp_path):
+    hostile, honest = Quadratic(fault), Quadratic()
+    (tmp_path / "honest").mkdir()
+    assert np.isfinite(execute(name, tmp_path, hostile)).all()
+    execute(name, tmp_path / "honest", honest)
+    for one, other in zip(hostile.asked, honest.asked, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@every_variant
+def test_every_combination_continues_from_any_round_to_the_same_bits(name):
+    algorithm, engine, noise = make(name), Quadratic(), SeededNoise(9)
+    states, _ = drive(algorithm, engine, noise)
+    whole = algorithm.model(states[-1])
+    for state in states:
+        state = serial.decode(type(state), serial.encode(state))
+        while (question := algorithm.request(state, noise)) is not None:
+            state = algorithm.update(state, engine.ask(question), noise).state
+        np.testing.assert_array_equal(algorithm.model(state), whole)
+
+
+@every_variant
+def test_only_chains_of_one_user_promise_private_broadcasts(name):
+    plan = make_plan(name)
+    single = all(phase.users == 1 for phase in plan.parameters.phases)
+    assert plan.guarantee.exposure == ("broadcast" if single else "model")
+    assert single == name.endswith("broadcast")
+    assert plan.guarantee.proved
+    assert plan.guarantee.assumptions == ()
+
+
+def test_with_chains_of_one_user_every_question_holds_released_points_only():
+    algorithm, engine, noise = make("outlier-iterates/broadcast"), Quadratic(), SeededNoise(3)
+    state = algorithm.init()
+    while (question := algorithm.request(state, noise)) is not None:
+        np.testing.assert_array_equal(question.task.starts, np.tile(state.released, (len(question.cohort), 1)))
+        state = algorithm.update(state, engine.ask(question), noise).state
+
+
+class Breaks:
+    """An engine in which the chain of slot 2 is broken in round 1, by any of the ways there are."""
+
+    def __init__(self, how):
+        self.inner, self.how = Quadratic(), how
+
+    def ask(self, question):
+        answers = self.inner.ask(question)
+        values, status = answers.values.copy(), answers.status.copy()
+        if question.round == 1:
+            if self.how == "missing":
+                values[2], status[2] = 0.0, Status.MISSING
+            elif self.how == "outside the domain":
+                values[2, 1] = 100.0
+            else:
+                values[2] = {"nan": np.nan, "inf": np.inf, "huge": 1e308}[self.how]
+        return Answers(values, status)
+
+
+HOW = ("missing", "outside the domain", "nan", "inf", "huge")
+
+
+def test_a_broken_chain_is_an_isolated_point_for_the_phase_however_it_breaks():
+    algorithm = make("outlier-iterates")
+    runs = [drive(algorithm, Breaks(how)) for how in HOW]
+    ends = np.cumsum([phase.users for phase in algorithm.parameters.phases])
+    for states, updates in runs:
+        assert [update.diagnostics["broken_chains"] for update in updates] == [0 < k < ends[0] for k in range(ends[-1])]
+        assert updates[ends[0] - 1].diagnostics["removed_chains"] == 1
+        np.testing.assert_array_equal(states[2].iterates[2], states[2].released)  # the next client learns nothing
+        np.testing.assert_array_equal(algorithm.model(states[-1]), algorithm.model(runs[0][0][-1]))
+
+
+@given(seed=st.integers(0, 2**20))
+@settings(derandomize=True, deadline=None, max_examples=20)
+def test_replacing_one_user_moves_the_released_mean_by_no_more_than_the_theorem_says(seed):
+    """Nothing but that user's chain changes, whatever it sends; so Theorem 1 applies to the chains' averages."""
+    rng = np.random.default_rng(seed)
+    algorithm = make("outlier-iterates")
+    phase = algorithm.parameters.phases[0]
+    users = phase.users * algorithm.parameters.cohort_size
+    moved = partition(seed=7, users=PROBLEM.users)[rng.integers(users)]
+    sent = rng.normal(size=3) * rng.choice([0.01, 0.3, 1.0])
+
+    class Other(Quadratic):
+        def ask(self, question):
+            answers = super().ask(question)
+            values = answers.values.copy()
+            values[question.cohort == moved] = np.clip(sent, -2, 2)
+            return Answers(values, answers.status)
+
+    worlds = [drive(algorithm, engine)[0][phase.users - 1] for engine in (Quadratic(), Other())]
+    questions = [algorithm.request(state, SeededNoise(4)) for state in worlds]
+    last = [e.ask(q).values for e, q in zip((Quadratic(), Other()), questions, strict=True)]
+    averages = [state.averages + (values[:, 1] / phase.averaged) for state, values in zip(worlds, last, strict=True)]
+    assert np.count_nonzero((averages[0] != averages[1]).any(axis=1)) <= 1
+    mechanism, everybody = phase.mechanism(), np.ones(len(averages[0]), bool)
+    seen = [mechanism.observe(y, everybody, reference=np.zeros(3)) for y in averages]
+    assert abs(seen[0].score - seen[1].score) <= 2 * (len(everybody) - 1)
+    if min(s.score for s in seen) >= len(everybody) * phase.release.mean.core:
+        shifts = [mechanism.aggregate(y, s.weights, reference=np.zeros(3)) for y, s in zip(averages, seen, strict=True)]
+        most = phase.release.mean.sensitivity * phase.radius * (1 + mechanism.rounding_slack(3))
+        assert np.linalg.norm(shifts[0] - shifts[1]) <= most
+
+
+def narrow(**more):
+    """Users of the scene differ far less than its Lipschitz constant says."""
+    options = INFO.options(rounds=3, broadcast=True, radius_factor=0.3, **more)
+    return INFO.make(INFO.plan(PROBLEM, PRIVACY, options, "calibrated", 7))
+
+
+def test_a_phase_of_scattered_chains_releases_nothing_and_says_so():
+    algorithm, engine = narrow(), Quadratic()
+    engine.centres = np.random.default_rng(0).normal(size=engine.centres.shape) * 50
+    states, updates = drive(algorithm, engine)
+    assert states[-1].statuses.tolist() == [HALTED] * 3
+    np.testing.assert_array_equal(algorithm.model(states[-1]), np.zeros(3))
+    assert [update.public["halted"] for update in updates] == [True] * 3
+
+
+def test_outliers_are_removed_and_the_rest_decide():
+    algorithm, engine = narrow(tolerance=0.05), Quadratic()
+    engine.centres[::50] = 40.0
+    states, updates = drive(algorithm, engine)
+    assert states[-1].statuses.tolist() == [RELEASED] * 3
+    assert all(10 <= update.diagnostics["removed_chains"] <= 30 for update in updates)
+    assert np.linalg.norm(algorithm.model(states[-1]) - 0.3) < 0.3
+
+
+def tampered(plan):
+    p = plan.parameters
+    first = p.phases[0]
+    lottery, mean = first.release.lottery, first.release.mean
+
+    def phase(**change):
+        return replace(plan, parameters=replace(p, phases=(replace(first, **change), *p.phases[1:])))
+
+    def released(**change):
+        return phase(release=replace(first.release, **change))
+
+    table = (*lottery.table[:-2], lottery.table[-1], lottery.table[-1])
+    printed = replace(mean, ramp_low=mean.cohort_size // 2, ramp_high=2 * mean.cohort_size // 3, kappa=2)
+    return {
+        "less noise": phase(release_scale=first.release_scale * 0.999),
+        "a wider radius": phase(radius=first.radius * 1.001),
+        "a lower noise multiplier": released(noise_multiplier=first.release.noise_multiplier * 0.9),
+        "a steeper ladder": released(lottery=Lottery(lottery.cohort_size, lottery.core, table)),
+        "a lower core": released(lottery=Lottery(lottery.cohort_size, lottery.core - 1, lottery.table)),
+        "another cohort": replace(plan, parameters=replace(p, cohort_size=p.cohort_size - 1)),
+        "the printed ramp": released(mean=printed),
+        "a smaller shift": released(mean=replace(mean, shifts=(mean.shifts[0] * 0.99,))),
+        "a smaller delta": replace(plan, guarantee=replace(plan.guarantee, delta=plan.guarantee.delta / 2)),
+        "a smaller epsilon": replace(plan, guarantee=replace(plan.guarantee, epsilon=plan.guarantee.epsilon * 0.9)),
+        "private broadcasts": replace(plan, guarantee=replace(plan.guarantee, exposure="broadcast")),
+        "fewer users": replace(plan, problem=replace(plan.problem, users=plan.cost.messages - 1)),
+        "another cost": replace(plan, cost=replace(plan.cost, rounds=plan.cost.rounds - 1)),
+        "averages of users not asked": phase(averaged=first.users + 1),
+    }
+
+
+@pytest.mark.parametrize("what", list(tampered(make_plan("outlier-iterates"))))
+def test_a_tampered_plan_is_refused(what):
+    plan = make_plan("outlier-iterates")
+    INFO.verify(plan)
+    with pytest.raises(VerificationError):
+        INFO.make(tampered(plan)[what])
+
+
+@pytest.mark.parametrize("options", [{"aggregate": "random", "kappa": 1}])
+def test_combinations_without_a_proof_cannot_be_planned(options):
+    with pytest.raises(UnsoundCombination, match="kappa=2 only"):
+        INFO.plan(PROBLEM, PRIVACY, INFO.options(**options), "calibrated", 7)
+
+
+def test_states_move_forward_only_by_updates():
+    states, _ = drive(OutlierIterates(make_plan("outlier-iterates")), Quadratic())
+    assert all(later.round == earlier.round + 1 for earlier, later in pairwise(states))

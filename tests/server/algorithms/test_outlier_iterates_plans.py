@@ -1,0 +1,190 @@
+"""What the planner chooses and refuses, and whether what it predicts is what chains do."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from contracts.scenes import PROBLEM
+from quorate_client.domains import L2Ball
+from quorate_protos.errors import ConfigError, Infeasible
+from quorate_server.algorithms import ALGORITHMS
+from quorate_server.algorithms import _outlier_iterate_releases as releases
+from quorate_server.algorithms._outlier_iterate_plans import FAILURE, guaranteed_radius, left_of_delta, usual_factor
+from quorate_server.algorithms._outlier_iterate_releases import Wish
+from quorate_server.plan import Privacy
+from quorate_server.prediction import _averaging
+from quorate_server.prediction_chains import Stage, apart, averaging, distance
+
+INFO = ALGORITHMS["outlier-iterates"]
+ISSUE = replace(PROBLEM, users=100_000, items_per_user=200, gradient_deviation=0.4)
+ONE = Privacy(1.0, 1e-6)
+
+
+def plan_of(problem=ISSUE, privacy=ONE, **options):
+    plan = INFO.plan(problem, privacy, INFO.options(**options), "calibrated", 3)
+    INFO.verify(plan)
+    return plan
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 5, 12])
+def test_rounds_are_exactly_as_asked_and_fill_the_users(rounds):
+    plan = plan_of(rounds=rounds)
+    p = plan.parameters
+    assert plan.cost.rounds == sum(phase.users for phase in p.phases) == rounds
+    assert p.cohort_size == ISSUE.users // rounds
+
+
+def test_options_are_obeyed():
+    plan = plan_of(rounds=6, phases=3, cohort_size=2000, step_size=0.1, radius_factor=2.0, kappa=2, test="laplace")
+    p = plan.parameters
+    assert (len(p.phases), p.cohort_size, p.phases[0].step_size) == (3, 2000, 0.1)
+    assert {phase.release.mean.kappa for phase in p.phases} == {2}
+    narrow = plan_of(rounds=6, phases=3, cohort_size=2000, step_size=0.1, radius_factor=1.0, kappa=2, test="laplace")
+    assert p.phases[0].radius == pytest.approx(2 * narrow.parameters.phases[0].radius)
+
+
+def test_outliers_that_are_declared_make_room_in_the_test_and_count_neighbours_within_one_radius():
+    clean, ready = plan_of(), plan_of(replace(ISSUE, hostile_share=0.05))
+    assert {phase.release.mean.kappa for phase in ready.parameters.phases} == {1}
+    for phase in ready.parameters.phases:
+        chains = ready.parameters.cohort_size
+        lost = 1 - 0.95**phase.users
+        honest = chains - stats.binom.isf(1e-3, chains, lost)  # all pairs of them but 2 % close
+        assert phase.release.lottery.chance(int(0.981 * honest**2)) >= 0.999
+        assert clean.parameters.phases[-1].release.lottery.chance(int(0.9 * clean.parameters.cohort_size**2)) < 1e-3
+    assert ready.predicted_excess_risk > clean.predicted_excess_risk
+
+
+@given(
+    chains=st.integers(200, 20_000),
+    lost=st.sampled_from([0.0, 0.01, 0.05]),
+    test=st.sampled_from(["lottery", "laplace"]),
+    kappa=st.sampled_from([None, 1, 2]),
+)
+@settings(derandomize=True, deadline=None, max_examples=25)
+def test_a_release_passes_at_the_score_it_is_meant_for_and_is_certified(chains, lost, test, kappa):
+    wish, score = Wish(4.0, 1e-6, test, "weighted", kappa), releases.expected_score(chains, lost)
+    made = releases.release(wish, chains, score)
+    assert releases.certify(made, 4.0, 1e-6) <= 1e-6
+    chance = made.lottery.chance(score) if test == "lottery" else made.test.chance(score)
+    assert chance >= 0.999 * (1 - 1e-9)
+    assert made.noise_multiplier == pytest.approx(releases.noise(wish, chains, score), rel=1e-6)
+
+
+@pytest.mark.parametrize(("test", "kind"), [("lottery", "weighted"), ("laplace", "random")])
+def test_the_smallest_number_of_chains_is_feasible_and_one_less_is_not(test, kind):
+    wish = Wish(4.0, 1e-6, test, kind, None if kind == "weighted" else 2)
+    least = releases.smallest(wish, 0.02)
+    releases.release(wish, least, releases.expected_score(least, 0.02))
+    with pytest.raises(Infeasible):
+        releases.release(wish, least - 1, releases.expected_score(least - 1, 0.02))
+
+
+def test_too_few_users_are_told_the_least_number_of_chains_and_how_many_users_would_do():
+    with pytest.raises(Infeasible, match=r"the test needs (\d+) \(C_min\)") as refused:
+        plan_of(replace(ISSUE, users=50))
+    assert "n >= 86" in str(refused.value)
+    with pytest.raises(Infeasible, match=r"n >= 8,600 .* or fewer rounds"):
+        plan_of(replace(ISSUE, users=4_000), rounds=100)
+    with pytest.raises(Infeasible, match=r"cohort_size >= 86 \(C_min"):
+        plan_of(cohort_size=80)
+
+
+def test_nobody_is_asked_where_the_prediction_is_no_better_than_not_training():
+    with pytest.raises(Infeasible, match="no better than not training"):
+        plan_of(replace(ISSUE, users=300, items_per_user=1, dimension=300), step_size=8.0)
+
+
+def test_losses_may_be_rough_and_need_not_be_convex():
+    rough = replace(
+        ISSUE,
+        users=300_000,
+        items_per_user=2000,
+        smoothness=None,
+        convex=False,
+        curvature="unknown",
+        typical_curvature=None,
+        domain=L2Ball(1.0),
+    )
+    assert plan_of(rough, Privacy(8.0, 1e-6)).guarantee.assumptions == ()
+
+
+def test_a_tolerance_of_half_of_the_users_is_refused():
+    with pytest.raises(ConfigError, match=r"tolerance < 0\.5"):
+        plan_of(tolerance=0.5)
+
+
+def test_the_noise_samplers_slack_comes_off_delta_first():
+    assert 0 < left_of_delta(Privacy(8.0, 1e-9), 10_000) < 1e-9
+
+
+@given(
+    factor=st.one_of(st.just(1.0), st.floats(0.0, 1.0)),
+    steps=st.integers(1, 400),
+    share=st.floats(0.0, 1.0),
+)
+@settings(derandomize=True, deadline=None, max_examples=100)
+def test_closed_forms_of_averaging_equal_the_sums(factor, steps, share):
+    suffix = max(1, round(share * steps))
+    np.testing.assert_allclose(
+        averaging(factor, steps, suffix), _averaging(factor, steps, suffix), rtol=2e-4, atol=1e-12
+    )
+
+
+@given(steps=st.integers(1, 300), share=st.floats(0.0, 1.0))
+@settings(derandomize=True, deadline=None, max_examples=50)
+def test_chains_distance_is_the_average_of_square_roots_of_theorem_7(steps, share):
+    suffix = max(1, round(share * steps))
+    exact = np.sqrt(2 * np.arange(steps - suffix + 1, steps + 1)).mean()
+    assert exact <= apart(steps, suffix) <= exact * (1 + 1 / steps) ** 1.5
+
+
+def chains_of_sgd(dimension, users, averaged, seed, *, chains=600, items=20, rate=0.3):
+    """Averages of chains of SGD on (h/2)‖x‖² with Gaussian gradient noise of total variance V² = 1; h = rate / T."""
+    rng, steps = np.random.default_rng(seed), users * items
+    curvature, step = rate / steps, 1.0
+    x, total = np.zeros((chains, dimension)), np.zeros((chains, dimension))
+    for t in range(steps):
+        x = (1 - step * curvature) * x + step * rng.normal(size=x.shape) / np.sqrt(dimension)
+        total += x * (t >= (users - averaged) * items)
+    problem = replace(
+        PROBLEM,
+        dimension=dimension,
+        items_per_user=items,
+        gradient_deviation=1.0,
+        typical_curvature=curvature,
+        least_curvature=curvature,
+    )
+    return total / (averaged * items), problem, Stage(users, averaged, step, 0.0, float(chains))
+
+
+@pytest.mark.parametrize("dimension", [1, 10, 100])
+@pytest.mark.parametrize(("users", "averaged"), [(1, 1), (8, 2)])
+def test_the_usual_radius_covers_honest_chains(dimension, users, averaged):
+    """Disjoint pairs are independent: 300 of them, and P(Bin(300, 0.02) > 20) < 2e-6 per case, six cases; with the
+    radius's own slack (STRAY = 0.01) P(Bin(300, 0.01) > 20) < 1e-10, the stated false alarm."""
+    averages, problem, stage = chains_of_sgd(dimension, users, averaged, seed=dimension)
+    radius = usual_factor(dimension) * distance(problem, stage, 1.0)
+    pairs = np.linalg.norm(averages[::2] - averages[1::2], axis=1)
+    assert np.sum(pairs > radius) <= 20
+    assert stats.binom.sf(20, 300, 0.01) < 1e-10
+    # and it is not a trivial cover: half of it would leave out many
+    assert np.sum(pairs > radius / 2) > 20
+
+
+def test_the_guaranteed_radius_covers_all_pairs_and_is_several_times_the_usual_one():
+    """Bounded gradients of length 1; all pairs of 600 chains. False alarm at most FAILURE by Theorem 7; Hoeffding's
+    bound is so loose here that a breach of the Gaussian chains has probability below 1e-9."""
+    averages, problem, stage = chains_of_sgd(3, 2, 2, seed=9)
+    radius = guaranteed_radius(problem, stage)
+    gaps = np.linalg.norm(averages[:, None] - averages[None], axis=2)
+    assert gaps.max() <= radius
+    assert 3 < radius / (usual_factor(3) * distance(problem, stage, 1.0)) < 10
+    assert FAILURE == 1e-3
+    wide = plan_of(radius="guaranteed", rounds=4, phases=2, step_size=0.2)
+    usual = plan_of(rounds=4, phases=2, step_size=0.2)
+    assert wide.parameters.phases[0].radius > 3 * usual.parameters.phases[0].radius
