@@ -30,10 +30,13 @@ class Traffic:
 
 
 def encoded(question: Question, dimension: int) -> tuple[int, int]:
-    """Protobuf bytes of all planned (questions, answers) of a run without a name, from the user in the first slot."""
-    if not len(question.cohort):
+    """Protobuf bytes of all planned (questions, answers) of a run without a name, from the user in the first slot.
+
+    A secret cohort may be empty and must not show it: then user 0 stands for those planned, for no byte depends on who.
+    """
+    if not question.messages:
         return 0, 0
-    user = int(question.cohort[0])
+    user = int(question.cohort[0]) if len(question.cohort) else 0
     down = question.messages * wire.question_to_wire(question, 0, run="", user=user, seconds=0).ByteSize()
     if isinstance(question.task, RangeReport):  # users differ in one number
         down += sum(_optional(int(each)) for each in question.task.coordinates)

@@ -250,7 +250,7 @@ async def complete(running: Coordinator, run_name: str = "trial") -> np.ndarray:
     async for event in (await running.manager.feed(run_name)).watch():
         if event["kind"] == "ended":
             assert event["how"] == "complete", event
-    return await running.manager.model(run_name)
+    return await running.manager.records.model(run_name)
 
 
 def carried_out(work: Awaitable[object], *, within: float = 60.0) -> object:

@@ -131,6 +131,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'coordinator.sqlite'}"
 
 
+@pytest.mark.slow
 def test_the_example_runs_to_its_end_with_the_commands_and_variables_of_the_compose_file(
     tmp_path: Path, database: str
 ) -> None:

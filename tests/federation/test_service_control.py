@@ -239,7 +239,7 @@ def test_a_cancelled_run_ends_without_a_model_and_stays_charged(tmp_path: Path) 
             await running.manager.submit(specification(NAME, "idle", group="nobody").as_text())
             assert (await running.manager.cancel("idle"))["state"] == "cancelled"
         async with coordinator(tmp_path) as running:
-            assert [each["state"] for each in await running.manager.runs()] == ["cancelled", "cancelled"]
+            assert [each["state"] for each in await running.manager.records.runs()] == ["cancelled", "cancelled"]
         return ended
 
     assert carried_out(scene())["state"] == "cancelled"
@@ -326,11 +326,35 @@ def test_a_run_that_cannot_go_on_fails_by_name_and_the_others_go_on(
         monkeypatch.setattr(managers.specifications, "make_plan", another_version)
         async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
             await everybody(running, stack)
-            return await complete(running), await running.manager.runs()
+            return await complete(running), await running.manager.records.runs()
 
     model, runs = carried_out(scene())
     assert [(each["state"], bool(each["error"])) for each in runs] == [("failed", True), ("complete", False)]
     np.testing.assert_array_equal(model, inline_model(specification(NAME), tmp_path))
+
+
+def test_a_coordinator_whose_database_is_taken_over_ends_and_leaves_the_run_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = "Another process has owned the database."
+
+    def refused(*arguments: object, **named: object) -> None:
+        raise LedgerError(taken)
+
+    async def scene() -> None:
+        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
+            await everybody(running, stack)
+            for owner, name in ((Ledger, "commit"), (PopulationLedger, "end")):
+                monkeypatch.setattr(owner, name, refused)
+            await running.manager.submit(specification(NAME).as_text())
+            with pytest.raises(LedgerError, match=taken):
+                await running.manager.lost
+        monkeypatch.undo()
+        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
+            await everybody(running, stack)
+            np.testing.assert_array_equal(await complete(running), inline_model(specification(NAME), tmp_path))
+
+    carried_out(scene())
 
 
 def test_a_database_of_another_version_is_refused_by_name(tmp_path: Path) -> None:

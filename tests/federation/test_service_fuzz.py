@@ -122,7 +122,7 @@ def fuzz(count: int, folder: Path) -> None:
             others = [peer for peer in peers if peer not in asked][:FUZZERS]
             for other in others:
                 other.call.cancel()
-            before, runs, replies = state(running), await running.manager.runs(), []
+            before, runs, replies = state(running), await running.manager.records.runs(), []
             for secret in (1.0, -2.0):
                 fuzzers = [Fuzzer(channel, other.name) for other in others]
                 await asyncio.gather(
@@ -133,7 +133,7 @@ def fuzz(count: int, folder: Path) -> None:
                 )
                 replies.append([reply for fuzzer in fuzzers for reply in fuzzer.replies])
             assert state(running) == before
-            assert await running.manager.runs() == runs
+            assert await running.manager.records.runs() == runs
             await asyncio.gather(*(other.hello() for other in others))
             working = [asyncio.create_task(peer.work(honest)) for peer in peers if peer is not asked[0]]
             await asked[0].send(answer=template)

@@ -29,6 +29,7 @@ from federation.crowd import (
     write_items,
 )
 from quorate.config import parse
+from quorate.control import Address, Control
 from quorate.submission import specify
 from quorate_protos.v1 import federation_pb2 as pb
 from quorate_protos.v1 import federation_pb2_grpc
@@ -257,7 +258,12 @@ def test_a_coordinator_killed_at_any_write_resumes_to_identical_bits(
 def test_twenty_client_processes_over_tls_give_the_bits_of_the_inline_engine(algorithm: str, tmp_path: Path) -> None:
     options = FEW[algorithm][1]
     changes = [f"algorithm.name={algorithm}", *(f"algorithm.options.{key}={value}" for key, value in options.items())]
+    if algorithm == "dp-sgd-poisson":
+        changes.append("privacy.adjacency=zero-out")
     settings = [word for change in changes for word in ("--set", change)]
+    seeded = {"simulation_seed": SEED}
+    # With so few users, the local model is worth its noise only if more is known than a table's configuration says.
+    wanted = specification(algorithm) if algorithm == "local-model" else None
     (tmp_path / "run.toml").write_text(CONFIG)
     quorate("certs", tmp_path, "--clients", USERS)
     token = tmp_path / "token"
@@ -278,14 +284,17 @@ def test_twenty_client_processes_over_tls_give_the_bits_of_the_inline_engine(alg
             started.append(Program("client", *record, *arguments, *limits))
         operator = ["--coordinator", control, "--token-file", token, *authority]
         ask = ["submit", tmp_path / "run.toml", "--run", "trial", "--users", USERS, "--simulation-seed", SEED]
-        quorate(*ask, *settings, *operator)
-        quorate(*ask, *settings, *operator)
+        if wanted is None:
+            wanted, _ = specify(parse(CONFIG, settings=changes), run="trial", users=USERS, seconds=60.0, **seeded)
+            quorate(*ask, *settings, *operator)
+            quorate(*ask, *settings, *operator)
+        else:
+            with Control(Address(control, token.read_text().strip(), tmp_path / "authority.pem")) as control_plane:
+                control_plane.submit(wanted.as_text())
         told = [json.loads(line) for line in quorate("watch", "trial", "--json", *operator).splitlines()]
         quorate("fetch", "trial", "--out", tmp_path / "fetched", *operator)
         for each in reversed(started):
             each.stop()
-    config = parse(CONFIG, settings=changes)
-    wanted, _ = specify(config, run="trial", users=USERS, seconds=60.0, simulation_seed=SEED)
     assert told[-1]["how"] == "complete"
     with np.load(tmp_path / "fetched" / "model.npz") as stored:
         np.testing.assert_array_equal(stored["model"], inline_model(wanted, tmp_path, from_items(USERS)))

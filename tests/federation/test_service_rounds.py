@@ -110,6 +110,23 @@ def test_clients_that_decline_are_missing_at_once(tmp_path: Path) -> None:
     np.testing.assert_array_equal(model, model_without(gone, tmp_path / "reference"))
 
 
+def test_a_client_that_declines_after_it_was_asked_is_missing_at_once(tmp_path: Path) -> None:
+    decliner = set()
+
+    async def script(running: Coordinator, peers: list[Peer], honest: Honest) -> None:
+        changed, _ = await first_question(peers)
+        decliner.add(changed.user)
+        await changed.send(consent=pb.Consent(run="trial", takes_part=False))
+        for peer in peers:
+            if peer is not changed:
+                peer.call.cancel()
+                await peer.hello()
+                asyncio.get_running_loop().create_task(peer.work(honest))
+
+    _, model = play(tmp_path, script, seconds=3600.0)
+    np.testing.assert_array_equal(model, model_without(decliner, tmp_path / "reference"))
+
+
 def test_answers_are_taken_once_and_only_from_those_asked_while_the_round_is_open(tmp_path: Path) -> None:
     """Verdicts of a right answer, the same again, another user's, a wrong digest, a wrong round, a closed round."""
     wanted = specification(ALGORITHM)

@@ -135,7 +135,7 @@ def verify_one_shot(plan: OneShot, epsilon: float, delta: float) -> float:
     worst = table[0]
     for p, q in ((table, table), (table[1:], table[:-1]), (table[:-1], table[1:])):
         if len(p):
-            worst = max(worst, float(pair_divergence(epsilon, p, q, mus, chances).max()))
+            worst = float(np.maximum(worst, pair_divergence(epsilon, p, q, mus, chances).max()))  # NaN stays
     certified = float(worst) * (1 + 1e-9)
     if not certified <= delta:
         raise VerificationError(f"Expected a certified delta <= {delta:g} at epsilon={epsilon:g}, got {certified:.6g}.")

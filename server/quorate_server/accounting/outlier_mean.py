@@ -17,6 +17,7 @@ Source: Lowy, Liu & Asi (2024), Algorithms 1 and 2, with constants and a ramp of
 Statement, proof and symbols: docs/privacy/outlier-mean.md.
 """
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -162,6 +163,12 @@ def verify_outlier_mean(mean: OutlierMean) -> None:
         sound = sound and high == core - 1
     if not sound:
         raise VerificationError(f"Expected a ramp with C/2 <= A < B < C (and B = k - 1 for kappa=2), got {mean}.")
+    shifts_sound = all(0 < shift < math.inf for shift in mean.shifts)
+    chances_sound = all(0 <= chance <= 1 + 1e-9 for chance in mean.chances) and sum(mean.chances) >= 1 - 1e-12
+    if not (shifts_sound and chances_sound and len(mean.shifts) == len(mean.chances) >= 1):
+        raise VerificationError(
+            f"Expected positive shifts, each with its chance, the chances adding up to 1, got {mean}."
+        )
     if mean.kind == "random":
         most, chance = size - core, 1 / (high - low)
         heaviest = Fraction(2) * (2 - Fraction(max(low + core - size, 0), size))

@@ -74,7 +74,7 @@ def verify(plan: Plan) -> None:
     last = 0
     for phase in p.phases:
         theorem_for(p.test, p.aggregate, p.sampling, kappa=phase.accounting.mean.kappa)
-        if phase.first < last or phase.first + phase.users > plan.problem.users:
+        if not (last <= phase.first and phase.first + phase.users <= plan.problem.users):
             raise VerificationError(f"Expected phases on disjoint users of {plan.problem.users:,}, got {phase}.")
         last = phase.first + phase.users
         _verify_numbers(plan.problem, p, phase)

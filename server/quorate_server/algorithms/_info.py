@@ -1,8 +1,9 @@
 """What the registry says about one algorithm."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass, fields, is_dataclass, replace
+from math import isfinite
+from typing import Any, Literal, get_type_hints
 
 from quorate_protos.errors import VerificationError
 from quorate_server.algorithm import Algorithm
@@ -39,10 +40,13 @@ def guarded(info: AlgorithmInfo) -> AlgorithmInfo:
     def verify(plan: Plan) -> None:
         _check_promise(info, plan)
         info.verify(plan)
+        _check_rounds(plan)
 
     def make(plan: Plan) -> Algorithm[Any]:
         _check_promise(info, plan)
-        return info.make(plan)
+        made = info.make(plan)
+        _check_rounds(plan)
+        return made
 
     return replace(info, verify=verify, make=make)
 
@@ -57,5 +61,32 @@ def _check_promise(info: AlgorithmInfo, plan: Plan) -> None:
     ):
         if got not in expected:
             raise VerificationError(f"Expected {name} {' or '.join(expected)} in a plan of {info.name}, got {got!r}.")
-    if plan.cost.rounds < 1:
-        raise VerificationError(f"Expected at least one round, got {plan.cost}.")
+    _check_numbers(plan.cost, "cost")
+    if not (plan.cost.rounds >= 1 and plan.cost.messages >= 1):
+        raise VerificationError(f"Expected at least one round and one message, got {plan.cost}.")
+    if promise.exposure == "none":
+        return  # without privacy an infinite clip is meant
+    _check_numbers(plan.parameters, "parameters")
+
+
+def _check_rounds(plan: Plan) -> None:
+    """Budgets and clients are told the cost's rounds; they are those of the parameters, where these say."""
+    rounds = getattr(plan.parameters, "rounds", plan.cost.rounds)
+    if rounds != plan.cost.rounds:
+        raise VerificationError(f"Expected cost.rounds={rounds}, as the parameters say, got {plan.cost.rounds}.")
+
+
+def _check_numbers(value: Any, where: str) -> None:
+    """Every number finite and every count an integer: comparisons with NaN are False and would check nothing."""
+    if is_dataclass(value):
+        kinds = get_type_hints(type(value))
+        for item in fields(value):
+            held, place = getattr(value, item.name), f"{where}.{item.name}"
+            if kinds[item.name] is int and (not isinstance(held, int) or isinstance(held, bool)):
+                raise VerificationError(f"Expected {place} to be an integer, got {held!r}.")
+            _check_numbers(held, place)
+    elif isinstance(value, tuple | list):
+        for index, held in enumerate(value):
+            _check_numbers(held, f"{where}[{index}]")
+    elif isinstance(value, float) and not isfinite(value):
+        raise VerificationError(f"Expected {where} to be finite, got {value}.")

@@ -192,7 +192,14 @@ def verify(plan: Plan) -> None:
         ("estimator clip, tracking or range", p.estimator in ESTIMATORS, p.estimator),
         ("reports disjoint or split", p.reports in ("disjoint", "split"), p.reports),
         ("positive steps and reports", min(p.steps, p.vectors) >= 1, (p.steps, p.vectors)),
-        ("range reports exactly when the estimator is range", ranged == (p.scouts > 0), p.scouts),
+        ("range reports exactly when the estimator is range", p.scouts >= 1 if ranged else p.scouts == 0, p.scouts),
+        (
+            "what a user sends within the promised epsilon",
+            _within(p, promise.epsilon),
+            (p.vector_epsilon, p.range_epsilon),
+        ),
+        ("vector_delta within the promised delta", 0 < p.vector_delta <= promise.delta, p.vector_delta),
+        ("2 to 65536 bins of a finite width", not ranged or _binned(p), (p.bins, p.half_width)),
         ("the same users for both reports when split", p.reports == "disjoint" or p.scouts == p.vectors, p.scouts),
         (f"at most {plan.problem.users} users with a slot", slots <= plan.problem.users, slots),
         ("inverse_step > 0", 0 < p.inverse_step < math.inf, p.inverse_step),
@@ -206,6 +213,18 @@ def verify(plan: Plan) -> None:
     spent = _spent(p, plan.problem.dimension, promise.epsilon)
     if not spent <= promise.delta:
         raise VerificationError(f"Expected delta <= {promise.delta} for what a user sends, the plan spends {spent}.")
+
+
+def _within(p: LocalModelParameters, epsilon: float) -> bool:
+    """Each message's own ε is positive, and those of one user add up to at most `epsilon`."""
+    if p.estimator != "range":
+        return p.range_epsilon == 0 and 0 < p.vector_epsilon <= epsilon
+    both = p.vector_epsilon + p.range_epsilon if p.reports == "split" else max(p.vector_epsilon, p.range_epsilon)
+    return min(p.vector_epsilon, p.range_epsilon) > 0 and both <= epsilon
+
+
+def _binned(p: LocalModelParameters) -> bool:
+    return 2 <= p.bins <= 2**16 and 0 < p.half_width < math.inf
 
 
 def _spent(p: LocalModelParameters, dimension: int, epsilon: float) -> float:

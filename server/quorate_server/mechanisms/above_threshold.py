@@ -11,7 +11,7 @@
 All in integers of the score S: the threshold is C · θ rounded up, plus one for the grid, plus one secret draw a phase.
 
 Source: Lowy, Liu & Asi (2024), Algorithm 4, with one draw of threshold noise for the whole phase. Theorem 6:
-docs/privacy/outlier-mean.md.
+docs/privacy/subsampled-lottery.md.
 """
 
 from dataclasses import dataclass

@@ -6,6 +6,7 @@ Messages are read as bytes and parsed here, so that whatever bytes a client send
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import grpc
@@ -47,10 +48,11 @@ class Conversation:
 
     async def pump(self, context: Context) -> None:
         """Send what waits, for as long as the conversation lasts."""
-        while True:
-            await context.write(await self._unsent.get())
-            if self._unsent.qsize() < MOST_UNSENT:
-                self._room.set()
+        with suppress(Exception):  # a write fails when the client has gone, of which the reader hears as well
+            while True:
+                await context.write(await self._unsent.get())
+                if self._unsent.qsize() < MOST_UNSENT:
+                    self._room.set()
 
     async def room(self) -> None:
         """Wait until the client has read most of what it was sent."""

@@ -19,7 +19,8 @@ from quorate_protos.errors import LedgerUnavailable, QuorateError, UsageError
 from quorate_protos.v1 import federation_pb2 as pb
 from quorate_protos.v1 import federation_pb2_grpc, values_pb2
 from quorate_server.service import security, tokens
-from quorate_server.service.manager import Manager, UnknownRun
+from quorate_server.service.manager import Manager
+from quorate_server.service.records import UnknownRun
 
 _log = logging.getLogger("quorate")
 Context = Any  # grpc.aio.ServicerContext
@@ -40,7 +41,7 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
     async def List(self, request: pb.ListRequest, context: Context) -> pb.Document:
         """Every run and its state."""
         await self._require(context)
-        return _document({"runs": await _told(self._manager.runs(), context)})
+        return _document({"runs": await _told(self._manager.records.runs(), context)})
 
     async def Watch(self, request: pb.RunReference, context: Context) -> AsyncIterator[pb.Document]:
         """Public events from the first to the end."""
@@ -57,18 +58,18 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
     async def Plan(self, request: pb.RunReference, context: Context) -> pb.Document:
         """The plan of a run."""
         await self._require(context)
-        return _document(await _told(self._manager.plan(request.run), context))
+        return _document(await _told(self._manager.records.plan(request.run), context))
 
     async def Model(self, request: pb.RunReference, context: Context) -> values_pb2.Array:
         """The released model of a complete run."""
         await self._require(context)
-        model = await _told(self._manager.model(request.run), context)
+        model = await _told(self._manager.records.model(request.run), context)
         return values_pb2.Array(dtype="float64", shape=model.shape, data=model.astype("<f8").tobytes())
 
     async def Ledger(self, request: pb.LedgerRequest, context: Context) -> pb.Document:
         """What a run has spent and released, or the population's lifetime ledger."""
         await self._require(context)
-        return _document(await _told(self._manager.ledger(request.run), context))
+        return _document(await _told(self._manager.records.ledger(request.run), context))
 
     async def _require(self, context: Context, *, operator: bool = False) -> None:
         token = security.bearer(tuple(context.invocation_metadata()))

@@ -11,15 +11,18 @@ class Feed:
     """Append from the event loop, watch from any task of it."""
 
     def __init__(self, events: Iterable[Mapping[str, Any]] = ()) -> None:
-        self._events: list[Mapping[str, Any]] = list(events)
+        self._events: list[Mapping[str, Any]] = []
+        self._last = -1  # round
         self._news = asyncio.Event()
+        for event in events:
+            self.add(event)
 
     def add(self, event: Mapping[str, Any]) -> None:
         """One more event, told to every watcher. A round that is told already, after a resumption, is left out."""
-        if event["kind"] == "round" and any(
-            known["kind"] == "round" and known["round"] == event["round"] for known in reversed(self._events)
-        ):
-            return
+        if event["kind"] == "round":
+            if event["round"] <= self._last:
+                return
+            self._last = event["round"]
         self._events.append(event)
         self._news.set()
         self._news = asyncio.Event()

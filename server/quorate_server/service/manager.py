@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from quorate_protos.errors import ConfigError, LedgerUnavailable, QuorateError, RunError
+from quorate_protos.errors import LedgerUnavailable, QuorateError, RunError
 from quorate_server import rounds
 from quorate_server.algorithms import ALGORITHMS
 from quorate_server.database import Database
@@ -30,11 +30,12 @@ from quorate_server.ledger import Ledger
 from quorate_server.noise import NoiseSource, SecureNoise, SeededNoise
 from quorate_server.plan import Plan
 from quorate_server.population_ledger import PopulationLedger
-from quorate_server.registry import Registry, RunRow, State
+from quorate_server.registry import Registry, State
 from quorate_server.rounds import RoundEvent
 from quorate_server.service import specification as specifications
 from quorate_server.service.engine import GrpcEngine, RunStopped
 from quorate_server.service.feed import Feed, public
+from quorate_server.service.records import Records, patiently
 from quorate_server.service.rooms import Rooms
 from quorate_server.service.specification import RunSpecification
 
@@ -65,10 +66,15 @@ class Manager:
     def __init__(
         self, database: Database, rooms: Rooms, *, allow_simulation: bool = False, check: Check | None = None
     ) -> None:
-        """`check` may refuse a specification whose constants do not follow from its loss."""
+        """`check` may refuse a specification whose constants do not follow from its loss.
+
+        `lost` fails when the database is another's: the process must then end, and start again.
+        """
         self.rooms = rooms
         self._database = database
         self._registry, self._population = Registry(database), PopulationLedger(database)
+        self.records = Records(database)
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._allow_simulation, self._check = allow_simulation, check
         self._active: dict[str, _Run] = {}
         self._waiting: dict[str, _Run] = {}
@@ -124,8 +130,8 @@ class Manager:
         if self._check is not None:
             self._check(specification)
         if _is_private(plan):
-            await self._asked(lambda: self._population.check(specification.run, **_charge(specification, plan)))
-        new = await self._asked(lambda: self._registry.add_run(specification.run, specification.as_text()))
+            await patiently(lambda: self._population.check(specification.run, **_charge(specification, plan)))
+        new = await patiently(lambda: self._registry.add_run(specification.run, specification.as_text()))
         if new:
             self._waiting[specification.run] = _Run(specification, plan)
             await self._begin_those_that_can()
@@ -143,49 +149,13 @@ class Manager:
             if active.engine is not None:
                 active.engine.stop()
             if active.task is not None:
-                await active.task
-        return await self.status(run)
-
-    async def status(self, run: str) -> dict[str, Any]:
-        """State of one run."""
-        row = await self._asked(lambda: self._row(run))
-        return {"run": row.run, "state": row.state, "created": row.created, "error": row.error}
-
-    async def runs(self) -> list[dict[str, Any]]:
-        """State of every run, in order of submission."""
-        rows = await self._asked(self._registry.runs)
-        return [{"run": row.run, "state": row.state, "created": row.created, "error": row.error} for row in rows]
-
-    async def plan(self, run: str) -> dict[str, Any]:
-        """The plan of a run."""
-        row = await self._asked(lambda: self._row(run))
-        plan = await asyncio.to_thread(specifications.make_plan, RunSpecification.parse(row.specification))
-        return plan.as_json()
-
-    async def model(self, run: str) -> NDArray[np.float64]:
-        """The released model of a complete run, shape (d,); RunError before."""
-        row = await self._asked(lambda: self._row(run))
-        if row.state != "complete":
-            raise RunError(f"Expected run {run} to be complete, got state {row.state}. Watch it with `quorate watch`.")
-        return await self._asked(lambda: Ledger.within(self._database, run).model)
-
-    async def ledger(self, run: str) -> dict[str, Any]:
-        """What a run has spent and released; without a name, the population's lifetime ledger."""
-        if not run:
-            exported: dict[str, Any] = json.loads(await self._asked(self._population.export))
-            return exported
-        row = await self._asked(lambda: self._row(run))
-        return await self._asked(lambda: self._ledger(row.run, row.state))
+                await asyncio.wait({active.task})  # whoever stops waiting does not stop the run
+        return await self.records.status(run)
 
     async def feed(self, run: str) -> Feed:
-        """The public events of a run."""
+        """The public events of a run; UnknownRun if there is none of that name."""
         known = self._active.get(run) or self._waiting.get(run)
-        if known is not None:
-            return known.feed
-        row = await self._asked(lambda: self._row(run))
-        feed = Feed(await self._asked(lambda: self._events(run)))
-        feed.add({"kind": "ended", "how": row.state, "error": row.error})
-        return feed
+        return await self.records.feed(run) if known is None else known.feed
 
     async def _begin_those_that_can(self) -> None:
         async with self._starting:
@@ -214,6 +184,10 @@ class Manager:
         try:
             await self._stored(self._end, run, how, error)
         except RunStopped:
+            return
+        except QuorateError as problem:  # the database is no longer ours: nothing may be written, somebody else goes on
+            if not self.lost.done():
+                self.lost.set_exception(problem)
             return
         self._active.pop(run.name, None)
         self.rooms.close(run.name, how)
@@ -251,7 +225,7 @@ class Manager:
                 f"Expected the plan that run {run.name} began with, got another. Use the version that began it."
             )
         self._registry.set_state(run.name, "running")
-        return np.asarray(members, np.int64), self._events(run.name)
+        return np.asarray(members, np.int64), self.records.events(run.name)
 
     def _rounds(self, run: _Run, engine: GrpcEngine, loop: asyncio.AbstractEventLoop) -> None:
         """In the run's own thread."""
@@ -278,31 +252,6 @@ class Manager:
             self._population.end(run.name, how)
         self._registry.set_state(run.name, how, error)
 
-    def _row(self, run: str) -> RunRow:
-        row = self._registry.run(run)
-        if row is not None:
-            return row
-        raise UnknownRun(f"Expected the name of a run, got {run!r}. `quorate runs` lists them.")
-
-    def _events(self, run: str) -> list[dict[str, Any]]:
-        if not Ledger.begun(self._database, run):
-            return []
-        return [public(event) for event in Ledger.within(self._database, run).events()]
-
-    def _ledger(self, run: str, state: str) -> dict[str, Any]:
-        if not Ledger.begun(self._database, run):
-            return {"run": run, "state": state, "spent": {}, "releases": []}
-        ledger = Ledger.within(self._database, run)
-        releases = [{"round": number} | asdict(release) for number, release in ledger.releases()]
-        return {"run": run, "state": state, "spent": ledger.spent(), "releases": releases}
-
-    async def _asked(self, function: Callable[[], T]) -> T:
-        """For an operator who waits: once more over a new connection, and then the error."""
-        try:
-            return await asyncio.to_thread(function)
-        except LedgerUnavailable:
-            return await asyncio.to_thread(function)
-
     async def _stored(self, function: Callable[..., T], *arguments: Any) -> T:
         return await self._patiently(lambda: asyncio.to_thread(function, *arguments))
 
@@ -320,10 +269,6 @@ class Manager:
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:
                 raise RunStopped("The coordinator is leaving.")
-
-
-class UnknownRun(ConfigError):
-    """There is no run of that name."""
 
 
 @dataclass(slots=True, eq=False)

@@ -20,6 +20,7 @@ from quorate_client import wire
 from quorate_client.questions import Answers, Matrix, Question, Status
 from quorate_protos.v1 import federation_pb2 as pb
 
+_REMEMBERED = 64  # ended runs that whoever comes back is told of
 _BATCH = 32  # questions between two looks at what has come in
 
 
@@ -82,6 +83,7 @@ class Rooms:
     def __init__(self) -> None:
         self.rooms: dict[str, Room] = {}
         self._here: dict[int, Conversation] = {}
+        self._ended: dict[str, tuple[frozenset[int], pb.ServerMessage]] = {}
 
     @property
     def connected(self) -> int:
@@ -101,6 +103,9 @@ class Rooms:
         room = self.rooms.pop(run, None)
         if room is not None:
             ended = pb.ServerMessage(ended=pb.Ended(run=run, how=how))
+            self._ended[run] = room.users, ended  # for those who are away
+            while len(self._ended) > _REMEMBERED:
+                del self._ended[next(iter(self._ended))]
             for user in room.users & self._here.keys():
                 self._here[user].send(ended)
 
@@ -116,6 +121,9 @@ class Rooms:
         for room in self.rooms.values():
             if user in room.users:
                 conversation.send(room.announcement)
+        for members, ended in self._ended.values():
+            if user in members:
+                conversation.send(ended)
 
     def leave(self, conversation: Conversation) -> None:
         """A conversation is over; its user keeps every slot and may come back."""
@@ -205,11 +213,13 @@ class Rooms:
     def _put(self, room: Room, current: _Open, user: int) -> None:
         """Send a user the open question, unless it has it, was heard of or is not here; who declines is heard of."""
         asked, here = room.asked.get(user), self._here.get(user)
-        if asked is not None and asked.round == current.question.round and (asked.heard or asked.told is here):
+        if asked is not None and asked.round != current.question.round:
+            asked = None
+        if asked is not None and asked.heard:
             return
         if user in room.absent:
             self._heard(current, self._ask(room, current, user)[1])
-        elif user in room.present and here is not None:
+        elif user in room.present and here is not None and (asked is None or asked.told is not here):
             message, asked = self._ask(room, current, user)
             asked.told = here
             here.send(message)

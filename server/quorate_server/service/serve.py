@@ -146,7 +146,8 @@ class Coordinator:
 async def serve(config: ServeConfig, *, ready: Callable[[Coordinator], None] | None = None) -> None:
     """Coordinate until SIGTERM or SIGINT, then leave every run where it is: the next start takes it up.
 
-    `ready` is told once everything listens. Raises ConfigError, IdentityError and LedgerError before that.
+    `ready` is told once everything listens. Raises ConfigError, IdentityError and LedgerError before that, and
+    LedgerError when another process has taken the database over.
     """
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every client is an open file
@@ -157,5 +158,9 @@ async def serve(config: ServeConfig, *, ready: Callable[[Coordinator], None] | N
     async with Coordinator(config) as coordinator:
         if ready is not None:
             ready(coordinator)
+        lost = coordinator.manager.lost
+        lost.add_done_callback(lambda _: leave.set())
         await leave.wait()
         _log.info("leaving")
+        if lost.done():
+            lost.result()

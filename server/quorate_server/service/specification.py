@@ -1,8 +1,8 @@
 """What an operator submits: one run, complete, as JSON. The coordinator makes and verifies the plan itself.
 
-    >>> RunSpecification.parse('{"run": "Trial"}')
+    >>> RunSpecification.parse('{}')
     Traceback (most recent call last):
-    quorate_protos.errors.ConfigError: Expected a run specification, got algorithm: Field required. ...
+    quorate_protos.errors.ConfigError: Expected a run specification, got run: Field required. Correct it.
 
 Nothing here is private: clients are told of all of it but the seconds and the group.
 """
@@ -159,6 +159,13 @@ def require_deployable(specification: RunSpecification, plan: Plan, *, allow_sim
         )
 
 
+def _participations(plan: Plan) -> int:
+    """Questions to one user, at most: one in one pass, but two when a user's budget is split between two reports."""
+    if ALGORITHMS[plan.algorithm].passes == "many":
+        return plan.cost.rounds
+    return 2 if getattr(plan.parameters, "reports", None) == "split" else 1
+
+
 def describe(specification: RunSpecification, plan: Plan) -> dict[str, Any]:
     """What clients are told before they decide, as JSON.
 
@@ -174,7 +181,7 @@ def describe(specification: RunSpecification, plan: Plan) -> dict[str, Any]:
         "adjacency": promise.adjacency,
         "exposure": promise.exposure,
         "rounds": plan.cost.rounds,
-        "participations": 1 if ALGORITHMS[plan.algorithm].passes == "one" else plan.cost.rounds,
+        "participations": _participations(plan),
         "dimension": plan.problem.dimension,
         "loss": specification.loss,
         "domain": {"l2-ball": domain.radius} if isinstance(domain, L2Ball) else {"box": domain.half_width},

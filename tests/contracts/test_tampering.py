@@ -1,0 +1,62 @@
+"""A plan is only as good as its re-check: no number in it may be something that comparisons let pass."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import pytest
+
+from contracts.scenes import make_plan
+from quorate_protos.errors import VerificationError
+from quorate_server.algorithms import ALGORITHMS
+
+PRIVATE = [name for name, info in ALGORITHMS.items() if info.exposure != "none"]
+
+
+def tampered(value: Any, wrong: float) -> Iterator[tuple[str, Any]]:
+    """`value` with one number in it replaced, for the first and last entry of every tuple; and where."""
+    if is_dataclass(value):
+        for item in fields(value):
+            for where, changed in tampered(getattr(value, item.name), wrong):
+                try:
+                    yield f"{item.name}{where}", replace(value, **{item.name: changed})
+                except Exception:  # refused already when made
+                    continue
+    elif isinstance(value, tuple) and value:
+        for index in {0, len(value) - 1}:
+            for where, changed in tampered(value[index], wrong):
+                yield f"[{index}]{where}", (*value[:index], changed, *value[index + 1 :])
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield "", wrong
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", PRIVATE)
+def test_a_plan_with_a_number_that_is_none_is_refused(name: str, wrong: float) -> None:
+    plan = make_plan(name)
+    seen = []
+    for where, parameters in tampered(plan.parameters, wrong):
+        seen.append(where)
+        with pytest.raises(VerificationError, match="parameters"):
+            ALGORITHMS[name].verify(replace(plan, parameters=parameters))
+    assert len(seen) >= 4
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_a_count_that_is_no_integer_is_refused(name: str) -> None:
+    plan = make_plan(name)
+    for item in fields(plan.parameters):
+        held = getattr(plan.parameters, item.name)
+        if isinstance(held, int) and not isinstance(held, bool):
+            changed = replace(plan.parameters, **{item.name: float(held)})
+            with pytest.raises(VerificationError, match="integer"):
+                ALGORITHMS[name].verify(replace(plan, parameters=changed))
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+@pytest.mark.parametrize("cost", [{"rounds": 0}, {"messages": -1}, {"rounds": 2.5}])
+def test_a_cost_that_is_none_is_refused(name: str, cost: dict[str, Any]) -> None:
+    plan = make_plan(name)
+    with pytest.raises(VerificationError):
+        ALGORITHMS[name].verify(replace(plan, cost=replace(plan.cost, **cost)))
