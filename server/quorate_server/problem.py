@@ -48,7 +48,7 @@ class Problem:
         positive(lipschitz=self.lipschitz)
         if self.smoothness is not None:
             non_negative(smoothness=self.smoothness)
-        non_negative(heterogeneity=self.heterogeneity, ridge=self.ridge)
+        non_negative(heterogeneity=self.heterogeneity, ridge=self.ridge, link_curvature=self.link_curvature or 0.0)
         if not 0 <= self.hostile_share < 0.5:
             raise ConfigError(f"Expected hostile_share in [0, 0.5), got hostile_share={self.hostile_share:g}.")
         for name in (
@@ -58,7 +58,6 @@ class Problem:
             "typical_curvature",
             "least_curvature",
             "feature_norm",
-            "link_curvature",
         ):
             if getattr(self, name) is not None:
                 positive(**{name: getattr(self, name)})

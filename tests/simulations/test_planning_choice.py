@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import quorate
 from quorate import config as configs
 from quorate.choosing import Candidate, automatic
 from quorate.planning import Planned, choose
@@ -227,3 +228,11 @@ def test_a_named_algorithm_is_taken_without_a_sentence() -> None:
     assert (planned.plan.algorithm, planned.choice) == ("plain", None)
     with pytest.raises(ConfigError, match=r"Expected no algorithm\.options with algorithm\.name='auto'"):
         chosen(RECOMMENDED, settings=("algorithm.options.rounds=3",))
+
+
+def test_a_loss_without_curvature_still_has_plans() -> None:
+    family = ["population.family=linear", "population.signal_norm=0.5", "problem.user_smoothness=item"]
+    planned = quorate.plan(settings=[*family, "population.users=20000"])
+    reasons = {each.algorithm: each.reason for each in planned.candidates}
+    assert "no curvature" in reasons["tracking-srgd"]
+    assert planned.plan.algorithm != "tracking-srgd"
