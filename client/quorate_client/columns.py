@@ -5,6 +5,7 @@
 [[0.0, 0.0, 1.0, 1.0], [1.0, 0.0, 0.0, 1.0]]
 """
 
+import csv
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ Feature = Numeric | Categorical
 def read(source: Any, *, types: Mapping[str, pa.DataType] | None = None) -> pa.Table:
     """A CSV or Parquet path, a pyarrow Table or a pandas DataFrame as a table with rows; raises DataError.
 
-    `types` are those of columns of a CSV file, where the file itself should not suggest them.
+    With `types` only these columns of a CSV file are read, and cast: the values do not suggest their types.
     """
     if isinstance(source, pa.Table):
         table = source
@@ -96,6 +97,19 @@ def read(source: Any, *, types: Mapping[str, pa.DataType] | None = None) -> pa.T
     if table.num_rows == 0:
         raise DataError("Expected a table with rows, got an empty one.")
     return table
+
+
+def header(path: Path) -> pa.Table:
+    """A CSV or Parquet file's columns without its rows: those of a CSV file are text. Raises DataError."""
+    _check_path(path)
+    try:
+        if path.suffix == ".parquet":
+            return pyarrow.parquet.read_schema(path).empty_table()
+        with path.open(encoding="utf-8-sig", errors="replace") as lines:
+            names = next(csv.reader(line for line in lines if line.strip("\r\n")), [])
+    except (pa.ArrowException, OSError, csv.Error) as error:
+        raise _unreadable(path, error) from None
+    return pa.schema([(name, pa.string()) for name in names]).empty_table()
 
 
 def column(table: pa.Table, name: str) -> pa.Array:
@@ -130,7 +144,7 @@ def check(table: pa.Table, features: tuple[Feature, ...], label: str | None) -> 
         else:
             _vocabulary(column(table, feature.column), feature)
     if label is not None:
-        _numeric(table, _label_column(table, label)[0], "label")
+        _numeric(table, label_column(table, label)[0], "label")
 
 
 def resolve(table: pa.Table, features: tuple[Feature, ...]) -> tuple[Feature, ...]:
@@ -170,7 +184,7 @@ def label(table: pa.Table, expression: str, *, binary: bool) -> Vector:
 
     Binary column labels must be true/false, 0/1 or -1/+1. Raises DataError otherwise.
     """
-    name, compare = _label_column(table, expression)
+    name, compare = label_column(table, expression)
     values = numbers(table, name, "label")
     if compare is not None:
         operator, bound = compare
@@ -185,8 +199,8 @@ def label(table: pa.Table, expression: str, *, binary: bool) -> Vector:
     return 2.0 * values - 1.0
 
 
-def _label_column(table: pa.Table, expression: str) -> tuple[str, tuple[str, float] | None]:
-    """The column that a label comes from, and what it is compared with."""
+def label_column(table: pa.Table, expression: str) -> tuple[str, tuple[str, float] | None]:
+    """The column that a label comes from, and what it is compared with. Raises DataError."""
     if expression in table.column_names:
         return expression, None
     parts = _COMPARISON.fullmatch(expression)
@@ -201,19 +215,45 @@ def _label_column(table: pa.Table, expression: str) -> tuple[str, tuple[str, flo
     return parts["column"], (parts["operator"], bound)
 
 
-def _read_file(path: Path, types: Mapping[str, pa.DataType]) -> pa.Table:
+def _check_path(path: Path) -> None:
     if not path.is_file():
         raise DataError(f"Expected a table at {str(path)!r}, found no such file.")
     if path.suffix not in (".csv", ".parquet"):
         raise DataError(f"Expected a .csv or .parquet table, got {path.name!r}.")
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    # The reader's own words may quote a row, and messages never hold a user's data.
+    return DataError(f"Expected {path.name!r} to be a readable {path.suffix} table, got {type(error).__name__}.")
+
+
+def _read_file(path: Path, types: Mapping[str, pa.DataType]) -> pa.Table:
+    _check_path(path)
     try:
         if path.suffix == ".parquet":
             return pyarrow.parquet.read_table(path)
-        return pyarrow.csv.read_csv(path, convert_options=pyarrow.csv.ConvertOptions(column_types=dict(types)))
+        text = pyarrow.csv.ConvertOptions(include_columns=list(types), column_types=dict.fromkeys(types, pa.string()))
+        table = pyarrow.csv.read_csv(path, convert_options=text)
     except (pa.ArrowException, OSError) as error:
-        # The reader's own words may quote a row, and messages never hold a user's data.
-        found = type(error).__name__
-        raise DataError(f"Expected {path.name!r} to be a readable {path.suffix} table, got {found}.") from None
+        raise _unreadable(path, error) from None
+    for place, (name, kind) in enumerate(types.items()):
+        table = table.set_column(place, name, _cast(table.column(name), name, kind))
+    return table
+
+
+def _cast(text: pa.ChunkedArray, name: str, kind: pa.DataType) -> pa.ChunkedArray:
+    """A column of text in another type, by the words for null, true and false of CSV files."""
+    if pa.types.is_string(kind):
+        return text
+    words = pyarrow.csv.ConvertOptions()
+    found = pc.utf8_trim_whitespace(text)
+    for meant, said in ((None, words.null_values), ("1", words.true_values), ("0", words.false_values)):
+        is_meant = pc.is_in(found, value_set=pa.array(said, pa.string()))
+        found = pc.if_else(is_meant, pa.scalar(meant, pa.string()), found)
+    try:
+        return found.cast(kind)
+    except pa.ArrowException:
+        raise DataError(f"Expected values of type {kind} in column {name!r}, got others.") from None
 
 
 def _from_pandas(frame: Any) -> pa.Table:

@@ -24,6 +24,8 @@ done
 mkdir -p "$trial/operator"
 cp "$trial/authority/authority.pem" "$trial/operator/authority.pem"
 if [ ! -e "$trial/operator/token" ]; then
+    # The first attempt may have ended between the token's entry and its file.
+    quorate tokens remove operator --file "$trial/coordinator/tokens.json" 2>/dev/null || true
     quorate tokens add operator --role operator --file "$trial/coordinator/tokens.json" --out "$trial/operator/token"
 fi
 

@@ -1,7 +1,7 @@
 """The commands of a federation: a coordinator, its clients, its operators, and what they identify themselves with.
 
-Every option that a container needs is also an environment variable. gRPC is imported by the commands that use it, so
-that the others start without it.
+Every option that the containers of docker-compose.yml need is also an environment variable. gRPC is imported by the
+commands that use it, so that the others start without it.
 """
 
 import asyncio
@@ -33,6 +33,9 @@ Authority = Annotated[
     Path | None, typer.Option(envvar="QUORATE_AUTHORITY", help="Certificate that signs the other side's, PEM.")
 ]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Plaintext, for a trial on this machine.")]
+Anywhere = Annotated[
+    bool, typer.Option("--insecure-anywhere", help="Plaintext on any address: only inside a network you trust.")
+]
 TokenFile = Annotated[Path, typer.Option("--file", envvar="QUORATE_TOKENS", help="Where tokens are kept, as hashes.")]
 Where = Annotated[
     str, typer.Option("--coordinator", envvar="QUORATE_CONTROL_ADDRESS", metavar="HOST:PORT", help="Control plane.")
@@ -58,9 +61,7 @@ def serve(
         Path, typer.Option("--tokens", envvar="QUORATE_TOKENS", help="File made by `quorate tokens add`.")
     ] = Path("tokens.json"),
     insecure: Insecure = False,
-    insecure_anywhere: Annotated[
-        bool, typer.Option("--insecure-anywhere", help="Plaintext on any address: only inside a network you trust.")
-    ] = False,
+    insecure_anywhere: Anywhere = False,
     allow_simulation: Annotated[
         bool, typer.Option("--allow-simulation", help="Accept runs with seeded noise: made-up data only.")
     ] = False,
@@ -102,6 +103,7 @@ def client(
         list[str] | None, typer.Option(help="Exposures to take part in; default broadcast and local.")
     ] = None,
     insecure: Insecure = False,
+    insecure_anywhere: Anywhere = False,
     name: Annotated[str | None, typer.Option(envvar="QUORATE_NAME", help="Who this is, with --insecure.")] = None,
     simulation_seed: Annotated[
         int | None, typer.Option(help="Take part in simulations with this seed: made-up data only.")
@@ -120,6 +122,7 @@ def client(
         key=key,
         authority=authority,
         insecure=insecure,
+        insecure_anywhere=insecure_anywhere,
         client_name=name,
         accept_exposures=tuple(accept or ("broadcast", "local")),
         allow_simulation=simulation_seed is not None,
@@ -141,6 +144,7 @@ def submit(
     token_file: OwnToken = None,
     authority: Authority = None,
     insecure: Insecure = False,
+    insecure_anywhere: Anywhere = False,
 ) -> None:
     """Submit a run to a coordinator. The same run again changes nothing."""
     from quorate.submission import specify
@@ -149,7 +153,7 @@ def submit(
     wanted, plan = specify(
         resolved, run=run, users=users, seconds=seconds, group=group, simulation_seed=simulation_seed
     )
-    with _control(coordinator, token_file, authority, insecure) as control:
+    with _control(coordinator, token_file, authority, insecure, insecure_anywhere) as control:
         name = control.submit(wanted.as_text())
     print(f"{name}: {plan.algorithm}, {plan.cost.rounds} rounds, {users} users")
     print(plan.guarantee.sentence())
@@ -161,9 +165,10 @@ def runs(
     token_file: OwnToken = None,
     authority: Authority = None,
     insecure: Insecure = False,
+    insecure_anywhere: Anywhere = False,
 ) -> None:
     """List the runs of a coordinator."""
-    with _control(coordinator, token_file, authority, insecure) as control:
+    with _control(coordinator, token_file, authority, insecure, insecure_anywhere) as control:
         for each in control.runs():
             shown = "\t".join(str(each[key]) for key in ("run", "state", "created") if each[key])
             print(dumps(each) if as_json else shown + (f"\t{each['error']}" if each["error"] else ""))
@@ -176,13 +181,16 @@ def watch(
     token_file: OwnToken = None,
     authority: Authority = None,
     insecure: Insecure = False,
+    insecure_anywhere: Anywhere = False,
 ) -> None:
     """Follow a run from its first round to its end; exit code 1 if it ends without a model."""
     ended: dict[str, Any] = {}
-    with _control(coordinator, token_file, authority, insecure) as control:
+    with _control(coordinator, token_file, authority, insecure, insecure_anywhere) as control:
         for event in control.watch(run):
             print(dumps(event) if as_json else _line(event), flush=True)
             ended = event
+    if ended.get("kind") == "paused":
+        raise RunError(f"Run {run} is paused, with nothing lost: {ended.get('error')}")
     if ended.get("how") != "complete":
         raise RunError(f"Run {run} has ended without a model: {ended.get('error') or ended.get('how')}.")
 
@@ -193,9 +201,10 @@ def cancel(
     token_file: OwnToken = None,
     authority: Authority = None,
     insecure: Insecure = False,
+    insecure_anywhere: Anywhere = False,
 ) -> None:
     """End a run without a model. What it has spent stays spent."""
-    with _control(coordinator, token_file, authority, insecure) as control:
+    with _control(coordinator, token_file, authority, insecure, insecure_anywhere) as control:
         print(f"{run}: {control.cancel(run)['state']}")
 
 
@@ -206,9 +215,10 @@ def fetch(
     token_file: OwnToken = None,
     authority: Authority = None,
     insecure: Insecure = False,
+    insecure_anywhere: Anywhere = False,
 ) -> None:
     """Fetch a complete run's plan, ledger and model."""
-    with _control(coordinator, token_file, authority, insecure) as control:
+    with _control(coordinator, token_file, authority, insecure, insecure_anywhere) as control:
         plan, ledger, model = control.plan(run), control.ledger(run), control.model(run)
     out.mkdir(parents=True, exist_ok=True)
     folder = RunFolder(out)
@@ -225,7 +235,13 @@ def certs(
     hosts: Annotated[list[str] | None, typer.Option("--host", help="Names and addresses of the coordinator.")] = None,
     group: Annotated[str | None, typer.Option(help="Group of these clients; default everyone.")] = None,
     days: Annotated[int, typer.Option(min=1, help="How long certificates are valid.")] = 365,
-    renew: Annotated[bool, typer.Option("--renew", help="New certificates for the same keys, and so users.")] = False,
+    renew: Annotated[
+        bool,
+        typer.Option(
+            "--renew",
+            help="Renew those named, with their keys; the coordinator's with --host.",
+        ),
+    ] = False,
 ) -> None:
     """Make a private certificate authority for trials, a coordinator's certificate and clients'; keep what is there."""
     from quorate_server.service import certificates
@@ -233,18 +249,19 @@ def certs(
     every_client = [f"client-{number}" for number in range(1, clients + 1)] + (names or [])
     for name in every_client:
         certificates.check_name(name)
-        if name == "coordinator":
+        if name == "coordinator" and not renew:
             raise ConfigError("Expected another name for a client than 'coordinator', which is the coordinator's.")
     certificates.make_authority(folder, days=max(days, 3650))
-    for name in ("coordinator", *every_client):
-        coordinator = name == "coordinator"
-        if renew or not (folder / f"{name}.pem").exists():
+    for name in dict.fromkeys(("coordinator", *every_client)):
+        coordinator, exists = name == "coordinator", (folder / f"{name}.pem").exists()
+        wanted = name in every_client or hosts is not None  # the coordinator's certificate is made in passing
+        if not exists or (renew and wanted):
             print(
                 certificates.issue(
                     folder,
                     name,
                     coordinator=coordinator,
-                    hosts=tuple(hosts or ("localhost", "127.0.0.1")) if coordinator else (),
+                    hosts=tuple(hosts or (() if exists else ("localhost", "127.0.0.1"))) if coordinator else (),
                     unit=None if coordinator else group,
                     days=days,
                     renew=renew,
@@ -303,7 +320,9 @@ async def _until_told(work: Callable[..., Awaitable[None]], config: Any) -> None
     await work(config, stop=stop)
 
 
-def _control(coordinator: str, token_file: Path | None, authority: Path | None, insecure: bool) -> "Control":
+def _control(
+    coordinator: str, token_file: Path | None, authority: Path | None, insecure: bool, anywhere: bool
+) -> "Control":
     from quorate.control import Address, Control
 
     token = os.environ.get("QUORATE_TOKEN", "")
@@ -314,10 +333,12 @@ def _control(coordinator: str, token_file: Path | None, authority: Path | None, 
             raise IdentityError(f"Expected a token in {token_file}, got: {error.strerror}.") from None
     if not token.strip():
         raise ConfigError("Expected a token in --token-file or QUORATE_TOKEN, got none. See `quorate tokens add`.")
-    return Control(Address(coordinator, token.strip(), None if insecure else authority, insecure))
+    return Control(Address(coordinator, token.strip(), authority, insecure, anywhere))
 
 
 def _line(event: dict[str, Any]) -> str:
+    if event["kind"] == "paused":
+        return "paused" + (f": {event['error']}" if event.get("error") else "")
     if event["kind"] == "ended":
         return f"{event['how']}" + (f": {event['error']}" if event.get("error") else "")
     public = " ".join(f"{key}={value}" for key, value in event["public"].items())

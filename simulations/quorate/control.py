@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quorate_client import wire
+from quorate_client.federation.config import check_plaintext
 from quorate_protos.errors import ConfigError, IdentityError, QuorateError, RunError
 from quorate_protos.v1 import federation_pb2 as pb
 from quorate_protos.v1 import federation_pb2_grpc
@@ -39,6 +40,7 @@ class Address:
     token: str
     authority: Path | None = None  # that signed the coordinator's certificate
     insecure: bool = False
+    insecure_anywhere: bool = False
 
 
 class Control:
@@ -114,7 +116,8 @@ class Control:
 
 
 def _channel(address: Address) -> grpc.Channel:
-    if address.insecure:
+    check_plaintext(address.coordinator, insecure=address.insecure, anywhere=address.insecure_anywhere)
+    if address.insecure or address.insecure_anywhere:
         return grpc.insecure_channel(address.coordinator)
     if address.authority is None:
         raise ConfigError(

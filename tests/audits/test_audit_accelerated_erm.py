@@ -102,6 +102,7 @@ def test_a_run_never_exceeds_its_claimed_epsilon(kind):
     assert audit(plan, *antipodal(plan), make=INFO.make) <= EPSILON
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["lottery", "threshold"])
 def test_nor_where_tests_are_undecided(kind):
     plan = planned(kind)

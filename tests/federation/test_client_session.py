@@ -264,6 +264,14 @@ class TestConsent:
             ({"delta": 1e-4}, {}, "exceed the lifetime limit 1e-05"),
             ({"dimension": D + 1}, {}, "columns that become 4 features, as announced, got 3"),
             ({"columns": {"label": "sick", "numeric": {"height": [0, 3]}}}, {}, r"mine.csv': Expected column 'height'"),
+            (
+                {"adjacency": "zero-out", "epsilon": 1.5},
+                {},
+                "its ε = 3 and the 0 spent before exceed the lifetime limit",
+            ),
+            ({"adjacency": "zero-out", "delta": 5e-6}, {}, "its δ = 1.85914e-05 and"),
+            ({"adjacency": "none"}, {}, "got adjacency none"),
+            ({"epsilon": 0.0}, {}, "Expected a run of ε > 0"),
             ({"rounds": 0}, {}, "Expected a usable description of the run, got rounds"),
             ({"run": "another"}, {}, "got that of another"),
         ],
@@ -282,6 +290,12 @@ class TestConsent:
             return await fake.announce("r", terms(exposure="model"))
 
         assert converse(data, script, accept_exposures=("model",))
+
+    def test_of_a_local_run_is_charged_as_announced(self, data):
+        async def script(fake):
+            return await fake.announce("r", terms(exposure="local", adjacency="zero-out", epsilon=2.0))
+
+        assert converse(data, script)
 
     def test_holds_for_the_terms_as_they_were(self, data):
         async def script(fake):
@@ -527,6 +541,8 @@ class TestConfig:
             ({"accept_exposures": ("public",)}, "accept_exposures among"),
             ({"retry_seconds": 0.0}, "retry_seconds > 0"),
             ({"client_name": None}, "Expected a client_name and no certificate with insecure=True"),
+            ({"coordinator": "hub:7443"}, "plaintext is for loopback"),
+            ({"coordinator": "10.0.0.1:7443"}, "plaintext is for loopback"),
             ({"client_name": "two words"}, "client_name of letters"),
             ({"insecure": False}, "Expected certificate, key and authority"),
             ({"seed": 3}, "allow_simulation and a seed together"),
@@ -539,3 +555,6 @@ class TestConfig:
 
     def test_takes_an_address_of_either_family(self, data):
         assert made(data, 1, coordinator="[::1]:7443").coordinator == "[::1]:7443"
+
+    def test_takes_plain_text_to_another_machine_by_its_own_word_only(self, data):
+        assert made(data, 1, coordinator="hub:7443", insecure_anywhere=True).plaintext

@@ -107,6 +107,50 @@ class TestTheItems:
         assert np.linalg.norm(own.batch.features, axis=1).max() <= 1.0
 
 
+class TestConsent:
+    """Making the items raises an error, and so refuses a run, by the header of a CSV file alone."""
+
+    CELLS = (
+        "50,A,1\n",
+        "old,A,yes\n",
+        ",,\n",
+        "2020-01-01,1.5,true\n",
+        "99999999999999999999,7,3\n",
+        "1\n1,2,3,4,5\n",
+        '"open',
+        "",
+        "\udcff,\udcfe,\udcfd\n",
+    )
+
+    @pytest.mark.parametrize("cells", CELLS)
+    @pytest.mark.parametrize(
+        ("changes", "fits"),
+        [
+            ({}, True),
+            ({"categorical": {"ward": [1, 2]}}, True),
+            ({"numeric": {"age": [0, 100], "ward": [0, 1]}, "categorical": {}}, True),
+            ({"label": "age > 3"}, True),
+            ({"label": "nowhere > 3"}, False),
+            ({"categorical": {"age": ["A", "B"]}}, False),
+            ({"categorical": {"bed": ["A", "B"]}}, False),
+        ],
+    )
+    def test_is_the_same_for_any_cells(self, tmp_path, cells, changes, fits):
+        path = tmp_path / "mine.csv"
+        path.write_bytes(("\ufeffage,ward,sick\n" + cells).encode("utf-8", "surrogateescape"))
+        told = terms(**columns(**changes), dimension=3 if "numeric" in changes else 4)
+        if fits:
+            own = own_items(path, told)
+            assert (own.problem is None) or np.isnan(own.batch.features).all()
+        else:
+            with pytest.raises(DataError):
+                own_items(path, told)
+
+    def test_is_not_lost_by_whole_numbers_that_no_float_holds(self, tmp_path):
+        frame = visits().assign(age=2**60 + 1)
+        assert "mine.parquet" in own_items(write(frame, tmp_path), terms()).problem
+
+
 class TestWhatIsWrongWithTheFile:
     @pytest.mark.parametrize(
         ("changes", "told", "said"),

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import quorate
 from quorate import api, curve_plot, runs
 from quorate.cli import invoke
-from quorate.planning import RoundsCurve
+from quorate.planning import RoundsCurve, rounds_curve
+from quorate.setup import setup
 from quorate_protos.errors import ConfigError, Infeasible
 from quorate_server.algorithms import ALGORITHMS
 
@@ -153,7 +154,8 @@ def test_the_curve_holds_the_plan_and_what_each_number_of_rounds_would_predict(n
 
 
 def test_infeasible_rounds_are_left_out_of_the_curve() -> None:
-    curve = quorate.plan("quickstart", algorithm="filtered-sgd", settings=[*MANY]).curve
+    config, _ = api.resolve("quickstart", ["algorithm.name=filtered-sgd", *MANY])
+    curve = rounds_curve(ALGORITHMS["filtered-sgd"], config, setup(config, Path()).problem, {})
     assert curve is not None
     assert max(rounds for rounds, _ in curve.points) < 1024
 

@@ -1,8 +1,8 @@
 """One user's own table as items, by a run's public rules.
 
-What is wrong with the file or its columns is an error, told to the owner. What is wrong with the values is not: the
-coordinator would learn it. Such a user's items become one that is not finite, which is rejected, or in the local model
-counts as a gradient of zero, like anybody's.
+What is wrong with the file or its columns is an error, told to the owner: of a CSV file the header alone says so, of a
+Parquet file its schema. What is wrong with the rows is not: the coordinator would learn it. Such a user's items become
+one that is not finite, which is rejected, or in the local model counts as a gradient of zero, like anybody's.
 """
 
 from dataclasses import dataclass
@@ -28,36 +28,38 @@ class OwnItems:
     problem: str | None  # None: every value is usable
 
 
-def read_own_table(path: Path, terms: Terms | None = None) -> pa.Table:
-    """The table in a CSV or Parquet file, with columns that fit `terms`. Raises DataError, which names the file."""
+def read_own_table(path: Path) -> pa.Table:
+    """The table in a CSV or Parquet file. Raises DataError, which names the file."""
     try:
-        if terms is None:
-            return columns.read(path)
-        table = columns.read(path, types=_declared(terms))
-        columns.check(table, terms.columns.features, terms.columns.label)
+        return columns.read(path)
     except DataError as error:
         raise DataError(f"Data file {str(path)!r}: {error}") from None
-    return table
 
 
 def own_items(path: Path, terms: Terms) -> OwnItems:
     """The items of the user whose rows are in `path`, encoded as a population's table would be.
 
-    Raises DataError for a file that cannot be read, lacks a column, or has one of another type.
+    Raises DataError for a file that is not there, lacks a column, or has one stored as another type.
     """
-    table = read_own_table(path, terms)
+    try:
+        types = _types(path, terms)
+    except DataError as error:
+        raise DataError(f"Data file {str(path)!r}: {error}") from None
     loss, rules = terms.make_loss(), terms.columns
     width = sum(len(feature.names) for feature in rules.features) + rules.intercept
     if width != terms.dimension:
         raise DataError(f"Expected columns that become {terms.dimension} features, as announced, got {width}.")
     try:
+        table = columns.read(path, types=types)
         encoded = columns.encode(table, rules.features, intercept=rules.intercept)
         blocks = len(rules.features) + rules.intercept
         rows = columns.scaled(encoded, blocks, loss.feature_norm, unit_rows=rules.unit_rows)
         labels = _labels(table, rules.label, loss)
-    except DataError as error:
+    except Exception as error:
+        # Whatever it is, consent must not depend on it; other libraries' words may quote a value.
         rows, labels = np.full((1, width), np.nan, np.float32), np.zeros(1)
-        problem: str | None = f"Data file {str(path)!r}: {error}"
+        said = error if isinstance(error, DataError) else f"Expected rows that can be used, got {type(error).__name__}."
+        problem: str | None = f"Data file {str(path)!r}: {said}"
     else:
         problem = None
     batch = ItemBatch(np.ascontiguousarray(rows), labels, np.array([0, len(rows)]))
@@ -70,7 +72,20 @@ def _labels(table: pa.Table, expression: str | None, loss: Loss) -> columns.Vect
     return columns.label(table, expression, binary=isinstance(loss, Classification))
 
 
-def _declared(terms: Terms) -> dict[str, pa.DataType]:
-    """Types of categorical columns: those of one user's rows alone would suggest others, such as numbers for codes."""
-    kinds = {str: pa.string(), int: pa.int64()}
-    return {name: kinds[type(values[0])] for name, values in terms.columns.categorical.items() if values}
+def _types(path: Path, terms: Terms) -> dict[str, pa.DataType]:
+    """Types of the columns that the terms name. Raises DataError unless the file has them, with fitting stored types.
+
+    A CSV file stores none, and the values of one user alone would suggest others, such as numbers for codes.
+    """
+    rules, header, kinds = terms.columns, columns.header(path), {str: pa.string(), int: pa.int64()}
+    types = {name: kinds[type(values[0])] if values else pa.string() for name, values in rules.categorical.items()}
+    numbers = (
+        [*rules.numeric] if rules.label is None else [*rules.numeric, columns.label_column(header, rules.label)[0]]
+    )
+    types |= dict.fromkeys(numbers, pa.float64())
+    for name in types:
+        columns.column(header, name)
+    if path.suffix == ".csv":
+        header = pa.schema(list(types.items())).empty_table()
+    columns.check(header, rules.features, rules.label)
+    return types

@@ -6,6 +6,7 @@ Nothing that goes wrong here is told to the coordinator but a status; the owner'
 import logging
 import secrets
 from dataclasses import dataclass, field, replace
+from math import exp
 from typing import Any
 
 import numpy as np
@@ -73,7 +74,7 @@ class Worker:
             # A run is announced from outside: none may end a client that works for others.
             _LOG.exception("The items of run %r could not be made.", message.run)
             return "an error that was not foreseen"
-        agreement = Agreement(terms.run, digest, terms.epsilon, terms.delta, terms.participations)
+        agreement = Agreement(terms.run, digest, *_charge(terms), terms.participations)
         objection = self.record.agree(agreement)
         if objection is None:
             if items.problem is not None:
@@ -87,6 +88,10 @@ class Worker:
             return f"Expected a run of exposure {allowed}, got {terms.exposure}."
         if terms.simulation and not self.config.allow_simulation:
             return "Expected a run with secret noise, got a simulation."
+        if terms.adjacency == "none" and "none" not in self.config.accept_exposures:
+            return "Expected a run that promises something, got adjacency none."
+        if terms.epsilon <= 0 and terms.exposure != "none":
+            return f"Expected a run of ε > 0, got ε = {terms.epsilon:g}."
         return None
 
     def reply(self, message: federation.Question) -> bytes | None:
@@ -157,6 +162,16 @@ def _with_directions(task: Any, seed: int | None) -> Any:
         own = secrets.randbits(64) if seed is None else seed
         return replace(task, smoothing=Convolution(task.smoothing.radius, own))
     return task
+
+
+def _charge(terms: Terms) -> tuple[float, float]:
+    """What a run costs its user: replace-one (ε, δ), so that those of all runs add up (docs/privacy/lifetime.md, 4).
+
+    Local reports are replace-one by themselves, and the record holds them to what was announced.
+    """
+    if terms.adjacency != "zero-out" or terms.exposure == "local":
+        return terms.epsilon, terms.delta
+    return 2 * terms.epsilon, min(1.0, (1 + exp(min(terms.epsilon, 700.0))) * terms.delta)
 
 
 def _spends(task: Task) -> tuple[float, float]:

@@ -58,7 +58,8 @@ def issue(
     """NAME.pem and NAME.key, signed by the authority in `folder`; the path of the certificate.
 
     A name has one certificate: a second one needs `renew`, and keeps the key. `hosts` are the names and addresses at
-    which clients reach a coordinator; `unit` is the group that a client belongs to. Raises ConfigError for a name that
+    which clients reach a coordinator; `unit` is the group that a client belongs to; without them, a renewed certificate
+    keeps those that it had. Raises ConfigError for a name that
     is taken or unfit, IdentityError without a usable authority.
     """
     check_name(name)
@@ -66,13 +67,19 @@ def issue(
     if path.exists() and not renew:
         raise ConfigError(f"Expected no certificate {path}, found one: one name, one user. Renew it with --renew.")
     authority, signer = load_certificate(folder / f"{AUTHORITY}.pem"), _key(folder, AUTHORITY, must_exist=True)
+    names = [_host(host) for host in hosts]
+    if path.exists():
+        old = load_certificate(path)
+        unit = group(old) if unit is None else unit
+        with suppress(x509.ExtensionNotFound):
+            names = names or list(old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
     key = _key(folder, name)
     use = ExtendedKeyUsageOID.SERVER_AUTH if coordinator else ExtendedKeyUsageOID.CLIENT_AUTH
     builder = _builder(_name(name, unit), authority.subject, key.public_key(), dt.timedelta(days=days))
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(x509.ExtendedKeyUsage([use]), critical=False)
-    if hosts:
-        builder = builder.add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
+    if names:
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
     _write(path, builder.sign(signer, hashes.SHA256()))
     return path
 

@@ -22,6 +22,12 @@ from quorate_server.service.manager import Manager
 SERVICE = "quorate.v1.ClientPlane"
 NONSENSE, LEAVING = "Expected a message of this protocol.", "The coordinator is leaving. Come back later."
 MOST_UNSENT = 64  # messages to a client that does not read; then it is not read either
+_MOST_WAITING = 8 * MOST_UNSENT  # then the conversation ends; more than whoever comes back is told of at once
+_SPARE = 1 << 20  # bytes that wait, beyond one message of each kind and run
+_GREETING_SECONDS = 30.0
+_PARTING_SECONDS = 30.0  # for a client to read what is on its way before it can hear of the end
+_LONGEST_GREETING, _LONGEST_SMALL = 4 << 10, 64 << 10  # bytes of an enrolment or a hello, and of what is no answer
+_AROUND_AN_ANSWER = 4 << 10  # bytes of an answer beside its numbers
 _log = logging.getLogger("quorate")
 Context = Any  # grpc.aio.ServicerContext[bytes, bytes]
 
@@ -32,17 +38,34 @@ class Conversation:
     def __init__(self, user: int) -> None:
         self.user = user
         self.ending: str | None = None  # why the coordinator ends it
+        self.code = grpc.StatusCode.ABORTED  # with which it does
         self._unsent: asyncio.Queue[bytes] = asyncio.Queue()
+        self._waiting = 0  # bytes of these
+        self._largest: dict[tuple[str, str], int] = {}  # bytes of a message, by kind and run, since all was sent
         self._room = asyncio.Event()
         self._handler = asyncio.current_task()
 
     def send(self, message: pb.ServerMessage) -> None:
-        """Queue a message."""
-        self._unsent.put_nowait(message.SerializeToString())
+        """Queue a message. A client that leaves too much unread is hung up on."""
+        if self.ending is not None:
+            return
+        data, kind = message.SerializeToString(), message.WhichOneof("kind")
+        if kind in ("run", "question", "ended"):  # what the coordinator says by itself, and says again
+            which = kind, getattr(message, kind).run
+            self._largest[which] = max(self._largest.get(which, 0), len(data))
+        allowed = sum(self._largest.values()) + _SPARE
+        if self._unsent.qsize() >= _MOST_WAITING or self._waiting + len(data) > allowed:
+            self.end("The client does not read.", grpc.StatusCode.UNAVAILABLE)
+            return
+        self._waiting += len(data)
+        self._unsent.put_nowait(data)
 
-    def end(self, why: str) -> None:
-        """Hang up."""
-        self.ending = why
+    def end(self, why: str, code: grpc.StatusCode = grpc.StatusCode.ABORTED) -> None:
+        """Hang up, once."""
+        if self.ending is not None:
+            return
+        self.ending, self.code = why, code
+        self._unsent = asyncio.Queue()  # who does not read may keep the call for a while, not the memory
         if self._handler is not None:
             self._handler.cancel()
 
@@ -50,7 +73,11 @@ class Conversation:
         """Send what waits, for as long as the conversation lasts."""
         with suppress(Exception):  # a write fails when the client has gone, of which the reader hears as well
             while True:
-                await context.write(await self._unsent.get())
+                data = await self._unsent.get()
+                await context.write(data)
+                self._waiting -= len(data)
+                if not self._waiting:
+                    self._largest.clear()
                 if self._unsent.qsize() < MOST_UNSENT:
                     self._room.set()
 
@@ -78,6 +105,7 @@ class ClientPlane:
     async def enrol(self, request: bytes, context: Context) -> bytes:
         """A place in the population, the same for the same certificate."""
         identity, group = await self._identity(context)
+        await _check_length(request, _LONGEST_GREETING, context)
         try:
             protocol = pb.EnrolRequest.FromString(request).protocol
         except DecodeError:
@@ -94,17 +122,27 @@ class ClientPlane:
 
     async def work(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """Hello, then announcements, consents, questions, answers and receipts until either side leaves."""
-        conversation, rooms = Conversation(await self._greeted(requests, context)), self._manager.rooms
+        try:
+            async with asyncio.timeout(_GREETING_SECONDS):
+                user = await self._greeted(requests, context)
+        except TimeoutError:
+            words = f"Expected a hello within {_GREETING_SECONDS:g} seconds."
+            await _refuse(context, grpc.StatusCode.DEADLINE_EXCEEDED, words)
+        conversation, rooms = Conversation(user), self._manager.rooms
         pump = asyncio.create_task(conversation.pump(context))
         rooms.enter(conversation)
         try:
             async for data in requests:
-                self._hear(conversation, await _parsed(data, context))
+                limit = max(8 * rooms.longest_answer(user) + _AROUND_AN_ANSWER, _LONGEST_SMALL)
+                self._hear(conversation, await _parsed(data, limit, context))
                 await conversation.room()
         except asyncio.CancelledError:
             if conversation.ending is None:
                 raise
-            await _refuse(context, grpc.StatusCode.ABORTED, conversation.ending)
+            rooms.leave(conversation)
+            pump.cancel()
+            await asyncio.wait({pump})
+            await _hang_up(context, conversation)
         finally:
             rooms.leave(conversation)
             pump.cancel()
@@ -118,7 +156,7 @@ class ClientPlane:
             await _refuse(context, grpc.StatusCode.UNAVAILABLE, LEAVING)
         if user is None:
             await _refuse(context, grpc.StatusCode.FAILED_PRECONDITION, "Expected an enrolled client. Enrol first.")
-        first = await _parsed(await anext(requests, b""), context)
+        first = await _parsed(await anext(requests, b""), _LONGEST_GREETING, context)
         if first.WhichOneof("kind") != "hello":
             await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "Expected a hello first.")
         await _check_protocol(first.hello.protocol, context)
@@ -144,7 +182,14 @@ class ClientPlane:
         return found
 
 
-async def _parsed(data: bytes, context: Context) -> pb.ClientMessage:
+async def _check_length(data: bytes, limit: int, context: Context) -> None:
+    """Before parsing, which takes many times the memory of some messages."""
+    if len(data) > limit:
+        await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, NONSENSE)
+
+
+async def _parsed(data: bytes, limit: int, context: Context) -> pb.ClientMessage:
+    await _check_length(data, limit, context)
     try:
         message = pb.ClientMessage.FromString(data)
     except DecodeError:
@@ -158,6 +203,17 @@ async def _check_protocol(protocol: int, context: Context) -> None:
     if protocol != wire.PROTOCOL:
         words = f"Expected protocol {wire.PROTOCOL}. Use a matching version."
         await _refuse(context, grpc.StatusCode.FAILED_PRECONDITION, words)
+
+
+async def _hang_up(context: Context, conversation: Conversation) -> None:
+    """End the call as the conversation was ended; a write that the client never took may be in the way."""
+    try:
+        async with asyncio.timeout(_PARTING_SECONDS):
+            await context.abort(conversation.code, conversation.ending)
+    except grpc.aio.AbortError:
+        raise
+    except Exception as error:
+        _log.debug("user %d was not told %r: %r", conversation.user, conversation.ending, error)
 
 
 async def _refuse(context: Context, code: grpc.StatusCode, words: str) -> NoReturn:

@@ -28,7 +28,7 @@ class Feed:
         self._news = asyncio.Event()
 
     async def watch(self) -> AsyncIterator[Mapping[str, Any]]:
-        """Events from the first to the one of kind "ended"."""
+        """Events from the first to the one of kind "ended", or "paused": nothing more comes from this coordinator."""
         position = 0
         while True:
             news = self._news
@@ -36,7 +36,7 @@ class Feed:
                 event = self._events[position]
                 position += 1
                 yield event
-                if event["kind"] == "ended":
+                if event["kind"] in ("ended", "paused"):
                     return
             await news.wait()
 

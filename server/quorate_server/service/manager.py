@@ -7,7 +7,9 @@ What is written, and in which order, each step harmless to repeat:
     every round spend, commit (`rounds.run`)
     end         the model, the end in the population's ledger, the run's state
 
-While the database is away a run pauses, then goes on from what the ledger holds.
+While the database is away a run pauses, then goes on from what the ledger holds. A run that this coordinator may not
+go on with (another version's plan, a simulation where none is allowed) is left as it is, for one that may, or for
+`cancel`.
 """
 
 import asyncio
@@ -35,7 +37,7 @@ from quorate_server.rounds import RoundEvent
 from quorate_server.service import specification as specifications
 from quorate_server.service.engine import GrpcEngine, RunStopped
 from quorate_server.service.feed import Feed, public
-from quorate_server.service.records import Records, patiently
+from quorate_server.service.records import OPEN, Records, patiently
 from quorate_server.service.rooms import Rooms
 from quorate_server.service.specification import RunSpecification
 
@@ -44,6 +46,10 @@ _LONGEST_PAUSE = 30.0  # seconds between two tries of a database that is away
 _log = logging.getLogger("quorate")
 T = TypeVar("T")
 Check = Callable[[RunSpecification], None]
+
+
+class OtherVersion(RunError):
+    """Another version or configuration began this run: nothing of it is changed, so that it can still go on there."""
 
 
 @dataclass(slots=True, eq=False)
@@ -78,22 +84,26 @@ class Manager:
         self._allow_simulation, self._check = allow_simulation, check
         self._active: dict[str, _Run] = {}
         self._waiting: dict[str, _Run] = {}
+        self._paused: dict[str, Feed] = {}
         self._threads = ThreadPoolExecutor(MOST_RUNS, thread_name_prefix="run")
         self._stopping = asyncio.Event()
         self._starting = asyncio.Lock()
+        self._taking = asyncio.Lock()  # from reading a run's stored state to acting on it
 
     async def start(self) -> None:
         """Take up every run that has not ended."""
-        for row in await self._stored(self._registry.runs):
-            if row.state not in ("waiting", "running"):
-                continue
-            try:
-                specification = RunSpecification.parse(row.specification)
-                plan = await asyncio.to_thread(specifications.make_plan, specification)
-            except QuorateError as error:
-                await self._stored(self._registry.set_state, row.run, "failed", str(error))
-                continue
-            self._waiting[row.run] = _Run(specification, plan)
+        async with self._taking:
+            for row in await self._stored(self._registry.runs):
+                if row.state not in OPEN:
+                    continue
+                try:
+                    specification = RunSpecification.parse(row.specification)
+                    plan = await asyncio.to_thread(specifications.make_plan, specification)
+                    specifications.require_deployable(specification, plan, allow_simulation=self._allow_simulation)
+                except QuorateError as error:
+                    self._pause(row.run, Feed(await self._stored(self.records.events, row.run)), error)
+                    continue
+                self._waiting[row.run] = _Run(specification, plan)
         await self._begin_those_that_can()
 
     async def stop(self) -> None:
@@ -131,20 +141,29 @@ class Manager:
             self._check(specification)
         if _is_private(plan):
             await patiently(lambda: self._population.check(specification.run, **_charge(specification, plan)))
-        new = await patiently(lambda: self._registry.add_run(specification.run, specification.as_text()))
+        name = specification.run
+        async with self._taking:
+            new = await patiently(lambda: self._registry.add_run(name, specification.as_text()))
+            if not new and name not in self._waiting and name not in self._active:  # entered, but never acknowledged?
+                row = await patiently(lambda: self._registry.run(name))
+                new = row is not None and row.state == "waiting"
+            if new:
+                self._paused.pop(name, None)
+                self._waiting[name] = _Run(specification, plan)
         if new:
-            self._waiting[specification.run] = _Run(specification, plan)
             await self._begin_those_that_can()
-        return specification.run
+        return name
 
     async def cancel(self, run: str) -> dict[str, Any]:
-        """End a run without a model. What it has spent stays spent."""
-        waiting = self._waiting.pop(run, None)
-        active = self._active.get(run)
-        if waiting is not None:
-            await self._stored(self._registry.set_state, run, "cancelled")
-            waiting.feed.add({"kind": "ended", "how": "cancelled"})
-        elif active is not None:
+        """End a run without a model, unless it has one. What it has spent stays spent; its secrets are erased."""
+        async with self._taking:
+            waiting, active = self._waiting.pop(run, None), self._active.get(run)
+            if active is None:
+                how = await self._stored(self._cancel, run)
+                self._paused.pop(run, None)
+                if waiting is not None:
+                    waiting.feed.add({"kind": "ended", "how": how})
+        if active is not None:
             active.cancelled = True
             if active.engine is not None:
                 active.engine.stop()
@@ -155,7 +174,15 @@ class Manager:
     async def feed(self, run: str) -> Feed:
         """The public events of a run; UnknownRun if there is none of that name."""
         known = self._active.get(run) or self._waiting.get(run)
-        return await self.records.feed(run) if known is None else known.feed
+        feed = self._paused.get(run) if known is None else known.feed
+        return await self.records.feed(run) if feed is None else feed
+
+    def _pause(self, run: str, feed: Feed, error: QuorateError) -> None:
+        """Leave a run as it is stored; watchers are told why."""
+        _log.warning("run %s is paused: %s", run, error)
+        self._active.pop(run, None)
+        self._paused[run] = feed
+        feed.add({"kind": "paused", "error": str(error)})
 
     async def _begin_those_that_can(self) -> None:
         async with self._starting:
@@ -176,13 +203,18 @@ class Manager:
             if not run.cancelled:
                 return
             how = "cancelled"
+        except OtherVersion as problem:
+            if not run.cancelled:
+                self._pause(run.name, run.feed, problem)
+                return
+            how = "cancelled"
         except QuorateError as problem:
             how, error = "failed", str(problem)
         except Exception as problem:
             _log.exception("run %s failed", run.name)
             how, error = "failed", f"{type(problem).__name__}: see the coordinator's log"
         try:
-            await self._stored(self._end, run, how, error)
+            how = await self._stored(self._end, run.name, how, error)
         except RunStopped:
             return
         except QuorateError as problem:  # the database is no longer ours: nothing may be written, somebody else goes on
@@ -191,7 +223,7 @@ class Manager:
             return
         self._active.pop(run.name, None)
         self.rooms.close(run.name, how)
-        run.feed.add({"kind": "ended", "how": how, "error": error})
+        run.feed.add({"kind": "ended", "how": how, "error": error if how == "failed" else None})
 
     async def _carry_out(self, run: _Run) -> None:
         """One try: begin unless begun, then ask on from where the ledger stands."""
@@ -211,19 +243,20 @@ class Manager:
     def _begin(self, run: _Run) -> tuple[NDArray[np.int64], list[dict[str, Any]]]:
         specification, plan, database = run.specification, run.plan, self._database
         problem = plan.problem
+        text = json.dumps(plan.as_json(), default=str)
+        begun = Ledger.begun(database, run.name)
+        if begun and Ledger.within(database, run.name).plan_json != text:
+            raise OtherVersion(
+                f"Expected the plan that run {run.name} began with, got another. Use the version that began it."
+            )
         members = self._registry.fix_members(run.name, problem.users, specification.group)
         if _is_private(plan):
             statement = plan.guarantee.sentence()
             self._population.charge(run.name, statement=statement, **_charge(specification, plan))
-        text = json.dumps(plan.as_json(), default=str)
-        if not Ledger.begun(database, run.name):
+        if not begun:
             key = _new_noise(specification).export_key()
             fingerprint = hashlib.sha256(specification.as_text().encode()).hexdigest()
             Ledger.begin(database, run.name, plan=text, config_digest=fingerprint, noise_key=key)
-        elif Ledger.within(database, run.name).plan_json != text:
-            raise RunError(
-                f"Expected the plan that run {run.name} began with, got another. Use the version that began it."
-            )
         self._registry.set_state(run.name, "running")
         return np.asarray(members, np.int64), self.records.events(run.name)
 
@@ -242,15 +275,30 @@ class Manager:
             trust_clients=specification.trust_clients,
         )
 
-    def _end(self, run: _Run, how: State, error: str | None) -> None:
-        if how == "cancelled" and Ledger.begun(self._database, run.name):
-            Ledger.within(self._database, run.name).abandon()
-        if _is_private(run.plan) and Ledger.begun(self._database, run.name):
-            if how == "complete":
-                model = Ledger.within(self._database, run.name).model
-                self._population.release(run.name, {"model": hashlib.sha256(model.astype("<f8").tobytes()).hexdigest()})
-            self._population.end(run.name, how)
-        self._registry.set_state(run.name, how, error)
+    def _end(self, run: str, how: State, error: str | None) -> State:
+        """How it ended: complete, whatever came after, if its model is released."""
+        if Ledger.begun(self._database, run):
+            ledger = Ledger.within(self._database, run)
+            if ledger.finished:
+                how, error = "complete", None
+            if any(row["kind"] == "charge" and row["payload"]["run"] == run for row in self._population.rows()):
+                if how == "complete":
+                    model = ledger.model.astype("<f8").tobytes()
+                    self._population.release(run, {"model": hashlib.sha256(model).hexdigest()})
+                self._population.end(run, how)
+            if how != "complete":
+                ledger.abandon()
+        self._registry.set_state(run, how, error)
+        return how
+
+    def _cancel(self, run: str) -> State | None:
+        """End a run that nobody carries out, from its row alone; what has ended keeps its state, but no secret."""
+        row = self._registry.run(run)
+        if row is not None and row.state in OPEN:
+            return self._end(run, "cancelled", None)
+        if row is not None and row.state == "failed" and Ledger.begun(self._database, run):
+            Ledger.within(self._database, run).abandon()
+        return None if row is None else row.state
 
     async def _stored(self, function: Callable[..., T], *arguments: Any) -> T:
         return await self._patiently(lambda: asyncio.to_thread(function, *arguments))

@@ -17,6 +17,7 @@ from quorate_server.registry import Registry, RunRow
 from quorate_server.service.feed import Feed, public
 from quorate_server.service.specification import RunSpecification, make_plan
 
+OPEN = ("waiting", "running")  # states of a run that has not ended
 T = TypeVar("T")
 
 
@@ -61,10 +62,13 @@ class Records:
         return await patiently(lambda: self._spent(row))
 
     async def feed(self, run: str) -> Feed:
-        """The public events of a run that has ended."""
+        """The public events of a run that has ended, or that nobody carries out now."""
         row = await self._row(run)
         feed = Feed(await patiently(lambda: self.events(run)))
-        feed.add({"kind": "ended", "how": row.state, "error": row.error})
+        if row.state in OPEN:
+            feed.add({"kind": "paused", "error": row.error})
+        else:
+            feed.add({"kind": "ended", "how": row.state, "error": row.error})
         return feed
 
     def events(self, run: str) -> list[dict[str, Any]]:

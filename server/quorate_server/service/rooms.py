@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+from grpc import StatusCode
 from numpy.typing import NDArray
 
 from quorate_client import wire
@@ -32,8 +33,8 @@ class Conversation(Protocol):
     def send(self, message: pb.ServerMessage) -> None:
         """Queue a message; never blocks, never raises."""
 
-    def end(self, why: str) -> None:
-        """Hang up; the client may come back."""
+    def end(self, why: str, code: StatusCode = StatusCode.ABORTED) -> None:
+        """Hang up. Who is told ABORTED stays away, who is told UNAVAILABLE comes back."""
 
 
 @dataclass(slots=True, eq=False)
@@ -72,6 +73,7 @@ class Room:
     absent: set[int] = field(default_factory=set)  # connected and declining
     asked: dict[int, _Asked] = field(default_factory=dict)
     users: frozenset[int] = frozenset()
+    longest: int = 0  # numbers in an answer to any of its questions so far; who is late still sends one
 
     def __post_init__(self) -> None:
         self.users = frozenset(self.members.tolist())
@@ -138,7 +140,7 @@ class Rooms:
         """End every conversation: the coordinator is leaving."""
         for conversation in list(self._here.values()):
             self.leave(conversation)
-            conversation.end("The coordinator is leaving. Come back later.")
+            conversation.end("The coordinator is leaving. Come back later.", StatusCode.UNAVAILABLE)
 
     def consent(self, conversation: Conversation, message: pb.Consent) -> None:
         """A client takes part in a run from now on, or does not."""
@@ -150,6 +152,10 @@ class Rooms:
         lost.discard(user)
         if room.open is not None and user in room.open.rows:
             self._put(room, room.open, user)
+
+    def longest_answer(self, user: int) -> int:
+        """The most numbers that a user was asked for at once, in the runs that go on."""
+        return max((room.longest for room in self.rooms.values() if user in room.users), default=0)
 
     def answer(self, user: int, message: pb.Answer) -> pb.Verdict:
         """Take an answer, if it is one to the question that is open for this user."""
@@ -179,6 +185,7 @@ class Rooms:
     async def ask(self, room: Room, question: Question, *, shape: tuple[int, ...], seconds: float) -> Answers:
         """Rows in cohort order, once everybody was heard of or the time is over; who was not is MISSING."""
         loop = asyncio.get_running_loop()
+        room.longest = max(room.longest, math.prod(shape))
         users = room.members[question.cohort].tolist()
         current = room.open = _Open(
             question=question,

@@ -8,6 +8,7 @@ import logging
 import resource
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -38,7 +39,9 @@ _CONNECTION = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.server_handshake_timeout_ms", 10_000),
 )
+_STREAMS = (("grpc.max_concurrent_streams", 4),)  # of one client; each may hold a message of the largest size
 _log = logging.getLogger("quorate")
 
 
@@ -75,27 +78,37 @@ class Coordinator:
             self.manager = Manager(
                 self._database, self.rooms, allow_simulation=config.allow_simulation, check=config.check
             )
-            clients = ClientPlane(self.manager, plaintext=config.transport.plaintext)
-            operators = ControlPlane(self.manager, config.tokens)
-            self.listen = await self._listen(
-                config.listen,
-                config.transport.client_plane(),
-                wire.MAX_MESSAGE,
-                CLIENT_PLANE,
-                lambda server: server.add_generic_rpc_handlers((clients.handlers(),)),
-            )
-            self.control = await self._listen(
-                config.control,
-                config.transport.control_plane(),
-                _LONGEST_REQUEST,
-                CONTROL_PLANE,
-                lambda server: federation_pb2_grpc.add_ControlPlaneServicer_to_server(operators, server),
-            )
-            await self.manager.start()
+            try:
+                await self._start()
+            except BaseException:
+                await self.manager.stop()
+                raise
         except BaseException:
             await self._close()
             raise
         return self
+
+    async def _start(self) -> None:
+        """Runs first, so that whoever comes finds them; then the two planes."""
+        config = self.config
+        clients = ClientPlane(self.manager, plaintext=config.transport.plaintext)
+        operators = ControlPlane(self.manager, config.tokens)
+        await self.manager.start()
+        self.listen = await self._listen(
+            config.listen,
+            config.transport.client_plane(),
+            # In plaintext, which is for one machine or a proxy, many clients may share a connection.
+            (("grpc.max_receive_message_length", wire.MAX_MESSAGE), *(() if config.transport.plaintext else _STREAMS)),
+            CLIENT_PLANE,
+            lambda server: server.add_generic_rpc_handlers((clients.handlers(),)),
+        )
+        self.control = await self._listen(
+            config.control,
+            config.transport.control_plane(),
+            (("grpc.max_receive_message_length", _LONGEST_REQUEST),),
+            CONTROL_PLANE,
+            lambda server: federation_pb2_grpc.add_ControlPlaneServicer_to_server(operators, server),
+        )
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
@@ -114,12 +127,12 @@ class Coordinator:
         self,
         address: str,
         credentials: grpc.ServerCredentials | None,
-        largest: int,
+        options: tuple[tuple[str, int], ...],
         service: str,
         add: Callable[[grpc.aio.Server], None],
     ) -> str:
         """One server with its service, health and reflection; the address with its port."""
-        server = grpc.aio.server(options=(*_CONNECTION, ("grpc.max_receive_message_length", largest)))
+        server = grpc.aio.server(options=(*_CONNECTION, *options))
         add(server)
         state = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(state, server)
@@ -150,7 +163,8 @@ async def serve(config: ServeConfig, *, ready: Callable[[Coordinator], None] | N
     LedgerError when another process has taken the database over.
     """
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every client is an open file
+    with suppress(ValueError, OSError):  # some systems refuse their own limit
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every client is an open file
     leave = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

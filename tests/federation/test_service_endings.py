@@ -1,0 +1,166 @@
+"""How runs end, and how they do not: secrets of failed runs, other versions, lost acknowledgements, cancellations."""
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from federation.crowd import Honest, carried_out, complete, coordinator, crowd, inline_model, specification
+from quorate_protos.errors import ConfigError, LedgerError, RunError
+from quorate_server import rounds
+from quorate_server.database import Database
+from quorate_server.ledger import Ledger
+from quorate_server.plan import Plan
+from quorate_server.registry import Registry
+from quorate_server.service import Coordinator
+from quorate_server.service import manager as managers
+
+NAME, USERS = "one-pass-dp-sgd", 20
+TEXT = specification(NAME).as_text()
+
+
+async def begun(folder: Path) -> None:
+    """A coordinator comes, begins the run, asks its first question and leaves."""
+    async with coordinator(folder) as running, crowd(running.listen, USERS):
+        await running.manager.submit(TEXT)
+        while not await asyncio.to_thread(spent, running):
+            await asyncio.sleep(0.01)
+
+
+def spent(running: Coordinator) -> bool:
+    database = running._database
+    return Ledger.begun(database, "trial") and bool(Ledger.within(database, "trial").spent()["rounds"])
+
+
+async def seen(running: Coordinator) -> list[dict[str, object]]:
+    """Every event of the run, as long as somebody may watch."""
+    return [event async for event in (await running.manager.feed("trial")).watch()]
+
+
+async def state(running: Coordinator) -> str:
+    return (await running.manager.records.status("trial"))["state"]
+
+
+def has_secrets(folder: Path) -> bool:
+    with Database(f"sqlite:///{folder}/coordinator.sqlite") as database:
+        try:
+            return bool(Ledger.within(database, "trial").noise_key)
+        except LedgerError:
+            return False
+
+
+async def taken_to_the_end(folder: Path) -> np.ndarray:
+    async with coordinator(folder) as running, crowd(running.listen, USERS) as peers, asyncio.TaskGroup() as group:
+        working = [group.create_task(peer.work(Honest.of(USERS))) for peer in peers]
+        model = await complete(running)
+        for task in working:
+            task.cancel()
+        return model
+
+
+def failing(*arguments: object, **named: object) -> None:
+    raise RunError("Expected another answer.")
+
+
+def test_a_failed_run_keeps_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> list[dict[str, object]]:
+        await begun(tmp_path)
+        assert has_secrets(tmp_path)
+        monkeypatch.setattr(rounds, "run", failing)
+        async with coordinator(tmp_path) as running:
+            return await seen(running)
+
+    assert carried_out(scene())[-1]["how"] == "failed"
+    assert not has_secrets(tmp_path)
+
+
+def test_cancelling_a_failed_run_erases_the_secrets_it_still_has(tmp_path: Path) -> None:
+    async def scene() -> str:
+        await begun(tmp_path)
+        with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
+            Registry(database).set_state("trial", "failed", "by an earlier version")
+        assert has_secrets(tmp_path)
+        async with coordinator(tmp_path) as running:
+            return (await running.manager.cancel("trial"))["state"]
+
+    assert carried_out(scene()) == "failed"
+    assert not has_secrets(tmp_path)
+
+
+@pytest.mark.parametrize("how", ["another plan", "no plan", "no specification", "no simulation"])
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_run_of_another_version_is_left_as_it_is_until_that_version_comes_or_it_is_cancelled(
+    how: str, cancelled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*arguments: object) -> None:
+        raise ConfigError("Expected another version.")
+
+    async def scene() -> np.ndarray | None:
+        await begun(tmp_path)
+        with monkeypatch.context() as patch:
+            if how == "another plan":
+                original = Plan.as_json
+                patch.setattr(Plan, "as_json", lambda plan: original(plan) | {"novelty": 1})
+            elif how == "no plan":
+                patch.setattr(managers.specifications, "make_plan", refused)
+            elif how == "no specification":
+                patch.setattr(managers.RunSpecification, "parse", refused)
+            async with coordinator(tmp_path, allow_simulation=how != "no simulation") as running:
+                events = await seen(running)
+                assert [event["kind"] for event in events] == ["paused"]
+                assert events[0]["error"]
+                assert await state(running) == "running"
+                if cancelled:
+                    assert (await running.manager.cancel("trial"))["state"] == "cancelled"
+                    assert (await seen(running))[-1] == {"kind": "ended", "how": "cancelled", "error": None}
+        assert has_secrets(tmp_path) != cancelled
+        return None if cancelled else await taken_to_the_end(tmp_path)
+
+    model = carried_out(scene())
+    if not cancelled:
+        np.testing.assert_array_equal(model, inline_model(specification(NAME), tmp_path))
+
+
+@pytest.mark.parametrize("then", ["submit", "cancel"])
+def test_a_run_whose_entry_was_never_acknowledged_can_be_submitted_again_or_cancelled(
+    then: str, tmp_path: Path
+) -> None:
+    async def scene() -> None:
+        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
+            await asyncio.to_thread(Registry(running._database).add_run, "trial", TEXT)
+            assert [event["kind"] for event in await seen(running)] == ["paused"]  # and not "ended"
+            if then == "cancel":
+                assert (await running.manager.cancel("trial"))["state"] == "cancelled"
+                return
+            for peer in await stack.enter_async_context(crowd(running.listen, USERS)):
+                stack.callback(asyncio.create_task(peer.work(Honest.of(USERS))).cancel)
+            await running.manager.submit(TEXT)
+            await complete(running)
+
+    carried_out(scene())
+
+
+def test_a_run_whose_model_is_released_is_complete_even_if_it_is_cancelled_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene() -> tuple[str, list[dict[str, object]]]:
+        await begun(tmp_path)
+        with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
+            Ledger.within(database, "trial").finish(np.zeros(3))
+        original = managers.Manager._begin
+
+        def cancelled_meanwhile(manager: managers.Manager, run: managers._Run) -> object:
+            run.cancelled = True
+            return original(manager, run)
+
+        monkeypatch.setattr(managers.Manager, "_begin", cancelled_meanwhile)
+        async with coordinator(tmp_path) as running:
+            events = await seen(running)
+            np.testing.assert_array_equal(await running.manager.records.model("trial"), np.zeros(3))
+            return await state(running), events
+
+    told, events = carried_out(scene())
+    assert told == "complete"
+    assert events[-1] == {"kind": "ended", "how": "complete", "error": None}

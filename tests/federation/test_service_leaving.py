@@ -1,0 +1,203 @@
+"""The coordinator leaves and comes back, its clients with it; and callers who would use up its memory."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+from federation.crowd import (
+    SEED,
+    Honest,
+    Peer,
+    carried_out,
+    complete,
+    coordinator,
+    crowd,
+    from_items,
+    inline_model,
+    specification,
+    write_items,
+)
+from quorate_client.federation import ClientConfig, run_client
+from quorate_protos.errors import ConfigError
+from quorate_protos.v1 import federation_pb2 as pb
+from quorate_server.service import Coordinator, client_plane
+
+USERS = 20
+WORK = "/quorate.v1.ClientPlane/Work"
+ME = (("quorate-client", "client-0"),)
+HELLO = pb.ClientMessage(hello=pb.Hello(protocol=1)).SerializeToString()
+
+
+async def connected(running: Coordinator, users: int) -> None:
+    while running.rooms.connected < users:
+        await asyncio.sleep(0.01)
+
+
+def test_clients_survive_an_orderly_stop_and_answer_the_next_coordinator(tmp_path: Path) -> None:
+    wanted, paths = specification("one-pass-dp-sgd", trust_clients=True), write_items(tmp_path, USERS)
+
+    def client(where: str, user: int, stop: asyncio.Event) -> asyncio.Task[None]:
+        config = ClientConfig(
+            coordinator=where,
+            data=paths[user],
+            record=tmp_path / f"record-{user}.sqlite",
+            lifetime_epsilon=100.0,
+            lifetime_delta=0.5,
+            insecure=True,
+            client_name=f"client-{user}",
+            allow_simulation=True,
+            retry_seconds=0.05,
+            seed=SEED,
+        )
+        return asyncio.create_task(run_client(config, stop=stop))
+
+    async def scene() -> np.ndarray:
+        stop = asyncio.Event()
+        async with coordinator(tmp_path) as running:
+            where = running.listen
+            async with crowd(where, USERS):  # enrolled in order
+                pass
+            clients = [client(where, user, stop) for user in range(USERS)]
+            await connected(running, USERS)
+        async with coordinator(tmp_path, listen=where) as running:
+            await connected(running, USERS)
+            assert not any(each.done() for each in clients)
+            await running.manager.submit(wanted.as_text())
+            model = await complete(running)
+            stop.set()
+            await asyncio.gather(*clients)
+            return model
+
+    model = carried_out(scene())
+    np.testing.assert_array_equal(model, inline_model(wanted, tmp_path, from_items(USERS)))
+
+
+def test_who_is_dismissed_may_come_back_and_who_is_replaced_may_not(tmp_path: Path) -> None:
+    async def scene() -> list[grpc.StatusCode]:
+        async with coordinator(tmp_path) as running, crowd(running.listen, 1) as (peer,):
+            first = peer.call
+            await peer.hello()
+            replaced = await first.code()
+            running.rooms.dismiss()
+            return [replaced, await peer.call.code()]
+
+    assert carried_out(scene()) == [grpc.StatusCode.ABORTED, grpc.StatusCode.UNAVAILABLE]
+
+
+def test_a_taken_over_conversation_that_is_being_written_to_ends_quietly(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scene() -> None:
+        async with coordinator(tmp_path) as running, crowd(running.listen, 1) as (peer,):
+            conversation = running.rooms._here[peer.user]
+            for number in range(60):  # more than the transport takes for one who does not read
+                conversation.send(announcement(1 << 18, str(number)))
+            await asyncio.sleep(0.2)
+            assert conversation._unsent.qsize()
+            await peer.hello()
+            await asyncio.sleep(0.2)
+
+    with caplog.at_level(logging.INFO):
+        carried_out(scene())
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def announcement(length: int, run: str = "trial") -> pb.ServerMessage:
+    return pb.ServerMessage(run=pb.Announcement(run=run, description="x" * length))
+
+
+@pytest.mark.parametrize("how", ["many", "large"])
+def test_a_client_that_does_not_read_is_hung_up_on(how: str, tmp_path: Path) -> None:
+    async def scene() -> tuple[str | None, grpc.StatusCode, int]:
+        async with coordinator(tmp_path) as running, crowd(running.listen, 1) as (peer,):
+            conversation = running.rooms._here[peer.user]
+            for number in range(64):  # one for each run is no sign of it
+                conversation.send(announcement(1 << 16, str(number)))
+            assert conversation.ending is None
+            sent = 0
+            while conversation.ending is None:
+                conversation.send(announcement(1 << 16 if how == "large" else 1, "again"))
+                sent += 1
+            while running.rooms.connected:
+                await asyncio.sleep(0.01)
+            return conversation.ending, conversation.code, sent
+
+    why, code, sent = carried_out(scene())
+    assert (why, code) == ("The client does not read.", grpc.StatusCode.UNAVAILABLE)
+    assert sent < 1000
+
+
+def test_long_greetings_and_answers_are_refused_however_they_would_parse(tmp_path: Path) -> None:
+    def padded(message: bytes, length: int) -> bytes:
+        return message + b"\x0a\x00" * ((length - len(message)) // 2)  # empty fields of a known number
+
+    async def scene() -> list[grpc.StatusCode]:
+        async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.listen) as channel:
+            long = pb.EnrolRequest(protocol=1, software="x" * 5000).SerializeToString()
+            codes = [await channel.unary_unary("/quorate.v1.ClientPlane/Enrol")(long, metadata=ME).code()]
+            await Peer(channel, "client-0").enrol()
+            call = channel.stream_stream(WORK)(metadata=ME)
+            await call.write(padded(HELLO, 5000))
+            codes.append(await call.code())
+            call = channel.stream_stream(WORK)(metadata=ME)
+            await call.write(HELLO)
+            await call.read()
+            await call.write(padded(b"", 60_000))
+            await call.write(padded(b"", 70_000))
+            codes.append(await call.code())
+            return codes
+
+    assert carried_out(scene()) == 3 * [grpc.StatusCode.INVALID_ARGUMENT]
+
+
+def test_the_longest_answer_is_that_of_the_runs_a_user_is_in(tmp_path: Path) -> None:
+    async def scene() -> list[int]:
+        async with coordinator(tmp_path) as running, crowd(running.listen, USERS) as peers:
+            before = running.rooms.longest_answer(0)
+            await running.manager.submit(specification("one-pass-dp-sgd").as_text())
+            for peer in peers:
+                announced = await peer.next("run")
+                await peer.send(consent=pb.Consent(run=announced.run, takes_part=True))
+            room = running.rooms.rooms["trial"]
+            while room.open is None:
+                await asyncio.sleep(0.01)
+            return [before, running.rooms.longest_answer(0), running.rooms.longest_answer(USERS)]
+
+    assert carried_out(scene()) == [0, 3, 0]
+
+
+def test_whoever_does_not_say_hello_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_plane, "_GREETING_SECONDS", 0.1)
+
+    async def scene() -> tuple[grpc.StatusCode, str]:
+        async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.listen) as channel:
+            await Peer(channel, "client-0").enrol()
+            call = channel.stream_stream(WORK)(metadata=ME)
+            return await call.code(), await call.details()
+
+    assert carried_out(scene()) == (grpc.StatusCode.DEADLINE_EXCEEDED, "Expected a hello within 0.1 seconds.")
+
+
+def test_a_coordinator_that_cannot_listen_leaves_its_runs_for_the_next(tmp_path: Path) -> None:
+    wanted = specification("one-pass-dp-sgd")
+
+    async def scene() -> np.ndarray:
+        honest = Honest.of(USERS)
+        async with coordinator(tmp_path) as running, crowd(running.listen, USERS):
+            await running.manager.submit(wanted.as_text())
+        (tmp_path / "other").mkdir()
+        async with coordinator(tmp_path / "other") as taken:
+            with pytest.raises(ConfigError, match="in use"):
+                async with coordinator(tmp_path, control=taken.control):
+                    pass
+        async with coordinator(tmp_path) as running, crowd(running.listen, USERS) as peers:
+            working = [asyncio.create_task(peer.work(honest)) for peer in peers]
+            model = await complete(running)
+            await asyncio.gather(*working)
+            return model
+
+    np.testing.assert_array_equal(carried_out(scene()), inline_model(wanted, tmp_path))
