@@ -91,7 +91,7 @@ def test_clients_that_drop_out_are_missing_at_the_deadline_and_nothing_else_chan
         for peer in peers:
             asyncio.get_running_loop().create_task(peer.work(honest))
 
-    _, model = play(tmp_path, script, seconds=0.5, silent=gone)
+    _, model = play(tmp_path, script, seconds=2.0, silent=gone)
     np.testing.assert_array_equal(model, model_without(set(gone), tmp_path / "reference"))
 
 

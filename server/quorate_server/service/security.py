@@ -130,5 +130,5 @@ def _check_pair(certificate: Path, key: Path) -> None:
     if not shown.not_valid_before_utc <= now <= shown.not_valid_after_utc:
         raise IdentityError(
             f"Expected {certificate} to be valid now, got one valid from {shown.not_valid_before_utc:%Y-%m-%d %H:%M} "
-            f"to {shown.not_valid_after_utc:%Y-%m-%d %H:%M} UTC. Renew it with `quorate certs FOLDER --client NAME --renew`."
+            f"to {shown.not_valid_after_utc:%Y-%m-%d %H:%M} UTC. Renew it: `quorate certs DIR --client NAME --renew`."
         )
