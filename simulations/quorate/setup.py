@@ -94,7 +94,7 @@ def _user_smoothness(config: Config, population: Population) -> float | None:
 
 
 def _population(config: Config, folder: Path, table: pa.Table | None) -> Population:
-    section, domain, loss = config.population, _domain(config.domain), config.loss
+    section, domain, loss = config.population, make_domain(config.domain), config.loss
     outliers = Outliers(section.outlier_fraction, section.outlier_kind)
     match section:
         case configs.Synthetic():
@@ -113,7 +113,7 @@ def _population(config: Config, folder: Path, table: pa.Table | None) -> Populat
                 user=section.user,
                 label=section.label,
                 features=_features(section),
-                loss=_loss(loss),
+                loss=loss_of(loss),
                 domain=domain,
                 intercept=section.intercept,
                 unit_rows=section.unit_rows,
@@ -143,12 +143,14 @@ def _refuse_other_loss(loss: LossSection, only: str, population: str) -> None:
         )
 
 
-def _loss(section: LossSection) -> Loss:
+def loss_of(section: LossSection) -> Loss:
+    """The loss that a configuration names, with the bounds that it knows."""
     name = "logistic" if section.name == "auto" else section.name
     given = {**section.model_dump(exclude={"name"}), "threshold": section.width}
     known = {field.name for field in fields(LOSSES[name])}
     return make_loss(name, **{bound: value for bound, value in given.items() if bound in known})
 
 
-def _domain(section: DomainSection) -> Domain:
+def make_domain(section: DomainSection) -> Domain:
+    """The set that models live in."""
     return L2Ball(section.radius) if section.kind == "l2-ball" else Box(section.radius)

@@ -9,7 +9,7 @@ from typing import cast
 from quorate.config import Config, Table
 from quorate.planning import choose
 from quorate.populations import Population, PublicKnowledge
-from quorate.setup import _domain, _loss, problem
+from quorate.setup import loss_of, make_domain, problem
 from quorate_client.domains import Domain
 from quorate_client.losses import Loss, make_loss
 from quorate_protos.errors import ConfigError
@@ -50,8 +50,8 @@ def specify(
             "Expected problem.items_per_user for a federation, got none: nobody may look at the data to find it. Set "
             "it to a low typical number of items of a user."
         )
-    loss = _loss(config.loss)
-    declared = Declared(users, columns.dimension, items, _domain(config.domain), loss, PublicKnowledge())
+    loss = loss_of(config.loss)
+    declared = Declared(users, columns.dimension, items, make_domain(config.domain), loss, PublicKnowledge())
     public = problem(config, cast(Population, declared))  # of a population it asks no more than what is declared
     plan = choose(config, public).plan
     options, rounds = dict(config.algorithm.options), config.budget.rounds

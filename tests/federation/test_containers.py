@@ -111,11 +111,16 @@ def test_the_image_is_built_of_what_is_there_and_runs_as_nobody() -> None:
 
 
 def test_the_compose_tool_accepts_the_file() -> None:
-    docker = shutil.which("docker")
-    if docker is None or subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode:
-        pytest.skip("docker compose is not installed")
+    tools = [
+        [found, *rest] for name, *rest in (["docker", "compose"], ["docker-compose"]) if (found := shutil.which(name))
+    ]
+    usable = [
+        tool for tool in tools if subprocess.run([*tool, "version"], capture_output=True, check=False).returncode == 0
+    ]
+    if not usable:
+        pytest.skip("neither docker compose nor docker-compose is installed")
     checked = subprocess.run(
-        [docker, "compose", "--file", str(FILE), "--profile", "tools", "config", "--quiet"],
+        [*usable[0], "--file", str(FILE), "--profile", "tools", "config", "--quiet"],
         capture_output=True,
         text=True,
         check=False,

@@ -5,6 +5,7 @@ Nothing that goes wrong here is told to the coordinator but a status; the owner'
 
 import logging
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import exp
 from typing import Any
@@ -129,21 +130,27 @@ class Worker:
         return self.record.keep(*name, sent, spends=spends) or "another process of this client was faster"
 
     def _compute(self, part: Part, task: Task, round_number: int) -> tuple[NDArray[np.float64], Status]:
-        """One user's values and status, whatever happens."""
-        users = np.array([part.user], np.int64)
-        loss, seed = part.terms.make_loss(), self._seed(part.terms)
+        """One user's values and status, whatever happens: nothing that the items do can show in a local report."""
         try:
-            if isinstance(task, LocalReport):
-                task = replace(task, gradient=_with_directions(task.gradient, seed))
-                own: LocalRandomness = SystemRandomness() if seed is None else SeededRandomness(seed)
-                found = local_report(loss, part.batch, task, own, round=round_number, users=users)
-            else:
-                keys = user_keys(round_number, users)
-                found = answer(loss, part.batch, _with_directions(task, seed), keys=keys)
+            return self._found(part, task, part.batch, round_number)
         except Exception:
             # Whatever it is, the coordinator must not learn it: it may be a function of the data.
             _LOG.exception("The answer could not be computed.")
-            return np.zeros(task.answer_shape(part.terms.dimension)), Status.MISSING
+        if isinstance(task, LocalReport):  # its status may not depend on the items: report as a user without any would
+            with suppress(Exception):  # then the question is at fault, for every user alike
+                return self._found(part, task, _nothing(part.batch), round_number)
+        return np.zeros(task.answer_shape(part.terms.dimension)), Status.MISSING
+
+    def _found(self, part: Part, task: Task, batch: ItemBatch, round_number: int) -> tuple[NDArray[np.float64], Status]:
+        users = np.array([part.user], np.int64)
+        loss, seed = part.terms.make_loss(), self._seed(part.terms)
+        if isinstance(task, LocalReport):
+            task = replace(task, gradient=_with_directions(task.gradient, seed))
+            own: LocalRandomness = SystemRandomness() if seed is None else SeededRandomness(seed)
+            found = local_report(loss, batch, task, own, round=round_number, users=users)
+        else:
+            keys = user_keys(round_number, users)
+            found = answer(loss, batch, _with_directions(task, seed), keys=keys)
         return found.values[0], Status(int(found.status[0]))
 
     def _seed(self, terms: Terms) -> int | None:
@@ -154,6 +161,11 @@ class Worker:
         self.parts.pop(run, None)
         self.announced.pop(run, None)
         self.record.end(run)
+
+
+def _nothing(batch: ItemBatch) -> ItemBatch:
+    """One user without items, of the same features."""
+    return ItemBatch(batch.features[:0], batch.labels[:0], np.zeros(2, np.int64))
 
 
 def _with_directions(task: Any, seed: int | None) -> Any:
