@@ -84,6 +84,7 @@ def clipped_residuals(
 def mean_sensitivity(norm: float, cohort_size: int, adjacency: Adjacency = "replace-one") -> float:
     """ℓ2 sensitivity of `clipped_mean`, rounding included: 2 norm / cohort_size, or half of it for zero-out."""
     _check_norm(norm)
+    _check_adjacency(adjacency)
     rows = 2 if adjacency == "replace-one" else 1
     return rows * norm / cohort_size * (1 + mean_slack(cohort_size))
 
@@ -96,8 +97,7 @@ def acute_sensitivity(norm: float, divisor: int, adjacency: Adjacency = "replace
     """
     _check_norm(norm)
     count(divisor=divisor)
-    if adjacency not in ("replace-one", "zero-out"):
-        raise ConfigError(f"Expected adjacency replace-one or zero-out, got adjacency={adjacency!r}.")
+    _check_adjacency(adjacency)
     moved = sqrt(2.0) if adjacency == "replace-one" else 1.0
     return moved * norm / divisor * (1 + mean_slack(divisor))
 
@@ -111,6 +111,11 @@ def sum_bits(rows: int, divisor: int) -> int:
     if rows > 64 * divisor:
         raise ConfigError(f"Expected at most 64 * divisor rows, got {rows} with divisor={divisor}.")
     return min(52, 56 - divisor.bit_length())
+
+
+def _check_adjacency(adjacency: Adjacency) -> None:
+    if adjacency not in ("replace-one", "zero-out"):
+        raise ConfigError(f"Expected adjacency replace-one or zero-out, got adjacency={adjacency!r}.")
 
 
 def _check_norm(norm: float) -> None:

@@ -266,3 +266,9 @@ def test_vectors_at_acute_angles_need_root_two_or_one_and_nothing_else_has_a_sen
     assert acute_sensitivity(3.0, 10, "zero-out") == pytest.approx(0.3)
     with pytest.raises(ConfigError, match="got adjacency='none'"):
         acute_sensitivity(3.0, 10, "none")
+
+
+def test_no_adjacency_has_no_sensitivity():
+    for sensitivity in (mean_sensitivity, acute_sensitivity):
+        with pytest.raises(ConfigError, match="adjacency"):
+            sensitivity(1.0, 10, "none")
