@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -34,7 +35,7 @@ from quorate_server.noise import SeededNoise
 from quorate_server.problem import Problem
 from quorate_server.rounds import run
 from quorate_server.service import Columns, RunSpecification, certificates, tokens
-from quorate_server.service.specification import make_plan
+from quorate_server.specification import make_plan
 
 TARGET_RATE, TARGET_MEMORY = 2000, 500
 
@@ -90,7 +91,10 @@ async def clients(where: str, folder: Path, number: int, dimension: int, insecur
     everybody = [await connected(where, folder, user, insecure) for user in range(number)]
     print("enrolled", flush=True)
     taken = await asyncio.gather(
-        *(answering(stub, user, metadata, dimension) for user, (stub, metadata) in enumerate(everybody))
+        *(
+            answering(stub, metadata, lambda _, user=user: vector(user, dimension))
+            for user, (stub, metadata) in enumerate(everybody)
+        )
     )
     print(json.dumps({"taken": sum(taken)}), flush=True)
 
@@ -112,16 +116,19 @@ async def connected(
 
 
 async def answering(
-    stub: federation_pb2_grpc.ClientPlaneStub, user: int, metadata: tuple[tuple[str, str], ...], dimension: int
+    stub: federation_pb2_grpc.ClientPlaneStub,
+    metadata: tuple[tuple[str, str], ...],
+    answer_to: Callable[[pb.Question], np.ndarray],
 ) -> int:
-    values, taken = vector(user, dimension), 0
+    """A client's conversation to the end of a run; how many answers were taken."""
+    taken = 0
     call = stub.Work(metadata=metadata)
     await call.write(pb.ClientMessage(hello=pb.Hello(protocol=1)))
     while (message := await call.read()) is not grpc.aio.EOF:
         kind = message.WhichOneof("kind")
         if kind == "question":
             asked = message.question
-            answer = wire.answer_to_wire(asked.run, asked.round, asked.digest, values, Status.ANSWERED)
+            answer = wire.answer_to_wire(asked.run, asked.round, asked.digest, answer_to(asked), Status.ANSWERED)
             await call.write(pb.ClientMessage(answer=answer))
         elif kind == "receipt":
             taken += message.receipt.verdict == pb.VERDICT_TAKEN

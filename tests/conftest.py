@@ -1,11 +1,25 @@
 """Fixtures that several folders use."""
 
+import os
 import tempfile
 from collections.abc import Iterator
 
 import pytest
 
 import postgres_server as private
+
+
+def pytest_configure() -> None:
+    """Temporary folders in memory where there is room: ledgers are flushed to the disk thousands of times."""
+    folder = private.quick_folder()
+    if folder is not None:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", folder)
+
+
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports without their plots, which take longer than a small run; test_report.py draws them all."""
+    monkeypatch.setattr("quorate.report_page.PLOTS", ())
 
 
 @pytest.fixture(scope="session")

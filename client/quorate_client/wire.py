@@ -123,9 +123,10 @@ def answer_from_wire(message: federation.Answer, shape: tuple[int, ...]) -> tupl
         return nothing, Status(status)
     if status != Status.ANSWERED or sent.dtype != "float64" or tuple(sent.shape) != shape:
         return nothing, Status.REJECTED
-    if len(sent.data) != 8 * prod(shape):
+    data = sent.data  # every look at it is a copy
+    if len(data) != 8 * prod(shape):
         return nothing, Status.REJECTED
-    found = np.frombuffer(sent.data, "<f8").astype(np.float64).reshape(shape)
+    found = np.frombuffer(data, "<f8").astype(np.float64).reshape(shape)
     return (found, Status.ANSWERED) if np.isfinite(found).all() else (nothing, Status.REJECTED)
 
 
@@ -144,10 +145,11 @@ def array_from_wire(message: values.Array, *, dtype: str, max_numbers: int) -> N
     # Each axis first: a product of enormous numbers would be slow, and with a zero axis among them small.
     if len(shape) > _AXES or any(size > max_numbers for size in shape) or prod(shape) > max_numbers:
         raise WireError(f"Expected an array of at most {_AXES} axes and {max_numbers:,} numbers, got another shape.")
-    if len(message.data) != 8 * prod(shape):
-        raise WireError(f"Expected {8 * prod(shape):,} bytes in an array of shape {shape}, got {len(message.data):,}.")
+    data = message.data  # every look at it is a copy
+    if len(data) != 8 * prod(shape):
+        raise WireError(f"Expected {8 * prod(shape):,} bytes in an array of shape {shape}, got {len(data):,}.")
     kind = np.dtype(dtype)
-    found = np.frombuffer(message.data, kind.newbyteorder("<")).astype(kind).reshape(shape)
+    found = np.frombuffer(data, kind.newbyteorder("<")).astype(kind).reshape(shape)
     if not np.isfinite(found).all():
         raise WireError("Expected an array of finite numbers, got others among them.")
     return found

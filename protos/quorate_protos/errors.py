@@ -9,7 +9,8 @@
     └── RunError              the request was fine, carrying it out failed; exit code 1
         ├── BudgetExceeded    refused before the round that would overspend
         ├── LedgerError       the ledger cannot be read, written or continued
-        │   └── LedgerUnavailable  for now: connection lost, locked, disk full; worth another try
+        │   ├── LedgerUnavailable  for now: connection lost, locked, disk full; worth another try
+        │   └── OtherVersion       begun by another version or configuration, which alone may go on with it
         ├── VerificationError a plan that its theorem does not accept
         └── WireError         a message that is not of this protocol
 
@@ -67,6 +68,10 @@ class LedgerError(RunError):
 
 class LedgerUnavailable(LedgerError):
     """The database cannot be used now; the same request may succeed later. What was written stays whole."""
+
+
+class OtherVersion(LedgerError):
+    """Another version or configuration began this run: nothing of it was changed, so that it can still go on there."""
 
 
 class VerificationError(RunError):

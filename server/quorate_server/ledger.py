@@ -26,7 +26,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from quorate_client.questions import Question
-from quorate_protos.errors import LedgerError
+from quorate_protos.errors import LedgerError, OtherVersion
 from quorate_server.algorithm import Release
 from quorate_server.database import Database, sync_folder
 
@@ -129,6 +129,12 @@ class Ledger:
         database.ensure(_schema)
         return bool(database.all(sa.select(_runs.c.run).where(_runs.c.run == run)))
 
+    @classmethod
+    def unreleased(cls, database: Database) -> set[str]:
+        """Runs in `database` whose secrets it still holds."""
+        database.ensure(_schema)
+        return {row.run for row in database.all(sa.select(_unreleased.c.run))}
+
     def __enter__(self) -> "Ledger":
         return self
 
@@ -179,7 +185,7 @@ class Ledger:
         return (int(rows[0].round), bytes(rows[0].state)) if rows and rows[0].state is not None else None
 
     def spend(self, question: Question, *, users: int, gradient_evaluations: int) -> None:
-        """Write the cohort, of `users` planned, as spent. A round already spent must be the identical question."""
+        """Write the cohort, of `users` planned, as spent. A round spent before as another question is OtherVersion."""
         print_ = digest(question)
         with self._database.writing() as connection:
             this = (_spent.c.run == self.run) & (_spent.c.round == question.round)
@@ -190,7 +196,7 @@ class Ledger:
                 row = {"run": self.run, "round": question.round, "question": print_, "users": users}
                 connection.execute(_spent.insert().values(gradient_evaluations=gradient_evaluations, **row))
             elif before.question != print_:
-                raise LedgerError(
+                raise OtherVersion(
                     f"Round {question.round} was already asked another question; continuing would ask users twice. "
                     "Use the same code and configuration that began this run."
                 )

@@ -20,7 +20,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from quorate_protos.errors import BudgetExceeded, LedgerError
+from quorate_protos.errors import BudgetExceeded, LedgerError, OtherVersion
 from quorate_server.accounting.lifetime import Charge, Limit, Spent, compose
 from quorate_server.database import Database, now
 
@@ -45,7 +45,7 @@ class PopulationLedger:
     | request                                              | what happens                                |
     | ---------------------------------------------------- | ------------------------------------------- |
     | the same charge again, as after a crash              | nothing: it is on the chain                 |
-    | another charge for a run that has one                | LedgerError                                 |
+    | another charge for a run that has one                | OtherVersion                                |
     | a charge that would exceed the group's limit         | BudgetExceeded, nothing written             |
     | a clock that jumps                                   | an odd time; order and hashes do not use it |
     """
@@ -75,7 +75,7 @@ class PopulationLedger:
             self._database.serialise(connection)
             rows = _read(connection)
             wanted = _admitted(rows, run, group, epsilon=epsilon, delta=delta, mu=mu, adjacency=adjacency)
-            if wanted not in _charges(rows).values():
+            if wanted not in charges_of(rows).values():
                 self._append(connection, rows, "charge", asdict(wanted) | {"statement": statement})
         return wanted
 
@@ -106,22 +106,22 @@ class PopulationLedger:
         with self._database.writing() as connection:
             self._database.serialise(connection)
             rows = _read(connection)
-            if _limits(rows).get(group) != limit:
+            if limits_of(rows).get(group) != limit:
                 self._append(connection, rows, "limit", asdict(limit))
         return limit
 
     def limit_of(self, group: str) -> Limit | None:
         """The limit that holds now; None if nobody has set one."""
-        return _limits(self.rows()).get(group)
+        return limits_of(self.rows()).get(group)
 
     def groups(self) -> list[str]:
         """Every group with a charge or a limit, by name."""
         rows = self.rows()
-        return sorted({charge.group for charge in _charges(rows).values()} | set(_limits(rows)))
+        return sorted({charge.group for charge in charges_of(rows).values()} | set(limits_of(rows)))
 
     def charges(self, group: str) -> list[Charge]:
         """The charges of `group`, in order."""
-        return [charge for charge in _charges(self.rows()).values() if charge.group == group]
+        return [charge for charge in charges_of(self.rows()).values() if charge.group == group]
 
     def spent(self, group: str, delta: float | None = None) -> Spent:
         """Everything charged to `group`, composed; `delta` as in `accounting.lifetime.compose`."""
@@ -141,13 +141,7 @@ class PopulationLedger:
 
     def export(self) -> str:
         """The verified chain with its head and each group's totals, as JSON; `verify_export` reads it anywhere."""
-        rows = self.rows()
-        totals = {}
-        for group in sorted({charge.group for charge in _charges(rows).values()}):
-            held = [charge for charge in _charges(rows).values() if charge.group == group]
-            totals[group] = asdict(compose(held))
-        told = {"format": 1, "head": verify_rows(rows), "groups": totals, "rows": rows}
-        return json.dumps(told, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+        return export_of(self.rows())
 
     def _note(self, kind: str, payload: Row) -> None:
         with self._database.writing() as connection:
@@ -204,6 +198,32 @@ def verify_export(text: str, expected_head: str | None = None) -> str:
     return head
 
 
+def charges_of(rows: Sequence[Row]) -> dict[str, Charge]:
+    """Every charge of a verified chain, by run and in order."""
+    charges = {}
+    for row in rows:
+        if row["kind"] == "charge":
+            told = {name: value for name, value in row["payload"].items() if name != "statement"}
+            charges[told["run"]] = Charge(**told)
+    return charges
+
+
+def limits_of(rows: Sequence[Row]) -> dict[str, Limit]:
+    """The limit that holds now, by group."""
+    limits = [Limit(**row["payload"]) for row in rows if row["kind"] == "limit"]
+    return {limit.group: limit for limit in limits}
+
+
+def export_of(rows: Sequence[Row]) -> str:
+    """A chain of rows with its head and each group's totals, as JSON; `verify_export` reads it anywhere."""
+    totals = {}
+    for group in sorted({charge.group for charge in charges_of(rows).values()}):
+        held = [charge for charge in charges_of(rows).values() if charge.group == group]
+        totals[group] = asdict(compose(held))
+    told = {"format": 1, "head": verify_rows(rows), "groups": totals, "rows": rows}
+    return json.dumps(told, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+
+
 def _read(connection: sa.Connection) -> list[Row]:
     """The whole chain, verified: nothing is ever decided by, or written behind, a row that was changed."""
     rows = []
@@ -225,15 +245,15 @@ def _read(connection: sa.Connection) -> list[Row]:
 
 def _admitted(rows: Sequence[Row], run: str, group: str, **promise: Any) -> Charge:
     """The charge of a run: the one that stands if it is the same promise, otherwise one that the limit has room for."""
-    charges = _charges(rows)
+    charges = charges_of(rows)
     wanted = Charge(run, group, **promise)
     if run in charges:
         if charges[run].promise != wanted.promise:
-            raise LedgerError(
+            raise OtherVersion(
                 f"Expected run {run!r} as it was charged, got another promise or group. Choose a new name."
             )
         return charges[run]
-    limit = _limits(rows).get(group)
+    limit = limits_of(rows).get(group)
     held = [charge for charge in charges.values() if charge.group == group]
     if limit is not None and not limit.has_room(held, wanted):
         raise BudgetExceeded(
@@ -241,21 +261,6 @@ def _admitted(rows: Sequence[Row], run: str, group: str, **promise: Any) -> Char
             f"charged so far: {compose(held).words()}. Ask for less, or let the operator raise the limit."
         )
     return wanted
-
-
-def _charges(rows: Sequence[Row]) -> dict[str, Charge]:
-    """By run, in order."""
-    charges = {}
-    for row in rows:
-        if row["kind"] == "charge":
-            told = {name: value for name, value in row["payload"].items() if name != "statement"}
-            charges[told["run"]] = Charge(**told)
-    return charges
-
-
-def _limits(rows: Sequence[Row]) -> dict[str, Limit]:
-    limits = [Limit(**row["payload"]) for row in rows if row["kind"] == "limit"]
-    return {limit.group: limit for limit in limits}
 
 
 def _canonical(value: Any) -> str:

@@ -16,12 +16,13 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from quorate_protos.errors import LedgerError
+from quorate_protos.errors import LedgerError, OtherVersion
 from quorate_server._validate import count
 from quorate_server.database import Database, now
 
 EVERYONE = "everyone"
 State = Literal["waiting", "running", "complete", "cancelled", "failed"]
+OPEN = ("waiting", "running")  # states of a run that has not ended
 _schema = sa.MetaData()
 _users = sa.Table(
     "users",
@@ -48,6 +49,7 @@ _slots = sa.Table(
     sa.Column("slot", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("user", sa.Integer, nullable=False),
 )
+_by_user = sa.Index("slots_by_user", _slots.c.user)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ class Registry:
         """Makes its tables if they are missing."""
         self._database = database
         database.ensure(_schema)
+        with database.writing() as connection:
+            _by_user.create(connection, checkfirst=True)  # tables of earlier versions have none
 
     def enrol(self, fingerprint: str, group: str = EVERYONE) -> int:
         """The number of the user with this certificate, new or known. LedgerError if known in another group."""
@@ -129,7 +133,7 @@ class Registry:
     def fix_members(self, run: str, n: int, group: str = EVERYONE) -> NDArray[np.int64]:
         """User by slot, shape (n,): the first n users of `group`, decided once and the same ever after.
 
-        LedgerError if fewer have enrolled, or if the run began with another number of members.
+        LedgerError if fewer have enrolled, OtherVersion if the run began with another number of members.
         """
         count(n=n)
         with self._database.writing() as connection:
@@ -145,13 +149,20 @@ class Registry:
                 connection.execute(_slots.insert(), rows)
                 fixed = np.array(first, dtype=np.int64)
         if len(fixed) != n:
-            raise LedgerError(f"Expected the {len(fixed)} members that run {run!r} began with, got n={n}.")
+            raise OtherVersion(f"Expected the {len(fixed)} members that run {run!r} began with, got n={n}.")
         return fixed
 
     def members(self, run: str) -> NDArray[np.int64]:
         """User by slot, as fixed; shape (0,) before."""
         with self._database.writing() as connection:
             return _members(connection, run)
+
+    def ended_with(self, user: int, most: int) -> list[tuple[str, State]]:
+        """Name and state of the runs with `user` as a member that have ended, from the latest, at most so many."""
+        query = sa.select(_runs.c.run, _runs.c.state).join(_slots, _slots.c.run == _runs.c.run)
+        ended = query.where(_slots.c.user == user, _runs.c.state.not_in(OPEN))
+        rows = self._database.all(ended.order_by(_runs.c.number.desc()).limit(most))
+        return [(row.run, row.state) for row in rows]
 
 
 def _members(connection: sa.Connection, run: str) -> NDArray[np.int64]:

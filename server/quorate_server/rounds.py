@@ -9,13 +9,13 @@ continues from whatever the ledger holds: an empty one starts it, a complete one
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quorate_client.questions import Answers, Question
-from quorate_protos.errors import LedgerError, RunError
+from quorate_protos.errors import OtherVersion, RunError
 from quorate_server import serial
 from quorate_server.algorithm import Algorithm
 from quorate_server.budget import Budget
@@ -34,6 +34,14 @@ class Engine(Protocol):
 
     def ask(self, question: Question) -> Answers:
         """One row an asked user, in cohort order. Never raises because of what a user sent."""
+
+
+@runtime_checkable
+class Measuring(Protocol):
+    """An engine that counts what it moves. Its figures are functions of who answered: for simulations only."""
+
+    def measured(self) -> Mapping[str, float]:
+        """Figures of the last round that add up over rounds, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +97,8 @@ def run(
     `simulation` lets diagnostics of private data into the ledger and to observers, and `evaluate` (a map from the
     current iterate to figures such as the excess risk) is called in some rounds; neither influences the run.
     Outside simulation the noise source must be deployable, the promise proved, and exposure `model`, in which clients
-    see un-noised iterates, needs `trust_clients`. Raises BudgetExceeded, LedgerError, RunError.
+    see un-noised iterates, needs `trust_clients`. Raises BudgetExceeded, RunError, LedgerError; OtherVersion, with the
+    ledger as it was, if another version, configuration or noise began this run.
     """
     budget = budget or Budget()
     budget.check_plan(algorithm.plan)
@@ -98,11 +107,11 @@ def run(
     if ledger.finished:
         return _tell(ledger.model, observers)
     if noise.export_key() != ledger.noise_key:
-        raise LedgerError(
+        raise OtherVersion(
             f"Expected the noise source that began the run in {ledger.path}, got the one named {noise.fingerprint()}. "
             "Rebuild it from the ledger's key: other noise for the same data would be a second release."
         )
-    state, totals = _resume(algorithm, ledger)
+    state, totals, moved = _resume(algorithm, ledger)
     for observer in observers:
         observer.started(algorithm.plan)
     while (question := algorithm.request(state, noise)) is not None:
@@ -116,6 +125,9 @@ def run(
         update = algorithm.update(state, answers, noise)
         state = update.state
         totals = {name: totals[name] + cost[name] for name in totals}
+        figures = engine.measured() if simulation and isinstance(engine, Measuring) else {}
+        moved = {name: moved.get(name, 0) + figure for name, figure in figures.items()}
+        told = {**update.diagnostics, **figures, **{f"total_{name}": total for name, total in moved.items()}}
         event = RoundEvent(
             round=question.round,
             rounds=algorithm.plan.cost.rounds,
@@ -127,7 +139,7 @@ def run(
             encoded_down=encoded_down,
             encoded_up=encoded_up,
             public=dict(update.public),
-            diagnostics=_diagnose(algorithm, state, question.round, update.diagnostics, evaluate) if simulation else {},
+            diagnostics=_diagnose(algorithm, state, question.round, told, evaluate) if simulation else {},
         )
         ledger.commit(question.round, serial.encode(state), update.releases, asdict(event))
         for observer in observers:
@@ -158,7 +170,8 @@ def _require_deployable(plan: Plan, noise: NoiseSource, evaluate: Evaluate | Non
         )
 
 
-def _resume(algorithm: Algorithm[Any], ledger: Ledger) -> tuple[Any, dict[str, int]]:
+def _resume(algorithm: Algorithm[Any], ledger: Ledger) -> tuple[Any, dict[str, int], dict[str, float]]:
+    """The state after the last commit, the costs up to it, and what was measured up to it."""
     initial = algorithm.init()
     point = ledger.resume_point()
     if point is None:
@@ -167,7 +180,9 @@ def _resume(algorithm: Algorithm[Any], ledger: Ledger) -> tuple[Any, dict[str, i
     names = ("messages", "gradient_evaluations", "bytes_down", "bytes_up")
     events = ledger.events()
     totals = {name: int(events[-1][f"total_{name}"]) if events else 0 for name in names}
-    return serial.decode(type(initial), point[1]), totals
+    told = events[-1]["diagnostics"] if events else {}
+    moved = {name: told[f"total_{name}"] for name in told if f"total_{name}" in told}
+    return serial.decode(type(initial), point[1]), totals, moved
 
 
 def _cost(plan: Plan, question: Question) -> dict[str, int]:

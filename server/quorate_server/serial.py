@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from quorate_protos.errors import LedgerError
+from quorate_protos.errors import LedgerError, OtherVersion
 from quorate_protos.v1 import values_pb2 as wire
 
 T = TypeVar("T")
@@ -31,14 +31,14 @@ def encode(state: Any) -> bytes:
 
 
 def decode(kind: type[T], data: bytes) -> T:
-    """The instance of dataclass `kind` that `encode` wrote; LedgerError if these bytes are not one."""
+    """The instance of dataclass `kind` that `encode` wrote; OtherVersion if these bytes are not one."""
     try:
         record = wire.Record.FromString(data)
     except Exception as error:
-        raise LedgerError(f"Expected a stored {kind.__name__}, got {len(data)} unreadable bytes.") from error
+        raise OtherVersion(f"Expected a stored {kind.__name__}, got {len(data)} unreadable bytes.") from error
     names = {item.name for item in fields(kind)}  # type: ignore[arg-type]
     if record.type != kind.__name__ or set(record.fields) != names:
-        raise LedgerError(f"Expected a stored {kind.__name__} with fields {sorted(names)}, got {record.type!r}.")
+        raise OtherVersion(f"Expected a stored {kind.__name__} with fields {sorted(names)}, got {record.type!r}.")
     return kind(**{name: _python(value) for name, value in record.fields.items()})
 
 
@@ -67,7 +67,7 @@ def _python(value: wire.Value) -> Any:
         return getattr(value, str(kind))
     array = value.array
     if array.dtype not in _DTYPES:
-        raise LedgerError(f"Expected a dtype in {sorted(_DTYPES)}, got {array.dtype!r}.")
+        raise OtherVersion(f"Expected a dtype in {sorted(_DTYPES)}, got {array.dtype!r}.")
     dtype = np.dtype(array.dtype)
     flat = np.frombuffer(array.data, dtype=dtype.newbyteorder("<")).astype(dtype)
     return flat.reshape(tuple(array.shape))

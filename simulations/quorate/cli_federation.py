@@ -6,44 +6,35 @@ commands that use it, so that the others start without it.
 
 import asyncio
 import logging
-import os
+import re
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from quorate import api
+from quorate.cli_connection import (
+    CONTROL,
+    Anywhere,
+    Authority,
+    Certificate,
+    Connection,
+    Insecure,
+    Key,
+    check_environment,
+    shared_options,
+)
 from quorate.folder import RunFolder, dumps
-from quorate_protos.errors import ConfigError, IdentityError, RunError
-
-if TYPE_CHECKING:
-    from quorate.control import Control
+from quorate_protos.errors import ConfigError, RunError
 
 tokens = typer.Typer(help="Tokens for the control plane.", no_args_is_help=True)
 
-CLIENTS, CONTROL = "127.0.0.1:7443", "127.0.0.1:7444"
-Certificate = Annotated[
-    Path | None, typer.Option(envvar="QUORATE_CERTIFICATE", help="Own certificate, PEM.", show_envvar=True)
-]
-Key = Annotated[Path | None, typer.Option(envvar="QUORATE_KEY", help="Own private key, PEM.")]
-Authority = Annotated[
-    Path | None, typer.Option(envvar="QUORATE_AUTHORITY", help="Certificate that signs the other side's, PEM.")
-]
-Insecure = Annotated[bool, typer.Option("--insecure", help="Plaintext, for a trial on this machine.")]
-Anywhere = Annotated[
-    bool, typer.Option("--insecure-anywhere", help="Plaintext on any address: only inside a network you trust.")
-]
+CLIENTS = "127.0.0.1:7443"
 TokenFile = Annotated[Path, typer.Option("--file", envvar="QUORATE_TOKENS", help="Where tokens are kept, as hashes.")]
-Where = Annotated[
-    str, typer.Option("--coordinator", envvar="QUORATE_CONTROL_ADDRESS", metavar="HOST:PORT", help="Control plane.")
-]
-OwnToken = Annotated[
-    Path | None,
-    typer.Option("--token-file", envvar="QUORATE_TOKEN_FILE", help="File with your token; else QUORATE_TOKEN."),
-]
 Name = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON on standard output, one object a line.")]
 
@@ -60,21 +51,37 @@ def serve(
     token_file: Annotated[
         Path, typer.Option("--tokens", envvar="QUORATE_TOKENS", help="File made by `quorate tokens add`.")
     ] = Path("tokens.json"),
+    revoked: Annotated[
+        Path | None, typer.Option(envvar="QUORATE_REVOKED", help="Clients to refuse: see `quorate certs --revoke`.")
+    ] = None,
     insecure: Insecure = False,
     insecure_anywhere: Anywhere = False,
     allow_simulation: Annotated[
         bool, typer.Option("--allow-simulation", help="Accept runs with seeded noise: made-up data only.")
     ] = False,
+    largest_message: Annotated[
+        str | None,
+        typer.Option(
+            envvar="QUORATE_LARGEST_MESSAGE",
+            metavar="BYTES",
+            help="Largest message of a client, such as 64MiB; default 4MiB.",
+        ),
+    ] = None,
 ) -> None:
     """Coordinate a federation until SIGTERM or SIGINT; what is interrupted goes on at the next start."""
     from quorate.submission import check_constants
     from quorate_server import service
+    from quorate_server.service import revocation
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    transport = service.Transport(certificate, key, authority, insecure, insecure_anywhere)
+    check_environment(plaintext=insecure or insecure_anywhere)
+    refused = None if revoked is None else revocation.Revocations(revoked)
+    transport = service.Transport(certificate, key, authority, insecure, insecure_anywhere, refused)
     config = service.ServeConfig(
         transport, listen, control, database, token_file, allow_simulation=allow_simulation, check=check_constants
     )
+    if largest_message is not None:
+        config = replace(config, largest_message=_bytes(largest_message))
 
     def ready(running: service.Coordinator) -> None:
         print(f"listening: clients {running.listen}, control {running.control}", flush=True)
@@ -100,7 +107,10 @@ def client(
         float, typer.Option(envvar="QUORATE_LIFETIME_DELTA", help="Most δ over all runs, ever.")
     ] = 1e-5,
     accept: Annotated[
-        list[str] | None, typer.Option(help="Exposures to take part in; default broadcast and local.")
+        list[str] | None,
+        typer.Option(
+            help="An exposure to take part in, once for each. Replaces the default, which is broadcast and local."
+        ),
     ] = None,
     insecure: Insecure = False,
     insecure_anywhere: Anywhere = False,
@@ -112,6 +122,7 @@ def client(
     """Take part in a federation with one user's data, within that user's own limits."""
     from quorate_client import federation
 
+    check_environment(plaintext=insecure or insecure_anywhere)
     config = federation.ClientConfig(
         coordinator=coordinator,
         data=data,
@@ -132,7 +143,9 @@ def client(
     asyncio.run(_until_told(federation.run_client, config))
 
 
+@shared_options
 def submit(
+    connection: Connection,
     config: Annotated[str, typer.Argument(metavar="CONFIG.toml", help='With population.kind = "table".')],
     run: Annotated[str, typer.Option(help="A name for the run.")],
     users: Annotated[int, typer.Option(min=1, help="How many users take part: the run begins when they are enrolled.")],
@@ -140,52 +153,57 @@ def submit(
     group: Annotated[str, typer.Option(help="The users' group.")] = "everyone",
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key.")] = None,
     simulation_seed: Annotated[int | None, typer.Option(help="Seeded noise, for tests: made-up data only.")] = None,
-    coordinator: Where = CONTROL,
-    token_file: OwnToken = None,
-    authority: Authority = None,
-    insecure: Insecure = False,
-    insecure_anywhere: Anywhere = False,
+    engine: Annotated[
+        str, typer.Option(metavar="native|flower", help="To our own coordinator, or to a federation of Flower.")
+    ] = "native",
+    superlink: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Flower: where the SuperLink is.")] = None,
+    waiting: Annotated[float, typer.Option(help="Flower: seconds until all users are there.")] = 600.0,
+    follow: Annotated[bool, typer.Option("--follow", help="Flower: show the run until its end.")] = False,
 ) -> None:
-    """Submit a run to a coordinator. The same run again changes nothing."""
+    """Submit a run to a coordinator. The same run again changes nothing; on Flower, it goes on with it."""
     from quorate.submission import specify
+
+    if (superlink is not None) is not (engine == "flower") or engine not in ("native", "flower"):
+        raise ConfigError(
+            f"Expected --engine flower together with --superlink, or --engine native, got --engine {engine} "
+            f"{'without' if superlink is None else 'with'} --superlink."
+        )
 
     resolved, _ = api.resolve(config, tuple(settings or ()))
     wanted, plan = specify(
         resolved, run=run, users=users, seconds=seconds, group=group, simulation_seed=simulation_seed
     )
-    with _control(coordinator, token_file, authority, insecure, insecure_anywhere) as control:
-        name = control.submit(wanted.as_text())
-    print(f"{name}: {plan.algorithm}, {plan.cost.rounds} rounds, {users} users")
-    print(plan.guarantee.sentence())
+    if superlink is None:
+        with connection.open() as control:
+            control.submit(wanted.as_text())
+    promise = f"{run}: {plan.algorithm}, {plan.cost.rounds} rounds, {users} users\n{plan.guarantee.sentence()}"
+    if superlink is None:
+        print(promise)
+        return
+    from quorate.flower import submission
+
+    plaintext = connection.insecure or connection.insecure_anywhere
+    with submission.operator(superlink, connection.authority, insecure=plaintext) as flower:
+        number = submission.submit(flower, wanted, waiting=waiting)
+        print(f"{promise}\nFlower's run {number}", flush=True)
+        if follow:
+            submission.follow(flower, number, print)
 
 
-def runs(
-    as_json: Json = False,
-    coordinator: Where = CONTROL,
-    token_file: OwnToken = None,
-    authority: Authority = None,
-    insecure: Insecure = False,
-    insecure_anywhere: Anywhere = False,
-) -> None:
+@shared_options
+def runs(connection: Connection, as_json: Json = False) -> None:
     """List the runs of a coordinator."""
-    with _control(coordinator, token_file, authority, insecure, insecure_anywhere) as control:
+    with connection.open() as control:
         for each in control.runs():
             shown = "\t".join(str(each[key]) for key in ("run", "state", "created") if each[key])
             print(dumps(each) if as_json else shown + (f"\t{each['error']}" if each["error"] else ""))
 
 
-def watch(
-    run: Name,
-    as_json: Json = False,
-    coordinator: Where = CONTROL,
-    token_file: OwnToken = None,
-    authority: Authority = None,
-    insecure: Insecure = False,
-    insecure_anywhere: Anywhere = False,
-) -> None:
+@shared_options
+def watch(connection: Connection, run: Name, as_json: Json = False) -> None:
     """Follow a run from its first round to its end; exit code 1 if it ends without a model."""
     ended: dict[str, Any] = {}
-    with _control(coordinator, token_file, authority, insecure, insecure_anywhere) as control:
+    with connection.open() as control:
         for event in control.watch(run):
             print(dumps(event) if as_json else _line(event), flush=True)
             ended = event
@@ -195,30 +213,21 @@ def watch(
         raise RunError(f"Run {run} has ended without a model: {ended.get('error') or ended.get('how')}.")
 
 
-def cancel(
-    run: Name,
-    coordinator: Where = CONTROL,
-    token_file: OwnToken = None,
-    authority: Authority = None,
-    insecure: Insecure = False,
-    insecure_anywhere: Anywhere = False,
-) -> None:
+@shared_options
+def cancel(connection: Connection, run: Name) -> None:
     """End a run without a model. What it has spent stays spent."""
-    with _control(coordinator, token_file, authority, insecure, insecure_anywhere) as control:
+    with connection.open() as control:
         print(f"{run}: {control.cancel(run)['state']}")
 
 
+@shared_options
 def fetch(
+    connection: Connection,
     run: Name,
     out: Annotated[Path, typer.Option(help="Folder for plan.json, ledger.json and model.npz.")],
-    coordinator: Where = CONTROL,
-    token_file: OwnToken = None,
-    authority: Authority = None,
-    insecure: Insecure = False,
-    insecure_anywhere: Anywhere = False,
 ) -> None:
     """Fetch a complete run's plan, ledger and model."""
-    with _control(coordinator, token_file, authority, insecure, insecure_anywhere) as control:
+    with connection.open() as control:
         plan, ledger, model = control.plan(run), control.ledger(run), control.model(run)
     out.mkdir(parents=True, exist_ok=True)
     folder = RunFolder(out)
@@ -242,10 +251,20 @@ def certs(
             help="Renew those named, with their keys; the coordinator's with --host.",
         ),
     ] = False,
+    revoke: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only this: enter a client in revoked.json, for `quorate serve --revoked`."),
+    ] = None,
 ) -> None:
     """Make a private certificate authority for trials, a coordinator's certificate and clients'; keep what is there."""
     from quorate_server.service import certificates
 
+    if revoke:
+        for name in revoke:
+            if name == "coordinator":
+                raise ConfigError("Expected a client to revoke, got the coordinator: give clients another authority.")
+            print(certificates.revoke(folder, name))
+        return
     every_client = [f"client-{number}" for number in range(1, clients + 1)] + (names or [])
     for name in every_client:
         certificates.check_name(name)
@@ -312,28 +331,20 @@ def register(app: typer.Typer) -> None:
     app.add_typer(tokens, name="tokens")
 
 
+def _bytes(text: str) -> int:
+    """A number of bytes, such as 64MiB."""
+    found = re.fullmatch(r"(\d{1,12})\s*([KMG]iB)?", text.strip())
+    if found is None:
+        raise ConfigError(f"Expected --largest-message as a number of bytes, KiB, MiB or GiB, got {text!r}.")
+    return int(found[1]) << {None: 0, "KiB": 10, "MiB": 20, "GiB": 30}[found[2]]
+
+
 async def _until_told(work: Callable[..., Awaitable[None]], config: Any) -> None:
     """`work` until SIGTERM or SIGINT."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     await work(config, stop=stop)
-
-
-def _control(
-    coordinator: str, token_file: Path | None, authority: Path | None, insecure: bool, anywhere: bool
-) -> "Control":
-    from quorate.control import Address, Control
-
-    token = os.environ.get("QUORATE_TOKEN", "")
-    if token_file is not None:
-        try:
-            token = token_file.read_text(encoding="utf-8")
-        except OSError as error:
-            raise IdentityError(f"Expected a token in {token_file}, got: {error.strerror}.") from None
-    if not token.strip():
-        raise ConfigError("Expected a token in --token-file or QUORATE_TOKEN, got none. See `quorate tokens add`.")
-    return Control(Address(coordinator, token.strip(), authority, insecure, anywhere))
 
 
 def _line(event: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from quorate.cli_connection import Anywhere
 from quorate_protos.errors import ConfigError, RunError
 
 if TYPE_CHECKING:  # the other commands start without it
@@ -17,10 +18,15 @@ def health(
     certificate: Annotated[Path | None, typer.Option(help="Certificate to show, where clients must.")] = None,
     key: Annotated[Path | None, typer.Option(help="Key of that certificate.")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Plaintext, for a coordinator served so.")] = False,
+    insecure_anywhere: Anywhere = False,
     timeout: Annotated[float, typer.Option(help="Seconds to wait.")] = 5.0,
 ) -> None:
     """Exit with 0 if a coordinator serves there, and with 1 if not."""
-    print(check(address, credentials(authority, certificate, key, insecure=insecure), timeout=timeout))
+    from quorate_client.federation.config import check_plaintext
+
+    check_plaintext(address, insecure=insecure, anywhere=insecure_anywhere)
+    secure = credentials(authority, certificate, key, insecure=insecure or insecure_anywhere)
+    print(check(address, secure, timeout=timeout))
 
 
 def credentials(

@@ -24,6 +24,7 @@ from quorate_protos.v1 import federation_pb2 as pb
 from quorate_protos.v1 import federation_pb2_grpc
 
 PATIENCE = 30.0  # seconds for one call; planning takes a few
+_OPTIONS = (("grpc.max_receive_message_length", -1),)  # a model or a ledger is as long as it is
 _KINDS: dict[grpc.StatusCode, type[QuorateError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: ConfigError,
     grpc.StatusCode.NOT_FOUND: ConfigError,
@@ -101,6 +102,13 @@ class Control:
             request = pb.LedgerRequest(run=run)
             return dict(json.loads(self._stub.Ledger(request, metadata=self._metadata, timeout=PATIENCE).json))
 
+    def limit(self, group: str, *, epsilon: float, delta: float, gaussian_share: float = 0.0) -> str:
+        """From now on refuse runs that would bring `group` beyond (ε, δ); the limit in words."""
+        request = pb.LimitRequest(group=group, epsilon=epsilon, delta=delta, gaussian_share=gaussian_share)
+        with self._told():
+            document = self._stub.Limit(request, metadata=self._metadata, timeout=PATIENCE)
+        return str(json.loads(document.json)["limit"])
+
     @contextmanager
     def _told(self) -> Iterator[None]:
         try:
@@ -118,7 +126,7 @@ class Control:
 def _channel(address: Address) -> grpc.Channel:
     check_plaintext(address.coordinator, insecure=address.insecure, anywhere=address.insecure_anywhere)
     if address.insecure or address.insecure_anywhere:
-        return grpc.insecure_channel(address.coordinator)
+        return grpc.insecure_channel(address.coordinator, options=_OPTIONS)
     if address.authority is None:
         raise ConfigError(
             "Expected --authority, the certificate that signed the coordinator's, got none; or --insecure for a "
@@ -128,4 +136,4 @@ def _channel(address: Address) -> grpc.Channel:
         roots = address.authority.read_bytes()
     except OSError as error:
         raise IdentityError(f"Expected a readable {address.authority}, got: {error.strerror}.") from None
-    return grpc.secure_channel(address.coordinator, grpc.ssl_channel_credentials(roots))
+    return grpc.secure_channel(address.coordinator, grpc.ssl_channel_credentials(roots), options=_OPTIONS)

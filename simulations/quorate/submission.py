@@ -15,7 +15,7 @@ from quorate_client.losses import Loss, make_loss
 from quorate_protos.errors import ConfigError
 from quorate_server.algorithms import ALGORITHMS
 from quorate_server.plan import Plan
-from quorate_server.service.specification import Columns, RunSpecification, digest
+from quorate_server.specification import Columns, RunSpecification, digest
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,14 @@ file mounts nowhere, a process does not find.
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,13 @@ import yaml
 ROOT = Path(__file__).parent.parent.parent
 FILE = ROOT / "docker-compose.yml"
 PATIENCE = 120  # seconds that any step may take
+LISTENING = (
+    *(("coordinator", port) for port in ("7443", "7444")),
+    ("flower-superlink", "8443"),
+    *(("flower-proxy", port) for port in ("8443", "8080")),
+    *((f"flower-node-{number}", "9094") for number in (1, 2, 3)),
+    *((f"flower-{name}", "9098") for name in ("server", "app-1", "app-2", "app-3")),
+)
 Service = Mapping[str, Any]
 
 
@@ -42,8 +51,10 @@ class Composition:
 
     place: Path
     database: str  # URL in PostgreSQL's place
-    ports: dict[str, int] = field(default_factory=lambda: {"7443": free_port(), "7444": free_port()})
+    # A container's name and port, for those who call it and for itself, and the port that it has here.
+    ports: dict[tuple[str, str], int] = field(default_factory=lambda: {each: free_port() for each in LISTENING})
     running: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
+    written: dict[tuple[str, str], Path] = field(default_factory=dict)
 
     def __enter__(self) -> "Composition":
         (self.place / "bin").mkdir(parents=True)
@@ -54,28 +65,27 @@ class Composition:
 
     def __exit__(self, *_: object) -> None:
         for process in self.running.values():
-            if process.poll() is None:
-                process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # with what it has started
             process.wait()
 
     def start(self, name: str, *arguments: str) -> subprocess.Popen[str]:
         """Start a service, with other arguments if some are given; its output is in `log(name)`."""
         service = services()[name]
-        entry = [self.inside(service, word) for word in service.get("entrypoint", ["quorate"])]
-        given = arguments or service.get("command", ())
-        return self._spawn(name, service, [*entry, *(self.inside(service, word) for word in given)])
+        words = [*service.get("entrypoint", ["quorate"]), *(arguments or service.get("command", ()))]
+        return self._spawn(name, name, words)
 
-    def finish(self, name: str, *arguments: str) -> str:
+    def finish(self, name: str, *arguments: str, seconds: float = PATIENCE) -> str:
         """Run a service to its end, which must be a good one; what it printed."""
         process = self.start(name, *arguments)
-        code = process.wait(PATIENCE)
+        code = process.wait(seconds)
         assert code == 0, f"{name} ended with {code}:\n{self.log(name)}"
         return self.log(name)
 
     def listens(self, name: str, port: str) -> bool:
         """Wait until a service listens on one of its ports, or has ended."""
         while self.running[name].poll() is None:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.ports[port])):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.ports[name, port])):
                 return True
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.running[name].wait(0.1)
@@ -83,11 +93,17 @@ class Composition:
 
     def healthy(self, name: str) -> bool:
         """What the service's health check says."""
-        service = services()[name]
-        test = service["healthcheck"]["test"]
+        test = services()[name]["healthcheck"]["test"]
         assert test[0] == "CMD"
-        check = self._spawn(f"{name}-health", service, [self.inside(service, word) for word in test[1:]])
-        return check.wait(PATIENCE) == 0
+        return self._spawn(f"{name}-health", name, test[1:]).wait(PATIENCE) == 0
+
+    def becomes_healthy(self, name: str) -> bool:
+        """Whether the service's health check says so in the end, as the engine asks it."""
+        ends = time.monotonic() + PATIENCE
+        while not self.healthy(name):
+            if self.running[name].poll() is not None or time.monotonic() > ends:
+                return False
+        return True
 
     def stop(self, name: str) -> int:
         """Ask a service to end, as the engine does, and its exit code."""
@@ -104,14 +120,22 @@ class Composition:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def inside(self, service: Service, text: str) -> str:
-        """A command's word or a variable's value, with the paths and addresses that it has outside of a container."""
-        for source, target in self._mounts(service):
+    def inside(self, name: str, text: str) -> str:
+        """A service's word or variable, with the paths and addresses that it has outside of a container."""
+        if (name, text) in self.written:
+            return str(self.written[name, text])
+        for source, target in self._mounts(services()[name]):
             if text == target or text.startswith(f"{target}/"):
                 return f"{source}{text[len(target) :]}"
-        for host in ("coordinator", "localhost", "0.0.0.0"):
-            for port, ours in self.ports.items():
-                text = text.replace(f"{host}:{port}", f"127.0.0.1:{ours}")
+        return self.addressed(name, text)
+
+    def addressed(self, name: str, text: str) -> str:
+        """A service's text with the addresses that containers have here."""
+        for (host, port), ours in self.ports.items():
+            itself = ("localhost", "0.0.0.0", "127.0.0.1") if host == name else ()
+            text = re.sub(rf"\b({'|'.join(map(re.escape, (host, *itself)))}):{port}\b", f"127.0.0.1:{ours}", text)
+            if itself and text in (port, "0.0.0.0"):
+                text = str(ours) if text == port else "127.0.0.1"
         return text
 
     def _mounts(self, service: Service) -> list[tuple[Path, str]]:
@@ -121,34 +145,53 @@ class Composition:
             mounts.append(((ROOT / source).resolve() if source.startswith(".") else self.volume(source), target))
         return mounts
 
-    def _spawn(self, name: str, service: Service, command: list[str]) -> subprocess.Popen[str]:
-        environment = {key: self.inside(service, str(value)) for key, value in service.get("environment", {}).items()}
+    def write_config(self, name: str, target: str) -> None:
+        """A configuration file for a service as it is here, in place of the one that is mounted at `target`."""
+        ((source, _),) = [each for each in self._mounts(services()[name]) if each[1] == target]
+        folders = {inside: str(folder) for folder, inside in self._mounts(services()[name])}
+        folders["/tmp"] = str(self._home(name))
+        anywhere = rf"(?<![\w/])({'|'.join(map(re.escape, folders))})(?=/)"
+        text = re.sub(anywhere, lambda found: folders[found[0]], source.read_text(encoding="utf-8"))
+        text = self.addressed(name, text)
+        self.written[name, target] = self._home(name) / source.name
+        self.written[name, target].write_text(text, encoding="utf-8")
+
+    def _home(self, name: str) -> Path:
+        """What a container has as /tmp and as its working folder."""
+        home = self.place / "home" / name
+        home.mkdir(parents=True, exist_ok=True)
+        return home
+
+    def _spawn(self, name: str, of: str, words: Sequence[str]) -> subprocess.Popen[str]:
+        service, command = services()[of], [self.inside(of, word) for word in words]
+        environment = {key: self.inside(of, str(value)) for key, value in service.get("environment", {}).items()}
         if "QUORATE_TRIAL" in environment:
-            environment["QUORATE_TRIAL"] = str(self._trial(service))
+            environment["QUORATE_TRIAL"] = str(self._trial(of))
+        if "FLWR_HOME" in environment:
+            environment["FLWR_HOME"] = str(self._home(of) / "flwr")
         if "QUORATE_DATABASE" in environment:
             environment["QUORATE_DATABASE"] = self.database
         kept = {key: os.environ[key] for key in ("HOME", "LANG", "NUMBA_CACHE_DIR") if key in os.environ}
-        path = f"{self.place / 'bin'}:{os.environ['PATH']}"
-        home = self.place / "home" / name
-        home.mkdir(parents=True, exist_ok=True)
+        path = f"{self.place / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
         with open(self.place / f"{name}.log", "w", encoding="utf-8") as log:
             process = subprocess.Popen(
                 [shutil.which(command[0], path=path) or command[0], *command[1:]],
                 env={**kept, "PATH": path, "PYTHONUNBUFFERED": "1", **environment},
-                cwd=home,
+                cwd=self._home(name),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 text=True,
+                start_new_session=True,
             )
         self.running[name] = process
         return process
 
-    def _trial(self, service: Service) -> Path:
+    def _trial(self, name: str) -> Path:
         """One folder of links to the volumes that a service has below /trial."""
-        trial = self.place / "trial"
-        trial.mkdir(exist_ok=True)
-        for source, target in self._mounts(service):
+        trial = self.place / "trials" / name
+        trial.mkdir(parents=True, exist_ok=True)
+        for source, target in self._mounts(services()[name]):
             link = trial / Path(target).name
             if target.startswith("/trial/") and not link.exists():
                 link.symlink_to(source)

@@ -24,7 +24,7 @@ from quorate_server.noise import SeededNoise
 from quorate_server.problem import Problem
 from quorate_server.rounds import run
 from quorate_server.service import Columns, Coordinator, RunSpecification, ServeConfig, Transport
-from quorate_server.service.specification import make_plan
+from quorate_server.specification import make_plan
 
 SEED = 7
 DIMENSION = 3
@@ -136,6 +136,7 @@ class Honest:
     engine: InlineEngine
     silent: frozenset[int] = frozenset()
     asked: list[tuple[int, str, int, bytes]] = field(default_factory=list)
+    longest: tuple[int, int] = (0, 0)  # numbers in a question and in an answer
 
     @classmethod
     def of(cls, users: int, silent: Iterable[int] = ()) -> "Honest":
@@ -150,6 +151,8 @@ class Honest:
         if hasattr(smoothing, "seed"):  # a client draws its own directions; the simulation's are those of the seed
             task = replace(task, smoothing=replace(smoothing, seed=SEED))
         answers = self.engine.ask(Question(number, np.array([user]), task))
+        sizes = task.numbers_down(DIMENSION), answers.values[0].size
+        self.longest = max(self.longest[0], sizes[0]), max(self.longest[1], sizes[1])
         return wire.answer_to_wire(name, number, digest, answers.values[0], Status(int(answers.status[0])))
 
 

@@ -15,10 +15,11 @@ from sqlalchemy.engine.default import DefaultDialect
 
 from quorate_client.questions import AverageGradient, Question
 from quorate_server.algorithm import Release
+from quorate_server.books import Books
 from quorate_server.database import Database
 from quorate_server.ledger import Ledger
 from quorate_server.population_ledger import PopulationLedger
-from quorate_server.registry import Registry
+from quorate_server.registry import OPEN
 
 ROUNDS = 2
 WRITES = ("INSERT", "UPDATE", "DELETE", "CREATE")
@@ -28,17 +29,21 @@ TIMES = ("enrolled_at", "created", "owner")
 def carry_out(url: str) -> None:
     """Everything a coordinator writes, skipping nothing by memory: what is done is known from the database only."""
     with Database(url) as database:
-        registry, population = Registry(database), PopulationLedger(database, clock=lambda: "then")
+        books = Books(database)
+        registry = books.registry
+        population = books.population = PopulationLedger(database, clock=lambda: "then")
+        books.settle()
         for name in ("ada", "ben"):
             registry.enrol(name)
         registry.add_run("run", "{}")
         registry.fix_members("run", 2)
         population.limit("everyone", epsilon=1.0, delta=1e-5)
         population.charge("run", "everyone", epsilon=0.5, delta=1e-6)
-        started = Ledger.begun(database, "run")
         words = {"plan": "p", "config_digest": "c", "noise_key": b"k"}
+        started = Ledger.begun(database, "run")
         ledger = Ledger.within(database, "run") if started else Ledger.begin(database, "run", **words)
-        registry.set_state("run", "running")
+        if registry.run("run").state in OPEN:
+            registry.set_state("run", "running")
         if not ledger.finished:
             if ledger.resume_point() is None:
                 ledger.commit(-1, b"state -1", (), {})
@@ -50,9 +55,8 @@ def carry_out(url: str) -> None:
                 release = Release("gaussian", {"scale": 1.0})
                 ledger.commit(round_, f"state {round_}".encode(), (release,), {"round": round_})
             ledger.finish(np.ones(2))
-        population.release("run", {"what": "model"})
-        population.end("run", "complete")
-        registry.set_state("run", "complete")
+        if registry.run("run").state in OPEN:
+            books.end("run", "complete")
 
 
 def stored(url: str) -> dict[str, list[str]]:

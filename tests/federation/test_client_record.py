@@ -72,8 +72,8 @@ class TestParticipations:
 
     def test_of_local_reports_spend_no_more_than_was_announced(self, record):
         assert record.keep("r", 0, Q, b"answer", spends=(0.75, 1e-6)) == b"answer"
-        assert record.objection("r", 1, spends=(0.5, 0.0)) == "local reports would spend more than the run announced"
-        assert record.objection("r", 1, spends=(0.0, 1e-9)) == "local reports would spend more than the run announced"
+        assert record.objection("r", 1, spends=(0.5, 0.0)) == "local reports would spend more than was agreed to"
+        assert record.objection("r", 1, spends=(0.0, 1e-9)) == "local reports would spend more than was agreed to"
         assert record.keep("r", 1, Q, b"answer", spends=(0.25, 0.0)) == b"answer"
 
 

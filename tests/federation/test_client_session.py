@@ -118,6 +118,19 @@ class TestRefusals:
 
         assert converse(data, script) == [Status.ANSWERED, Status.ANSWERED, Status.MISSING]
 
+    @pytest.mark.parametrize(("exposure", "answered"), [("local", 1), ("broadcast", 3)])
+    def test_of_local_reports_beyond_what_a_zero_out_run_is_charged(self, data, exposure, answered):
+        told = terms(exposure=exposure, adjacency="zero-out", epsilon=0.9, participations=9)
+
+        async def script(fake):
+            await fake.announce("r", told)
+            return [(await fake.ask(asked(RANGE, number))).status for number in range(5)]  # ε = 0.5 each
+
+        wanted = [Status.ANSWERED] * answered + [Status.MISSING] * (5 - answered)
+        assert converse(data, script) == wanted  # 0.9 for local reports, otherwise twice that
+        with Record.open(data.parent / "record.sqlite", epsilon=2.0, delta=1e-5) as record:
+            assert record.spent[0] == (0.9 if exposure == "local" else 1.8)
+
     def test_of_a_run_that_has_ended(self, data):
         async def script(fake):
             await fake.announce("r", terms())

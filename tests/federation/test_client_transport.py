@@ -17,7 +17,7 @@ from federation.conversation import (
     terms,
 )
 from quorate_client.federation import Record, run_client
-from quorate_protos.errors import ConfigError, DataError, IdentityError, LedgerError, WireError
+from quorate_protos.errors import ConfigError, DataError, IdentityError, LedgerError, RunError, WireError
 from quorate_protos.v1 import federation_pb2 as federation
 
 
@@ -87,13 +87,31 @@ class TestTransport:
         with pytest.raises(IdentityError, match=r"certificate of its name from the authority in '.*authority.pem'"):
             asyncio.run(scenario())
 
+    def test_warns_of_a_key_and_a_record_that_others_may_use(self, data, authority, caplog):
+        given, record = self.identity(authority), data.parent / "record.sqlite"
+        given["key"].chmod(0o640)
+        record.touch(mode=0o604)
+        record.chmod(0o604)
+
+        async def script(fake):
+            return None
+
+        with caplog.at_level(logging.WARNING):
+            converse(data, script, credentials=authority.server_credentials(), **given)
+            assert [each.args[:2] for each in caplog.records] == [(record, 0o604), (given["key"], 0o640)]
+            caplog.clear()
+            for path in (record, given["key"]):
+                path.chmod(0o600)
+            converse(data, script, credentials=authority.server_credentials(), **given)
+        assert "chmod" not in caplog.text
+
     @pytest.mark.parametrize(
         ("code", "error", "said"),
         [
             (grpc.StatusCode.UNAUTHENTICATED, IdentityError, "to accept 'me', it answers: not one of us"),
             (grpc.StatusCode.PERMISSION_DENIED, IdentityError, "to accept 'me', it answers: not one of us"),
             (grpc.StatusCode.ABORTED, IdentityError, "Expected one client with 'me' at coordinator .*: not one of us"),
-            (grpc.StatusCode.FAILED_PRECONDITION, WireError, "a coordinator of protocol 1 at .*: not one of us"),
+            (grpc.StatusCode.FAILED_PRECONDITION, RunError, "to take 'me' in, it answers: not one of us"),
         ],
     )
     def test_that_is_refused_ends_the_client_with_the_reason(self, data, code, error, said):

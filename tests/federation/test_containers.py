@@ -17,8 +17,9 @@ from federation.containers import FILE, ROOT, Composition, services
 from quorate.cli import app
 
 SERVICES = services()
-OURS = {name: service for name, service in SERVICES.items() if name != "postgres"}
+OURS = {name: service for name, service in SERVICES.items() if service["image"] == "quorate:local"}
 CLIENTS = sorted(name for name in SERVICES if name.startswith("client-"))
+NODES = sorted(name.removeprefix("flower-") for name in SERVICES if name.startswith("flower-node-"))
 
 
 def command_of(service: dict[str, Any]) -> click.Command | None:
@@ -63,12 +64,17 @@ def test_every_key_is_seen_by_its_owner_alone() -> None:
             source = mount.split(":")[0]
             if not source.startswith("."):
                 seen.setdefault(source, set()).add(name)
-                writable = name == "setup" or not source.endswith(("-identity", "-password"))
+                writable = name in ("setup", "flower-setup") or not source.endswith(("-identity", "-password"))
                 assert writable or mount.endswith(":ro"), mount
     assert seen["authority"] == {"setup"}
     assert seen["coordinator-identity"] == {"setup", "coordinator"}
     assert seen["operator-identity"] == {"setup", "submit", "watch", "operator"}
     assert seen["database-password"] == {"setup", "postgres", "coordinator"}
+    assert seen["flower-authority"] == {"flower-setup"}
+    assert seen["flower-operator-identity"] == {"flower-setup", "flower-register", "flower-submit"}
+    assert seen["flower-database-password"] == {"flower-setup", "flower-postgres", "flower-server"}
+    for name in ("superlink", "proxy", "server", *NODES, *(f"app-{node[-1]}" for node in NODES)):
+        assert seen[f"flower-{name}-identity"] == {"flower-setup", f"flower-{name}"}
     for client in CLIENTS:
         assert seen[f"{client}-identity"] == {"setup", client}
         assert seen[f"{client}-record"] == {client}
@@ -106,8 +112,14 @@ def test_the_image_is_built_of_what_is_there_and_runs_as_nobody() -> None:
         for source in line.split()[:-1]:
             assert (ROOT / source).exists()
             assert source in kept, f".dockerignore keeps {source} out"
-    for name in CLIENTS:
-        assert int(name.rpartition("-")[2]) <= 20, "the image has trial folders for twenty clients"
+    for name in (*CLIENTS, *NODES):
+        assert int(name.rpartition("-")[2]) <= 20, "the image has trial folders for twenty of each"
+    for name, service in SERVICES.items():
+        if name.endswith("setup"):
+            for mount in service["volumes"]:
+                target = mount.split(":")[1]
+                part = re.sub(r"-\d+$", "-%g", target)
+                assert not target.startswith("/trial/") or part in final, f"the image does not make {target}"
 
 
 def test_the_compose_tool_accepts_the_file() -> None:
@@ -120,7 +132,7 @@ def test_the_compose_tool_accepts_the_file() -> None:
     if not usable:
         pytest.skip("neither docker compose nor docker-compose is installed")
     checked = subprocess.run(
-        [*usable[0], "--file", str(FILE), "--profile", "tools", "config", "--quiet"],
+        [*usable[0], "--file", str(FILE), "--profile", "tools", "--profile", "flower", "config", "--quiet"],
         capture_output=True,
         text=True,
         check=False,

@@ -70,6 +70,13 @@ def test_nobody_there_is_not_healthy(capsys: pytest.CaptureFixture[str]) -> None
     assert "UNAVAILABLE" in capsys.readouterr().err
 
 
+def test_plaintext_is_for_loopback_unless_said_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["health", "hub.invalid:7443", "--insecure"]) == 2
+    assert "plaintext is for loopback" in capsys.readouterr().err
+    assert invoke(["health", "hub.invalid:7443", "--insecure-anywhere", "--timeout", "0.1"]) == 1
+    assert "Expected a coordinator that serves at hub.invalid:7443" in capsys.readouterr().err
+
+
 def test_files_that_do_not_fit_together_are_named(trial: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["health", "127.0.0.1:1"]) == 2
     assert "Expected --authority" in capsys.readouterr().err

@@ -1,14 +1,17 @@
 """`quorate ledger` on both kinds of database: what it prints is what the chain holds."""
 
+import asyncio
 import json
 
 import click
 import pytest
 
+from federation.crowd import carried_out, coordinator
 from quorate.cli_ledger import app
-from quorate_protos.errors import ConfigError, DataError, LedgerError
+from quorate_protos.errors import ConfigError, DataError, IdentityError, LedgerError, LedgerUnavailable
 from quorate_server.database import Database
 from quorate_server.population_ledger import PopulationLedger
+from quorate_server.service import tokens
 
 
 def invoke(*arguments: str) -> None:
@@ -70,3 +73,97 @@ def test_postgres_is_read_and_limited_while_its_coordinator_runs(postgres, capsy
         assert capsys.readouterr().out.strip() == ledger.verify()
         invoke("limit", "--database", postgres, "--epsilon", "1", "--delta", "1e-5")
         assert ledger.limit_of("everyone").epsilon == 1.0
+
+
+def test_a_limit_makes_no_database_by_mistake(tmp_path, capsys):
+    url = f"sqlite:///{tmp_path}/other.sqlite"
+    numbers = ("--epsilon", "1", "--delta", "1e-5")
+    with pytest.raises(LedgerError, match=r"found none.*--create"):
+        invoke("limit", "--database", url, *numbers)
+    assert not list(tmp_path.iterdir())
+    invoke("limit", "--database", url, *numbers, "--create")
+    invoke("limit", "--database", url, *numbers)
+    invoke("show", "--database", url, "--json")
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["everyone"]["limit"] == "ε = 1, δ = 1e-05"
+
+
+def beside(tmp_path, work):
+    """`work` in a thread beside a coordinator on SQLite with two charges, given where it and its database are."""
+    url = f"sqlite:///{tmp_path}/coordinator.sqlite"
+    with Database(url) as database:
+        ledger = PopulationLedger(database)
+        ledger.charge("spring", "everyone", epsilon=0.5, delta=1e-6)
+        ledger.charge("summer", "phones", epsilon=0.25, delta=1e-6, mu=0.05)
+
+    async def scene():
+        async with coordinator(tmp_path) as running:
+            where = ("--coordinator", running.control, "--insecure")
+            await asyncio.to_thread(work, where, ("--database", url), running)
+
+    carried_out(scene())
+    return url
+
+
+def test_a_running_coordinator_is_asked_for_its_ledger_and_limited(tmp_path, capsys, monkeypatch):
+    operator, auditor = (tokens.add(tmp_path / "tokens.json", name=role, role=role) for role in ("operator", "auditor"))
+    numbers, out = ("--epsilon", "0.8", "--delta", "1e-5"), tmp_path / "export.json"
+
+    def work(where, database, running):
+        for command in (("verify",), ("limit", *numbers)):  # show and export read as verify does
+            with pytest.raises(LedgerUnavailable, match=r"locked.*--coordinator HOST:PORT"):
+                invoke(*command, *database)
+        monkeypatch.setenv("QUORATE_TOKEN", auditor)
+        with pytest.raises(IdentityError, match="role operator"):
+            invoke("limit", *where, *numbers)
+        monkeypatch.setenv("QUORATE_TOKEN", operator)
+        for wrong, said in (("-1", "epsilon=-1"), ("nan", "epsilon=nan")):
+            with pytest.raises(ConfigError, match=said):
+                invoke("limit", *where, "--epsilon", wrong, "--delta", "1e-5")
+        with pytest.raises(ConfigError, match="group"):
+            invoke("limit", *where, *numbers, "--group", "")
+        assert capsys.readouterr().out == ""
+        invoke("limit", *where, *numbers)
+        monkeypatch.setenv("QUORATE_TOKEN", auditor)
+        invoke("show", *where, "--json")
+        invoke("export", *where, "--out", str(out))
+        head = json.loads(out.read_text(encoding="utf-8"))["head"]
+        invoke("verify", *where, "--head", head)
+        limited, shown, verified = capsys.readouterr().out.splitlines()
+        assert limited == "everyone: ε = 0.8, δ = 1e-05"
+        assert json.loads(shown)["everyone"] == {
+            "epsilon": 0.5,
+            "delta": 1e-5,
+            "runs": 1,
+            "limit": "ε = 0.8, δ = 1e-05",
+        }
+        assert verified == head
+        with pytest.raises(LedgerError, match="no row has the hash"):
+            invoke("verify", *where, "--head", "f" * 64)
+
+    url = beside(tmp_path, work)
+    invoke("export", "--database", url)
+    assert capsys.readouterr().out == out.read_text(encoding="utf-8")
+
+
+def test_what_a_coordinator_says_of_its_chain_is_not_believed(tmp_path, monkeypatch):
+    monkeypatch.setenv("QUORATE_TOKEN", tokens.add(tmp_path / "tokens.json", name="eve", role="auditor"))
+
+    def work(where, database, running):
+        told = json.loads(PopulationLedger(running._database).export())
+
+        async def lied(run):
+            return told
+
+        running.manager.records.ledger = lied
+        told["rows"][0]["payload"]["epsilon"] = 0.25
+        for command in ("show", "verify", "export"):
+            with pytest.raises(LedgerError, match="row 0"):
+                invoke(command, *where)
+        told["rows"] = told["rows"][:0]
+        with pytest.raises(LedgerError, match="Rows at the end are gone"):
+            invoke("verify", *where)
+        del told["head"]
+        with pytest.raises(LedgerError, match="something else"):
+            invoke("verify", *where)
+
+    beside(tmp_path, work)

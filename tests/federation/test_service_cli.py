@@ -10,7 +10,8 @@ from quorate.cli import invoke
 from quorate.config import parse
 from quorate.submission import check_constants, specify
 from quorate_protos.errors import ConfigError
-from quorate_server.service import certificates, specification
+from quorate_server import service, specification
+from quorate_server.service import ServeConfig, certificates, revocation
 
 Captured = pytest.CaptureFixture[str]
 TABLE = f"""
@@ -38,7 +39,7 @@ def test_certs_makes_a_private_authority_once_and_keeps_what_is_there(tmp_path: 
     assert invoke(["certs", str(tmp_path), "--clients", "2", "--client", "ada", "--host", "hub"]) == 0
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     names = ("authority", "coordinator", "client-1", "client-2", "ada")
-    assert set(before) == {f"{name}.{end}" for name in names for end in ("pem", "key")}
+    assert set(before) == {f"{name}.{end}" for name in names for end in ("pem", "key")} | {"revoked.json"}
     assert invoke(["certs", str(tmp_path), "--clients", "3"]) == 0
     assert all((tmp_path / name).read_bytes() == content for name, content in before.items())
     assert (tmp_path / "client-3.pem").is_file()
@@ -49,6 +50,26 @@ def test_certs_makes_a_private_authority_once_and_keeps_what_is_there(tmp_path: 
     renewed = certificates.load_certificate(tmp_path / "ada.pem")
     assert renewed.serial_number != own.serial_number
     assert certificates.fingerprint(renewed) == certificates.fingerprint(own)
+
+
+def test_certs_revokes_clients_and_makes_nothing_else(tmp_path: Path, capsys: Captured) -> None:
+    assert invoke(["certs", str(tmp_path), "--clients", "2"]) == 0
+    before = {path.name for path in tmp_path.iterdir()}
+    for _ in range(2):
+        assert invoke(["certs", str(tmp_path), "--revoke", "client-1", "--revoke", "client-2"]) == 0
+    assert capsys.readouterr().out.endswith(f"{tmp_path / 'revoked.json'}\n")
+    assert {path.name for path in tmp_path.iterdir()} == before
+    listed = revocation.read(tmp_path / "revoked.json")
+    assert listed == {
+        certificates.fingerprint(certificates.load_certificate(tmp_path / f"{name}.pem")): name
+        for name in ("client-1", "client-2")
+    }
+    assert invoke(["certs", str(tmp_path), "--client", "client-1", "--renew"]) == 2
+    assert "not revoked" in capsys.readouterr().err
+    for nobody in ("client-3", "coordinator", "../client-1"):
+        assert invoke(["certs", str(tmp_path), "--revoke", nobody]) == 2
+    assert invoke(["serve", "--revoked", str(tmp_path / "nothing.json")]) == 2
+    assert "nothing.json" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["authority", "", "../up", "a b", "coordinator"])
@@ -85,6 +106,44 @@ def test_what_is_missing_is_named(
     monkeypatch.chdir(tmp_path)
     assert invoke(arguments) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["serve", "client"])
+def test_files_of_the_environment_beside_plaintext_are_named_as_such(
+    command: str, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QUORATE_AUTHORITY", "authority.pem")
+    monkeypatch.setenv("QUORATE_KEY", "own.key")
+    own = [] if command == "serve" else ["--data", "x.csv", "--name", "me"]
+    assert invoke([command, "--insecure", *own]) == 2
+    assert "Expected no QUORATE_KEY or QUORATE_AUTHORITY in the environment" in capsys.readouterr().err
+    assert invoke([command, "--insecure-anywhere", "--authority", "a", "--key", "b", *own]) == 2
+    assert "environment" not in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_accepted_exposures_replace_the_default(capsys: Captured) -> None:
+    assert invoke(["client", "--help"]) == 0
+    assert "Replaces the default" in " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"), [("64MiB", 64 << 20), ("4096", 4096), ("8 KiB", 8192), ("1GiB", 1 << 30), ("1Mb", None)]
+)
+def test_the_largest_message_is_a_number_of_bytes(
+    text: str, wanted: int | None, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    async def serve(config: ServeConfig, **_: object) -> None:
+        seen.append(config.largest_message)
+
+    monkeypatch.setattr(service, "serve", serve)
+    monkeypatch.setenv("QUORATE_LARGEST_MESSAGE", text)
+    assert invoke(["serve", "--insecure"]) == (2 if wanted is None else 0)
+    assert seen == ([] if wanted is None else [wanted])
+    assert ("--largest-message" in capsys.readouterr().err) == (wanted is None)
 
 
 def test_an_unreachable_coordinator_is_named(

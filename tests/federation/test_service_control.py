@@ -13,15 +13,17 @@ import sqlalchemy as sa
 
 from federation.crowd import Honest, carried_out, complete, coordinator, crowd, inline_model, specification
 from postgres_server import PostgresServer
+from quorate.control import Address, Control
 from quorate.submission import check_constants
 from quorate_protos.errors import BudgetExceeded, ConfigError, LedgerError, LedgerUnavailable
 from quorate_protos.v1 import federation_pb2 as pb
 from quorate_protos.v1 import federation_pb2_grpc
 from quorate_server.algorithms import ALGORITHMS
+from quorate_server.books import Books
 from quorate_server.database import Database
 from quorate_server.ledger import Ledger
 from quorate_server.population_ledger import PopulationLedger
-from quorate_server.service import Coordinator, RunSpecification, tokens
+from quorate_server.service import Coordinator, RunSpecification, control_plane, tokens
 from quorate_server.service import manager as managers
 
 NAME, USERS = "one-pass-dp-sgd", 20
@@ -35,7 +37,12 @@ async def control(running: Coordinator, token: str | None):
         stub = federation_pb2_grpc.ControlPlaneStub(channel)
 
         async def call(method: str, **fields: object) -> object:
-            kind = {"Submit": pb.SubmitRequest, "List": pb.ListRequest, "Ledger": pb.LedgerRequest}
+            kind = {
+                "Submit": pb.SubmitRequest,
+                "List": pb.ListRequest,
+                "Ledger": pb.LedgerRequest,
+                "Limit": pb.LimitRequest,
+            }
             request = kind.get(method, pb.RunReference)(**fields)
             return await getattr(stub, method)(request, metadata=metadata)
 
@@ -66,11 +73,12 @@ def test_roles_decide_who_may_and_a_removed_token_is_refused_at_once(tmp_path: P
         async with coordinator(tmp_path) as running:
             for wrong in (None, "", "quorate_guess", operator[:-1], operator.upper()):
                 async with control(running, wrong) as call:
-                    for method in ("Submit", "List", "Cancel", "Plan", "Model", "Ledger"):
+                    for method in ("Submit", "List", "Cancel", "Plan", "Model", "Ledger", "Limit"):
                         assert (await status(call(method)))[0] == grpc.StatusCode.UNAUTHENTICATED
             async with control(running, auditor) as call:
                 assert (await status(call("Submit", specification=text)))[0] == grpc.StatusCode.PERMISSION_DENIED
                 assert (await status(call("Cancel", run="trial")))[0] == grpc.StatusCode.PERMISSION_DENIED
+                assert (await status(call("Limit", group="everyone")))[0] == grpc.StatusCode.PERMISSION_DENIED
                 assert json.loads((await call("List")).json) == {"runs": []}
             async with control(running, operator) as call:
                 assert (await call("Submit", specification=text)).run == "trial"
@@ -130,6 +138,48 @@ def test_watch_tells_every_public_event_from_the_first_and_again_after_a_restart
     assert early == late
     assert early == restarted
     assert not any("diagnostics" in event for event in early)
+
+
+def test_watching_ends_when_the_token_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_plane, "MOST_TRUSTED", 0.01)
+    file = tmp_path / "tokens.json"
+    gone, kept = (tokens.add(file, name=name, role="auditor") for name in ("gone", "kept"))
+
+    async def scene() -> tuple[grpc.StatusCode, dict[str, object]]:
+        async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.control) as channel:
+            await running.manager.submit(specification(NAME).as_text())  # nobody is enrolled: nothing happens
+            stub = federation_pb2_grpc.ControlPlaneStub(channel)
+            ending, lasting = (
+                stub.Watch(pb.RunReference(run="trial"), metadata=(("authorization", f"Bearer {token}"),))
+                for token in (gone, kept)
+            )
+            (await running.manager.feed("trial")).add({"kind": "round", "round": 0})
+            for stream in (ending, lasting):
+                assert json.loads((await stream.read()).json)["round"] == 0
+            waiting = asyncio.create_task(lasting.read())
+            tokens.remove(file, name="gone")
+            assert (await status(ending.read()))[0] == grpc.StatusCode.UNAUTHENTICATED
+            await running.manager.cancel("trial")
+            return json.loads((await waiting).json)
+
+    assert carried_out(scene()) == {"kind": "ended", "how": "cancelled"}
+
+
+def test_a_model_of_any_length_is_fetched(tmp_path: Path) -> None:
+    token = tokens.add(tmp_path / "tokens.json", name="ada", role="auditor")
+    released = np.arange(700_000.0)  # 5.6 MB, more than a message of gRPC has by itself
+
+    async def scene() -> np.ndarray:
+        async with coordinator(tmp_path) as running:
+
+            async def model(run: str) -> np.ndarray:
+                return released
+
+            running.manager.records.model = model
+            with Control(Address(running.control, token, insecure=True)) as own:
+                return await asyncio.to_thread(own.model, "trial")
+
+    np.testing.assert_array_equal(carried_out(scene()), released)
 
 
 def test_wrong_requests_are_refused_by_name(tmp_path: Path) -> None:
@@ -327,7 +377,7 @@ def test_a_run_of_another_version_pauses_and_the_others_go_on(tmp_path: Path, mo
             return await complete(running), await running.manager.records.runs()
 
     model, runs = carried_out(scene())
-    assert [(each["state"], bool(each["error"])) for each in runs] == [("waiting", False), ("complete", False)]
+    assert [(each["state"], bool(each["error"])) for each in runs] == [("waiting", True), ("complete", False)]
     np.testing.assert_array_equal(model, inline_model(specification(NAME), tmp_path))
 
 
@@ -342,7 +392,7 @@ def test_a_coordinator_whose_database_is_taken_over_ends_and_leaves_the_run_to_t
     async def scene() -> None:
         async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
             await everybody(running, stack)
-            for owner, name in ((Ledger, "commit"), (PopulationLedger, "end")):
+            for owner, name in ((Ledger, "commit"), (Books, "end")):
                 monkeypatch.setattr(owner, name, refused)
             await running.manager.submit(specification(NAME).as_text())
             with pytest.raises(LedgerError, match=taken):
@@ -404,7 +454,7 @@ def test_health_and_reflection_answer_on_both_planes(tmp_path: Path) -> None:
 
 def test_every_algorithm_can_be_described(tmp_path: Path) -> None:
     from quorate_client.federation import read_terms
-    from quorate_server.service.specification import describe, make_plan
+    from quorate_server.specification import describe, make_plan
 
     for name in ALGORITHMS:
         if name not in ("filtered-sgd", "soft-filtered-sgd", "accelerated-erm"):  # these take seconds to plan

@@ -2,16 +2,19 @@
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from federation.crowd import Honest, carried_out, complete, coordinator, crowd, inline_model, specification
-from quorate_protos.errors import ConfigError, LedgerError, RunError
-from quorate_server import rounds
+from quorate_protos.errors import ConfigError, LedgerError, OtherVersion, RunError
+from quorate_server import books, rounds, serial
+from quorate_server import ledger as ledgers
 from quorate_server.database import Database
 from quorate_server.ledger import Ledger
+from quorate_server.noise import SeededNoise
 from quorate_server.plan import Plan
 from quorate_server.registry import Registry
 from quorate_server.service import Coordinator
@@ -37,6 +40,13 @@ def spent(running: Coordinator) -> bool:
 async def seen(running: Coordinator) -> list[dict[str, object]]:
     """Every event of the run, as long as somebody may watch."""
     return [event async for event in (await running.manager.feed("trial")).watch()]
+
+
+async def told(running: Coordinator) -> tuple[str, str | None]:
+    """State and reason, as `quorate runs` shows them."""
+    (row,) = await running.manager.records.runs()
+    assert await running.manager.records.status("trial") == row
+    return row["state"], row["error"]
 
 
 async def state(running: Coordinator) -> str:
@@ -111,16 +121,59 @@ def test_a_run_of_another_version_is_left_as_it_is_until_that_version_comes_or_i
                 events = await seen(running)
                 assert [event["kind"] for event in events] == ["paused"]
                 assert events[0]["error"]
-                assert await state(running) == "running"
+                assert await told(running) == ("running", events[0]["error"])
                 if cancelled:
                     assert (await running.manager.cancel("trial"))["state"] == "cancelled"
                     assert (await seen(running))[-1] == {"kind": "ended", "how": "cancelled", "error": None}
+                    assert await told(running) == ("cancelled", None)
         assert has_secrets(tmp_path) != cancelled
         return None if cancelled else await taken_to_the_end(tmp_path)
 
     model = carried_out(scene())
     if not cancelled:
         np.testing.assert_array_equal(model, inline_model(specification(NAME), tmp_path))
+
+
+def another_question(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ledgers, "digest", lambda question: "another")
+
+
+def another_noise(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SeededNoise, "export_key", lambda noise: b"another")
+
+
+def another_kind_of_noise(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ledger, "noise_key", bytes(32))  # of a run that is no simulation
+
+
+def another_state(patch: pytest.MonkeyPatch) -> None:
+    original = serial.decode
+    patch.setattr(serial, "decode", lambda kind, data: original(type("Another", (kind,), {}), data))
+
+
+def another_charge(patch: pytest.MonkeyPatch) -> None:
+    original = books._charge
+    patch.setattr(books, "_charge", lambda *given: original(*given) | {"epsilon": 14.0})
+
+
+@pytest.mark.parametrize(
+    "another", [another_question, another_noise, another_kind_of_noise, another_state, another_charge]
+)
+def test_whatever_shows_another_version_pauses_the_run_with_its_secrets_and_the_right_one_goes_on(
+    another: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene() -> np.ndarray:
+        await begun(tmp_path)
+        with monkeypatch.context() as patch:
+            another(patch)
+            async with coordinator(tmp_path) as running:
+                events = await seen(running)
+                assert [event["kind"] for event in events] == ["paused"]
+                assert await told(running) == ("running", events[0]["error"])
+        assert has_secrets(tmp_path)
+        return await taken_to_the_end(tmp_path)
+
+    np.testing.assert_array_equal(carried_out(scene()), inline_model(specification(NAME), tmp_path))
 
 
 @pytest.mark.parametrize("then", ["submit", "cancel"])
@@ -161,6 +214,56 @@ def test_a_run_whose_model_is_released_is_complete_even_if_it_is_cancelled_then(
             np.testing.assert_array_equal(await running.manager.records.model("trial"), np.zeros(3))
             return await state(running), events
 
-    told, events = carried_out(scene())
-    assert told == "complete"
+    how, events = carried_out(scene())
+    assert how == "complete"
     assert events[-1] == {"kind": "ended", "how": "complete", "error": None}
+
+
+@pytest.mark.parametrize("told", [1000, 3])
+def test_whoever_comes_back_hears_of_every_run_of_its_own_that_has_ended_up_to_the_latest_thousand(
+    told: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(managers, "MOST_TOLD", told)
+    ended = {f"run-{number}": ("complete", "cancelled", "failed")[number % 3] for number in range(70)}
+
+    def history(registry: Registry) -> None:
+        for run, how in ended.items():
+            registry.add_run(run, "{}")
+            registry.fix_members(run, 1)
+            registry.set_state(run, how)
+        for run in ("another's", "open"):
+            registry.add_run(run, "{}")
+        registry.set_state("another's", "complete")
+        registry.fix_members("open", 1)
+
+    async def scene() -> dict[str, str]:
+        async with coordinator(tmp_path) as running, crowd(running.listen, 2) as (peer, other):
+            await asyncio.to_thread(history, Registry(running._database))
+            await other.hello()
+            await peer.hello()
+            heard = [await peer.next("ended") for _ in range(min(told, len(ended)))]
+            running.rooms.open("last", "{}", np.arange(2))
+            running.rooms.close("last", "complete")
+            assert (await peer.next("ended")).run == "last"
+            assert (await other.next("ended")).run == "last"
+            return {each.run: each.how for each in heard}
+
+    assert carried_out(scene()) == dict(list(ended.items())[-told:])
+
+
+def test_the_members_of_a_run_that_paused_in_the_middle_hear_of_its_cancellation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def another_version(ledger: Ledger, question: object, **cost: int) -> None:
+        raise OtherVersion("Expected another question.")
+
+    monkeypatch.setattr(Ledger, "spend", another_version)
+
+    async def scene() -> str:
+        async with coordinator(tmp_path) as running, crowd(running.listen, USERS) as peers:
+            await running.manager.submit(TEXT)
+            assert (await seen(running))[-1]["kind"] == "paused"
+            await running.manager.cancel("trial")
+            return (await peers[0].next("ended")).how
+
+    assert carried_out(scene()) == "cancelled"

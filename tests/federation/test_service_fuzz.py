@@ -199,7 +199,9 @@ def test_replies_to_the_asked_user_are_the_same_for_every_value(tmp_path: Path) 
 def test_a_message_beyond_the_cap_ends_its_conversation_alone(tmp_path: Path) -> None:
     async def scene() -> tuple[grpc.StatusCode, int]:
         async with coordinator(tmp_path) as running, crowd(running.listen, 2) as peers:
-            huge = pb.Answer(run="trial", values=pb.Answer().values.__class__(data=bytes(wire.MAX_MESSAGE + 1)))
+            huge = pb.Answer(
+                run="trial", values=pb.Answer().values.__class__(data=bytes(running.config.largest_message + 1))
+            )
             await peers[0].send(answer=huge)
             code = await peers[0].call.code()
             await peers[1].send(answer=pb.Answer(run="trial"))

@@ -26,7 +26,7 @@ from quorate_server.ledger import Ledger
 from quorate_server.noise import SeededNoise
 from quorate_server.rounds import run
 from quorate_server.service import Coordinator
-from quorate_server.service.specification import make_plan
+from quorate_server.specification import make_plan
 
 ALGORITHM, USERS = "one-pass-dp-sgd", 20  # six rounds of three users, each asked once
 
@@ -266,3 +266,28 @@ def test_a_nonsensical_answer_counts_as_rejected_and_its_receipt_says_nothing(no
     receipts, model = carried_out(scene())
     assert len(set(receipts)) == 1  # taken, like everybody's
     np.testing.assert_array_equal(model, model_without({liar}, tmp_path / "reference"))
+
+
+@pytest.mark.parametrize("algorithm", [ALGORITHM, "local-model"])
+def test_what_a_full_round_measures_is_what_was_computed_for_it(algorithm: str, tmp_path: Path) -> None:
+    async def scene() -> tuple[list[dict[str, object]], int]:
+        honest = Honest.of(USERS)
+        async with coordinator(tmp_path) as running, crowd(running.listen, USERS) as peers:
+            working = [asyncio.create_task(peer.work(honest)) for peer in peers]
+            await running.manager.submit(specification(algorithm).as_text())
+            events = [event async for event in (await running.manager.feed("trial")).watch()]
+            await asyncio.gather(*working)
+            return events[:-1]
+
+    def framed(encoded: int, messages: int, more: int) -> int:
+        """Of messages alike: a field of the stream's message, and the prefix of gRPC."""
+        inner = encoded // messages + more
+        return messages * (5 + 1 + (1 if inner < 128 else 2) + inner)
+
+    events = carried_out(scene())
+    for event in events:
+        messages, name = event["messages"], 2 + len("trial")
+        assert event["measured_down"] == framed(event["encoded_down"], messages, name + 2)  # and the seconds
+        assert event["measured_up"] == framed(event["encoded_up"], messages, name)
+    for name in ("measured_down", "measured_up"):
+        assert events[-1][f"total_{name}"] == sum(event[name] for event in events)

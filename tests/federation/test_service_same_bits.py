@@ -6,8 +6,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from federation.crowd import FEW, Honest, carried_out, complete, coordinator, crowd, inline_model, specification
+from federation.crowd import (
+    DIMENSION,
+    FEW,
+    Honest,
+    carried_out,
+    complete,
+    coordinator,
+    crowd,
+    inline_model,
+    specification,
+)
 from quorate_server.algorithms import ALGORITHMS
+from quorate_server.specification import make_plan
 
 QUICK = [name for name, (users, _) in FEW.items() if users <= 20]
 LARGE = [name for name in FEW if name not in QUICK]
@@ -24,6 +35,9 @@ async def federated(name: str, folder: Path) -> np.ndarray:
         assert set(await asyncio.gather(*working)) == {"complete"}
     questions = [(user, number) for user, _, number, _ in honest.asked]
     assert len(set(questions)) == len(questions), "somebody was asked twice in a round"
+    down, up = honest.longest
+    assert up == ALGORITHMS[name].answer(make_plan(wanted)), "the coordinator expects answers of another length"
+    assert down <= 4 * DIMENSION, "a question holds more vectors than the coordinator expects"
     if ALGORITHMS[name].passes == "one":
         assert len({user for user, _ in questions}) == len(questions), "somebody was asked in two rounds"
     return model

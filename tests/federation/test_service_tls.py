@@ -22,7 +22,8 @@ from federation.crowd import (
 from quorate_client.federation import ClientConfig, run_client
 from quorate_protos.errors import ConfigError, IdentityError
 from quorate_protos.v1 import federation_pb2 as pb
-from quorate_server.service import Coordinator, ServeConfig, Transport, certificates
+from quorate_server.service import Coordinator, ServeConfig, Transport, certificates, revocation
+from quorate_server.service.revocation import Revocations
 
 USERS = 20
 
@@ -184,6 +185,93 @@ def test_a_user_keeps_its_group(folder: Path, tmp_path: Path) -> None:
     assert carried_out(moved()) == (0, 0, grpc.StatusCode.FAILED_PRECONDITION)
 
 
+class TestRevocation:
+    """By the key, so that no renewal undoes it; in the list as it is now."""
+
+    def test_ends_a_conversation_and_lets_nobody_in_again(self, folder: Path, tmp_path: Path) -> None:
+        own = tmp_path_authority(folder, tmp_path)
+        certificates.make_authority(own, days=1)
+        trusted = replace(transport(folder), revoked=Revocations(own / "revoked.json"))
+
+        async def scene() -> tuple[list[grpc.StatusCode], str, bool]:
+            async with (
+                coordinator(tmp_path, transport=trusted) as running,
+                channel(running.listen, folder, "client-0") as bad,
+                channel(running.listen, folder, "client-1") as good,
+            ):
+                lost, kept = Peer(bad), Peer(good)
+                for peer in (lost, kept):
+                    await peer.enrol()
+                    await peer.hello()
+                assert certificates.revoke(own, "client-0") == own / "revoked.json"
+                for peer in (lost, kept):
+                    await peer.send(consent=pb.Consent(run="none", takes_part=True))
+                codes, again = [await lost.call.code()], Peer(bad)
+                codes.append(await refused(running.listen, folder, "client-0"))
+                again.user = lost.user
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await again.hello()
+                codes.append(caught.value.code())
+                await kept.send(answer=pb.Answer(run="none"))
+                await kept.next("receipt")
+                return codes, caught.value.details(), running.rooms.connected == 1
+
+        codes, said, alone = carried_out(scene())
+        assert codes == [grpc.StatusCode.UNAUTHENTICATED] * 3
+        assert "was revoked" in said
+        assert alone
+
+    def test_ends_the_client_itself_with_the_reason(self, folder: Path, tmp_path: Path) -> None:
+        own = tmp_path_authority(folder, tmp_path)
+        certificates.revoke(own, "client-0")
+        trusted = replace(transport(folder), revoked=Revocations(own / "revoked.json"))
+
+        async def scene() -> None:
+            async with coordinator(tmp_path, transport=trusted) as running:
+                await run_client(
+                    ClientConfig(
+                        coordinator=running.listen,
+                        data=write_items(tmp_path, 1)[0],
+                        record=tmp_path / "record.sqlite",
+                        lifetime_epsilon=1.0,
+                        lifetime_delta=1e-6,
+                        certificate=folder / "client-0.pem",
+                        key=folder / "client-0.key",
+                        authority=folder / "authority.pem",
+                    )
+                )
+
+        with pytest.raises(IdentityError, match=r"client-0\.pem.*was revoked"):
+            carried_out(scene())
+
+    def test_holds_for_a_renewed_certificate_which_is_not_made(self, folder: Path, tmp_path: Path) -> None:
+        own = tmp_path_authority(folder, tmp_path)
+        certificates.revoke(own, "client-0")
+        with pytest.raises(ConfigError, match="not revoked"):
+            certificates.issue(own, "client-0", days=1, renew=True)
+        with pytest.raises(IdentityError, match=r"nobody\.pem"):
+            certificates.revoke(own, "nobody")
+
+    def test_stays_in_force_while_the_list_cannot_be_read(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        file, bad, worse = tmp_path / "revoked.json", "a" * 64, "b" * 64
+        with pytest.raises(ConfigError, match="list of revoked certificates"):
+            Revocations(file)
+        revocation.add(file, bad, name="client-7")
+        revoked = Revocations(file)
+        for spoilt in ("{", "[]", '{"not a fingerprint": "x"}', None):
+            file.unlink() if spoilt is None else file.write_text(spoilt)
+            assert bad in revoked
+            assert caplog.text.count("stays in force") == 1
+            assert bad in revoked  # and said once
+            assert caplog.text.count("stays in force") == 1
+            caplog.clear()
+        revocation.add(file, worse, name="client-8")
+        assert worse in revoked
+        assert bad not in revoked
+
+
 class TestListening:
     def config(self, tmp_path: Path, transport: Transport, **changes: str) -> ServeConfig:
         database = f"sqlite:///{tmp_path}/c.sqlite"
@@ -194,6 +282,12 @@ class TestListening:
             with pytest.raises(ConfigError, match="Expected TLS to listen on"):
                 Coordinator(self.config(tmp_path, Transport(insecure=True), **changes))
         Coordinator(self.config(tmp_path, Transport(insecure_anywhere=True), listen="0.0.0.0:0"))
+
+    def test_plain_text_knows_no_certificates_to_refuse(self, tmp_path: Path) -> None:
+        revocation.make(tmp_path / "revoked.json")
+        mixed = Transport(insecure=True, revoked=Revocations(tmp_path / "revoked.json"))
+        with pytest.raises(ConfigError, match="either TLS files or --insecure"):
+            Coordinator(self.config(tmp_path, mixed))
 
     def test_without_a_word_about_plain_text_certificates_are_needed(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="quorate certs"):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 
 from quorate_protos.errors import ConfigError, LedgerError
 from quorate_server import registry as module
@@ -75,3 +76,24 @@ def test_members_are_the_first_of_their_group_and_never_change(registry):
         registry.fix_members("summer", 3, "odd")
     with pytest.raises(ConfigError, match="n"):
         registry.fix_members("winter", 0)
+
+
+def test_a_user_hears_of_its_own_runs_that_have_ended_from_the_latest(registry):
+    for name in ("ada", "ben"):
+        registry.enrol(name)
+    for run, members, state in (("a", 2, "complete"), ("b", 1, "failed"), ("c", 2, "cancelled"), ("d", 2, "running")):
+        registry.add_run(run, "{}")
+        registry.fix_members(run, members)
+        registry.set_state(run, state)
+    assert registry.ended_with(0, 10) == [("c", "cancelled"), ("b", "failed"), ("a", "complete")]
+    assert registry.ended_with(0, 2) == [("c", "cancelled"), ("b", "failed")]
+    assert registry.ended_with(1, 10) == [("c", "cancelled"), ("a", "complete")]
+
+
+def test_tables_of_an_earlier_version_get_what_they_lack(registry, database_url):
+    database = registry._database
+    with database.writing() as connection:
+        module._by_user.drop(connection)
+    Registry(database)
+    with database.writing() as connection:
+        assert [each["name"] for each in sa.inspect(connection).get_indexes("slots")] == ["slots_by_user"]

@@ -92,6 +92,7 @@ MESSAGES = {
     "RunReference": federation.RunReference(run="r"),
     "ListRequest": federation.ListRequest(),
     "LedgerRequest": federation.LedgerRequest(run="r"),
+    "LimitRequest": federation.LimitRequest(group="g", epsilon=1.0, delta=1e-6, gaussian_share=0.5),
     "Document": federation.Document(json="{}"),
 }
 GOLDEN: dict[str, str] = {
@@ -164,6 +165,7 @@ GOLDEN: dict[str, str] = {
     "RunReference": "0a0172",
     "ListRequest": "",
     "LedgerRequest": "0a0172",
+    "LimitRequest": "0a016711000000000000f03f198dedb5a0f7c6b03e21000000000000e03f",
     "Document": "0a027b7d",
 }
 

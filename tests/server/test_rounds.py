@@ -66,6 +66,33 @@ def test_diagnostics_of_private_data_exist_in_simulation_only(deployed):
         run(make(NAME), Quadratic(), deployed, SecureNoise(bytes(32)), evaluate=lambda model: {})
 
 
+class Counting(Quadratic):
+    def measured(self):
+        return {"measured_down": 10 + len(self.asked), "measured_up": 1}
+
+
+def test_what_an_engine_measures_is_told_and_added_up_in_a_simulation_across_a_restart(ledger):
+    class Stopping(Counting):
+        def ask(self, question):
+            if question.round == 2:
+                raise RunError("Stopped.")
+            return super().ask(question)
+
+    with pytest.raises(RunError, match="Stopped"):
+        run(make(NAME), Stopping(), ledger, SeededNoise(1), simulation=True)
+    run(make(NAME), Counting(), ledger, SeededNoise(1), simulation=True)
+    told = [event["diagnostics"] for event in ledger.events()]
+    downs = [each["measured_down"] for each in told]
+    assert downs[:3] == [11, 12, 11]
+    assert [each["total_measured_down"] for each in told] == np.cumsum(downs).tolist()
+    assert told[-1]["total_measured_up"] == len(told)
+
+
+def test_what_an_engine_measures_is_told_in_simulation_only(deployed):
+    run(make(NAME), Counting(), deployed, SecureNoise(bytes(32)))
+    assert all(event["diagnostics"] == {} for event in deployed.events())
+
+
 def test_seeded_noise_is_refused_outside_simulation(ledger):
     engine = Quadratic()
     with pytest.raises(RunError, match="SecureNoise"):

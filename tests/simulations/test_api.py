@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 import quorate
+from quorate import api, runs
 from quorate import config as configs
 from quorate.folder import RunFolder
 from quorate_protos.errors import ConfigError, DataError, Infeasible, LedgerError, QuorateError
@@ -14,6 +15,7 @@ from quorate_server.algorithms import ALGORITHMS
 from small_run import TOML
 
 SMALL = configs.parse(TOML)
+pytestmark = pytest.mark.usefixtures("no_pictures")
 
 
 @pytest.fixture(autouse=True)
@@ -133,7 +135,8 @@ def test_options_out_of_range_are_refused_by_name_and_value(setting: str) -> Non
 
 def test_a_rate_is_accounted_for_at_the_cohort_that_is_really_drawn() -> None:
     chosen = ["population.users=400", "algorithm.options.rate=1e-9", "algorithm.options.rounds=4"]
-    plan = quorate.plan(algorithm="dp-sgd-wor", settings=chosen).plan
+    config, _ = api.resolve("quickstart", ["algorithm.name=dp-sgd-wor", *chosen])
+    plan = runs.prepare(config, Path.cwd()).planned.plan
     assert plan.parameters.cohort_size == 1
     ALGORITHMS["dp-sgd-wor"].verify(plan)
 

@@ -1,15 +1,17 @@
 """Progress goes to standard error, in every form it has, and leaves the terminal tidy."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-import quorate
 from quorate import config as configs
+from quorate import runs
 from quorate.progress import Bar, Lines, Silence, display
 from quorate_server.rounds import RoundEvent
 from small_run import TOML
 
-PLAN = quorate.plan(configs.parse(TOML)).plan
+PLAN = runs.prepare(configs.parse(TOML), Path()).planned.plan
 
 
 def event(round_: int) -> RoundEvent:

@@ -1,6 +1,6 @@
 """Measured excess risk falls as the theory says: with more users, with more items, and with more ε."""
 
-from pathlib import Path
+from functools import cache
 from statistics import fmean
 
 import pytest
@@ -17,35 +17,44 @@ BASE = [
 ]
 
 
-def risk(tmp_path: Path, algorithm: str, *settings: str) -> float:
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """Run an algorithm on `BASE` and further settings: each run once for the whole file, and without its pictures."""
+    place = tmp_path_factory.mktemp("risk")
+
+    @cache
+    def carried_out(algorithm, *settings, seed):
+        out = place / str(carried_out.cache_info().misses)
+        return quorate.simulate(algorithm=algorithm, seed=seed, settings=[*BASE, *settings], out=out)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("quorate.report_page.PLOTS", ())
+        yield carried_out
+
+
+@pytest.fixture(scope="module")
+def risk(ran):
     """Mean excess risk of two seeds."""
-    runs = [
-        quorate.simulate(
-            algorithm=algorithm, seed=seed, settings=[*BASE, *settings], out=tmp_path / f"{seed}-{hash(settings)}"
-        )
-        for seed in range(2)
-    ]
-    return fmean(run.summary.excess_risk for run in runs)
+    return lambda *asked: fmean(ran(*asked, seed=seed).summary.excess_risk for seed in range(2))
 
 
 @pytest.mark.parametrize("algorithm", ["filtered-sgd", "one-pass-dp-sgd", "phased-sgd"])
-def test_sixteen_times_the_users_leave_at_most_a_fifth_of_the_risk(algorithm, tmp_path):
+def test_sixteen_times_the_users_leave_at_most_a_fifth_of_the_risk(algorithm, risk):
     """The bound falls as 1/n to 1/n²: a sixteenth or less. Seeds are fixed, so this cannot fail by chance."""
-    few = risk(tmp_path, algorithm, "population.users=4000")
-    many = risk(tmp_path, algorithm, "population.users=64000")
+    few = risk(algorithm, "population.users=4000")
+    many = risk(algorithm, "population.users=64000")
     assert many < few / 5
 
 
-def test_more_items_a_user_leave_less_risk_to_the_filter(tmp_path):
-    few = risk(tmp_path, "filtered-sgd", "population.users=16000", "population.items_per_user=2")
-    many = risk(tmp_path, "filtered-sgd", "population.users=16000", "population.items_per_user=64")
+def test_more_items_a_user_leave_less_risk_to_the_filter(risk):
+    few = risk("filtered-sgd", "population.users=16000", "population.items_per_user=2")
+    many = risk("filtered-sgd", "population.users=16000", "population.items_per_user=64")
     assert many < few / 5
 
 
-def test_a_few_outliers_are_filtered_and_do_no_harm(tmp_path):
-    clean = risk(tmp_path, "filtered-sgd", "population.users=64000")
+def test_a_few_outliers_are_filtered_and_do_no_harm(risk):
+    clean = risk("filtered-sgd", "population.users=64000")
     attacked = risk(
-        tmp_path,
         "filtered-sgd",
         "population.users=64000",
         "population.outlier_fraction=4e-5",
@@ -54,16 +63,14 @@ def test_a_few_outliers_are_filtered_and_do_no_harm(tmp_path):
     assert attacked < 2 * clean
 
 
-def test_predictions_are_within_a_factor_of_five_of_what_is_measured(tmp_path):
+def test_predictions_are_within_a_factor_of_five_of_what_is_measured(ran):
     for algorithm in ("filtered-sgd", "one-pass-dp-sgd", "phased-sgd"):
-        settings = [*BASE, "population.users=64000"]
-        run = quorate.simulate(algorithm=algorithm, settings=settings, out=tmp_path / algorithm)
+        run = ran(algorithm, "population.users=64000", seed=0)
         assert run.summary.excess_risk / 5 < run.plan.predicted_excess_risk < 5 * run.summary.excess_risk
 
 
-def test_users_whose_hessians_differ_far_from_the_optimum_do_not_halt_the_filter(tmp_path):
+def test_users_whose_hessians_differ_far_from_the_optimum_do_not_halt_the_filter(ran):
     """Least squares: away from the optimum users lie much further apart than at it."""
-    settings = [*BASE, "population.users=64000", "population.family=least_squares"]
-    run = quorate.simulate(algorithm="filtered-sgd", settings=settings, out=tmp_path / "run")
+    run = ran("filtered-sgd", "population.users=64000", "population.family=least_squares", seed=0)
     assert not run.summary.halted
     assert run.summary.excess_risk < run.summary.excess_risk_initial / 100

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import quorate
 from quorate import api, curve_plot, runs
 from quorate.cli import invoke
-from quorate.planning import RoundsCurve, rounds_curve
+from quorate.planning import Planned, RoundsCurve, choose, rounds_curve
 from quorate.setup import setup
 from quorate_protos.errors import ConfigError, Infeasible
 from quorate_server.algorithms import ALGORITHMS
@@ -48,6 +48,13 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def planned(*settings: str, compare: bool = False) -> Planned:
+    """The plan of tiny.toml with these settings; `compare` gives its curve too. No other algorithm is planned."""
+    config, _ = api.resolve("tiny.toml", settings)
+    alone = {config.algorithm.name: ALGORITHMS[config.algorithm.name]}
+    return choose(config, setup(config, Path.cwd()).problem, compare=compare, algorithms=alone)
+
+
 def taking_rounds() -> list[str]:
     return [name for name, info in ALGORITHMS.items() if "rounds" in {item.name for item in fields(info.options)}]
 
@@ -73,7 +80,7 @@ def test_a_budget_of_rounds_is_planned_exactly_and_verified(name: str, rounds: i
 def test_a_few_users_fill_exactly_the_rounds_asked_for() -> None:
     # 600 users in cohorts of 600 // 70 = 8 would fill 75 rounds.
     for name in ("phased-sgd", "one-pass-dp-sgd"):
-        assert quorate.plan("tiny.toml", algorithm=name, settings=["budget.rounds=70"]).plan.cost.rounds == 70
+        assert planned(f"algorithm.name={name}", "budget.rounds=70").plan.cost.rounds == 70
 
 
 @pytest.mark.parametrize("name", ["one-pass-dp-sgd", "phased-sgd", "accelerated-srgd"])
@@ -84,14 +91,13 @@ def test_a_budget_of_rounds_runs_exactly_that_many(name: str) -> None:
 
 
 def test_rounds_given_as_an_option_win_over_the_budget_within_it() -> None:
-    chosen = ["budget.rounds=9", "algorithm.options={ rounds = 5 }"]
-    assert quorate.plan("tiny.toml", settings=chosen).plan.cost.rounds == 5
+    assert planned("budget.rounds=9", "algorithm.options={ rounds = 5 }").plan.cost.rounds == 5
 
 
 def test_automatic_choice_keeps_the_budget_of_rounds() -> None:
-    planned = quorate.plan("tiny.toml", settings=["budget.rounds=6", "algorithm.name=auto"])
-    assert planned.plan.cost.rounds == 6
-    assert {each.plan.cost.rounds for each in planned.candidates if each.plan} == {6}
+    chosen = quorate.plan("tiny.toml", settings=["budget.rounds=6", "algorithm.name=auto"])
+    assert chosen.plan.cost.rounds == 6
+    assert {each.plan.cost.rounds for each in chosen.candidates if each.plan} == {6}
 
 
 def test_infeasible_rounds_say_so_and_what_would_do() -> None:
@@ -142,14 +148,14 @@ def test_the_best_is_the_least_and_enough_the_fewest_within_5_percent(risks: dic
 
 @pytest.mark.parametrize("name", ["one-pass-dp-sgd", "accelerated-srgd", "phased-sgd"])
 def test_the_curve_holds_the_plan_and_what_each_number_of_rounds_would_predict(name: str) -> None:
-    planned = quorate.plan("tiny.toml", algorithm=name)
-    curve = planned.curve
+    chosen = planned(f"algorithm.name={name}", compare=True)
+    curve = chosen.curve
     assert curve is not None
     points = dict(curve.points)
-    assert points[planned.plan.cost.rounds] == planned.plan.predicted_excess_risk
+    assert points[chosen.plan.cost.rounds] == chosen.plan.predicted_excess_risk
     assert list(points) == sorted(points)
     for rounds in (4, 16):
-        again = quorate.plan("tiny.toml", algorithm=name, settings=[f"budget.rounds={rounds}"]).plan
+        again = planned(f"algorithm.name={name}", f"budget.rounds={rounds}").plan
         assert points[rounds] == again.predicted_excess_risk
 
 
@@ -161,8 +167,7 @@ def test_infeasible_rounds_are_left_out_of_the_curve() -> None:
 
 
 def test_printed_constants_have_no_curve() -> None:
-    chosen = ["algorithm.name=accelerated-srgd", "algorithm.constants=paper"]
-    assert quorate.plan("tiny.toml", settings=chosen).curve is None
+    assert planned("algorithm.name=accelerated-srgd", "algorithm.constants=paper", compare=True).curve is None
 
 
 def test_the_plan_as_json_is_one_object_with_the_curve(capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,7 +180,7 @@ def test_the_plan_as_json_is_one_object_with_the_curve(capsys: pytest.CaptureFix
 def test_people_see_the_curve_with_the_plan_marked(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["plan", "tiny.toml"]) == 0
     told = capsys.readouterr().out
-    rounds = quorate.plan("tiny.toml").plan.cost.rounds
+    rounds = planned().plan.cost.rounds
     (line,) = [line for line in told.splitlines() if "chosen" in line and "█" in line]
     assert line.split()[0] == str(rounds)
     assert "fewest within 5 %" in told
@@ -223,9 +228,9 @@ def test_a_wrong_place_for_the_picture_is_refused_before_planning(
 
 
 def test_a_picture_of_several_algorithms_has_one_line_for_each() -> None:
-    planned = {name: quorate.plan("tiny.toml", algorithm=name) for name in ("one-pass-dp-sgd", "srgd")}
-    curves = {name: each.curve for name, each in planned.items() if each.curve}
-    chosen = {name: each.plan.cost.rounds for name, each in planned.items()}
+    both = {name: planned(f"algorithm.name={name}", compare=True) for name in ("one-pass-dp-sgd", "srgd")}
+    curves = {name: each.curve for name, each in both.items() if each.curve}
+    chosen = {name: each.plan.cost.rounds for name, each in both.items()}
     lines = [
         curve_plot.svg({name: curves[name] for name in names}, chosen=chosen).count(b"line2d")
         for names in (["srgd"], curves)

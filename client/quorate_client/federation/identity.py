@@ -1,5 +1,6 @@
 """Who the client is: its certificate, looked at before it is shown to anyone, so that errors name the file."""
 
+import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -13,6 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from quorate_protos.errors import IdentityError
 
+_LOG = logging.getLogger("quorate.client")
 T = TypeVar("T")
 Certificates = list[x509.Certificate]
 
@@ -40,6 +42,15 @@ def check_identity(certificate: Path, key: Path, authority: Path) -> None:
         raise IdentityError(
             f"Expected {str(certificate)!r} to come from the authority in {str(authority)!r}, "
             f"got one from {own[-1].issuer.rfc4514_string()!r}."
+        )
+
+
+def warn_of_readers(path: Path | None) -> None:
+    """A line in the log for a file of one's own that others on this machine may read or change; None is no file."""
+    mode = 0 if path is None or not path.exists() else path.stat().st_mode & 0o777
+    if mode & 0o077:
+        _LOG.warning(
+            "Others on this machine may use %s (mode %03o). Make it yours alone: chmod 600 %s", path, mode, path
         )
 
 

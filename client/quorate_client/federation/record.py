@@ -50,7 +50,7 @@ class Agreement:
 
     run: str
     terms: bytes  # digest of everything announced
-    epsilon: float
+    epsilon: float  # what it is charged, for replacing one user: a zero-out promise costs more than it says
     delta: float
     participations: int
 
@@ -156,9 +156,12 @@ class Record:
             return "the round was already answered, to another question"
         if len(given) >= participations:
             return f"all {participations} answers of the run were given"
+        # Both sides are for replacing one user. In a run of exposure local the charge is what was announced, and this
+        # enforces it. In another one the coordinator keeps the announced promise, and this the owner's lifetime limit:
+        # a zero-out promise is charged twice, so reports may come to that.
         own = fsum((spends[0], *(row[1] for row in given))), fsum((spends[1], *(row[2] for row in given)))
         if own[0] > promised_epsilon or own[1] > promised_delta:
-            return "local reports would spend more than the run announced"
+            return "local reports would spend more than was agreed to"
         return None if charged else self._beyond_limits(promised_epsilon, promised_delta)
 
     def keep(

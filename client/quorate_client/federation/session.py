@@ -14,11 +14,11 @@ import grpc
 
 from quorate_client import wire
 from quorate_client.federation.config import ClientConfig
-from quorate_client.federation.identity import credentials
+from quorate_client.federation.identity import credentials, warn_of_readers
 from quorate_client.federation.record import Record
 from quorate_client.federation.table import read_own_table
 from quorate_client.federation.work import Worker
-from quorate_protos.errors import IdentityError, QuorateError, WireError
+from quorate_protos.errors import IdentityError, QuorateError, RunError, WireError
 from quorate_protos.v1 import federation_pb2 as federation
 from quorate_protos.v1.federation_pb2_grpc import ClientPlaneStub
 
@@ -42,11 +42,14 @@ async def run_client(config: ClientConfig, *, stop: asyncio.Event | None = None)
 
     A coordinator that is away is tried again, after longer and longer waits. Raises DataError for a data file that
     cannot be read, IdentityError for certificates that will not do, LedgerError for a record that cannot be read or
-    written, WireError for a coordinator of another protocol.
+    written, WireError for a coordinator that does not speak this protocol, RunError for one that does not take this
+    client.
     """
     stop = asyncio.Event() if stop is None else stop
     await asyncio.to_thread(read_own_table, config.data)
     with Record.open(config.record, epsilon=config.lifetime_epsilon, delta=config.lifetime_delta) as record:
+        for path in (config.record, config.key):
+            warn_of_readers(path)
         session = _Session(config, Worker(config, record))
         await _until(stop, session.persist())
 
@@ -135,7 +138,7 @@ def _channel(config: ClientConfig) -> grpc.aio.Channel:
 
 def _fatal(error: grpc.aio.AioRpcError, config: ClientConfig) -> QuorateError | None:
     """The named error for what waiting will not mend."""
-    code, said, place = error.code(), _printable(error.details()), config.coordinator
+    code, said, place = error.code(), _printable(error.details()).rstrip("."), config.coordinator
     if "CERTIFICATE_VERIFY_FAILED" in said or "Hostname Verification Check failed" in said:
         return IdentityError(
             f"Expected coordinator {place} to show a certificate of its name from the authority in "
@@ -146,8 +149,10 @@ def _fatal(error: grpc.aio.AioRpcError, config: ClientConfig) -> QuorateError | 
         return IdentityError(f"Expected one client with {shown!r} at coordinator {place}, it answers: {said}.")
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
         return IdentityError(f"Expected coordinator {place} to accept {shown!r}, it answers: {said}.")
-    if code in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.FAILED_PRECONDITION):
+    if code == grpc.StatusCode.UNIMPLEMENTED:
         return WireError(f"Expected a coordinator of protocol {wire.PROTOCOL} at {place}, it answers: {said}.")
+    if code == grpc.StatusCode.FAILED_PRECONDITION:  # for what, only the coordinator knows
+        return RunError(f"Expected coordinator {place} to take {shown!r} in, it answers: {said}.")
     return None
 
 

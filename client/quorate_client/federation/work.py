@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quorate_client.draws import user_keys
-from quorate_client.federation.config import ClientConfig
+from quorate_client.federation.owner import Owner
 from quorate_client.federation.record import Agreement, Record
 from quorate_client.federation.table import own_items
 from quorate_client.federation.terms import Terms, read_terms, terms_digest
@@ -41,9 +41,9 @@ class Part:
 
 @dataclass(slots=True)
 class Worker:
-    """Decides about runs and answers questions, by the owner's configuration and record. Its parts may be forgotten."""
+    """Decides about runs and answers questions, by the owner's decisions and record. Its parts may be forgotten."""
 
-    config: ClientConfig
+    owner: Owner
     record: Record
     parts: dict[str, Part] = field(default_factory=dict)
     announced: dict[str, bytes] = field(default_factory=dict)  # digest of the terms that a part was made for
@@ -68,7 +68,7 @@ class Worker:
             objection = self._refuses(terms)
             if objection is not None:
                 return objection
-            items = own_items(self.config.data, terms)
+            items = own_items(self.owner.data, terms)
         except (WireError, DataError) as error:
             return str(error)
         except Exception:
@@ -84,12 +84,12 @@ class Worker:
         return objection
 
     def _refuses(self, terms: Terms) -> str | None:
-        if terms.exposure not in self.config.accept_exposures:
-            allowed = ", ".join(self.config.accept_exposures)
+        if terms.exposure not in self.owner.accept_exposures:
+            allowed = ", ".join(self.owner.accept_exposures)
             return f"Expected a run of exposure {allowed}, got {terms.exposure}."
-        if terms.simulation and not self.config.allow_simulation:
+        if terms.simulation and not self.owner.allow_simulation:
             return "Expected a run with secret noise, got a simulation."
-        if terms.adjacency == "none" and "none" not in self.config.accept_exposures:
+        if terms.adjacency == "none" and "none" not in self.owner.accept_exposures:
             return "Expected a run that promises something, got adjacency none."
         if terms.epsilon <= 0 and terms.exposure != "none":
             return f"Expected a run of ε > 0, got ε = {terms.epsilon:g}."
@@ -144,17 +144,17 @@ class Worker:
     def _found(self, part: Part, task: Task, batch: ItemBatch, round_number: int) -> tuple[NDArray[np.float64], Status]:
         users = np.array([part.user], np.int64)
         loss, seed = part.terms.make_loss(), self._seed(part.terms)
+        task = with_directions(task, seed)
         if isinstance(task, LocalReport):
-            task = replace(task, gradient=_with_directions(task.gradient, seed))
             own: LocalRandomness = SystemRandomness() if seed is None else SeededRandomness(seed)
             found = local_report(loss, batch, task, own, round=round_number, users=users)
         else:
             keys = user_keys(round_number, users)
-            found = answer(loss, batch, _with_directions(task, seed), keys=keys)
+            found = answer(loss, batch, task, keys=keys)
         return found.values[0], Status(int(found.status[0]))
 
     def _seed(self, terms: Terms) -> int | None:
-        return self.config.seed if terms.simulation and self.config.allow_simulation else None
+        return self.owner.seed if terms.simulation and self.owner.allow_simulation else None
 
     def forget(self, run: str) -> None:
         """A run has ended: nothing of it is asked any more. Raises LedgerError."""
@@ -168,8 +168,10 @@ def _nothing(batch: ItemBatch) -> ItemBatch:
     return ItemBatch(batch.features[:0], batch.labels[:0], np.zeros(2, np.int64))
 
 
-def _with_directions(task: Any, seed: int | None) -> Any:
-    """The task with directions of the client's own, fresh ones outside simulation."""
+def with_directions(task: Any, seed: int | None) -> Any:
+    """The task with directions of the client's own, fresh ones where there is no seed of a simulation."""
+    if isinstance(task, LocalReport):
+        return replace(task, gradient=with_directions(task.gradient, seed))
     if isinstance(task, AverageGradient | LocalSGD) and isinstance(task.smoothing, Convolution):
         own = secrets.randbits(64) if seed is None else seed
         return replace(task, smoothing=Convolution(task.smoothing.radius, own))

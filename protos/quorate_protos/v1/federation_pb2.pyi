@@ -252,6 +252,18 @@ class LedgerRequest(_message.Message):
     run: str
     def __init__(self, run: _Optional[str] = ...) -> None: ...
 
+class LimitRequest(_message.Message):
+    __slots__ = ("group", "epsilon", "delta", "gaussian_share")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    EPSILON_FIELD_NUMBER: _ClassVar[int]
+    DELTA_FIELD_NUMBER: _ClassVar[int]
+    GAUSSIAN_SHARE_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    epsilon: float
+    delta: float
+    gaussian_share: float
+    def __init__(self, group: _Optional[str] = ..., epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., gaussian_share: _Optional[float] = ...) -> None: ...
+
 class Document(_message.Message):
     __slots__ = ("json",)
     JSON_FIELD_NUMBER: _ClassVar[int]

@@ -191,6 +191,11 @@ class ControlPlaneStub:
                 request_serializer=quorate__protos_dot_v1_dot_federation__pb2.LedgerRequest.SerializeToString,
                 response_deserializer=quorate__protos_dot_v1_dot_federation__pb2.Document.FromString,
                 _registered_method=True)
+        self.Limit = channel.unary_unary(
+                '/quorate.v1.ControlPlane/Limit',
+                request_serializer=quorate__protos_dot_v1_dot_federation__pb2.LimitRequest.SerializeToString,
+                response_deserializer=quorate__protos_dot_v1_dot_federation__pb2.Document.FromString,
+                _registered_method=True)
 
 
 class ControlPlaneServicer:
@@ -240,6 +245,12 @@ class ControlPlaneServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Limit(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlPlaneServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -276,6 +287,11 @@ def add_ControlPlaneServicer_to_server(servicer, server):
             'Ledger': grpc.unary_unary_rpc_method_handler(
                     servicer.Ledger,
                     request_deserializer=quorate__protos_dot_v1_dot_federation__pb2.LedgerRequest.FromString,
+                    response_serializer=quorate__protos_dot_v1_dot_federation__pb2.Document.SerializeToString,
+            ),
+            'Limit': grpc.unary_unary_rpc_method_handler(
+                    servicer.Limit,
+                    request_deserializer=quorate__protos_dot_v1_dot_federation__pb2.LimitRequest.FromString,
                     response_serializer=quorate__protos_dot_v1_dot_federation__pb2.Document.SerializeToString,
             ),
     }
@@ -468,6 +484,33 @@ class ControlPlane:
             target,
             '/quorate.v1.ControlPlane/Ledger',
             quorate__protos_dot_v1_dot_federation__pb2.LedgerRequest.SerializeToString,
+            quorate__protos_dot_v1_dot_federation__pb2.Document.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Limit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quorate.v1.ControlPlane/Limit',
+            quorate__protos_dot_v1_dot_federation__pb2.LimitRequest.SerializeToString,
             quorate__protos_dot_v1_dot_federation__pb2.Document.FromString,
             options,
             channel_credentials,

@@ -85,6 +85,7 @@ class ControlPlaneStub:
     Plan: _grpc.UnaryUnaryMultiCallable[_federation_pb2.RunReference, _federation_pb2.Document]
     Model: _grpc.UnaryUnaryMultiCallable[_federation_pb2.RunReference, _values_pb2.Array]
     Ledger: _grpc.UnaryUnaryMultiCallable[_federation_pb2.LedgerRequest, _federation_pb2.Document]
+    Limit: _grpc.UnaryUnaryMultiCallable[_federation_pb2.LimitRequest, _federation_pb2.Document]
 
 @_typing.type_check_only
 class ControlPlaneAsyncStub(ControlPlaneStub):
@@ -99,6 +100,7 @@ class ControlPlaneAsyncStub(ControlPlaneStub):
     Plan: _aio.UnaryUnaryMultiCallable[_federation_pb2.RunReference, _federation_pb2.Document]  # type: ignore[assignment]
     Model: _aio.UnaryUnaryMultiCallable[_federation_pb2.RunReference, _values_pb2.Array]  # type: ignore[assignment]
     Ledger: _aio.UnaryUnaryMultiCallable[_federation_pb2.LedgerRequest, _federation_pb2.Document]  # type: ignore[assignment]
+    Limit: _aio.UnaryUnaryMultiCallable[_federation_pb2.LimitRequest, _federation_pb2.Document]  # type: ignore[assignment]
 
 class ControlPlaneServicer(metaclass=_abc_1.ABCMeta):
     """What operators and auditors speak, with a token. Operators may do everything, auditors may read."""
@@ -150,6 +152,13 @@ class ControlPlaneServicer(metaclass=_abc_1.ABCMeta):
     def Ledger(
         self,
         request: _federation_pb2.LedgerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_federation_pb2.Document, _abc.Awaitable[_federation_pb2.Document]]: ...
+
+    @_abc_1.abstractmethod
+    def Limit(
+        self,
+        request: _federation_pb2.LimitRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_federation_pb2.Document, _abc.Awaitable[_federation_pb2.Document]]: ...
 

@@ -13,6 +13,10 @@ from quorate_server.problem import Problem
 Planner = Callable[[Problem, Privacy, Any, Constants, int], Plan]
 
 
+def _one_vector(plan: Plan) -> int:
+    return plan.problem.dimension
+
+
 @dataclass(frozen=True, slots=True)
 class AlgorithmInfo:
     """One line of `quorate algorithms`, and the functions behind it."""
@@ -31,6 +35,7 @@ class AlgorithmInfo:
     make: Callable[[Plan], Algorithm[Any]]  # verifies, then builds
     passes: Literal["one", "many"] = "one"  # how often a user may be asked
     removes_outliers: bool = False
+    answer: Callable[[Plan], int] = _one_vector  # numbers in the largest answer of any task
     exposures: tuple[Exposure, ...] = ()  # what plans may promise, where `verify` tells them apart; else `exposure`
 
 

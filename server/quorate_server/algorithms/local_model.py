@@ -160,4 +160,5 @@ INFO = AlgorithmInfo(
     plan=planning.plan,
     verify=planning.verify,
     make=make,
+    answer=lambda plan: max(plan.parameters.bins, plan.problem.dimension),
 )

@@ -244,5 +244,6 @@ INFO = AlgorithmInfo(
     verify=verify,
     make=make,
     removes_outliers=True,
+    answer=lambda plan: 2 * plan.problem.dimension,
     exposures=("model", "broadcast"),
 )

@@ -224,4 +224,5 @@ INFO = AlgorithmInfo(
     plan=planning.plan,
     verify=planning.verify,
     make=make,
+    answer=lambda plan: plan.problem.dimension * (plan.problem.dimension + 1) // 2,
 )

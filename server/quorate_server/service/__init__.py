@@ -2,6 +2,6 @@
 
 from quorate_server.service.security import Transport
 from quorate_server.service.serve import Coordinator, ServeConfig, serve
-from quorate_server.service.specification import Columns, RunSpecification
+from quorate_server.specification import Columns, RunSpecification
 
 __all__ = ["Columns", "Coordinator", "RunSpecification", "ServeConfig", "Transport", "serve"]

@@ -23,16 +23,18 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from quorate_protos.errors import ConfigError, IdentityError
+from quorate_server.service import revocation
 
 AUTHORITY = "authority"
 _SLACK = dt.timedelta(minutes=5)  # clocks differ
 
 
 def make_authority(folder: Path, *, days: int) -> None:
-    """authority.pem and authority.key in `folder`, unless they are there."""
+    """authority.pem, authority.key and an empty revoked.json in `folder`, unless they are there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    revocation.make(folder / revocation.FILE)
     if (folder / f"{AUTHORITY}.pem").exists():
         return
-    folder.mkdir(parents=True, exist_ok=True)
     key = _key(folder, AUTHORITY)
     name = _name("quorate trial authority")
     usage = x509.KeyUsage(
@@ -42,6 +44,8 @@ def make_authority(folder: Path, *, days: int) -> None:
     builder = _builder(name, name, key.public_key(), dt.timedelta(days=days))
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(usage, critical=True)
+    # Key identifiers are for whoever checks certificates strictly, as Python 3.13 does.
+    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     _write(folder / f"{AUTHORITY}.pem", builder.sign(key, hashes.SHA256()))
 
 
@@ -59,8 +63,8 @@ def issue(
 
     A name has one certificate: a second one needs `renew`, and keeps the key. `hosts` are the names and addresses at
     which clients reach a coordinator; `unit` is the group that a client belongs to; without them, a renewed certificate
-    keeps those that it had. Raises ConfigError for a name that
-    is taken or unfit, IdentityError without a usable authority.
+    keeps those that it had. Raises ConfigError for a name that is taken, unfit or revoked, IdentityError without a
+    usable authority.
     """
     check_name(name)
     path = folder / f"{name}.pem"
@@ -70,6 +74,8 @@ def issue(
     names = [_host(host) for host in hosts]
     if path.exists():
         old = load_certificate(path)
+        if (folder / revocation.FILE).exists() and fingerprint(old) in revocation.read(folder / revocation.FILE):
+            raise ConfigError(f"Expected a certificate that is not revoked, but {path} is. Issue one of another name.")
         unit = group(old) if unit is None else unit
         with suppress(x509.ExtensionNotFound):
             names = names or list(old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
@@ -78,10 +84,23 @@ def issue(
     builder = _builder(_name(name, unit), authority.subject, key.public_key(), dt.timedelta(days=days))
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(x509.ExtendedKeyUsage([use]), critical=False)
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    builder = builder.add_extension(issuer, critical=False)
     if names:
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
     _write(path, builder.sign(signer, hashes.SHA256()))
     return path
+
+
+def revoke(folder: Path, name: str) -> Path:
+    """Enter the client NAME of an authority's folder in its list of revoked certificates; the path of the list.
+
+    It is the key that is revoked, so that the name is never renewed. IdentityError without its certificate.
+    """
+    check_name(name)
+    file = folder / revocation.FILE
+    revocation.add(file, fingerprint(load_certificate(folder / f"{name}.pem")), name=name)
+    return file
 
 
 def check_name(name: str) -> None:

@@ -1,11 +1,14 @@
-"""The control plane over gRPC: submit, watch, cancel; plan, model and ledger. A token says who may.
+"""The control plane over gRPC: submit, watch, cancel; plan, model, ledger and its limits. A token says who may.
 
 | role     | may                                  |
 | -------- | ------------------------------------ |
 | auditor  | list, watch, plan, model, ledger     |
-| operator | all of it, and submit, cancel        |
+| operator | all of it, and submit, cancel, limit |
+
+A stream ends soon after its token was removed.
 """
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable
@@ -22,6 +25,7 @@ from quorate_server.service import security, tokens
 from quorate_server.service.manager import Manager
 from quorate_server.service.records import UnknownRun
 
+MOST_TRUSTED = 5.0  # seconds for which a quiet stream goes without asking again who watches
 _log = logging.getLogger("quorate")
 Context = Any  # grpc.aio.ServicerContext
 T = TypeVar("T")
@@ -47,7 +51,18 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
         """Public events from the first to the end."""
         await self._require(context)
         feed = await _told(self._manager.feed(request.run), context)
-        async for event in feed.watch():
+        events = feed.watch()
+        while True:
+            coming = asyncio.ensure_future(anext(events, None))
+            try:
+                while not coming.done():
+                    await asyncio.wait({coming}, timeout=MOST_TRUSTED)
+                    await self._require(context)
+            finally:
+                coming.cancel()
+            event = coming.result()
+            if event is None:
+                return
             yield _document(event)
 
     async def Cancel(self, request: pb.RunReference, context: Context) -> pb.Document:
@@ -70,6 +85,13 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
         """What a run has spent and released, or the population's lifetime ledger."""
         await self._require(context)
         return _document(await _told(self._manager.records.ledger(request.run), context))
+
+    async def Limit(self, request: pb.LimitRequest, context: Context) -> pb.Document:
+        """What no run may bring a group's users beyond, from now on."""
+        await self._require(context, operator=True)
+        numbers = {"epsilon": request.epsilon, "delta": request.delta, "gaussian_share": request.gaussian_share}
+        limit = await _told(self._manager.limit(request.group, **numbers), context)
+        return _document({"group": limit.group, "limit": limit.words()})
 
     async def _require(self, context: Context, *, operator: bool = False) -> None:
         token = security.bearer(tuple(context.invocation_metadata()))

@@ -55,6 +55,11 @@ class GrpcEngine:
             raise RunStopped(f"Run {self.room.run} was stopped before round {question.round} was complete.") from None
         return Answers.checked(answers.values, answers.status, largest=FAR * honest(self.problem, question.task))
 
+    def measured(self) -> dict[str, float]:
+        """Of the last round, as messages of gRPC: bytes of the questions that were said and of the answers taken."""
+        down, up = self.room.moved
+        return {"measured_down": down, "measured_up": up}
+
     def stop(self) -> None:
         """Give up the open round, and every later one."""
         self.stopped = True

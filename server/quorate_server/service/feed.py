@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
 
-PRIVATE = ("diagnostics",)  # seconds are 0 outside a simulation
+PRIVATE = ("diagnostics",)  # empty outside a simulation, and the seconds are 0 there
 
 
 class Feed:
@@ -42,5 +42,6 @@ class Feed:
 
 
 def public(event: Mapping[str, Any]) -> dict[str, Any]:
-    """A round's event for everyone: without what is a function of private data."""
-    return {"kind": "round"} | {key: value for key, value in event.items() if key not in PRIVATE}
+    """A round's event for everyone: without what is a function of private data, but for what a simulation measured."""
+    measured = {key: value for key, value in event.get("diagnostics", {}).items() if "measured_" in key}
+    return {"kind": "round"} | {key: value for key, value in event.items() if key not in PRIVATE} | measured

@@ -1,19 +1,12 @@
 """Runs, one thread each: begun when enough users are enrolled, resumed when the coordinator comes back.
 
-What is written, and in which order, each step harmless to repeat:
-
-    submit      the specification, after its plan was made and verified and the population's budget asked
-    begin       members, charge of the population's ledger, the run's own ledger with a fresh noise key
-    every round spend, commit (`rounds.run`)
-    end         the model, the end in the population's ledger, the run's state
-
-While the database is away a run pauses, then goes on from what the ledger holds. A run that this coordinator may not
-go on with (another version's plan, a simulation where none is allowed) is left as it is, for one that may, or for
-`cancel`.
+A run is entered after its plan was made and verified and the population's budget asked; `quorate_server.books` says
+what is written from then on, in which order. While the database is away a run pauses, then goes on from what the ledger
+holds. A run that this coordinator may not go on with (another version's or configuration's, a simulation where none is
+allowed) is left as it is, for one that may, or for `cancel`.
 """
 
 import asyncio
-import hashlib
 import json
 import logging
 from collections.abc import Awaitable, Callable
@@ -24,32 +17,28 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from quorate_protos.errors import LedgerUnavailable, QuorateError, RunError
-from quorate_server import rounds
-from quorate_server.algorithms import ALGORITHMS
+from quorate_client import wire
+from quorate_protos.errors import ConfigError, LedgerError, LedgerUnavailable, OtherVersion, QuorateError
+from quorate_server import specification as specifications
+from quorate_server.accounting.lifetime import Limit
+from quorate_server.books import Books
 from quorate_server.database import Database
-from quorate_server.ledger import Ledger
-from quorate_server.noise import NoiseSource, SecureNoise, SeededNoise
 from quorate_server.plan import Plan
-from quorate_server.population_ledger import PopulationLedger
-from quorate_server.registry import Registry, State
+from quorate_server.registry import OPEN, State
 from quorate_server.rounds import RoundEvent
-from quorate_server.service import specification as specifications
 from quorate_server.service.engine import GrpcEngine, RunStopped
 from quorate_server.service.feed import Feed, public
-from quorate_server.service.records import OPEN, Records, patiently
+from quorate_server.service.records import Records, patiently
 from quorate_server.service.rooms import Rooms
-from quorate_server.service.specification import RunSpecification
+from quorate_server.specification import RunSpecification
 
 MOST_RUNS = 64  # at the same time
+MOST_TOLD = 1000  # ended runs that whoever comes back hears of
 _LONGEST_PAUSE = 30.0  # seconds between two tries of a database that is away
+_LONGEST_GROUP = 64  # characters, as in a specification
 _log = logging.getLogger("quorate")
 T = TypeVar("T")
 Check = Callable[[RunSpecification], None]
-
-
-class OtherVersion(RunError):
-    """Another version or configuration began this run: nothing of it is changed, so that it can still go on there."""
 
 
 @dataclass(slots=True, eq=False)
@@ -70,18 +59,24 @@ class Manager:
     """All runs of one coordinator. Its methods belong to the event loop; the database is used in threads."""
 
     def __init__(
-        self, database: Database, rooms: Rooms, *, allow_simulation: bool = False, check: Check | None = None
+        self,
+        database: Database,
+        rooms: Rooms,
+        *,
+        allow_simulation: bool = False,
+        largest_message: int = wire.MAX_MESSAGE,
+        check: Check | None = None,
     ) -> None:
         """`check` may refuse a specification whose constants do not follow from its loss.
 
         `lost` fails when the database is another's: the process must then end, and start again.
         """
         self.rooms = rooms
-        self._database = database
-        self._registry, self._population = Registry(database), PopulationLedger(database)
+        self._books = Books(database)
+        self._registry = self._books.registry
         self.records = Records(database)
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._allow_simulation, self._check = allow_simulation, check
+        self._allow_simulation, self._largest, self._check = allow_simulation, largest_message, check
         self._active: dict[str, _Run] = {}
         self._waiting: dict[str, _Run] = {}
         self._paused: dict[str, Feed] = {}
@@ -93,13 +88,17 @@ class Manager:
     async def start(self) -> None:
         """Take up every run that has not ended."""
         async with self._taking:
+            try:
+                await self._stored(self._books.settle)
+            except LedgerError as error:  # of a chain that does not hold together: what has ended can still be read
+                _log.error("what was left of runs that have ended is not written: %s", error)
             for row in await self._stored(self._registry.runs):
                 if row.state not in OPEN:
                     continue
                 try:
                     specification = RunSpecification.parse(row.specification)
                     plan = await asyncio.to_thread(specifications.make_plan, specification)
-                    specifications.require_deployable(specification, plan, allow_simulation=self._allow_simulation)
+                    self._require_possible(specification, plan)
                 except QuorateError as error:
                     self._pause(row.run, Feed(await self._stored(self.records.events, row.run)), error)
                     continue
@@ -129,6 +128,10 @@ class Manager:
         """The user of an identity; None if it is not enrolled."""
         return await self._stored(self._registry.user, identity)
 
+    async def ended_with(self, user: int) -> list[tuple[str, State]]:
+        """Name and state of the runs of a user that have ended, from the latest."""
+        return await self._stored(self._registry.ended_with, user, MOST_TOLD)
+
     async def submit(self, text: str) -> str:
         """Take a run on; its name. The same specification again is the same run.
 
@@ -136,11 +139,10 @@ class Manager:
         """
         specification = RunSpecification.parse(text)
         plan = await asyncio.to_thread(specifications.make_plan, specification)
-        specifications.require_deployable(specification, plan, allow_simulation=self._allow_simulation)
+        self._require_possible(specification, plan)
         if self._check is not None:
             self._check(specification)
-        if _is_private(plan):
-            await patiently(lambda: self._population.check(specification.run, **_charge(specification, plan)))
+        await patiently(lambda: self._books.check(specification, plan))
         name = specification.run
         async with self._taking:
             new = await patiently(lambda: self._registry.add_run(name, specification.as_text()))
@@ -148,19 +150,27 @@ class Manager:
                 row = await patiently(lambda: self._registry.run(name))
                 new = row is not None and row.state == "waiting"
             if new:
-                self._paused.pop(name, None)
+                self._go_on(name)
                 self._waiting[name] = _Run(specification, plan)
         if new:
             await self._begin_those_that_can()
         return name
 
+    def _require_possible(self, specification: RunSpecification, plan: Plan) -> None:
+        specifications.require_deployable(specification, plan, allow_simulation=self._allow_simulation)
+        specifications.require_fitting(plan, self._largest)
+
     async def cancel(self, run: str) -> dict[str, Any]:
         """End a run without a model, unless it has one. What it has spent stays spent; its secrets are erased."""
         async with self._taking:
-            waiting, active = self._waiting.pop(run, None), self._active.get(run)
+            waiting, active = self._waiting.get(run), self._active.get(run)
+            if waiting is not None:
+                waiting.cancelled = True  # from now on it does not begin
             if active is None:
-                how = await self._stored(self._cancel, run)
-                self._paused.pop(run, None)
+                how = await self._stored(self._books.cancel, run)
+                self._waiting.pop(run, None)
+                self._go_on(run)
+                self.rooms.close(run, str(how))  # it may have paused in the middle
                 if waiting is not None:
                     waiting.feed.add({"kind": "ended", "how": how})
         if active is not None:
@@ -170,6 +180,13 @@ class Manager:
             if active.task is not None:
                 await asyncio.wait({active.task})  # whoever stops waiting does not stop the run
         return await self.records.status(run)
+
+    async def limit(self, group: str, *, epsilon: float, delta: float, gaussian_share: float) -> Limit:
+        """From now on refuse runs that would bring `group` beyond (ε, δ). ConfigError for numbers that are none."""
+        if not 1 <= len(group) <= _LONGEST_GROUP:
+            raise ConfigError(f"Expected a group's name of 1 to {_LONGEST_GROUP} characters, got {len(group)}.")
+        numbers = {"epsilon": epsilon, "delta": delta, "gaussian_share": gaussian_share}
+        return await patiently(lambda: self._books.population.limit(group, **numbers))
 
     async def feed(self, run: str) -> Feed:
         """The public events of a run; UnknownRun if there is none of that name."""
@@ -181,15 +198,20 @@ class Manager:
         """Leave a run as it is stored; watchers are told why."""
         _log.warning("run %s is paused: %s", run, error)
         self._active.pop(run, None)
-        self._paused[run] = feed
+        self._paused[run], self.records.paused[run] = feed, str(error)
         feed.add({"kind": "paused", "error": str(error)})
+
+    def _go_on(self, run: str) -> None:
+        self._paused.pop(run, None)
+        self.records.paused.pop(run, None)
 
     async def _begin_those_that_can(self) -> None:
         async with self._starting:
             for name, run in list(self._waiting.items()):
                 specification = run.specification
                 users = await self._stored(self._registry.users_count, specification.group)
-                if name in self._waiting and users >= specification.problem.users and not self._stopping.is_set():
+                waits = name in self._waiting and not run.cancelled
+                if waits and users >= specification.problem.users and not self._stopping.is_set():
                     self._active[name] = self._waiting.pop(name)
                     run.task = asyncio.create_task(self._live(run))
 
@@ -214,7 +236,7 @@ class Manager:
             _log.exception("run %s failed", run.name)
             how, error = "failed", f"{type(problem).__name__}: see the coordinator's log"
         try:
-            how = await self._stored(self._end, run.name, how, error)
+            how = await self._stored(self._books.end, run.name, how, error)
         except RunStopped:
             return
         except QuorateError as problem:  # the database is no longer ours: nothing may be written, somebody else goes on
@@ -238,67 +260,14 @@ class Manager:
         run.engine = GrpcEngine(self.rooms, room, loop, run.plan.problem, run.specification.seconds)
         if run.cancelled or self._stopping.is_set():
             raise RunStopped(f"Run {run.name} was stopped.")
-        await loop.run_in_executor(self._threads, self._rounds, run, run.engine, loop)
-
-    def _begin(self, run: _Run) -> tuple[NDArray[np.int64], list[dict[str, Any]]]:
-        specification, plan, database = run.specification, run.plan, self._database
-        problem = plan.problem
-        text = json.dumps(plan.as_json(), default=str)
-        begun = Ledger.begun(database, run.name)
-        if begun and Ledger.within(database, run.name).plan_json != text:
-            raise OtherVersion(
-                f"Expected the plan that run {run.name} began with, got another. Use the version that began it."
-            )
-        members = self._registry.fix_members(run.name, problem.users, specification.group)
-        if _is_private(plan):
-            statement = plan.guarantee.sentence()
-            self._population.charge(run.name, statement=statement, **_charge(specification, plan))
-        if not begun:
-            key = _new_noise(specification).export_key()
-            fingerprint = hashlib.sha256(specification.as_text().encode()).hexdigest()
-            Ledger.begin(database, run.name, plan=text, config_digest=fingerprint, noise_key=key)
-        self._registry.set_state(run.name, "running")
-        return np.asarray(members, np.int64), self.records.events(run.name)
-
-    def _rounds(self, run: _Run, engine: GrpcEngine, loop: asyncio.AbstractEventLoop) -> None:
-        """In the run's own thread."""
-        specification = run.specification
-        ledger = Ledger.within(self._database, run.name)
-        noise = _new_noise(specification) if ledger.finished else _noise(specification, ledger.noise_key)
-        rounds.run(
-            ALGORITHMS[run.plan.algorithm].make(run.plan),
-            engine,
-            ledger,
-            noise,
-            observers=[_Teller(run, loop)],
-            simulation=specification.simulation,
-            trust_clients=specification.trust_clients,
+        tellers = [_Teller(run, loop)]
+        await loop.run_in_executor(
+            self._threads, self._books.carry_out, run.specification, run.plan, run.engine, tellers
         )
 
-    def _end(self, run: str, how: State, error: str | None) -> State:
-        """How it ended: complete, whatever came after, if its model is released."""
-        if Ledger.begun(self._database, run):
-            ledger = Ledger.within(self._database, run)
-            if ledger.finished:
-                how, error = "complete", None
-            if any(row["kind"] == "charge" and row["payload"]["run"] == run for row in self._population.rows()):
-                if how == "complete":
-                    model = ledger.model.astype("<f8").tobytes()
-                    self._population.release(run, {"model": hashlib.sha256(model).hexdigest()})
-                self._population.end(run, how)
-            if how != "complete":
-                ledger.abandon()
-        self._registry.set_state(run, how, error)
-        return how
-
-    def _cancel(self, run: str) -> State | None:
-        """End a run that nobody carries out, from its row alone; what has ended keeps its state, but no secret."""
-        row = self._registry.run(run)
-        if row is not None and row.state in OPEN:
-            return self._end(run, "cancelled", None)
-        if row is not None and row.state == "failed" and Ledger.begun(self._database, run):
-            Ledger.within(self._database, run).abandon()
-        return None if row is None else row.state
+    def _begin(self, run: _Run) -> tuple[NDArray[np.int64], list[dict[str, Any]]]:
+        members = self._books.begin(run.specification, run.plan)
+        return members, self.records.events(run.name)
 
     async def _stored(self, function: Callable[..., T], *arguments: Any) -> T:
         return await self._patiently(lambda: asyncio.to_thread(function, *arguments))
@@ -335,25 +304,3 @@ class _Teller:
 
     def finished(self, model: NDArray[np.float64]) -> None:
         """After the last commit; watchers hear of the end from the manager."""
-
-
-def _is_private(plan: Plan) -> bool:
-    return plan.guarantee.exposure != "none"
-
-
-def _charge(specification: RunSpecification, plan: Plan) -> dict[str, Any]:
-    promise = plan.guarantee
-    return {
-        "group": specification.group,
-        "epsilon": promise.epsilon,
-        "delta": promise.delta,
-        "adjacency": promise.adjacency,
-    }
-
-
-def _new_noise(specification: RunSpecification) -> NoiseSource:
-    return SecureNoise.fresh() if specification.noise_seed is None else SeededNoise(specification.noise_seed)
-
-
-def _noise(specification: RunSpecification, key: bytes) -> NoiseSource:
-    return SecureNoise(key) if specification.noise_seed is None else SeededNoise(int(key))

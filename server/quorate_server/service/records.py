@@ -13,11 +13,10 @@ from quorate_protos.errors import ConfigError, LedgerUnavailable, RunError
 from quorate_server.database import Database
 from quorate_server.ledger import Ledger
 from quorate_server.population_ledger import PopulationLedger
-from quorate_server.registry import Registry, RunRow
+from quorate_server.registry import OPEN, Registry, RunRow
 from quorate_server.service.feed import Feed, public
-from quorate_server.service.specification import RunSpecification, make_plan
+from quorate_server.specification import RunSpecification, make_plan
 
-OPEN = ("waiting", "running")  # states of a run that has not ended
 T = TypeVar("T")
 
 
@@ -31,14 +30,15 @@ class Records:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._registry, self._population = Registry(database), PopulationLedger(database)
+        self.paused: dict[str, str] = {}  # by run: why this coordinator leaves it as it is, though it has not ended
 
     async def status(self, run: str) -> dict[str, Any]:
-        """State of one run."""
-        return _told(await self._row(run))
+        """State of one run; an error says why it failed, or why it is paused."""
+        return self._told(await self._row(run))
 
     async def runs(self) -> list[dict[str, Any]]:
         """State of every run, in order of submission."""
-        return [_told(row) for row in await patiently(self._registry.runs)]
+        return [self._told(row) for row in await patiently(self._registry.runs)]
 
     async def plan(self, run: str) -> dict[str, Any]:
         """The plan of a run."""
@@ -66,7 +66,7 @@ class Records:
         row = await self._row(run)
         feed = Feed(await patiently(lambda: self.events(run)))
         if row.state in OPEN:
-            feed.add({"kind": "paused", "error": row.error})
+            feed.add({"kind": "paused", "error": self._error(row)})
         else:
             feed.add({"kind": "ended", "how": row.state, "error": row.error})
         return feed
@@ -83,6 +83,12 @@ class Records:
             raise UnknownRun(f"Expected the name of a run, got {run!r}. `quorate runs` lists them.")
         return row
 
+    def _told(self, row: RunRow) -> dict[str, Any]:
+        return {"run": row.run, "state": row.state, "created": row.created, "error": self._error(row)}
+
+    def _error(self, row: RunRow) -> str | None:
+        return self.paused.get(row.run) if row.state in OPEN else row.error
+
     def _spent(self, row: RunRow) -> dict[str, Any]:
         if not Ledger.begun(self._database, row.run):
             return {"run": row.run, "state": row.state, "spent": {}, "releases": []}
@@ -97,7 +103,3 @@ async def patiently(function: Callable[[], T]) -> T:
         return await asyncio.to_thread(function)
     except LedgerUnavailable:
         return await asyncio.to_thread(function)
-
-
-def _told(row: RunRow) -> dict[str, Any]:
-    return {"run": row.run, "state": row.state, "created": row.created, "error": row.error}

@@ -20,8 +20,10 @@ from numpy.typing import NDArray
 from quorate_client import wire
 from quorate_client.questions import Answers, Matrix, Question, Status
 from quorate_protos.v1 import federation_pb2 as pb
+from quorate_server.service.conversation import Backlog
+from quorate_server.traffic import GRPC
 
-_REMEMBERED = 64  # ended runs that whoever comes back is told of
+_PATIENCE = 0.25  # of a round's time, with those who do not read while others wait to be asked
 _BATCH = 32  # questions between two looks at what has come in
 
 
@@ -30,8 +32,8 @@ class Conversation(Protocol):
 
     user: int
 
-    def send(self, message: pb.ServerMessage) -> None:
-        """Queue a message; never blocks, never raises."""
+    def send(self, message: pb.ServerMessage) -> int:
+        """Queue a message: its bytes, 0 if it will not be sent; never blocks, never raises."""
 
     def end(self, why: str, code: StatusCode = StatusCode.ABORTED) -> None:
         """Hang up. Who is told ABORTED stays away, who is told UNAVAILABLE comes back."""
@@ -47,8 +49,11 @@ class _Open:
     values: Matrix
     status: NDArray[np.uint8]
     closes: float  # loop time
+    patience: float  # seconds with those who do not read what they are asked
     left: int  # users not heard of
     complete: asyncio.Event
+    down: int = 0  # bytes of questions that were said, as messages of gRPC
+    up: int = 0  # bytes of answers that were taken
 
 
 @dataclass(slots=True)
@@ -73,6 +78,7 @@ class Room:
     absent: set[int] = field(default_factory=set)  # connected and declining
     asked: dict[int, _Asked] = field(default_factory=dict)
     users: frozenset[int] = frozenset()
+    moved: tuple[int, int] = (0, 0)  # bytes of questions and of answers in the last round
     longest: int = 0  # numbers in an answer to any of its questions so far; who is late still sends one
 
     def __post_init__(self) -> None:
@@ -82,10 +88,10 @@ class Room:
 class Rooms:
     """Every room, and every connected client."""
 
-    def __init__(self) -> None:
+    def __init__(self, backlog: Backlog | None = None) -> None:
+        self.backlog = Backlog() if backlog is None else backlog
         self.rooms: dict[str, Room] = {}
         self._here: dict[int, Conversation] = {}
-        self._ended: dict[str, tuple[frozenset[int], pb.ServerMessage]] = {}
 
     @property
     def connected(self) -> int:
@@ -101,13 +107,10 @@ class Rooms:
         return room
 
     def close(self, run: str, how: str) -> None:
-        """The run has ended; its members who are here are told."""
+        """The run has ended, as is stored; its members who are here are told, the others when they enter."""
         room = self.rooms.pop(run, None)
         if room is not None:
             ended = pb.ServerMessage(ended=pb.Ended(run=run, how=how))
-            self._ended[run] = room.users, ended  # for those who are away
-            while len(self._ended) > _REMEMBERED:
-                del self._ended[next(iter(self._ended))]
             for user in room.users & self._here.keys():
                 self._here[user].send(ended)
 
@@ -123,9 +126,6 @@ class Rooms:
         for room in self.rooms.values():
             if user in room.users:
                 conversation.send(room.announcement)
-        for members, ended in self._ended.values():
-            if user in members:
-                conversation.send(ended)
 
     def leave(self, conversation: Conversation) -> None:
         """A conversation is over; its user keeps every slot and may come back."""
@@ -142,14 +142,16 @@ class Rooms:
             self.leave(conversation)
             conversation.end("The coordinator is leaving. Come back later.", StatusCode.UNAVAILABLE)
 
-    def consent(self, conversation: Conversation, message: pb.Consent) -> None:
-        """A client takes part in a run from now on, or does not."""
+    async def consent(self, conversation: Conversation, message: pb.Consent) -> None:
+        """A client takes part in a run from now on, or does not. Returns once there was room to ask it."""
         room, user = self.rooms.get(message.run), conversation.user
         if room is None or user not in room.users:
             return
         gained, lost = (room.present, room.absent) if message.takes_part else (room.absent, room.present)
         gained.add(user)
         lost.discard(user)
+        if message.takes_part and room.open is not None and user in room.open.rows:
+            await self.backlog.room(room.open.patience)
         if room.open is not None and user in room.open.rows:
             self._put(room, room.open, user)
 
@@ -157,8 +159,8 @@ class Rooms:
         """The most numbers that a user was asked for at once, in the runs that go on."""
         return max((room.longest for room in self.rooms.values() if user in room.users), default=0)
 
-    def answer(self, user: int, message: pb.Answer) -> pb.Verdict:
-        """Take an answer, if it is one to the question that is open for this user."""
+    def answer(self, user: int, message: pb.Answer, size: int = 0) -> pb.Verdict:
+        """Take an answer, which came in `size` bytes, if it is one to the question that is open for this user."""
         room = self.rooms.get(message.run)
         if room is None or user not in room.users:
             return pb.VERDICT_NOT_ASKED
@@ -179,6 +181,7 @@ class Rooms:
             return pb.VERDICT_LATE
         row = current.rows[user]
         current.values[row], current.status[row] = wire.answer_from_wire(message, current.shape)
+        current.up += GRPC + size
         self._heard(current, asked)
         return pb.VERDICT_TAKEN
 
@@ -194,6 +197,7 @@ class Rooms:
             values=np.zeros((len(users), *shape)),
             status=np.full(len(users), Status.MISSING, np.uint8),
             closes=loop.time() + seconds,
+            patience=_PATIENCE * seconds,
             left=len(users),
             complete=asyncio.Event(),
         )
@@ -208,12 +212,13 @@ class Rooms:
         except TimeoutError:
             pass
         finally:
-            room.open = None
+            room.open, room.moved = None, (current.down, current.up)
         return Answers(current.values, current.status)
 
     async def _put_all(self, room: Room, current: _Open, users: Sequence[int]) -> None:
         for start in range(0, len(users), _BATCH):
             for user in users[start : start + _BATCH]:
+                await self.backlog.room(current.patience)
                 self._put(room, current, user)
             await asyncio.sleep(0)
 
@@ -229,7 +234,8 @@ class Rooms:
         elif user in room.present and here is not None and (asked is None or asked.told is not here):
             message, asked = self._ask(room, current, user)
             asked.told = here
-            here.send(message)
+            size = here.send(message)
+            current.down += GRPC + size if size else 0
 
     def _ask(self, room: Room, current: _Open, user: int) -> tuple[pb.ServerMessage, _Asked]:
         seconds = max(1, math.ceil(current.closes - asyncio.get_running_loop().time()))

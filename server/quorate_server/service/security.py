@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives import serialization
 
 from quorate_protos.errors import ConfigError, IdentityError
 from quorate_server.service import certificates
+from quorate_server.service.revocation import Revocations
 
 NAME, GROUP = "quorate-client", "quorate-group"  # metadata that names a client, in plaintext only
 EVERYONE = "everyone"  # the group of users without one
@@ -25,13 +26,14 @@ EVERYONE = "everyone"  # the group of users without one
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """How the coordinator is reached: three files for TLS, or plaintext by request."""
+    """How the coordinator is reached: by TLS, with its files, or in plaintext by request."""
 
     certificate: Path | None = None
     key: Path | None = None
     authority: Path | None = None  # signs the clients' certificates
     insecure: bool = False
     insecure_anywhere: bool = False
+    revoked: Revocations | None = None  # clients' certificates that are no longer good
 
     @property
     def plaintext(self) -> bool:
@@ -41,7 +43,7 @@ class Transport:
     def check(self, addresses: Sequence[str]) -> None:
         """ConfigError for plaintext off loopback, or for TLS without its files; IdentityError for unusable ones."""
         if self.plaintext:
-            if self.certificate or self.key or self.authority:
+            if self.certificate or self.key or self.authority or self.revoked:
                 raise ConfigError("Expected either TLS files or --insecure, got both.")
             for address in addresses:
                 if not self.insecure_anywhere and not is_loopback(address):

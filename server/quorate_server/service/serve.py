@@ -31,6 +31,7 @@ from quorate_server.service.security import Transport
 
 CONTROL_PLANE = federation_pb2.DESCRIPTOR.services_by_name["ControlPlane"].full_name
 GRACE = 1.0  # seconds for calls in progress when the coordinator leaves
+SMALLEST = 64 << 10  # bytes: what is no answer may be as long
 _LONGEST_REQUEST = 4 << 20  # bytes on the control plane
 _CONNECTION = (
     ("grpc.so_reuseport", 0),  # a port in use is an error, not a partner
@@ -41,7 +42,8 @@ _CONNECTION = (
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.server_handshake_timeout_ms", 10_000),
 )
-_STREAMS = (("grpc.max_concurrent_streams", 4),)  # of one client; each may hold a message of the largest size
+# Of one client: its conversation, and an enrolment or an inquiry after health. Each may hold one message.
+_STREAMS = (("grpc.max_concurrent_streams", 2),)
 _log = logging.getLogger("quorate")
 
 
@@ -55,6 +57,7 @@ class ServeConfig:
     database: str = "sqlite:///coordinator.sqlite"
     tokens: Path = field(default_factory=lambda: Path("tokens.json"))
     allow_simulation: bool = False
+    largest_message: int = 4 << 20  # bytes that a client may send at once: answers of d numbers up to d = 523,000
     check: Check | None = None  # see Manager
 
 
@@ -63,6 +66,11 @@ class Coordinator:
 
     def __init__(self, config: ServeConfig) -> None:
         config.transport.check((config.listen, config.control))
+        if not SMALLEST <= config.largest_message <= wire.MAX_MESSAGE:
+            raise ConfigError(
+                f"Expected largest_message in [{SMALLEST:,}, {wire.MAX_MESSAGE:,}] bytes, got "
+                f"{config.largest_message:,}."
+            )
         self.config = config
         self.listen, self.control = config.listen, config.control
         self.rooms = Rooms()
@@ -76,7 +84,11 @@ class Coordinator:
         self._database = await asyncio.to_thread(Database, config.database)
         try:
             self.manager = Manager(
-                self._database, self.rooms, allow_simulation=config.allow_simulation, check=config.check
+                self._database,
+                self.rooms,
+                allow_simulation=config.allow_simulation,
+                largest_message=config.largest_message,
+                check=config.check,
             )
             try:
                 await self._start()
@@ -91,14 +103,15 @@ class Coordinator:
     async def _start(self) -> None:
         """Runs first, so that whoever comes finds them; then the two planes."""
         config = self.config
-        clients = ClientPlane(self.manager, plaintext=config.transport.plaintext)
+        clients = ClientPlane(self.manager, plaintext=config.transport.plaintext, revoked=config.transport.revoked)
+        longest = (("grpc.max_receive_message_length", config.largest_message),)
         operators = ControlPlane(self.manager, config.tokens)
         await self.manager.start()
         self.listen = await self._listen(
             config.listen,
             config.transport.client_plane(),
             # In plaintext, which is for one machine or a proxy, many clients may share a connection.
-            (("grpc.max_receive_message_length", wire.MAX_MESSAGE), *(() if config.transport.plaintext else _STREAMS)),
+            longest if config.transport.plaintext else longest + _STREAMS,
             CLIENT_PLANE,
             lambda server: server.add_generic_rpc_handlers((clients.handlers(),)),
         )

@@ -50,7 +50,9 @@ class One:
         return np.array([self.number])
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 0.02), (1.0, 0.05), (2.0, 0.01)])
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [(0.5, 0.02), pytest.param(1.0, 0.05, marks=pytest.mark.slow), (2.0, 0.01)]
+)
 def test_every_cohort_of_a_tiny_world_is_private_against_every_neighbour(epsilon, delta):
     # All cohorts of 8 answers at 7 places, all replacements, exact distributions of decision and release.
     size, core, low, high = 8, 6, 4, 7

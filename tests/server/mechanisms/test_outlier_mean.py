@@ -109,7 +109,10 @@ def neighbours_by_climbing(mean, core, dimension, rng, climbs, steps):
         yield best
 
 
-@pytest.mark.parametrize(("cohort_size", "core"), [(9, 7), (12, 10), (21, 19), (40, 30), (40, 38), (101, 98)])
+@pytest.mark.parametrize(
+    ("cohort_size", "core"),
+    [(9, 7), (12, 10), (21, 19), (40, 30), (40, 38), pytest.param(101, 98, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("wide", [True, False])
 def test_no_adversary_moves_the_aggregate_beyond_the_theorem(cohort_size, core, wide):
     rng = np.random.default_rng(cohort_size * core)

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
+from quorate_client import wire
 from quorate_client.domains import L2Ball
 from quorate_protos.errors import ConfigError
 from quorate_server.algorithms import ALGORITHMS, AlgorithmInfo
@@ -23,6 +24,8 @@ from quorate_server.problem import Problem
 
 LONGEST = 1 << 20  # characters of a specification
 MOST_ROUNDS = 1_000_000  # beyond, planning alone would exhaust memory
+AROUND = 4 << 10  # bytes of a question or an answer beside its vectors
+_MOST_VECTORS = 4  # in a question to one user
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
@@ -129,7 +132,7 @@ def make_plan(specification: RunSpecification) -> Plan:
             f"Expected constants to be one of {', '.join(info.constants)}, got {specification.constants!r}."
         )
     privacy = Privacy(specification.epsilon, specification.delta)
-    options = _options(info, specification.options)
+    options = options_of(info, specification.options)
     plan = info.plan(specification.problem, privacy, options, specification.constants, specification.seed)
     info.verify(plan)
     if specification.plan_digest not in (None, digest(plan)):
@@ -156,6 +159,24 @@ def require_deployable(specification: RunSpecification, plan: Plan, *, allow_sim
         raise ConfigError(
             f"Expected trust_clients=true for {plan.algorithm}: its clients see iterates without noise. "
             "Choose an algorithm with exposure broadcast, or say that the clients are trusted."
+        )
+
+
+def require_fitting(plan: Plan, largest_message: int) -> None:
+    """ConfigError unless an answer fits into `largest_message` bytes, and a question into what a client takes."""
+    answer = 8 * ALGORITHMS[plan.algorithm].answer(plan) + AROUND
+    question = 8 * _MOST_VECTORS * plan.problem.dimension + AROUND
+    if max(answer, question) > wire.MAX_MESSAGE:
+        raise ConfigError(
+            f"Expected messages of at most {wire.MAX_MESSAGE:,} bytes, got {max(answer, question):,} for "
+            f"{plan.algorithm} with problem.dimension={plan.problem.dimension:,}. Use fewer features or another "
+            "algorithm."
+        )
+    if answer > largest_message:
+        raise ConfigError(
+            f"Expected answers of at most {largest_message:,} bytes, got {answer:,} for {plan.algorithm} with "
+            f"problem.dimension={plan.problem.dimension:,}. Start the coordinator with --largest-message "
+            f"{-(-answer >> 20)}MiB."
         )
 
 
@@ -190,7 +211,8 @@ def describe(specification: RunSpecification, plan: Plan) -> dict[str, Any]:
     }
 
 
-def _options(info: AlgorithmInfo, given: Mapping[str, Any]) -> Any:
+def options_of(info: AlgorithmInfo, given: Mapping[str, Any]) -> Any:
+    """An algorithm's options; ConfigError names the one that is unknown or wrong."""
     known = [each.name for each in fields(info.options)]
     for key in given:
         if key not in known:

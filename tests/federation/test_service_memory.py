@@ -1,0 +1,195 @@
+"""What callers and slow readers can make the coordinator hold, and which runs it therefore refuses."""
+
+import asyncio
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+from federation.crowd import Peer, carried_out, coordinator, crowd, specification
+from quorate_client import wire
+from quorate_client.questions import Answers, AverageGradient, Question, Status
+from quorate_protos.errors import ConfigError
+from quorate_protos.v1 import federation_pb2 as pb
+from quorate_protos.v1 import federation_pb2_grpc
+from quorate_server.service import Coordinator, conversation
+from quorate_server.service.conversation import Backlog
+from quorate_server.specification import make_plan, require_fitting
+
+DIMENSION = 40_000  # 320 kB, more than the transport takes for one who does not read
+QUESTION = 8 * DIMENSION + 200
+NAME = "one-pass-dp-sgd"
+
+
+async def answering(peer: Peer) -> None:
+    with contextlib.suppress(grpc.aio.AioRpcError):
+        while isinstance(message := await peer.call.read(), pb.ServerMessage):
+            if message.WhichOneof("kind") == "question":
+                asked = message.question
+                values = np.full(DIMENSION, float(peer.user))
+                answer = wire.answer_to_wire(asked.run, asked.round, asked.digest, values, Status.ANSWERED)
+                await peer.send(answer=answer)
+
+
+async def asked(running: Coordinator, users: int, seconds: float) -> Answers:
+    """One question to everybody who has consented."""
+    room = running.rooms.rooms["trial"]
+    question = Question(0, np.arange(users), AverageGradient(np.ones((1, DIMENSION)), (1.0,)))
+    return await running.rooms.ask(room, question, shape=(DIMENSION,), seconds=seconds)
+
+
+async def consented(running: Coordinator, peers: list[Peer]) -> None:
+    room = running.rooms.open("trial", "{}", np.arange(len(peers)))
+    for peer in peers:
+        await peer.send(consent=pb.Consent(run="trial", takes_part=True))
+    while len(room.present) < len(peers):
+        await asyncio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def separate(where: str, users: int):
+    """Clients with a connection each, so that one who does not read is in nobody's way."""
+    async with contextlib.AsyncExitStack() as stack:
+        own = (("grpc.use_local_subchannel_pool", 1), ("grpc.http2.bdp_probe", 0))  # a window of 64 kB that never grows
+        peers = []
+        for number in range(users):
+            channel = await stack.enter_async_context(grpc.aio.insecure_channel(where, options=own))
+            peers.append(Peer(channel, f"client-{number}"))
+            await peers[-1].enrol()
+        await asyncio.gather(*(peer.hello() for peer in peers))
+        yield peers
+
+
+def test_a_crowd_that_does_not_read_loses_the_round_and_the_others_are_asked_within_the_cap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversation, "_LATE_PARTING_SECONDS", 0.05)
+    users, silent, most = 18, 6, 6 * QUESTION
+
+    async def scene() -> tuple[Answers, Backlog]:
+        async with coordinator(tmp_path) as running, separate(running.listen, users) as peers:
+            running.rooms.backlog.most = most
+            await consented(running, peers)
+            reading = [asyncio.create_task(answering(peer)) for peer in peers[silent:]]
+            answers = await asked(running, users, seconds=2.5)
+            backlog = running.rooms.backlog
+            for task in reading:
+                task.cancel()
+        return answers, backlog
+
+    answers, backlog = carried_out(scene())
+    np.testing.assert_array_equal(answers.status, [Status.MISSING] * silent + [Status.ANSWERED] * (users - silent))
+    assert backlog.peak <= most + QUESTION
+    assert backlog.bytes == 0
+
+
+def test_who_takes_over_its_own_conversation_leaves_nothing_unread_behind(tmp_path: Path) -> None:
+    async def scene() -> Answers:
+        async with coordinator(tmp_path) as running, separate(running.listen, 2) as peers:
+            await consented(running, peers)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asked(running, 2, seconds=60.0), 0.1)
+            running.rooms.backlog.most = 1
+            assert running.rooms.backlog.bytes > DIMENSION
+            await peers[0].hello()
+            await peers[0].send(consent=pb.Consent(run="trial", takes_part=True))
+            reading = [asyncio.create_task(answering(peer)) for peer in peers]
+            answers = await asked(running, 2, seconds=2.0)
+            for task in reading:
+                task.cancel()
+            return answers
+
+    assert np.all(carried_out(scene()).status == Status.ANSWERED)
+
+
+def test_who_left_a_question_unread_comes_back_once_its_old_connection_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversation, "_LATE_PARTING_SECONDS", 0.05)
+
+    async def scene() -> tuple[grpc.StatusCode, int]:
+        async with coordinator(tmp_path) as running, separate(running.listen, 1) as (peer,):
+            await consented(running, [peer])
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asked(running, 1, seconds=60.0), 0.1)
+            running.rooms._here[0].hang_up()
+            while running.rooms.backlog.bytes:
+                await asyncio.sleep(0.01)
+            old, again = peer.call, federation_pb2_grpc.ClientPlaneStub(peer.channel).Work(metadata=peer.metadata)
+            await again.write(pb.ClientMessage(hello=pb.Hello(protocol=1)))
+            code = await again.code()
+            old.cancel()
+            while running.rooms.backlog.unread(0):
+                await asyncio.sleep(0.01)
+            await peer.hello()
+            return code, running.rooms.connected
+
+    assert carried_out(scene()) == (grpc.StatusCode.UNAVAILABLE, 1)
+
+
+def test_everybody_who_reads_is_asked_however_little_may_wait(tmp_path: Path) -> None:
+    async def scene() -> tuple[Answers, int]:
+        async with coordinator(tmp_path) as running, crowd(running.listen, 20) as peers:
+            running.rooms.backlog.most = 1
+            await consented(running, peers)
+            reading = [asyncio.create_task(answering(peer)) for peer in peers]
+            answers = await asked(running, 20, seconds=60.0)
+            for task in reading:
+                task.cancel()
+            return answers, running.rooms.backlog.peak
+
+    answers, peak = carried_out(scene())
+    assert np.all(answers.status == Status.ANSWERED)
+    assert peak <= 2 * QUESTION
+
+
+def test_those_who_come_in_the_middle_of_a_round_wait_for_room_too(tmp_path: Path) -> None:
+    async def scene() -> tuple[Answers, int]:
+        async with coordinator(tmp_path) as running, crowd(running.listen, 20) as peers:
+            running.rooms.backlog.most = QUESTION
+            running.rooms.open("trial", "{}", np.arange(20))
+            asking = asyncio.create_task(asked(running, 20, seconds=60.0))
+            reading = [asyncio.create_task(answering(peer)) for peer in peers]
+            for peer in peers:
+                await peer.send(consent=pb.Consent(run="trial", takes_part=True))
+            answers = await asking
+            for task in reading:
+                task.cancel()
+            return answers, running.rooms.backlog.peak
+
+    answers, peak = carried_out(scene())
+    assert np.all(answers.status == Status.ANSWERED)
+    assert peak <= 3 * QUESTION
+
+
+def test_a_run_whose_answers_are_too_long_is_refused_and_says_which_option_to_raise(tmp_path: Path) -> None:
+    plan = make_plan(specification(NAME))
+    long = replace(plan, problem=replace(plan.problem, dimension=600_000))
+    require_fitting(plan, 64 << 10)
+    with pytest.raises(ConfigError, match=r"got 4,804,096 .* --largest-message 5MiB"):
+        require_fitting(long, 4 << 20)
+    require_fitting(long, 5 << 20)
+    with pytest.raises(ConfigError, match="fewer features"):
+        require_fitting(replace(plan, problem=replace(plan.problem, dimension=3_000_000)), wire.MAX_MESSAGE)
+
+    async def scene() -> None:
+        async with coordinator(tmp_path) as running:
+            running.manager._largest = 100
+            with pytest.raises(ConfigError, match="--largest-message 1MiB"):
+                await running.manager.submit(specification(NAME).as_text())
+            assert await running.manager.records.runs() == []
+
+    carried_out(scene())
+
+
+@pytest.mark.parametrize("largest", [1000, wire.MAX_MESSAGE + 1])
+def test_the_largest_message_is_within_what_the_protocol_knows(largest: int, tmp_path: Path) -> None:
+    async def scene() -> None:
+        with pytest.raises(ConfigError, match=f"got {largest:,}"):
+            async with coordinator(tmp_path, largest_message=largest):
+                pass
+
+    carried_out(scene())
