@@ -180,11 +180,18 @@ class Record:
             self._database.execute("UPDATE runs SET charged = 1 WHERE run = ?", (run,))
         return answer
 
-    def end(self, run: str) -> None:
-        """Erase the answers of a run that has ended; that they were given, and what was spent, stays."""
-        with self._errors(), self._transaction():
-            self._database.execute("UPDATE runs SET ended = 1 WHERE run = ?", (run,))
-            self._database.execute("UPDATE answers SET answer = NULL WHERE run = ?", (run,))
+    def end(self, run: str) -> bool:
+        """Erase the answers of a run that has ended; that they were given, and what was spent, stays.
+
+        Whether this is news: a coordinator tells of the runs that ended to whoever comes back.
+        """
+        with self._errors():
+            if not self._database.execute("SELECT 1 FROM runs WHERE run = ? AND ended = 0", (run,)).fetchone():
+                return False
+            with self._transaction():
+                self._database.execute("UPDATE runs SET ended = 1 WHERE run = ?", (run,))
+                self._database.execute("UPDATE answers SET answer = NULL WHERE run = ?", (run,))
+        return True
 
     def _beyond_limits(self, epsilon: float, delta: float) -> str | None:
         spent = self.spent

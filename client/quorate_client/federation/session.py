@@ -123,8 +123,8 @@ class _Session:
             receipt = message.receipt
             _LOG.debug("Round %d of run %r: verdict %d.", receipt.round, receipt.run, receipt.verdict)
         elif kind == "ended":
-            _LOG.info("Run %r has ended: %s.", message.ended.run, _printable(message.ended.how))
-            await asyncio.to_thread(worker.forget, message.ended.run)
+            if await asyncio.to_thread(worker.forget, message.ended.run):
+                _LOG.info("Run %r has ended: %s.", message.ended.run, _printable(message.ended.how))
         return None
 
 

@@ -156,11 +156,11 @@ class Worker:
     def _seed(self, terms: Terms) -> int | None:
         return self.owner.seed if terms.simulation and self.owner.allow_simulation else None
 
-    def forget(self, run: str) -> None:
-        """A run has ended: nothing of it is asked any more. Raises LedgerError."""
+    def forget(self, run: str) -> bool:
+        """A run has ended: nothing of it is asked any more. Whether it was known and open. Raises LedgerError."""
         self.parts.pop(run, None)
         self.announced.pop(run, None)
-        self.record.end(run)
+        return self.record.end(run)
 
 
 def _nothing(batch: ItemBatch) -> ItemBatch:
