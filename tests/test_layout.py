@@ -22,6 +22,7 @@ MAY_IMPORT = {
         "quorate_client.domains",
         "quorate_client.smoothing",
         "quorate_client.wire",
+        "quorate_client.flower.records",
     },
     "quorate": set(FOLDERS),
 }

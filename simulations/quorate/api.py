@@ -18,6 +18,7 @@ import pyarrow as pa
 from quorate import config as configs
 from quorate import report_page, runs
 from quorate.config import Config, Table
+from quorate.engines import EngineChoice
 from quorate.folder import RunFolder, as_parquet, claim, write
 from quorate.planning import Planned
 from quorate.presets import preset
@@ -46,6 +47,12 @@ def simulate(
     numeric: Mapping[str, tuple[float, float]] | None = None,
     categorical: Mapping[str, Sequence[str | int]] | Sequence[str] | None = None,
     observers: Sequence[Observer] = (),
+    engine: str = "inline",
+    nodes: int | None = None,
+    cpus: int | None = None,
+    superlink: str | None = None,
+    authority: str | Path | None = None,
+    insecure: bool = False,
 ) -> RunResult:
     """Simulate a private training run and return its model, summary, plan and folder.
 
@@ -57,10 +64,15 @@ def simulate(
         user, label, numeric, categorical: for a DataFrame, as in the table section of the configuration. Categorical
             columns given without values take those in the data, which thereby become public.
         observers: told of every round.
+        engine: "inline" computes in this process, "flower" on Flower's nodes; the bits are the same.
+        nodes, cpus: for flower, simulated SuperNodes (50) and processors for them (all).
+        superlink, authority, insecure: for flower, use the SuperNodes of the federation at this host:port instead;
+            the certificate that signed its own, or True for plaintext.
 
     Raises:
         QuorateError: with the thing, its value and the fix; see quorate_protos.errors.
     """
+    where = EngineChoice.of(engine, nodes=nodes, cpus=cpus, superlink=superlink, authority=authority, insecure=insecure)
     short = short_keys(epsilon=epsilon, delta=delta, algorithm=algorithm, seed=seed, out=out, network=network)
     settings = (*settings, *short)
     if isinstance(source, str | Path | Config):
@@ -70,13 +82,13 @@ def simulate(
             )
         config, name = _config(source, settings)
         prepared = runs.prepare(config, Path.cwd())
-        return runs.carry_out(prepared, claim(config, name), observers)
+        return where.carry_out(prepared, claim(config, name), Path.cwd(), observers)
     config, table = _framed(source, user, label, numeric, categorical, settings)
     prepared = runs.prepare(config, Path.cwd(), frame=table)
     folder = claim(config, "table")
     if not folder.ledger.exists():
         write(folder.path / FRAME, as_parquet(table))
-    return runs.carry_out(prepared, folder, observers)
+    return where.carry_out(prepared, folder, folder.path, observers)
 
 
 def plan(
@@ -95,10 +107,24 @@ def plan(
     return runs.prepare(config, Path.cwd(), compare=True).planned
 
 
-def resume(directory: str | Path, observers: Sequence[Observer] = ()) -> RunResult:
-    """Continue an interrupted run from its last committed round, with identical bits; a complete one is returned."""
+def resume(
+    directory: str | Path,
+    observers: Sequence[Observer] = (),
+    *,
+    engine: str = "inline",
+    nodes: int | None = None,
+    cpus: int | None = None,
+    superlink: str | None = None,
+    authority: str | Path | None = None,
+    insecure: bool = False,
+) -> RunResult:
+    """Continue an interrupted run from its last committed round, with identical bits; a complete one is returned.
+
+    Any engine continues what any began; the arguments that choose one are those of `simulate`.
+    """
+    where = EngineChoice.of(engine, nodes=nodes, cpus=cpus, superlink=superlink, authority=authority, insecure=insecure)
     folder = RunFolder(Path(directory))
-    return runs.carry_out(runs.prepare(folder.config(), folder.path), folder, observers)
+    return where.carry_out(runs.prepare(folder.config(), folder.path), folder, folder.path, observers)
 
 
 def report(directory: str | Path) -> Path:

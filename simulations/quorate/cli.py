@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 the run failed, 2 the request is wrong, 130 interrupted (a
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +17,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from quorate import api, cli_federation, cli_ledger, curve_plot, runs
+from quorate.cli_connection import shared_options
 from quorate.cli_health import health
+from quorate.engines import EngineChoice
 from quorate.folder import RunFolder, claim, dumps, write
 from quorate.planning import Candidate, Planned
 from quorate.presets import presets
@@ -57,8 +60,37 @@ Link = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 
 
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Options that say which engine carries a run out."""
+
+    engine: Annotated[
+        str, typer.Option(metavar="inline|flower", help="Compute here, or on Flower's nodes; the bits are the same.")
+    ] = "inline"
+    nodes: Annotated[int | None, typer.Option(help="Flower: simulated SuperNodes, 50 unless told otherwise.")] = None
+    cpus: Annotated[int | None, typer.Option(help="Flower: processors for them, all unless told otherwise.")] = None
+    superlink: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Flower: use the SuperNodes of this federation instead.")
+    ] = None
+    authority: Annotated[Path | None, typer.Option(help="Flower: certificate that signs the SuperLink's, PEM.")] = None
+    insecure: Annotated[bool, typer.Option("--insecure", help="Flower: a SuperLink without TLS.")] = False
+
+    def choice(self) -> EngineChoice:
+        """The engine; ConfigError for options that do not go together."""
+        return EngineChoice.of(
+            self.engine,
+            nodes=self.nodes,
+            cpus=self.cpus,
+            superlink=self.superlink,
+            authority=self.authority,
+            insecure=self.insecure,
+        )
+
+
 @app.command()
+@shared_options
 def simulate(
+    engine: Engine,
     source: Source = "quickstart",
     seed: Seed = None,
     out: Out = None,
@@ -68,19 +100,22 @@ def simulate(
     quiet: Quiet = False,
 ) -> None:
     """Train privately over a simulated population, and show what it reached and what it cost."""
+    chosen = engine.choice()
     config, name = api.resolve(source, (*(settings or ()), *api.short_keys(seed=seed, out=out, network=network)))
     with _progress(as_json=as_json, quiet=quiet) as observer:
         prepared = runs.prepare(config, Path.cwd())
-        result = _carry_out(prepared, claim(config, name), observer)
+        result = _carry_out(chosen, prepared, claim(config, name), Path.cwd(), observer)
     _show_result(result, as_json=as_json)
 
 
 @app.command()
-def resume(run: Run, as_json: Json = False, quiet: Quiet = False) -> None:
-    """Continue an interrupted run, with identical bits."""
-    folder = RunFolder(run)
+@shared_options
+def resume(engine: Engine, run: Run, as_json: Json = False, quiet: Quiet = False) -> None:
+    """Continue an interrupted run, with identical bits; on any engine, whichever began it."""
+    chosen, folder = engine.choice(), RunFolder(run)
     with _progress(as_json=as_json, quiet=quiet) as observer:
-        result = _carry_out(runs.prepare(folder.config(), folder.path), folder, observer)
+        prepared = runs.prepare(folder.config(), folder.path)
+        result = _carry_out(chosen, prepared, folder, folder.path, observer)
     _show_result(result, as_json=as_json)
 
 
@@ -193,9 +228,9 @@ def _progress(*, as_json: bool, quiet: bool) -> Display:
     return display(quiet=quiet or (as_json and not sys.stderr.isatty()))
 
 
-def _carry_out(prepared: Prepared, folder: RunFolder, observer: Display) -> RunResult:
+def _carry_out(engine: EngineChoice, prepared: Prepared, folder: RunFolder, base: Path, observer: Display) -> RunResult:
     try:
-        return runs.carry_out(prepared, folder, [observer])
+        return engine.carry_out(prepared, folder, base, [observer])
     except KeyboardInterrupt:
         how = f"Interrupted. Continue with: quorate resume {folder.path}"
         _err().print(how, soft_wrap=True, highlight=False, markup=False)

@@ -16,7 +16,7 @@ from quorate.config import Config, Table
 from quorate.folder import RunFolder, as_parquet, dumps, flat
 from quorate.planning import Planned, choose
 from quorate.setup import Setup, setup
-from quorate.summary import Summary
+from quorate.summary import Summary, from_json
 from quorate_protos.errors import LedgerError
 from quorate_server.algorithms import ALGORITHMS
 from quorate_server.budget import Budget
@@ -85,6 +85,19 @@ def carry_out(prepared: Prepared, folder: RunFolder, observers: Sequence[Observe
     folder.write_json("summary.json", summary.as_json())
     folder.write_text("report.html", report_page.page(summary, rows, name=folder.path.resolve().name))
     return RunResult(model, summary, plan, folder.path, config, prepared.planned)
+
+
+def begin(prepared: Prepared, folder: RunFolder) -> bool:
+    """Begin a run's ledger if there is none, and say whether the run is complete. LedgerError as in `carry_out`."""
+    with _ledger(prepared, folder) as ledger:
+        return ledger.finished
+
+
+def stored(prepared: Prepared, folder: RunFolder) -> RunResult:
+    """A complete run as its folder holds it. RunError before it is complete."""
+    summary = from_json(folder.summary())
+    planned = prepared.planned
+    return RunResult(folder.model(), summary, planned.plan, folder.path, prepared.config, planned)
 
 
 def _ledger(prepared: Prepared, folder: RunFolder) -> Ledger:

@@ -26,6 +26,7 @@ from quorate_client.domains import Box, Domain, L2Ball
 from quorate_client.losses import LOSSES, Loss, make_loss
 from quorate_protos.errors import ConfigError
 from quorate_server.problem import Problem
+from quorate_server.rounds import Engine
 
 Vector = NDArray[np.float64]
 
@@ -36,7 +37,7 @@ class Setup:
 
     population: Population
     problem: Problem
-    engine: InlineEngine
+    engine: Engine
 
     def evaluate(self, model: Vector) -> Mapping[str, float]:
         """Excess risk of a model over the non-private optimum."""

@@ -15,8 +15,6 @@ from itertools import accumulate
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.special import erfcx, ndtr
 
 from quorate_client.randomisers.randomness import LocalRandomness, Users, Words
 from quorate_protos.errors import ConfigError
@@ -41,6 +39,8 @@ def noise_scale(*, radius: float, epsilon: float, delta: float, dimension: int) 
         raise ConfigError(f"Expected radius in (1e-100, 1e100) and dimension >= 1, got {radius} and {dimension}.")
     lacking = (1 + math.exp(epsilon)) * (2.0**-49 * math.sqrt(dimension) + 2.0**-57 * dimension)
     left = delta * (1 - 1e-9) - lacking
+    from scipy.optimize import brentq  # only here: SciPy takes longer to import than all the rest
+
     mu = brentq(lambda value: _delta(value, epsilon) - left, 1e-9, 60.0, rtol=1e-13) if left > 0 else 0.0
     usable = float(mu) * (1 - 1e-12) - 2 * math.sqrt(dimension) * 2.0**-GRID_BITS
     if usable <= 0:
@@ -74,10 +74,14 @@ def _delta(mu: float, epsilon: float) -> float:
         return 0.0
     density = math.exp(-u * u / 2) / math.sqrt(2 * math.pi)
     far = density * _mills(u + mu)
+    from scipy.special import ndtr
+
     return float(density * _mills(u) - far if u > 0 else ndtr(-u) - far)
 
 
 def _mills(u: float) -> float:
+    from scipy.special import erfcx
+
     return math.sqrt(math.pi / 2) * float(erfcx(u / math.sqrt(2)))
 
 

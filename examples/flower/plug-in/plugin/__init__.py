@@ -1,0 +1,1 @@
+"""A Flower project that existed before quorate: its own model, data and loss."""

@@ -1,0 +1,85 @@
+"""The ServerApp of a federation, as the installed package offers it: `quorate.flower.federated:server_app`.
+
+What the operator decides stands in the environment of the ServerApp's process, not in what a run's submitter sends:
+
+| environment              | meaning                                                                        |
+| ------------------------ | ------------------------------------------------------------------------------ |
+| QUORATE_DATABASE         | where the books are kept: sqlite:///FILE or postgresql://USER@HOST/NAME        |
+| QUORATE_RESULTS          | folder for models, plans and ledgers of complete runs                          |
+| QUORATE_SUPERNODE_AUTH   | "1": the SuperLink runs with --enable-supernode-auth, so that a key is a user  |
+| QUORATE_ALLOW_SIMULATION | "1": accept runs with seeded noise, from nodes without authentication          |
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from quorate.flower.submission import SAYS
+from quorate.folder import RunFolder
+from quorate.submission import check_constants
+from quorate_protos.errors import ConfigError, QuorateError
+from quorate_server.flower.serving import Ended, serve
+
+_log = logging.getLogger("quorate")
+server_app = ServerApp()
+
+
+@server_app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Carry out the run of the run config's `specification`, and keep what it released."""
+    _speak()
+    try:
+        _keep(*_carried_out(grid, context.run_config, os.environ))
+    except QuorateError as error:
+        _log.error("%s", error)
+        raise
+
+
+def _carried_out(grid: Grid, settings: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[Ended, Path]:
+    """What a run released, and the folder for it."""
+    allow_simulation = environment.get("QUORATE_ALLOW_SIMULATION") == "1"
+    if not allow_simulation and environment.get("QUORATE_SUPERNODE_AUTH") != "1":
+        raise ConfigError(
+            "Expected QUORATE_SUPERNODE_AUTH=1 in the ServerApp's environment, got none: start the SuperLink with "
+            "--enable-supernode-auth, so that nobody takes part as two users, and say so."
+        )
+    results = Path(_given(environment, "QUORATE_RESULTS"))
+    ended = serve(
+        grid,
+        str(settings["specification"]),
+        _given(environment, "QUORATE_DATABASE"),
+        waiting=float(settings["waiting"]),
+        allow_simulation=allow_simulation,
+        check=check_constants,
+    )
+    return ended, results / ended.specification.run
+
+
+def _speak() -> None:
+    """Our lines in the ServerApp's log, which Flower keeps; `follow` finds them by their beginning."""
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(logging.Formatter(f"{SAYS}%(message)s"))
+    _log.addHandler(handler)
+    _log.setLevel(logging.INFO)
+
+
+def _keep(ended: Ended, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    results = RunFolder(folder)
+    results.write_json("plan.json", ended.plan.as_json())
+    results.write_json("ledger.json", {"run": ended.specification.run, "state": "complete", **ended.ledger})
+    results.write_model(ended.model)
+    _log.info("the model is in %s", folder)
+
+
+def _given(environment: Mapping[str, str], name: str) -> str:
+    value = environment.get(name, "")
+    if not value:
+        raise ConfigError(f"Expected {name} in the environment of the ServerApp, got none.")
+    return value

@@ -1,0 +1,208 @@
+"""A node's owner decides what is answered; whatever goes wrong, the server learns nothing of the data."""
+
+import json
+import logging
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message, RecordDict
+
+from federation.crowd import SEED, write_items
+from flower.federation import small
+from flower.grids import SECRET, crossed
+from quorate_client.federation.record import Record
+from quorate_client.flower import app as apps
+from quorate_client.flower.records import Values, record, values_of
+from quorate_client.questions import AverageGradient, Question, Status
+from quorate_client.wire import answer_from_wire, question_to_wire
+from quorate_protos.errors import ConfigError
+from quorate_protos.v1 import federation_pb2 as pb
+from quorate_server.specification import describe, make_plan
+
+WANTED = small("dp-sgd-wor", "spring", 5)
+DESCRIPTION = describe(WANTED, make_plan(WANTED))
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> dict[str, Any]:
+    """A node config that takes part in anything."""
+    return {
+        "data": str(write_items(tmp_path, 1)[0]),
+        "record": str(tmp_path / "record.sqlite"),
+        "lifetime-epsilon": 100.0,
+        "lifetime-delta": 1.0,
+        "simulation-seed": str(SEED),
+    }
+
+
+def values(round_number: int = 0, at: float = 0.0, run: str = "spring", **description: object) -> Values:
+    """What a node is sent: the announcement of a run and a question of it."""
+    told = json.dumps(DESCRIPTION | {"run": run} | description)
+    task = AverageGradient(np.full((1, 3), at), (1.0,))
+    asked = question_to_wire(Question(round_number, np.array([0]), task), 0, run=run, user=0, seconds=60)
+    announced = pb.Announcement(run=run, description=told).SerializeToString()
+    return {
+        "version": version("quorate"),
+        "announcement": announced,
+        "user": 0,
+        "question": asked.SerializeToString(),
+    }
+
+
+def reply(sent: Values, config: dict[str, Any], action: str = "average_gradient", **run_config: Any) -> Values:
+    """What leaves the node, as the wire carries it."""
+    message = Message(crossed(record(**sent)), 5, f"query.{action}")
+    message.metadata.__dict__["_message_id"] = "message"
+    answer = apps.app(message, Context(1, 5, config, RecordDict(), run_config))
+    assert not answer.has_error()
+    return values_of(crossed(answer.content))
+
+
+def test_a_question_is_answered(config: dict[str, Any]) -> None:
+    answer = pb.Answer.FromString(reply(values(), config)["answer"])
+    gradient, status = answer_from_wire(answer, (3,))
+    assert (answer.run, answer.round, status) == ("spring", 0, Status.ANSWERED)
+    assert 0 < np.linalg.norm(gradient) <= 1
+
+
+def test_the_same_question_gets_the_same_bytes_and_another_one_of_its_round_none(config: dict[str, Any]) -> None:
+    first = reply(values(), config)
+    assert reply(values(), config) == first
+    other = pb.Answer.FromString(reply(values(at=0.5), config)["answer"])
+    gradient, status = answer_from_wire(other, (3,))
+    assert status == Status.MISSING
+    assert not gradient.any()
+
+
+def test_a_run_beyond_the_lifetime_epsilon_is_declined(config: dict[str, Any]) -> None:
+    config["lifetime-epsilon"] = 20.0
+    assert "answer" in reply(values(), config)
+    assert reply(values(run="summer"), config) == {"declined": True}  # 15 and 15
+    with Record.open(Path(config["record"]), epsilon=20.0, delta=1.0) as kept:
+        assert kept.spent == (15.0, 0.1)
+
+
+def test_after_the_end_of_a_run_its_answers_are_erased_and_nothing_more_is_answered(config: dict[str, Any]) -> None:
+    reply(values(), config)
+    assert reply({"version": version("quorate"), "run": "spring", "how": "complete"}, config, "ended") == {}
+    late = pb.Answer.FromString(reply(values(round_number=1), config)["answer"])
+    assert answer_from_wire(late, (3,))[1] == Status.MISSING
+    with Record.open(Path(config["record"]), epsilon=20.0, delta=1.0) as kept:
+        assert kept.spent == (15.0, 0.1)
+        assert kept.recall("spring", 0, pb.Question.FromString(values()["question"]).digest) is None
+
+
+def test_terms_that_have_changed_are_declined(config: dict[str, Any]) -> None:
+    reply(values(), config)
+    assert reply(values(epsilon=1.0), config) == {"declined": True}
+
+
+@pytest.mark.parametrize(
+    ("change", "description"),
+    [({"accept": "local"}, {}), ({"simulation-seed": "none"}, {}), ({}, {"exposure": "model"})],
+    ids=["exposure", "simulation", "model"],
+)
+def test_what_the_owner_does_not_accept_is_declined(
+    change: dict[str, Any], description: dict[str, Any], config: dict[str, Any]
+) -> None:
+    assert reply(values(**description), config | change) == {"declined": True}
+    assert not Path(config["record"]).exists() or not _answers(config)
+
+
+def test_another_version_is_refused_before_anything_is_read(config: dict[str, Any]) -> None:
+    for theirs in ("0.0.1", None):
+        sent = {key: value for key, value in (values() | {"version": theirs}).items() if value is not None}
+        assert reply(sent, config) == {"refused": "another version", "version": version("quorate")}
+    assert not Path(config["record"]).exists()
+
+
+def test_the_node_config_wins_over_the_environment_and_the_run_config_changes_nothing(
+    config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUORATE_LIFETIME_EPSILON", "1000")
+    config["lifetime-epsilon"] = 1.0
+    assert reply(values(), config, **{"lifetime-epsilon": 1000.0, "accept": "none"}) == {"declined": True}
+    del config["lifetime-epsilon"]
+    assert "answer" in reply(values(), config)
+    monkeypatch.setenv("QUORATE_LIFETIME_EPSILON", "")
+    assert reply(values(), config) == {"refused": "failed"}  # nothing is guessed
+
+
+def test_without_words_of_the_owner_the_limit_is_one(config: dict[str, Any]) -> None:
+    del config["lifetime-epsilon"], config["lifetime-delta"]
+    owner = apps.read_owner(config, {})
+    assert (owner.lifetime_epsilon, owner.lifetime_delta) == (1.0, 1e-5)
+    assert owner.accept_exposures == ("broadcast", "local")
+    assert not apps.read_owner(config | {"simulation-seed": "none"}, {}).allow_simulation
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("data", ""), ("lifetime-epsilon", "much"), ("accept", "all"), ("simulation-seed", "-1")]
+)
+def test_a_wrong_node_config_is_named_to_its_owner(key: str, value: str, config: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=key.replace("accept", "accept_exposures")):
+        apps.read_owner(config | {key: value}, {})
+
+
+SENT: list[Values] = [
+    {},
+    {"announcement": b"\xff" * 9},
+    {"question": b"\xff" * 9},
+    {"user": "zero"},
+    {"announcement": 3},
+    {"question": pb.Question(run="another").SerializeToString()},
+]
+
+
+@pytest.mark.parametrize("change", SENT[1:], ids=str)
+def test_a_malformed_message_is_refused_in_fixed_words(change: Values, config: dict[str, Any]) -> None:
+    assert reply(values() | change, config) == {"refused": "failed"}
+
+
+def test_a_message_of_something_else_is_refused_in_fixed_words(config: dict[str, Any]) -> None:
+    assert reply({"version": version("quorate")}, config) == {"refused": "failed"}
+
+
+def test_the_text_of_an_exception_stays_with_the_owner(
+    config: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError(SECRET)
+
+    for place in ("Worker.reply", "Record.open", "read_owner"):
+        with monkeypatch.context() as patched, caplog.at_level(logging.ERROR, "quorate.client"):
+            patched.setattr(f"quorate_client.flower.app.{place}", fails)
+            assert reply(values(), config) == {"refused": "failed"}
+            assert SECRET in caplog.text
+            caplog.clear()
+    assert "answer" in reply(values(), config)
+
+
+def test_a_value_that_cannot_be_used_shows_in_no_reply(config: dict[str, Any], tmp_path: Path) -> None:
+    bad = tmp_path / "bad.csv"
+    bad.write_text(f"x0,x1,x2,sick\n0.1,0.2,{SECRET},1\n")
+    got = reply(values(), config | {"data": str(bad)})
+    answer = pb.Answer.FromString(got["answer"])
+    gradient, status = answer_from_wire(answer, (3,))
+    assert status == Status.REJECTED
+    assert not gradient.any()
+    assert SECRET.encode() not in got["answer"]
+
+
+def test_a_data_file_that_is_not_there_declines_without_its_name(config: dict[str, Any]) -> None:
+    assert reply(values(), config | {"data": f"/nowhere/{SECRET}.csv"}) == {"declined": True}
+
+
+def test_hello_tells_the_place_of_a_node_and_nothing_else(config: dict[str, Any]) -> None:
+    hello = {"version": version("quorate")}
+    assert reply(hello, config, "hello") == {"version": version("quorate"), "partition": -1, "partitions": -1}
+    config |= {"partition-id": 3, "num-partitions": 5}
+    assert reply(hello, config, "hello") == {"version": version("quorate"), "partition": 3, "partitions": 5}
+
+
+def _answers(config: dict[str, Any]) -> bool:
+    with Record.open(Path(config["record"]), epsilon=100.0, delta=1.0) as kept:
+        return kept.spent != (0.0, 0.0)

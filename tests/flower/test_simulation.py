@@ -1,0 +1,428 @@
+"""A simulation on Flower, without Flower: the ServerApp and the ClientApp of the package, on nodes in this process."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from flwr.app import Context, RecordDict
+from flwr.common.config import flatten_dict
+
+import quorate
+from flower.grids import SECRET, Failing, FakeGrid, Rows, error_reply, spread
+from quorate import api, report_page, runs
+from quorate.cli import invoke
+from quorate.engines import EngineChoice
+from quorate.flower import claim as claims
+from quorate.flower import simulated, simulation
+from quorate.flower.bundle import write_bundle
+from quorate.flower.claim import CLAIM, LINES, Claim, Told, alive
+from quorate.flower.simulation import COMPONENTS, simulate
+from quorate.folder import RunFolder
+from quorate_client.flower.serving import make_app
+from quorate_protos.errors import ConfigError, LedgerError, RunError
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "flower" / "simulation"
+SMALL = (
+    "population.users=60",
+    "population.items_per_user=3",
+    "population.dimension=2",
+    "privacy.epsilon=8",
+    "privacy.delta=0.001",
+    "algorithm.name=one-pass-dp-sgd",
+    "algorithm.options.rounds=4",
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _without_pictures() -> Iterator[None]:
+    """A report's pictures take a second, and are tested elsewhere."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(report_page, "page", lambda *_, **__: "a report")
+        yield
+
+
+@pytest.fixture(autouse=True)
+def left(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The times that a ServerApp would have ended its process, which here is that of the tests."""
+    codes: list[int] = []
+    monkeypatch.setattr(claims.os, "_exit", codes.append)
+    return codes
+
+
+class FlowerHere:
+    """A SuperLink whose ServerApp is a thread and whose nodes are calls."""
+
+    def __init__(self, nodes: int = 5) -> None:
+        self.grid = FakeGrid(simulated.client_app, spread(nodes))
+        self.config: dict[str, Any] = {}
+        self.thread: threading.Thread | None = None
+        self.stopped: list[int] = []
+        self.error: BaseException | None = None
+        self.status = "running"
+
+    def begin(self) -> None:
+        pass
+
+    def run(self, app: Path, *, federation: str | None = None) -> int:
+        tree = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))
+        assert tree["tool"]["flwr"]["app"]["components"] == {
+            "serverapp": COMPONENTS["server"],
+            "clientapp": COMPONENTS["client"],
+        }
+        self.config = flatten_dict(tree["tool"]["flwr"]["app"]["config"])
+        self.grid.run_config = self.config
+        self.thread = threading.Thread(target=self._serve)
+        self.thread.start()
+        return 7
+
+    def _serve(self) -> None:
+        try:
+            simulated.carry_out(self.grid, context_of(self.config))
+        except BaseException as error:
+            self.error = error
+
+    def told(self, run: int) -> tuple[str, str]:
+        assert self.thread is not None
+        ended = not self.thread.is_alive()
+        return (
+            ("finished:failed" if self.error else "finished:completed", str(self.error)) if ended else ("running", "")
+        )
+
+    def log(self, run: int) -> str:
+        return "what Flower logged\n"
+
+    def stop(self, run: int) -> None:
+        self.stopped.append(run)
+
+
+@pytest.fixture
+def flower_here() -> Iterator[FlowerHere]:
+    here = FlowerHere()
+    yield here
+    if here.thread is not None:
+        here.thread.join()
+
+
+def context_of(config: dict[str, Any]) -> Context:
+    return Context(1, 1, {}, RecordDict(), config)
+
+
+def prepared_in(folder: Path, *settings: str) -> tuple[runs.Prepared, RunFolder]:
+    config, _ = api.resolve("quickstart", [*SMALL, *settings])
+    folder.mkdir()
+    return runs.prepare(config, folder), RunFolder(folder)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the same run in one process."""
+    folder = tmp_path_factory.mktemp("inline") / "run"
+    runs.carry_out(*prepared_in(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(whole: Path) -> np.ndarray:
+    return RunFolder(whole).model()
+
+
+class Watching:
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def started(self, plan: Any) -> None:
+        self.heard.append("started")
+
+    def round_finished(self, event: Any) -> None:
+        self.heard.append(event.round)
+
+    def finished(self, model: np.ndarray) -> None:
+        self.heard.append(model)
+
+
+def test_a_run_on_flower_leaves_the_same_folder_and_tells_observers(
+    tmp_path: Path, flower_here: FlowerHere, model: np.ndarray
+) -> None:
+    prepared, folder = prepared_in(tmp_path / "run")
+    watching = Watching()
+    result = simulate(prepared, folder, tmp_path, [watching], connection=flower_here)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(result.model, model)
+    assert watching.heard[:-1] == ["started", 0, 1, 2, 3]
+    np.testing.assert_array_equal(watching.heard[-1], model)
+    made = ("config.toml", "ledger.sqlite", "model.npz", "plan.json", "report.html", "rounds.parquet", "summary.json")
+    assert sorted(each.name for each in folder.path.iterdir()) == sorted(made)
+    assert result.summary.statement == prepared.planned.plan.guarantee.sentence()
+    assert flower_here.error is None
+
+
+def test_a_complete_run_asks_nobody(tmp_path: Path, whole: Path, model: np.ndarray) -> None:
+    shutil.copytree(whole, tmp_path / "run")
+    prepared = runs.prepare(RunFolder(tmp_path / "run").config(), tmp_path)
+    watching = Watching()
+    result = simulate(prepared, RunFolder(tmp_path / "run"), tmp_path, [watching], connection=None)
+    np.testing.assert_array_equal(result.model, model)
+    assert len(watching.heard) == 1
+
+
+def test_a_node_that_fails_ends_the_run_by_name_and_either_engine_goes_on(
+    tmp_path: Path, flower_here: FlowerHere, model: np.ndarray, left: list[int]
+) -> None:
+    prepared, folder = prepared_in(tmp_path / "run")
+    seen: list[int] = []
+
+    def fault(message: Any, reply: Any) -> list[Any]:
+        if message.metadata.message_type != "query.hello":
+            seen.append(1)
+        return [error_reply(message)] if len(seen) > 8 else [reply]
+
+    flower_here.grid.fault = fault
+    with pytest.raises(RunError, match=rf"in round \d, got \d.* `quorate resume {folder.path}` goes on") as raised:
+        simulate(prepared, folder, tmp_path, connection=flower_here)  # type: ignore[arg-type]
+    assert SECRET not in str(raised.value)
+    assert {each.name for each in folder.path.iterdir()} == {"config.toml", "ledger.sqlite", "plan.json"}
+    flower_here.thread.join()  # type: ignore[union-attr]
+    np.testing.assert_array_equal(api.resume(folder.path).model, model)
+    assert left == []
+
+
+def test_the_text_of_a_client_s_exception_is_nowhere_in_the_run_folder(tmp_path: Path, flower_here: FlowerHere) -> None:
+    prepared, folder = prepared_in(tmp_path / "run")
+    flower_here.grid.app = make_app(Failing(Rows()))
+    with pytest.raises(RunError) as raised:
+        simulate(prepared, folder, tmp_path, connection=flower_here)  # type: ignore[arg-type]
+    assert SECRET not in str(raised.value)
+    assert not any(SECRET.encode() in each.read_bytes() for each in folder.path.iterdir())
+
+
+def test_an_end_without_a_word_is_told_with_flower_s_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared, folder = prepared_in(tmp_path / "run")
+    monkeypatch.setattr(simulation, "_ASK", 0.0)
+    here = FlowerHere()
+    monkeypatch.setattr(here, "run", lambda app, federation=None: 7)
+    monkeypatch.setattr(here, "told", lambda run: ("finished:failed", "no such component"))
+    with pytest.raises(
+        RunError, match=r"finished:failed no such component.*quorate resume .*--engine flower or without"
+    ):
+        simulate(prepared, folder, tmp_path, connection=here)  # type: ignore[arg-type]
+    assert (folder.path / simulation.LOG).read_text() == "what Flower logged\n"
+
+
+def test_an_interrupt_stops_flower_s_run(tmp_path: Path, flower_here: FlowerHere, model: np.ndarray) -> None:
+    prepared, folder = prepared_in(tmp_path / "run")
+
+    class Interrupting(Watching):
+        def round_finished(self, event: Any) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        simulate(prepared, folder, tmp_path, [Interrupting()], connection=flower_here)  # type: ignore[arg-type]
+    assert flower_here.stopped == [7]
+    assert not (folder.path / CLAIM).exists()
+    flower_here.thread.join()  # type: ignore[union-attr]
+    np.testing.assert_array_equal(api.resume(folder.path).model, model)
+
+
+def test_a_folder_of_another_plan_is_refused_before_flower_starts(whole: Path, flower_here: FlowerHere) -> None:
+    config, _ = api.resolve("quickstart", [*SMALL, "privacy.epsilon=7"])
+    with pytest.raises(LedgerError, match="began with another"):
+        simulate(runs.prepare(config, whole), RunFolder(whole), whole, connection=flower_here)  # type: ignore[arg-type]
+    assert flower_here.thread is None
+
+
+def test_without_ray_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared, folder = prepared_in(tmp_path / "run")
+    monkeypatch.setattr(simulation, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'quorate\[ray\]'"):
+        simulate(prepared, folder, tmp_path)
+    assert not list(folder.path.iterdir())
+
+
+def test_a_data_frame_runs_on_flower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {"who": np.repeat(np.arange(80), 3), "x": rng.uniform(-1, 1, 240), "y": rng.integers(0, 2, 240)}
+    )
+    options = {"user": "who", "label": "y", "numeric": {"x": (-1.0, 1.0)}, "settings": SMALL[3:]}
+    here = FlowerHere()
+    original = simulation.simulate
+    monkeypatch.setattr(
+        simulation,
+        "simulate",
+        lambda *given, **named: original(*given, connection=here),  # type: ignore[arg-type]
+    )
+    there = quorate.simulate(frame, out=tmp_path / "flower", engine="flower", **options)
+    assert here.thread is not None
+    np.testing.assert_array_equal(there.model, quorate.simulate(frame, out=tmp_path / "inline", **options).model)
+
+
+# Choosing an engine.
+
+
+@pytest.mark.parametrize(
+    ("choice", "says"),
+    [
+        ({"name": "ray"}, "inline or flower, got 'ray'"),
+        ({"nodes": 5}, "Expected nodes with the engine flower only"),
+        ({"insecure": True}, "Expected insecure with the engine flower only"),
+        ({"name": "flower", "nodes": 0}, "Expected nodes >= 1, got nodes=0"),
+        ({"name": "flower", "cpus": -1}, "Expected cpus >= 1"),
+        ({"name": "flower", "insecure": True}, "Expected a superlink with authority or insecure"),
+        ({"name": "flower", "superlink": "a:1"}, "one of authority .* and insecure .* got none"),
+        ({"name": "flower", "superlink": "a:1", "insecure": True, "authority": "ca.pem"}, "got both"),
+        ({"name": "flower", "superlink": "a:1", "authority": "nosuch.pem"}, "certificate's file, got nosuch.pem"),
+        ({"name": "flower", "superlink": "a:1", "insecure": True, "nodes": 3}, "Expected no nodes with a superlink"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(choice: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        EngineChoice.of(**choice)
+
+
+def test_the_command_line_passes_the_choice_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: list[EngineChoice] = []
+
+    def remembered(self: EngineChoice, *arguments: Any) -> Any:
+        given.append(self)
+        raise RunError("Enough.")
+
+    monkeypatch.setattr(EngineChoice, "carry_out", remembered)
+    prepared, folder = prepared_in(tmp_path / "run")
+    folder.write_text("config.toml", prepared.config.as_toml())
+    settings = [word for setting in SMALL for word in ("--set", setting)]
+    options = ["--engine", "flower", "--nodes", "9", "--cpus", "2"]
+    assert invoke(["simulate", "-q", "--out", str(tmp_path / "new"), *options, *settings]) == 1
+    superlink = ["--superlink", "here:8000", "--insecure"]
+    assert invoke(["resume", "-q", str(folder.path), "--engine", "flower", *superlink]) == 1
+    assert invoke(["resume", "-q", str(folder.path)]) == 1
+    assert given == [
+        EngineChoice("flower", nodes=9, cpus=2),
+        EngineChoice("flower", superlink="here:8000", insecure=True),
+        EngineChoice(),
+    ]
+    assert invoke(["simulate", "--nodes", "9"]) == 2
+    assert "Expected nodes with the engine flower only" in capsys.readouterr().err
+
+
+# The run config that people change.
+
+
+def test_unset_keys_keep_the_preset_s_and_set_ones_override_it() -> None:
+    config, name, _ = simulated.read(example_config())
+    assert (config, name) == api.resolve("quickstart")
+    changed = example_config() | {
+        "privacy.epsilon": 4,
+        "population.users": 500,
+        "algorithm.name": "srgd",
+        "run.seed": 3,
+    }
+    changed["set"] = "algorithm.options.rounds=5; domain.radius=2"
+    config, _, _ = simulated.read(changed)
+    wanted = ["privacy.epsilon=4", "population.users=500", "algorithm.name=srgd", "run.seed=3", "domain.radius=2"]
+    assert config == api.resolve("quickstart", [*wanted, "algorithm.options.rounds=5"])[0]
+
+
+def test_wrong_keys_are_named(tmp_path: Path) -> None:
+    for wrong in ({"privacy.epsilon": -1}, {"preset": "nosuch"}, {"set": "privacy.nosuch=1"}, {"set": "nonsense"}):
+        with pytest.raises(ConfigError):
+            simulated.read(example_config() | wrong)
+
+
+def test_the_example_is_the_app_of_our_own_bundle(tmp_path: Path) -> None:
+    example = tomllib.loads((EXAMPLE / "pyproject.toml").read_text(encoding="utf-8"))
+    ours = write_bundle(tmp_path / "app", name="quorate-simulation", settings={}, **COMPONENTS) / "pyproject.toml"
+    bundle = tomllib.loads(ours.read_text(encoding="utf-8"))
+    for tree in (example, bundle):
+        tree["project"].pop("description")
+        tree["tool"]["flwr"]["app"].pop("config")
+    assert example == bundle
+    words = (EXAMPLE / "README.md").read_text(encoding="utf-8")
+    assert all(f"`{key}`" in words for key in example_config())
+
+
+def example_config() -> dict[str, Any]:
+    tree = tomllib.loads((EXAMPLE / "pyproject.toml").read_text(encoding="utf-8"))
+    return dict(flatten_dict(tree["tool"]["flwr"]["app"]["config"]))
+
+
+def test_flwr_run_makes_a_run_folder_of_its_own_and_goes_on_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: np.ndarray
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = example_config() | {"set": "; ".join(SMALL)}
+    for folder in ("", str(tmp_path / "mine"), str(tmp_path / "mine")):  # the last one goes on where one was
+        settings = config | {"folder": folder}
+        grid = FakeGrid(simulated.client_app, spread(3), settings)
+        simulated.carry_out(grid, context_of(settings))
+    assert len(grid.asked) == 3, "complete: nobody is asked but for a hello"
+    for folder in ("runs/quickstart-1", "mine"):
+        np.testing.assert_array_equal(RunFolder(tmp_path / folder).model(), model)
+    assert "round 4/4" in capsys.readouterr().err
+
+
+# Two processes and one folder.
+
+
+def test_a_serverapp_without_the_folder_of_whoever_started_it_writes_nothing(tmp_path: Path) -> None:
+    with Claim(tmp_path) as claim:
+        with pytest.raises(ConfigError, match="Share that folder with the ServerApp's machine"):
+            Told(tmp_path / "elsewhere", claim.token)
+        with pytest.raises(ConfigError, match="does not see it, or the run is no longer wanted"):
+            Told(tmp_path, "another token")
+        assert not (tmp_path / LINES).exists()
+    with pytest.raises(ConfigError, match="no longer wanted"):
+        Told(tmp_path, claim.token)
+
+
+def test_a_serverapp_that_is_no_longer_wanted_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = threading.Event()
+    monkeypatch.setattr(claims.os, "_exit", lambda code: gone.set())
+    with Claim(tmp_path) as claim:
+        told = Told(tmp_path, claim.token)
+        told.__enter__()
+        assert next(claim.lines())["process"] == os.getpid()
+    assert gone.wait(60)
+
+
+def test_a_serverapp_whose_owner_was_killed_ends_the_superlink_too(tmp_path: Path) -> None:
+    superlink = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    owner = subprocess.Popen([sys.executable, "-c", "pass"])
+    owner.wait()
+    with Claim(tmp_path, superlink.pid) as claim:
+        told = Told(tmp_path, claim.token)
+        stored = json.loads((tmp_path / CLAIM).read_text())
+        (tmp_path / CLAIM).write_text(json.dumps(stored | {"owner": owner.pid}))
+        assert not alive(owner.pid)
+        assert not told._wanted()
+    assert superlink.wait(10) == -15
+    superlink.stdin.close()  # type: ignore[union-attr]
+
+
+def test_a_process_that_has_ended_is_not_alive_though_nobody_asked_how() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "pass"], stdout=subprocess.PIPE)
+    process.stdout.read()  # type: ignore[union-attr]
+    process.stdout.close()  # type: ignore[union-attr]
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert not alive(process.pid)
+    assert alive(os.getpid())
+    process.wait()
+    assert not alive(process.pid)
+
+
+def test_one_folder_is_claimed_once(tmp_path: Path) -> None:
+    with Claim(tmp_path), pytest.raises(RunError, match=rf"process {os.getpid()} carries out on Flower"):
+        Claim(tmp_path).__enter__()
+    with Claim(tmp_path):
+        pass
+    assert not list(tmp_path.iterdir())

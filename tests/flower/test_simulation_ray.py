@@ -1,0 +1,260 @@
+"""Flower's own simulation: real SuperLink, real Ray, 50 nodes. The bits are those of one process, whatever is killed.
+
+Minutes, not seconds. Every process belongs to a SuperLink of the test's own and is gone with it.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from federation.crowd import FEW
+from flower.grids import SECRET
+from quorate import api, runs
+from quorate.flower import simulation
+from quorate.flower.bundle import write_bundle
+from quorate.flower.claim import CLAIM, LINES, alive
+from quorate.flower.commands import Connection, Process, environment, free_port, program
+from quorate.flower.simulation import COMPONENTS, LOG, simulate
+from quorate.folder import RunFolder
+from quorate_protos.errors import RunError
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install quorate[ray]")
+pytestmark = pytest.mark.slow
+NODES, FEWER = 50, 10
+HERE = Path(__file__).parent
+EXAMPLE = HERE.parents[1] / "examples" / "flower" / "simulation"
+LARGEST = max(users for users, _ in FEW.values())
+PEOPLE = ("population.items_per_user=4", "population.dimension=3", "population.seed=7", "domain.radius=2", "run.seed=7")
+PROMISE = ("privacy.epsilon=15", "privacy.delta=0.1")
+ROUNDS = 60  # enough that a run is in the middle when its rounds are heard of
+DRAWN = ("algorithm.name=dp-sgd-wor", f"algorithm.options.rounds={ROUNDS}", "algorithm.options.rate=0.5")
+SMALL = ("population.users=60", *PEOPLE, *PROMISE, *DRAWN)
+
+
+def settings_of(name: str) -> list[str]:
+    users, options = FEW[name]
+    adjacency = ["privacy.adjacency=zero-out"] if name == "dp-sgd-poisson" else []
+    chosen = [f"algorithm.options.{key}={json.dumps(value)}" for key, value in options.items()]
+    return [*PEOPLE, *PROMISE, *adjacency, f"population.users={users}", f"algorithm.name={name}", *chosen]
+
+
+def prepared_in(folder: Path, settings: tuple[str, ...] | list[str] = SMALL) -> tuple[runs.Prepared, RunFolder]:
+    config, _ = api.resolve("quickstart", settings)
+    folder.mkdir()
+    return runs.prepare(config, folder), RunFolder(folder)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
+    """That of the small run in one process."""
+    return runs.carry_out(*prepared_in(tmp_path_factory.mktemp("inline") / "run")).model
+
+
+@pytest.fixture
+def superlink(tmp_path: Path) -> Iterator[tuple[Connection, Process]]:
+    """A SuperLink in simulation mode, as `flwr run . local` starts one."""
+    home, port = tmp_path / "home", free_port()
+    connection = Connection(home, f"127.0.0.1:{port}")
+    connection.begin()
+    arguments = ("--insecure", "--simulation", "--isolation", "subprocess", "--host", "127.0.0.1", "--port", str(port))
+    process = Process("flower-superlink", arguments, home=home, log=tmp_path / "superlink.log")
+    try:
+        process.healthy(f"http://127.0.0.1:{port}/health")
+        yield connection, process
+    finally:
+        process.end()
+
+
+def finished(connection: Connection, run: int) -> str:
+    """How a run of Flower's ended; its log if it did not end well."""
+    until(lambda: connection.status(run).startswith("finished"), every=3.0)
+    status = connection.status(run)
+    assert status == "finished:completed", connection.log(run)[-8000:]
+    return connection.log(run)
+
+
+def until(what: Callable[[], object], every: float = 0.2, within: float = 900.0) -> None:
+    ends = time.monotonic() + within
+    while not what():
+        assert time.monotonic() < ends, "it took too long"
+        time.sleep(every)
+
+
+SIZES = f"num-supernodes={NODES} init-args-num-cpus=2 client-resources-num-cpus=1 init-args-log-to-driver=false"
+
+
+def test_every_algorithm_gives_the_bits_of_the_inline_engine(tmp_path: Path, superlink: Any) -> None:
+    connection, _ = superlink
+    wanted, out = {name: settings_of(name) for name in FEW}, tmp_path / "out"
+    out.mkdir()
+    (tmp_path / "wanted.json").write_text(json.dumps(wanted))
+    people = api.resolve("quickstart", [*PEOPLE, *PROMISE, f"population.users={LARGEST}"])[0].as_toml()
+    settings = {"config": people, "base": str(out), "wanted": str(tmp_path / "wanted.json"), "out": str(out)}
+    components = COMPONENTS | {"server": "every_algorithm:server_app"}
+    app = write_bundle(tmp_path / "app", name="every-algorithm", settings=settings, **components)
+    shutil.copy(HERE / "every_algorithm.py", app)
+    finished(connection, connection.run(app, federation=SIZES))
+    figures = json.loads((out / "figures.json").read_text())
+    print(figures)
+    assert figures["nodes"] == NODES
+    for name, each in wanted.items():
+        inline = runs.carry_out(*prepared_in(tmp_path / name, each))
+        np.testing.assert_array_equal(RunFolder(out / name).model(), inline.model, err_msg=name)
+
+
+class At:
+    """An observer that does something once after a round."""
+
+    def __init__(self, round_: int, what: Callable[[], object]) -> None:
+        self.round, self.what = round_, what
+
+    def started(self, plan: Any) -> None:
+        pass
+
+    def round_finished(self, event: Any) -> None:
+        if event.round == self.round:
+            self.what()
+
+    def finished(self, model: np.ndarray) -> None:
+        pass
+
+
+def serverapp_of(folder: RunFolder) -> int:
+    """Number of the process that carries a run out."""
+    return int(json.loads((folder.path / LINES).read_text().splitlines()[0])["process"])
+
+
+def actors_of(process: int) -> list[int]:
+    """Ray's actors that Flower started for that process: descendants by /proc."""
+    parents = {}
+    for each in Path("/proc").iterdir():
+        if each.name.isdigit():
+            try:
+                fields = (each / "stat").read_text().rpartition(")")[2].split()
+                parents[int(each.name)] = (int(fields[1]), (each / "cmdline").read_bytes())
+            except OSError:
+                continue
+
+    def below(number: int) -> bool:
+        while number in parents and number != process:
+            number = parents[number][0]
+        return number == process
+
+    return [
+        number for number, (_, line) in parents.items() if line.startswith(b"ray::ClientAppActor") and below(number)
+    ]
+
+
+def test_whatever_is_killed_either_engine_goes_on_to_the_same_bits(tmp_path: Path, model: np.ndarray) -> None:
+    prepared, folder = prepared_in(tmp_path / "run")
+
+    def kill_an_actor() -> None:
+        os.kill(actors_of(serverapp_of(folder))[0], signal.SIGKILL)
+
+    with pytest.raises(RunError, match=r"Expected answers of \d+ nodes in round \d, got \d+\..*quorate resume"):
+        simulate(prepared, folder, tmp_path, [At(3, kill_an_actor)], nodes=FEWER, cpus=2)
+
+    def kill_the_run() -> None:
+        os.kill(serverapp_of(folder), signal.SIGKILL)
+
+    with pytest.raises(RunError, match=rf"Flower ended the run: .*quorate resume {folder.path}"):
+        simulate(prepared, folder, tmp_path, [At(9, kill_the_run)], nodes=FEWER, cpus=2)
+    assert not (folder.path / "model.npz").exists(), "it was in the middle"
+    shutil.copytree(folder.path, tmp_path / "copy")
+    np.testing.assert_array_equal(api.resume(tmp_path / "copy").model, model)
+    np.testing.assert_array_equal(api.resume(folder.path, engine="flower", nodes=7, cpus=2).model, model)
+    assert not (folder.path / CLAIM).exists()
+
+
+FAILING = f"""
+from quorate_client.flower.serving import make_app
+
+class Failing:
+    def answer(self, values, context):
+        raise ValueError({SECRET!r})
+
+    def ended(self, values, context):
+        pass
+
+client_app = make_app(Failing())
+"""
+
+
+def test_the_text_of_a_client_s_exception_is_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared, folder = prepared_in(tmp_path / "run")
+    logs: list[str] = []
+
+    def written(where: Path, **given: Any) -> Path:
+        app = write_bundle(where, **given | {"client": "failing:client_app"})
+        (app / "failing.py").write_text(FAILING)
+        return app
+
+    original = simulation._Follower._until_ended
+
+    def watched(self: Any, claim: Any, connection: Connection, run: int, superlink: Any) -> None:
+        try:
+            original(self, claim, connection, run, superlink)
+        finally:
+            logs.append(connection.log(run))
+            logs.extend(each.read_bytes().decode("latin-1") for each in connection.home.rglob("*.db*"))
+
+    monkeypatch.setattr(simulation, "write_bundle", written)
+    monkeypatch.setattr(simulation._Follower, "_until_ended", watched)
+    with pytest.raises(RunError, match=r"Expected answers of \d+ nodes in round 0, got 0") as raised:
+        simulate(prepared, folder, tmp_path, nodes=FEWER, cpus=1)
+    assert "Flower Simulation" in logs[0], "this is the log of the run"
+    assert SECRET not in str(raised.value)
+    assert not any(SECRET in each for each in logs)
+    files = list(folder.path.iterdir())
+    assert folder.path / LOG in files
+    assert not any(SECRET.encode() in each.read_bytes() for each in files)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_command_leaves_nothing_running_and_a_folder_that_goes_on(
+    how: signal.Signals, tmp_path: Path, model: np.ndarray
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    words = [word for setting in SMALL for word in ("--set", setting)]
+    words += ["--out", str(folder.path), "--engine", "flower", "--nodes", "10", "--cpus", "1"]
+    command = subprocess.Popen([sys.executable, "-m", "quorate", "simulate", *words], stderr=subprocess.PIPE, text=True)
+    assert command.stderr is not None
+    with command.stderr:
+        assert f"round 1/{ROUNDS}" in command.stderr.readline()
+        processes = [serverapp_of(folder), json.loads((folder.path / CLAIM).read_text())["superlink"]]
+        assert all(map(alive, processes))
+        command.send_signal(how)
+        told = command.stderr.read()
+    code = command.wait()
+    if how == signal.SIGINT:
+        assert code == 130
+        assert f"Continue with: quorate resume {folder.path}" in told
+    until(lambda: not any(map(alive, processes)), within=60)
+    np.testing.assert_array_equal(api.resume(folder.path).model, model)
+
+
+def test_flwr_run_of_the_example_does_what_its_page_says(tmp_path: Path, superlink: Any) -> None:
+    connection, _ = superlink
+    config = (
+        f'privacy.epsilon=4 population.users=20000 folder="{tmp_path / "run"}" set="algorithm.name=one-pass-dp-sgd; '
+    )
+    config += 'algorithm.options.rounds=4"'
+    words = ["run", str(EXAMPLE), "here", "--stream", "--federation-config", SIZES.replace("50", "5"), "-c", config]
+    env = environment(connection.home)
+    done = subprocess.run([program("flwr"), *words], env=env, capture_output=True, text=True, check=False)
+    assert "round 4/4" in done.stdout, done.stdout + done.stderr
+    assert f"the run folder is {tmp_path / 'run'}" in done.stdout
+    assert "(4, 1e-06)-differential privacy" in done.stdout
+    wanted = ["privacy.epsilon=4", "population.users=20000", "algorithm.name=one-pass-dp-sgd"]
+    inline = runs.carry_out(*prepared_in(tmp_path / "inline", [*wanted, "algorithm.options.rounds=4"]))
+    np.testing.assert_array_equal(RunFolder(tmp_path / "run").model(), inline.model)

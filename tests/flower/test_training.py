@@ -1,0 +1,279 @@
+"""Private training inside somebody else's Flower project: what holds, whatever the project's own code does."""
+
+import dataclasses
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flower.grids import FakeGrid, with_values
+from flower.plugged import Gradient, Killed, plugged, questions, words
+from postgres_server import quick_folder
+from quorate.flower import Trained, train_privately
+from quorate.flower.training import BOOKS
+from quorate_client.domains import L2Ball
+from quorate_client.flower.answering import combined
+from quorate_client.questions import AverageGradient, LocalSGD, SecondMoment
+from quorate_client.smoothing import Moreau
+from quorate_protos.errors import BudgetExceeded, ConfigError, DataError, LedgerError, OtherVersion, RunError, WireError
+from quorate_server.algorithms import ALGORITHMS
+from quorate_server.database import Database
+from quorate_server.flower import exchange
+from quorate_server.flower.apps import ASSUMED, FIT, SEEDED, UNFIT
+from quorate_server.ledger import Ledger
+from quorate_server.population_ledger import PopulationLedger
+
+USERS, DIMENSION, CLIP = 6, 3, 0.5
+SMALL: dict[str, dict[str, Any]] = {  # options that keep the runs short
+    "one-pass-dp-sgd": {"rounds": 3},
+    "dp-ftrl": {"rounds": 3},
+    "srgd": {"rounds": 3},
+    "accelerated-srgd": {"rounds": 3},
+    "accelerated-sgd": {"rounds": 3},
+    "dp-sgd-poisson": {"rounds": 3, "rate": 0.5},
+    "dp-sgd-wor": {"rounds": 3, "rate": 0.5},
+    "mean-sgd": {"rounds": 3, "rate": 1.0},
+}
+
+
+def pulls(user: int) -> Gradient:
+    """The gradient of half the squared distance to a point of this user's own."""
+    own = np.random.default_rng(user).normal(0.3, 0.1, DIMENSION)
+    return lambda model: model - own
+
+
+def people(users: int = USERS) -> dict[int, Gradient]:
+    return {user: pulls(user) for user in range(users)}
+
+
+def trained(grid: FakeGrid, folder: Path, name: str = "one-pass-dp-sgd", **changed: Any) -> Trained:
+    given = {"users": USERS, "dimension": DIMENSION, "epsilon": 8.0, "delta": 1e-3, "clip_norm": CLIP, "radius": 2.0}
+    given |= {
+        "algorithm": name,
+        "options": SMALL.get(name, {}),
+        "smoothness": 1.0,
+        "simulation_seed": 5,
+        "waiting": 0.01,
+    }
+    return train_privately(grid, folder=folder, **(given | changed))
+
+
+@pytest.mark.parametrize("name", FIT)
+def test_whatever_one_user_computes_every_algorithm_that_clips_carries_on(name: str, tmp_path: Path) -> None:
+    hostile = people() | {2: lambda model: np.full(DIMENSION, 1e9)}
+    model = trained(plugged(hostile), tmp_path, name).model
+    assert model.shape == (DIMENSION,)
+    assert np.linalg.norm(model) <= 2.0 + 1e-9
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in FIT])
+def test_an_algorithm_that_needs_more_than_a_clip_is_refused_with_the_reason(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="rests on the server alone") as error:
+        trained(plugged({}), tmp_path, name)
+    assert UNFIT[name] in str(error.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_only_broadcast_algorithms_that_clip_answers_are_fit() -> None:
+    assert set(FIT) | set(UNFIT) == set(ALGORITHMS)
+    for name in FIT:
+        info = ALGORITHMS[name]
+        assert (info.exposure, info.removes_outliers) == ("broadcast", False)
+        assert "clip_norm" in {each.name for each in dataclasses.fields(info.options)}
+
+
+def test_a_question_that_looks_inside_the_loss_is_never_planned_for(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Give it"):
+        trained(plugged({}), tmp_path, "mean-sgd", smoothness=None)
+    rough = {**SMALL["mean-sgd"], "estimator": "clip"}
+    assert len(trained(plugged(people()), tmp_path, "mean-sgd", smoothness=None, options=rough).model) == DIMENSION
+
+
+numbers = st.floats(allow_nan=True, allow_infinity=True, width=64)
+sent = st.one_of(
+    st.lists(numbers, min_size=DIMENSION, max_size=DIMENSION),
+    st.lists(st.floats(-1e12, 1e12), min_size=DIMENSION, max_size=DIMENSION),
+    st.lists(numbers, max_size=5),
+    st.binary(max_size=40),
+)
+
+
+def one_step(grid: FakeGrid) -> np.ndarray:
+    """The step is one and the noise always the same, so the model moves as the released mean does."""
+    with TemporaryDirectory(dir=quick_folder()) as folder:
+        return trained(grid, Path(folder), options={"rounds": 1, "step_size": 1.0}, radius=1e6).model
+
+
+@settings(max_examples=15, derandomize=True, deadline=None)
+@given(sent)
+def test_one_user_moves_a_released_mean_by_at_most_two_clips_over_the_cohort_whatever_it_sends(told: Any) -> None:
+    def raw(message: Message, reply: Message) -> Iterable[Message]:
+        hers = reply.metadata.src_node_id == 14 and "answer" in reply.content["quorate"]
+        return [with_values(reply, answer=told) if hers else reply]
+
+    other = plugged(people())
+    if isinstance(told, bytes):
+        other.fault = raw
+    else:
+        other = plugged(people() | {4: lambda model: np.array(told)})
+    assert np.linalg.norm(honest_step() - one_step(other)) <= 2 * CLIP / USERS * (1 + 1e-9)
+
+
+@cache
+def honest_step() -> np.ndarray:
+    return one_step(plugged(people()))
+
+
+def test_the_noise_is_that_of_the_plan_and_of_the_ledger(tmp_path: Path) -> None:
+    """Of 4,000 secret samples the root mean square is within 8 % of σ but with probability below 1e-11."""
+    silent = {user: lambda model: np.zeros(4000) for user in range(USERS)}
+    found = trained(
+        plugged(silent),
+        tmp_path,
+        dimension=4000,
+        options={"rounds": 1, "step_size": 1.0},
+        radius=1e6,
+        simulation_seed=None,
+    )
+    sigma = found.plan.parameters.noise_scale
+    assert abs(np.sqrt(np.mean(found.model**2)) / sigma - 1) < 0.08
+    with Database(f"sqlite:///{tmp_path}/{BOOKS}") as database:
+        releases = Ledger.within(database, "private").releases()
+        (charge,) = (row["payload"] for row in PopulationLedger(database).rows() if row["kind"] == "charge")
+        assert not Ledger.unreleased(database)
+    assert [(number, told.parameters["scale"]) for number, told in releases] == [(0, sigma)]
+    assert (charge["epsilon"], charge["delta"], charge["adjacency"]) == (8.0, 1e-3, "replace-one")
+    assert charge["statement"] == found.guarantee.sentence()
+    assert ASSUMED["keys"] in charge["statement"]
+    assert SEEDED not in charge["statement"]
+
+
+@pytest.mark.parametrize("name", ["one-pass-dp-sgd", "dp-sgd-wor", "dp-ftrl"])
+def test_a_killed_server_goes_on_to_the_same_bits_with_the_same_question(name: str, tmp_path: Path) -> None:
+    whole = trained(plugged(people()), tmp_path / "whole", name)
+    for dies_at in (1, 4):
+        killed, folder = plugged(people(), dies_at=dies_at), tmp_path / f"{dies_at}"
+        with pytest.raises(Killed):
+            trained(killed, folder, name)
+        later = plugged(people(), first=100)  # the same keys under other numbers
+        np.testing.assert_array_equal(trained(later, folder, name).model, whole.model)
+        assert questions(killed)[-1] in questions(later)
+        silent = plugged({})
+        np.testing.assert_array_equal(trained(silent, folder, name).model, whole.model)
+        assert not questions(silent)
+
+
+def test_a_partition_is_the_same_user_under_another_key(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        trained(plugged(people(), dies_at=4), tmp_path / "killed", identities="partitions")
+
+    later = plugged(people())
+    later.keys = {node: b"another " + key for node, key in later.keys.items()}
+    again = trained(later, tmp_path / "killed", identities="partitions")
+    whole = trained(plugged(people()), tmp_path / "whole", identities="partitions")
+    np.testing.assert_array_equal(again.model, whole.model)
+
+
+def test_another_start_or_promise_is_another_run(tmp_path: Path) -> None:
+    trained(plugged(people()), tmp_path)
+    for changed in ({"start": np.ones(DIMENSION)}, {"epsilon": 4.0}, {"clip_norm": 1.0}, {"group": "others"}):
+        with pytest.raises((LedgerError, OtherVersion), match="Choose a"):
+            trained(plugged(people()), tmp_path, **changed)
+
+
+def test_a_simulation_says_that_its_noise_is_as_secret_as_its_seed(tmp_path: Path) -> None:
+    promise = trained(plugged(people()), tmp_path, identities="partitions").guarantee
+    assert {SEEDED, ASSUMED["partitions"]} <= set(promise.assumptions)
+
+
+def test_training_counts_from_the_start(tmp_path: Path) -> None:
+    start = np.full(DIMENSION, 7.0)
+    shifted = {user: (lambda model, user=user: pulls(user)(model - start)) for user in range(USERS)}
+    moved = trained(plugged(shifted), tmp_path / "moved", start=start).model
+    np.testing.assert_allclose(moved - start, trained(plugged(people()), tmp_path / "here").model, atol=1e-12)
+
+
+def test_no_text_of_an_exception_leaves(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def fails(model: np.ndarray) -> np.ndarray:
+        raise ValueError("the patient is Ann")
+
+    grid = plugged(people() | {1: fails, 3: lambda model: np.array([np.nan, 1.0, 1.0]), 4: lambda model: np.ones(2)})
+    trained(grid, tmp_path)
+    assert "the patient is Ann" in caplog.text  # in the owner's own log
+    assert not any("Ann" in told for told in words(grid))
+    refusals = [told for told in words(grid) if "refused" in told]
+    assert len(refusals) == 3
+    assert len(set(refusals)) == 1  # nothing tells one failure from another
+
+
+def test_the_operator_hears_that_nobody_has_answered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trained(plugged({user: lambda model: np.ones(2) for user in range(USERS)}), tmp_path)
+    assert "round 0: nobody has answered" in caplog.text
+
+
+def test_clients_of_another_version_take_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "VERSION", "0.0.0")
+    grid = plugged(people())
+    with pytest.raises(RunError, match=f"Expected {USERS} users in group everyone"):
+        trained(grid, tmp_path)
+    assert not questions(grid)
+    assert all("another version" in told for told in words(grid))
+
+
+def test_runs_in_one_folder_add_up_to_its_limit(tmp_path: Path) -> None:
+    with Database(f"sqlite:///{tmp_path}/{BOOKS}") as database:
+        PopulationLedger(database).limit("everyone", epsilon=12.0, delta=1e-2)
+    trained(plugged(people()), tmp_path)
+    grid = plugged(people())
+    with pytest.raises(BudgetExceeded):
+        trained(grid, tmp_path, run="second")
+    assert not questions(grid)
+    trained(grid, tmp_path, run="second", epsilon=2.0)
+
+
+def test_too_few_users_are_asked_nothing(tmp_path: Path) -> None:
+    grid = plugged(people(USERS - 1))
+    with pytest.raises(RunError, match="got 5"):
+        trained(grid, tmp_path)
+    assert not questions(grid)
+
+
+def test_two_points_are_combined_around_the_centre() -> None:
+    task = AverageGradient(np.array([[1.0, 2.0], [3.0, 5.0]]), (2.0, -1.0), centre=np.array([0.5, 0.0]))
+    np.testing.assert_array_equal(combined(task, lambda model: model**2), [2 - 9 - 0.5, 8 - 25])
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        SecondMoment(2),
+        LocalSGD(np.zeros((1, 2)), 0.1, L2Ball(1.0)),
+        AverageGradient(np.zeros((1, 2)), (1.0,), user_smoothness=1.0),
+        AverageGradient(np.zeros((1, 2)), (1.0,), reference_items=3),
+        AverageGradient(np.zeros((1, 2)), (1.0,), smoothing=Moreau(0.1)),
+    ],
+    ids=["second moment", "local sgd", "user smoothness", "reference items", "smoothing"],
+)
+def test_a_question_for_more_than_gradients_is_not_answered(task: Any) -> None:
+    with pytest.raises(WireError, match="Expected a question for"):
+        combined(task, lambda model: model)
+
+
+def test_a_gradient_cannot_change_the_question() -> None:
+    task = AverageGradient(np.ones((1, 2)), (1.0,))
+
+    def spoils(model: np.ndarray) -> np.ndarray:
+        model[:] = np.inf
+        return np.zeros(2)
+
+    combined(task, spoils)
+    np.testing.assert_array_equal(task.points, np.ones((1, 2)))
+    with pytest.raises(DataError, match="Flatten"):
+        combined(task, lambda model: np.ones((2, 1)))

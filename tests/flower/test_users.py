@@ -1,0 +1,309 @@
+"""One node, one user: runs over nodes that are known by their keys, with everything but Flower's processes."""
+
+import logging
+import sqlite3
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message
+from flwr.proto.node_pb2 import NodeInfo
+
+from federation.crowd import DIMENSION, SEED, write_items
+from flower.federation import SMALL, expected, small, without
+from flower.grids import SECRET, FakeGrid, FakeTime, error_reply, from_node, in_reply_to, with_values
+from quorate_client.federation.record import Record
+from quorate_client.flower import app as apps
+from quorate_client.questions import Status
+from quorate_client.wire import answer_to_wire
+from quorate_protos.errors import ConfigError, LedgerError, RunError
+from quorate_protos.v1 import federation_pb2 as pb
+from quorate_server.database import Database
+from quorate_server.flower import exchange, serving
+from quorate_server.flower.serving import serve
+from quorate_server.flower.users import identity
+from quorate_server.registry import Registry
+from quorate_server.specification import RunSpecification
+
+USERS = 5
+
+
+class Killed(BaseException):
+    """The ServerApp's process ends here."""
+
+
+@dataclass
+class People(FakeGrid):
+    """A node for each user, with its own data and record; node numbers are in no order, and keys name their users.
+
+    `other` nodes hold another version of quorate; `dies_at` ends the process when so many questions have been answered.
+    """
+
+    other: frozenset[int] = frozenset()
+    dies_at: int | None = None
+    come: dict[int, int] = field(default_factory=dict)  # users who come only at that call of the grid
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        self._call()
+        there = [node for node in self.configs if self.come.get(self._user(node), 0) < self._calls]
+        return [NodeInfo(node_id=node, public_key=self.keys[node]) for node in there]
+
+    def _user(self, node: int) -> int:
+        return int(self.configs[node]["partition-id"])
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        for message in messages:
+            if self._user(message.metadata.dst_node_id) in self.other:
+                message.content["quorate"]["version"] = "another"  # what a node of another version sees
+        return super().push_messages(messages)
+
+    def _reply(self, message: Message) -> Message:
+        answered = [each for each in self.asked if "question" in each.content["quorate"]]
+        if self.dies_at is not None and len(answered) > self.dies_at:
+            raise Killed
+        return super()._reply(message)
+
+
+def people(folder: Path, users: int = USERS, *, seed: int = 3, **more: Any) -> People:
+    """The same users each time, behind nodes whose numbers `seed` decides."""
+    (folder / "items").mkdir(exist_ok=True, parents=True)
+    paths = write_items(folder / "items", users)
+    numbers = 100 + np.random.default_rng(seed).permutation(users)
+    configs = {
+        int(node): {
+            "partition-id": user,
+            "num-partitions": users,
+            "data": str(paths[user]),
+            "record": str(folder / f"record-{user}.sqlite"),
+            "lifetime-epsilon": "inf",
+            "lifetime-delta": 1.0,
+            "accept": "none,model,broadcast,local",
+            "simulation-seed": str(SEED),
+        }
+        for user, node in enumerate(numbers.tolist())
+    }
+    keys = {node: f"key {config['partition-id']}".encode() for node, config in configs.items()}
+    return People(apps.app, configs, keys=keys, **more)
+
+
+def served(grid: FakeGrid, wanted: RunSpecification, folder: Path, *, waiting: float = 60.0) -> np.ndarray:
+    database = f"sqlite:///{folder}/books.sqlite"
+    return serve(grid, wanted.as_text(), database, waiting=waiting, allow_simulation=True).model
+
+
+@pytest.fixture(autouse=True)
+def time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
+    """Nobody sleeps."""
+    fake = FakeTime()
+    for module in (exchange, serving):
+        monkeypatch.setattr(module, "time", fake)
+    return fake
+
+
+def questions(folder: Path, user: int) -> list[tuple[str, int, bytes]]:
+    with sqlite3.connect(folder / f"record-{user}.sqlite") as record:
+        return record.execute("SELECT run, round, digest FROM answers").fetchall()
+
+
+QUICK = ("dp-sgd-wor", "phased-sgd")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in SMALL]
+)
+def test_same_seed_gives_the_bits_of_the_inline_engine(name: str, tmp_path: Path) -> None:
+    wanted = small(name, "trial", USERS)
+    np.testing.assert_array_equal(served(people(tmp_path), wanted, tmp_path), expected(wanted, tmp_path / "inline"))
+
+
+def test_a_user_is_known_by_its_key_whatever_the_number_of_its_node(tmp_path: Path) -> None:
+    for run, seed in (("first", 3), ("second", 4)):
+        wanted = small("srgd", run, USERS)
+        model = served(people(tmp_path, seed=seed), wanted, tmp_path)
+        np.testing.assert_array_equal(model, expected(wanted, tmp_path / run))
+    with Database(f"sqlite:///{tmp_path}/books.sqlite") as database:
+        registry = Registry(database)
+        assert [registry.user(identity(f"key {user}".encode())) for user in range(USERS)] == list(range(USERS))
+        assert registry.users_count() == USERS
+
+
+@pytest.mark.parametrize("dies_at", range(6))
+def test_a_killed_serverapp_goes_on_with_the_same_questions_to_the_same_bits(dies_at: int, tmp_path: Path) -> None:
+    wanted = small("dp-sgd-wor", "trial", USERS)
+    with pytest.raises(Killed):
+        served(people(tmp_path, dies_at=dies_at), wanted, tmp_path)
+    again = people(tmp_path, seed=5)
+    np.testing.assert_array_equal(served(again, wanted, tmp_path), expected(wanted, tmp_path / "inline"))
+    for user in range(USERS):
+        asked = questions(tmp_path, user)
+        assert len({round_number for _, round_number, _ in asked}) == len(asked)
+    assert {message.metadata.message_type for message in again.asked[-USERS:]} == {"query.ended"}
+
+
+def test_a_complete_run_is_told_again_without_asking_anybody(tmp_path: Path) -> None:
+    wanted = small("srgd", "trial", USERS)
+    model = served(people(tmp_path), wanted, tmp_path)
+    nobody = people(tmp_path, users=0)
+    np.testing.assert_array_equal(served(nobody, wanted, tmp_path), model)
+    assert not nobody.asked
+
+
+Fault = Callable[[Message, Message], Iterable[Message]]
+
+
+def _answer(reply: Message, **changes: Any) -> Message:
+    """The same answer with something else in it."""
+    answer = pb.Answer.FromString(reply.content["quorate"]["answer"])
+    for key, value in changes.items():
+        setattr(answer, key, value)
+    return with_values(reply, answer=answer.SerializeToString())
+
+
+def _long(reply: Message) -> Message:
+    told = pb.Answer.FromString(reply.content["quorate"]["answer"])
+    longer = answer_to_wire(told.run, told.round, told.digest, np.ones(DIMENSION + 1), Status(0))
+    return with_values(reply, answer=longer.SerializeToString())
+
+
+def _wild(reply: Message, number: float) -> Message:
+    told = pb.Answer.FromString(reply.content["quorate"]["answer"])
+    wild = answer_to_wire(told.run, told.round, told.digest, np.full(DIMENSION, number), Status(0))
+    return with_values(reply, answer=wild.SerializeToString())
+
+
+FAULTS: dict[str, Fault] = {
+    "silent": lambda message, reply: [],
+    "error": lambda message, reply: [error_reply(message)],
+    "declined": lambda message, reply: [with_values(reply, answer=None, declined=True)],
+    "refused": lambda message, reply: [with_values(reply, answer=None, refused=SECRET)],
+    "nothing": lambda message, reply: [with_values(reply, answer=None)],
+    "noise": lambda message, reply: [with_values(reply, answer=b"\xff" * 40)],
+    "text": lambda message, reply: [with_values(reply, answer="text")],
+    "digest": lambda message, reply: [_answer(reply, digest=b"another question")],
+    "run": lambda message, reply: [_answer(reply, run="another")],
+    "round": lambda message, reply: [_answer(reply, round=17)],
+    "status": lambda message, reply: [_answer(reply, status=99)],
+    "shape": lambda message, reply: [_long(reply)],
+    "NaN": lambda message, reply: [_wild(reply, np.nan)],
+    "infinite": lambda message, reply: [_wild(reply, -np.inf)],
+    "huge": lambda message, reply: [_wild(reply, 1e300)],
+    "other node": lambda message, reply: [from_node(reply, 17)],
+    "other message": lambda message, reply: [in_reply_to(reply, "another message")],
+}
+
+
+@pytest.fixture(scope="module")
+def without_two(tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
+    """The model if user 2 never answers."""
+    return without(small("dp-sgd-wor", "trial", USERS), tmp_path_factory.mktemp("inline"), user=2)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_whatever_a_node_does_wrong_is_a_user_without_an_answer(
+    fault: str, without_two: np.ndarray, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    wanted = small("dp-sgd-wor", "trial", USERS)
+
+    def wrong(message: Message, reply: Message) -> Iterable[Message]:
+        asks, user = "question" in message.content["quorate"], grid.configs[message.metadata.dst_node_id]
+        return FAULTS[fault](message, reply) if asks and user["partition-id"] == 2 else [reply]
+
+    grid = people(tmp_path, fault=wrong)
+    with caplog.at_level(logging.DEBUG):
+        model = served(grid, wanted, tmp_path)
+    np.testing.assert_array_equal(model, without_two)
+    assert SECRET not in caplog.text
+    assert caplog.text.count("user 2 takes no part in run trial") == (fault == "declined")
+
+
+def _asks(message: Message) -> bool:
+    return "question" in message.content["quorate"]
+
+
+def test_nothing_begins_before_all_users_are_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    wanted = small("dp-sgd-wor", "trial", USERS)
+    grid = people(tmp_path, come={3: 6, 4: 9})
+    with caplog.at_level(logging.INFO, "quorate"):
+        model = served(grid, wanted, tmp_path)
+    np.testing.assert_array_equal(model, expected(wanted, tmp_path / "inline"))
+    assert "waiting for users: 3 of 5" in caplog.text
+    assert "waiting for users: 4 of 5" in caplog.text
+    first = next(index for index, message in enumerate(grid.asked) if _asks(message))
+    assert len({message.metadata.dst_node_id for message in grid.asked[:first]}) == USERS
+
+
+def test_too_few_users_in_time_fail_the_run_before_anything_is_charged(tmp_path: Path) -> None:
+    grid = people(tmp_path, users=4)
+    with pytest.raises(RunError, match="Expected 5 users in group everyone within 60 seconds, got 4"):
+        served(grid, small("srgd", "trial", USERS), tmp_path)
+    assert not any(map(_asks, grid.asked))
+    wanted = small("srgd", "trial", USERS)  # it can still go on
+    np.testing.assert_array_equal(served(people(tmp_path), wanted, tmp_path), expected(wanted, tmp_path / "inline"))
+
+
+def test_a_node_of_another_version_is_no_user_and_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    grid = people(tmp_path, other=frozenset({1}))
+    with caplog.at_level(logging.INFO, "quorate"), pytest.raises(RunError, match="got 4"):
+        served(grid, small("srgd", "trial", USERS), tmp_path)
+    node = next(node for node in grid.configs if grid._user(node) == 1)
+    assert f"node {node} takes no part: another version" in caplog.text
+    hellos = [message for message in grid.asked if message.metadata.dst_node_id == node]
+    assert 1 < len(hellos) <= 4, "it is greeted now and then, in case that it comes back with this version"
+
+
+def test_two_nodes_with_one_key_are_one_user(tmp_path: Path) -> None:
+    grid = people(tmp_path)
+    grid.keys = {node: b"key 0" if key == b"key 1" else key for node, key in grid.keys.items()}
+    with pytest.raises(RunError, match="got 4"):
+        served(grid, small("srgd", "trial", USERS), tmp_path)
+
+
+def test_a_member_who_comes_back_in_the_middle_is_asked_again(tmp_path: Path) -> None:
+    """Its number is another one afterwards."""
+    wanted = small("mean-sgd", "trial", USERS)
+    grid = people(tmp_path)
+    gone = next(node for node in grid.configs if grid._user(node) == 0)
+
+    def moves(message: Message, reply: Message) -> Iterable[Message]:
+        if _asks(message) and gone in grid.configs:
+            grid.configs = {node + 1000 if node == gone else node: each for node, each in grid.configs.items()}
+            grid.keys = {node + 1000 if node == gone else node: each for node, each in grid.keys.items()}
+        return [reply]
+
+    grid.fault = moves
+    served(grid, wanted, tmp_path)
+    with Record.open(tmp_path / "record-0.sqlite", epsilon=1.0, delta=1.0) as kept:
+        assert kept.spent[0] > 0
+    assert any(message.metadata.dst_node_id == gone + 1000 and _asks(message) for message in grid.asked)
+
+
+def test_the_superlink_may_be_away_at_any_moment(tmp_path: Path) -> None:
+    wanted = small("dp-sgd-wor", "trial", USERS)
+    grid = people(tmp_path, away=frozenset(range(0, 60, 3)))
+    np.testing.assert_array_equal(served(grid, wanted, tmp_path), expected(wanted, tmp_path / "inline"))
+
+
+def test_a_superlink_that_stays_away_leaves_the_run_as_it_is(tmp_path: Path) -> None:
+    wanted = small("dp-sgd-wor", "trial", USERS)
+    with pytest.raises(exchange.SuperLinkAway):
+        served(people(tmp_path, away=frozenset(range(12, 2000))), wanted, tmp_path)
+    np.testing.assert_array_equal(served(people(tmp_path), wanted, tmp_path), expected(wanted, tmp_path / "inline"))
+
+
+def test_a_run_that_is_no_simulation_needs_a_promise_and_a_simulation_leave(tmp_path: Path) -> None:
+    database, grid = f"sqlite:///{tmp_path}/books.sqlite", people(tmp_path)
+    with pytest.raises(ConfigError, match="simulation=false"):
+        serve(grid, small("srgd", "trial", USERS).as_text(), database, waiting=1.0)
+    real = {"simulation": False, "noise_seed": None}
+    with pytest.raises(ConfigError, match="proved promise"):
+        serve(grid, small("sgd", "trial", USERS, **real).as_text(), database, waiting=1.0)
+    assert not grid.asked
+
+
+def test_another_run_of_the_same_name_is_refused(tmp_path: Path) -> None:
+    served(people(tmp_path), small("srgd", "trial", USERS), tmp_path)
+    with pytest.raises(LedgerError, match="another run has it"):
+        served(people(tmp_path), small("srgd", "trial", USERS, seed=8), tmp_path)
