@@ -1,5 +1,6 @@
 # syntax=docker/dockerfile:1
-# One image for coordinator, clients and operators; the command says which. Nothing runs as root.
+# One image for coordinator, clients and operators, also on Flower, whose programs are in it; the command says which.
+# Nothing runs as root.
 
 FROM python:3.12-slim AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
@@ -21,6 +22,7 @@ FROM python:3.12-slim
 RUN useradd --system --uid 10001 --user-group --no-create-home --shell /usr/sbin/nologin quorate \
     && install -d -o quorate -g quorate -m 0700 /identity /var/lib/quorate /trial/authority /trial/coordinator \
         /trial/operator $(seq -f /trial/client-%g 1 20) \
+        /trial/superlink /trial/proxy /trial/server $(seq -f /trial/node-%g 1 20) $(seq -f /trial/app-%g 1 20) \
     && install -d -o quorate -g quorate -m 0755 /trial/database
 COPY --from=build /opt/quorate /opt/quorate
 # Everything written at run time is in a volume or in /tmp; compiled kernels are kept there.

@@ -122,9 +122,8 @@ class _Session:
         elif kind == "receipt":
             receipt = message.receipt
             _LOG.debug("Round %d of run %r: verdict %d.", receipt.round, receipt.run, receipt.verdict)
-        elif kind == "ended":
-            if await asyncio.to_thread(worker.forget, message.ended.run):
-                _LOG.info("Run %r has ended: %s.", message.ended.run, _printable(message.ended.how))
+        elif kind == "ended" and await asyncio.to_thread(worker.forget, message.ended.run):
+            _LOG.info("Run %r has ended: %s.", message.ended.run, _printable(message.ended.how))
         return None
 
 
