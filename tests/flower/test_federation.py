@@ -1,0 +1,97 @@
+"""Runs on a real federation of Flower, over TLS with five SuperNodes, give the bits of the inline engine."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from federation.crowd import DIMENSION, FEW, SEED
+from flower.federation import LARGE, SMALL, expected, federation, model_of, small, submit
+from quorate import api, runs
+from quorate.cli import invoke
+from quorate.flower.simulation import simulate
+from quorate.folder import RunFolder
+from quorate.submission import specify
+from quorate_server.algorithms import ALGORITHMS
+
+pytestmark = pytest.mark.slow
+USERS = 5
+CONFIG = f"""
+[population]
+kind = "table"
+path = "nobody-reads-this.parquet"
+user = "who"
+label = "sick"
+numeric = {{ {", ".join(f"x{j} = [-1.0, 1.0]" for j in range(DIMENSION))} }}
+intercept = false
+
+[problem]
+items_per_user = 4
+
+[privacy]
+epsilon = 15.0
+delta = 0.1
+
+[algorithm]
+name = "dp-sgd-wor"
+options = {{ rounds = 2, rate = 0.6 }}
+
+[run]
+seed = {SEED}
+"""
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with federation(tmp_path_factory.mktemp("flower") / "federation", USERS) as started:
+        yield started
+
+
+def test_every_algorithm_has_a_run_on_five_nodes() -> None:
+    assert {*SMALL, *LARGE} == set(ALGORITHMS)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_one_user_a_node_gives_the_bits_of_the_inline_engine(name: str, running: Any, tmp_path: Path) -> None:
+    wanted = small(name, f"bits-{name}", USERS)
+    number = submit(running, wanted)
+    np.testing.assert_array_equal(model_of(running, wanted, number), expected(wanted, tmp_path))
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_simulated_users_on_the_same_nodes_give_the_bits_of_the_inline_engine(
+    name: str, running: Any, tmp_path: Path
+) -> None:
+    """Those algorithms that five users are too few for."""
+    users, options = FEW[name]
+    changes = {"population.users": users, "population.items_per_user": 4, "population.dimension": 3}
+    changes |= {"domain.radius": 2, "privacy.epsilon": 15, "privacy.delta": 0.1, "algorithm.name": name}
+    changes |= {
+        "algorithm.trust_clients": "true",
+        **{f"algorithm.options.{key}": each for key, each in options.items()},
+    }
+    config, _ = api.resolve("quickstart", [f"{key}={value}" for key, value in changes.items()])
+    here, there = (tmp_path / each for each in ("here", "there"))
+    here.mkdir()
+    there.mkdir()
+    prepared = runs.prepare(config, tmp_path)
+    result = simulate(prepared, RunFolder(there), tmp_path, connection=running.connection())
+    np.testing.assert_array_equal(result.model, runs.carry_out(prepared, RunFolder(here)).model)
+
+
+def test_submitting_from_the_command_line_shows_the_run_until_its_model_is_there(
+    running: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.toml").write_text(CONFIG)
+    flower = ["--engine", "flower", "--superlink", running.address, "--authority", str(running.authority)]
+    what = [str(tmp_path / "run.toml"), "--run", "typed", "--users", str(USERS), "--simulation-seed", str(SEED)]
+    assert invoke(["submit", *flower, *what, "--seconds", "300", "--follow"]) == 0
+    told = capsys.readouterr().out
+    assert "(15, 0.1)-differential privacy" in told
+    assert "round 2 of at most 2: 3 users asked" in told
+    assert f"the model is in {running.results / 'typed'}" in told
+    config, _ = api.resolve(str(tmp_path / "run.toml"), ())
+    wanted, _ = specify(config, run="typed", users=USERS, seconds=300.0, simulation_seed=SEED)
+    np.testing.assert_array_equal(RunFolder(running.results / "typed").model(), expected(wanted, tmp_path))

@@ -1,0 +1,193 @@
+"""Submitting to a federation of Flower and serving it there, without Flower's processes."""
+
+import json
+import logging
+import ssl
+import tomllib
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+from flwr.supercore.object_ref import load_app
+
+from flower.federation import expected, small
+from flower.grids import FakeTime
+from flower.test_users import USERS, people
+from quorate.cli import invoke
+from quorate.flower import federated, submission
+from quorate.flower.submission import COMPONENTS, SAYS, follow, operator, submit
+from quorate.folder import RunFolder
+from quorate_protos.errors import ConfigError, QuorateError, RunError
+from quorate_server.flower import exchange, serving
+from quorate_server.service import certificates
+
+WANTED = small("dp-sgd-wor", "trial", USERS)
+
+
+@pytest.fixture(autouse=True)
+def time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
+    fake = FakeTime()
+    for module in (exchange, serving, submission):
+        monkeypatch.setattr(module, "time", fake)
+    return fake
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """The ServerApp's handler is for a process of its own."""
+    logger = logging.getLogger("quorate")
+    before, level = list(logger.handlers), logger.level
+    yield
+    logger.handlers, logger.level = before, level
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of a ServerApp for trials; the folder of its results."""
+    monkeypatch.setenv("QUORATE_DATABASE", f"sqlite:///{tmp_path}/books.sqlite")
+    monkeypatch.setenv("QUORATE_RESULTS", str(tmp_path / "results"))
+    monkeypatch.setenv("QUORATE_ALLOW_SIMULATION", "1")
+    monkeypatch.delenv("QUORATE_SUPERNODE_AUTH", raising=False)
+    return tmp_path / "results"
+
+
+def serve(folder: Path, text: str = WANTED.as_text()) -> None:
+    settings = {"specification": text, "waiting": 60.0}
+    federated.server_app(people(folder), Context(1, 1, {}, RecordDict(), settings))
+
+
+def test_what_was_released_is_in_the_results_folder(
+    environment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    serve(tmp_path)
+    folder = RunFolder(environment / "trial")
+    np.testing.assert_array_equal(folder.model(), expected(WANTED, tmp_path / "inline"))
+    assert folder.plan()["algorithm"] == "dp-sgd-wor"
+    ledger = json.loads((folder.path / "ledger.json").read_text())
+    assert (ledger["run"], ledger["state"], ledger["spent"]["rounds"]) == ("trial", "complete", 2)
+    assert len(ledger["releases"]) == 2
+    told = capsys.readouterr().out.splitlines()
+    assert f"{SAYS}round 2 of at most 2: 3 users asked" in told
+    assert f"{SAYS}the model is in {folder.path}" in told
+
+
+@pytest.mark.parametrize("name", ["QUORATE_DATABASE", "QUORATE_RESULTS", "QUORATE_ALLOW_SIMULATION"])
+def test_what_the_operator_has_not_said_is_named(
+    name: str, environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(name)
+    missing = "QUORATE_SUPERNODE_AUTH=1" if name == "QUORATE_ALLOW_SIMULATION" else name
+    with pytest.raises(ConfigError, match=f"Expected {missing} in the"):
+        serve(tmp_path)
+    assert f"{SAYS}Expected {missing}" in capsys.readouterr().out
+
+
+def test_authentication_alone_allows_no_simulation(
+    environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUORATE_ALLOW_SIMULATION", "0")
+    monkeypatch.setenv("QUORATE_SUPERNODE_AUTH", "1")
+    with pytest.raises(ConfigError, match="simulation=false"):
+        serve(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[" * 9], ids=["empty", "nothing", "no JSON"])
+def test_what_is_no_specification_is_refused(text: str, environment: Path, tmp_path: Path) -> None:
+    with pytest.raises(QuorateError, match="Expected a run specification"):
+        serve(tmp_path, text)
+
+
+@dataclass
+class FlowerSays:
+    """A SuperLink that tells the log of a run in parts, because the connection breaks, and is away for a while."""
+
+    home: Path
+    logs: list[list[str]] = field(default_factory=list)
+    states: list[tuple[str, str] | None] = field(default_factory=list)
+    apps: list[Path] = field(default_factory=list)
+
+    def run(self, app: Path) -> int:
+        self.apps.append(app)
+        return 7
+
+    def stream(self, run: int) -> Iterator[str]:
+        yield from (self.logs.pop(0) if len(self.logs) > 1 else self.logs[0])
+
+    def told(self, run: int) -> tuple[str, str]:
+        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        if state is None:
+            raise RunError("`flwr list` failed: it is away.")
+        return state
+
+
+def test_following_says_each_of_our_lines_once_whatever_becomes_of_the_connection(tmp_path: Path) -> None:
+    lines = ["INFO: Flower", f"{SAYS}round 1", f"{SAYS}round 2", f"{SAYS}complete"]
+    flower = FlowerSays(
+        tmp_path, [lines[:2], [], lines[:3], lines], [("running", ""), None, None, ("finished:completed", "")]
+    )
+    said: list[str] = []
+    follow(flower, 7, said.append)
+    assert said == ["round 1", "round 2", "complete"]
+
+
+def test_a_run_that_ends_without_a_model_is_an_error_with_its_reason(tmp_path: Path) -> None:
+    flower = FlowerSays(tmp_path, [[]], [("finished:failed", "ServerApp failed with exception: no room")])
+    with pytest.raises(RunError, match=r"run 7 has ended without a model \(finished:failed\).*no room"):
+        follow(flower, 7, print)
+
+
+def test_a_superlink_that_stays_away_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="it is away"):
+        follow(FlowerSays(tmp_path, [[]], [None]), 7, print)
+
+
+def test_a_submitted_app_names_components_that_are_there_and_carries_the_specification_whole(tmp_path: Path) -> None:
+    flower = FlowerSays(tmp_path)
+    assert submit(flower, WANTED, waiting=30) == 7
+    app = tomllib.loads((flower.apps[0] / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    assert app["config"] == {"specification": WANTED.as_text(), "waiting": 30.0}
+    assert isinstance(load_app(app["components"]["serverapp"], QuorateError), ServerApp)
+    assert isinstance(load_app(COMPONENTS["client"], QuorateError), ClientApp)
+
+
+@pytest.mark.parametrize(("authority", "insecure"), [(False, False), (True, True)], ids=["neither", "both"])
+def test_plaintext_is_only_for_whoever_says_so(authority: bool, insecure: bool, tmp_path: Path) -> None:
+    with (
+        pytest.raises(ConfigError, match=r"Expected --authority CA\.pem or --insecure"),
+        operator("127.0.0.1:1", tmp_path / "ca.pem" if authority else None, insecure=insecure),
+    ):
+        pass
+
+
+def test_a_certificate_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"ca\.pem, found none"), operator("127.0.0.1:1", tmp_path / "ca.pem"):
+        pass
+
+
+def test_a_certificate_of_ours_stands_the_strict_check_of_later_pythons(tmp_path: Path) -> None:
+    certificates.make_authority(tmp_path, days=2)
+    certificates.issue(tmp_path, "superlink", coordinator=True, hosts=("127.0.0.1",), days=2)
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    server.load_cert_chain(tmp_path / "superlink.pem", tmp_path / "superlink.key")
+    client.load_verify_locations(tmp_path / "authority.pem")
+    client.verify_flags |= ssl.VERIFY_X509_STRICT
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [client.wrap_bio(down, up, server_hostname="127.0.0.1"), server.wrap_bio(up, down, server_side=True)]
+    for end in (*ends, *ends):
+        with suppress(ssl.SSLWantReadError):
+            end.do_handshake()
+    assert ends[0].getpeercert()["subjectAltName"] == (("IP Address", "127.0.0.1"),)
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--engine", "flower"], ["--superlink", "a:1"], ["--engine", "carrier-pigeon"]], ids=" ".join
+)
+def test_engine_and_superlink_go_together(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["submit", "run.toml", "--run", "trial", "--users", "5", *wrong]) != 0
+    assert "Expected --engine flower together with --superlink" in capsys.readouterr().err
