@@ -383,7 +383,7 @@ def _enough_users(problem: Problem, mu: float, options: TrackingOptions) -> str:
         if high > 10**10:
             return "fewer features, more items a user or a larger epsilon"
     while high > 1.05 * low + 1:
-        middle = math.isqrt(low * high)
+        middle = max(low + 1, math.isqrt(low * high))
         low, high = (low, middle) if enough(middle) else (middle, high)
     return f"n >= {high:,} (fewer features or a method of many passes also do)"
 
