@@ -37,7 +37,7 @@ def _require_tools() -> None:
         except PackageNotFoundError:
             found = "none"
         if found != wanted:
-            raise RuntimeError(f"Expected {tool}=={wanted}, got {found}. Install quorate[test].")
+            raise RuntimeError(f"Expected {tool}=={wanted}, got {found}. Install it: pip install '.[test]'.")
 
 
 def _compile(folder: str, outputs: list[str], sources: list[str]) -> None:

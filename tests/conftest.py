@@ -28,7 +28,7 @@ def postgres_server() -> Iterator[private.PostgresServer]:
     why = private.missing()
     if why is not None:
         pytest.skip(why)
-    pytest.importorskip("psycopg", reason="psycopg is not installed: pip install quorate[postgres]")
+    pytest.importorskip("psycopg", reason="psycopg is not installed: pip install '.[postgres]'")
     with private.running() as server:
         yield server
 

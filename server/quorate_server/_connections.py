@@ -62,7 +62,9 @@ def make_engine(url: sa.URL) -> sa.Engine:
     try:
         engine = sa.create_engine(url, connect_args=_POSTGRES, isolation_level="READ COMMITTED", **common)
     except ModuleNotFoundError as error:
-        raise ConfigError("Expected the package psycopg for PostgreSQL. Install quorate[postgres].") from error
+        raise ConfigError(
+            "Expected the package psycopg for PostgreSQL. Install it: pip install '.[postgres]' in the repository."
+        ) from error
     sa.event.listen(engine, "connect", _durable_postgres)
     return engine
 

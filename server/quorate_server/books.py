@@ -144,11 +144,18 @@ class Books:
         return how
 
     def settle(self) -> None:
-        """At a start: end once more whatever was ended, but not to its last line, before this process came."""
-        rows, held = self.population.rows(), Ledger.unreleased(self.database)
+        """At a start: end once more whatever was ended, but not to its last line, before this process came.
+
+        Secrets first: LedgerError, of a population's ledger that does not hold together, leaves none of them.
+        """
+        ended, held = [row for row in self.registry.runs() if row.state not in OPEN], Ledger.unreleased(self.database)
+        for row in ended:
+            if row.run in held:
+                Ledger.within(self.database, row.run).abandon()
+        rows = self.population.rows()
         open_ = set(charges_of(rows)) - {row["payload"]["run"] for row in rows if row["kind"] == "end"}
-        for row in self.registry.runs():
-            if row.state not in OPEN and row.run in open_ | held:
+        for row in ended:
+            if row.run in open_:
                 self.end(row.run, row.state, row.error)
 
     def cancel(self, run: str) -> State | None:

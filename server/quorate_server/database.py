@@ -1,7 +1,7 @@
 """The database under every ledger: one SQLite file, or a PostgreSQL server by URL. Whole transactions or nothing.
 
     Database("sqlite:///coordinator.sqlite")
-    Database("postgresql://quorate@db.example/quorate")     # pip install quorate[postgres]
+    Database("postgresql://quorate@db.example/quorate")     # pip install '.[postgres]'
 
 A process that opens a database as its own (`sole`) is the only one: SQLite by an exclusive lock on the file, PostgreSQL
 by an advisory lock of the one connection that does all the writing. When that connection breaks, the next use makes a

@@ -23,6 +23,13 @@ from quorate_server.database import Database, now
 EVERYONE = "everyone"
 State = Literal["waiting", "running", "complete", "cancelled", "failed"]
 OPEN = ("waiting", "running")  # states of a run that has not ended
+Front = Literal["service", "flower", "flower-app"]
+SERVICE: Front = "service"
+FRONTS: dict[Front, str] = {  # what brings a run's questions to its members; nothing else can
+    "service": "`quorate serve`",
+    "flower": "`quorate submit --engine flower`",
+    "flower-app": "a ServerApp of your own on Flower",
+}
 _schema = sa.MetaData()
 _users = sa.Table(
     "users",
@@ -41,6 +48,7 @@ _runs = sa.Table(
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("created", sa.Text, nullable=False),
     sa.Column("error", sa.Text),
+    sa.Column("front", sa.Text, nullable=False, server_default=SERVICE),
 )
 _slots = sa.Table(
     "slots",
@@ -61,6 +69,15 @@ class RunRow:
     state: State
     created: str  # for people
     error: str | None
+    front: Front
+
+    def require(self, front: Front) -> None:
+        """OtherVersion unless it was entered by this front: the members of another hear of no question."""
+        if self.front != front:
+            raise OtherVersion(
+                f"Expected run {self.run} to go on by {FRONTS.get(self.front, self.front)}, which it was submitted "
+                f"through, got {FRONTS[front]}. Go on with it there, or cancel it."
+            )
 
 
 class Registry:
@@ -72,6 +89,8 @@ class Registry:
         database.ensure(_schema)
         with database.writing() as connection:
             _by_user.create(connection, checkfirst=True)  # tables of earlier versions have none
+            if "front" not in {each["name"] for each in sa.inspect(connection).get_columns(_runs.name)}:
+                connection.execute(sa.text(f"ALTER TABLE runs ADD COLUMN front TEXT NOT NULL DEFAULT '{SERVICE}'"))
 
     def enrol(self, fingerprint: str, group: str = EVERYONE) -> int:
         """The number of the user with this certificate, new or known. LedgerError if known in another group."""
@@ -100,16 +119,20 @@ class Registry:
         query = sa.select(sa.func.count()).select_from(_users)
         return int(self._database.all(query if group is None else query.where(_users.c.group == group))[0][0])
 
-    def add_run(self, run: str, specification: str) -> bool:
-        """Enter a run as waiting; False if the identical one is there. LedgerError if another has its name."""
+    def add_run(self, run: str, specification: str, front: Front = SERVICE) -> bool:
+        """Enter a run as waiting; False if the identical one is there.
+
+        LedgerError if another run has its name, OtherVersion if the identical one was entered by another front.
+        """
         with self._database.writing() as connection:
-            known = connection.execute(sa.select(_runs.c.specification).where(_runs.c.run == run)).first()
+            known = connection.execute(sa.select(_runs).where(_runs.c.run == run)).first()
             if known is None:
                 row = {"run": run, "specification": specification, "state": "waiting", "created": now()}
-                connection.execute(_runs.insert().values(number=_next(connection, _runs.c.number), **row))
+                connection.execute(_runs.insert().values(number=_next(connection, _runs.c.number), front=front, **row))
                 return True
         if known.specification != specification:
             raise LedgerError(f"Expected a new name, got run={run!r}: another run has it. Choose another name.")
+        _row(known).require(front)
         return False
 
     def set_state(self, run: str, state: str, error: str | None = None) -> None:
@@ -176,4 +199,4 @@ def _next(connection: sa.Connection, column: sa.Column[Any]) -> int:
 
 
 def _row(stored: Any) -> RunRow:
-    return RunRow(stored.run, stored.specification, stored.state, stored.created, stored.error)
+    return RunRow(stored.run, stored.specification, stored.state, stored.created, stored.error, stored.front)

@@ -29,7 +29,7 @@ from quorate.cli_connection import (
     shared_options,
 )
 from quorate.folder import RunFolder, dumps
-from quorate_protos.errors import ConfigError, RunError
+from quorate_protos.errors import ConfigError, LedgerUnavailable, RunError
 
 tokens = typer.Typer(help="Tokens for the control plane.", no_args_is_help=True)
 
@@ -214,10 +214,31 @@ def watch(connection: Connection, run: Name, as_json: Json = False) -> None:
 
 
 @shared_options
-def cancel(connection: Connection, run: Name) -> None:
+def cancel(
+    connection: Connection,
+    run: Name,
+    database: Annotated[
+        str | None,
+        typer.Option(help="End it in these books, which no process has open: sqlite:///FILE or postgresql://..."),
+    ] = None,
+) -> None:
     """End a run without a model. What it has spent stays spent."""
-    with connection.open() as control:
-        print(f"{run}: {control.cancel(run)['state']}")
+    if database is None:
+        with connection.open() as control:
+            print(f"{run}: {control.cancel(run)['state']}")
+        return
+    from quorate_server.books import Books
+    from quorate_server.database import Database
+
+    try:
+        opened = Database(database, create=False)  # as its owner: whoever carries out its runs is not there
+    except LedgerUnavailable as error:
+        raise LedgerUnavailable(f"{error} Ask a coordinator that has it with --coordinator.") from None
+    with opened:
+        state = Books(opened).cancel(run)
+    if state is None:
+        raise ConfigError(f"Expected the name of a run in these books, got {run!r}.")
+    print(f"{run}: {state}")
 
 
 @shared_options

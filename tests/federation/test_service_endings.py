@@ -19,6 +19,7 @@ from quorate_server.plan import Plan
 from quorate_server.registry import Registry
 from quorate_server.service import Coordinator
 from quorate_server.service import manager as managers
+from quorate_server.specification import make_plan
 
 NAME, USERS = "one-pass-dp-sgd", 20
 TEXT = specification(NAME).as_text()
@@ -132,6 +133,33 @@ def test_a_run_of_another_version_is_left_as_it_is_until_that_version_comes_or_i
     model = carried_out(scene())
     if not cancelled:
         np.testing.assert_array_equal(model, inline_model(specification(NAME), tmp_path))
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_an_open_run_of_flower_is_left_to_flower_with_its_secrets_until_it_is_cancelled(
+    cancelled: bool, tmp_path: Path
+) -> None:
+    with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
+        kept, wanted = books.Books(database), specification(NAME)
+        for user in range(USERS):
+            kept.registry.enrol(f"supernode:{user}")
+        kept.registry.add_run("trial", TEXT, "flower")
+        kept.begin(wanted, make_plan(wanted))
+
+    async def scene() -> str:
+        async with coordinator(tmp_path) as running:
+            assert [event["kind"] for event in await seen(running)] == ["paused"]
+            how, why = await told(running)
+            assert how == "running"
+            assert "--engine flower" in why
+            with pytest.raises(OtherVersion, match="--engine flower"):
+                await running.manager.submit(TEXT)
+            if cancelled:
+                await running.manager.cancel("trial")
+            return await state(running)
+
+    assert carried_out(scene()) == ("cancelled" if cancelled else "running")
+    assert has_secrets(tmp_path) != cancelled
 
 
 def another_question(patch: pytest.MonkeyPatch) -> None:

@@ -119,6 +119,8 @@ def fuzz(count: int, folder: Path) -> None:
                 await peer.send(consent=pb.Consent(run=announced.run, takes_part=True))
             asked = [peer for peer in peers if peer.user in await cohort(running)]
             template = honest(asked[0].user, await asked[0].next("question"))
+            while len(running.rooms.rooms["trial"].asked) < len(asked):  # from then on nothing changes by itself
+                await asyncio.sleep(0)
             others = [peer for peer in peers if peer not in asked][:FUZZERS]
             for other in others:
                 other.call.cancel()

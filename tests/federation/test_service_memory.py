@@ -17,6 +17,7 @@ from quorate_protos.v1 import federation_pb2 as pb
 from quorate_protos.v1 import federation_pb2_grpc
 from quorate_server.service import Coordinator, conversation
 from quorate_server.service.conversation import Backlog
+from quorate_server.service.rooms import Rooms
 from quorate_server.specification import make_plan, require_fitting
 
 DIMENSION = 40_000  # 320 kB, more than the transport takes for one who does not read
@@ -86,6 +87,71 @@ def test_a_crowd_that_does_not_read_loses_the_round_and_the_others_are_asked_wit
     assert backlog.bytes == 0
 
 
+class Told:
+    """A conversation that notes what it is sent, and in which order others are."""
+
+    def __init__(self, user: int, order: list[int]) -> None:
+        self.user, self.order = user, order
+
+    def send(self, message: pb.ServerMessage) -> int:
+        if message.WhichOneof("kind") == "question":
+            self.order.append(self.user)
+        return message.ByteSize()
+
+    def end(self, why: str, code: grpc.StatusCode = grpc.StatusCode.ABORTED) -> None:
+        pass
+
+
+def test_who_left_a_question_unread_is_asked_once_a_round_and_from_then_on_after_the_others() -> None:
+    async def comes(rooms: Rooms, user: int, order: list[int]) -> None:
+        rooms.enter(Told(user, order))
+        await rooms.consent(rooms._here[user], pb.Consent(run="trial", takes_part=True))
+
+    async def scene() -> list[list[int]]:
+        rooms, orders = Rooms(), [[], [], []]
+        room = rooms.open("trial", "{}", np.arange(4))
+        for user in range(4):
+            await comes(rooms, user, orders[0])
+        for number, order in enumerate(orders):
+            for told in rooms._here.values():
+                told.order = order
+            question = Question(number, np.arange(4), AverageGradient(np.ones((1, 2)), (1.0,)))
+            asking = asyncio.create_task(rooms.ask(room, question, shape=(2,), seconds=60.0))
+            while len(order) < 4:
+                await asyncio.sleep(0)
+            if number < 2:
+                rooms.backlog.slow[1] = asyncio.get_running_loop().time()  # as by `Conversation.hang_up`
+                await comes(rooms, 1, order)
+            asking.cancel()
+            await asyncio.wait({asking})
+        return orders
+
+    assert carried_out(scene()) == [[0, 1, 2, 3], [0, 2, 3, 1], [0, 2, 3, 1]]
+
+
+def test_who_is_slow_and_comes_in_the_middle_of_a_round_waits_for_the_others() -> None:
+    async def scene() -> list[int]:
+        rooms, order = Rooms(Backlog(most=1)), []
+        room = rooms.open("trial", "{}", np.arange(3))
+        for user in (0, 2):
+            rooms.enter(Told(user, order))
+            await rooms.consent(rooms._here[user], pb.Consent(run="trial", takes_part=True))
+        rooms.backlog.slow[1], rooms.backlog.bytes = 0.0, 1  # somebody else's: nobody can be asked yet
+        question = Question(0, np.arange(3), AverageGradient(np.ones((1, 2)), (1.0,)))
+        asking = asyncio.create_task(rooms.ask(room, question, shape=(2,), seconds=60.0))
+        await asyncio.sleep(0)
+        rooms.enter(Told(1, order))
+        coming = asyncio.create_task(rooms.consent(rooms._here[1], pb.Consent(run="trial", takes_part=True)))
+        await asyncio.sleep(0)
+        rooms.backlog.shrank(1)
+        await coming
+        asking.cancel()
+        await asyncio.wait({asking})
+        return order
+
+    assert carried_out(scene()) == [0, 2, 1]
+
+
 def test_who_takes_over_its_own_conversation_leaves_nothing_unread_behind(tmp_path: Path) -> None:
     async def scene() -> Answers:
         async with coordinator(tmp_path) as running, separate(running.listen, 2) as peers:
@@ -125,6 +191,7 @@ def test_who_left_a_question_unread_comes_back_once_its_old_connection_is_gone(
             while running.rooms.backlog.unread(0):
                 await asyncio.sleep(0.01)
             await peer.hello()
+            assert set(running.rooms.backlog.slow) == {0}
             return code, running.rooms.connected
 
     assert carried_out(scene()) == (grpc.StatusCode.UNAVAILABLE, 1)

@@ -22,7 +22,7 @@ from federation.crowd import (
 from quorate_client.federation import ClientConfig, run_client
 from quorate_protos.errors import ConfigError, IdentityError
 from quorate_protos.v1 import federation_pb2 as pb
-from quorate_server.service import Coordinator, ServeConfig, Transport, certificates, revocation
+from quorate_server.service import Coordinator, ServeConfig, Transport, certificates, client_plane, revocation
 from quorate_server.service.revocation import Revocations
 
 USERS = 20
@@ -220,6 +220,35 @@ class TestRevocation:
         assert codes == [grpc.StatusCode.UNAUTHENTICATED] * 3
         assert "was revoked" in said
         assert alone
+
+    def test_ends_a_conversation_with_a_client_that_only_listens_before_it_hears_another_question(
+        self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(client_plane, "LOOK", 0.02)
+        own = tmp_path_authority(folder, tmp_path)
+        certificates.make_authority(own, days=1)
+        trusted = replace(transport(folder), revoked=Revocations(own / "revoked.json"))
+
+        async def scene() -> tuple[grpc.StatusCode, str, int]:
+            async with (
+                coordinator(tmp_path, transport=trusted) as running,
+                channel(running.listen, folder, "client-0") as bad,
+                channel(running.listen, folder, "client-1") as good,
+            ):
+                lost, kept = Peer(bad), Peer(good)
+                for peer in (lost, kept):
+                    await peer.enrol()
+                    await peer.hello()
+                certificates.revoke(own, "client-0")
+                code, said = await lost.call.code(), await lost.call.details()
+                running.rooms.open("later", "{}", np.arange(2))
+                await kept.next("run")
+                return code, said, running.rooms.connected
+
+        code, said, connected = carried_out(scene())
+        assert code == grpc.StatusCode.UNAUTHENTICATED
+        assert said == revocation.WORDS
+        assert connected == 1
 
     def test_ends_the_client_itself_with_the_reason(self, folder: Path, tmp_path: Path) -> None:
         own = tmp_path_authority(folder, tmp_path)

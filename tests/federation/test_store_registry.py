@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from quorate_protos.errors import ConfigError, LedgerError
+from quorate_protos.errors import ConfigError, LedgerError, OtherVersion
 from quorate_server import registry as module
 from quorate_server.database import Database
-from quorate_server.registry import Registry
+from quorate_server.registry import FRONTS, Registry
 
 
 @pytest.fixture
@@ -36,6 +36,21 @@ def test_a_name_stands_for_one_specification(registry):
         registry.add_run("summer", '{"epsilon": 2}')
     assert registry.run("summer").specification == "{}"
     assert registry.run("winter") is None
+
+
+def test_a_run_goes_on_only_by_the_front_that_it_was_submitted_through(registry):
+    for front in FRONTS:
+        assert registry.add_run(front, "{}", front)
+        assert not registry.add_run(front, "{}", front)
+        assert registry.run(front).front == front
+        for other in set(FRONTS) - {front}:
+            with pytest.raises(OtherVersion, match=f"Expected run {front} to go on by"):
+                registry.add_run(front, "{}", other)
+            with pytest.raises(OtherVersion):
+                registry.run(front).require(other)
+        registry.run(front).require(front)
+    registry.add_run("summer", "{}")
+    assert registry.run("summer").front == "service"
 
 
 def test_states_are_kept_and_others_refused(registry):
@@ -92,8 +107,11 @@ def test_a_user_hears_of_its_own_runs_that_have_ended_from_the_latest(registry):
 
 def test_tables_of_an_earlier_version_get_what_they_lack(registry, database_url):
     database = registry._database
+    registry.add_run("summer", "{}", "flower")
     with database.writing() as connection:
         module._by_user.drop(connection)
-    Registry(database)
+        connection.execute(sa.text("ALTER TABLE runs DROP COLUMN front"))
+    for _ in range(2):
+        assert Registry(database).run("summer").front == "service"
     with database.writing() as connection:
         assert [each["name"] for each in sa.inspect(connection).get_indexes("slots")] == ["slots_by_user"]

@@ -1,5 +1,6 @@
 """Flower's Grid in one process: every node is a call of a ClientApp, and whatever a node can do wrong can be said."""
 
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -27,7 +28,8 @@ SUPERLINK = 1
 class FakeGrid(Grid):
     """Nodes by number with their `--node-config`. `fault` says what arrives in place of the replies to a message.
 
-    What has been pulled is gone, as in Flower. `away` says at which calls (counted from 0) the SuperLink is away.
+    What has been pulled is gone, as in Flower, whatever becomes of it: `reading` sees each reply then, and may raise or
+    wait. `away` says at which calls (counted from 0) the SuperLink is away.
     """
 
     app: ClientApp
@@ -35,6 +37,7 @@ class FakeGrid(Grid):
     run_config: dict[str, Any] = field(default_factory=dict)
     keys: Mapping[int, bytes] = field(default_factory=dict)
     fault: Callable[[Message, Message], Iterable[Message]] = lambda message, reply: [reply]
+    reading: Callable[[Message], object] = lambda reply: None
     unknown: frozenset[int] = frozenset()  # nodes that it lists but does not know when they are sent something
     silently: bool = True  # leaves out what it does not take, as in simulation; else puts None in its place
     away: frozenset[int] = frozenset()
@@ -43,6 +46,7 @@ class FakeGrid(Grid):
     asked: list[Message] = field(default_factory=list)
     _calls: int = 0
     _ready: dict[str, list[Message]] = field(default_factory=dict)
+    _one: threading.Lock = field(default_factory=threading.Lock)  # of the threads that pull
 
     @property
     def run(self) -> Any:
@@ -79,13 +83,14 @@ class FakeGrid(Grid):
         return taken
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        self._call()
-        found = [(each, self._ready[each]) for each in message_ids if self._ready.get(each)]
-        if self.shuffled:
-            found = found[-1:]
-        for each, _ in found:
-            del self._ready[each]
-        return [reply for _, replies in found for reply in replies]
+        with self._one:
+            self._call()
+            wanted, ready = set(message_ids), [each for each, replies in self._ready.items() if replies]
+            found = [each for each in (ready[-1:] if self.shuffled else ready) if each in wanted]
+            replies = [reply for each in found for reply in self._ready.pop(each)]
+        for reply in replies:
+            self.reading(reply)
+        return replies
 
     def _reply(self, message: Message) -> Message:
         """What the node's ClientApp says, after it has crossed the wire both ways."""

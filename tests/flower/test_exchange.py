@@ -1,12 +1,16 @@
 """Messages over a Grid: a reply counts for the message it answers, from the node that was asked, and no other."""
 
 import logging
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import httpx
 import pytest
 from flwr.app import Message
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.supercore.run import RunNotRunningException
+from flwr.superlink.grid import InMemoryGrid
 
 from flower.grids import (
     SECRET,
@@ -22,7 +26,8 @@ from flower.grids import (
 )
 from quorate_client.flower.records import HELLO, values_of
 from quorate_server.flower import exchange as exchanging
-from quorate_server.flower.exchange import PATIENCE, Letter, SuperLinkAway, exchange, nodes
+from quorate_server.flower.exchange import PATIENCE, Letter, SuperLinkAway, exchange, heard, nodes
+from quorate_server.flower.pulls import Pulls
 
 NODES = 40  # more than one push
 
@@ -38,10 +43,10 @@ def grid_of(**faults: object) -> FakeGrid:
     return FakeGrid(computing(Rows()), spread(NODES), **faults)
 
 
-def greet(grid: FakeGrid, seconds: float = 60.0) -> dict[int, int]:
+def greet(grid: FakeGrid, seconds: float = 60.0, pulls: Pulls | None = None) -> dict[int, int]:
     """Partition that each letter heard of, by its index."""
     letters = [Letter(node, HELLO, {}) for node in sorted(grid.configs)]
-    replies = exchange(grid, letters, group="test", seconds=seconds)
+    replies = exchange(grid, letters, group="test", seconds=seconds, pulls=pulls)
     return {index: values_of(reply)["partition"] for index, reply in replies.items()}
 
 
@@ -125,23 +130,146 @@ def test_a_superlink_that_stays_away_is_named_after_a_while(clock: FakeTime) -> 
         nodes(grid_of(away=frozenset(range(10_000))))
 
 
-@dataclass
-class Garbled(FakeGrid):
-    """A node has sent what Flower itself fails to read, whenever it is pulled."""
+def of(node: int, does: Callable[[], object]) -> Callable[[Message], object]:
+    """What is done when Flower reads a reply of that node."""
+    return lambda reply: does() if reply.metadata.src_node_id == node else None
 
-    bad: str = "message 3"
 
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        asked = list(message_ids)
-        if self.bad in asked:
-            raise ValueError(SECRET)
-        return super().pull_messages(asked)
+def raises() -> None:
+    raise ValueError(SECRET)
 
 
 def test_a_reply_that_flower_cannot_read_stops_nobody_else(clock: FakeTime, caplog: pytest.LogCaptureFixture) -> None:
-    grid = Garbled(computing(Rows()), spread(NODES))
+    grid = grid_of()
+    grid.reading = of(sorted(grid.configs)[3], raises)
+    began = clock.now
     assert greet(grid) == {index: place for index, place in right(grid).items() if index != 3}
+    assert clock.now - began < 1
     assert SECRET not in caplog.text
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """A pull that waits for it hangs, which is noticed soon."""
+    monkeypatch.setattr(exchanging, "_HANGS", 0.05)
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_a_reply_that_never_comes_whole_keeps_its_own_node_waiting_and_no_round(
+    clock: FakeTime, held: threading.Event
+) -> None:
+    grid, pulls, pulled = grid_of(), Pulls(), list[int]()
+    bad = set(sorted(grid.configs)[:10])  # more than are pulled at a time
+
+    def hangs(reply: Message) -> None:
+        if reply.metadata.src_node_id in bad:
+            pulled.append(reply.metadata.src_node_id)
+            held.wait()
+
+    grid.reading = hangs
+    others = {index: place for index, place in right(grid).items() if index >= 10}
+    for _ in range(3):
+        began = clock.now
+        assert greet(grid, pulls=pulls) == others
+        assert clock.now - began == pytest.approx(60.0, abs=1.0)
+    assert sorted(pulled) == sorted(bad), "a thread a node, however many rounds"
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("pull from node")]
+    assert len(threads) == 10
+    assert all(thread.daemon for thread in threads), "none of them keeps the process from ending"
+
+
+def test_a_node_whose_pull_has_ended_takes_part_again(clock: FakeTime, held: threading.Event) -> None:
+    grid, pulls = grid_of(), Pulls()
+    grid.reading = of(sorted(grid.configs)[0], held.wait)
+    assert 0 not in greet(grid, pulls=pulls)
+    held.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("pull from node"):
+            thread.join()
+    assert greet(grid, pulls=pulls) == right(grid), "what came too late is not taken for the new answer"
+
+
+def test_a_superlink_that_a_grid_waits_for_by_itself_costs_nobody_the_turn(
+    clock: FakeTime, held: threading.Event
+) -> None:
+    """Flower's Grid over HTTP tries again for ever: whoever calls it does not come back."""
+    grid, listed = grid_of(), grid_of().get_nodes
+    grid.reading = lambda reply: held.wait()
+
+    def back() -> Iterable[NodeInfo]:
+        clock.sleep(300.0)
+        held.set()
+        return listed()
+
+    grid.get_nodes = back  # type: ignore[method-assign]
+    assert greet(grid, seconds=10.0) == right(grid)
+
+
+def test_a_message_can_be_answered_for_as_long_as_our_clock_may_stand(clock: FakeTime) -> None:
+    grid = grid_of()
+    greet(grid, seconds=10.0)
+    assert {message.metadata.ttl for message in grid.asked} == {10.0 + PATIENCE}
+
+
+def test_a_superlink_that_is_away_longer_than_messages_live_is_named(clock: FakeTime) -> None:
+    grid = grid_of(away=frozenset({5}))
+    grid.get_nodes = lambda: clock.sleep(PATIENCE + 1) or []  # type: ignore[method-assign,func-returns-value]
+    with pytest.raises(SuperLinkAway, match="Cannot reach the SuperLink for 601 seconds"):
+        greet(grid)
+
+
+def test_an_answer_to_a_round_that_is_over_never_counts(clock: FakeTime) -> None:
+    grid, late = grid_of(), list[Message]()
+    slow = sorted(grid.configs)[0]
+
+    def answers(message: Message, reply: Message) -> list[Message]:
+        """The slow one sends what it owes from the last round."""
+        if message.metadata.dst_node_id != slow:
+            return [reply]
+        late.append(reply)
+        return late[:-1]
+
+    grid.fault = answers
+    for _ in range(3):
+        assert greet(grid) == {index: place for index, place in right(grid).items() if index > 0}
+    assert len(late) == 3
+
+
+def test_letters_are_written_when_their_turn_comes_and_replies_are_told_as_they_come(clock: FakeTime) -> None:
+    grid, ahead = grid_of(), list[int]()
+
+    def letters() -> Iterator[Letter]:
+        for node in sorted(grid.configs):
+            ahead.append(len(grid.asked))
+            yield Letter(node, HELLO, {})
+
+    replies = heard(grid, letters(), group="test", seconds=60.0)
+    next(replies)
+    assert all(0 <= index - pushed < 8 for index, pushed in enumerate(ahead))
+    assert len(dict(replies)) == NODES - 1
+
+
+def test_a_run_that_was_stopped_ends_and_its_users_are_not_taken_for_missing(clock: FakeTime) -> None:
+    def stopped() -> None:
+        raise RunNotRunningException
+
+    grid = grid_of()
+    grid.reading = of(sorted(grid.configs)[3], stopped)
+    with pytest.raises(RunNotRunningException):
+        greet(grid)
+
+
+@dataclass
+class Simulated(FakeGrid, InMemoryGrid):
+    """The kind of Grid that Flower's simulation has."""
+
+
+def test_in_flower_s_simulation_a_look_is_one_call(clock: FakeTime) -> None:
+    grid = Simulated(computing(Rows()), spread(NODES))
+    assert greet(grid) == right(grid)
+    assert grid._calls == NODES / 8 + 1
 
 
 def test_errors_of_the_connection_are_waited_for_and_never_taken_for_replies(clock: FakeTime) -> None:

@@ -2,10 +2,11 @@
 
 import json
 import logging
+import math
 import ssl
 import tomllib
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,14 +18,18 @@ from flwr.serverapp import ServerApp
 from flwr.supercore.object_ref import load_app
 
 from flower.federation import expected, small
-from flower.grids import FakeTime
+from flower.grids import FakeGrid, FakeTime
 from flower.test_users import USERS, people
 from quorate.cli import invoke
 from quorate.flower import federated, submission
 from quorate.flower.submission import COMPONENTS, SAYS, follow, operator, submit
 from quorate.folder import RunFolder
 from quorate_protos.errors import ConfigError, QuorateError, RunError
+from quorate_server.database import Database
 from quorate_server.flower import exchange, serving
+from quorate_server.ledger import Ledger
+from quorate_server.population_ledger import PopulationLedger
+from quorate_server.registry import Registry
 from quorate_server.service import certificates
 
 WANTED = small("dp-sgd-wor", "trial", USERS)
@@ -54,12 +59,17 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("QUORATE_RESULTS", str(tmp_path / "results"))
     monkeypatch.setenv("QUORATE_ALLOW_SIMULATION", "1")
     monkeypatch.delenv("QUORATE_SUPERNODE_AUTH", raising=False)
+    monkeypatch.delenv("QUORATE_GROUP", raising=False)
     return tmp_path / "results"
 
 
-def serve(folder: Path, text: str = WANTED.as_text()) -> None:
-    settings = {"specification": text, "waiting": 60.0}
-    federated.server_app(people(folder), Context(1, 1, {}, RecordDict(), settings))
+def serve(
+    folder: Path, text: str = WANTED.as_text(), *, waiting: object = 60.0, grid: FakeGrid | None = None
+) -> FakeGrid:
+    settings = {"specification": text, "waiting": waiting}
+    grid = people(folder) if grid is None else grid
+    federated.server_app(grid, Context(1, 1, {}, RecordDict(), settings))
+    return grid
 
 
 def test_what_was_released_is_in_the_results_folder(
@@ -101,6 +111,88 @@ def test_authentication_alone_allows_no_simulation(
 def test_what_is_no_specification_is_refused(text: str, environment: Path, tmp_path: Path) -> None:
     with pytest.raises(QuorateError, match="Expected a run specification"):
         serve(tmp_path, text)
+
+
+@pytest.mark.parametrize("waiting", [math.nan, math.inf, -1.0, 604801.0, "soon", None], ids=str)
+def test_no_submitter_makes_a_run_wait_for_ever(waiting: object, environment: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"Expected waiting in \[0, 604800\] seconds"):
+        serve(tmp_path, waiting=waiting)
+
+
+def test_the_operator_decides_whose_lifetime_budget_is_drawn_on(
+    environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, nobody = small("srgd", "evil", USERS, group="mine").as_text(), people(tmp_path)
+    with pytest.raises(ConfigError, match="Expected a run of group everyone, got group='mine'"):
+        serve(tmp_path, other, grid=nobody)
+    assert not nobody.asked
+    assert not (tmp_path / "books.sqlite").exists()
+    monkeypatch.setenv("QUORATE_GROUP", "mine")
+    serve(tmp_path, other)
+    with Database(f"sqlite:///{tmp_path}/books.sqlite") as database:
+        assert Registry(database).users_count("mine") == USERS
+
+
+def test_a_run_whose_messages_no_client_takes_is_refused(
+    environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quorate_client.wire.MAX_MESSAGE", 4100)
+    with pytest.raises(ConfigError, match="Expected messages of at most 4,100 bytes"):
+        serve(tmp_path)
+
+
+class Killed(BaseException):
+    """The ServerApp's process ends here."""
+
+
+@pytest.mark.parametrize("dies_at", ["Ledger.abandon", "PopulationLedger.release"])
+def test_a_start_ends_what_was_ended_but_not_to_its_last_line(
+    dies_at: str, environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails = dies_at == "Ledger.abandon"
+    with monkeypatch.context() as dies:
+        if fails:
+            dies.setattr(serving.Books, "carry_out", _raises(RunError("no room")))
+        place = "quorate_server.books.Ledger.abandon" if fails else "quorate_server.books.PopulationLedger.release"
+        dies.setattr(place, _raises(Killed()))
+        with pytest.raises(Killed):
+            serve(tmp_path)
+    serve(tmp_path, small("srgd", "another", USERS).as_text())
+    with Database(f"sqlite:///{tmp_path}/books.sqlite") as database:
+        assert not Ledger.unreleased(database)
+        ends = [row["payload"]["run"] for row in PopulationLedger(database).rows() if row["kind"] == "end"]
+    assert ends == ["trial", "another"]
+
+
+def _raises(error: BaseException) -> Callable[..., None]:
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    return fails
+
+
+@pytest.mark.parametrize("how", ["complete", "failed"])
+def test_members_hear_of_the_end_of_a_run_again_at_every_start_that_meets_it(
+    how: str, environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def farewells(grid: FakeGrid) -> list[object]:
+        told = [each for each in grid.asked if each.metadata.message_type == "query.ended"]
+        return [each.content["quorate"]["how"] for each in told]
+
+    expects = suppress(RunError) if how == "failed" else nullcontext()
+    with monkeypatch.context() as fails, expects:
+        if how == "failed":
+            fails.setattr(serving.Books, "carry_out", _raises(RunError("no room")))
+        grid = people(tmp_path)
+        serve(tmp_path, grid=grid)
+    assert farewells(grid) == [how] * USERS
+    again = people(tmp_path)
+    with expects:
+        serve(tmp_path, grid=again)
+    assert farewells(again) == [how] * USERS
+    away = people(tmp_path, away=frozenset(range(9999)))
+    with expects:
+        serve(tmp_path, grid=away)
 
 
 @dataclass

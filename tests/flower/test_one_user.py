@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
 
 from federation.crowd import SEED, write_items
 from flower.federation import small
 from flower.grids import SECRET, crossed
+from quorate.flower import simulated
 from quorate_client.federation.record import Record
 from quorate_client.flower import app as apps
 from quorate_client.flower.records import Values, record, values_of
@@ -52,11 +54,18 @@ def values(round_number: int = 0, at: float = 0.0, run: str = "spring", **descri
     }
 
 
-def reply(sent: Values, config: dict[str, Any], action: str = "average_gradient", **run_config: Any) -> Values:
+def reply(
+    sent: Values,
+    config: dict[str, Any],
+    action: str = "average_gradient",
+    *,
+    app: ClientApp = apps.app,
+    **run_config: Any,
+) -> Values:
     """What leaves the node, as the wire carries it."""
     message = Message(crossed(record(**sent)), 5, f"query.{action}")
     message.metadata.__dict__["_message_id"] = "message"
-    answer = apps.app(message, Context(1, 5, config, RecordDict(), run_config))
+    answer = app(message, Context(1, 5, config, RecordDict(), run_config))
     assert not answer.has_error()
     return values_of(crossed(answer.content))
 
@@ -201,6 +210,24 @@ def test_hello_tells_the_place_of_a_node_and_nothing_else(config: dict[str, Any]
     assert reply(hello, config, "hello") == {"version": version("quorate"), "partition": -1, "partitions": -1}
     config |= {"partition-id": 3, "num-partitions": 5}
     assert reply(hello, config, "hello") == {"version": version("quorate"), "partition": 3, "partitions": 5}
+
+
+def test_a_simulation_never_runs_on_a_node_with_a_users_data(
+    config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its run config names would be read there."""
+    refused = {"refused": "a user's data is configured here"}
+    monkeypatch.setattr(simulated, "read", None)
+    del config["simulation-seed"]
+    for real in (config, config | {"simulation-seed": "none"}):
+        for action in ("hello", "average_gradient", "ended"):
+            assert reply(values(), real, action, app=simulated.client_app) == refused
+    monkeypatch.setenv("QUORATE_DATA", config.pop("data"))
+    assert reply(values(), config, "hello", app=simulated.client_app) == refused
+    monkeypatch.setenv("QUORATE_SIMULATION_SEED", "3")  # its owner lets it
+    assert "partition" in reply(values(), config, "hello", app=simulated.client_app)
+    monkeypatch.delenv("QUORATE_DATA")
+    assert "partition" in reply(values(), {}, "hello", app=simulated.client_app)
 
 
 def _answers(config: dict[str, Any]) -> bool:

@@ -242,7 +242,7 @@ def test_a_folder_of_another_plan_is_refused_before_flower_starts(whole: Path, f
 def test_without_ray_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepared, folder = prepared_in(tmp_path / "run")
     monkeypatch.setattr(simulation, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'quorate\[ray\]'"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[ray\]' in the repository"):
         simulate(prepared, folder, tmp_path)
     assert not list(folder.path.iterdir())
 

@@ -28,7 +28,7 @@ from quorate.flower.simulation import COMPONENTS, LOG, simulate
 from quorate.folder import RunFolder
 from quorate_protos.errors import RunError
 
-ray = pytest.importorskip("ray", reason="Ray is not installed: pip install quorate[ray]")
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
 pytestmark = pytest.mark.slow
 NODES, FEWER = 50, 10
 HERE = Path(__file__).parent

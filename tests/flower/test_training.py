@@ -10,25 +10,31 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Message
+from flwr.proto.node_pb2 import NodeInfo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flower.grids import FakeGrid, with_values
+from flower.grids import FakeGrid, FakeTime, with_values
 from flower.plugged import Gradient, Killed, plugged, questions, words
 from postgres_server import quick_folder
 from quorate.flower import Trained, train_privately
 from quorate.flower.training import BOOKS
 from quorate_client.domains import L2Ball
 from quorate_client.flower.answering import combined
+from quorate_client.flower.records import record
 from quorate_client.questions import AverageGradient, LocalSGD, SecondMoment
 from quorate_client.smoothing import Moreau
+from quorate_client.wire import MAX_NUMBERS
 from quorate_protos.errors import BudgetExceeded, ConfigError, DataError, LedgerError, OtherVersion, RunError, WireError
 from quorate_server.algorithms import ALGORITHMS
 from quorate_server.database import Database
-from quorate_server.flower import exchange
-from quorate_server.flower.apps import ASSUMED, FIT, SEEDED, UNFIT
+from quorate_server.flower import apps, black_boxes, exchange
+from quorate_server.flower.apps import ASSUMED, FIT, FORGETFUL, SEEDED, UNFIT, Training
+from quorate_server.flower.black_boxes import Attendance
 from quorate_server.ledger import Ledger
+from quorate_server.plan import Plan
 from quorate_server.population_ledger import PopulationLedger
+from quorate_server.problem import Problem
 
 USERS, DIMENSION, CLIP = 6, 3, 0.5
 SMALL: dict[str, dict[str, Any]] = {  # options that keep the runs short
@@ -41,6 +47,22 @@ SMALL: dict[str, dict[str, Any]] = {  # options that keep the runs short
     "dp-sgd-wor": {"rounds": 3, "rate": 0.5},
     "mean-sgd": {"rounds": 3, "rate": 1.0},
 }
+
+
+@pytest.fixture(autouse=True)
+def _trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ServerApp's environment allows made-up users and seeds."""
+    monkeypatch.setenv("QUORATE_ALLOW_SIMULATION", "1")
+    monkeypatch.delenv("QUORATE_SUPERNODE_AUTH", raising=False)
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
+    """Nobody sleeps."""
+    fake = FakeTime()
+    for module in (apps, black_boxes, exchange):
+        monkeypatch.setattr(module, "time", fake)
+    return fake
 
 
 def pulls(user: int) -> Gradient:
@@ -87,6 +109,79 @@ def test_only_broadcast_algorithms_that_clip_answers_are_fit() -> None:
         info = ALGORITHMS[name]
         assert (info.exposure, info.removes_outliers) == ("broadcast", False)
         assert "clip_norm" in {each.name for each in dataclasses.fields(info.options)}
+
+
+def test_a_seed_is_no_secret_where_users_are_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("QUORATE_ALLOW_SIMULATION")
+    monkeypatch.setenv("QUORATE_SUPERNODE_AUTH", "1")
+    grid = plugged(people())
+    with pytest.raises(ConfigError, match=r"Expected no simulation_seed .* QUORATE_ALLOW_SIMULATION=1"):
+        trained(grid, tmp_path)
+    assert not grid.asked
+    trained(grid, tmp_path, simulation_seed=None)
+    trained(plugged(people()), tmp_path / "simulated", identities="partitions")
+
+
+def test_a_key_is_no_user_unless_the_operator_says_that_it_is_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("QUORATE_ALLOW_SIMULATION")
+    grid = plugged(people())
+    with pytest.raises(ConfigError, match="Expected QUORATE_SUPERNODE_AUTH=1"):
+        trained(grid, tmp_path, simulation_seed=None)
+    assert not grid.asked
+
+
+def test_books_are_kept_only_where_nobody_else_can_write(tmp_path: Path) -> None:
+    folder = tmp_path / "open"
+    for mode in (0o777, 0o770, 0o702):
+        folder.mkdir(exist_ok=True)
+        folder.chmod(mode)
+        with pytest.raises(ConfigError, match=f"no other may write to, got .*open of user .* mode {mode:o}"):
+            trained(plugged(people()), folder)
+        assert not list(folder.iterdir())
+    folder.chmod(0o755)
+    trained(plugged(people()), folder)
+
+
+def test_books_are_not_kept_in_a_folder_of_another_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: tmp_path.stat().st_uid + 1)
+    with pytest.raises(ConfigError, match="a folder of this account"):
+        trained(plugged(people()), tmp_path)
+
+
+def planned(name: str, *, dimension: int = DIMENSION, options: dict[str, Any] | None = None) -> Plan:
+    problem = Problem(
+        users=USERS, items_per_user=1, dimension=dimension, domain=L2Ball(2.0), lipschitz=CLIP, smoothness=1.0
+    )
+    promise = {"epsilon": 8.0, "delta": 1e-3, "clip_norm": CLIP, "options": options or SMALL[name]}
+    return Training(run="spring", algorithm=name, problem=problem, **promise).plan()
+
+
+@pytest.mark.parametrize(("name", "points"), [("one-pass-dp-sgd", 1), ("dp-sgd-poisson", 1), ("srgd", 2)])
+def test_a_question_that_no_client_takes_is_never_planned_for(name: str, points: int) -> None:
+    most = MAX_NUMBERS // points
+    with pytest.raises(ConfigError, match=f"Expected dimension to be at most {most:,}"):
+        planned(name, dimension=most + 1)
+    planned(name, dimension=most)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "assumed"),
+    [
+        ("dp-sgd-wor", {"rounds": 1, "rate": 0.5}, True),
+        ("mean-sgd", {"rounds": 1, "rate": 0.5}, True),
+        ("dp-sgd-wor", {"rounds": 1, "rate": 1.0}, False),
+        ("mean-sgd", {"rounds": 1, "rate": 1.0}, False),
+        ("dp-sgd-poisson", {"rounds": 1, "rate": 0.5}, False),
+        ("one-pass-dp-sgd", {"rounds": 3}, False),
+    ],
+)
+def test_the_promise_for_cohorts_of_a_fixed_size_assumes_that_functions_forget(
+    name: str, options: dict[str, Any], assumed: bool
+) -> None:
+    promise = planned(name, options=options).guarantee
+    assert (FORGETFUL in promise.assumptions) == assumed == (FORGETFUL in promise.sentence())
 
 
 def test_a_question_that_looks_inside_the_loss_is_never_planned_for(tmp_path: Path) -> None:
@@ -213,9 +308,103 @@ def test_no_text_of_an_exception_leaves(tmp_path: Path, caplog: pytest.LogCaptur
     assert len(set(refusals)) == 1  # nothing tells one failure from another
 
 
-def test_the_operator_hears_that_nobody_has_answered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    trained(plugged({user: lambda model: np.ones(2) for user in range(USERS)}), tmp_path)
+def test_only_a_simulation_tells_that_nobody_has_answered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    nobody = {user: lambda model: np.ones(2) for user in range(USERS)}
+    trained(plugged(nobody), tmp_path / "real", simulation_seed=None)
+    assert "nobody has answered" not in caplog.text
+    trained(plugged(nobody), tmp_path / "simulated", simulation_seed=None, identities="partitions")
     assert "round 0: nobody has answered" in caplog.text
+
+
+class Leaves(FakeGrid):
+    """Node 10 is gone once there are questions, and node 99, if there is one, never answers."""
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        return [node for node in super().get_nodes() if not (node.node_id == 10 and questions(self))]
+
+
+@pytest.mark.parametrize("identities", ["keys", "partitions"])
+def test_a_stranger_that_never_says_hello_holds_up_no_round(identities: str, tmp_path: Path, time: FakeTime) -> None:
+    def took(*, stranger: bool) -> float:
+        grid = plugged(people())
+        grid.__class__ = Leaves
+        if stranger:
+            grid.configs, grid.keys = {**grid.configs, 99: grid.configs[10]}, {**grid.keys, 99: b"stranger"}
+        grid.fault = lambda message, reply: [] if message.metadata.dst_node_id == 99 else [reply]
+        began, rounds = time.now, {"rounds": 10, "rate": 1.0}
+        trained(grid, tmp_path / f"{stranger}", "dp-sgd-wor", options=rounds, identities=identities, waiting=5.0)
+        return time.now - began
+
+    greeting, briefly = 120.0, 2.0  # before the first round; in the first of them
+    assert took(stranger=True) - took(stranger=False) <= greeting + briefly + 1.0
+
+
+class Late(FakeGrid):
+    """Node 10 comes after the second look, and node 99 never answers."""
+
+    looks = 0
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        self.looks += 1
+        return [node for node in super().get_nodes() if node.node_id != 10 or self.looks > 2]
+
+
+def test_whoever_comes_while_a_stranger_is_waited_for_still_takes_part(tmp_path: Path, time: FakeTime) -> None:
+    grid = plugged(people())
+    grid.__class__ = Late
+    grid.configs, grid.keys = {**grid.configs, 99: grid.configs[10]}, {**grid.keys, 99: b"stranger"}
+    grid.fault = lambda message, reply: [] if message.metadata.dst_node_id == 99 else [reply]
+    trained(grid, tmp_path, waiting=5.0)
+    assert any(message.metadata.dst_node_id == 10 for message in grid.asked)
+
+
+def test_a_node_that_took_no_part_is_greeted_again_ever_less_often(time: FakeTime) -> None:
+    grid, mended = plugged(people(2)), False
+
+    def refuses(message: Message, reply: Message) -> Iterable[Message]:
+        if message.metadata.dst_node_id == 11 and not mended:
+            reply.content = record(refused="another version", version="0")
+        return [reply]
+
+    grid.fault = refuses
+    there = Attendance(grid, "private", identities="keys", users=2)
+    began, at = time.now, []
+    while time.now < began + 1000:
+        before = len(grid.asked)
+        there.greet(5.0)
+        at += [time.now - began] * (len(grid.asked) > before)
+        time.now += 1.0
+    assert at == pytest.approx([0, 30, 90, 210, 450, 930], abs=5.0)
+    assert len(there.homes()) == 1
+    mended, time.now = True, time.now + 3600
+    there.greet(5.0)
+    assert len(there.homes()) == 2
+
+
+def test_the_first_node_of_a_partition_stays_while_it_is_there() -> None:
+    grid = plugged(people(2))
+    there = Attendance(grid, "private", identities="partitions", users=2)
+    there.greet(5.0)
+    grid.configs = {3: grid.configs[10], **grid.configs}  # another says that it is the same, and its number is lower
+    there.greet(5.0)
+    assert there.homes() == {"partition:0": 10, "partition:1": 11}
+    del grid.configs[10]
+    assert there.homes() == {"partition:0": 3, "partition:1": 11}
+
+
+def test_no_words_of_a_node_make_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    grid = plugged(people(1))
+    said = "x\nquorate: the model is in \x1b[31m/srv/evil" + "y" * 100
+
+    def refuses(message: Message, reply: Message) -> Iterable[Message]:
+        reply.content = record(refused=said)
+        return [reply]
+
+    grid.fault = refuses
+    Attendance(grid, "private", identities="keys", users=1).greet(5.0)
+    (told,) = [each.getMessage() for each in caplog.records if "takes no part" in each.getMessage()]
+    assert told.isprintable()
+    assert "y" * 60 not in told
 
 
 def test_clients_of_another_version_take_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

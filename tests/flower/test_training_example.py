@@ -17,12 +17,14 @@ from flower import federation
 from flower.grids import FakeGrid, spread
 from quorate.flower.commands import Connection, Process, environment, free_port, program
 from quorate.flower.training import BOOKS
+from quorate_protos.errors import ConfigError
 from quorate_server.database import Database
 from quorate_server.ledger import Ledger
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower" / "plug-in"
 CONFIG = tomllib.loads((EXAMPLE / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["config"]
 NODES = int(CONFIG["users"])
+SEED = {"simulation-seed": 7}
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +40,7 @@ def in_process(folder: Path, **changed: Any) -> None:
     """A run of the example's two apps over a Grid of this process."""
     from plugin import client_app, server_app
 
-    config = CONFIG | {"folder": str(folder)} | changed
+    config = CONFIG | SEED | {"folder": str(folder)} | changed
     grid = FakeGrid(client_app.app, spread(NODES), run_config=config)
     server_app.app(grid, Context(1, 1, {}, RecordDict(), config))
 
@@ -60,6 +62,12 @@ def test_the_example_learns_and_says_what_it_promises(tmp_path: Path, capsys: py
     has_learned(capsys.readouterr().out)
 
 
+def test_unless_told_otherwise_the_noise_of_the_example_is_secret(tmp_path: Path) -> None:
+    assert CONFIG["simulation-seed"] == -1
+    with pytest.raises(ConfigError, match="Expected no simulation_seed"):
+        in_process(tmp_path, identities="keys")
+
+
 def test_the_example_learns_from_local_updates_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     in_process(tmp_path, **{"local-steps": 4, "options": '{"rate": 1.0, "step_size": 2.0}'})
     assert float(capsys.readouterr().out.split()[-2]) > 0.7
@@ -67,13 +75,13 @@ def test_the_example_learns_from_local_updates_too(tmp_path: Path, capsys: pytes
 
 @pytest.mark.slow
 def test_killed_on_flowers_simulation_the_example_goes_on_to_the_bits_of_this_process(tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'quorate[ray]'")
+    pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
     home, port = tmp_path / "home", free_port()
     Connection(home, f"127.0.0.1:{port}").begin()
     arguments = ("--insecure", "--simulation", "--isolation", "subprocess", "--host", "127.0.0.1", "--port", str(port))
     sizes = f"num-supernodes={NODES} init-args-num-cpus=2 client-resources-num-cpus=1"
     command = [program("flwr"), "run", str(EXAMPLE), "here", "--stream", "--federation-config", sizes]
-    command += ["-c", f'folder="{tmp_path / "run"}"']
+    command += ["-c", f'folder="{tmp_path / "run"}" simulation-seed=7']
     with Process("flower-superlink", arguments, home=home, log=tmp_path / "log") as superlink:
         superlink.healthy(f"http://127.0.0.1:{port}/health")
         with subprocess.Popen(command, env=environment(home), stdout=subprocess.PIPE, text=True) as first:
@@ -91,9 +99,9 @@ def test_killed_on_flowers_simulation_the_example_goes_on_to_the_bits_of_this_pr
 
 @pytest.mark.slow
 def test_killed_on_a_federation_the_example_goes_on_for_the_same_keys(tmp_path: Path) -> None:
-    changed = {"users": 3, "rounds": 3}
+    changed = {"users": 3, "rounds": 3, **SEED}
     settings = {**changed, "identities": '"keys"', "folder": f'"{tmp_path / "run"}"'}
-    with federation.Loopback(tmp_path / "federation", [{}] * 3) as running:
+    with federation.Loopback(tmp_path / "federation", [{}] * 3, QUORATE_ALLOW_SIMULATION="1") as running:
         for number in range(3):
             running.start_node(number)
         command = [program("flwr"), "run", str(EXAMPLE), "here", "--stream", "-c"]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sqlalchemy as sa
 
 from federation.crowd import SEED, inline_model, people, specification
 from quorate.engine import InlineEngine
@@ -134,3 +135,24 @@ def test_an_end_that_was_interrupted_is_brought_to_its_end_at_the_next_start_or_
         assert [row["kind"] for row in again.population.rows()] == (["charge", "end"] if ended else ["charge"])
     assert again.end("trial", "cancelled") == (how if ended else "cancelled")
     assert [row["kind"] for row in again.population.rows()] == ["charge", "end"]
+
+
+def test_a_chain_that_does_not_hold_together_keeps_no_secret_of_a_run_that_has_ended(books: Books) -> None:
+    books.begin(SPECIFICATION, PLAN)
+    books.registry.set_state("trial", "failed", "a reason")  # and then the process died
+    with books.database.writing() as connection:
+        connection.execute(sa.text("UPDATE population SET hash = 'changed'"))
+    for _ in range(2):
+        with pytest.raises(LedgerError, match="not what was written"):
+            Books(books.database).settle()
+    assert not has_secrets(books)
+    assert books.registry.run("trial").error == "a reason"
+
+
+def test_a_chain_that_does_not_hold_together_keeps_the_secrets_of_an_open_run(books: Books) -> None:
+    books.begin(SPECIFICATION, PLAN)
+    with books.database.writing() as connection:
+        connection.execute(sa.text("UPDATE population SET hash = 'changed'"))
+    with pytest.raises(LedgerError):
+        books.settle()
+    assert has_secrets(books)

@@ -6,7 +6,7 @@
 
 The function may return the average gradient of this node's loss at `model`, or a local update: `model` less the model
 after some local training. What it returns is clipped on the server, so the promise asks nothing of it but that it looks
-at this node's own items only.
+at this node's own items only; and, where the printed sentence says so, that it keeps nothing between rounds.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,8 @@
 """The ClientApp of a SuperNode that holds one user's items: `quorate_client.flower.app:app`.
 
-What its owner decides stands in the SuperNode's own `--node-config`, or in the environment of its ClientApps; nothing
-that a server sends can change it.
+What its owner decides stands in the SuperNode's own `--node-config`, or in the environment of its ClientApps, and this
+code keeps to it whatever a message or a run config says. But Flower ships the code of a run to every SuperNode: whoever
+may start runs can ship another app, which keeps to nothing. `quorate client`, whose code is its owner's, is stronger.
 
 | node config        | environment              | meaning                                           |
 | ------------------ | ------------------------ | ------------------------------------------------- |

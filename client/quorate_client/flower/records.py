@@ -41,6 +41,9 @@ from quorate_protos.v1 import federation_pb2 as pb
 from quorate_protos.v1 import values_pb2
 
 HELLO, ENDED = "hello", "ended"
+FAILED, OTHER_VERSION = "failed", "another version"
+NOT_SIMULATED = "a user's data is configured here"
+REFUSALS = (FAILED, OTHER_VERSION, NOT_SIMULATED)  # all that a node of ours says when it refuses
 VERSION = version("quorate")  # read once: looking it up costs as much as answering a small question
 ACTIONS: dict[type, str] = {
     AverageGradient: "average_gradient",
@@ -64,6 +67,12 @@ def values_of(content: RecordDict) -> Values:
     if not isinstance(found, ConfigRecord):
         raise WireError("Expected a message of quorate, got one without its record.")
     return {key: value for key, value in found.items() if isinstance(value, int | float | str | bytes)}
+
+
+def refusal(values: Values) -> str | None:
+    """Why a node refuses, fit for a log whatever it has sent; None if it does not."""
+    said = values.get("refused")
+    return said if said is None or said in REFUSALS else f"in other words, {str(said)[:60]!r}"
 
 
 def question_values(

@@ -13,10 +13,20 @@ from typing import Protocol
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from quorate_client.flower.records import ACTIONS, ENDED, HELLO, VERSION, Values, record, values_of
+from quorate_client.flower.records import (
+    ACTIONS,
+    ENDED,
+    FAILED,
+    HELLO,
+    OTHER_VERSION,
+    VERSION,
+    Values,
+    record,
+    values_of,
+)
 
-FAILED, OTHER_VERSION = "failed", "another version"
 _LOG = logging.getLogger("quorate.client")
+Respond = Callable[[Values, Context], RecordDict]
 _PLACE = {"partition-id": "partition", "num-partitions": "partitions"}
 
 
@@ -30,17 +40,28 @@ class Holder(Protocol):
         """A run has ended."""
 
 
-def make_app(holder: Holder) -> ClientApp:
-    """The ClientApp of a holder: `query.hello`, a query for each task, and `query.ended`."""
+def make_app(holder: Holder, refuses: Callable[[Context], str | None] = lambda context: None) -> ClientApp:
+    """The ClientApp of a holder: `query.hello`, a query for each task, and `query.ended`.
+
+    On a node that `refuses` says why not, in one of the `REFUSALS`, every action says that and does nothing.
+    """
+
+    def fit(respond: Respond) -> Respond:
+        def either(values: Values, context: Context) -> RecordDict:
+            why = refuses(context)
+            return respond(values, context) if why is None else record(refused=why)
+
+        return either
+
     app = ClientApp()
-    app.query(HELLO)(guarded(hello))
+    app.query(HELLO)(guarded(fit(hello)))
     for action in ACTIONS.values():
-        app.query(action)(guarded(holder.answer))
-    app.query(ENDED)(guarded(lambda values, context: _done(holder, values, context)))
+        app.query(action)(guarded(fit(holder.answer)))
+    app.query(ENDED)(guarded(fit(lambda values, context: _done(holder, values, context))))
     return app
 
 
-def guarded(respond: Callable[[Values, Context], RecordDict]) -> Callable[[Message, Context], Message]:
+def guarded(respond: Respond) -> Callable[[Message, Context], Message]:
     """`respond` as an action of a ClientApp: for messages of this version only, and silent about what goes wrong."""
 
     def action(message: Message, context: Context) -> Message:

@@ -28,6 +28,7 @@ from quorate_server.algorithms._accelerated_erm_search import (
     sketches,
     smoothings,
 )
+from quorate_server.algorithms._search import least_users
 from quorate_server.mechanisms.gaussian import GaussianNoise
 from quorate_server.mechanisms.lottery import LotteryTest
 from quorate_server.noise import total_variation
@@ -313,12 +314,6 @@ def _infeasible(scene: Scene) -> Infeasible:
     condition += f", delta={scene.privacy.delta:g}"
     if scene.problem.hostile_share:
         condition += f" with hostile_share={scene.problem.hostile_share:g}"
-    low, high = n, 2 * n
-    while not enough(high):
-        low, high = high, 2 * high
-        if high > LARGEST_USERS:
-            return Infeasible(NAME, condition, "fewer features, more items a user or a larger epsilon")
-    while high > 1.1 * low + 1:
-        middle = math.isqrt(low * high)
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return Infeasible(NAME, condition, f"n >= {high:,}")
+    users = least_users(enough, n, within=1.1, most=LARGEST_USERS)
+    fix = "fewer features, more items a user or a larger epsilon" if users is None else f"n >= {users:,}"
+    return Infeasible(NAME, condition, fix)

@@ -16,7 +16,7 @@ from quorate_protos.errors import ConfigError, Infeasible, VerificationError
 from quorate_server.accounting import local
 from quorate_server.algorithms import _centring as centring
 from quorate_server.algorithms import _noisy_plans as noisy
-from quorate_server.algorithms._search import round_grid
+from quorate_server.algorithms._search import least_users, round_grid
 from quorate_server.mechanisms.gaussian import GaussianNoise
 from quorate_server.mechanisms.hadamard import coordinate_bound, padded
 from quorate_server.plan import Constants, Cost, Guarantee, Plan, Privacy
@@ -433,12 +433,5 @@ def _enough_users(problem: Problem, privacy: Privacy, options: LocalModelOptions
         found = (_best(asked, privacy, options, name) for name in _wanted(options))
         return any(best is not None and best.risk < _worth(asked) for best in found)
 
-    low, high = problem.users, 2 * problem.users
-    while not enough(high):
-        low, high = high, 2 * high
-        if high > 10**12:
-            return "a larger epsilon, fewer features or a trusted coordinator"
-    while high > 1.05 * low + 1:
-        middle = math.isqrt(low * high)
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return f"n >= {high:,}"
+    users = least_users(enough, problem.users, within=1.05, most=10**12)
+    return "a larger epsilon, fewer features or a trusted coordinator" if users is None else f"n >= {users:,}"

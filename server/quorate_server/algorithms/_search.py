@@ -1,7 +1,7 @@
 """Choosing public numbers by predicted excess risk: the grids every planner shares."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -41,3 +41,19 @@ def single_phases(
             for suffix in suffix_grid(problem, total):
                 phase = PhaseModel(total, step, suffix, variance[total])
                 yield excess_risk(problem, [phase]), phase
+
+
+def least_users(enough: Callable[[int], bool], too_few: int, *, within: float, most: int) -> int | None:
+    """About the least number of users, by a factor `within`, that is `enough`, and it is; None beyond `most`.
+
+    `too_few` is a number that is not.
+    """
+    low, high = too_few, 2 * too_few
+    while not enough(high):
+        low, high = high, 2 * high
+        if high > most:
+            return None
+    while high > within * low + 1:
+        middle = max(low + 1, math.isqrt(low * high))  # of a handful the root is `low` itself
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high

@@ -16,6 +16,7 @@ from scipy.stats import chi2
 from quorate_protos.errors import ConfigError, Infeasible, VerificationError
 from quorate_server.accounting.gdp import delta_for, mu_for
 from quorate_server.algorithms import _tracking_schedule as schedule
+from quorate_server.algorithms._search import least_users
 from quorate_server.algorithms._tracking_parameters import TrackingParameters, Variant, mechanisms
 from quorate_server.mechanisms.clipping import mean_sensitivity
 from quorate_server.mechanisms.factorisations.factorisation import sqrt_coefficients
@@ -377,15 +378,10 @@ def _enough_users(problem: Problem, mu: float, options: TrackingOptions) -> str:
         _, risk = _best(asked, mu, options, stride=2)  # of fewer plans, so for this many users there is one
         return risk is not None and risk.total < min(trivial_risk(asked), _no_training(asked))
 
-    low, high = problem.users, 2 * problem.users
-    while not enough(high):
-        low, high = high, 2 * high
-        if high > 10**10:
-            return "fewer features, more items a user or a larger epsilon"
-    while high > 1.05 * low + 1:
-        middle = max(low + 1, math.isqrt(low * high))
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return f"n >= {high:,} (fewer features or a method of many passes also do)"
+    users = least_users(enough, problem.users, within=1.05, most=10**10)
+    if users is None:
+        return "fewer features, more items a user or a larger epsilon"
+    return f"n >= {users:,} (fewer features or a method of many passes also do)"
 
 
 def _attendance(options: TrackingOptions) -> str:

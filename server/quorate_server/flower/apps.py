@@ -22,6 +22,7 @@ import numpy as np
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from quorate_client import wire
 from quorate_client.questions import Answers, Question
 from quorate_protos.errors import ConfigError, RunError
 from quorate_server.algorithms import ALGORITHMS
@@ -43,6 +44,7 @@ ASSUMED: Mapping[str, str] = MappingProxyType(
         "partitions": "a user is one partition, whose answers depend on no other user's items",
     }
 )
+FORGETFUL = "clients' functions keep nothing between rounds"
 SEEDED = "nobody knows the seed that this simulation draws its noise from"
 _ITERATES = "its clients are sent iterates without noise, and its promise needs to know their loss"
 UNFIT: Mapping[str, str] = MappingProxyType(
@@ -126,11 +128,35 @@ class Training:
                 f"Expected smoothness for {self.algorithm}, got smoothness=None, so that clients would have to smooth "
                 'their loss. Give it, or options={"estimator": "clip"}.'
             )
-        assumed = (ASSUMED[self.identities], *((SEEDED,) if self.simulation else ()))
+        _require_fitting(self.algorithm, plan)
+        assumed = [ASSUMED[self.identities]]
+        assumed += [FORGETFUL] if _draws_fixed_sizes(self.algorithm, plan) else []
+        assumed += [SEEDED] if self.simulation else []
         promise = replace(plan.guarantee, assumptions=(*plan.guarantee.assumptions, *assumed))
         plan = replace(plan, guarantee=promise)
         info.verify(plan)
         return plan
+
+
+def _draws_fixed_sizes(algorithm: str, plan: Plan) -> bool:
+    """Whether cohorts of a fixed size are drawn again every round.
+
+    Whether one user took part tells who else did, and so what the functions of others may have kept; the theorem takes
+    a round as a function of its cohort's data and of past releases. Poisson draws and disjoint cohorts tie nobody.
+    """
+    sampled = algorithm in ("dp-sgd-wor", "mean-sgd")
+    return sampled and plan.parameters.cohort_size < plan.problem.users
+
+
+def _require_fitting(algorithm: str, plan: Plan) -> None:
+    """ConfigError for questions that no client takes: they would all refuse, and the model would be noise."""
+    points = 2 if getattr(plan.parameters, "gradients", None) == "recursive" else 1
+    most = wire.MAX_NUMBERS // points
+    if plan.problem.dimension > most:
+        raise ConfigError(
+            f"Expected dimension to be at most {most:,} for {algorithm}, which asks at {points} "
+            f"point{'s' if points > 1 else ''}, got dimension={plan.problem.dimension:,}. Train fewer numbers."
+        )
 
 
 def train(
@@ -152,7 +178,7 @@ def train(
     """
     run = training.run
     books.check(training, plan)
-    books.registry.add_run(run, training.as_text())
+    books.registry.add_run(run, training.as_text(), "flower-app")
     row = books.registry.run(run)
     if row is not None and row.state not in (*OPEN, "complete"):
         raise RunError(f"Expected run {run} to go on, but it is {row.state}: {row.error}. Choose another name.")
@@ -165,7 +191,9 @@ def train(
         fleet = BlackBoxes(there, run, members, cache(books.registry.user), start)
         if not complete:
             _wait_for(fleet, waiting)
-        return _Watched(FlowerEngine(grid, fleet, run, plan.problem, seconds))
+        asks = FlowerEngine(grid, fleet, run, plan.problem, seconds)
+        simulated = training.simulation or training.identities == "partitions"
+        return _Watched(asks) if simulated else asks
 
     return to_the_end(books, training, plan, engine)
 
@@ -174,12 +202,13 @@ def _enrol(there: Attendance, books: Books, training: Training, waiting: float) 
     """Enrol whoever is there, once there are enough to begin; RunError if there are not in time."""
     ends, group, needed = time.monotonic() + waiting, training.group, training.problem.users
     while True:
+        last = time.monotonic() > ends  # whoever came while a silent node was waited for is still greeted
         there.greet(_GREETING_SECONDS)
         fresh = [name for name in there.homes() if books.registry.user(name) is None]
         found = books.registry.users_count(group) + len(fresh)
         if found >= needed:
             break
-        if time.monotonic() > ends:
+        if last:
             raise RunError(
                 f"Expected {needed} users in group {group} within {waiting:g} seconds, got {found}. Start more "
                 "SuperNodes with this version of quorate, or train with fewer users."
@@ -192,14 +221,14 @@ def _enrol(there: Attendance, books: Books, training: Training, waiting: float) 
 def _wait_for(fleet: BlackBoxes, waiting: float) -> None:
     """Until every member is there; who is not by then is missing, like anybody who does not answer."""
     ends = time.monotonic() + waiting
-    while (absent := len(fleet.members) - len(fleet.homes(_GREETING_SECONDS))) and time.monotonic() < ends:
+    while (absent := len(fleet.members) - fleet.greeted(_GREETING_SECONDS)) and time.monotonic() < ends:
         _log.info("waiting for %d of %d members", absent, len(fleet.members))
         time.sleep(min(1.0, max(0.0, ends - time.monotonic())))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Watched:
-    """Tells the server's operator, who sees every answer anyway, when nobody has answered at all."""
+    """Tells when nobody has answered at all: of made-up data only, for it is a function of them without noise."""
 
     engine: Engine
 

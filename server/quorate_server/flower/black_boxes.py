@@ -5,7 +5,8 @@ fleet = BlackBoxes(there, "spring", members, registry.user, start)
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -15,14 +16,17 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from quorate_client import wire
-from quorate_client.flower.records import values_of
+from quorate_client.flower.records import refusal, values_of
 from quorate_client.questions import Answers, AverageGradient, Question
 from quorate_protos.errors import RunError, WireError
 from quorate_server.flower.engine import Part
 from quorate_server.flower.exchange import Letter, exchange, nodes
-from quorate_server.flower.users import identity, read_answer
+from quorate_server.flower.pulls import Pulls
+from quorate_server.flower.users import asked_of, identity, read_answer
 
 Identities = Literal["keys", "partitions"]
+_BRIEFLY = 2.0  # seconds that a round waits for a hello, now and then
+_GREETED_AGAIN = 30.0  # seconds until a node that took no part is due again, and twice as long each time after
 _log = logging.getLogger("quorate")
 
 
@@ -32,25 +36,42 @@ class Attendance:
     def __init__(self, grid: Grid, action: str, *, identities: Identities, users: int) -> None:
         """A name is made of the node's key; in a simulation of its partition, from 0 to `users` - 1."""
         self.grid, self.action = grid, action
-        self._identities, self._users = identities, users
-        self._told: dict[int, tuple[int, str] | None] = {}  # partition and name of each node that has answered
+        self._identities, self._users, self._pulls = identities, users, Pulls()
+        self._told: dict[int, tuple[int, str]] = {}  # partition and name of each node that has said hello, in order
+        self._due: dict[int, tuple[float, float]] = {}  # when each other is greeted again, and the pause after that
 
     def homes(self) -> dict[str, int]:
-        """Node of each name, of those that have said hello and are there now."""
-        found: dict[str, int] = {}
-        for node in sorted(nodes(self.grid)):
-            told = self._told.get(node)
-            if told is not None:
-                found.setdefault(told[1], node)
+        """Node of each name, of those that have said hello and are there now; the first that did, if several have."""
+        there, found = nodes(self.grid), dict[str, int]()
+        for node, (_, name) in self._told.items():
+            if node in there:
+                found.setdefault(name, node)
         return found
 
+    def homes_now(self) -> dict[str, int]:
+        """As `homes`, for a round, which no stranger may hold up: a key says who a node is, without a hello."""
+        if self._identities == "keys":
+            return {identity(key): node for node, key in sorted(nodes(self.grid).items())}
+        self.greet(_BRIEFLY)
+        return self.homes()
+
     def greet(self, seconds: float) -> None:
-        """Wait for a hello of every node that has not said one, for so long."""
-        fresh = {node: key for node, key in sorted(nodes(self.grid).items()) if node not in self._told}
-        letters = [Letter(node, self.action, {}) for node in fresh]
-        replies = exchange(self.grid, letters, group="hello", seconds=seconds)
-        for node, reply in ((letters[index].node, reply) for index, reply in replies.items()):
-            self._told[node] = self._read(node, fresh[node], reply)
+        """Wait for a hello of every node that is due, for so long."""
+        now = time.monotonic()
+        due = {node: key for node, key in sorted(nodes(self.grid).items()) if self._is_due(node, now)}
+        letters = [Letter(node, self.action, {}) for node in due]
+        replies = exchange(self.grid, letters, group="hello", seconds=seconds, pulls=self._pulls)
+        now = time.monotonic()
+        for index, node in enumerate(due):
+            told = self._read(node, due[node], replies[index]) if index in replies else None
+            if told is not None:
+                self._told[node] = told
+            else:
+                _, pause = self._due.get(node, (0.0, _GREETED_AGAIN))
+                self._due[node] = now + pause, 2 * pause
+
+    def _is_due(self, node: int, now: float) -> bool:
+        return node not in self._told and self._due.get(node, (now, 0.0))[0] <= now
 
     def in_order(self, names: Sequence[str]) -> list[str]:
         """By partition first, so that the users of a simulation have the same numbers every time."""
@@ -61,9 +82,10 @@ class Attendance:
         try:
             values = values_of(reply)
         except WireError:
-            values = {"refused": "its reply is not one of quorate"}
-        if "refused" in values:
-            _log.warning("node %d takes no part: %s", node, str(values["refused"])[:100])
+            _log.warning("node %d takes no part: its reply is not one of quorate", node)
+            return None
+        if (why := refusal(values)) is not None:
+            _log.warning("node %d takes no part: %s", node, why)
             return None
         told = values.get("partition")
         place = told if isinstance(told, int) else -1
@@ -82,32 +104,31 @@ class BlackBoxes:
     user: Callable[[str], int | None]  # of a name, if it is enrolled
     start: NDArray[np.float64]  # (d,)
 
-    def homes(self, seconds: float) -> dict[int, int]:
-        """Node of each member who is there; only if some are not, nodes that nobody knows get so long to say hello."""
+    def greeted(self, seconds: float) -> int:
+        """How many members are there; only if some are not, nodes that are not known get so long to say hello."""
         found = self._homes(self.there.homes())
         if len(found) < len(self.members):
             self.there.greet(seconds)
             found = self._homes(self.there.homes())
-        return found
+        return len(found)
 
     def _homes(self, names: Mapping[str, int]) -> dict[int, int]:
         wanted = set(self.members.tolist())
         there = {self.user(name): node for name, node in names.items()}
         return {user: node for user, node in there.items() if user is not None and user in wanted}
 
-    def parts(self, question: Question, seconds: int) -> Sequence[Part]:
+    def parts(self, question: Question, seconds: int) -> Iterator[tuple[Part, Letter]]:
         """One message for each asked user who is there."""
         task = question.task
         if not isinstance(task, AverageGradient):
             raise RunError(f"Expected questions for average gradients, got {type(task).__name__}.")
         moved = replace(question, task=replace(task, points=task.points + self.start))
-        homes, parts = self.homes(seconds), []
+        homes = self._homes(self.there.homes_now())
         for row, user in enumerate(self.members[question.cohort].tolist()):
             if user in homes:
                 asked = wire.question_to_wire(moved, row, run=self.run, user=user, seconds=seconds)
                 letter = Letter(homes[user], self.there.action, {"question": asked.SerializeToString()})
-                parts.append(Part(np.array([row]), letter))
-        return parts
+                yield Part(np.array([row]), asked_of(asked, user)), letter
 
     def read(self, reply: RecordDict, part: Part, shape: tuple[int, ...]) -> Answers:
         """The answer to this very question; who refuses is MISSING, anything else REJECTED."""

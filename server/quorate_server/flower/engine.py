@@ -4,9 +4,9 @@ engine = FlowerEngine(grid, fleet, run="spring", problem=problem, seconds=600)
 answers = engine.ask(question)
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from flwr.app import RecordDict
@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from quorate_client.questions import Answers, Question, Status
 from quorate_protos.errors import RunError
-from quorate_server.flower.exchange import Letter, exchange
+from quorate_server.flower.exchange import Letter, heard
+from quorate_server.flower.pulls import Pulls
 from quorate_server.problem import Problem
 from quorate_server.service.engine import FAR, honest
 
@@ -24,19 +25,28 @@ class NodeFailed(RunError):
     """A node that computes the answers of simulated users did not send them. The round can be asked again."""
 
 
+class Asked(NamedTuple):
+    """What the answer to a question to one user must name."""
+
+    user: int
+    run: str
+    round: int
+    digest: bytes
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """The rows of a cohort that one node answers for, and what it is sent."""
+    """The rows of a cohort that one node answers for: all that is kept of what it was sent."""
 
     rows: NDArray[np.int64]
-    letter: Letter
+    asked: Asked | None = None
 
 
 class Fleet(Protocol):
     """Which node holds whom, and how to read its replies."""
 
-    def parts(self, question: Question, seconds: int) -> Sequence[Part]:
-        """What to ask; a row that is in no part is MISSING."""
+    def parts(self, question: Question, seconds: int) -> Iterable[tuple[Part, Letter]]:
+        """What to ask, made when its turn comes; a row that is in no part is MISSING."""
 
     def read(self, reply: RecordDict, part: Part, shape: tuple[int, ...]) -> Answers | None:
         """The rows of a part, zeros with a status where there is no answer; None if it is no reply. Never raises."""
@@ -56,17 +66,22 @@ class FlowerEngine:
     problem: Problem
     seconds: float
     demanding: bool = False
+    pulls: Pulls = field(default_factory=Pulls)
 
     def ask(self, question: Question) -> Answers:
         """One row an asked user, in cohort order; who is not heard of in time is MISSING."""
         shape = question.task.answer_shape(self.problem.dimension)
         users = len(question.cohort)
         values, status = np.zeros((users, *shape)), np.full(users, Status.MISSING, np.uint8)
-        parts = self.fleet.parts(question, max(1, round(self.seconds)))
-        letters = [part.letter for part in parts]
-        replies = exchange(self.grid, letters, group=f"{self.run}/{question.round}", seconds=self.seconds)
-        answered = 0
-        for index, reply in replies.items():
+        parts: list[Part] = []
+
+        def letters() -> Iterator[Letter]:
+            for part, letter in self.fleet.parts(question, max(1, round(self.seconds))):
+                parts.append(part)
+                yield letter
+
+        group, answered = f"{self.run}/{question.round}", 0
+        for index, reply in heard(self.grid, letters(), group=group, seconds=self.seconds, pulls=self.pulls):
             answers = self.fleet.read(reply, parts[index], shape)
             if answers is not None:
                 values[parts[index].rows], status[parts[index].rows] = answers.values, answers.status

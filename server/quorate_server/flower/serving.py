@@ -17,21 +17,24 @@ import numpy as np
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from quorate_client.flower.records import ENDED, HELLO, values_of
-from quorate_protos.errors import LedgerUnavailable, OtherVersion, QuorateError, RunError, WireError
+from quorate_client import wire
+from quorate_client.flower.records import ENDED, HELLO, refusal, values_of
+from quorate_protos.errors import ConfigError, LedgerUnavailable, OtherVersion, QuorateError, RunError, WireError
 from quorate_protos.v1 import federation_pb2 as pb
 from quorate_server import specification as specifications
 from quorate_server.books import Books, Described
 from quorate_server.database import Database
 from quorate_server.flower.engine import FlowerEngine
 from quorate_server.flower.exchange import Letter, SuperLinkAway, exchange, nodes
+from quorate_server.flower.pulls import Pulls
 from quorate_server.flower.users import Users, identity
 from quorate_server.ledger import Ledger
 from quorate_server.plan import Plan
-from quorate_server.registry import OPEN
+from quorate_server.registry import EVERYONE, OPEN
 from quorate_server.rounds import Engine, RoundEvent
 from quorate_server.specification import RunSpecification
 
+LONGEST_WAIT = 7 * 86400.0  # seconds for users to come, in which the books are closed to other runs
 _LONGEST_PAUSE = 30.0  # seconds between two tries of a database that is away
 _FAREWELL_SECONDS = 60.0
 _GREETING_SECONDS = 120.0
@@ -52,28 +55,52 @@ class Ended:
 
 
 def serve(
-    grid: Grid, text: str, database: str, *, waiting: float, allow_simulation: bool = False, check: Check | None = None
+    grid: Grid,
+    text: str,
+    database: str,
+    *,
+    waiting: float,
+    group: str = EVERYONE,
+    allow_simulation: bool = False,
+    check: Check | None = None,
 ) -> Ended:
     """Carry out the run of a specification's text, from wherever the books of `database` stand.
 
     It begins once enough users are enrolled, and goes on once all members are there or `waiting` seconds are over.
-    Raises ConfigError, Infeasible, VerificationError, BudgetExceeded and LedgerError as the coordinator's `submit`
-    does; RunError if too few users come, or the run has ended without a model; SuperLinkAway.
+    Whoever comes is enrolled in `group`, and a run that names another is refused: its submitter would choose whose
+    lifetime budget is drawn on. Raises ConfigError, Infeasible, VerificationError, BudgetExceeded and LedgerError as
+    the coordinator's `submit` does; RunError if too few users come, or the run has ended without a model;
+    SuperLinkAway.
     """
     specification = RunSpecification.parse(text)
+    if not 0 <= waiting <= LONGEST_WAIT:  # nan would wait for ever
+        raise ConfigError(f"Expected waiting in [0, {LONGEST_WAIT:.0f}] seconds, got waiting={waiting}.")
+    if specification.group != group:
+        raise ConfigError(
+            f"Expected a run of group {group}, got group={specification.group!r}. The operator's QUORATE_GROUP decides."
+        )
     plan = specifications.make_plan(specification)
     specifications.require_deployable(specification, plan, allow_simulation=allow_simulation)
+    specifications.require_fitting(plan, wire.MAX_MESSAGE)
     if check is not None:
         check(specification)
     with Database(database) as opened:
         books = Books(opened)
+        books.settle()
         books.check(specification, plan)
-        books.registry.add_run(specification.run, specification.as_text())
+        books.registry.add_run(specification.run, specification.as_text(), "flower")
         row = books.registry.run(specification.run)
-        if row is not None and row.state not in (*OPEN, "complete"):
-            raise RunError(f"Expected run {row.run} to go on, but it is {row.state}: {row.error}. Choose another name.")
-        if row is None or row.state != "complete":
-            _carry_out(grid, books, specification, plan, waiting)
+        try:
+            if row is not None and row.state not in (*OPEN, "complete"):
+                raise RunError(
+                    f"Expected run {row.run} to go on, but it is {row.state}: {row.error}. Choose another name."
+                )
+            if row is None or row.state != "complete":
+                _carry_out(grid, books, specification, plan, waiting)
+        except QuorateError:
+            _say_farewell(grid, books, specification.run)
+            raise
+        _say_farewell(grid, books, specification.run)
         ledger = Ledger.within(opened, specification.run)
         releases = [{"round": number} | asdict(release) for number, release in ledger.releases()]
         return Ended(specification, plan, {"spent": ledger.spent(), "releases": releases}, ledger.model)
@@ -81,17 +108,15 @@ def serve(
 
 def _carry_out(grid: Grid, books: Books, specification: RunSpecification, plan: Plan, waiting: float) -> None:
     _enrol(grid, books, specification, waiting)
-    fleets: list[Users] = []
 
     def engine(members: NDArray[np.int64]) -> FlowerEngine:
         described = json.dumps(specifications.describe(specification, plan))
         told = pb.Announcement(run=specification.run, description=described)
-        fleets[:] = [Users(grid, told, members, cache(books.registry.user))]
-        _wait_for(fleets[0], waiting)
-        return FlowerEngine(grid, fleets[0], specification.run, plan.problem, specification.seconds)
+        fleet = Users(grid, told, members, cache(books.registry.user))
+        _wait_for(fleet, waiting)
+        return FlowerEngine(grid, fleet, specification.run, plan.problem, specification.seconds)
 
     to_the_end(books, specification, plan, engine)
-    _say_farewell(fleets[0], "complete")
 
 
 def to_the_end(
@@ -120,12 +145,13 @@ def _enrol(grid: Grid, books: Books, specification: RunSpecification, waiting: f
     ends, group, needed = time.monotonic() + waiting, specification.group, specification.problem.users
     partitions: dict[str, int] = {}  # or -1, of every node that has said hello
     greeted: dict[int, float] = {}  # when a node is due again, which may come back with another version
-    before = -1
+    pulls, before = Pulls(), -1
     while True:
         now = time.monotonic()
+        last = now > ends  # whoever came while a silent node was waited for is still greeted
         new = {node: identity(key) for node, key in nodes(grid).items() if greeted.get(node, now) <= now}
         new = {node: name for node, name in new.items() if name not in partitions}
-        partitions |= _hellos(grid, new)
+        partitions |= _hellos(grid, new, pulls)
         greeted |= dict.fromkeys(new, now + _GREETED_AGAIN)
         fresh = [name for name in partitions if books.registry.user(name) is None]
         found = books.registry.users_count(group) + len(fresh)
@@ -134,7 +160,7 @@ def _enrol(grid: Grid, books: Books, specification: RunSpecification, waiting: f
         if found != before:
             _log.info("waiting for users: %d of %d", found, needed)
             before = found
-        if time.monotonic() > ends:
+        if last:
             raise RunError(
                 f"Expected {needed} users in group {group} within {waiting:g} seconds, got {found}. Start more "
                 "SuperNodes with this version of quorate, or submit the run for fewer users."
@@ -144,18 +170,18 @@ def _enrol(grid: Grid, books: Books, specification: RunSpecification, waiting: f
         books.registry.enrol(name, group)
 
 
-def _hellos(grid: Grid, new: dict[int, str]) -> dict[str, int]:
+def _hellos(grid: Grid, new: dict[int, str], pulls: Pulls | None = None) -> dict[str, int]:
     """Partition of each node that answers a hello in our version."""
     numbers = sorted(new)
     letters = [Letter(node, HELLO, {}) for node in numbers]
     found = {}
-    for index, reply in exchange(grid, letters, group="hello", seconds=_GREETING_SECONDS).items():
+    for index, reply in exchange(grid, letters, group="hello", seconds=_GREETING_SECONDS, pulls=pulls).items():
         try:
             values = values_of(reply)
         except WireError:
             continue
-        if "refused" in values:
-            _log.warning("node %d takes no part: %s", numbers[index], str(values["refused"])[:100])
+        if (why := refusal(values)) is not None:
+            _log.warning("node %d takes no part: %s", numbers[index], why)
             continue
         partition = values.get("partition")
         found[new[numbers[index]]] = partition if isinstance(partition, int) else -1
@@ -172,11 +198,20 @@ def _wait_for(fleet: Users, waiting: float) -> None:
         time.sleep(1.0)
 
 
-def _say_farewell(fleet: Users, how: str) -> None:
-    """Members may erase the answers that they keep; whoever does not hear of it keeps them, which harms nobody else."""
-    values = {"run": fleet.announcement.run, "how": how}
-    letters = [Letter(node, ENDED, {**values}) for node in fleet.homes().values()]
-    exchange(fleet.grid, letters, group="farewell", seconds=_FAREWELL_SECONDS)
+def _say_farewell(grid: Grid, books: Books, run: str) -> None:
+    """If a run has ended, members may erase the answers that they keep.
+
+    Said at every start that meets it, and never a reason to fail: who does not hear of it harms nobody else.
+    """
+    try:
+        row = books.registry.run(run)
+        if row is None or row.state in OPEN:
+            return
+        fleet = Users(grid, pb.Announcement(run=run), books.registry.members(run), cache(books.registry.user))
+        letters = [Letter(node, ENDED, {"run": run, "how": row.state}) for node in fleet.homes().values()]
+        exchange(grid, letters, group="farewell", seconds=_FAREWELL_SECONDS)
+    except QuorateError as error:
+        _log.warning("not all members have heard that the run has ended: %s", error)
 
 
 def patiently(work: Callable[[], T]) -> T:

@@ -7,14 +7,14 @@ For made-up data only: a node here answers for many users, and says itself which
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
-from quorate_client.flower.records import ACTIONS, HELLO, answers_from_record, question_values, values_of
+from quorate_client.flower.records import ACTIONS, HELLO, answers_from_record, question_values, refusal, values_of
 from quorate_client.questions import Answers, Question
 from quorate_protos.errors import RunError, WireError
 from quorate_server.flower.engine import Part
@@ -52,7 +52,7 @@ class Shards:
             greeted.ask(grid, min(_HELLO_SECONDS, max(1.0, left)))
         return cls(run, complete)
 
-    def parts(self, question: Question, seconds: int) -> Sequence[Part]:
+    def parts(self, question: Question, seconds: int) -> Iterator[tuple[Part, Letter]]:
         """One message for each node that holds somebody of the cohort."""
         homes = question.cohort % len(self.nodes)
         order = np.argsort(homes, kind="stable")
@@ -60,7 +60,8 @@ class Shards:
         action, rows = ACTIONS[type(question.task)], np.split(order, ends[1:-1])
         holding = [(node, own) for node, own in zip(self.nodes, rows, strict=True) if len(own)]
         values = question_values(question, [own for _, own in holding], run=self.run, seconds=seconds)
-        return [Part(own, Letter(node, action, each)) for (node, own), each in zip(holding, values, strict=True)]
+        for (node, own), each in zip(holding, values, strict=True):
+            yield Part(own), Letter(node, action, each)
 
     def read(self, reply: RecordDict, part: Part, shape: tuple[int, ...]) -> Answers | None:
         """The rows of a node; None if it refuses, or sends anything else."""
@@ -112,7 +113,7 @@ def _place(node: int, reply: RecordDict) -> tuple[int, int] | None:
         values = values_of(reply)
     except WireError:
         return None
-    if "refused" in values:
-        _log.warning("node %d refuses: %s", node, str(values["refused"])[:100])
+    if (why := refusal(values)) is not None:
+        _log.warning("node %d refuses: %s", node, why)
     place, of = values.get("partition"), values.get("partitions")
     return (place, of) if isinstance(place, int) and isinstance(of, int) and 0 <= place < of else None

@@ -12,7 +12,7 @@ and has another number there, is the same user as long as it has the key.
 
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,7 +25,7 @@ from quorate_client.flower.records import ACTIONS, bytes_of, values_of
 from quorate_client.questions import Answers, Question, Status
 from quorate_protos.errors import WireError
 from quorate_protos.v1 import federation_pb2 as pb
-from quorate_server.flower.engine import Part
+from quorate_server.flower.engine import Asked, Part
 from quorate_server.flower.exchange import Letter, nodes
 
 _log = logging.getLogger("quorate")
@@ -39,7 +39,7 @@ class Users:
     announcement: pb.Announcement
     members: NDArray[np.int64]  # user of each slot
     user: Callable[[str], int | None]  # of an identity, if it is enrolled
-    declined: set[object] = field(default_factory=set)
+    declined: set[int] = field(default_factory=set)
 
     def homes(self) -> dict[int, int]:
         """Node of each member who is there."""
@@ -47,28 +47,32 @@ class Users:
         there = {self.user(identity(key)): node for node, key in sorted(nodes(self.grid).items())}
         return {user: node for user, node in there.items() if user in wanted and user is not None}
 
-    def parts(self, question: Question, seconds: int) -> Sequence[Part]:
+    def parts(self, question: Question, seconds: int) -> Iterator[tuple[Part, Letter]]:
         """One message for each asked user who is there."""
         homes, told, run = self.homes(), self.announcement.SerializeToString(), self.announcement.run
-        parts = []
         for row, user in enumerate(self.members[question.cohort].tolist()):
             if user in homes:
-                asked = wire.question_to_wire(question, row, run=run, user=user, seconds=seconds).SerializeToString()
-                values = {"announcement": told, "user": user, "question": asked}
-                parts.append(Part(np.array([row]), Letter(homes[user], ACTIONS[type(question.task)], values)))
-        return parts
+                asked = wire.question_to_wire(question, row, run=run, user=user, seconds=seconds)
+                values = {"announcement": told, "user": user, "question": asked.SerializeToString()}
+                letter = Letter(homes[user], ACTIONS[type(question.task)], values)
+                yield Part(np.array([row]), asked_of(asked, user)), letter
 
     def read(self, reply: RecordDict, part: Part, shape: tuple[int, ...]) -> Answers:
         """The answer to this very question; who declines or refuses is MISSING, anything else REJECTED."""
-        if _declines(reply):
-            self._has_declined(part.letter.values["user"])
+        if part.asked is not None and _declines(reply):
+            self._has_declined(part.asked.user)
         return read_answer(reply, part, shape)
 
-    def _has_declined(self, user: object) -> None:
+    def _has_declined(self, user: int) -> None:
         """Tell of it once: it is the owner's decision, and no function of the data."""
         if user not in self.declined:
             self.declined.add(user)
             _log.warning("user %s takes no part in run %s, by its owner's decision", user, self.announcement.run)
+
+
+def asked_of(question: pb.Question, user: int) -> Asked:
+    """What this user's answer must name."""
+    return Asked(user, question.run, question.round, question.digest)
 
 
 def read_answer(reply: RecordDict, part: Part, shape: tuple[int, ...]) -> Answers:
@@ -79,10 +83,9 @@ def read_answer(reply: RecordDict, part: Part, shape: tuple[int, ...]) -> Answer
         if "declined" in values or "refused" in values:
             return Answers(nobody, np.array([Status.MISSING], np.uint8))
         answer = pb.Answer.FromString(bytes_of(values, "answer"))
-        asked = pb.Question.FromString(bytes_of(part.letter.values, "question"))
     except Exception:
         return Answers(nobody, np.array([Status.REJECTED], np.uint8))
-    if (answer.run, answer.round, answer.digest) != (asked.run, asked.round, asked.digest):
+    if part.asked is None or (answer.run, answer.round, answer.digest) != part.asked[1:]:
         return Answers(nobody, np.array([Status.REJECTED], np.uint8))
     found, status = wire.answer_from_wire(answer, shape)
     return Answers(found[None], np.array([status], np.uint8))

@@ -25,6 +25,7 @@ from quorate_server.specification import AROUND
 SERVICE = "quorate.v1.ClientPlane"
 NONSENSE, LEAVING = "Expected a message of this protocol.", "The coordinator is leaving. Come back later."
 _UNREAD = "An earlier conversation with this client ended unread, on a connection that is still open. Close it."
+LOOK = 3.0  # seconds between two looks for those who are revoked and say nothing
 _GREETING_SECONDS = 30.0
 _LONGEST_GREETING, _LONGEST_SMALL = 4 << 10, 64 << 10  # bytes of an enrolment or a hello, and of what is no answer
 _log = logging.getLogger("quorate")
@@ -36,6 +37,7 @@ class ClientPlane:
 
     def __init__(self, manager: Manager, *, plaintext: bool, revoked: Revocations | None = None) -> None:
         self._manager, self._plaintext, self._revoked = manager, plaintext, revoked
+        self._identities: dict[Conversation, str] = {}
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """What a server is given."""
@@ -76,6 +78,7 @@ class ClientPlane:
             await _refuse(context, grpc.StatusCode.UNAVAILABLE, _UNREAD)
         conversation = Conversation(user, rooms.backlog)
         conversation.start(context)
+        self._identities[conversation] = identity
         rooms.enter(conversation)
         catching_up = asyncio.create_task(self._catch_up(conversation))  # runs that end from now on: `Rooms.close`
         try:
@@ -91,8 +94,17 @@ class ClientPlane:
             await _hang_up(context, conversation)
         finally:
             rooms.leave(conversation)
+            del self._identities[conversation]
             catching_up.cancel()
             conversation.close()
+
+    async def watch_revocations(self) -> None:
+        """For ever, every few seconds: end conversations with clients that are revoked but only listen."""
+        while self._revoked is not None:
+            await asyncio.sleep(LOOK)
+            revoked = self._revoked.now()
+            for conversation in [each for each, identity in self._identities.items() if identity in revoked]:
+                conversation.end(revocation.WORDS, grpc.StatusCode.UNAUTHENTICATED)
 
     async def _catch_up(self, conversation: Conversation) -> None:
         """Tell a client which runs have ended while it was away, so that it erases the answers that it keeps."""

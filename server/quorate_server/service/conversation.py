@@ -6,8 +6,9 @@
 
 A message is held from `send` until the transport has taken it, which it does as fast as the client reads. A client that
 does not read costs itself the round: it is hung up on, at once when more waits for it than one that reads would ever
-leave, and otherwise when others have waited long enough for the memory that it takes. What the transport has begun to
-take it keeps until the client reads it or its connection ends: until then nothing new is said to that client.
+leave, and otherwise when others have waited long enough for the memory that it takes. From then on it is asked after
+the others, so that whoever would keep them waiting can do so once. What the transport has begun to take it keeps until
+the client reads it or its connection ends: until then nothing new is said to that client.
 """
 
 import asyncio
@@ -35,6 +36,7 @@ class Backlog:
         self.most = most
         self.bytes = 0
         self.peak = 0  # the most that there were
+        self.slow: dict[int, float] = {}  # loop time at which a user was last hung up on, because it did not read
         self._since: dict[Conversation, float] = {}  # loop time at which the transport began to take a message
         self._unread: set[Conversation] = set()  # ended in the middle of a write that the transport has not done with
         self._queue: deque[asyncio.Future[None]] = deque()
@@ -132,6 +134,7 @@ class Conversation:
 
     def hang_up(self) -> None:
         """End with a client that does not read; it may come back. One that is leaving already leaves now."""
+        self._backlog.slow[self.user] = asyncio.get_running_loop().time()
         if self.ending is not None and self._handler is not None:
             self._handler.cancel()  # from its parting
         self.parting = _LATE_PARTING_SECONDS

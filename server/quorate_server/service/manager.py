@@ -3,7 +3,7 @@
 A run is entered after its plan was made and verified and the population's budget asked; `quorate_server.books` says
 what is written from then on, in which order. While the database is away a run pauses, then goes on from what the ledger
 holds. A run that this coordinator may not go on with (another version's or configuration's, a simulation where none is
-allowed) is left as it is, for one that may, or for `cancel`.
+allowed, one of Flower's) is left as it is, for one that may, or for `cancel`.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from quorate_server.accounting.lifetime import Limit
 from quorate_server.books import Books
 from quorate_server.database import Database
 from quorate_server.plan import Plan
-from quorate_server.registry import OPEN, State
+from quorate_server.registry import OPEN, SERVICE, State
 from quorate_server.rounds import RoundEvent
 from quorate_server.service.engine import GrpcEngine, RunStopped
 from quorate_server.service.feed import Feed, public
@@ -96,6 +96,7 @@ class Manager:
                 if row.state not in OPEN:
                     continue
                 try:
+                    row.require(SERVICE)
                     specification = RunSpecification.parse(row.specification)
                     plan = await asyncio.to_thread(specifications.make_plan, specification)
                     self._require_possible(specification, plan)

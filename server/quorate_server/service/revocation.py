@@ -58,6 +58,10 @@ class Revocations:
         self._fingerprints = frozenset(read(file))
 
     def __contains__(self, fingerprint: str) -> bool:
+        return fingerprint in self.now()
+
+    def now(self) -> frozenset[str]:
+        """Every fingerprint on the list, which is read again if it has changed."""
         found = _version(self._file)
         if found != self._seen:
             self._seen = found
@@ -65,7 +69,7 @@ class Revocations:
                 self._fingerprints = frozenset(read(self._file))
             except ConfigError as error:
                 _log.error("%s The last list stays in force.", error)
-        return fingerprint in self._fingerprints
+        return self._fingerprints
 
 
 def _version(file: Path) -> tuple[int, int, int] | None:

@@ -48,10 +48,12 @@ class _Open:
     shape: tuple[int, ...]  # of one answer
     values: Matrix
     status: NDArray[np.uint8]
-    closes: float  # loop time
+    opened: float  # loop time
+    closes: float
     patience: float  # seconds with those who do not read what they are asked
     left: int  # users not heard of
     complete: asyncio.Event
+    passed: asyncio.Event  # everybody who was here has been asked
     down: int = 0  # bytes of questions that were said, as messages of gRPC
     up: int = 0  # bytes of answers that were taken
 
@@ -150,10 +152,15 @@ class Rooms:
         gained, lost = (room.present, room.absent) if message.takes_part else (room.absent, room.present)
         gained.add(user)
         lost.discard(user)
-        if message.takes_part and room.open is not None and user in room.open.rows:
-            await self.backlog.room(room.open.patience)
-        if room.open is not None and user in room.open.rows:
-            self._put(room, room.open, user)
+        current = room.open
+        if current is None or user not in current.rows:
+            return
+        if message.takes_part and user in self.backlog.slow:
+            await current.passed.wait()
+        if message.takes_part and room.open is current:
+            await self.backlog.room(current.patience)
+        if room.open is current:  # a later round has asked whoever is present
+            self._put(room, current, user)
 
     def longest_answer(self, user: int) -> int:
         """The most numbers that a user was asked for at once, in the runs that go on."""
@@ -189,30 +196,34 @@ class Rooms:
         """Rows in cohort order, once everybody was heard of or the time is over; who was not is MISSING."""
         loop = asyncio.get_running_loop()
         room.longest = max(room.longest, math.prod(shape))
-        users = room.members[question.cohort].tolist()
+        users, opened = room.members[question.cohort].tolist(), loop.time()
         current = room.open = _Open(
             question=question,
             rows={user: row for row, user in enumerate(users)},
             shape=shape,
             values=np.zeros((len(users), *shape)),
             status=np.full(len(users), Status.MISSING, np.uint8),
-            closes=loop.time() + seconds,
+            opened=opened,
+            closes=opened + seconds,
             patience=_PATIENCE * seconds,
             left=len(users),
             complete=asyncio.Event(),
+            passed=asyncio.Event(),
         )
         for user in users:  # a round that is asked again, after a write that failed, is answered again, with the same
             if user in room.asked and room.asked[user].round == question.round:
                 del room.asked[user]
         try:
             async with asyncio.timeout_at(current.closes):
-                await self._put_all(room, current, users)
+                await self._put_all(room, current, sorted(users, key=lambda user: user in self.backlog.slow))
+                current.passed.set()
                 if current.left:
                     await current.complete.wait()
         except TimeoutError:
             pass
         finally:
             room.open, room.moved = None, (current.down, current.up)
+            current.passed.set()
         return Answers(current.values, current.status)
 
     async def _put_all(self, room: Room, current: _Open, users: Sequence[int]) -> None:
@@ -232,6 +243,8 @@ class Rooms:
         if user in room.absent:
             self._heard(current, self._ask(room, current, user)[1])
         elif user in room.present and here is not None and (asked is None or asked.told is not here):
+            if asked is not None and self.backlog.slow.get(user, -math.inf) >= current.opened:
+                return  # it has left this round's question unread
             message, asked = self._ask(room, current, user)
             asked.told = here
             size = here.send(message)

@@ -78,6 +78,7 @@ class Coordinator:
         self._database: Database
         self._servers: list[grpc.aio.Server] = []
         self._health: list[health.HealthServicer] = []
+        self._watching: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "Coordinator":
         config = self.config
@@ -115,6 +116,7 @@ class Coordinator:
             CLIENT_PLANE,
             lambda server: server.add_generic_rpc_handlers((clients.handlers(),)),
         )
+        self._watching = asyncio.create_task(clients.watch_revocations())
         self.control = await self._listen(
             config.control,
             config.transport.control_plane(),
@@ -133,6 +135,8 @@ class Coordinator:
         await self._close()
 
     async def _close(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
         await asyncio.gather(*(server.stop(GRACE) for server in self._servers))
         await asyncio.to_thread(self._database.close)
 

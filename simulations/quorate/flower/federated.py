@@ -7,10 +7,12 @@ What the operator decides stands in the environment of the ServerApp's process, 
 | QUORATE_DATABASE         | where the books are kept: sqlite:///FILE or postgresql://USER@HOST/NAME        |
 | QUORATE_RESULTS          | folder for models, plans and ledgers of complete runs                          |
 | QUORATE_SUPERNODE_AUTH   | "1": the SuperLink runs with --enable-supernode-auth, so that a key is a user  |
+| QUORATE_GROUP            | whose lifetime budget every run here draws on; "everyone" unless told          |
 | QUORATE_ALLOW_SIMULATION | "1": accept runs with seeded noise, from nodes without authentication          |
 """
 
 import logging
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -20,11 +22,13 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from quorate.flower.leave import allows_simulation, require_users
 from quorate.flower.submission import SAYS
 from quorate.folder import RunFolder
 from quorate.submission import check_constants
 from quorate_protos.errors import ConfigError, QuorateError
 from quorate_server.flower.serving import Ended, serve
+from quorate_server.registry import EVERYONE
 
 _log = logging.getLogger("quorate")
 server_app = ServerApp()
@@ -43,19 +47,15 @@ def main(grid: Grid, context: Context) -> None:
 
 def _carried_out(grid: Grid, settings: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[Ended, Path]:
     """What a run released, and the folder for it."""
-    allow_simulation = environment.get("QUORATE_ALLOW_SIMULATION") == "1"
-    if not allow_simulation and environment.get("QUORATE_SUPERNODE_AUTH") != "1":
-        raise ConfigError(
-            "Expected QUORATE_SUPERNODE_AUTH=1 in the ServerApp's environment, got none: start the SuperLink with "
-            "--enable-supernode-auth, so that nobody takes part as two users, and say so."
-        )
+    require_users(environment)
     results = Path(_given(environment, "QUORATE_RESULTS"))
     ended = serve(
         grid,
-        str(settings["specification"]),
+        str(settings.get("specification", "")),
         _given(environment, "QUORATE_DATABASE"),
-        waiting=float(settings["waiting"]),
-        allow_simulation=allow_simulation,
+        waiting=_number(settings.get("waiting")),
+        group=environment.get("QUORATE_GROUP") or EVERYONE,
+        allow_simulation=allows_simulation(environment),
         check=check_constants,
     )
     return ended, results / ended.specification.run
@@ -76,6 +76,11 @@ def _keep(ended: Ended, folder: Path) -> None:
     results.write_json("ledger.json", {"run": ended.specification.run, "state": "complete", **ended.ledger})
     results.write_model(ended.model)
     _log.info("the model is in %s", folder)
+
+
+def _number(told: object) -> float:
+    """Of a run config, which is its submitter's; nan for what is no number, and refused as that."""
+    return float(told) if isinstance(told, int | float) else math.nan
 
 
 def _given(environment: Mapping[str, str], name: str) -> str:

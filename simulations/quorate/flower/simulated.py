@@ -11,10 +11,13 @@ crosses between them; the bits are those of the inline engine. The run config of
 | any with a dot     | that key of the configuration, such as `privacy.epsilon`                           |
 | `config`, `base`   | instead of a preset: a configuration's text, and where its table's path begins     |
 | `token`            | of whoever started the run and follows it in the folder; see `quorate.flower.claim` |
+
+A node that holds a user's `data` takes no part, unless its owner lets it simulate (`simulation-seed`).
 """
 
 import json
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -32,7 +35,7 @@ from quorate.folder import RunFolder, claim
 from quorate.progress import Lines
 from quorate.setup import setup
 from quorate_client.federation.work import with_directions
-from quorate_client.flower.records import Values, answers_record, question_from_values
+from quorate_client.flower.records import NOT_SIMULATED, Values, answers_record, question_from_values
 from quorate_client.flower.serving import make_app
 from quorate_server.flower.engine import FlowerEngine, NodeFailed
 from quorate_server.flower.shards import Shards
@@ -103,6 +106,16 @@ def _in_folder(grid: Grid, config: Config, base: Path, folder: RunFolder, observ
     _log.warning("%s", result.summary.statement)
 
 
-client_app = make_app(SimulatedUsers())
+def _real(context: Context) -> str | None:
+    """Why not on this node: a run config, which says what is read, is not its owner's."""
+
+    def given(key: str) -> Any:
+        return context.node_config.get(key, os.environ.get(f"QUORATE_{key.upper().replace('-', '_')}", ""))
+
+    simulates = given("simulation-seed") not in ("", "none")
+    return NOT_SIMULATED if given("data") != "" and not simulates else None
+
+
+client_app = make_app(SimulatedUsers(), _real)
 server_app = ServerApp()
 server_app.main()(carry_out)

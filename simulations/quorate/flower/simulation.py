@@ -51,7 +51,9 @@ def simulate(
     ConfigError without Ray or that folder; RunError, with the run as its ledger holds it, if Flower or a node fails.
     """
     if connection is None and find_spec("ray") is None:
-        raise ConfigError("Expected Ray for Flower's simulation, found none. Install it: pip install 'quorate[ray]'.")
+        raise ConfigError(
+            "Expected Ray for Flower's simulation, found none. Install it: pip install '.[ray]' in the repository."
+        )
     if runs.begin(prepared, folder):
         return runs.carry_out(prepared, folder, observers)  # complete: nobody is asked
     with TemporaryDirectory(prefix="quorate-flower-", ignore_cleanup_errors=True) as scratch:

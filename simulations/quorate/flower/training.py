@@ -13,6 +13,7 @@ Clients answer with `quorate_client.flower.answering.answer_with`.
 
 import hashlib
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ import numpy as np
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from quorate.flower.leave import require_secret_noise, require_users
 from quorate_client.domains import L2Ball
 from quorate_protos.errors import ConfigError
 from quorate_server._validate import positive
@@ -82,13 +84,16 @@ def train_privately(
     | `options`         | of the algorithm: `rounds`, `step_size`, `rate`, ...; the plan chooses what is left out |
     | `smoothness`      | of users' average losses, if known: sets step sizes only                                |
     | `items_per_user`  | a public guess, which sets step sizes only                                              |
-    | `folder`          | keeps the books: members, spent budget, ledger. Secret until the run is complete        |
+    | `folder`          | keeps the books: members, spent budget, ledger. Secret until the run is complete; yours |
     | `seconds`         | until a round goes on without those who have not answered                               |
     | `waiting`         | seconds for users to come                                                               |
     | `run`, `group`    | the name of this run in the books, and whose lifetime budget it is charged to           |
     | `identities`      | "keys": a user is a SuperNode's key, proved by `--enable-supernode-auth`; "partitions": |
     |                   | a partition of Flower's simulation, where all data are yours anyway                     |
     | `simulation_seed` | repeatable noise, for made-up data only                                                 |
+
+    With "keys" the environment of the ServerApp has to say QUORATE_SUPERNODE_AUTH=1, that the SuperLink does verify
+    them; QUORATE_ALLOW_SIMULATION=1 there allows made-up users, and a seed, instead.
 
     Called again with the same arguments and folder, it goes on where it stopped, to the same bits as far as clients
     answer the same; a complete run returns its model and asks nobody. Raises ConfigError, naming why, for algorithms
@@ -99,6 +104,9 @@ def train_privately(
     if origin.shape != (dimension,) or not np.isfinite(origin).all():
         raise ConfigError(f"Expected start to be {dimension} finite numbers, got shape {origin.shape}. Flatten it.")
     positive(clip_norm=clip_norm, seconds=seconds, waiting=waiting)
+    if identities == "keys":
+        require_secret_noise(os.environ, simulation_seed)
+        require_users(os.environ)
     problem = Problem(
         users=users,
         items_per_user=items_per_user,
@@ -122,12 +130,23 @@ def train_privately(
         start=hashlib.sha256(origin.astype("<f8").tobytes()).hexdigest(),
     )
     plan = training.plan()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _make_ours(folder)
     with Database(f"sqlite:///{folder.resolve() / BOOKS}") as database:
         books = Books(database)
         books.settle()
         moved = train(grid, training, plan, books, origin, action=action, seconds=seconds, waiting=waiting)
     return Trained(origin + moved, plan)
+
+
+def _make_ours(folder: Path) -> None:
+    """ConfigError for a folder in which somebody else could put other books, or links in their place."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.stat()
+    if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise ConfigError(
+            f"Expected a folder of this account that no other may write to, got {folder} of user {found.st_uid} with "
+            f"mode {found.st_mode & 0o777:o}. Choose another folder, or correct its owner and mode (0700)."
+        )
 
 
 def _speak() -> None:
