@@ -259,3 +259,12 @@ async def complete(running: Coordinator, run_name: str = "trial") -> np.ndarray:
 def carried_out(work: Awaitable[object], *, within: float = 60.0) -> object:
     """Run a test's coroutine; a test that hangs fails."""
     return asyncio.run(asyncio.wait_for(work, within))
+
+
+async def everybody(running: Coordinator, stack: contextlib.AsyncExitStack, users: int = 20) -> Honest:
+    """Clients at work until the stack is left."""
+    honest = Honest.of(users)
+    for peer in await stack.enter_async_context(crowd(running.listen, users)):
+        task = asyncio.create_task(peer.work(honest))
+        stack.callback(task.cancel)
+    return honest

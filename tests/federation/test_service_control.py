@@ -9,22 +9,18 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
-import sqlalchemy as sa
 
-from federation.crowd import Honest, carried_out, complete, coordinator, crowd, inline_model, specification
-from postgres_server import PostgresServer
+from federation.crowd import Honest, carried_out, complete, coordinator, crowd, everybody, inline_model, specification
 from quorate.control import Address, Control
 from quorate.submission import check_constants
-from quorate_protos.errors import BudgetExceeded, ConfigError, LedgerError, LedgerUnavailable
+from quorate_protos.errors import BudgetExceeded, ConfigError, LedgerError
 from quorate_protos.v1 import federation_pb2 as pb
 from quorate_protos.v1 import federation_pb2_grpc
 from quorate_server.algorithms import ALGORITHMS
-from quorate_server.books import Books
 from quorate_server.database import Database
 from quorate_server.ledger import Ledger
 from quorate_server.population_ledger import PopulationLedger
-from quorate_server.service import Coordinator, RunSpecification, control_plane, tokens
-from quorate_server.service import manager as managers
+from quorate_server.service import Coordinator, control_plane, tokens
 
 NAME, USERS = "one-pass-dp-sgd", 20
 
@@ -53,15 +49,6 @@ async def status(call: object) -> tuple[grpc.StatusCode, str]:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call
     return caught.value.code(), caught.value.details()
-
-
-async def everybody(running: Coordinator, stack: contextlib.AsyncExitStack) -> Honest:
-    """Twenty clients at work."""
-    honest = Honest.of(USERS)
-    for peer in await stack.enter_async_context(crowd(running.listen, USERS)):
-        task = asyncio.create_task(peer.work(honest))
-        stack.callback(task.cancel)
-    return honest
 
 
 def test_roles_decide_who_may_and_a_removed_token_is_refused_at_once(tmp_path: Path) -> None:
@@ -320,115 +307,6 @@ def test_two_runs_at_once_share_the_clients(tmp_path: Path) -> None:
         np.testing.assert_array_equal(model, inline_model(each, tmp_path / each.run))
 
 
-class Away:
-    """A database that is away at its n-th write of a kind, once."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, at: int, *, after: bool) -> None:
-        original, calls = getattr(owner, name), []
-
-        def failing(*arguments: object, **named: object) -> object:
-            calls.append(name)
-            if len(calls) == at and not after:
-                raise LedgerUnavailable("Cannot use the ledger: connection lost. Try again.")
-            result = original(*arguments, **named)
-            if len(calls) == at:
-                raise LedgerUnavailable("Cannot use the ledger: connection lost. Try again.")
-            return result
-
-        monkeypatch.setattr(owner, name, failing)
-
-
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize(("name", "at"), [("spend", 3), ("commit", 4), ("finish", 1), ("begin", 1)])
-def test_a_run_pauses_while_the_database_is_away_and_goes_on_with_the_same_bits(
-    name: str, at: int, after: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Away(monkeypatch, Ledger, name, at, after=after)
-
-    async def scene() -> tuple[np.ndarray, Honest]:
-        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
-            honest = await everybody(running, stack)
-            await running.manager.submit(specification(NAME).as_text())
-            return await complete(running), honest
-
-    model, honest = carried_out(scene())
-    monkeypatch.undo()
-    np.testing.assert_array_equal(model, inline_model(specification(NAME), tmp_path))
-    assert len({(user, digest) for user, _, _, digest in honest.asked}) == USERS - 2  # 18 of 20 are in a cohort
-
-
-def test_a_run_of_another_version_pauses_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = managers.specifications.make_plan
-    broken = specification("mean-sgd", "broken")
-
-    async def scene() -> tuple[np.ndarray, list[dict[str, object]]]:
-        async with coordinator(tmp_path) as running:
-            await running.manager.submit(broken.as_text())
-            await running.manager.submit(specification(NAME).as_text())
-
-        def another_version(wanted: RunSpecification) -> object:
-            if wanted.run == "broken":
-                raise ConfigError("Expected the plan of another version.")
-            return original(wanted)
-
-        monkeypatch.setattr(managers.specifications, "make_plan", another_version)
-        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
-            await everybody(running, stack)
-            return await complete(running), await running.manager.records.runs()
-
-    model, runs = carried_out(scene())
-    assert [(each["state"], bool(each["error"])) for each in runs] == [("waiting", True), ("complete", False)]
-    np.testing.assert_array_equal(model, inline_model(specification(NAME), tmp_path))
-
-
-def test_a_coordinator_whose_database_is_taken_over_ends_and_leaves_the_run_to_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    taken = "Another process has owned the database."
-
-    def refused(*arguments: object, **named: object) -> None:
-        raise LedgerError(taken)
-
-    async def scene() -> None:
-        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
-            await everybody(running, stack)
-            for owner, name in ((Ledger, "commit"), (Books, "end")):
-                monkeypatch.setattr(owner, name, refused)
-            await running.manager.submit(specification(NAME).as_text())
-            with pytest.raises(LedgerError, match=taken):
-                await running.manager.lost
-        monkeypatch.undo()
-        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
-            await everybody(running, stack)
-            np.testing.assert_array_equal(await complete(running), inline_model(specification(NAME), tmp_path))
-
-    carried_out(scene())
-
-
-def test_a_database_of_another_version_is_refused_by_name(tmp_path: Path) -> None:
-    import sqlite3
-
-    with contextlib.closing(sqlite3.connect(tmp_path / "coordinator.sqlite")) as connection, connection:
-        connection.execute("CREATE TABLE meta (format INTEGER NOT NULL, owner TEXT)")
-        connection.execute("INSERT INTO meta VALUES (99, NULL)")
-
-    async def scene() -> None:
-        async with coordinator(tmp_path):
-            pass
-
-    with pytest.raises(LedgerError, match=r"format .*99"):
-        carried_out(scene())
-
-
-def test_a_coordinator_with_its_database_taken_is_refused_by_name(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with coordinator(tmp_path), coordinator(tmp_path):
-            pass
-
-    with pytest.raises(LedgerUnavailable, match="Another process"):
-        carried_out(scene())
-
-
 def test_health_and_reflection_answer_on_both_planes(tmp_path: Path) -> None:
     from grpc_health.v1 import health_pb2, health_pb2_grpc
     from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
@@ -461,22 +339,3 @@ def test_every_algorithm_can_be_described(tmp_path: Path) -> None:
             wanted = specification(name)
             terms = read_terms("trial", json.dumps(describe(wanted, make_plan(wanted))))
             assert terms.participations == (1 if ALGORITHMS[name].passes == "one" else terms.rounds)
-
-
-def test_a_run_on_postgresql_goes_on_after_its_connections_are_killed(
-    postgres_server: PostgresServer, postgres: str, tmp_path: Path
-) -> None:
-    """Every connection is killed after every round; the run gives the bits of one without."""
-    name = sa.make_url(postgres).database
-    kill = f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{name}'"
-
-    async def scene() -> np.ndarray:
-        async with coordinator(tmp_path, database=postgres) as running, contextlib.AsyncExitStack() as stack:
-            await everybody(running, stack)
-            await running.manager.submit(specification(NAME).as_text())
-            async for event in (await running.manager.feed("trial")).watch():
-                if event["kind"] == "round":
-                    await asyncio.to_thread(postgres_server.sql, kill)
-            return await complete(running)
-
-    np.testing.assert_array_equal(carried_out(scene()), inline_model(specification(NAME), tmp_path))

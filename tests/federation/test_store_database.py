@@ -62,7 +62,7 @@ def test_an_unreachable_server_is_a_named_error_without_the_password():
 
 def test_without_the_driver_the_error_names_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(ConfigError, match=r"quorate\[postgres\]"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[postgres\]'"):
         Database("postgresql://user@127.0.0.1:1/nothing")
 
 

@@ -165,7 +165,10 @@ def test_a_run_on_flower_leaves_the_same_folder_and_tells_observers(
     assert flower_here.error is None
 
 
-def test_a_complete_run_asks_nobody(tmp_path: Path, whole: Path, model: np.ndarray) -> None:
+def test_a_complete_run_asks_nobody(
+    tmp_path: Path, whole: Path, model: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulation, "find_spec", lambda name: name)  # as if Ray were installed
     shutil.copytree(whole, tmp_path / "run")
     prepared = runs.prepare(RunFolder(tmp_path / "run").config(), tmp_path)
     watching = Watching()

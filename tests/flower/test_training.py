@@ -20,12 +20,9 @@ from postgres_server import quick_folder
 from quorate.flower import Trained, train_privately
 from quorate.flower.training import BOOKS
 from quorate_client.domains import L2Ball
-from quorate_client.flower.answering import combined
 from quorate_client.flower.records import record
-from quorate_client.questions import AverageGradient, LocalSGD, SecondMoment
-from quorate_client.smoothing import Moreau
 from quorate_client.wire import MAX_NUMBERS
-from quorate_protos.errors import BudgetExceeded, ConfigError, DataError, LedgerError, OtherVersion, RunError, WireError
+from quorate_protos.errors import BudgetExceeded, ConfigError, LedgerError, OtherVersion, RunError
 from quorate_server.algorithms import ALGORITHMS
 from quorate_server.database import Database
 from quorate_server.flower import apps, black_boxes, exchange
@@ -432,37 +429,3 @@ def test_too_few_users_are_asked_nothing(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="got 5"):
         trained(grid, tmp_path)
     assert not questions(grid)
-
-
-def test_two_points_are_combined_around_the_centre() -> None:
-    task = AverageGradient(np.array([[1.0, 2.0], [3.0, 5.0]]), (2.0, -1.0), centre=np.array([0.5, 0.0]))
-    np.testing.assert_array_equal(combined(task, lambda model: model**2), [2 - 9 - 0.5, 8 - 25])
-
-
-@pytest.mark.parametrize(
-    "task",
-    [
-        SecondMoment(2),
-        LocalSGD(np.zeros((1, 2)), 0.1, L2Ball(1.0)),
-        AverageGradient(np.zeros((1, 2)), (1.0,), user_smoothness=1.0),
-        AverageGradient(np.zeros((1, 2)), (1.0,), reference_items=3),
-        AverageGradient(np.zeros((1, 2)), (1.0,), smoothing=Moreau(0.1)),
-    ],
-    ids=["second moment", "local sgd", "user smoothness", "reference items", "smoothing"],
-)
-def test_a_question_for_more_than_gradients_is_not_answered(task: Any) -> None:
-    with pytest.raises(WireError, match="Expected a question for"):
-        combined(task, lambda model: model)
-
-
-def test_a_gradient_cannot_change_the_question() -> None:
-    task = AverageGradient(np.ones((1, 2)), (1.0,))
-
-    def spoils(model: np.ndarray) -> np.ndarray:
-        model[:] = np.inf
-        return np.zeros(2)
-
-    combined(task, spoils)
-    np.testing.assert_array_equal(task.points, np.ones((1, 2)))
-    with pytest.raises(DataError, match="Flatten"):
-        combined(task, lambda model: np.ones((2, 1)))

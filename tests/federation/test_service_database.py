@@ -1,0 +1,147 @@
+"""What a coordinator does while its database is away, is another's, or of another version."""
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from federation.crowd import Honest, carried_out, complete, coordinator, everybody, inline_model, specification
+from postgres_server import PostgresServer
+from quorate_protos.errors import ConfigError, LedgerError, LedgerUnavailable
+from quorate_server.books import Books
+from quorate_server.ledger import Ledger
+from quorate_server.service import RunSpecification
+from quorate_server.service import manager as managers
+
+NAME, USERS = "one-pass-dp-sgd", 20
+
+
+class Away:
+    """A database that is away at its n-th write of a kind, once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, at: int, *, after: bool) -> None:
+        original, calls = getattr(owner, name), []
+
+        def failing(*arguments: object, **named: object) -> object:
+            calls.append(name)
+            if len(calls) == at and not after:
+                raise LedgerUnavailable("Cannot use the ledger: connection lost. Try again.")
+            result = original(*arguments, **named)
+            if len(calls) == at:
+                raise LedgerUnavailable("Cannot use the ledger: connection lost. Try again.")
+            return result
+
+        monkeypatch.setattr(owner, name, failing)
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(("name", "at"), [("spend", 3), ("commit", 4), ("finish", 1), ("begin", 1)])
+def test_a_run_pauses_while_the_database_is_away_and_goes_on_with_the_same_bits(
+    name: str, at: int, after: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Away(monkeypatch, Ledger, name, at, after=after)
+
+    async def scene() -> tuple[np.ndarray, Honest]:
+        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
+            honest = await everybody(running, stack)
+            await running.manager.submit(specification(NAME).as_text())
+            return await complete(running), honest
+
+    model, honest = carried_out(scene())
+    monkeypatch.undo()
+    np.testing.assert_array_equal(model, inline_model(specification(NAME), tmp_path))
+    assert len({(user, digest) for user, _, _, digest in honest.asked}) == USERS - 2  # 18 of 20 are in a cohort
+
+
+def test_a_run_of_another_version_pauses_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = managers.specifications.make_plan
+    broken = specification("mean-sgd", "broken")
+
+    async def scene() -> tuple[np.ndarray, list[dict[str, object]]]:
+        async with coordinator(tmp_path) as running:
+            await running.manager.submit(broken.as_text())
+            await running.manager.submit(specification(NAME).as_text())
+
+        def another_version(wanted: RunSpecification) -> object:
+            if wanted.run == "broken":
+                raise ConfigError("Expected the plan of another version.")
+            return original(wanted)
+
+        monkeypatch.setattr(managers.specifications, "make_plan", another_version)
+        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
+            await everybody(running, stack)
+            return await complete(running), await running.manager.records.runs()
+
+    model, runs = carried_out(scene())
+    assert [(each["state"], bool(each["error"])) for each in runs] == [("waiting", True), ("complete", False)]
+    np.testing.assert_array_equal(model, inline_model(specification(NAME), tmp_path))
+
+
+def test_a_coordinator_whose_database_is_taken_over_ends_and_leaves_the_run_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = "Another process has owned the database."
+
+    def refused(*arguments: object, **named: object) -> None:
+        raise LedgerError(taken)
+
+    async def scene() -> None:
+        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
+            await everybody(running, stack)
+            for owner, name in ((Ledger, "commit"), (Books, "end")):
+                monkeypatch.setattr(owner, name, refused)
+            await running.manager.submit(specification(NAME).as_text())
+            with pytest.raises(LedgerError, match=taken):
+                await running.manager.lost
+        monkeypatch.undo()
+        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
+            await everybody(running, stack)
+            np.testing.assert_array_equal(await complete(running), inline_model(specification(NAME), tmp_path))
+
+    carried_out(scene())
+
+
+def test_a_database_of_another_version_is_refused_by_name(tmp_path: Path) -> None:
+    import sqlite3
+
+    with contextlib.closing(sqlite3.connect(tmp_path / "coordinator.sqlite")) as connection, connection:
+        connection.execute("CREATE TABLE meta (format INTEGER NOT NULL, owner TEXT)")
+        connection.execute("INSERT INTO meta VALUES (99, NULL)")
+
+    async def scene() -> None:
+        async with coordinator(tmp_path):
+            pass
+
+    with pytest.raises(LedgerError, match=r"format .*99"):
+        carried_out(scene())
+
+
+def test_a_coordinator_with_its_database_taken_is_refused_by_name(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with coordinator(tmp_path), coordinator(tmp_path):
+            pass
+
+    with pytest.raises(LedgerUnavailable, match="Another process"):
+        carried_out(scene())
+
+
+def test_a_run_on_postgresql_goes_on_after_its_connections_are_killed(
+    postgres_server: PostgresServer, postgres: str, tmp_path: Path
+) -> None:
+    """Every connection is killed after every round; the run gives the bits of one without."""
+    name = sa.make_url(postgres).database
+    kill = f"SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '{name}'"
+
+    async def scene() -> np.ndarray:
+        async with coordinator(tmp_path, database=postgres) as running, contextlib.AsyncExitStack() as stack:
+            await everybody(running, stack)
+            await running.manager.submit(specification(NAME).as_text())
+            async for event in (await running.manager.feed("trial")).watch():
+                if event["kind"] == "round":
+                    await asyncio.to_thread(postgres_server.sql, kill)
+            return await complete(running)
+
+    np.testing.assert_array_equal(carried_out(scene()), inline_model(specification(NAME), tmp_path))

@@ -1,0 +1,46 @@
+"""What a project's own function is asked, and what it cannot do."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quorate_client.domains import L2Ball
+from quorate_client.flower.answering import combined
+from quorate_client.questions import AverageGradient, LocalSGD, SecondMoment
+from quorate_client.smoothing import Moreau
+from quorate_protos.errors import DataError, WireError
+
+
+def test_two_points_are_combined_around_the_centre() -> None:
+    task = AverageGradient(np.array([[1.0, 2.0], [3.0, 5.0]]), (2.0, -1.0), centre=np.array([0.5, 0.0]))
+    np.testing.assert_array_equal(combined(task, lambda model: model**2), [2 - 9 - 0.5, 8 - 25])
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        SecondMoment(2),
+        LocalSGD(np.zeros((1, 2)), 0.1, L2Ball(1.0)),
+        AverageGradient(np.zeros((1, 2)), (1.0,), user_smoothness=1.0),
+        AverageGradient(np.zeros((1, 2)), (1.0,), reference_items=3),
+        AverageGradient(np.zeros((1, 2)), (1.0,), smoothing=Moreau(0.1)),
+    ],
+    ids=["second moment", "local sgd", "user smoothness", "reference items", "smoothing"],
+)
+def test_a_question_for_more_than_gradients_is_not_answered(task: Any) -> None:
+    with pytest.raises(WireError, match="Expected a question for"):
+        combined(task, lambda model: model)
+
+
+def test_a_gradient_cannot_change_the_question() -> None:
+    task = AverageGradient(np.ones((1, 2)), (1.0,))
+
+    def spoils(model: np.ndarray) -> np.ndarray:
+        model[:] = np.inf
+        return np.zeros(2)
+
+    combined(task, spoils)
+    np.testing.assert_array_equal(task.points, np.ones((1, 2)))
+    with pytest.raises(DataError, match="Flatten"):
+        combined(task, lambda model: np.ones((2, 1)))
