@@ -173,15 +173,16 @@ def submit(
     wanted, plan = specify(
         resolved, run=run, users=users, seconds=seconds, group=group, simulation_seed=simulation_seed
     )
+    promise = f"{run}: {plan.algorithm}, {plan.cost.rounds} rounds, {users} users\n{plan.guarantee.sentence()}"
     if superlink is None:
         with connection.open() as control:
             control.submit(wanted.as_text())
-    promise = f"{run}: {plan.algorithm}, {plan.cost.rounds} rounds, {users} users\n{plan.guarantee.sentence()}"
-    if superlink is None:
         print(promise)
         return
     from quorate.flower import submission
+    from quorate_client.federation.config import check_plaintext
 
+    check_plaintext(superlink, insecure=connection.insecure, anywhere=connection.insecure_anywhere)
     plaintext = connection.insecure or connection.insecure_anywhere
     with submission.operator(superlink, connection.authority, insecure=plaintext) as flower:
         number = submission.submit(flower, wanted, waiting=waiting)

@@ -58,6 +58,10 @@ class EngineChoice:
                 f"Expected one of authority (a certificate) and insecure (plaintext) for the SuperLink {superlink}, "
                 f"got {'none' if not insecure else 'both'}."
             )
+        if superlink is not None:
+            from quorate_client.federation.config import check_plaintext  # it brings gRPC
+
+            check_plaintext(superlink, insecure=insecure, anywhere=False)
         if authority is not None and not Path(authority).is_file():
             raise ConfigError(f"Expected authority to be a certificate's file, got {authority}.")
         where = None if authority is None else Path(authority).resolve()  # Flower reads it from another folder

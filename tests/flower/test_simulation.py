@@ -283,6 +283,7 @@ def test_a_data_frame_runs_on_flower(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ({"name": "flower", "superlink": "a:1"}, "one of authority .* and insecure .* got none"),
         ({"name": "flower", "superlink": "a:1", "insecure": True, "authority": "ca.pem"}, "got both"),
         ({"name": "flower", "superlink": "a:1", "authority": "nosuch.pem"}, "certificate's file, got nosuch.pem"),
+        ({"name": "flower", "superlink": "a:1", "insecure": True}, "Expected TLS to reach a:1"),
         ({"name": "flower", "superlink": "a:1", "insecure": True, "nodes": 3}, "Expected no nodes with a superlink"),
     ],
 )
@@ -306,12 +307,12 @@ def test_the_command_line_passes_the_choice_on(
     settings = [word for setting in SMALL for word in ("--set", setting)]
     options = ["--engine", "flower", "--nodes", "9", "--cpus", "2"]
     assert invoke(["simulate", "-q", "--out", str(tmp_path / "new"), *options, *settings]) == 1
-    superlink = ["--superlink", "here:8000", "--insecure"]
+    superlink = ["--superlink", "127.0.0.1:8000", "--insecure"]
     assert invoke(["resume", "-q", str(folder.path), "--engine", "flower", *superlink]) == 1
     assert invoke(["resume", "-q", str(folder.path)]) == 1
     assert given == [
         EngineChoice("flower", nodes=9, cpus=2),
-        EngineChoice("flower", superlink="here:8000", insecure=True),
+        EngineChoice("flower", superlink="127.0.0.1:8000", insecure=True),
         EngineChoice(),
     ]
     assert invoke(["simulate", "--nodes", "9"]) == 2
