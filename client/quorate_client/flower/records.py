@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 from flwr.app import ConfigRecord, RecordDict
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from quorate_client import wire
@@ -137,7 +138,7 @@ def answers_from_record(content: RecordDict, users: int, shape: tuple[int, ...])
         values = values_of(content)
         told = np.frombuffer(bytes_of(values, "status"), np.uint8)
         sent = values_pb2.Array.FromString(bytes_of(values, "values"))
-    except Exception:
+    except (WireError, DecodeError):
         return None
     if sent.dtype != "float64" or tuple(sent.shape) != (users, *shape) or told.shape != (users,):
         return None

@@ -75,7 +75,7 @@ class Attendance:
 
     def in_order(self, names: Sequence[str]) -> list[str]:
         """By partition first, so that the users of a simulation have the same numbers every time."""
-        places = {told[1]: told[0] for told in self._told.values() if told is not None}
+        places = {name: place for place, name in self._told.values()}
         return sorted(names, key=lambda name: (places[name], name))
 
     def _read(self, node: int, key: bytes, reply: RecordDict) -> tuple[int, str] | None:

@@ -17,8 +17,8 @@ from quorate_client.questions import Answers, Question, Status
 from quorate_protos.errors import RunError
 from quorate_server.flower.exchange import Letter, heard
 from quorate_server.flower.pulls import Pulls
+from quorate_server.plausible import FAR, honest
 from quorate_server.problem import Problem
-from quorate_server.service.engine import FAR, honest
 
 
 class NodeFailed(RunError):

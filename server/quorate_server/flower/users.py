@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from quorate_client import wire
@@ -83,7 +84,7 @@ def read_answer(reply: RecordDict, part: Part, shape: tuple[int, ...]) -> Answer
         if "declined" in values or "refused" in values:
             return Answers(nobody, np.array([Status.MISSING], np.uint8))
         answer = pb.Answer.FromString(bytes_of(values, "answer"))
-    except Exception:
+    except (WireError, DecodeError):
         return Answers(nobody, np.array([Status.REJECTED], np.uint8))
     if part.asked is None or (answer.run, answer.round, answer.digest) != part.asked[1:]:
         return Answers(nobody, np.array([Status.REJECTED], np.uint8))

@@ -8,22 +8,11 @@ import asyncio
 import concurrent.futures
 from dataclasses import dataclass
 
-import numpy as np
-
-from quorate_client.questions import (
-    Answers,
-    AverageGradient,
-    LocalSGD,
-    Question,
-    RangeReport,
-    SecondMoment,
-    Task,
-)
+from quorate_client.questions import Answers, Question
 from quorate_protos.errors import RunError
+from quorate_server.plausible import FAR, honest
 from quorate_server.problem import Problem
 from quorate_server.service.rooms import Room, Rooms
-
-FAR = 1e9  # answers beyond this many times the largest honest coordinate are rejected, so that no sum overflows
 
 
 class RunStopped(RunError):
@@ -65,17 +54,3 @@ class GrpcEngine:
         self.stopped = True
         if self._pending is not None:
             self._pending.cancel()
-
-
-def honest(problem: Problem, task: Task) -> float:
-    """The size of an honest answer's coordinates up to a moderate factor, from public constants alone."""
-    if isinstance(task, SecondMoment):
-        return problem.feature_norm or 1.0
-    if isinstance(task, LocalSGD):
-        return problem.radius
-    if isinstance(task, RangeReport):
-        return 1.0
-    if isinstance(task, AverageGradient):
-        centre = 0.0 if task.centre is None else float(np.linalg.norm(task.centre))
-        return problem.lipschitz * float(np.abs(task.weights).sum()) + centre
-    return float(np.linalg.norm(task.centre)) + 1e4 * task.radius  # noise of a report is below 10⁴ radii
