@@ -14,9 +14,9 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from quorate_client import AverageGradient, ItemBatch, average_gradient, make_loss
-from quorate_server.mechanisms import concentration
-from quorate_server.mechanisms.outlier_filter import decide, decide_by_all_pairs, filtered_mean
+from quoron_client import AverageGradient, ItemBatch, average_gradient, make_loss
+from quoron_server.mechanisms import concentration
+from quoron_server.mechanisms.outlier_filter import decide, decide_by_all_pairs, filtered_mean
 
 Matrix = NDArray[np.float64]
 STEP = 2.0**-16

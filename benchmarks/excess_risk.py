@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 from statistics import fmean
 
-import quorate
-from quorate_protos.errors import Infeasible
+import quoron
+from quoron_protos.errors import Infeasible
 
 FIGURES = {
     (300_000, "filtered-sgd"): 4.6e-6,
@@ -35,7 +35,7 @@ def main(settings: list[str]) -> None:
                 with tempfile.TemporaryDirectory() as folder:
                     chosen = [f"population.users={users}", "domain.radius=4.0", *settings]
                     try:
-                        run = quorate.simulate(
+                        run = quoron.simulate(
                             "quickstart", algorithm=algorithm, seed=seed, settings=chosen, out=Path(folder) / "run"
                         )
                     except Infeasible as error:

@@ -2,7 +2,7 @@
 
     python benchmarks/federation.py [--clients 1000] [--rounds 20] [--dimension 100] [--insecure]
 
-The coordinator is `quorate serve`, one process. The clients are coroutines of another process, each with a connection,
+The coordinator is `quoron serve`, one process. The clients are coroutines of another process, each with a connection,
 a certificate and a conversation of its own; they answer at once with a fixed vector, so that the protocol alone is
 measured. Every client is asked in every round. The model must have the bits of the same run in one process.
 """
@@ -23,19 +23,19 @@ from pathlib import Path
 import grpc
 import numpy as np
 
-from quorate.control import Address, Control
-from quorate_client import wire
-from quorate_client.domains import L2Ball
-from quorate_client.questions import Answers, Question, Status
-from quorate_protos.v1 import federation_pb2 as pb
-from quorate_protos.v1 import federation_pb2_grpc
-from quorate_server.algorithms import ALGORITHMS
-from quorate_server.ledger import Ledger
-from quorate_server.noise import SeededNoise
-from quorate_server.problem import Problem
-from quorate_server.rounds import run
-from quorate_server.service import Columns, RunSpecification, certificates, tokens
-from quorate_server.specification import make_plan
+from quoron.control import Address, Control
+from quoron_client import wire
+from quoron_client.domains import L2Ball
+from quoron_client.questions import Answers, Question, Status
+from quoron_protos.v1 import federation_pb2 as pb
+from quoron_protos.v1 import federation_pb2_grpc
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.ledger import Ledger
+from quoron_server.noise import SeededNoise
+from quoron_server.problem import Problem
+from quoron_server.rounds import run
+from quoron_server.service import Columns, RunSpecification, certificates, tokens
+from quoron_server.specification import make_plan
 
 TARGET_RATE, TARGET_MEMORY = 2000, 500
 
@@ -105,7 +105,7 @@ async def connected(
     metadata: tuple[tuple[str, str], ...] = ()
     options = (("grpc.use_local_subchannel_pool", 1),)  # a connection for each
     if insecure:
-        channel, metadata = grpc.aio.insecure_channel(where, options), (("quorate-client", f"client-{user}"),)
+        channel, metadata = grpc.aio.insecure_channel(where, options), (("quoron-client", f"client-{user}"),)
     else:
         pair = [(folder / f"client-{user}.{end}").read_bytes() for end in ("key", "pem")]
         credentials = grpc.ssl_channel_credentials((folder / "authority.pem").read_bytes(), *pair)
@@ -151,7 +151,7 @@ def measured(options: argparse.Namespace, folder: Path) -> dict[str, float]:
             certificates.issue(folder, f"client-{user}", days=1)
         names = {"certificate": "coordinator.pem", "key": "coordinator.key", "authority": "authority.pem"}
         secure = [word for name, file in names.items() for word in (f"--{name}", folder / file)]
-    serve = ["-m", "quorate", "serve", "--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--allow-simulation"]
+    serve = ["-m", "quoron", "serve", "--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--allow-simulation"]
     places = ["--database", f"sqlite:///{folder}/coordinator.sqlite", "--tokens", folder / "tokens.json"]
     coordinator = spawn(*serve, *places, *secure)
     try:

@@ -35,21 +35,21 @@ import numpy as np
 from flower_apps.processes import VARIABLE, cpu_seconds, memory
 
 import federation
-from quorate import config as configs
-from quorate import runs
-from quorate.control import Address, Control
-from quorate.flower.bundle import write_bundle
-from quorate.flower.claim import LINES
-from quorate.flower.commands import Connection, Process, free_port
-from quorate.flower.simulation import simulate
-from quorate.folder import RunFolder
-from quorate.runs import Prepared
-from quorate_client.questions import Question
-from quorate_client.wire import question_from_wire
-from quorate_protos.v1 import federation_pb2 as pb
-from quorate_server.plan import Plan
-from quorate_server.rounds import RoundEvent
-from quorate_server.service import Columns, RunSpecification, certificates, tokens
+from quoron import config as configs
+from quoron import runs
+from quoron.control import Address, Control
+from quoron.flower.bundle import write_bundle
+from quoron.flower.claim import LINES
+from quoron.flower.commands import Connection, Process, free_port
+from quoron.flower.simulation import simulate
+from quoron.folder import RunFolder
+from quoron.runs import Prepared
+from quoron_client.questions import Question
+from quoron_client.wire import question_from_wire
+from quoron_protos.v1 import federation_pb2 as pb
+from quoron_server.plan import Plan
+from quoron_server.rounds import RoundEvent
+from quoron_server.service import Columns, RunSpecification, certificates, tokens
 
 APPS = Path(__file__).parent / "flower_apps"
 RATE, CPU, MEMORY = "answers/s", "CPU ms/answer", "peak MiB"
@@ -137,7 +137,7 @@ def native(prepared: Prepared, meter: Meter, folder: Path, options: argparse.Nam
         certificates.issue(folder, f"client-{user}", days=1)
     names = {"certificate": "coordinator.pem", "key": "coordinator.key", "authority": "authority.pem"}
     secure = [word for name, file in names.items() for word in (f"--{name}", folder / file)]
-    serve = ["-m", "quorate", "serve", "--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--allow-simulation"]
+    serve = ["-m", "quoron", "serve", "--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--allow-simulation"]
     places = ["--database", f"sqlite:///{folder}/coordinator.sqlite", "--tokens", folder / "tokens.json"]
     coordinator = federation.spawn(*serve, *places, *secure)
     crowd = None
@@ -272,7 +272,7 @@ def engines(options: argparse.Namespace) -> None:
     print(f"{'':40s}{RATE:>14s}{CPU:>16s}{MEMORY:>12s}{'of the inline rate':>20s}")
     base: dict[str, Any] = {}
     for name, (engine, settings) in names.items():
-        with TemporaryDirectory(prefix="quorate-benchmark-") as folder:
+        with TemporaryDirectory(prefix="quoron-benchmark-") as folder:
             found = measured(engine, Path(folder), **settings)
         base = found if engine == "inline" else base
         same = "" if found["model"] == base["model"] else "   OTHER BITS"
@@ -282,7 +282,7 @@ def engines(options: argparse.Namespace) -> None:
 
 def overhead(options: argparse.Namespace) -> None:
     """Print medians over the turns, and their ratios to the bare app's."""
-    with TemporaryDirectory(prefix="quorate-benchmark-") as scratch, marked() as mark:
+    with TemporaryDirectory(prefix="quoron-benchmark-") as scratch, marked() as mark:
         home, results = Path(scratch).resolve() / "home", Path(scratch).resolve() / "blocks.json"
         chosen = {name: getattr(options, name) for name in ("users", "dimension", "turns", "rounds")}
         settings = {**chosen, "mark": mark, "results": str(results)}

@@ -15,7 +15,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from quorate_client import AverageGradient, ItemBatch, average_gradient, make_loss
+from quoron_client import AverageGradient, ItemBatch, average_gradient, make_loss
 
 Floats = NDArray[np.float32]
 

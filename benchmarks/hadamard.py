@@ -12,9 +12,9 @@ from time import perf_counter
 
 import numpy as np
 
-from quorate_client.randomisers import RangeBits, SeededRandomness, VectorNoise
-from quorate_client.randomisers.hadamard import rotated_coordinates
-from quorate_server.mechanisms.hadamard import padded, walsh_hadamard
+from quoron_client.randomisers import RangeBits, SeededRandomness, VectorNoise
+from quoron_client.randomisers.hadamard import rotated_coordinates
+from quoron_server.mechanisms.hadamard import padded, walsh_hadamard
 
 
 def seconds(work: Callable[[], object]) -> float:

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from quorate.config import from_tree
-from quorate.setup import Setup, setup
-from quorate_protos.errors import Infeasible
-from quorate_server.algorithms import ALGORITHMS
-from quorate_server.noise import SeededNoise
-from quorate_server.plan import Plan, Privacy
-from quorate_server.problem import Problem
+from quoron.config import from_tree
+from quoron.setup import Setup, setup
+from quoron_protos.errors import Infeasible
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.noise import SeededNoise
+from quoron_server.plan import Plan, Privacy
+from quoron_server.problem import Problem
 
 SEEDS = (0, 1, 2)
 ITEM_NOISE = 0.3 * 3**0.5  # uniform noise of standard deviation 0.3

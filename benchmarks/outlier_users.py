@@ -12,9 +12,9 @@ import tempfile
 from pathlib import Path
 from statistics import fmean
 
-import quorate
-from quorate_protos.errors import Infeasible
-from quorate_server.algorithms import ALGORITHMS
+import quoron
+from quoron_protos.errors import Infeasible
+from quoron_server.algorithms import ALGORITHMS
 
 NAMES = ("outlier-iterates", "accelerated-erm", "one-pass-dp-sgd", "tracking-srgd")
 KINDS = ("shifted", "huge", "zero")
@@ -27,7 +27,7 @@ def measure(name: str, settings: list[str]) -> tuple[float, float, int]:
     risks, predicted, rounds = [], float("nan"), 0
     for seed in SEEDS:
         with tempfile.TemporaryDirectory() as folder:
-            run = quorate.simulate(
+            run = quoron.simulate(
                 "outlier-iterates", algorithm=name, seed=seed, settings=settings, out=Path(folder) / "run"
             )
         risks.append(run.summary.excess_risk or 0.0)

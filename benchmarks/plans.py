@@ -8,11 +8,11 @@ than the table.
 
 import time
 
-from quorate_client.domains import L2Ball
-from quorate_server.accounting import outlier_filter, soft_filter
-from quorate_server.algorithms import ALGORITHMS
-from quorate_server.plan import Privacy
-from quorate_server.problem import Problem
+from quoron_client.domains import L2Ball
+from quoron_server.accounting import outlier_filter, soft_filter
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.plan import Privacy
+from quoron_server.problem import Problem
 
 DELTA = 1e-6
 # epsilon -> (B_min, Ξ at 1.5, 2, 4, 10 times B_min), at step · smoothness = 1

@@ -15,8 +15,8 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-import quorate
-from quorate_protos.errors import Infeasible
+import quoron
+from quoron_protos.errors import Infeasible
 
 USERS = (10_000, 100_000, 1_000_000)
 GRID = [round(2 ** (k / 2)) for k in range(4, 17)]  # 4 to 256 in steps of √2
@@ -59,7 +59,7 @@ def excess_risk(preset: str, algorithm: str, users: int, rounds: int, seed: int)
     """Of one run of exactly `rounds` rounds."""
     settings = [f"population.users={users}", f"algorithm.name={algorithm}", f"algorithm.options={{rounds={rounds}}}"]
     with tempfile.TemporaryDirectory() as folder:
-        run = quorate.simulate(preset, seed=seed, settings=settings, out=Path(folder) / "run")
+        run = quoron.simulate(preset, seed=seed, settings=settings, out=Path(folder) / "run")
     return run.summary.excess_risk or 0.0
 
 

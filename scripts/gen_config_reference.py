@@ -8,13 +8,13 @@ from pathlib import Path
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from quorate.config import Config, Flights, Synthetic, Table
-from quorate_server.algorithms import ALGORITHMS
+from quoron.config import Config, Flights, Synthetic, Table
+from quoron_server.algorithms import ALGORITHMS
 
 PAGE = Path(__file__).parent.parent / "docs" / "config-reference.md"
 HEAD = """# Configuration reference
 
-Generated from `quorate.config` by `scripts/gen_config_reference.py`; do not edit by hand.
+Generated from `quoron.config` by `scripts/gen_config_reference.py`; do not edit by hand.
 
 A configuration is a TOML file. Every key may also be set on the command line (`--set privacy.epsilon=2`). Unknown keys
 are refused. A complete example with every default written out is the `config.toml` of any run folder.

@@ -10,9 +10,9 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from quorate import report_page
-from quorate.folder import RunFolder
-from quorate.summary import from_json
+from quoron import report_page
+from quoron.folder import RunFolder
+from quoron.summary import from_json
 
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "quickstart.svg"
 

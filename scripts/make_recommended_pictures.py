@@ -17,12 +17,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-import quorate
-from quorate.folder import RunFolder
-from quorate.report_page import BLUE, GREY, ORANGE, STYLE
-from quorate.runs import RunResult
-from quorate.setup import setup
-from quorate_client.questions import AverageGradient, Question
+import quoron
+from quoron.folder import RunFolder
+from quoron.report_page import BLUE, GREY, ORANGE, STYLE
+from quoron.runs import RunResult
+from quoron.setup import setup
+from quoron_client.questions import AverageGradient, Question
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 ALGORITHM = "tracking-srgd"
@@ -42,7 +42,7 @@ class Shown:
 
 def carry_out(preset: str, folder: Path) -> Shown:
     """Run a preset with its seed."""
-    result = quorate.simulate(preset, algorithm=ALGORITHM, out=folder / preset)
+    result = quoron.simulate(preset, algorithm=ALGORITHM, out=folder / preset)
     return Shown(result, RunFolder(result.directory).rounds(), true_spread(result))
 
 

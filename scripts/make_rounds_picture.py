@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-import quorate
-from quorate import curve_plot
+import quoron
+from quoron import curve_plot
 
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "rounds.svg"
 ALGORITHMS = ("accelerated-srgd", "srgd", "accelerated-sgd", "tracking-srgd", "one-pass-dp-sgd", "phased-sgd")
@@ -12,7 +12,7 @@ ALGORITHMS = ("accelerated-srgd", "srgd", "accelerated-sgd", "tracking-srgd", "o
 
 def main() -> int:
     """Plan, draw, and say where."""
-    planned = {name: quorate.plan("few-rounds", algorithm=name) for name in ALGORITHMS}
+    planned = {name: quoron.plan("few-rounds", algorithm=name) for name in ALGORITHMS}
     curves = {name: each.curve for name, each in planned.items() if each.curve is not None}
     chosen = {name: planned[name].plan.cost.rounds for name in curves}
     PICTURE.parent.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ def pytest_configure() -> None:
 @pytest.fixture
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports without their plots, which take longer than a small run; test_report.py draws them all."""
-    monkeypatch.setattr("quorate.report_page.PLOTS", ())
+    monkeypatch.setattr("quoron.report_page.PLOTS", ())
 
 
 @pytest.fixture(scope="session")

@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from quorate_protos.v1 import federation_pb2 as federation
-from quorate_protos.v1.federation_pb2_grpc import ClientPlaneServicer, add_ClientPlaneServicer_to_server
+from quoron_protos.v1 import federation_pb2 as federation
+from quoron_protos.v1.federation_pb2_grpc import ClientPlaneServicer, add_ClientPlaneServicer_to_server
 
 SECONDS = 20  # before a test that waits for ever fails
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from quorate_server.algorithms import ALGORITHMS
+from quoron_server.algorithms import ALGORITHMS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quorate.cli import invoke
-from quorate_server.ledger import Ledger
+from quoron.cli import invoke
+from quoron_server.ledger import Ledger
 
 SETTINGS = [
     "population.users=4000",
@@ -25,9 +25,9 @@ SETTINGS = [
 KILLER = textwrap.dedent(
     """
     import os, signal, sys
-    from quorate_server.ledger import Ledger
-    from quorate import folder
-    from quorate.__main__ import main
+    from quoron_server.ledger import Ledger
+    from quoron import folder
+    from quoron.__main__ import main
 
     at, when, left = sys.argv[1], sys.argv[2], int(sys.argv[3])
     owner, name = {"spend": (Ledger, "spend"), "commit": (Ledger, "commit"), "finish": (Ledger, "finish"),
@@ -45,7 +45,7 @@ KILLER = textwrap.dedent(
         return result
 
     setattr(owner, name, dying)
-    sys.argv = ["quorate", *sys.argv[4:]]
+    sys.argv = ["quoron", *sys.argv[4:]]
     main()
     """
 )

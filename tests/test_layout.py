@@ -7,24 +7,24 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = {
-    "quorate_protos": "protos",
-    "quorate_client": "client",
-    "quorate_server": "server",
-    "quorate": "simulations",
+    "quoron_protos": "protos",
+    "quoron_client": "client",
+    "quoron_server": "server",
+    "quoron": "simulations",
 }
 MAY_IMPORT = {
-    "quorate_protos": {"quorate_protos"},
-    "quorate_client": {"quorate_client", "quorate_protos"},
-    "quorate_server": {
-        "quorate_server",
-        "quorate_protos",
-        "quorate_client.questions",
-        "quorate_client.domains",
-        "quorate_client.smoothing",
-        "quorate_client.wire",
-        "quorate_client.flower.records",
+    "quoron_protos": {"quoron_protos"},
+    "quoron_client": {"quoron_client", "quoron_protos"},
+    "quoron_server": {
+        "quoron_server",
+        "quoron_protos",
+        "quoron_client.questions",
+        "quoron_client.domains",
+        "quoron_client.smoothing",
+        "quoron_client.wire",
+        "quoron_client.flower.records",
     },
-    "quorate": set(FOLDERS),
+    "quoron": set(FOLDERS),
 }
 
 
@@ -60,7 +60,7 @@ def test_nothing_imports_the_command_line_but_its_entry_point() -> None:
     for package in FOLDERS:
         for module in modules(package):
             if module.name not in ("__main__.py", "cli.py"):
-                assert not any(within(name, {"quorate.cli"}) for name in imported(module)), module
+                assert not any(within(name, {"quoron.cli"}) for name in imported(module)), module
 
 
 def test_modules_stay_short_enough_to_read() -> None:
@@ -78,9 +78,9 @@ def test_every_package_says_that_it_is_typed() -> None:
 def test_versions_agree() -> None:
     import tomllib
 
-    import quorate
+    import quoron
 
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-    assert quorate.__version__ == declared
+    assert quoron.__version__ == declared
     assert f"version: {declared}" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"## {declared}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

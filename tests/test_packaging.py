@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = {"protos": "quorate_protos", "client": "quorate_client", "server": "quorate_server", "simulations": "quorate"}
+FOLDERS = {"protos": "quoron_protos", "client": "quoron_client", "server": "quoron_server", "simulations": "quoron"}
 
 IMPORT_ALL = """
 import importlib, json, pkgutil
 places = {}
-for package in ("quorate_protos", "quorate_client", "quorate_server", "quorate"):
+for package in ("quoron_protos", "quoron_client", "quoron_server", "quoron"):
     root = importlib.import_module(package)
     names = [package] + [each.name for each in pkgutil.walk_packages(root.__path__, package + ".")]
     places.update({name: importlib.import_module(name).__file__ for name in names})
-from quorate.presets import presets
+from quoron.presets import presets
 print(json.dumps({"places": places, "presets": [each.name for each in presets()]}))
 """
 
@@ -94,7 +94,7 @@ def test_every_module_imports_from_the_wheel_in_a_clean_environment(wheel: Path,
     assert all(Path(file).is_relative_to(place) for file in told["places"].values())
     assert {"quickstart", "flights"} <= set(told["presets"])
     listed = subprocess.run(
-        [place / "bin" / "quorate", "presets"], cwd=tmp_path, env=environment, capture_output=True, text=True
+        [place / "bin" / "quoron", "presets"], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
     assert listed.returncode == 0, listed.stderr
     assert "quickstart" in listed.stdout
@@ -107,5 +107,5 @@ def _dependencies() -> dict[str, Path]:
         path.name: path
         for folder in here
         for path in folder.iterdir()
-        if "quorate" not in path.name.lower() and path.suffix != ".pth" and path.name != "__pycache__"
+        if "quoron" not in path.name.lower() and path.suffix != ".pth" and path.name != "__pycache__"
     }

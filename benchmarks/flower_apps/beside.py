@@ -15,13 +15,13 @@ from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 from processes import cpu_seconds
 
-from quorate_client.domains import L2Ball
-from quorate_client.flower.records import Values, answers_record, question_from_values
-from quorate_client.flower.serving import make_app
-from quorate_client.questions import Answers, AverageGradient, Question
-from quorate_server.flower.engine import FlowerEngine
-from quorate_server.flower.shards import Shards
-from quorate_server.problem import Problem
+from quoron_client.domains import L2Ball
+from quoron_client.flower.records import Values, answers_record, question_from_values
+from quoron_client.flower.serving import make_app
+from quoron_client.questions import Answers, AverageGradient, Question
+from quoron_server.flower.engine import FlowerEngine
+from quoron_server.flower.shards import Shards
+from quoron_server.problem import Problem
 
 
 class SameArray:

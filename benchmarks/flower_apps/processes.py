@@ -11,7 +11,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _ALL_THREADS = 2  # the clock of another process, as clock_getcpuclockid(3) makes it: exact, where stat counts ticks
 
 
-VARIABLE = "QUORATE_BENCHMARK"
+VARIABLE = "QUORON_BENCHMARK"
 
 
 def members(mark: str) -> Iterator[Path]:

@@ -3,8 +3,8 @@
 # and for every client, an operator's token, and the database's password. Each part gets a folder that it alone sees.
 set -eu
 umask 077
-trial="${QUORATE_TRIAL:-/trial}"
-clients="${QUORATE_CLIENTS:-3}"
+trial="${QUORON_TRIAL:-/trial}"
+clients="${QUORON_CLIENTS:-3}"
 
 give() { # give NAME FOLDER: a certificate, its key, and whom to trust
     mkdir -p "$trial/$2"
@@ -13,7 +13,7 @@ give() { # give NAME FOLDER: a certificate, its key, and whom to trust
     cp "$trial/authority/authority.pem" "$trial/$2/authority.pem"
 }
 
-quorate certs "$trial/authority" --clients "$clients" --host coordinator --host localhost --host 127.0.0.1
+quoron certs "$trial/authority" --clients "$clients" --host coordinator --host localhost --host 127.0.0.1
 give coordinator coordinator
 number=1
 while [ "$number" -le "$clients" ]; do
@@ -25,8 +25,8 @@ mkdir -p "$trial/operator"
 cp "$trial/authority/authority.pem" "$trial/operator/authority.pem"
 if [ ! -e "$trial/operator/token" ]; then
     # The first attempt may have ended between the token's entry and its file.
-    quorate tokens remove operator --file "$trial/coordinator/tokens.json" 2>/dev/null || true
-    quorate tokens add operator --role operator --file "$trial/coordinator/tokens.json" --out "$trial/operator/token"
+    quoron tokens remove operator --file "$trial/coordinator/tokens.json" 2>/dev/null || true
+    quoron tokens add operator --role operator --file "$trial/coordinator/tokens.json" --out "$trial/operator/token"
 fi
 
 mkdir -p "$trial/database"
@@ -35,6 +35,6 @@ if [ ! -e "$trial/database/pgpass" ]; then
     printf '%s' "$password" > "$trial/database/password.new"
     chmod 444 "$trial/database/password.new" # the database runs as another user; only it and the coordinator see it
     mv "$trial/database/password.new" "$trial/database/password"
-    printf '*:*:*:quorate:%s\n' "$password" > "$trial/database/pgpass.new"
+    printf '*:*:*:quoron:%s\n' "$password" > "$trial/database/pgpass.new"
     mv "$trial/database/pgpass.new" "$trial/database/pgpass"
 fi

@@ -34,8 +34,8 @@ import numpy as np
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from quorate.flower.commands import Connection, Process, free_port
-from quorate_server.service import certificates
+from quoron.flower.commands import Connection, Process, free_port
+from quoron_server.service import certificates
 
 CONFIG = """\
 # Whom a run is for and what is public about their data. Nobody reads the table named here: users have their own.
@@ -75,7 +75,7 @@ class Loopback:
         self.superlink: Process | None = None
         self.superexec: Process | None = None
         self.nodes: dict[int, Process] = {}
-        own = {"QUORATE_DATABASE": self.database, "QUORATE_RESULTS": str(self.results), "QUORATE_SUPERNODE_AUTH": "1"}
+        own = {"QUORON_DATABASE": self.database, "QUORON_RESULTS": str(self.results), "QUORON_SUPERNODE_AUTH": "1"}
         self._server = {**QUICK, **own, **server}
         self._port = free_port()
 
@@ -233,11 +233,11 @@ def main() -> None:
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    with Loopback(given.folder, users, **({"QUORATE_ALLOW_SIMULATION": "1"} if given.simulation else {})) as running:
+    with Loopback(given.folder, users, **({"QUORON_ALLOW_SIMULATION": "1"} if given.simulation else {})) as running:
         for user in range(given.users):
             running.start_node(user)
         print(f"{given.users} SuperNodes, each one user, at the SuperLink {running.address}. Submit a run with\n")
-        print(f"    quorate submit --engine flower --superlink {running.address} --authority {running.authority} \\")
+        print(f"    quoron submit --engine flower --superlink {running.address} --authority {running.authority} \\")
         print(f"        {config} --run first --users {given.users} --follow\n")
         print(f"Models arrive in {running.results}. End everything with Ctrl-C.", flush=True)
         stop.wait()

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from audits.harness import epsilon_lower_bound
-from quorate_client.domains import L2Ball
-from quorate_client.questions import Answers
-from quorate_server.algorithms import ALGORITHMS
-from quorate_server.algorithms.accelerated_erm import AcceleratedERM
-from quorate_server.noise import SeededNoise
-from quorate_server.plan import Privacy
-from quorate_server.problem import Problem
-from quorate_server.slots import partition
+from quoron_client.domains import L2Ball
+from quoron_client.questions import Answers
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.accelerated_erm import AcceleratedERM
+from quoron_server.noise import SeededNoise
+from quoron_server.plan import Privacy
+from quoron_server.problem import Problem
+from quoron_server.slots import partition
 
 EPSILON, DELTA, USERS, ROUNDS, RUNS = 2.0, 1e-2, 600, 3, 400
 PROBLEM = Problem(

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from audits.harness import delta_bounds, epsilon_lower_bound
-from quorate.engine import InlineEngine
-from quorate_client.domains import L2Ball
-from quorate_client.items import ItemBatch
-from quorate_client.losses import Loss, make_loss
-from quorate_client.questions import AverageGradient, Question, RangeReport, VectorReport
-from quorate_client.randomisers import RangeBits, VectorNoise, report, vector
-from quorate_server.accounting import gdp, local
+from quoron.engine import InlineEngine
+from quoron_client.domains import L2Ball
+from quoron_client.items import ItemBatch
+from quoron_client.losses import Loss, make_loss
+from quoron_client.questions import AverageGradient, Question, RangeReport, VectorReport
+from quoron_client.randomisers import RangeBits, VectorNoise, report, vector
+from quoron_server.accounting import gdp, local
 
 DRAWS = 400_000
 EPSILON, DELTA = 1.0, 1e-3

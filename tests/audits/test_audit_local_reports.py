@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from audits.harness import delta_bounds, epsilon_lower_bound
-from quorate_client.randomisers import RangeBits, SeededRandomness, SystemRandomness, VectorNoise
-from quorate_server.accounting import gdp, local
+from quoron_client.randomisers import RangeBits, SeededRandomness, SystemRandomness, VectorNoise
+from quoron_server.accounting import gdp, local
 
 DRAWS = 1_000_000
 BINS = 4

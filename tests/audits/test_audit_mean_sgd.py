@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from audits.harness import delta_bounds
-from quorate_client.domains import L2Ball
-from quorate_client.questions import Answers
-from quorate_server.algorithms import ALGORITHMS
-from quorate_server.algorithms.mean_sgd import MeanSGD
-from quorate_server.noise import SeededNoise
-from quorate_server.plan import Privacy
-from quorate_server.problem import Problem
+from quoron_client.domains import L2Ball
+from quoron_client.questions import Answers
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.mean_sgd import MeanSGD
+from quoron_server.noise import SeededNoise
+from quoron_server.plan import Privacy
+from quoron_server.problem import Problem
 
 INFO = ALGORITHMS["mean-sgd"]
 USERS, RUNS, HUGE = 8, 12_000, 1e6

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from audits.harness import epsilon_lower_bound
-from quorate_server.algorithms import _outlier_iterate_releases as releases
-from quorate_server.algorithms._outlier_iterate_plans import Phase, release_scale
-from quorate_server.algorithms._outlier_iterate_releases import Wish
-from quorate_server.algorithms.outlier_iterates import _test
-from quorate_server.mechanisms.gaussian import GaussianNoise
-from quorate_server.mechanisms.laplace_test import in_score_units, score_scale
-from quorate_server.mechanisms.lottery import TICKETS, LotteryTest
-from quorate_server.noise import SeededNoise
+from quoron_server.algorithms import _outlier_iterate_releases as releases
+from quoron_server.algorithms._outlier_iterate_plans import Phase, release_scale
+from quoron_server.algorithms._outlier_iterate_releases import Wish
+from quoron_server.algorithms.outlier_iterates import _test
+from quoron_server.mechanisms.gaussian import GaussianNoise
+from quoron_server.mechanisms.laplace_test import in_score_units, score_scale
+from quoron_server.mechanisms.lottery import TICKETS, LotteryTest
+from quoron_server.noise import SeededNoise
 
 EPSILON, DELTA, CHAINS, DRAWS = 1.0, 1e-3, 300, 400_000
 SILENT = 1e12

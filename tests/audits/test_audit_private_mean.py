@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from audits.harness import epsilon_lower_bound
-from quorate_server.accounting import gdp
-from quorate_server.accounting.bounded_range import bounded_range_epsilon
-from quorate_server.mechanisms.clipping import clipped_mean
-from quorate_server.mechanisms.private_range import PrivateRange, costs, weights
-from quorate_server.mechanisms.truncated_mean import calibrate
-from quorate_server.noise import SeededNoise
+from quoron_server.accounting import gdp
+from quoron_server.accounting.bounded_range import bounded_range_epsilon
+from quoron_server.mechanisms.clipping import clipped_mean
+from quoron_server.mechanisms.private_range import PrivateRange, costs, weights
+from quoron_server.mechanisms.truncated_mean import calibrate
+from quoron_server.noise import SeededNoise
 
 DRAWS = 400_000
 EPSILON, DELTA = 1.0, 1e-3

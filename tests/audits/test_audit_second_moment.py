@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from audits.harness import delta_bounds, epsilon_lower_bound
-from quorate_server.accounting import gdp
-from quorate_server.mechanisms.clipping import clipped_residuals, mean_sensitivity
-from quorate_server.mechanisms.gaussian import GaussianNoise
-from quorate_server.mechanisms.radius_cells import RadiusCells
-from quorate_server.mechanisms.second_moment import SecondMomentNoise
-from quorate_server.noise import SeededNoise
+from quoron_server.accounting import gdp
+from quoron_server.mechanisms.clipping import clipped_residuals, mean_sensitivity
+from quoron_server.mechanisms.gaussian import GaussianNoise
+from quoron_server.mechanisms.radius_cells import RadiusCells
+from quoron_server.mechanisms.second_moment import SecondMomentNoise
+from quoron_server.noise import SeededNoise
 
 EPSILON, DELTA, COHORT = 1.0, 0.01, 5
 DRAWS = 20_000

@@ -15,17 +15,17 @@ from audits import tracking_lab as lab
 from audits.harness import epsilon_lower_bound
 from audits.tracking_lab import HUGE, Scene, evidence, next_centre, next_spread
 from one_epoch_reference import strategy
-from quorate_client.domains import L2Ball
-from quorate_client.questions import Answers
-from quorate_protos.errors import VerificationError
-from quorate_server.accounting.gdp import mu_for
-from quorate_server.algorithms import ALGORITHMS
-from quorate_server.algorithms.tracking_srgd import TrackingSRGD
-from quorate_server.mechanisms.clipping import clipped_residuals
-from quorate_server.mechanisms.prefix_noise import PrefixNoise
-from quorate_server.mechanisms.radius_cells import RadiusCells
-from quorate_server.noise import SeededNoise
-from quorate_server.slots import partition
+from quoron_client.domains import L2Ball
+from quoron_client.questions import Answers
+from quoron_protos.errors import VerificationError
+from quoron_server.accounting.gdp import mu_for
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.tracking_srgd import TrackingSRGD
+from quoron_server.mechanisms.clipping import clipped_residuals
+from quoron_server.mechanisms.prefix_noise import PrefixNoise
+from quoron_server.mechanisms.radius_cells import RadiusCells
+from quoron_server.noise import SeededNoise
+from quoron_server.slots import partition
 from server.algorithms.tracking_reference import small_plan
 
 EPSILON, DELTA, RUNS, LONG_RUNS = 1.0, 1e-2, 100_000, 40_000

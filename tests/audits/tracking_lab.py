@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from one_epoch_reference import strategy
-from quorate_server.algorithms import _tracking_plans as planning
-from quorate_server.mechanisms.gaussian import GaussianNoise
-from quorate_server.plan import Plan
+from quoron_server.algorithms import _tracking_plans as planning
+from quoron_server.mechanisms.gaussian import GaussianNoise
+from quoron_server.plan import Plan
 
 HUGE = 1e6
 OUTER, INNER = 3, 2  # cells of the own user: beyond q, and at q exactly

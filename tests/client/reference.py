@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from quorate_client import Convolution, ItemBatch, Moreau, make_loss
+from quoron_client import Convolution, ItemBatch, Moreau, make_loss
 
 SMOOTH = ("logistic", "least_squares", "huber", "smoothed_hinge", "linear")
 ALL = (*SMOOTH, "hinge", "absolute")

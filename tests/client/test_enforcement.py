@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from client import reference
-from quorate_client import ItemBatch, bounded, make_loss
-from quorate_protos.errors import DataError
+from quoron_client import ItemBatch, bounded, make_loss
+from quoron_protos.errors import DataError
 
 STEADY = settings(derandomize=True, deadline=None, max_examples=100)
 

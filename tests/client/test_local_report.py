@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from quorate_client import AverageGradient, ItemBatch, average_gradient, make_loss
-from quorate_client.questions import RangeReport, Status, VectorReport
-from quorate_client.randomisers import RangeBits, SeededRandomness, VectorNoise, local_report
-from quorate_client.randomisers.hadamard import rotated_coordinates
+from quoron_client import AverageGradient, ItemBatch, average_gradient, make_loss
+from quoron_client.questions import RangeReport, Status, VectorReport
+from quoron_client.randomisers import RangeBits, SeededRandomness, VectorNoise, local_report
+from quoron_client.randomisers.hadamard import rotated_coordinates
 
 USERS, DIMENSION = 40, 6
 RNG = np.random.default_rng(0)

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from client import reference
-from quorate_client import Box, ItemBatch, L2Ball, LocalSGD, local_sgd, make_loss
-from quorate_protos.errors import DataError
+from quoron_client import Box, ItemBatch, L2Ball, LocalSGD, local_sgd, make_loss
+from quoron_protos.errors import DataError
 
 DOMAINS = pytest.mark.parametrize("domain", [L2Ball(0.8), Box(0.3)], ids=["ball", "box"])
 

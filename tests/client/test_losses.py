@@ -4,9 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client import reference
-from quorate_client import LOSSES, Box, L2Ball, make_loss
-from quorate_client.losses._exponential import exponential
-from quorate_protos.errors import ConfigError
+from quoron_client import LOSSES, Box, L2Ball, make_loss
+from quoron_client.losses._exponential import exponential
+from quoron_protos.errors import ConfigError
 
 LOSSES_TRIED = reference.some_losses()
 by_name = pytest.mark.parametrize("loss", LOSSES_TRIED, ids=lambda loss: loss.name)

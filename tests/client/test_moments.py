@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client import reference
-from quorate_client import ItemBatch, second_moment_factor
+from quoron_client import ItemBatch, second_moment_factor
 
 STEADY = settings(derandomize=True, deadline=None, max_examples=60)
 SHAPES = st.tuples(st.integers(1, 9), st.integers(1, 7))

@@ -8,7 +8,7 @@ from scipy.integrate import quad
 from scipy.special import betainc
 
 from client import reference
-from quorate_client import (
+from quoron_client import (
     AverageGradient,
     Box,
     Convolution,
@@ -22,9 +22,9 @@ from quorate_client import (
     make_loss,
     user_keys,
 )
-from quorate_client.draws import ball_coordinates
-from quorate_client.smoothing import ball_ratio
-from quorate_protos.errors import ConfigError
+from quoron_client.draws import ball_coordinates
+from quoron_client.smoothing import ball_ratio
+from quoron_protos.errors import ConfigError
 
 STEADY = settings(derandomize=True, deadline=None, max_examples=40)
 RAGGED = (3, 0, 1, 33, 64, 4, 65, 2, 7)

@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client import reference
-from quorate_client import AverageGradient, ItemBatch, average_gradient, average_loss, make_loss, smoothness_scale
-from quorate_protos.errors import ConfigError
+from quoron_client import AverageGradient, ItemBatch, average_gradient, average_loss, make_loss, smoothness_scale
+from quoron_protos.errors import ConfigError
 
 STEADY = settings(derandomize=True, deadline=None, max_examples=60)
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from client import reference
-from quorate_client import (
+from quoron_client import (
     Answers,
     AverageGradient,
     Box,
@@ -15,7 +15,7 @@ from quorate_client import (
     bounded,
     make_loss,
 )
-from quorate_protos.errors import DataError
+from quoron_protos.errors import DataError
 
 HOSTILE = (np.nan, np.inf, -np.inf)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from quorate_client.domains import L2Ball
-from quorate_client.questions import (
+from quoron_client.domains import L2Ball
+from quoron_client.questions import (
     Answers,
     AverageGradient,
     LocalSGD,
@@ -18,16 +18,16 @@ from quorate_client.questions import (
     Status,
     VectorReport,
 )
-from quorate_client.randomisers import RangeBits, SeededRandomness, VectorNoise
-from quorate_client.randomisers.hadamard import rotated_coordinates
-from quorate_server.algorithm import Algorithm
-from quorate_server.algorithms import ALGORITHMS
-from quorate_server.budget import Budget
-from quorate_server.ledger import Ledger
-from quorate_server.noise import SeededNoise
-from quorate_server.plan import Plan, Privacy
-from quorate_server.problem import Problem
-from quorate_server.rounds import run
+from quoron_client.randomisers import RangeBits, SeededRandomness, VectorNoise
+from quoron_client.randomisers.hadamard import rotated_coordinates
+from quoron_server.algorithm import Algorithm
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.budget import Budget
+from quoron_server.ledger import Ledger
+from quoron_server.noise import SeededNoise
+from quoron_server.plan import Plan, Privacy
+from quoron_server.problem import Problem
+from quoron_server.rounds import run
 
 PRIVACY = Privacy(epsilon=8.0, delta=1e-3)  # generous, so that the filters are feasible with few users
 PROBLEM = Problem(

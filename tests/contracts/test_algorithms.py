@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from contracts.scenes import FAULTS, PROBLEM, Fault, Quadratic, execute, make, make_plan
-from quorate_protos.errors import BudgetExceeded
-from quorate_server import serial
-from quorate_server.algorithms import ALGORITHMS
-from quorate_server.budget import Budget
-from quorate_server.ledger import Ledger
-from quorate_server.noise import SeededNoise
+from quoron_protos.errors import BudgetExceeded
+from quoron_server import serial
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.budget import Budget
+from quoron_server.ledger import Ledger
+from quoron_server.noise import SeededNoise
 
 DISJOINT = [name for name, info in ALGORITHMS.items() if info.passes == "one"]
 every_algorithm = pytest.mark.parametrize("name", list(ALGORITHMS))

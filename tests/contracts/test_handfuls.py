@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from contracts.scenes import PRIVACY, PROBLEM
-from quorate_protos.errors import Infeasible
-from quorate_server.algorithms import ALGORITHMS
-from quorate_server.algorithms._search import least_users
-from quorate_server.plan import Privacy
-from quorate_server.problem import Problem
+from quoron_protos.errors import Infeasible
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms._search import least_users
+from quoron_server.plan import Privacy
+from quoron_server.problem import Problem
 
 MANY = 10_000  # problems that a few plans may ask about: a search for enough users makes one for each number it tries
 GENEROUS, TIGHT = Privacy(epsilon=15.0, delta=0.1), Privacy(epsilon=1.0, delta=1e-6)

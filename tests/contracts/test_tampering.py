@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from contracts.scenes import make_plan
-from quorate_protos.errors import VerificationError
-from quorate_server.algorithms import ALGORITHMS
+from quoron_protos.errors import VerificationError
+from quoron_server.algorithms import ALGORITHMS
 
 PRIVATE = [name for name, info in ALGORITHMS.items() if info.exposure != "none"]
 

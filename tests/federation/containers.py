@@ -58,8 +58,8 @@ class Composition:
 
     def __enter__(self) -> "Composition":
         (self.place / "bin").mkdir(parents=True)
-        program = self.place / "bin" / "quorate"
-        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m quorate "$@"\n')
+        program = self.place / "bin" / "quoron"
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m quoron "$@"\n')
         program.chmod(0o755)
         return self
 
@@ -72,7 +72,7 @@ class Composition:
     def start(self, name: str, *arguments: str) -> subprocess.Popen[str]:
         """Start a service, with other arguments if some are given; its output is in `log(name)`."""
         service = services()[name]
-        words = [*service.get("entrypoint", ["quorate"]), *(arguments or service.get("command", ()))]
+        words = [*service.get("entrypoint", ["quoron"]), *(arguments or service.get("command", ()))]
         return self._spawn(name, name, words)
 
     def finish(self, name: str, *arguments: str, seconds: float = PATIENCE) -> str:
@@ -165,12 +165,12 @@ class Composition:
     def _spawn(self, name: str, of: str, words: Sequence[str]) -> subprocess.Popen[str]:
         service, command = services()[of], [self.inside(of, word) for word in words]
         environment = {key: self.inside(of, str(value)) for key, value in service.get("environment", {}).items()}
-        if "QUORATE_TRIAL" in environment:
-            environment["QUORATE_TRIAL"] = str(self._trial(of))
+        if "QUORON_TRIAL" in environment:
+            environment["QUORON_TRIAL"] = str(self._trial(of))
         if "FLWR_HOME" in environment:
             environment["FLWR_HOME"] = str(self._home(of) / "flwr")
-        if "QUORATE_DATABASE" in environment:
-            environment["QUORATE_DATABASE"] = self.database
+        if "QUORON_DATABASE" in environment:
+            environment["QUORON_DATABASE"] = self.database
         kept = {key: os.environ[key] for key in ("HOME", "LANG", "NUMBA_CACHE_DIR") if key in os.environ}
         path = f"{self.place / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
         with open(self.place / f"{name}.log", "w", encoding="utf-8") as log:

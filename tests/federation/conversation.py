@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 import numpy as np
 
 from fake_coordinator import coordinator
-from quorate_client.federation import ClientConfig, run_client
-from quorate_client.questions import AverageGradient, Question, RangeReport, VectorReport
-from quorate_client.smoothing import Convolution
-from quorate_client.wire import answer_from_wire, question_to_wire
+from quoron_client.federation import ClientConfig, run_client
+from quoron_client.questions import AverageGradient, Question, RangeReport, VectorReport
+from quoron_client.smoothing import Convolution
+from quoron_client.wire import answer_from_wire, question_to_wire
 
 D = 3
 TERMS = {

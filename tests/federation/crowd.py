@@ -11,20 +11,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from quorate.engine import InlineEngine
-from quorate.populations import Numeric, Population, Synthetic, TablePopulation, from_table
-from quorate_client import wire
-from quorate_client.domains import L2Ball
-from quorate_client.questions import Question, Status
-from quorate_protos.v1 import federation_pb2 as pb
-from quorate_protos.v1 import federation_pb2_grpc
-from quorate_server.algorithms import ALGORITHMS
-from quorate_server.ledger import Ledger
-from quorate_server.noise import SeededNoise
-from quorate_server.problem import Problem
-from quorate_server.rounds import run
-from quorate_server.service import Columns, Coordinator, RunSpecification, ServeConfig, Transport
-from quorate_server.specification import make_plan
+from quoron.engine import InlineEngine
+from quoron.populations import Numeric, Population, Synthetic, TablePopulation, from_table
+from quoron_client import wire
+from quoron_client.domains import L2Ball
+from quoron_client.questions import Question, Status
+from quoron_protos.v1 import federation_pb2 as pb
+from quoron_protos.v1 import federation_pb2_grpc
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.ledger import Ledger
+from quoron_server.noise import SeededNoise
+from quoron_server.problem import Problem
+from quoron_server.rounds import run
+from quoron_server.service import Columns, Coordinator, RunSpecification, ServeConfig, Transport
+from quoron_server.specification import make_plan
 
 SEED = 7
 DIMENSION = 3
@@ -169,7 +169,7 @@ class Peer:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        return () if self.name is None else (("quorate-client", self.name),)
+        return () if self.name is None else (("quoron-client", self.name),)
 
     async def enrol(self) -> int:
         stub = federation_pb2_grpc.ClientPlaneStub(self.channel)

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 
-from quorate_protos.v1 import federation_pb2 as pb
+from quoron_protos.v1 import federation_pb2 as pb
 
 PREFACE = 24  # bytes that begin a connection of HTTP/2
 DATA = 0

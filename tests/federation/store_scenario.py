@@ -13,13 +13,13 @@ import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.engine.default import DefaultDialect
 
-from quorate_client.questions import AverageGradient, Question
-from quorate_server.algorithm import Release
-from quorate_server.books import Books
-from quorate_server.database import Database
-from quorate_server.ledger import Ledger
-from quorate_server.population_ledger import PopulationLedger
-from quorate_server.registry import OPEN
+from quoron_client.questions import AverageGradient, Question
+from quoron_server.algorithm import Release
+from quoron_server.books import Books
+from quoron_server.database import Database
+from quoron_server.ledger import Ledger
+from quoron_server.population_ledger import PopulationLedger
+from quoron_server.registry import OPEN
 
 ROUNDS = 2
 WRITES = ("INSERT", "UPDATE", "DELETE", "CREATE")
@@ -130,7 +130,7 @@ def empty(url: str) -> None:
         return
     engine = sa.create_engine(parsed.set(drivername="postgresql+psycopg"))
     with engine.begin() as connection:
-        connection.execute(sa.text("DROP SCHEMA IF EXISTS quorate CASCADE"))
+        connection.execute(sa.text("DROP SCHEMA IF EXISTS quoron CASCADE"))
     engine.dispose()
 
 

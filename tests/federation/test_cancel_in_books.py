@@ -1,17 +1,17 @@
-"""`quorate cancel RUN --database URL`: the end of a run that nobody carries out, as of a stopped ServerApp."""
+"""`quoron cancel RUN --database URL`: the end of a run that nobody carries out, as of a stopped ServerApp."""
 
 from pathlib import Path
 
 import pytest
 
 from federation.crowd import specification
-from quorate.cli import invoke
-from quorate_server import _connections
-from quorate_server.books import Books
-from quorate_server.database import Database
-from quorate_server.ledger import Ledger
-from quorate_server.population_ledger import PopulationLedger
-from quorate_server.specification import make_plan
+from quoron.cli import invoke
+from quoron_server import _connections
+from quoron_server.books import Books
+from quoron_server.database import Database
+from quoron_server.ledger import Ledger
+from quoron_server.population_ledger import PopulationLedger
+from quoron_server.specification import make_plan
 
 
 def test_a_run_that_nobody_carries_out_is_cancelled_in_its_books_unless_a_process_has_them_open(

@@ -9,8 +9,8 @@ from contextlib import closing
 
 import pytest
 
-from quorate_client.federation.record import Agreement, Record
-from quorate_protos.errors import LedgerError
+from quoron_client.federation.record import Agreement, Record
+from quoron_protos.errors import LedgerError
 
 Q, OTHER = b"q" * 16, b"o" * 16
 
@@ -178,7 +178,7 @@ CLIENTS = textwrap.dedent(
     """
     import os, resource, signal, sqlite3, sys
     from pathlib import Path
-    from quorate_client.federation.record import Agreement, Record
+    from quoron_client.federation.record import Agreement, Record
 
     ROUNDS, ANSWER = 2, 20_000
     QUESTION, OTHER = bytes(16), bytes(15) + b"1"

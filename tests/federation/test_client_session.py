@@ -7,13 +7,13 @@ import pandas as pd
 import pytest
 
 from federation.conversation import CONVOLVED, GRADIENT, RANGE, VECTOR, D, asked, converse, terms, values
-from quorate_client.draws import user_keys
-from quorate_client.federation import Record, read_terms, work
-from quorate_client.federation.table import own_items
-from quorate_client.questions import AverageGradient, SecondMoment, Status
-from quorate_client.randomisers import SeededRandomness, local_report
-from quorate_client.work import answer
-from quorate_protos.v1 import federation_pb2 as federation
+from quoron_client.draws import user_keys
+from quoron_client.federation import Record, read_terms, work
+from quoron_client.federation.table import own_items
+from quoron_client.questions import AverageGradient, SecondMoment, Status
+from quoron_client.randomisers import SeededRandomness, local_report
+from quoron_client.work import answer
+from quoron_protos.v1 import federation_pb2 as federation
 
 
 class TestAnswers:
@@ -144,7 +144,7 @@ class TestRefusals:
         def broken(*_, **__):
             raise ValueError("the patient's name is Ada")
 
-        monkeypatch.setattr("quorate_client.federation.work.answer", broken)
+        monkeypatch.setattr("quoron_client.federation.work.answer", broken)
 
         async def script(fake):
             await fake.announce("r", terms())

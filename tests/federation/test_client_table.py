@@ -8,14 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from quorate.populations import Categorical, Numeric, from_table
-from quorate_client.federation.table import own_items, read_own_table
-from quorate_client.federation.terms import read_terms
-from quorate_client.losses import Huber, Logistic, SmoothedHinge
-from quorate_client.questions import AverageGradient, Status, VectorReport
-from quorate_client.randomisers import SystemRandomness, local_report
-from quorate_client.work import answer
-from quorate_protos.errors import DataError, WireError
+from quoron.populations import Categorical, Numeric, from_table
+from quoron_client.federation.table import own_items, read_own_table
+from quoron_client.federation.terms import read_terms
+from quoron_client.losses import Huber, Logistic, SmoothedHinge
+from quoron_client.questions import AverageGradient, Status, VectorReport
+from quoron_client.randomisers import SystemRandomness, local_report
+from quoron_client.work import answer
+from quoron_protos.errors import DataError, WireError
 
 TERMS = {
     "run": "r",

@@ -16,9 +16,9 @@ from federation.conversation import (
     running,
     terms,
 )
-from quorate_client.federation import Record, run_client
-from quorate_protos.errors import ConfigError, DataError, IdentityError, LedgerError, RunError, WireError
-from quorate_protos.v1 import federation_pb2 as federation
+from quoron_client.federation import Record, run_client
+from quoron_protos.errors import ConfigError, DataError, IdentityError, LedgerError, RunError, WireError
+from quoron_protos.v1 import federation_pb2 as federation
 
 
 class TestTransport:
@@ -36,7 +36,7 @@ class TestTransport:
             return fake.callers
 
         ((protocol, metadata, _),) = converse(data, script)
-        assert (protocol, metadata["quorate-client"]) == (1, "me")
+        assert (protocol, metadata["quoron-client"]) == (1, "me")
 
     def test_by_certificate_tells_the_coordinator_who_it_is(self, data, authority):
         async def script(fake):
@@ -48,7 +48,7 @@ class TestTransport:
         )
         assert sent.status == federation.STATUS_ANSWERED
         assert identity["x509_common_name"] == [b"client"]
-        assert "quorate-client" not in metadata
+        assert "quoron-client" not in metadata
 
     @pytest.mark.parametrize(
         ("spoil", "said"),

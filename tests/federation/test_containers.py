@@ -14,10 +14,10 @@ import typer.main
 
 import postgres_server
 from federation.containers import FILE, ROOT, Composition, services
-from quorate.cli import app
+from quoron.cli import app
 
 SERVICES = services()
-OURS = {name: service for name, service in SERVICES.items() if service["image"] == "quorate:local"}
+OURS = {name: service for name, service in SERVICES.items() if service["image"] == "quoron:local"}
 CLIENTS = sorted(name for name in SERVICES if name.startswith("client-"))
 NODES = sorted(name.removeprefix("flower-") for name in SERVICES if name.startswith("flower-node-"))
 
@@ -96,7 +96,7 @@ def test_every_command_and_variable_is_one_that_the_program_knows(name: str) -> 
     if command is None:
         return
     known = {str(each.envvar) for each in command.params if isinstance(each, click.Option) and each.envvar}
-    given = {key for key in OURS[name].get("environment", {}) if key.startswith("QUORATE_")}
+    given = {key for key in OURS[name].get("environment", {}) if key.startswith("QUORON_")}
     assert given <= known
     options = {text for each in command.params for text in each.opts}
     assert {word for word in OURS[name]["command"] if word.startswith("--")} <= options
@@ -106,7 +106,7 @@ def test_the_image_is_built_of_what_is_there_and_runs_as_nobody() -> None:
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     final = text[text.rindex("\nFROM ") :]
     assert re.search(r"^USER [1-9]\d*:[1-9]\d*$", final, flags=re.MULTILINE)
-    assert 'ENTRYPOINT ["quorate"]' in final
+    assert 'ENTRYPOINT ["quoron"]' in final
     kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     for line in re.findall(r"^COPY (?!--from)(.*)$", text, flags=re.MULTILINE):
         for source in line.split()[:-1]:

@@ -1,4 +1,4 @@
-"""`quorate health` believes the standard health service, and says what is wrong otherwise."""
+"""`quoron health` believes the standard health service, and says what is wrong otherwise."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,8 +9,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import HealthServicer
 
-from quorate.cli import invoke
-from quorate_server.service import certificates
+from quoron.cli import invoke
+from quoron_server.service import certificates
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 
 from federation.crowd import Honest, Peer, carried_out, complete, coordinator, specification
 from federation.link import Link
-from quorate.network import Network, Times
-from quorate.projection import by_round
-from quorate_server.ledger import Ledger
+from quoron.network import Network, Times
+from quoron.projection import by_round
+from quoron_server.ledger import Ledger
 
 EXACT = ["one-pass-dp-sgd", "srgd", "local-model", "phased-sgd", "tracking-srgd"]
 FACTOR = 2.0  # measured over projected time, and the other way round

@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from quorate_protos.errors import BudgetExceeded, ConfigError, LedgerError
-from quorate_server.accounting.gdp import mu_for
-from quorate_server.database import Database
-from quorate_server.population_ledger import PopulationLedger, row_hash, verify_export, verify_rows
+from quoron_protos.errors import BudgetExceeded, ConfigError, LedgerError
+from quoron_server.accounting.gdp import mu_for
+from quoron_server.database import Database
+from quoron_server.population_ledger import PopulationLedger, row_hash, verify_export, verify_rows
 
 PROMISE = {"epsilon": 0.5, "delta": 1e-6}
 

@@ -1,4 +1,4 @@
-"""`quorate ledger` on both kinds of database: what it prints is what the chain holds."""
+"""`quoron ledger` on both kinds of database: what it prints is what the chain holds."""
 
 import asyncio
 import json
@@ -7,11 +7,11 @@ import click
 import pytest
 
 from federation.crowd import carried_out, coordinator
-from quorate.cli_ledger import app
-from quorate_protos.errors import ConfigError, DataError, IdentityError, LedgerError, LedgerUnavailable
-from quorate_server.database import Database
-from quorate_server.population_ledger import PopulationLedger
-from quorate_server.service import tokens
+from quoron.cli_ledger import app
+from quoron_protos.errors import ConfigError, DataError, IdentityError, LedgerError, LedgerUnavailable
+from quoron_server.database import Database
+from quoron_server.population_ledger import PopulationLedger
+from quoron_server.service import tokens
 
 
 def invoke(*arguments: str) -> None:
@@ -112,10 +112,10 @@ def test_a_running_coordinator_is_asked_for_its_ledger_and_limited(tmp_path, cap
         for command in (("verify",), ("limit", *numbers)):  # show and export read as verify does
             with pytest.raises(LedgerUnavailable, match=r"locked.*--coordinator HOST:PORT"):
                 invoke(*command, *database)
-        monkeypatch.setenv("QUORATE_TOKEN", auditor)
+        monkeypatch.setenv("QUORON_TOKEN", auditor)
         with pytest.raises(IdentityError, match="role operator"):
             invoke("limit", *where, *numbers)
-        monkeypatch.setenv("QUORATE_TOKEN", operator)
+        monkeypatch.setenv("QUORON_TOKEN", operator)
         for wrong, said in (("-1", "epsilon=-1"), ("nan", "epsilon=nan")):
             with pytest.raises(ConfigError, match=said):
                 invoke("limit", *where, "--epsilon", wrong, "--delta", "1e-5")
@@ -123,7 +123,7 @@ def test_a_running_coordinator_is_asked_for_its_ledger_and_limited(tmp_path, cap
             invoke("limit", *where, *numbers, "--group", "")
         assert capsys.readouterr().out == ""
         invoke("limit", *where, *numbers)
-        monkeypatch.setenv("QUORATE_TOKEN", auditor)
+        monkeypatch.setenv("QUORON_TOKEN", auditor)
         invoke("show", *where, "--json")
         invoke("export", *where, "--out", str(out))
         head = json.loads(out.read_text(encoding="utf-8"))["head"]
@@ -146,7 +146,7 @@ def test_a_running_coordinator_is_asked_for_its_ledger_and_limited(tmp_path, cap
 
 
 def test_what_a_coordinator_says_of_its_chain_is_not_believed(tmp_path, monkeypatch):
-    monkeypatch.setenv("QUORATE_TOKEN", tokens.add(tmp_path / "tokens.json", name="eve", role="auditor"))
+    monkeypatch.setenv("QUORON_TOKEN", tokens.add(tmp_path / "tokens.json", name="eve", role="auditor"))
 
     def work(where, database, running):
         told = json.loads(PopulationLedger(running._database).export())

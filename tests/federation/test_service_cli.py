@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from federation.crowd import DIMENSION
-from quorate.cli import invoke
-from quorate.config import parse
-from quorate.submission import check_constants, specify
-from quorate_protos.errors import ConfigError
-from quorate_server import service, specification
-from quorate_server.service import ServeConfig, certificates, revocation
+from quoron.cli import invoke
+from quoron.config import parse
+from quoron.submission import check_constants, specify
+from quoron_protos.errors import ConfigError
+from quoron_server import service, specification
+from quoron_server.service import ServeConfig, certificates, revocation
 
 Captured = pytest.CaptureFixture[str]
 TABLE = f"""
@@ -83,7 +83,7 @@ def test_tokens_are_added_listed_and_removed(tmp_path: Path, capsys: pytest.Capt
     assert invoke(["tokens", "add", "ada", "--role", "operator", "--file", file, "--out", str(out)]) == 0
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
     assert invoke(["tokens", "add", "eve", "--role", "auditor", "--file", file]) == 0
-    assert capsys.readouterr().out.startswith("quorate_")
+    assert capsys.readouterr().out.startswith("quoron_")
     assert invoke(["tokens", "list", "--file", file]) == 0
     assert capsys.readouterr().out == "ada\toperator\neve\tauditor\n"
     assert invoke(["tokens", "remove", "ada", "--file", file]) == 0
@@ -93,9 +93,9 @@ def test_tokens_are_added_listed_and_removed(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["serve"], "quorate certs"),
+        (["serve"], "quoron certs"),
         (["serve", "--insecure", "--listen", "0.0.0.0:0"], "plaintext is for loopback"),
-        (["watch", "x"], "--token-file or QUORATE_TOKEN"),
+        (["watch", "x"], "--token-file or QUORON_TOKEN"),
         (["watch", "x", "--token-file", "nowhere"], "nowhere"),
         (["client", "--data", "x.csv"], "certificate"),
     ],
@@ -113,11 +113,11 @@ def test_files_of_the_environment_beside_plaintext_are_named_as_such(
     command: str, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("QUORATE_AUTHORITY", "authority.pem")
-    monkeypatch.setenv("QUORATE_KEY", "own.key")
+    monkeypatch.setenv("QUORON_AUTHORITY", "authority.pem")
+    monkeypatch.setenv("QUORON_KEY", "own.key")
     own = [] if command == "serve" else ["--data", "x.csv", "--name", "me"]
     assert invoke([command, "--insecure", *own]) == 2
-    assert "Expected no QUORATE_KEY or QUORATE_AUTHORITY in the environment" in capsys.readouterr().err
+    assert "Expected no QUORON_KEY or QUORON_AUTHORITY in the environment" in capsys.readouterr().err
     assert invoke([command, "--insecure-anywhere", "--authority", "a", "--key", "b", *own]) == 2
     assert "environment" not in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
@@ -140,7 +140,7 @@ def test_the_largest_message_is_a_number_of_bytes(
         seen.append(config.largest_message)
 
     monkeypatch.setattr(service, "serve", serve)
-    monkeypatch.setenv("QUORATE_LARGEST_MESSAGE", text)
+    monkeypatch.setenv("QUORON_LARGEST_MESSAGE", text)
     assert invoke(["serve", "--insecure"]) == (2 if wanted is None else 0)
     assert seen == ([] if wanted is None else [wanted])
     assert ("--largest-message" in capsys.readouterr().err) == (wanted is None)
@@ -149,7 +149,7 @@ def test_the_largest_message_is_a_number_of_bytes(
 def test_an_unreachable_coordinator_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("QUORATE_TOKEN", "quorate_x")
+    monkeypatch.setenv("QUORON_TOKEN", "quoron_x")
     assert invoke(["runs", "--insecure", "--coordinator", "127.0.0.1:1"]) == 1
     assert "Cannot reach a coordinator at 127.0.0.1:1" in capsys.readouterr().err
     assert invoke(["runs", "--coordinator", "127.0.0.1:1"]) == 2

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from federation.crowd import Honest, carried_out, complete, coordinator, crowd, everybody, inline_model, specification
-from quorate.control import Address, Control
-from quorate.submission import check_constants
-from quorate_protos.errors import BudgetExceeded, ConfigError, LedgerError
-from quorate_protos.v1 import federation_pb2 as pb
-from quorate_protos.v1 import federation_pb2_grpc
-from quorate_server.algorithms import ALGORITHMS
-from quorate_server.database import Database
-from quorate_server.ledger import Ledger
-from quorate_server.population_ledger import PopulationLedger
-from quorate_server.service import Coordinator, control_plane, tokens
+from quoron.control import Address, Control
+from quoron.submission import check_constants
+from quoron_protos.errors import BudgetExceeded, ConfigError, LedgerError
+from quoron_protos.v1 import federation_pb2 as pb
+from quoron_protos.v1 import federation_pb2_grpc
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.database import Database
+from quoron_server.ledger import Ledger
+from quoron_server.population_ledger import PopulationLedger
+from quoron_server.service import Coordinator, control_plane, tokens
 
 NAME, USERS = "one-pass-dp-sgd", 20
 
@@ -58,7 +58,7 @@ def test_roles_decide_who_may_and_a_removed_token_is_refused_at_once(tmp_path: P
 
     async def scene() -> None:
         async with coordinator(tmp_path) as running:
-            for wrong in (None, "", "quorate_guess", operator[:-1], operator.upper()):
+            for wrong in (None, "", "quoron_guess", operator[:-1], operator.upper()):
                 async with control(running, wrong) as call:
                     for method in ("Submit", "List", "Cancel", "Plan", "Model", "Ledger", "Limit"):
                         assert (await status(call(method)))[0] == grpc.StatusCode.UNAUTHENTICATED
@@ -326,13 +326,13 @@ def test_health_and_reflection_answer_on_both_planes(tmp_path: Path) -> None:
             return listed
 
     clients, operators = carried_out(scene())
-    assert "quorate.v1.ClientPlane" in clients - operators
-    assert "quorate.v1.ControlPlane" in operators - clients
+    assert "quoron.v1.ClientPlane" in clients - operators
+    assert "quoron.v1.ControlPlane" in operators - clients
 
 
 def test_every_algorithm_can_be_described(tmp_path: Path) -> None:
-    from quorate_client.federation import read_terms
-    from quorate_server.specification import describe, make_plan
+    from quoron_client.federation import read_terms
+    from quoron_server.specification import describe, make_plan
 
     for name in ALGORITHMS:
         if name not in ("filtered-sgd", "soft-filtered-sgd", "accelerated-erm"):  # these take seconds to plan

@@ -10,11 +10,11 @@ import sqlalchemy as sa
 
 from federation.crowd import Honest, carried_out, complete, coordinator, everybody, inline_model, specification
 from postgres_server import PostgresServer
-from quorate_protos.errors import ConfigError, LedgerError, LedgerUnavailable
-from quorate_server.books import Books
-from quorate_server.ledger import Ledger
-from quorate_server.service import RunSpecification
-from quorate_server.service import manager as managers
+from quoron_protos.errors import ConfigError, LedgerError, LedgerUnavailable
+from quoron_server.books import Books
+from quoron_server.ledger import Ledger
+from quoron_server.service import RunSpecification
+from quoron_server.service import manager as managers
 
 NAME, USERS = "one-pass-dp-sgd", 20
 

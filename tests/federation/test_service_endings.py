@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 from federation.crowd import Honest, carried_out, complete, coordinator, crowd, inline_model, specification
-from quorate_protos.errors import ConfigError, LedgerError, OtherVersion, RunError
-from quorate_server import books, rounds, serial
-from quorate_server import ledger as ledgers
-from quorate_server.database import Database
-from quorate_server.ledger import Ledger
-from quorate_server.noise import SeededNoise
-from quorate_server.plan import Plan
-from quorate_server.registry import Registry
-from quorate_server.service import Coordinator
-from quorate_server.service import manager as managers
-from quorate_server.specification import make_plan
+from quoron_protos.errors import ConfigError, LedgerError, OtherVersion, RunError
+from quoron_server import books, rounds, serial
+from quoron_server import ledger as ledgers
+from quoron_server.database import Database
+from quoron_server.ledger import Ledger
+from quoron_server.noise import SeededNoise
+from quoron_server.plan import Plan
+from quoron_server.registry import Registry
+from quoron_server.service import Coordinator
+from quoron_server.service import manager as managers
+from quoron_server.specification import make_plan
 
 NAME, USERS = "one-pass-dp-sgd", 20
 TEXT = specification(NAME).as_text()
@@ -44,7 +44,7 @@ async def seen(running: Coordinator) -> list[dict[str, object]]:
 
 
 async def told(running: Coordinator) -> tuple[str, str | None]:
-    """State and reason, as `quorate runs` shows them."""
+    """State and reason, as `quoron runs` shows them."""
     (row,) = await running.manager.records.runs()
     assert await running.manager.records.status("trial") == row
     return row["state"], row["error"]

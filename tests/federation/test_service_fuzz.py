@@ -11,13 +11,13 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from federation.crowd import Honest, Peer, carried_out, complete, coordinator, crowd, inline_model, specification
-from quorate_client import wire
-from quorate_client.questions import Status
-from quorate_protos.v1 import federation_pb2 as pb
-from quorate_server.service import Coordinator
+from quoron_client import wire
+from quoron_client.questions import Status
+from quoron_protos.v1 import federation_pb2 as pb
+from quoron_server.service import Coordinator
 
 NAME, USERS, FUZZERS = "one-pass-dp-sgd", 20, 4
-WORK = "/quorate.v1.ClientPlane/Work"
+WORK = "/quoron.v1.ClientPlane/Work"
 HELLO = pb.ClientMessage(hello=pb.Hello(protocol=1)).SerializeToString()
 
 
@@ -63,7 +63,7 @@ class Fuzzer:
 
     def __init__(self, channel: grpc.aio.Channel, name: str) -> None:
         self._open = channel.stream_stream(WORK)
-        self._metadata = (("quorate-client", name),)
+        self._metadata = (("quoron-client", name),)
         self.replies: list[bytes] = []
 
     async def send(self, contents: Iterator[bytes]) -> None:
@@ -219,7 +219,7 @@ def test_a_conversation_begins_with_a_hello_of_an_enrolled_client(tmp_path: Path
             known = Peer(channel, "known")
             await known.enrol()
             for name, first in (("known", b"\xff"), ("known", b""), ("known", None), ("stranger", HELLO)):
-                call = channel.stream_stream(WORK)(metadata=(("quorate-client", name),))
+                call = channel.stream_stream(WORK)(metadata=(("quoron-client", name),))
                 if first is not None:
                     await call.write(first)
                 await call.done_writing()

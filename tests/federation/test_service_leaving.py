@@ -21,14 +21,14 @@ from federation.crowd import (
     specification,
     write_items,
 )
-from quorate_client.federation import ClientConfig, run_client
-from quorate_protos.errors import ConfigError
-from quorate_protos.v1 import federation_pb2 as pb
-from quorate_server.service import Coordinator, client_plane
+from quoron_client.federation import ClientConfig, run_client
+from quoron_protos.errors import ConfigError
+from quoron_protos.v1 import federation_pb2 as pb
+from quoron_server.service import Coordinator, client_plane
 
 USERS = 20
-WORK = "/quorate.v1.ClientPlane/Work"
-ME = (("quorate-client", "client-0"),)
+WORK = "/quoron.v1.ClientPlane/Work"
+ME = (("quoron-client", "client-0"),)
 HELLO = pb.ClientMessage(hello=pb.Hello(protocol=1)).SerializeToString()
 
 
@@ -138,7 +138,7 @@ def test_long_greetings_and_answers_are_refused_however_they_would_parse(tmp_pat
     async def scene() -> list[grpc.StatusCode]:
         async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.listen) as channel:
             long = pb.EnrolRequest(protocol=1, software="x" * 5000).SerializeToString()
-            codes = [await channel.unary_unary("/quorate.v1.ClientPlane/Enrol")(long, metadata=ME).code()]
+            codes = [await channel.unary_unary("/quoron.v1.ClientPlane/Enrol")(long, metadata=ME).code()]
             await Peer(channel, "client-0").enrol()
             call = channel.stream_stream(WORK)(metadata=ME)
             await call.write(padded(HELLO, 5000))

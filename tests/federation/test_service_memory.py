@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from federation.crowd import Peer, carried_out, coordinator, crowd, specification
-from quorate_client import wire
-from quorate_client.questions import Answers, AverageGradient, Question, Status
-from quorate_protos.errors import ConfigError
-from quorate_protos.v1 import federation_pb2 as pb
-from quorate_protos.v1 import federation_pb2_grpc
-from quorate_server.service import Coordinator, conversation
-from quorate_server.service.conversation import Backlog
-from quorate_server.service.rooms import Rooms
-from quorate_server.specification import make_plan, require_fitting
+from quoron_client import wire
+from quoron_client.questions import Answers, AverageGradient, Question, Status
+from quoron_protos.errors import ConfigError
+from quoron_protos.v1 import federation_pb2 as pb
+from quoron_protos.v1 import federation_pb2_grpc
+from quoron_server.service import Coordinator, conversation
+from quoron_server.service.conversation import Backlog
+from quoron_server.service.rooms import Rooms
+from quoron_server.specification import make_plan, require_fitting
 
 DIMENSION = 40_000  # 320 kB, more than the transport takes for one who does not read
 QUESTION = 8 * DIMENSION + 200

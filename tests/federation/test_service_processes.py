@@ -28,14 +28,14 @@ from federation.crowd import (
     specification,
     write_items,
 )
-from quorate.config import parse
-from quorate.control import Address, Control
-from quorate.submission import specify
-from quorate_protos.v1 import federation_pb2 as pb
-from quorate_protos.v1 import federation_pb2_grpc
-from quorate_server.database import Database
-from quorate_server.ledger import Ledger
-from quorate_server.service import tokens
+from quoron.config import parse
+from quoron.control import Address, Control
+from quoron.submission import specify
+from quoron_protos.v1 import federation_pb2 as pb
+from quoron_protos.v1 import federation_pb2_grpc
+from quoron_server.database import Database
+from quoron_server.ledger import Ledger
+from quoron_server.service import tokens
 
 USERS = 20
 CONFIG = f"""
@@ -70,10 +70,10 @@ seed = {SEED}
 KILLER = textwrap.dedent(
     """
     import os, signal, sys
-    from quorate_server.ledger import Ledger
-    from quorate_server.population_ledger import PopulationLedger
-    from quorate_server.registry import Registry
-    from quorate.__main__ import main
+    from quoron_server.ledger import Ledger
+    from quoron_server.population_ledger import PopulationLedger
+    from quoron_server.registry import Registry
+    from quoron.__main__ import main
 
     at, when, left = sys.argv[1], sys.argv[2], int(sys.argv[3])
     owner = next(kind for kind in (Ledger, PopulationLedger, Registry) if hasattr(kind, at))
@@ -90,7 +90,7 @@ KILLER = textwrap.dedent(
         return result
 
     setattr(owner, at, dying)
-    sys.argv = ["quorate", *sys.argv[4:]]
+    sys.argv = ["quoron", *sys.argv[4:]]
     main()
     """
 )
@@ -103,7 +103,7 @@ class Program:
     """A process of the command line, and what it prints."""
 
     def __init__(self, *arguments: object, killer: Moment | None = None, **environment: str) -> None:
-        how = ["-m", "quorate"] if killer is None else ["-c", KILLER, *map(str, killer)]
+        how = ["-m", "quoron"] if killer is None else ["-c", KILLER, *map(str, killer)]
         self.process = subprocess.Popen(
             [sys.executable, *how, *map(str, arguments)],
             stdout=subprocess.PIPE,
@@ -142,7 +142,7 @@ def programs() -> Iterator[list[Program]]:
             each.process.communicate()
 
 
-def quorate(*arguments: object, **environment: str) -> str:
+def quoron(*arguments: object, **environment: str) -> str:
     return Program(*arguments, **environment).done()
 
 
@@ -265,9 +265,9 @@ def test_twenty_client_processes_over_tls_give_the_bits_of_the_inline_engine(alg
     # With so few users, the local model is worth its noise only if more is known than a table's configuration says.
     wanted = specification(algorithm) if algorithm == "local-model" else None
     (tmp_path / "run.toml").write_text(CONFIG)
-    quorate("certs", tmp_path, "--clients", USERS)
+    quoron("certs", tmp_path, "--clients", USERS)
     token = tmp_path / "token"
-    quorate("tokens", "add", "ada", "--role", "operator", "--file", tmp_path / "tokens.json", "--out", token)
+    quoron("tokens", "add", "ada", "--role", "operator", "--file", tmp_path / "tokens.json", "--out", token)
     authority = ("--authority", tmp_path / "authority.pem")
     own = [*authority, "--certificate", tmp_path / "coordinator.pem", "--key", tmp_path / "coordinator.key"]
     paths = write_items(tmp_path, USERS)
@@ -286,13 +286,13 @@ def test_twenty_client_processes_over_tls_give_the_bits_of_the_inline_engine(alg
         ask = ["submit", tmp_path / "run.toml", "--run", "trial", "--users", USERS, "--simulation-seed", SEED]
         if wanted is None:
             wanted, _ = specify(parse(CONFIG, settings=changes), run="trial", users=USERS, seconds=60.0, **seeded)
-            quorate(*ask, *settings, *operator)
-            quorate(*ask, *settings, *operator)
+            quoron(*ask, *settings, *operator)
+            quoron(*ask, *settings, *operator)
         else:
             with Control(Address(control, token.read_text().strip(), tmp_path / "authority.pem")) as control_plane:
                 control_plane.submit(wanted.as_text())
-        told = [json.loads(line) for line in quorate("watch", "trial", "--json", *operator).splitlines()]
-        quorate("fetch", "trial", "--out", tmp_path / "fetched", *operator)
+        told = [json.loads(line) for line in quoron("watch", "trial", "--json", *operator).splitlines()]
+        quoron("fetch", "trial", "--out", tmp_path / "fetched", *operator)
         for each in reversed(started):
             each.stop()
     assert told[-1]["how"] == "complete"

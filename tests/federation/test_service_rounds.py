@@ -18,15 +18,15 @@ from federation.crowd import (
     people,
     specification,
 )
-from quorate.engine import InlineEngine
-from quorate_client.questions import Answers, Question, Status
-from quorate_protos.v1 import federation_pb2 as pb
-from quorate_server.algorithms import ALGORITHMS
-from quorate_server.ledger import Ledger
-from quorate_server.noise import SeededNoise
-from quorate_server.rounds import run
-from quorate_server.service import Coordinator
-from quorate_server.specification import make_plan
+from quoron.engine import InlineEngine
+from quoron_client.questions import Answers, Question, Status
+from quoron_protos.v1 import federation_pb2 as pb
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.ledger import Ledger
+from quoron_server.noise import SeededNoise
+from quoron_server.rounds import run
+from quoron_server.service import Coordinator
+from quoron_server.specification import make_plan
 
 ALGORITHM, USERS = "one-pass-dp-sgd", 20  # six rounds of three users, each asked once
 

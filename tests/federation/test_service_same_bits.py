@@ -17,8 +17,8 @@ from federation.crowd import (
     inline_model,
     specification,
 )
-from quorate_server.algorithms import ALGORITHMS
-from quorate_server.specification import make_plan
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.specification import make_plan
 
 QUICK = [name for name, (users, _) in FEW.items() if users <= 20]
 LARGE = [name for name in FEW if name not in QUICK]

@@ -19,11 +19,11 @@ from federation.crowd import (
     specification,
     write_items,
 )
-from quorate_client.federation import ClientConfig, run_client
-from quorate_protos.errors import ConfigError, IdentityError
-from quorate_protos.v1 import federation_pb2 as pb
-from quorate_server.service import Coordinator, ServeConfig, Transport, certificates, client_plane, revocation
-from quorate_server.service.revocation import Revocations
+from quoron_client.federation import ClientConfig, run_client
+from quoron_protos.errors import ConfigError, IdentityError
+from quoron_protos.v1 import federation_pb2 as pb
+from quoron_server.service import Coordinator, ServeConfig, Transport, certificates, client_plane, revocation
+from quoron_server.service.revocation import Revocations
 
 USERS = 20
 
@@ -319,7 +319,7 @@ class TestListening:
             Coordinator(self.config(tmp_path, mixed))
 
     def test_without_a_word_about_plain_text_certificates_are_needed(self, tmp_path: Path) -> None:
-        with pytest.raises(ConfigError, match="quorate certs"):
+        with pytest.raises(ConfigError, match="quoron certs"):
             Coordinator(self.config(tmp_path, Transport()))
 
     def test_a_key_of_another_certificate_is_named(self, folder: Path, tmp_path: Path) -> None:
@@ -350,10 +350,10 @@ class TestListening:
                 coordinator(tmp_path) as running,
                 grpc.aio.insecure_channel(running.listen) as plain,
             ):
-                method = plain.unary_unary("/quorate.v1.ClientPlane/Enrol")
+                method = plain.unary_unary("/quoron.v1.ClientPlane/Enrol")
                 request = pb.EnrolRequest(protocol=2).SerializeToString()
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await method(request, metadata=(("quorate-client", "a"),))
+                    await method(request, metadata=(("quoron-client", "a"),))
                 return caught.value.code()
 
         assert carried_out(other()) == grpc.StatusCode.FAILED_PRECONDITION

@@ -11,11 +11,11 @@ import pytest
 import sqlalchemy as sa
 
 from federation import store_scenario as scenario
-from quorate_protos.errors import LedgerUnavailable
-from quorate_server.database import Database
-from quorate_server.ledger import Ledger
-from quorate_server.population_ledger import PopulationLedger
-from quorate_server.registry import Registry
+from quoron_protos.errors import LedgerUnavailable
+from quoron_server.database import Database
+from quoron_server.ledger import Ledger
+from quoron_server.population_ledger import PopulationLedger
+from quoron_server.registry import Registry
 
 TESTS = Path(__file__).parent.parent
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(TESTS), "OPENBLAS_NUM_THREADS": "1"}
@@ -71,13 +71,13 @@ def test_a_connection_ended_at_any_write_is_an_error_that_another_try_survives(p
             happened = True
             connection.exec_driver_sql(
                 "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
-                "WHERE application_name = 'quorate' AND datname = current_database()"
+                "WHERE application_name = 'quoron' AND datname = current_database()"
             )
 
         while True:
             number += 1
             for table in set(whole) - {"meta"}:
-                connection.exec_driver_sql(f"DELETE FROM quorate.{table}")
+                connection.exec_driver_sql(f"DELETE FROM quoron.{table}")
             happened = False
             undo = _listeners(number, end)
             try:

@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import sqlalchemy as sa
 
-from quorate_protos.errors import ConfigError, LedgerError, LedgerUnavailable
-from quorate_server import _connections
-from quorate_server.database import Database
-from quorate_server.registry import Registry
+from quoron_protos.errors import ConfigError, LedgerError, LedgerUnavailable
+from quoron_server import _connections
+from quoron_server.database import Database
+from quoron_server.registry import Registry
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ def test_a_second_owner_is_refused_and_accepted_when_the_first_is_gone(database_
 
 
 def test_a_second_process_is_refused_while_one_owns_the_database(database_url):
-    code = "import sys; from quorate_server.database import Database; Database(sys.argv[1])"
+    code = "import sys; from quoron_server.database import Database; Database(sys.argv[1])"
     with Database(database_url):
         done = subprocess.run([sys.executable, "-c", code, database_url], capture_output=True, text=True, check=False)
     assert done.returncode != 0
@@ -117,7 +117,7 @@ def test_somebody_elses_tables_are_not_touched(database_url, postgres_server):
         with sqlite3.connect(sa.make_url(database_url).database) as connection:
             connection.execute("CREATE TABLE theirs (number INTEGER)")
         connection.close()
-        with pytest.raises(LedgerError, match="not a quorate ledger"):
+        with pytest.raises(LedgerError, match="not a quoron ledger"):
             Database(database_url)
     else:  # ours are in a schema of their own
         name = sa.make_url(database_url).database

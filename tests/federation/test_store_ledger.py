@@ -7,13 +7,13 @@ import pytest
 import sqlalchemy as sa
 
 from contracts.scenes import Quadratic, execute, make
-from quorate_client.questions import AverageGradient, Question
-from quorate_protos.errors import LedgerError
-from quorate_server.algorithm import Release
-from quorate_server.database import Database
-from quorate_server.ledger import Ledger, digest
-from quorate_server.noise import SeededNoise
-from quorate_server.rounds import run
+from quoron_client.questions import AverageGradient, Question
+from quoron_protos.errors import LedgerError
+from quoron_server.algorithm import Release
+from quoron_server.database import Database
+from quoron_server.ledger import Ledger, digest
+from quoron_server.noise import SeededNoise
+from quoron_server.rounds import run
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from quorate_protos.errors import ConfigError, LedgerError, OtherVersion
-from quorate_server import registry as module
-from quorate_server.database import Database
-from quorate_server.registry import FRONTS, Registry
+from quoron_protos.errors import ConfigError, LedgerError, OtherVersion
+from quoron_server import registry as module
+from quoron_server.database import Database
+from quoron_server.registry import FRONTS, Registry
 
 
 @pytest.fixture

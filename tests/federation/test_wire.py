@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorate_client.domains import Box, L2Ball
-from quorate_client.questions import (
+from quoron_client.domains import Box, L2Ball
+from quoron_client.questions import (
     AverageGradient,
     LocalSGD,
     Question,
@@ -18,8 +18,8 @@ from quorate_client.questions import (
     Status,
     VectorReport,
 )
-from quorate_client.smoothing import Convolution, Moreau
-from quorate_client.wire import (
+from quoron_client.smoothing import Convolution, Moreau
+from quoron_client.wire import (
     DIGEST_SIZE,
     MAX_NUMBERS,
     answer_from_wire,
@@ -30,9 +30,9 @@ from quorate_client.wire import (
     question_from_wire,
     question_to_wire,
 )
-from quorate_protos.errors import WireError
-from quorate_protos.v1 import federation_pb2 as federation
-from quorate_protos.v1 import values_pb2 as values
+from quoron_protos.errors import WireError
+from quoron_protos.v1 import federation_pb2 as federation
+from quoron_protos.v1 import values_pb2 as values
 
 ROOT = Path(__file__).parent.parent.parent
 DIGEST = bytes(range(DIGEST_SIZE))
@@ -42,7 +42,7 @@ GRADIENT = federation.AverageGradient(
     smoothing=federation.Smoothing(moreau=0.5),
 )  # fmt: skip
 BALL, DIRECTIONS = federation.Domain(ball_radius=3.0), federation.Smoothing(convolution_radius=0.5)
-HELLO = federation.Hello(protocol=1, software="quorate 1")
+HELLO = federation.Hello(protocol=1, software="quoron 1")
 ANSWER = federation.Answer(run="r", round=7, digest=DIGEST, status=federation.STATUS_REJECTED, values=ARRAY)
 
 # Field numbers and types may never change: each message with every field set, and each choice of a oneof.
@@ -55,7 +55,7 @@ MESSAGES = {
     "Value.text": values.Value(text="é"),
     "Value.absent": values.Value(absent=True),
     "Record": values.Record(type="State", fields={"x": values.Value(real=1.5)}),
-    "EnrolRequest": federation.EnrolRequest(protocol=1, software="quorate 1"),
+    "EnrolRequest": federation.EnrolRequest(protocol=1, software="quoron 1"),
     "EnrolReply": federation.EnrolReply(user=300),
     "ClientMessage": federation.ClientMessage(hello=HELLO),
     "ClientMessage.consent": federation.ClientMessage(consent=federation.Consent(run="r", takes_part=True)),

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from google.protobuf.message import DecodeError
 
-from quorate_client.domains import Box, L2Ball
-from quorate_client.questions import (
+from quoron_client.domains import Box, L2Ball
+from quoron_client.questions import (
     AverageGradient,
     LocalSGD,
     Question,
@@ -14,10 +14,10 @@ from quorate_client.questions import (
     Status,
     VectorReport,
 )
-from quorate_client.smoothing import Convolution, Moreau
-from quorate_client.wire import answer_from_wire, answer_to_wire, question_from_wire, question_to_wire
-from quorate_protos.errors import WireError
-from quorate_protos.v1 import federation_pb2 as federation
+from quoron_client.smoothing import Convolution, Moreau
+from quoron_client.wire import answer_from_wire, answer_to_wire, question_from_wire, question_to_wire
+from quoron_protos.errors import WireError
+from quoron_protos.v1 import federation_pb2 as federation
 
 MESSAGES = 50_000  # of each of the two directions
 SHAPES = [(3,), (2, 3), (8,)]

@@ -12,11 +12,11 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from quorate import api, runs
-from quorate.flower.simulated import RUN
-from quorate.folder import RunFolder, dumps
-from quorate_server.flower.engine import FlowerEngine
-from quorate_server.flower.shards import Shards
+from quoron import api, runs
+from quoron.flower.simulated import RUN
+from quoron.folder import RunFolder, dumps
+from quoron_server.flower.engine import FlowerEngine
+from quoron_server.flower.shards import Shards
 
 server_app = ServerApp()
 

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 
 from federation.crowd import FEW, SEED, from_items, inline_model, specification, write_items
-from quorate.engine import InlineEngine
-from quorate.flower import submission
-from quorate_client.questions import Answers, Question, Status
-from quorate_server.algorithms import ALGORITHMS
-from quorate_server.ledger import Ledger
-from quorate_server.noise import SeededNoise
-from quorate_server.rounds import run
-from quorate_server.specification import RunSpecification, make_plan
+from quoron.engine import InlineEngine
+from quoron.flower import submission
+from quoron_client.questions import Answers, Question, Status
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.ledger import Ledger
+from quoron_server.noise import SeededNoise
+from quoron_server.rounds import run
+from quoron_server.specification import RunSpecification, make_plan
 
 PATIENCE = 900.0  # seconds, on a machine that does much else
 # What is feasible with so few users, and how.
@@ -68,7 +68,7 @@ def federation(folder: Path, users: int, *, start: bool = True) -> Iterator[Any]
     configs = [
         {"data": str(path), "simulation-seed": str(SEED), **accepts} for path in write_items(folder / "items", users)
     ]
-    with Loopback(folder, configs, QUORATE_ALLOW_SIMULATION="1") as running:
+    with Loopback(folder, configs, QUORON_ALLOW_SIMULATION="1") as running:
         for number in range(users if start else 0):
             running.start_node(number)
         yield running

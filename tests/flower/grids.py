@@ -13,12 +13,12 @@ from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
-from quorate.engine import InlineEngine
-from quorate_client.federation.work import with_directions
-from quorate_client.flower.records import Values, answers_record, question_from_values
-from quorate_client.flower.serving import make_app
-from quorate_client.questions import Answers, Question
-from quorate_server.rounds import Engine
+from quoron.engine import InlineEngine
+from quoron_client.federation.work import with_directions
+from quoron_client.flower.records import Values, answers_record, question_from_values
+from quoron_client.flower.serving import make_app
+from quoron_client.questions import Answers, Question
+from quoron_server.rounds import Engine
 
 SECRET = "the diagnosis of user seven"
 SUPERLINK = 1
@@ -188,7 +188,7 @@ def _changed(reply: Message, **changes: Any) -> Message:
 
 def with_values(reply: Message, **values: Any) -> Message:
     """The same reply with some of our values replaced; None removes one."""
-    record = reply.content["quorate"]
+    record = reply.content["quoron"]
     for key, value in values.items():
         if value is None:
             del record[key]

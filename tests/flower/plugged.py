@@ -7,7 +7,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from flower.grids import FakeGrid
-from quorate_client.flower.answering import answer_with
+from quoron_client.flower.answering import answer_with
 
 Gradient = Callable[[np.ndarray], np.ndarray]
 
@@ -37,7 +37,7 @@ def plugged(gradients: Mapping[int, Gradient], *, first: int = 10, dies_at: int 
 
 def questions(grid: FakeGrid) -> list[bytes]:
     """The questions that have left, in order."""
-    asked = [message.content["quorate"].get("question") for message in grid.asked]
+    asked = [message.content["quoron"].get("question") for message in grid.asked]
     return [each for each in asked if isinstance(each, bytes)]
 
 

@@ -69,7 +69,7 @@ def test_the_superlink_demands_tls_keys_of_nodes_and_a_secret_of_whoever_runs_it
     words = " ".join(FLOWER["flower-superlink"]["command"])
     for wanted in ("--ssl-certfile", "--enable-supernode-auth", "--isolation process", "--superexec-auth-secret-file"):
         assert wanted in words
-    assert FLOWER["flower-server"]["environment"]["QUORATE_SUPERNODE_AUTH"] == "1"
+    assert FLOWER["flower-server"]["environment"]["QUORON_SUPERNODE_AUTH"] == "1"
 
 
 def test_the_proxys_rule_lets_only_the_fleet_through() -> None:

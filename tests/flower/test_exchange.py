@@ -24,10 +24,10 @@ from flower.grids import (
     in_reply_to,
     spread,
 )
-from quorate_client.flower.records import HELLO, values_of
-from quorate_server.flower import exchange as exchanging
-from quorate_server.flower.exchange import PATIENCE, Letter, SuperLinkAway, exchange, heard, nodes
-from quorate_server.flower.pulls import Pulls
+from quoron_client.flower.records import HELLO, values_of
+from quoron_server.flower import exchange as exchanging
+from quoron_server.flower.exchange import PATIENCE, Letter, SuperLinkAway, exchange, heard, nodes
+from quoron_server.flower.pulls import Pulls
 
 NODES = 40  # more than one push
 

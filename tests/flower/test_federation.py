@@ -9,12 +9,12 @@ import pytest
 
 from federation.crowd import DIMENSION, FEW, SEED
 from flower.federation import LARGE, SMALL, expected, federation, model_of, small, submit
-from quorate import api, runs
-from quorate.cli import invoke
-from quorate.flower.simulation import simulate
-from quorate.folder import RunFolder
-from quorate.submission import specify
-from quorate_server.algorithms import ALGORITHMS
+from quoron import api, runs
+from quoron.cli import invoke
+from quoron.flower.simulation import simulate
+from quoron.folder import RunFolder
+from quoron.submission import specify
+from quoron_server.algorithms import ALGORITHMS
 
 pytestmark = pytest.mark.slow
 USERS = 5

@@ -24,7 +24,7 @@ def test_the_printed_command_gives_a_private_model_and_nothing_is_left_running(t
             line = running.stdout.readline()
             assert line, told
             told += line
-        typed = re.search(r"quorate submit .*?--follow", told.replace("\\\n", " "), re.DOTALL)[0]
+        typed = re.search(r"quoron submit .*?--follow", told.replace("\\\n", " "), re.DOTALL)[0]
         done = subprocess.run(
             [sys.executable, "-m", *shlex.split(typed)], cwd=tmp_path, capture_output=True, text=True, check=False
         )

@@ -21,18 +21,18 @@ from flower.federation import (
     until,
     without,
 )
-from quorate_protos.errors import RunError
-from quorate_server.specification import RunSpecification
+from quoron_protos.errors import RunError
+from quoron_server.specification import RunSpecification
 
 pytestmark = pytest.mark.slow
 USERS = 3
 SECRET = "diagnosis-of-user-one"
-# What a node holds whose quorate is of another version.
+# What a node holds whose quoron is of another version.
 OTHER_VERSION = """
 import importlib.metadata as metadata
 
 ours = metadata.version
-metadata.version = lambda name: "0.0.1" if name == "quorate" else ours(name)
+metadata.version = lambda name: "0.0.1" if name == "quoron" else ours(name)
 """
 
 
@@ -49,7 +49,7 @@ def running(federated: Any, tmp_path: Path) -> Any:
         federated.nodes.pop(number).end()
     federated.superexec.end()
     federated.database, federated.results = f"sqlite:///{tmp_path}/books.sqlite", tmp_path / "results"
-    own = {"QUORATE_DATABASE": federated.database, "QUORATE_RESULTS": str(federated.results)}
+    own = {"QUORON_DATABASE": federated.database, "QUORON_RESULTS": str(federated.results)}
     federated.start_superexec(**own)
     for number in range(USERS):
         federated.configure(number)

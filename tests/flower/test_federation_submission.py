@@ -20,17 +20,17 @@ from flwr.supercore.object_ref import load_app
 from flower.federation import expected, small
 from flower.grids import FakeGrid, FakeTime
 from flower.test_users import USERS, people
-from quorate.cli import invoke
-from quorate.flower import federated, submission
-from quorate.flower.submission import COMPONENTS, SAYS, follow, operator, submit
-from quorate.folder import RunFolder
-from quorate_protos.errors import ConfigError, QuorateError, RunError
-from quorate_server.database import Database
-from quorate_server.flower import exchange, serving
-from quorate_server.ledger import Ledger
-from quorate_server.population_ledger import PopulationLedger
-from quorate_server.registry import Registry
-from quorate_server.service import certificates
+from quoron.cli import invoke
+from quoron.flower import federated, submission
+from quoron.flower.submission import COMPONENTS, SAYS, follow, operator, submit
+from quoron.folder import RunFolder
+from quoron_protos.errors import ConfigError, QuoronError, RunError
+from quoron_server.database import Database
+from quoron_server.flower import exchange, serving
+from quoron_server.ledger import Ledger
+from quoron_server.population_ledger import PopulationLedger
+from quoron_server.registry import Registry
+from quoron_server.service import certificates
 
 WANTED = small("dp-sgd-wor", "trial", USERS)
 
@@ -46,7 +46,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
     """The ServerApp's handler is for a process of its own."""
-    logger = logging.getLogger("quorate")
+    logger = logging.getLogger("quoron")
     before, level = list(logger.handlers), logger.level
     yield
     logger.handlers, logger.level = before, level
@@ -55,11 +55,11 @@ def _quiet() -> Iterator[None]:
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Of a ServerApp for trials; the folder of its results."""
-    monkeypatch.setenv("QUORATE_DATABASE", f"sqlite:///{tmp_path}/books.sqlite")
-    monkeypatch.setenv("QUORATE_RESULTS", str(tmp_path / "results"))
-    monkeypatch.setenv("QUORATE_ALLOW_SIMULATION", "1")
-    monkeypatch.delenv("QUORATE_SUPERNODE_AUTH", raising=False)
-    monkeypatch.delenv("QUORATE_GROUP", raising=False)
+    monkeypatch.setenv("QUORON_DATABASE", f"sqlite:///{tmp_path}/books.sqlite")
+    monkeypatch.setenv("QUORON_RESULTS", str(tmp_path / "results"))
+    monkeypatch.setenv("QUORON_ALLOW_SIMULATION", "1")
+    monkeypatch.delenv("QUORON_SUPERNODE_AUTH", raising=False)
+    monkeypatch.delenv("QUORON_GROUP", raising=False)
     return tmp_path / "results"
 
 
@@ -87,12 +87,12 @@ def test_what_was_released_is_in_the_results_folder(
     assert f"{SAYS}the model is in {folder.path}" in told
 
 
-@pytest.mark.parametrize("name", ["QUORATE_DATABASE", "QUORATE_RESULTS", "QUORATE_ALLOW_SIMULATION"])
+@pytest.mark.parametrize("name", ["QUORON_DATABASE", "QUORON_RESULTS", "QUORON_ALLOW_SIMULATION"])
 def test_what_the_operator_has_not_said_is_named(
     name: str, environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv(name)
-    missing = "QUORATE_SUPERNODE_AUTH=1" if name == "QUORATE_ALLOW_SIMULATION" else name
+    missing = "QUORON_SUPERNODE_AUTH=1" if name == "QUORON_ALLOW_SIMULATION" else name
     with pytest.raises(ConfigError, match=f"Expected {missing} in the"):
         serve(tmp_path)
     assert f"{SAYS}Expected {missing}" in capsys.readouterr().out
@@ -101,15 +101,15 @@ def test_what_the_operator_has_not_said_is_named(
 def test_authentication_alone_allows_no_simulation(
     environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("QUORATE_ALLOW_SIMULATION", "0")
-    monkeypatch.setenv("QUORATE_SUPERNODE_AUTH", "1")
+    monkeypatch.setenv("QUORON_ALLOW_SIMULATION", "0")
+    monkeypatch.setenv("QUORON_SUPERNODE_AUTH", "1")
     with pytest.raises(ConfigError, match="simulation=false"):
         serve(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[" * 9], ids=["empty", "nothing", "no JSON"])
 def test_what_is_no_specification_is_refused(text: str, environment: Path, tmp_path: Path) -> None:
-    with pytest.raises(QuorateError, match="Expected a run specification"):
+    with pytest.raises(QuoronError, match="Expected a run specification"):
         serve(tmp_path, text)
 
 
@@ -127,7 +127,7 @@ def test_the_operator_decides_whose_lifetime_budget_is_drawn_on(
         serve(tmp_path, other, grid=nobody)
     assert not nobody.asked
     assert not (tmp_path / "books.sqlite").exists()
-    monkeypatch.setenv("QUORATE_GROUP", "mine")
+    monkeypatch.setenv("QUORON_GROUP", "mine")
     serve(tmp_path, other)
     with Database(f"sqlite:///{tmp_path}/books.sqlite") as database:
         assert Registry(database).users_count("mine") == USERS
@@ -136,7 +136,7 @@ def test_the_operator_decides_whose_lifetime_budget_is_drawn_on(
 def test_a_run_whose_messages_no_client_takes_is_refused(
     environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quorate_client.wire.MAX_MESSAGE", 4100)
+    monkeypatch.setattr("quoron_client.wire.MAX_MESSAGE", 4100)
     with pytest.raises(ConfigError, match="Expected messages of at most 4,100 bytes"):
         serve(tmp_path)
 
@@ -153,7 +153,7 @@ def test_a_start_ends_what_was_ended_but_not_to_its_last_line(
     with monkeypatch.context() as dies:
         if fails:
             dies.setattr(serving.Books, "carry_out", _raises(RunError("no room")))
-        place = "quorate_server.books.Ledger.abandon" if fails else "quorate_server.books.PopulationLedger.release"
+        place = "quoron_server.books.Ledger.abandon" if fails else "quoron_server.books.PopulationLedger.release"
         dies.setattr(place, _raises(Killed()))
         with pytest.raises(Killed):
             serve(tmp_path)
@@ -177,7 +177,7 @@ def test_members_hear_of_the_end_of_a_run_again_at_every_start_that_meets_it(
 ) -> None:
     def farewells(grid: FakeGrid) -> list[object]:
         told = [each for each in grid.asked if each.metadata.message_type == "query.ended"]
-        return [each.content["quorate"]["how"] for each in told]
+        return [each.content["quoron"]["how"] for each in told]
 
     expects = suppress(RunError) if how == "failed" else nullcontext()
     with monkeypatch.context() as fails, expects:
@@ -244,8 +244,8 @@ def test_a_submitted_app_names_components_that_are_there_and_carries_the_specifi
     assert submit(flower, WANTED, waiting=30) == 7
     app = tomllib.loads((flower.apps[0] / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
     assert app["config"] == {"specification": WANTED.as_text(), "waiting": 30.0}
-    assert isinstance(load_app(app["components"]["serverapp"], QuorateError), ServerApp)
-    assert isinstance(load_app(COMPONENTS["client"], QuorateError), ClientApp)
+    assert isinstance(load_app(app["components"]["serverapp"], QuoronError), ServerApp)
+    assert isinstance(load_app(COMPONENTS["client"], QuoronError), ClientApp)
 
 
 @pytest.mark.parametrize(("authority", "insecure"), [(False, False), (True, True)], ids=["neither", "both"])

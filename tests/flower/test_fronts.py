@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from federation.crowd import specification
-from quorate_protos.errors import OtherVersion
-from quorate_server.books import Books
-from quorate_server.database import Database
-from quorate_server.flower import apps, serving
-from quorate_server.ledger import Ledger
-from quorate_server.specification import make_plan
+from quoron_protos.errors import OtherVersion
+from quoron_server.books import Books
+from quoron_server.database import Database
+from quoron_server.flower import apps, serving
+from quoron_server.ledger import Ledger
+from quoron_server.specification import make_plan
 
 WANTED = specification("one-pass-dp-sgd")
 PROBLEM = WANTED.problem
@@ -32,7 +32,7 @@ def test_a_run_of_the_coordinator_is_not_taken_up_by_flower(tmp_path: Path) -> N
             books.registry.enrol(f"fingerprint-{user}")
         books.registry.add_run("trial", WANTED.as_text())
         books.begin(WANTED, make_plan(WANTED))
-    with pytest.raises(OtherVersion, match="`quorate serve`"):
+    with pytest.raises(OtherVersion, match="`quoron serve`"):
         serving.serve(Nobody(), WANTED.as_text(), url, waiting=0.0, allow_simulation=True)
     with Database(url) as database:
         assert Books(database).registry.run("trial").state == "running"
@@ -45,6 +45,6 @@ def test_a_run_of_the_coordinator_is_not_trained_on_by_a_serverapp_of_ones_own(t
         books = Books(database)
         books.registry.add_run("trial", TRAINING.as_text())
         start = np.zeros(PROBLEM.dimension)
-        with pytest.raises(OtherVersion, match="`quorate serve`"):
+        with pytest.raises(OtherVersion, match="`quoron serve`"):
             apps.train(Nobody(), TRAINING, TRAINING.plan(), books, start, action="private", seconds=1.0, waiting=0.0)
         assert books.registry.run("trial").state == "waiting"

@@ -21,9 +21,9 @@ from flwr.proto.runtime_pb2 import (
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.superlink.grid import HttpGrid
 
-from quorate_client.flower.records import HELLO, record, values_of
-from quorate_server.flower import exchange as exchanging
-from quorate_server.flower.exchange import Letter, exchange
+from quoron_client.flower.records import HELLO, record, values_of
+from quoron_server.flower import exchange as exchanging
+from quoron_server.flower.exchange import Letter, exchange
 
 NODES = range(100, 110)
 BAD = 104

@@ -14,15 +14,15 @@ from flwr.clientapp import ClientApp
 from federation.crowd import SEED, write_items
 from flower.federation import small
 from flower.grids import SECRET, crossed
-from quorate.flower import simulated
-from quorate_client.federation.record import Record
-from quorate_client.flower import app as apps
-from quorate_client.flower.records import Values, record, values_of
-from quorate_client.questions import AverageGradient, Question, Status
-from quorate_client.wire import answer_from_wire, question_to_wire
-from quorate_protos.errors import ConfigError
-from quorate_protos.v1 import federation_pb2 as pb
-from quorate_server.specification import describe, make_plan
+from quoron.flower import simulated
+from quoron_client.federation.record import Record
+from quoron_client.flower import app as apps
+from quoron_client.flower.records import Values, record, values_of
+from quoron_client.questions import AverageGradient, Question, Status
+from quoron_client.wire import answer_from_wire, question_to_wire
+from quoron_protos.errors import ConfigError
+from quoron_protos.v1 import federation_pb2 as pb
+from quoron_server.specification import describe, make_plan
 
 WANTED = small("dp-sgd-wor", "spring", 5)
 DESCRIPTION = describe(WANTED, make_plan(WANTED))
@@ -47,7 +47,7 @@ def values(round_number: int = 0, at: float = 0.0, run: str = "spring", **descri
     asked = question_to_wire(Question(round_number, np.array([0]), task), 0, run=run, user=0, seconds=60)
     announced = pb.Announcement(run=run, description=told).SerializeToString()
     return {
-        "version": version("quorate"),
+        "version": version("quoron"),
         "announcement": announced,
         "user": 0,
         "question": asked.SerializeToString(),
@@ -96,7 +96,7 @@ def test_a_run_beyond_the_lifetime_epsilon_is_declined(config: dict[str, Any]) -
 
 def test_after_the_end_of_a_run_its_answers_are_erased_and_nothing_more_is_answered(config: dict[str, Any]) -> None:
     reply(values(), config)
-    assert reply({"version": version("quorate"), "run": "spring", "how": "complete"}, config, "ended") == {}
+    assert reply({"version": version("quoron"), "run": "spring", "how": "complete"}, config, "ended") == {}
     late = pb.Answer.FromString(reply(values(round_number=1), config)["answer"])
     assert answer_from_wire(late, (3,))[1] == Status.MISSING
     with Record.open(Path(config["record"]), epsilon=20.0, delta=1.0) as kept:
@@ -124,19 +124,19 @@ def test_what_the_owner_does_not_accept_is_declined(
 def test_another_version_is_refused_before_anything_is_read(config: dict[str, Any]) -> None:
     for theirs in ("0.0.1", None):
         sent = {key: value for key, value in (values() | {"version": theirs}).items() if value is not None}
-        assert reply(sent, config) == {"refused": "another version", "version": version("quorate")}
+        assert reply(sent, config) == {"refused": "another version", "version": version("quoron")}
     assert not Path(config["record"]).exists()
 
 
 def test_the_node_config_wins_over_the_environment_and_the_run_config_changes_nothing(
     config: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("QUORATE_LIFETIME_EPSILON", "1000")
+    monkeypatch.setenv("QUORON_LIFETIME_EPSILON", "1000")
     config["lifetime-epsilon"] = 1.0
     assert reply(values(), config, **{"lifetime-epsilon": 1000.0, "accept": "none"}) == {"declined": True}
     del config["lifetime-epsilon"]
     assert "answer" in reply(values(), config)
-    monkeypatch.setenv("QUORATE_LIFETIME_EPSILON", "")
+    monkeypatch.setenv("QUORON_LIFETIME_EPSILON", "")
     assert reply(values(), config) == {"refused": "failed"}  # nothing is guessed
 
 
@@ -172,7 +172,7 @@ def test_a_malformed_message_is_refused_in_fixed_words(change: Values, config: d
 
 
 def test_a_message_of_something_else_is_refused_in_fixed_words(config: dict[str, Any]) -> None:
-    assert reply({"version": version("quorate")}, config) == {"refused": "failed"}
+    assert reply({"version": version("quoron")}, config) == {"refused": "failed"}
 
 
 def test_the_text_of_an_exception_stays_with_the_owner(
@@ -182,8 +182,8 @@ def test_the_text_of_an_exception_stays_with_the_owner(
         raise RuntimeError(SECRET)
 
     for place in ("Worker.reply", "Record.open", "read_owner"):
-        with monkeypatch.context() as patched, caplog.at_level(logging.ERROR, "quorate.client"):
-            patched.setattr(f"quorate_client.flower.app.{place}", fails)
+        with monkeypatch.context() as patched, caplog.at_level(logging.ERROR, "quoron.client"):
+            patched.setattr(f"quoron_client.flower.app.{place}", fails)
             assert reply(values(), config) == {"refused": "failed"}
             assert SECRET in caplog.text
             caplog.clear()
@@ -206,10 +206,10 @@ def test_a_data_file_that_is_not_there_declines_without_its_name(config: dict[st
 
 
 def test_hello_tells_the_place_of_a_node_and_nothing_else(config: dict[str, Any]) -> None:
-    hello = {"version": version("quorate")}
-    assert reply(hello, config, "hello") == {"version": version("quorate"), "partition": -1, "partitions": -1}
+    hello = {"version": version("quoron")}
+    assert reply(hello, config, "hello") == {"version": version("quoron"), "partition": -1, "partitions": -1}
     config |= {"partition-id": 3, "num-partitions": 5}
-    assert reply(hello, config, "hello") == {"version": version("quorate"), "partition": 3, "partitions": 5}
+    assert reply(hello, config, "hello") == {"version": version("quoron"), "partition": 3, "partitions": 5}
 
 
 def test_a_simulation_never_runs_on_a_node_with_a_users_data(
@@ -222,11 +222,11 @@ def test_a_simulation_never_runs_on_a_node_with_a_users_data(
     for real in (config, config | {"simulation-seed": "none"}):
         for action in ("hello", "average_gradient", "ended"):
             assert reply(values(), real, action, app=simulated.client_app) == refused
-    monkeypatch.setenv("QUORATE_DATA", config.pop("data"))
+    monkeypatch.setenv("QUORON_DATA", config.pop("data"))
     assert reply(values(), config, "hello", app=simulated.client_app) == refused
-    monkeypatch.setenv("QUORATE_SIMULATION_SEED", "3")  # its owner lets it
+    monkeypatch.setenv("QUORON_SIMULATION_SEED", "3")  # its owner lets it
     assert "partition" in reply(values(), config, "hello", app=simulated.client_app)
-    monkeypatch.delenv("QUORATE_DATA")
+    monkeypatch.delenv("QUORON_DATA")
     assert "partition" in reply(values(), {}, "hello", app=simulated.client_app)
 
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flower.grids import crossed
-from quorate_client.domains import Box, L2Ball
-from quorate_client.flower.records import (
+from quoron_client.domains import Box, L2Ball
+from quoron_client.flower.records import (
     Values,
     answers_from_record,
     answers_record,
@@ -17,7 +17,7 @@ from quorate_client.flower.records import (
     record,
     values_of,
 )
-from quorate_client.questions import (
+from quoron_client.questions import (
     Answers,
     AverageGradient,
     LocalSGD,
@@ -27,8 +27,8 @@ from quorate_client.questions import (
     Status,
     VectorReport,
 )
-from quorate_client.smoothing import Convolution, Moreau
-from quorate_protos.errors import WireError
+from quoron_client.smoothing import Convolution, Moreau
+from quoron_protos.errors import WireError
 
 FIVE = ("gradient", "moment", "passes", "range", "vector")
 
@@ -119,7 +119,7 @@ SENT = answers_record(Answers(np.ones((3, 2)), np.zeros(3, np.uint8)))
 def altered(**values: object) -> RecordDict:
     """The answers of three users, with something else in place of a part."""
     whole = {**values_of(SENT), **values}
-    return RecordDict({"quorate": ConfigRecord({key: value for key, value in whole.items() if value is not None})})
+    return RecordDict({"quoron": ConfigRecord({key: value for key, value in whole.items() if value is not None})})
 
 
 def array(values: np.ndarray) -> object:
@@ -128,7 +128,7 @@ def array(values: np.ndarray) -> object:
 
 NO_ANSWERS = {
     "nothing": RecordDict(),
-    "another record": RecordDict({"quorate": ArrayRecord([np.ones(3)])}),
+    "another record": RecordDict({"quoron": ArrayRecord([np.ones(3)])}),
     "no values": altered(values=None),
     "no status": altered(status=None),
     "values that are a number": altered(values=3.5),

@@ -21,15 +21,15 @@ from flower.grids import (
     with_values,
 )
 from flower.test_records import FIVE, array, question_of
-from quorate_client.domains import L2Ball
-from quorate_client.flower import serving
-from quorate_client.flower.serving import make_app
-from quorate_client.questions import Question, Status
-from quorate_protos.errors import RunError
-from quorate_server.flower import exchange, shards
-from quorate_server.flower.engine import FlowerEngine, NodeFailed
-from quorate_server.flower.shards import Shards
-from quorate_server.problem import Problem
+from quoron_client.domains import L2Ball
+from quoron_client.flower import serving
+from quoron_client.flower.serving import make_app
+from quoron_client.questions import Question, Status
+from quoron_protos.errors import RunError
+from quoron_server.flower import exchange, shards
+from quoron_server.flower.engine import FlowerEngine, NodeFailed
+from quoron_server.flower.shards import Shards
+from quoron_server.problem import Problem
 
 NODES, USERS = 7, 30
 BAD = 2  # partition that does something wrong
@@ -117,7 +117,7 @@ FAULTS: dict[str, Fault] = {
 
 
 def _filled(reply: Message, number: float) -> Message:
-    users = len(reply.content["quorate"]["status"])
+    users = len(reply.content["quoron"]["status"])
     return with_values(reply, values=array(np.full((users, 3), number)))
 
 
@@ -232,7 +232,7 @@ def test_nodes_that_all_fail_are_given_up_at_once(clock: FakeTime, monkeypatch: 
         Shards.found(FakeGrid(computing(Rows()), {5: {}, 6: {}, 7: {}}), run="trial", seconds=600)
     assert clock.now < 1010
     monkeypatch.setattr(serving, "VERSION", "0.0.1")
-    with pytest.raises(RunError, match="Start the missing SuperNodes, each with this version of quorate"):
+    with pytest.raises(RunError, match="Start the missing SuperNodes, each with this version of quoron"):
         Shards.found(FakeGrid(computing(Rows()), spread(3)), run="trial", seconds=600)
 
 

@@ -17,19 +17,19 @@ import pytest
 from flwr.app import Context, RecordDict
 from flwr.common.config import flatten_dict
 
-import quorate
+import quoron
 from flower.grids import SECRET, Failing, FakeGrid, Rows, error_reply, spread
-from quorate import api, report_page, runs
-from quorate.cli import invoke
-from quorate.engines import EngineChoice
-from quorate.flower import claim as claims
-from quorate.flower import simulated, simulation
-from quorate.flower.bundle import write_bundle
-from quorate.flower.claim import CLAIM, LINES, Claim, Told, alive
-from quorate.flower.simulation import COMPONENTS, simulate
-from quorate.folder import RunFolder
-from quorate_client.flower.serving import make_app
-from quorate_protos.errors import ConfigError, LedgerError, RunError
+from quoron import api, report_page, runs
+from quoron.cli import invoke
+from quoron.engines import EngineChoice
+from quoron.flower import claim as claims
+from quoron.flower import simulated, simulation
+from quoron.flower.bundle import write_bundle
+from quoron.flower.claim import CLAIM, LINES, Claim, Told, alive
+from quoron.flower.simulation import COMPONENTS, simulate
+from quoron.folder import RunFolder
+from quoron_client.flower.serving import make_app
+from quoron_protos.errors import ConfigError, LedgerError, RunError
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower" / "simulation"
 SMALL = (
@@ -189,7 +189,7 @@ def test_a_node_that_fails_ends_the_run_by_name_and_either_engine_goes_on(
         return [error_reply(message)] if len(seen) > 8 else [reply]
 
     flower_here.grid.fault = fault
-    with pytest.raises(RunError, match=rf"in round \d, got \d.* `quorate resume {folder.path}` goes on") as raised:
+    with pytest.raises(RunError, match=rf"in round \d, got \d.* `quoron resume {folder.path}` goes on") as raised:
         simulate(prepared, folder, tmp_path, connection=flower_here)  # type: ignore[arg-type]
     assert SECRET not in str(raised.value)
     assert {each.name for each in folder.path.iterdir()} == {"config.toml", "ledger.sqlite", "plan.json"}
@@ -214,7 +214,7 @@ def test_an_end_without_a_word_is_told_with_flower_s_log(tmp_path: Path, monkeyp
     monkeypatch.setattr(here, "run", lambda app, federation=None: 7)
     monkeypatch.setattr(here, "told", lambda run: ("finished:failed", "no such component"))
     with pytest.raises(
-        RunError, match=r"finished:failed no such component.*quorate resume .*--engine flower or without"
+        RunError, match=r"finished:failed no such component.*quoron resume .*--engine flower or without"
     ):
         simulate(prepared, folder, tmp_path, connection=here)  # type: ignore[arg-type]
     assert (folder.path / simulation.LOG).read_text() == "what Flower logged\n"
@@ -263,9 +263,9 @@ def test_a_data_frame_runs_on_flower(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "simulate",
         lambda *given, **named: original(*given, connection=here),  # type: ignore[arg-type]
     )
-    there = quorate.simulate(frame, out=tmp_path / "flower", engine="flower", **options)
+    there = quoron.simulate(frame, out=tmp_path / "flower", engine="flower", **options)
     assert here.thread is not None
-    np.testing.assert_array_equal(there.model, quorate.simulate(frame, out=tmp_path / "inline", **options).model)
+    np.testing.assert_array_equal(there.model, quoron.simulate(frame, out=tmp_path / "inline", **options).model)
 
 
 # Choosing an engine.
@@ -345,7 +345,7 @@ def test_wrong_keys_are_named(tmp_path: Path) -> None:
 
 def test_the_example_is_the_app_of_our_own_bundle(tmp_path: Path) -> None:
     example = tomllib.loads((EXAMPLE / "pyproject.toml").read_text(encoding="utf-8"))
-    ours = write_bundle(tmp_path / "app", name="quorate-simulation", settings={}, **COMPONENTS) / "pyproject.toml"
+    ours = write_bundle(tmp_path / "app", name="quoron-simulation", settings={}, **COMPONENTS) / "pyproject.toml"
     bundle = tomllib.loads(ours.read_text(encoding="utf-8"))
     for tree in (example, bundle):
         tree["project"].pop("description")

@@ -14,19 +14,19 @@ from contracts.test_algorithms import Crash, crashing, every_algorithm
 from federation.crowd import FEW, SEED, inline_model, people, specification
 from flower.grids import FakeGrid, FakeTime, computing, error_reply, spread, with_values
 from flower.test_records import array
-from quorate.engine import InlineEngine
-from quorate.populations import Synthetic
-from quorate_client.flower.records import ACTIONS
-from quorate_client.questions import Answers, Question
-from quorate_server.algorithms import ALGORITHMS
-from quorate_server.flower import exchange
-from quorate_server.flower.engine import FlowerEngine
-from quorate_server.flower.shards import Shards
-from quorate_server.ledger import Ledger
-from quorate_server.noise import SeededNoise
-from quorate_server.rounds import Engine, run
-from quorate_server.specification import RunSpecification
-from quorate_server.specification import make_plan as plan_of
+from quoron.engine import InlineEngine
+from quoron.populations import Synthetic
+from quoron_client.flower.records import ACTIONS
+from quoron_client.questions import Answers, Question
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.flower import exchange
+from quoron_server.flower.engine import FlowerEngine
+from quoron_server.flower.shards import Shards
+from quoron_server.ledger import Ledger
+from quoron_server.noise import SeededNoise
+from quoron_server.rounds import Engine, run
+from quoron_server.specification import RunSpecification
+from quoron_server.specification import make_plan as plan_of
 
 NODES = 50
 QUICK = ("tracking-srgd", "local-model", "outlier-iterates")  # between them every kind of question
@@ -174,7 +174,7 @@ HOSTILE = {
 
 
 def _full(reply: Message, number: float) -> Message:
-    record = reply.content["quorate"]
+    record = reply.content["quoron"]
     return with_values(reply, values=array(np.full((len(record["status"]), PROBLEM.dimension), number)))
 
 

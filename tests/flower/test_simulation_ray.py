@@ -19,14 +19,14 @@ import pytest
 
 from federation.crowd import FEW
 from flower.grids import SECRET
-from quorate import api, runs
-from quorate.flower import simulation
-from quorate.flower.bundle import write_bundle
-from quorate.flower.claim import CLAIM, LINES, alive
-from quorate.flower.commands import Connection, Process, environment, free_port, program
-from quorate.flower.simulation import COMPONENTS, LOG, simulate
-from quorate.folder import RunFolder
-from quorate_protos.errors import RunError
+from quoron import api, runs
+from quoron.flower import simulation
+from quoron.flower.bundle import write_bundle
+from quoron.flower.claim import CLAIM, LINES, alive
+from quoron.flower.commands import Connection, Process, environment, free_port, program
+from quoron.flower.simulation import COMPONENTS, LOG, simulate
+from quoron.folder import RunFolder
+from quoron_protos.errors import RunError
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
 pytestmark = pytest.mark.slow
@@ -161,13 +161,13 @@ def test_whatever_is_killed_either_engine_goes_on_to_the_same_bits(tmp_path: Pat
     def kill_an_actor() -> None:
         os.kill(actors_of(serverapp_of(folder))[0], signal.SIGKILL)
 
-    with pytest.raises(RunError, match=r"Expected answers of \d+ nodes in round \d, got \d+\..*quorate resume"):
+    with pytest.raises(RunError, match=r"Expected answers of \d+ nodes in round \d, got \d+\..*quoron resume"):
         simulate(prepared, folder, tmp_path, [At(3, kill_an_actor)], nodes=FEWER, cpus=2)
 
     def kill_the_run() -> None:
         os.kill(serverapp_of(folder), signal.SIGKILL)
 
-    with pytest.raises(RunError, match=rf"Flower ended the run: .*quorate resume {folder.path}"):
+    with pytest.raises(RunError, match=rf"Flower ended the run: .*quoron resume {folder.path}"):
         simulate(prepared, folder, tmp_path, [At(9, kill_the_run)], nodes=FEWER, cpus=2)
     assert not (folder.path / "model.npz").exists(), "it was in the middle"
     shutil.copytree(folder.path, tmp_path / "copy")
@@ -177,7 +177,7 @@ def test_whatever_is_killed_either_engine_goes_on_to_the_same_bits(tmp_path: Pat
 
 
 FAILING = f"""
-from quorate_client.flower.serving import make_app
+from quoron_client.flower.serving import make_app
 
 class Failing:
     def answer(self, values, context):
@@ -227,7 +227,7 @@ def test_a_stopped_command_leaves_nothing_running_and_a_folder_that_goes_on(
     folder = RunFolder(tmp_path / "run")
     words = [word for setting in SMALL for word in ("--set", setting)]
     words += ["--out", str(folder.path), "--engine", "flower", "--nodes", "10", "--cpus", "1"]
-    command = subprocess.Popen([sys.executable, "-m", "quorate", "simulate", *words], stderr=subprocess.PIPE, text=True)
+    command = subprocess.Popen([sys.executable, "-m", "quoron", "simulate", *words], stderr=subprocess.PIPE, text=True)
     assert command.stderr is not None
     with command.stderr:
         assert f"round 1/{ROUNDS}" in command.stderr.readline()
@@ -238,7 +238,7 @@ def test_a_stopped_command_leaves_nothing_running_and_a_folder_that_goes_on(
     code = command.wait()
     if how == signal.SIGINT:
         assert code == 130
-        assert f"Continue with: quorate resume {folder.path}" in told
+        assert f"Continue with: quoron resume {folder.path}" in told
     until(lambda: not any(map(alive, processes)), within=60)
     np.testing.assert_array_equal(api.resume(folder.path).model, model)
 

@@ -17,21 +17,21 @@ from hypothesis import strategies as st
 from flower.grids import FakeGrid, FakeTime, with_values
 from flower.plugged import Gradient, Killed, plugged, questions, words
 from postgres_server import quick_folder
-from quorate.flower import Trained, train_privately
-from quorate.flower.training import BOOKS
-from quorate_client.domains import L2Ball
-from quorate_client.flower.records import record
-from quorate_client.wire import MAX_NUMBERS
-from quorate_protos.errors import BudgetExceeded, ConfigError, LedgerError, OtherVersion, RunError
-from quorate_server.algorithms import ALGORITHMS
-from quorate_server.database import Database
-from quorate_server.flower import apps, black_boxes, exchange
-from quorate_server.flower.apps import ASSUMED, FIT, FORGETFUL, SEEDED, UNFIT, Training
-from quorate_server.flower.black_boxes import Attendance
-from quorate_server.ledger import Ledger
-from quorate_server.plan import Plan
-from quorate_server.population_ledger import PopulationLedger
-from quorate_server.problem import Problem
+from quoron.flower import Trained, train_privately
+from quoron.flower.training import BOOKS
+from quoron_client.domains import L2Ball
+from quoron_client.flower.records import record
+from quoron_client.wire import MAX_NUMBERS
+from quoron_protos.errors import BudgetExceeded, ConfigError, LedgerError, OtherVersion, RunError
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.database import Database
+from quoron_server.flower import apps, black_boxes, exchange
+from quoron_server.flower.apps import ASSUMED, FIT, FORGETFUL, SEEDED, UNFIT, Training
+from quoron_server.flower.black_boxes import Attendance
+from quoron_server.ledger import Ledger
+from quoron_server.plan import Plan
+from quoron_server.population_ledger import PopulationLedger
+from quoron_server.problem import Problem
 
 USERS, DIMENSION, CLIP = 6, 3, 0.5
 SMALL: dict[str, dict[str, Any]] = {  # options that keep the runs short
@@ -49,8 +49,8 @@ SMALL: dict[str, dict[str, Any]] = {  # options that keep the runs short
 @pytest.fixture(autouse=True)
 def _trial(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ServerApp's environment allows made-up users and seeds."""
-    monkeypatch.setenv("QUORATE_ALLOW_SIMULATION", "1")
-    monkeypatch.delenv("QUORATE_SUPERNODE_AUTH", raising=False)
+    monkeypatch.setenv("QUORON_ALLOW_SIMULATION", "1")
+    monkeypatch.delenv("QUORON_SUPERNODE_AUTH", raising=False)
 
 
 @pytest.fixture
@@ -109,10 +109,10 @@ def test_only_broadcast_algorithms_that_clip_answers_are_fit() -> None:
 
 
 def test_a_seed_is_no_secret_where_users_are_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("QUORATE_ALLOW_SIMULATION")
-    monkeypatch.setenv("QUORATE_SUPERNODE_AUTH", "1")
+    monkeypatch.delenv("QUORON_ALLOW_SIMULATION")
+    monkeypatch.setenv("QUORON_SUPERNODE_AUTH", "1")
     grid = plugged(people())
-    with pytest.raises(ConfigError, match=r"Expected no simulation_seed .* QUORATE_ALLOW_SIMULATION=1"):
+    with pytest.raises(ConfigError, match=r"Expected no simulation_seed .* QUORON_ALLOW_SIMULATION=1"):
         trained(grid, tmp_path)
     assert not grid.asked
     trained(grid, tmp_path, simulation_seed=None)
@@ -122,9 +122,9 @@ def test_a_seed_is_no_secret_where_users_are_real(tmp_path: Path, monkeypatch: p
 def test_a_key_is_no_user_unless_the_operator_says_that_it_is_verified(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("QUORATE_ALLOW_SIMULATION")
+    monkeypatch.delenv("QUORON_ALLOW_SIMULATION")
     grid = plugged(people())
-    with pytest.raises(ConfigError, match="Expected QUORATE_SUPERNODE_AUTH=1"):
+    with pytest.raises(ConfigError, match="Expected QUORON_SUPERNODE_AUTH=1"):
         trained(grid, tmp_path, simulation_seed=None)
     assert not grid.asked
 
@@ -207,7 +207,7 @@ def one_step(grid: FakeGrid) -> np.ndarray:
 @given(sent)
 def test_one_user_moves_a_released_mean_by_at_most_two_clips_over_the_cohort_whatever_it_sends(told: Any) -> None:
     def raw(message: Message, reply: Message) -> Iterable[Message]:
-        hers = reply.metadata.src_node_id == 14 and "answer" in reply.content["quorate"]
+        hers = reply.metadata.src_node_id == 14 and "answer" in reply.content["quoron"]
         return [with_values(reply, answer=told) if hers else reply]
 
     other = plugged(people())
@@ -391,7 +391,7 @@ def test_the_first_node_of_a_partition_stays_while_it_is_there() -> None:
 
 def test_no_words_of_a_node_make_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
     grid = plugged(people(1))
-    said = "x\nquorate: the model is in \x1b[31m/srv/evil" + "y" * 100
+    said = "x\nquoron: the model is in \x1b[31m/srv/evil" + "y" * 100
 
     def refuses(message: Message, reply: Message) -> Iterable[Message]:
         reply.content = record(refused=said)

@@ -15,11 +15,11 @@ from flwr.app import Context, RecordDict
 
 from flower import federation
 from flower.grids import FakeGrid, spread
-from quorate.flower.commands import Connection, Process, environment, free_port, program
-from quorate.flower.training import BOOKS
-from quorate_protos.errors import ConfigError
-from quorate_server.database import Database
-from quorate_server.ledger import Ledger
+from quoron.flower.commands import Connection, Process, environment, free_port, program
+from quoron.flower.training import BOOKS
+from quoron_protos.errors import ConfigError
+from quoron_server.database import Database
+from quoron_server.ledger import Ledger
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower" / "plug-in"
 CONFIG = tomllib.loads((EXAMPLE / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["config"]
@@ -101,7 +101,7 @@ def test_killed_on_flowers_simulation_the_example_goes_on_to_the_bits_of_this_pr
 def test_killed_on_a_federation_the_example_goes_on_for_the_same_keys(tmp_path: Path) -> None:
     changed = {"users": 3, "rounds": 3, **SEED}
     settings = {**changed, "identities": '"keys"', "folder": f'"{tmp_path / "run"}"'}
-    with federation.Loopback(tmp_path / "federation", [{}] * 3, QUORATE_ALLOW_SIMULATION="1") as running:
+    with federation.Loopback(tmp_path / "federation", [{}] * 3, QUORON_ALLOW_SIMULATION="1") as running:
         for number in range(3):
             running.start_node(number)
         command = [program("flwr"), "run", str(EXAMPLE), "here", "--stream", "-c"]

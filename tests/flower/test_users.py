@@ -27,18 +27,18 @@ from flower.grids import (
     spread,
     with_values,
 )
-from quorate_client.federation.record import Record
-from quorate_client.flower import app as apps
-from quorate_client.questions import AverageGradient, Question, Status
-from quorate_client.wire import answer_to_wire
-from quorate_protos.errors import ConfigError, LedgerError, RunError
-from quorate_protos.v1 import federation_pb2 as pb
-from quorate_server.database import Database
-from quorate_server.flower import exchange, serving
-from quorate_server.flower.serving import serve
-from quorate_server.flower.users import Users, identity
-from quorate_server.registry import Registry
-from quorate_server.specification import RunSpecification
+from quoron_client.federation.record import Record
+from quoron_client.flower import app as apps
+from quoron_client.questions import AverageGradient, Question, Status
+from quoron_client.wire import answer_to_wire
+from quoron_protos.errors import ConfigError, LedgerError, RunError
+from quoron_protos.v1 import federation_pb2 as pb
+from quoron_server.database import Database
+from quoron_server.flower import exchange, serving
+from quoron_server.flower.serving import serve
+from quoron_server.flower.users import Users, identity
+from quoron_server.registry import Registry
+from quoron_server.specification import RunSpecification
 
 USERS = 5
 
@@ -51,7 +51,7 @@ class Killed(BaseException):
 class People(FakeGrid):
     """A node for each user, with its own data and record; node numbers are in no order, and keys name their users.
 
-    `other` nodes hold another version of quorate; `dies_at` ends the process when so many questions have been answered.
+    `other` nodes hold another version of quoron; `dies_at` ends the process when so many questions have been answered.
     """
 
     other: frozenset[int] = frozenset()
@@ -69,11 +69,11 @@ class People(FakeGrid):
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         for message in messages:
             if self._user(message.metadata.dst_node_id) in self.other:
-                message.content["quorate"]["version"] = "another"  # what a node of another version sees
+                message.content["quoron"]["version"] = "another"  # what a node of another version sees
         return super().push_messages(messages)
 
     def _reply(self, message: Message) -> Message:
-        answered = [each for each in self.asked if "question" in each.content["quorate"]]
+        answered = [each for each in self.asked if "question" in each.content["quoron"]]
         if self.dies_at is not None and len(answered) > self.dies_at:
             raise Killed
         return super()._reply(message)
@@ -168,20 +168,20 @@ Fault = Callable[[Message, Message], Iterable[Message]]
 
 def _answer(reply: Message, **changes: Any) -> Message:
     """The same answer with something else in it."""
-    answer = pb.Answer.FromString(reply.content["quorate"]["answer"])
+    answer = pb.Answer.FromString(reply.content["quoron"]["answer"])
     for key, value in changes.items():
         setattr(answer, key, value)
     return with_values(reply, answer=answer.SerializeToString())
 
 
 def _long(reply: Message) -> Message:
-    told = pb.Answer.FromString(reply.content["quorate"]["answer"])
+    told = pb.Answer.FromString(reply.content["quoron"]["answer"])
     longer = answer_to_wire(told.run, told.round, told.digest, np.ones(DIMENSION + 1), Status(0))
     return with_values(reply, answer=longer.SerializeToString())
 
 
 def _wild(reply: Message, number: float) -> Message:
-    told = pb.Answer.FromString(reply.content["quorate"]["answer"])
+    told = pb.Answer.FromString(reply.content["quoron"]["answer"])
     wild = answer_to_wire(told.run, told.round, told.digest, np.full(DIMENSION, number), Status(0))
     return with_values(reply, answer=wild.SerializeToString())
 
@@ -220,7 +220,7 @@ def test_whatever_a_node_does_wrong_is_a_user_without_an_answer(
     wanted = small("dp-sgd-wor", "trial", USERS)
 
     def wrong(message: Message, reply: Message) -> Iterable[Message]:
-        asks, user = "question" in message.content["quorate"], grid.configs[message.metadata.dst_node_id]
+        asks, user = "question" in message.content["quoron"], grid.configs[message.metadata.dst_node_id]
         return FAULTS[fault](message, reply) if asks and user["partition-id"] == 2 else [reply]
 
     grid = people(tmp_path, fault=wrong)
@@ -232,13 +232,13 @@ def test_whatever_a_node_does_wrong_is_a_user_without_an_answer(
 
 
 def _asks(message: Message) -> bool:
-    return "question" in message.content["quorate"]
+    return "question" in message.content["quoron"]
 
 
 def test_nothing_begins_before_all_users_are_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     wanted = small("dp-sgd-wor", "trial", USERS)
     grid = people(tmp_path, come={3: 6, 4: 9})
-    with caplog.at_level(logging.INFO, "quorate"):
+    with caplog.at_level(logging.INFO, "quoron"):
         model = served(grid, wanted, tmp_path)
     np.testing.assert_array_equal(model, expected(wanted, tmp_path / "inline"))
     assert "waiting for users: 3 of 5" in caplog.text
@@ -258,7 +258,7 @@ def test_too_few_users_in_time_fail_the_run_before_anything_is_charged(tmp_path:
 
 def test_a_node_of_another_version_is_no_user_and_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     grid = people(tmp_path, other=frozenset({1}))
-    with caplog.at_level(logging.INFO, "quorate"), pytest.raises(RunError, match="got 4"):
+    with caplog.at_level(logging.INFO, "quoron"), pytest.raises(RunError, match="got 4"):
         served(grid, small("srgd", "trial", USERS), tmp_path)
     node = next(node for node in grid.configs if grid._user(node) == 1)
     assert f"node {node} takes no part: another version" in caplog.text

@@ -8,15 +8,15 @@ import pytest
 import sqlalchemy as sa
 
 from federation.crowd import SEED, inline_model, people, specification
-from quorate.engine import InlineEngine
-from quorate_protos.errors import BudgetExceeded, LedgerError, OtherVersion
-from quorate_server import books as module
-from quorate_server.books import Books
-from quorate_server.database import Database
-from quorate_server.ledger import Ledger
-from quorate_server.population_ledger import PopulationLedger
-from quorate_server.registry import Registry, State
-from quorate_server.specification import make_plan
+from quoron.engine import InlineEngine
+from quoron_protos.errors import BudgetExceeded, LedgerError, OtherVersion
+from quoron_server import books as module
+from quoron_server.books import Books
+from quoron_server.database import Database
+from quoron_server.ledger import Ledger
+from quoron_server.population_ledger import PopulationLedger
+from quoron_server.registry import Registry, State
+from quoron_server.specification import make_plan
 
 NAME, USERS = "one-pass-dp-sgd", 20
 SPECIFICATION = specification(NAME)

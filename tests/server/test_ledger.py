@@ -7,11 +7,11 @@ import textwrap
 import numpy as np
 import pytest
 
-from quorate_client.domains import L2Ball
-from quorate_client.questions import AverageGradient, LocalSGD, Question
-from quorate_protos.errors import LedgerError
-from quorate_server.algorithm import Release
-from quorate_server.ledger import Ledger, digest
+from quoron_client.domains import L2Ball
+from quoron_client.questions import AverageGradient, LocalSGD, Question
+from quoron_protos.errors import LedgerError
+from quoron_server.algorithm import Release
+from quoron_server.ledger import Ledger, digest
 
 
 def question(round_=0, users=(3, 1), point=0.5, weights=(1.0,), smoothness=None):
@@ -71,7 +71,7 @@ class TestLedger:
 
     def test_a_second_process_is_refused_while_one_holds_the_run(self, ledger):
         ledger.commit(-1, b"start", (), {})
-        code = "import sys, pathlib; from quorate_server.ledger import Ledger; Ledger.open(pathlib.Path(sys.argv[1]))"
+        code = "import sys, pathlib; from quoron_server.ledger import Ledger; Ledger.open(pathlib.Path(sys.argv[1]))"
         done = subprocess.run([sys.executable, "-c", code, ledger.path], capture_output=True, text=True, check=False)
         assert done.returncode != 0
         assert "Another process holds this run" in done.stderr
@@ -85,7 +85,7 @@ class TestLedger:
             Ledger.open(tmp_path / "nothing.sqlite")
         foreign = tmp_path / "foreign.sqlite"
         foreign.write_bytes(b"this is not a database, by far not" * 40)
-        with pytest.raises(LedgerError, match="not a quorate ledger"):
+        with pytest.raises(LedgerError, match="not a quoron ledger"):
             Ledger.open(foreign)
 
     def test_a_full_disk_is_an_error_that_says_so_and_loses_nothing(self, ledger):
@@ -105,8 +105,8 @@ class TestLedger:
             from pathlib import Path
             import numpy as np
             import sqlalchemy as sa
-            from quorate_client.questions import AverageGradient, Question
-            from quorate_server import ledger as module
+            from quoron_client.questions import AverageGradient, Question
+            from quoron_server import ledger as module
             path, at = Path(sys.argv[1]), sys.argv[2]
             def die(connection, cursor, statement, *_):
                 wanted = {"create": "INSERT INTO run", "spend": "INSERT INTO spent", "commit": "INSERT INTO commits"}

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import lsq_linear, minimize
 
-from quorate_client.domains import Box, L2Ball
-from quorate_server.metric import Metric
+from quoron_client.domains import Box, L2Ball
+from quoron_server.metric import Metric
 
 
 def dense(metric):

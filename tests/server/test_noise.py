@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from quorate_protos.errors import ConfigError, RunError
-from quorate_server.noise import (
+from quoron_protos.errors import ConfigError, RunError
+from quoron_server.noise import (
     _GAUSSIAN_BINS,
     GAUSSIAN_SLACK,
     RandomStream,

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorate_client.domains import L2Ball
-from quorate_server.prediction import PhaseModel, _averaging, excess_risk, statistical_floor
-from quorate_server.problem import Problem
+from quoron_client.domains import L2Ball
+from quoron_server.prediction import PhaseModel, _averaging, excess_risk, statistical_floor
+from quoron_server.problem import Problem
 
 PROBLEM = Problem(
     users=1000,

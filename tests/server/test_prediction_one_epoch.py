@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorate_server.prediction_one_epoch import response
+from quoron_server.prediction_one_epoch import response
 
 
 def follow(method, rounds, beta, h, suffix, start, added):

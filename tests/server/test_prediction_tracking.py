@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from one_epoch_reference import strategy
-from quorate_server.prediction_tracking import Assumed, predict
+from quoron_server.prediction_tracking import Assumed, predict
 
 PATHS = 30_000
 ASSUMED = Assumed(

@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 
 from contracts.scenes import Quadratic, execute, make
-from quorate_protos.errors import BudgetExceeded, LedgerError, RunError
-from quorate_server.budget import Budget
-from quorate_server.ledger import Ledger
-from quorate_server.noise import SecureNoise, SeededNoise
-from quorate_server.rounds import run
+from quoron_protos.errors import BudgetExceeded, LedgerError, RunError
+from quoron_server.budget import Budget
+from quoron_server.ledger import Ledger
+from quoron_server.noise import SecureNoise, SeededNoise
+from quoron_server.rounds import run
 
 NAME = "one-pass-dp-sgd"
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as stn
 
-from quorate_protos.errors import LedgerError
-from quorate_server import serial
+from quoron_protos.errors import LedgerError
+from quoron_server import serial
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from contracts.scenes import SMALL, Quadratic, execute
-from quorate_client import wire
-from quorate_client.domains import L2Ball
-from quorate_client.questions import (
+from quoron_client import wire
+from quoron_client.domains import L2Ball
+from quoron_client.questions import (
     AverageGradient,
     LocalSGD,
     Question,
@@ -16,10 +16,10 @@ from quorate_client.questions import (
     Task,
     VectorReport,
 )
-from quorate_client.smoothing import Convolution
-from quorate_protos.v1 import federation_pb2 as pb
-from quorate_server.ledger import Ledger
-from quorate_server.traffic import FRAME, encoded, round_bytes, traffic
+from quoron_client.smoothing import Convolution
+from quoron_protos.v1 import federation_pb2 as pb
+from quoron_server.ledger import Ledger
+from quoron_server.traffic import FRAME, encoded, round_bytes, traffic
 
 USERS, RUN, SECONDS = 5, "a-run", 60
 

@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import quorate
-from quorate import api, runs
-from quorate import config as configs
-from quorate.folder import RunFolder
-from quorate_protos.errors import ConfigError, DataError, Infeasible, LedgerError, QuorateError
-from quorate_server.algorithms import ALGORITHMS
+import quoron
+from quoron import api, runs
+from quoron import config as configs
+from quoron.folder import RunFolder
+from quoron_protos.errors import ConfigError, DataError, Infeasible, LedgerError, QuoronError
+from quoron_server.algorithms import ALGORITHMS
 from small_run import TOML
 
 SMALL = configs.parse(TOML)
@@ -36,7 +36,7 @@ def frame() -> pd.DataFrame:
 
 
 def test_three_lines_give_a_model_a_summary_a_plan_and_a_folder(place: Path) -> None:
-    run = quorate.simulate(SMALL, epsilon=2.0, seed=5, out="mine")
+    run = quoron.simulate(SMALL, epsilon=2.0, seed=5, out="mine")
     assert run.model.shape == (3,)
     assert run.summary.epsilon == run.plan.guarantee.epsilon == 2.0
     assert "excess risk" in str(run.summary)
@@ -45,13 +45,13 @@ def test_three_lines_give_a_model_a_summary_a_plan_and_a_folder(place: Path) -> 
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_gives_others() -> None:
-    first, again, other = (quorate.simulate(SMALL, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (quoron.simulate(SMALL, seed=seed) for seed in (1, 1, 2))
     assert np.array_equal(first.model, again.model)
     assert not np.array_equal(first.model, other.model)
 
 
 def test_the_reference_without_privacy_says_so_and_claims_nothing() -> None:
-    run = quorate.simulate(SMALL, algorithm="sgd")
+    run = quoron.simulate(SMALL, algorithm="sgd")
     assert (run.summary.epsilon, run.summary.exposure) == (None, "none")
     assert "none: the non-private reference" in str(run.summary)
     assert "No privacy" in (run.directory / "report.html").read_text()
@@ -59,13 +59,13 @@ def test_the_reference_without_privacy_says_so_and_claims_nothing() -> None:
 
 
 def test_the_stored_configuration_runs_again_to_the_same_bits(place: Path) -> None:
-    run = quorate.simulate(SMALL, out="mine")
-    again = quorate.simulate(place / "mine" / "config.toml", out="again")
+    run = quoron.simulate(SMALL, out="mine")
+    again = quoron.simulate(place / "mine" / "config.toml", out="again")
     assert np.array_equal(run.model, again.model)
 
 
 def test_rounds_are_stored_one_a_row_with_private_columns_named_so() -> None:
-    run = quorate.simulate(SMALL, out="mine")
+    run = quoron.simulate(SMALL, out="mine")
     rows = RunFolder(run.directory).rounds()
     assert [row["round"] for row in rows] == list(range(8))
     assert rows[-1]["total_messages"] == run.summary.messages
@@ -75,53 +75,53 @@ def test_rounds_are_stored_one_a_row_with_private_columns_named_so() -> None:
 
 def test_a_data_frame_is_a_population_and_its_run_resumes(frame: pd.DataFrame) -> None:
     asked = {"user": "patient", "label": "stay > 6", "numeric": {"age": (0, 100)}, "categorical": ["ward"]}
-    run = quorate.simulate(frame, **asked, epsilon=8.0, algorithm="one-pass-dp-sgd", out="mine")  # type: ignore[arg-type]
+    run = quoron.simulate(frame, **asked, epsilon=8.0, algorithm="one-pass-dp-sgd", out="mine")  # type: ignore[arg-type]
     assert run.plan.problem.users == 480
     assert run.summary.test["auc"] > 0.6
-    assert np.array_equal(quorate.resume("mine").model, run.model)
+    assert np.array_equal(quoron.resume("mine").model, run.model)
 
 
 def test_a_table_that_changed_since_the_run_began_is_refused(frame: pd.DataFrame, place: Path) -> None:
     asked = {"user": "patient", "label": "stay > 6", "numeric": {"age": (0, 100)}}
-    quorate.simulate(frame, **asked, algorithm="one-pass-dp-sgd", out="mine")  # type: ignore[arg-type]
+    quoron.simulate(frame, **asked, algorithm="one-pass-dp-sgd", out="mine")  # type: ignore[arg-type]
     frame.assign(stay=7.0).to_parquet(place / "mine" / "population.parquet")
     with pytest.raises(LedgerError, match="same configuration or table"):
-        quorate.resume("mine")
+        quoron.resume("mine")
 
 
 def test_wrong_frames_are_refused_with_the_column_or_the_argument(frame: pd.DataFrame) -> None:
     with pytest.raises(ConfigError, match="Expected user and label with a DataFrame"):
-        quorate.simulate(frame)
+        quoron.simulate(frame)
     with pytest.raises(DataError, match="Expected column 'wrad' in the table, got columns patient, age"):
-        quorate.simulate(frame, user="patient", label="stay > 6", categorical=["wrad"])
+        quoron.simulate(frame, user="patient", label="stay > 6", categorical=["wrad"])
     with pytest.raises(DataError, match="patients"):
-        quorate.simulate(frame, user="patients", label="stay > 6", numeric={"age": (0, 100)})
+        quoron.simulate(frame, user="patients", label="stay > 6", numeric={"age": (0, 100)})
     with pytest.raises(DataError, match="or a DataFrame, got int"):
-        quorate.simulate(3, user="patient", label="stay")
+        quoron.simulate(3, user="patient", label="stay")
     with pytest.raises(ConfigError, match="with a DataFrame only"):
-        quorate.simulate(SMALL, user="patient")
+        quoron.simulate(SMALL, user="patient")
 
 
 def test_automatic_choice_says_why_and_tells_why_not_the_others() -> None:
-    planned = quorate.plan(SMALL, settings=["algorithm={name='auto', options={}}"])
+    planned = quoron.plan(SMALL, settings=["algorithm={name='auto', options={}}"])
     assert planned.choice is not None
     assert planned.choice.startswith(f"{planned.plan.algorithm}: ")
     assert all(each.reason for each in planned.candidates if each.plan is None)
     assert any(each.reason.startswith("Infeasible: filtered-sgd") for each in planned.candidates)
 
 
-def test_everything_raised_on_purpose_is_a_quorate_error() -> None:
-    with pytest.raises(QuorateError, match=r"privacy\.epsilon"):
-        quorate.plan(SMALL, epsilon=-1.0)
-    with pytest.raises(QuorateError, match=r"Expected a preset"):
-        quorate.plan("quickstrat")
+def test_everything_raised_on_purpose_is_a_quoron_error() -> None:
+    with pytest.raises(QuoronError, match=r"privacy\.epsilon"):
+        quoron.plan(SMALL, epsilon=-1.0)
+    with pytest.raises(QuoronError, match=r"Expected a preset"):
+        quoron.plan("quickstrat")
 
 
 def test_a_run_resumes_before_its_ledger_exists(place: Path) -> None:
-    run = quorate.simulate(SMALL, out="mine")
+    run = quoron.simulate(SMALL, out="mine")
     for name in ("ledger.sqlite", "summary.json", "model.npz"):
         (place / "mine" / name).unlink()
-    assert np.array_equal(quorate.resume("mine").model, run.model)
+    assert np.array_equal(quoron.resume("mine").model, run.model)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_run_resumes_before_its_ledger_exists(place: Path) -> None:
 def test_options_out_of_range_are_refused_by_name_and_value(setting: str) -> None:
     name, value = setting.split("=")
     with pytest.raises(ConfigError, match=rf"Expected algorithm\.options\.{name} in .* got .*{value[:2]}"):
-        quorate.plan(algorithm="dp-sgd-wor", settings=[f"algorithm.options.{name}={value}"])
+        quoron.plan(algorithm="dp-sgd-wor", settings=[f"algorithm.options.{name}={value}"])
 
 
 def test_a_rate_is_accounted_for_at_the_cohort_that_is_really_drawn() -> None:
@@ -143,9 +143,9 @@ def test_a_rate_is_accounted_for_at_the_cohort_that_is_really_drawn() -> None:
 
 def test_a_named_algorithm_keeps_the_adjacency_that_was_asked_for() -> None:
     with pytest.raises(ConfigError, match=r"Expected privacy\.adjacency='zero-out' with dp-sgd-poisson"):
-        quorate.plan(algorithm="dp-sgd-poisson")
+        quoron.plan(algorithm="dp-sgd-poisson")
 
 
 def test_auto_does_not_choose_what_is_no_better_than_not_training() -> None:
     with pytest.raises(Infeasible, match="no better than not training"):
-        quorate.plan(algorithm="auto", settings=["population.users=3", "population.dimension=50"])
+        quoron.plan(algorithm="auto", settings=["population.users=3", "population.dimension=50"])

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from quorate import cli, progress
-from quorate.cli import invoke
-from quorate_server.rounds import RoundEvent
+from quoron import cli, progress
+from quoron.cli import invoke
+from quoron_server.rounds import RoundEvent
 from small_run import TOML
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
@@ -167,7 +167,7 @@ def test_a_folder_of_another_configuration_is_refused_and_left_alone(
     code, told = failing(capsys, "simulate", "small.toml", "--out", "mine", "--seed", "9")
     assert code == 2
     assert "belongs to another" in told
-    assert "quorate resume mine" in told
+    assert "quoron resume mine" in told
     assert {path: path.read_bytes() for path in (place / "mine").iterdir()} == before
 
 
@@ -196,11 +196,11 @@ def test_a_full_disk_exits_1_says_so_and_the_run_goes_on_later(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("quorate.folder.os.fsync", full)
+        patched.setattr("quoron.folder.os.fsync", full)
         code, told = failing(capsys, "simulate", "small.toml", "--out", "mine", "--quiet")
     assert code == 1
     assert "No space left on device" in told
-    assert "quorate resume mine" in told or "config.toml" in told
+    assert "quoron resume mine" in told or "config.toml" in told
     assert invoke(["simulate", "small.toml", "--out", "mine", "--quiet"]) == 0
     assert {path.name for path in (place / "mine").iterdir()} == FILES
 
@@ -222,7 +222,7 @@ def test_an_interrupted_run_says_how_to_resume_and_gives_the_same_bits(
         patched.setattr(cli, "display", lambda **_: Impatient())
         code, told = failing(capsys, "simulate", "small.toml", "--out", "cut")
     assert code == 130
-    assert "quorate resume cut" in told
+    assert "quoron resume cut" in told
     assert not (place / "cut" / "summary.json").exists()
     assert invoke(["resume", "cut", "--quiet"]) == 0
     whole, cut = (json.loads((place / name / "summary.json").read_text()) for name in ("whole", "cut"))

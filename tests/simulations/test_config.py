@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorate import _toml
-from quorate import config as configs
-from quorate.config import Config, Synthetic, Table
-from quorate.presets import presets
-from quorate_protos.errors import ConfigError
+from quoron import _toml
+from quoron import config as configs
+from quoron.config import Config, Synthetic, Table
+from quoron.presets import presets
+from quoron_protos.errors import ConfigError
 
 TABLE = 'population={kind="table", path="rows.csv", user="who", label="late > 15", %s}'
 

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from quorate.engine import InlineEngine
-from quorate.populations import Outliers, PublicKnowledge, Synthetic
-from quorate_client.domains import Domain, L2Ball
-from quorate_client.items import ItemBatch
-from quorate_client.losses import Logistic, Loss
-from quorate_client.questions import AverageGradient, LocalSGD, Question, SecondMoment, Status
-from quorate_client.smoothing import Convolution
+from quoron.engine import InlineEngine
+from quoron.populations import Outliers, PublicKnowledge, Synthetic
+from quoron_client.domains import Domain, L2Ball
+from quoron_client.items import ItemBatch
+from quoron_client.losses import Logistic, Loss
+from quoron_client.questions import AverageGradient, LocalSGD, Question, SecondMoment, Status
+from quoron_client.smoothing import Convolution
 
 D = 3
 POINT = np.array([[0.3, -0.2, 0.1]])

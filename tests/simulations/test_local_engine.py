@@ -6,18 +6,18 @@ from functools import cached_property
 import numpy as np
 import pytest
 
-from quorate.engine import InlineEngine
-from quorate.populations import Outliers, Synthetic
-from quorate_client.domains import L2Ball
-from quorate_client.enforcement import bounded
-from quorate_client.gradients import average_gradient
-from quorate_client.items import ItemBatch
-from quorate_client.questions import AverageGradient, Question, RangeReport, Status, VectorReport
-from quorate_client.randomisers import VectorNoise
-from quorate_server.algorithms import ALGORITHMS
-from quorate_server.noise import SeededNoise
-from quorate_server.plan import Privacy
-from quorate_server.problem import Problem
+from quoron.engine import InlineEngine
+from quoron.populations import Outliers, Synthetic
+from quoron_client.domains import L2Ball
+from quoron_client.enforcement import bounded
+from quoron_client.gradients import average_gradient
+from quoron_client.items import ItemBatch
+from quoron_client.questions import AverageGradient, Question, RangeReport, Status, VectorReport
+from quoron_client.randomisers import VectorNoise
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.noise import SeededNoise
+from quoron_server.plan import Privacy
+from quoron_server.problem import Problem
 
 USERS, D = 3000, 4
 COHORT = np.arange(100, 2100)

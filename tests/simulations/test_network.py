@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import quorate
-from quorate.cli import invoke
-from quorate.engine import InlineEngine
-from quorate.folder import RunFolder
-from quorate.network import DEADLINE, SERVER, Counts, Network, Times, total
-from quorate.populations import Synthetic
-from quorate_client.domains import L2Ball
-from quorate_client.questions import AverageGradient, Question, Status
-from quorate_protos.errors import ConfigError
+import quoron
+from quoron.cli import invoke
+from quoron.engine import InlineEngine
+from quoron.folder import RunFolder
+from quoron.network import DEADLINE, SERVER, Counts, Network, Times, total
+from quoron.populations import Synthetic
+from quoron_client.domains import L2Ball
+from quoron_client.questions import AverageGradient, Question, Status
+from quoron_protos.errors import ConfigError
 from small_run import TOML
 
 
@@ -121,7 +121,7 @@ def test_parts_sum_to_the_whole() -> None:
 
 def test_a_run_is_projected_round_by_round(small: Path) -> None:
     text = "rtt=80ms,up=1Mbps,down=10Mbps,compute=1000items/s"
-    result = quorate.simulate("small.toml", network=text, out=small / "run")
+    result = quoron.simulate("small.toml", network=text, out=small / "run")
     rows = RunFolder(small / "run").rounds()
     shown = result.summary.network
     assert shown is not None
@@ -144,7 +144,7 @@ def test_a_run_is_projected_round_by_round(small: Path) -> None:
 
 @pytest.mark.usefixtures("no_pictures")
 def test_bytes_on_the_wire_are_told_without_a_network_too(small: Path) -> None:
-    result = quorate.simulate("small.toml", out=small / "run")
+    result = quoron.simulate("small.toml", out=small / "run")
     assert result.summary.network is None
     assert result.summary.wire_down > result.summary.bytes_down
     assert "network.total" not in RunFolder(small / "run").rounds()[0]
@@ -153,9 +153,9 @@ def test_bytes_on_the_wire_are_told_without_a_network_too(small: Path) -> None:
 @pytest.mark.usefixtures("no_pictures")
 def test_a_plan_projects_what_the_run_then_counts(small: Path) -> None:
     text = "rtt=80ms,up=1Mbps,down=10Mbps,compute=1000items/s"
-    planned = quorate.plan("small.toml", network=text)
+    planned = quoron.plan("small.toml", network=text)
     assert planned.network is not None
-    run = quorate.simulate("small.toml", network=text, out=small / "run").summary
+    run = quoron.simulate("small.toml", network=text, out=small / "run").summary
     assert run.network is not None
     expected = {**run.network["seconds"], "aggregating": 0.0}  # which nothing has measured yet
     expected["total"] -= run.network["seconds"]["aggregating"]
@@ -168,7 +168,7 @@ def test_a_plan_projects_what_the_run_then_counts(small: Path) -> None:
 @pytest.mark.usefixtures("no_pictures")
 def test_dropouts_are_missing_in_the_run_and_the_links_speed_changes_no_bit(small: Path) -> None:
     models = [
-        quorate.simulate("small.toml", network=text, out=small / str(number)).model
+        quoron.simulate("small.toml", network=text, out=small / str(number)).model
         for number, text in enumerate(["rtt=1ms", "rtt=9ms", "rtt=1ms,dropout=40%", "rtt=9ms,dropout=40%"])
     ]
     assert np.array_equal(models[0], models[1])
@@ -197,9 +197,9 @@ def test_who_drops_out_is_drawn_anew_in_every_round_and_by_public_seed_alone() -
 @pytest.mark.usefixtures("no_pictures")
 def test_a_resumed_run_keeps_its_network(small: Path) -> None:
     text = "rtt=80ms,dropout=5%"
-    quorate.simulate("small.toml", network=text, out=small / "run")
+    quoron.simulate("small.toml", network=text, out=small / "run")
     assert RunFolder(small / "run").config().run.network == text
-    again = quorate.resume(small / "run").summary.network
+    again = quoron.resume(small / "run").summary.network
     assert again is not None
     assert again["seconds"]["waiting"] == pytest.approx(8 * DEADLINE, rel=0.01)
 

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-import quorate
-from quorate import config as configs
-from quorate.choosing import Candidate, automatic
-from quorate.planning import Planned, choose
-from quorate_client.domains import L2Ball
-from quorate_protos.errors import ConfigError, Infeasible
-from quorate_server.algorithms import AlgorithmInfo
-from quorate_server.plan import Cost, Guarantee, Plan
-from quorate_server.problem import Problem
+import quoron
+from quoron import config as configs
+from quoron.choosing import Candidate, automatic
+from quoron.planning import Planned, choose
+from quoron_client.domains import L2Ball
+from quoron_protos.errors import ConfigError, Infeasible
+from quoron_server.algorithms import AlgorithmInfo
+from quoron_server.plan import Cost, Guarantee, Plan
+from quoron_server.problem import Problem
 
 TRIVIAL = 3.0  # Lipschitz constant times radius: what not training costs at most
 
@@ -232,7 +232,7 @@ def test_a_named_algorithm_is_taken_without_a_sentence() -> None:
 
 def test_a_loss_without_curvature_still_has_plans() -> None:
     family = ["population.family=linear", "population.signal_norm=0.5", "problem.user_smoothness=item"]
-    planned = quorate.plan(settings=[*family, "population.users=20000"])
+    planned = quoron.plan(settings=[*family, "population.users=20000"])
     reasons = {each.algorithm: each.reason for each in planned.candidates}
     assert "no curvature" in reasons["tracking-srgd"]
     assert planned.plan.algorithm != "tracking-srgd"

@@ -2,10 +2,10 @@
 
 import pytest
 
-import quorate
-from quorate import config as configs
-from quorate_protos.errors import ConfigError, Infeasible
-from quorate_server.algorithms import ALGORITHMS
+import quoron
+from quoron import config as configs
+from quoron_protos.errors import ConfigError, Infeasible
+from quoron_server.algorithms import ALGORITHMS
 from small_run import TOML
 
 UNTRUSTED = ("privacy.trust_server=false",)
@@ -16,9 +16,9 @@ def test_an_untrusted_coordinator_is_never_given_answers_by_an_automatic_choice(
     config = configs.parse(TOML, settings=["algorithm.name=auto", *UNTRUSTED])
     if not LOCAL:
         with pytest.raises(Infeasible, match="asks for exposure local, and no algorithm here has it"):
-            quorate.plan(config)
+            quoron.plan(config)
         return
-    planned = quorate.plan(config)
+    planned = quoron.plan(config)
     assert {each.algorithm for each in planned.candidates if each.plan} <= LOCAL
     assert planned.choice is not None
     assert "the coordinator is not trusted with answers" in planned.choice
@@ -26,7 +26,7 @@ def test_an_untrusted_coordinator_is_never_given_answers_by_an_automatic_choice(
 
 def test_naming_an_algorithm_that_shows_answers_to_an_untrusted_coordinator_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"exposure local with privacy\.trust_server=false, got .*'one-pass-dp-sgd'"):
-        quorate.plan(configs.parse(TOML, settings=UNTRUSTED))
+        quoron.plan(configs.parse(TOML, settings=UNTRUSTED))
 
 
 def test_the_coordinator_is_trusted_unless_the_configuration_says_otherwise() -> None:

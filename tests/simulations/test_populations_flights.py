@@ -5,7 +5,7 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from quorate.populations import flights
+from quoron.populations import flights
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +38,6 @@ def test_the_non_private_model_ranks_held_out_flights_with_an_auc_of_684_thousan
 
 
 def test_source_and_licence_ship_with_the_data():
-    text = (files("quorate") / "data" / "README.md").read_text()
+    text = (files("quoron") / "data" / "README.md").read_text()
     assert "CC0" in text
     assert "nycflights13" in text

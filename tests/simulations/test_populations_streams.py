@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from quorate.populations._families import Family, fill_items
-from quorate.populations._streams import normals, uniforms, words
+from quoron.populations._families import Family, fill_items
+from quoron.populations._streams import normals, uniforms, words
 
 MASK = 0xFFFFFFFF
 

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit
 
-from quorate.populations import Corruption, Outliers, Synthetic
-from quorate.populations._risk import LogisticDesign, _mean_divergence, sphere_coordinate
-from quorate_client.domains import Box, L2Ball
-from quorate_client.enforcement import bounded
-from quorate_client.questions import AverageGradient
-from quorate_client.work import answer
-from quorate_protos.errors import ConfigError
+from quoron.populations import Corruption, Outliers, Synthetic
+from quoron.populations._risk import LogisticDesign, _mean_divergence, sphere_coordinate
+from quoron_client.domains import Box, L2Ball
+from quoron_client.enforcement import bounded
+from quoron_client.questions import AverageGradient
+from quoron_client.work import answer
+from quoron_protos.errors import ConfigError
 
 FAMILIES = ("logistic", "least_squares", "linear")
 

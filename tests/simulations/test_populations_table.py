@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from quorate.populations import Categorical, Corruption, Numeric, Outliers, from_table
-from quorate.populations._metrics import auc
-from quorate_client.columns import encode, label
-from quorate_client.domains import Box, L2Ball
-from quorate_client.enforcement import bounded
-from quorate_client.losses import Absolute, Hinge, Huber, LeastSquares, Linear, Logistic, SmoothedHinge
-from quorate_protos.errors import ConfigError, DataError
+from quoron.populations import Categorical, Corruption, Numeric, Outliers, from_table
+from quoron.populations._metrics import auc
+from quoron_client.columns import encode, label
+from quoron_client.domains import Box, L2Ball
+from quoron_client.enforcement import bounded
+from quoron_client.losses import Absolute, Hinge, Huber, LeastSquares, Linear, Logistic, SmoothedHinge
+from quoron_protos.errors import ConfigError, DataError
 
 FEATURES = (Numeric("age", 0, 100), Categorical("ward", ("A", "B")))
 

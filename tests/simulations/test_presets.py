@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quorate import api
-from quorate.planning import Planned, choose
-from quorate.presets import Preset, preset, presets
-from quorate.setup import setup
-from quorate_protos.errors import ConfigError
-from quorate_server.algorithms import ALGORITHMS
+from quoron import api
+from quoron.planning import Planned, choose
+from quoron.presets import Preset, preset, presets
+from quoron.setup import setup
+from quoron_protos.errors import ConfigError
+from quoron_server.algorithms import ALGORITHMS
 
 
 @pytest.mark.parametrize("each", presets(), ids=lambda each: each.name)

@@ -7,17 +7,17 @@ import math
 import numpy as np
 import pytest
 
-import quorate_client.randomisers.gaussian as client_gaussian
-import quorate_client.randomisers.hadamard as client_hadamard
-import quorate_client.randomisers.randomness as client_randomness
-import quorate_server.accounting.bounded_range as bounded_range
-import quorate_server.accounting.local as local
-import quorate_server.mechanisms.hadamard as server_hadamard
-from quorate.private_mean import PrivateMean, private_mean
-from quorate_protos.errors import ConfigError, DataError, Infeasible
-from quorate_server.accounting import gdp
+import quoron_client.randomisers.gaussian as client_gaussian
+import quoron_client.randomisers.hadamard as client_hadamard
+import quoron_client.randomisers.randomness as client_randomness
+import quoron_server.accounting.bounded_range as bounded_range
+import quoron_server.accounting.local as local
+import quoron_server.mechanisms.hadamard as server_hadamard
+from quoron.private_mean import PrivateMean, private_mean
+from quoron_protos.errors import ConfigError, DataError, Infeasible
+from quoron_server.accounting import gdp
 
-module = importlib.import_module("quorate.private_mean")  # also where the package exports the function
+module = importlib.import_module("quoron.private_mean")  # also where the package exports the function
 USERS = np.random.default_rng(0).normal([3.0, -1.0, 0.0, 0.5, 2.0], 0.05, size=(20_000, 5))
 TRUTH = USERS.mean(axis=0)
 METHODS = ["clip", "two-stage", "range", "local"]

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quorate import config as configs
-from quorate import runs
-from quorate.progress import Bar, Lines, Silence, display
-from quorate_server.rounds import RoundEvent
+from quoron import config as configs
+from quoron import runs
+from quoron.progress import Bar, Lines, Silence, display
+from quoron_server.rounds import RoundEvent
 from small_run import TOML
 
 PLAN = runs.prepare(configs.parse(TOML), Path()).planned.plan

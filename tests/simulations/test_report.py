@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from quorate import report_page
-from quorate.folder import RunFolder, flat
-from quorate.network import Times
-from quorate.summary import EXAMPLE, Summary, from_json, size
-from quorate_protos.errors import RunError
+from quoron import report_page
+from quoron.folder import RunFolder, flat
+from quoron.network import Times
+from quoron.summary import EXAMPLE, Summary, from_json, size
+from quoron_protos.errors import RunError
 
 SUMMARY = Summary(**EXAMPLE)
 
@@ -111,7 +111,7 @@ def test_rounds_survive_being_stored_with_gaps_as_none(tmp_path: Path) -> None:
 
 
 def test_a_summary_that_is_not_there_is_named_with_the_fix(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="quorate resume"):
+    with pytest.raises(RunError, match="quoron resume"):
         RunFolder(tmp_path).summary()
 
 
@@ -128,7 +128,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_scraps(tmp_path: Path, monkeypat
     def full(_handle: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("quorate.folder.os.fsync", full)
+    monkeypatch.setattr("quoron.folder.os.fsync", full)
     with pytest.raises(RunError, match=r"report\.html: No space left on device\. Make room, then continue with"):
         folder.write_text("report.html", "new")
     assert (tmp_path / "report.html").read_text() == "old"

@@ -5,7 +5,7 @@ from statistics import fmean
 
 import pytest
 
-import quorate
+import quoron
 
 # Users of 8 items, 4 features, a generous promise: the filter is feasible with few users.
 BASE = [
@@ -25,10 +25,10 @@ def ran(tmp_path_factory):
     @cache
     def carried_out(algorithm, *settings, seed):
         out = place / str(carried_out.cache_info().misses)
-        return quorate.simulate(algorithm=algorithm, seed=seed, settings=[*BASE, *settings], out=out)
+        return quoron.simulate(algorithm=algorithm, seed=seed, settings=[*BASE, *settings], out=out)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("quorate.report_page.PLOTS", ())
+        patched.setattr("quoron.report_page.PLOTS", ())
         yield carried_out
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import quorate
+import quoron
 
 USERS = 4000
 
@@ -19,7 +19,7 @@ def frame():
 
 @pytest.mark.parametrize("algorithm", ["mean-sgd", "local-model"])
 def test_the_hinge_is_learnt_through_its_envelope(algorithm, tmp_path):
-    result = quorate.simulate(
+    result = quoron.simulate(
         frame(),
         user="who",
         label="good",

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import quorate
-from quorate import api, curve_plot, runs
-from quorate.cli import invoke
-from quorate.planning import Planned, RoundsCurve, choose, rounds_curve
-from quorate.setup import setup
-from quorate_protos.errors import ConfigError, Infeasible
-from quorate_server.algorithms import ALGORITHMS
+import quoron
+from quoron import api, curve_plot, runs
+from quoron.cli import invoke
+from quoron.planning import Planned, RoundsCurve, choose, rounds_curve
+from quoron.setup import setup
+from quoron_protos.errors import ConfigError, Infeasible
+from quoron_server.algorithms import ALGORITHMS
 
 MANY = ["population.users=400_000", "population.items_per_user=20", "population.dimension=3", "privacy.epsilon=2.0"]
 TINY = """
@@ -85,7 +85,7 @@ def test_a_few_users_fill_exactly_the_rounds_asked_for() -> None:
 
 @pytest.mark.parametrize("name", ["one-pass-dp-sgd", "phased-sgd", "accelerated-srgd"])
 def test_a_budget_of_rounds_runs_exactly_that_many(name: str) -> None:
-    run = quorate.simulate("tiny.toml", algorithm=name, settings=["budget.rounds=9"], out="run")
+    run = quoron.simulate("tiny.toml", algorithm=name, settings=["budget.rounds=9"], out="run")
     assert run.summary.rounds == 9
     assert run.config.budget.rounds == 9
 
@@ -95,7 +95,7 @@ def test_rounds_given_as_an_option_win_over_the_budget_within_it() -> None:
 
 
 def test_automatic_choice_keeps_the_budget_of_rounds() -> None:
-    chosen = quorate.plan("tiny.toml", settings=["budget.rounds=6", "algorithm.name=auto"])
+    chosen = quoron.plan("tiny.toml", settings=["budget.rounds=6", "algorithm.name=auto"])
     assert chosen.plan.cost.rounds == 6
     assert {each.plan.cost.rounds for each in chosen.candidates if each.plan} == {6}
 
@@ -104,34 +104,34 @@ def test_infeasible_rounds_say_so_and_what_would_do() -> None:
     with pytest.raises(
         Infeasible, match=r"filtered-sgd: n=300,000 users fill 500 cohorts of 600, .*at most \d+ rounds"
     ):
-        quorate.plan("quickstart", algorithm="filtered-sgd", settings=["budget.rounds=500"])
+        quoron.plan("quickstart", algorithm="filtered-sgd", settings=["budget.rounds=500"])
     with pytest.raises(Infeasible, match=r"cannot fill 700 cohorts of 1; needs n >= 700, or fewer rounds"):
-        quorate.plan("tiny.toml", algorithm="phased-sgd", settings=["budget.rounds=700"])
+        quoron.plan("tiny.toml", algorithm="phased-sgd", settings=["budget.rounds=700"])
     with pytest.raises(Infeasible, match="cannot fill 700 cohorts"):
-        quorate.plan("tiny.toml", settings=["budget.rounds=700"])
+        quoron.plan("tiny.toml", settings=["budget.rounds=700"])
 
 
 def test_a_cohort_and_rounds_that_need_more_users_than_there_are_are_refused() -> None:
     chosen = ["algorithm.options={ rounds = 61, cohort_size = 10 }"]
     with pytest.raises(Infeasible, match=r"n=600 users cannot fill 61 cohorts of 10; needs n >= 610, or fewer rounds"):
-        quorate.plan("tiny.toml", algorithm="phased-sgd", settings=["algorithm.name=phased-sgd", *chosen])
+        quoron.plan("tiny.toml", algorithm="phased-sgd", settings=["algorithm.name=phased-sgd", *chosen])
 
 
 def test_printed_constants_that_fix_the_rounds_refuse_another_number() -> None:
     chosen = ["algorithm.name=accelerated-srgd", "algorithm.constants=paper", "budget.rounds=9"]
     with pytest.raises(Infeasible, match=r"its paper constants ask for \d+ rounds, not 9; needs budget\.rounds=\d+"):
-        quorate.plan("tiny.toml", settings=chosen)
+        quoron.plan("tiny.toml", settings=chosen)
 
 
 @pytest.mark.parametrize("rounds", [0, -3, 10**9])
 def test_senseless_rounds_are_refused(rounds: int) -> None:
     with pytest.raises(ConfigError, match=rf"Expected algorithm\.options\.rounds in \[1, 1,000,000\], got {rounds:,}"):
-        quorate.plan("tiny.toml", settings=[f"algorithm.options={{ rounds = {rounds} }}"])
+        quoron.plan("tiny.toml", settings=[f"algorithm.options={{ rounds = {rounds} }}"])
 
 
 def test_a_huge_budget_of_rounds_is_refused_not_tried() -> None:
     with pytest.raises(ConfigError, match="Expected algorithm"):
-        quorate.plan("tiny.toml", algorithm="dp-sgd-wor", settings=["budget.rounds=1_000_000_000"])
+        quoron.plan("tiny.toml", algorithm="dp-sgd-wor", settings=["budget.rounds=1_000_000_000"])
 
 
 positive = st.floats(1e-9, 1e3, allow_nan=False)
@@ -209,7 +209,7 @@ def test_a_picture_that_cannot_be_finished_leaves_the_old_one(
         raise OSError(28, "No space left on device")
 
     (place / "curve.svg").write_text("old")
-    monkeypatch.setattr("quorate.folder.os.fsync", full)
+    monkeypatch.setattr("quoron.folder.os.fsync", full)
     assert invoke(["plan", "tiny.toml", "--plot", "curve.svg"]) == 1
     told = capsys.readouterr().err
     assert "Cannot write curve.svg: No space left on device" in told

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Tells the SuperLink which SuperNodes may take part: those whose public keys are in QUORATE_KEYS. Harmless to repeat.
+# Tells the SuperLink which SuperNodes may take part: those whose public keys are in QUORON_KEYS. Harmless to repeat.
 set -eu
 mkdir -p "$FLWR_HOME"
-printf '[superlink.here]\naddress = "%s"\nroot-certificates = "%s"\n' "$QUORATE_SUPERLINK" "$QUORATE_AUTHORITY" \
+printf '[superlink.here]\naddress = "%s"\nroot-certificates = "%s"\n' "$QUORON_SUPERLINK" "$QUORON_AUTHORITY" \
     > "$FLWR_HOME/config.toml"
-for key in "$QUORATE_KEYS"/*.pub; do
+for key in "$QUORON_KEYS"/*.pub; do
     if said="$(flwr supernode register "$key" here 2>&1)"; then
         echo "registered $(basename "$key" .pub)"
     else

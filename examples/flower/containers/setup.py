@@ -13,11 +13,11 @@ from pathlib import Path
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from quorate_server.service import certificates
+from quoron_server.service import certificates
 
 os.umask(0o077)
-TRIAL = Path(os.environ.get("QUORATE_TRIAL", "/trial"))
-NODES = range(1, int(os.environ.get("QUORATE_NODES", "3")) + 1)
+TRIAL = Path(os.environ.get("QUORON_TRIAL", "/trial"))
+NODES = range(1, int(os.environ.get("QUORON_NODES", "3")) + 1)
 DAYS = 365
 
 
@@ -72,7 +72,7 @@ def passwords(database: Path) -> None:
         password = secrets.token_hex(32)
         # The database runs as another user; only it and the ServerApp see this folder.
         write(database / "password", password.encode(), 0o444)
-        write(database / "pgpass", f"*:*:*:quorate:{password}\n".encode())
+        write(database / "pgpass", f"*:*:*:quoron:{password}\n".encode())
 
 
 authority = TRIAL / "authority"

@@ -4,15 +4,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from quorate_protos.errors import Infeasible, VerificationError
-from quorate_server.accounting.above_threshold import (
+from quoron_protos.errors import Infeasible, VerificationError
+from quoron_server.accounting.above_threshold import (
     AboveThreshold,
     calibrate,
     smallest_cohort,
     verify_above_threshold,
 )
-from quorate_server.accounting.gdp import delta_for, mu_for
-from quorate_server.accounting.outlier_mean import weighted_mean
+from quoron_server.accounting.gdp import delta_for, mu_for
+from quoron_server.accounting.outlier_mean import weighted_mean
 
 DELTA = 1e-6
 # (ε, n, T), everybody in every batch: n·σ·μ(ε, δ)/(τ·√T) from an independent implementation

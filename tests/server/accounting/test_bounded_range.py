@@ -10,9 +10,9 @@ from scipy import fft
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from quorate_protos.errors import ConfigError
-from quorate_server.accounting import gdp
-from quorate_server.accounting.bounded_range import (
+from quoron_protos.errors import ConfigError
+from quoron_server.accounting import gdp
+from quoron_server.accounting.bounded_range import (
     bounded_range_epsilon,
     bounded_range_mu,
     crude_mean_users,
@@ -20,8 +20,8 @@ from quorate_server.accounting.bounded_range import (
     renyi_ceiling,
     round_mu,
 )
-from quorate_server.accounting.subsampling import wor_epsilon, wor_round_mu
-from quorate_server.mechanisms.truncated_mean import calibrate
+from quoron_server.accounting.subsampling import wor_epsilon, wor_round_mu
+from quoron_server.mechanisms.truncated_mean import calibrate
 
 fast = settings(derandomize=True, deadline=None, max_examples=100)
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorate_protos.errors import VerificationError
-from quorate_server.accounting import charging
-from quorate_server.accounting.charging import game_values, truncated_composition
-from quorate_server.accounting.gdp import delta_for
+from quoron_protos.errors import VerificationError
+from quoron_server.accounting import charging
+from quoron_server.accounting.charging import game_values, truncated_composition
+from quoron_server.accounting.gdp import delta_for
 
 
 def jacobi_game(epsilon: float, each: float, hits: int, mu: float, reach: float = 6.0) -> dict[tuple[int, int], float]:

@@ -3,8 +3,8 @@ from typing import get_args
 
 import pytest
 
-from quorate_protos.errors import ConfigError
-from quorate_server.accounting.combinations import SOUND, Aggregate, Sampling, Test, UnsoundCombination, theorem_for
+from quoron_protos.errors import ConfigError
+from quoron_server.accounting.combinations import SOUND, Aggregate, Sampling, Test, UnsoundCombination, theorem_for
 
 EVERY = list(itertools.product(get_args(Test), get_args(Aggregate), get_args(Sampling)))
 

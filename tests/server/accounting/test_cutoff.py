@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorate_protos.errors import ConfigError
-from quorate_server.accounting.cutoff import cutoff_law, end_mass
+from quoron_protos.errors import ConfigError
+from quoron_server.accounting.cutoff import cutoff_law, end_mass
 
 
 @given(centre=st.integers(1, 120), decay=st.floats(1e-3, 5))

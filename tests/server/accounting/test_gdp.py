@@ -8,8 +8,8 @@ from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorate_protos.errors import ConfigError
-from quorate_server.accounting import gdp
+from quoron_protos.errors import ConfigError
+from quoron_server.accounting import gdp
 
 mus = st.floats(1e-3, 20)
 epsilons = st.floats(-8, 40)

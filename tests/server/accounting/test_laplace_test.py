@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorate_protos.errors import Infeasible, VerificationError
-from quorate_server.accounting import lottery
-from quorate_server.accounting.gdp import delta_for
-from quorate_server.accounting.laplace_test import LaplaceTest, calibrate, smallest_cohort, verify_laplace_test
-from quorate_server.accounting.outlier_mean import score_step
+from quoron_protos.errors import Infeasible, VerificationError
+from quoron_server.accounting import lottery
+from quoron_server.accounting.gdp import delta_for
+from quoron_server.accounting.laplace_test import LaplaceTest, calibrate, smallest_cohort, verify_laplace_test
+from quoron_server.accounting.outlier_mean import score_step
 
 DELTA = 1e-6
 # ε: C_min; σ/τ of random inclusion at C = 1000, from an independent implementation

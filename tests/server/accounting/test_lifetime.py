@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from quorate_protos.errors import ConfigError
-from quorate_server.accounting.gdp import delta_for, epsilon_for, mu_for, randomised_response_delta
-from quorate_server.accounting.lifetime import Charge, Limit, compose
+from quoron_protos.errors import ConfigError
+from quoron_server.accounting.gdp import delta_for, epsilon_for, mu_for, randomised_response_delta
+from quoron_server.accounting.lifetime import Charge, Limit, compose
 
 quick = settings(derandomize=True, deadline=None, max_examples=60)
 epsilons = st.floats(0.05, 2.0)

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from quorate_protos.errors import ConfigError, Infeasible
-from quorate_server.accounting import gdp, local
+from quoron_protos.errors import ConfigError, Infeasible
+from quoron_server.accounting import gdp, local
 
 fast = settings(derandomize=True, deadline=None, max_examples=60)
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorate_protos.errors import ConfigError, Infeasible, VerificationError
-from quorate_server.accounting.gdp import delta_for
-from quorate_server.accounting.lottery import (
+from quoron_protos.errors import ConfigError, Infeasible, VerificationError
+from quoron_server.accounting.gdp import delta_for
+from quoron_server.accounting.lottery import (
     Lottery,
     OneShot,
     calibrate,
@@ -16,7 +16,7 @@ from quorate_server.accounting.lottery import (
     smallest_cohort,
     verify_one_shot,
 )
-from quorate_server.accounting.outlier_mean import score_step
+from quoron_server.accounting.outlier_mean import score_step
 
 DELTA = 1e-6
 SIZES = (100, 200, 300, 500, 1000, 3000, 10_000)

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorate_protos.errors import ConfigError, Infeasible, VerificationError
-from quorate_server.accounting import outlier_filter
-from quorate_server.accounting.gdp import delta_for
-from quorate_server.accounting.outlier_filter import calibrate, paper_constants, smallest_cohort, verify
+from quoron_protos.errors import ConfigError, Infeasible, VerificationError
+from quoron_server.accounting import outlier_filter
+from quoron_server.accounting.gdp import delta_for
+from quoron_server.accounting.outlier_filter import calibrate, paper_constants, smallest_cohort, verify
 
 DELTA = 1e-6
 # (ηβ, ε): B_min and Ξ at 1.5, 2, 4, 10 times that B_min, from an independent implementation of the same theorem

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from quorate_protos.errors import ConfigError, Infeasible, VerificationError
-from quorate_server.accounting.gdp import delta_for
-from quorate_server.accounting.outlier_mean import (
+from quoron_protos.errors import ConfigError, Infeasible, VerificationError
+from quoron_server.accounting.gdp import delta_for
+from quoron_server.accounting.outlier_mean import (
     OutlierMean,
     aggregate,
     ramp_floor,

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorate_protos.errors import Infeasible, VerificationError
-from quorate_server.accounting import soft_filter
-from quorate_server.accounting.gdp import delta_for
-from quorate_server.accounting.soft_filter import SoftFilterParameters, calibrate, smallest_cohort, verify
+from quoron_protos.errors import Infeasible, VerificationError
+from quoron_server.accounting import soft_filter
+from quoron_server.accounting.gdp import delta_for
+from quoron_server.accounting.soft_filter import SoftFilterParameters, calibrate, smallest_cohort, verify
 
 DELTA = 1e-6
 # (ηβ, ε): B_min and Ξ at 1.5, 2, 4, 10 times that B_min, from an independent implementation of the same theorem

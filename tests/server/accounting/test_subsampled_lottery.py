@@ -8,11 +8,11 @@ import pytest
 from scipy.special import ndtr
 from scipy.stats import binom
 
-from quorate_protos.errors import ConfigError, Infeasible, VerificationError
-from quorate_server.accounting.gdp import mu_for
-from quorate_server.accounting.lottery import Lottery
-from quorate_server.accounting.outlier_mean import OutlierMean, weighted_mean
-from quorate_server.accounting.subsampled_lottery import (
+from quoron_protos.errors import ConfigError, Infeasible, VerificationError
+from quoron_server.accounting.gdp import mu_for
+from quoron_server.accounting.lottery import Lottery
+from quoron_server.accounting.outlier_mean import OutlierMean, weighted_mean
+from quoron_server.accounting.subsampled_lottery import (
     SubsampledLottery,
     calibrate,
     sampling_rate,
@@ -20,7 +20,7 @@ from quorate_server.accounting.subsampled_lottery import (
     subsampled_delta,
     verify_subsampled,
 )
-from quorate_server.accounting.subsampling import wor_profile
+from quoron_server.accounting.subsampling import wor_profile
 
 DELTA = 1e-6
 CELLS = np.concatenate([[-np.inf], np.linspace(-6, 9, 121), [np.inf]])

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorate_protos.errors import ConfigError
-from quorate_server.accounting.gdp import delta_for, epsilon_for, mu_for
-from quorate_server.accounting.subsampling import (
+from quoron_protos.errors import ConfigError
+from quoron_server.accounting.gdp import delta_for, epsilon_for, mu_for
+from quoron_server.accounting.subsampling import (
     poisson_epsilon,
     poisson_round_mu,
     wor_epsilon,

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from contracts.scenes import FAULTS, PRIVACY, PROBLEM, Fault, Quadratic
 from one_epoch_reference import drive
-from quorate_client.domains import Box, L2Ball
-from quorate_client.questions import Answers, Status
-from quorate_client.smoothing import Convolution
-from quorate_server import serial
-from quorate_server.accounting.combinations import UnsoundCombination
-from quorate_server.algorithms import ALGORITHMS, acsa
-from quorate_server.algorithms.accelerated_erm import AcceleratedERM, AcceleratedERMState
-from quorate_server.noise import SeededNoise
+from quoron_client.domains import Box, L2Ball
+from quoron_client.questions import Answers, Status
+from quoron_client.smoothing import Convolution
+from quoron_server import serial
+from quoron_server.accounting.combinations import UnsoundCombination
+from quoron_server.algorithms import ALGORITHMS, acsa
+from quoron_server.algorithms.accelerated_erm import AcceleratedERM, AcceleratedERMState
+from quoron_server.noise import SeededNoise
 
 NAME = "accelerated-erm"
 INFO = ALGORITHMS[NAME]

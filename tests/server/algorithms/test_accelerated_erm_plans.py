@@ -9,16 +9,16 @@ import pytest
 
 from contracts.scenes import PRIVACY, PROBLEM, Quadratic
 from one_epoch_reference import drive
-from quorate_protos.errors import ConfigError, Infeasible, VerificationError
-from quorate_server.accounting import subsampled_lottery, subsampling
-from quorate_server.accounting.above_threshold import calibrate as calibrate_series
-from quorate_server.accounting.above_threshold import verify_above_threshold
-from quorate_server.algorithms import ALGORITHMS
-from quorate_server.algorithms import _accelerated_erm_search as search
-from quorate_server.algorithms._accelerated_erm_plans import forgiving_lottery, forgiving_series, release_chance
-from quorate_server.algorithms._accelerated_erm_search import Scene
-from quorate_server.noise import SeededNoise
-from quorate_server.plan import Privacy
+from quoron_protos.errors import ConfigError, Infeasible, VerificationError
+from quoron_server.accounting import subsampled_lottery, subsampling
+from quoron_server.accounting.above_threshold import calibrate as calibrate_series
+from quoron_server.accounting.above_threshold import verify_above_threshold
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms import _accelerated_erm_search as search
+from quoron_server.algorithms._accelerated_erm_plans import forgiving_lottery, forgiving_series, release_chance
+from quoron_server.algorithms._accelerated_erm_search import Scene
+from quoron_server.noise import SeededNoise
+from quoron_server.plan import Privacy
 
 INFO = ALGORITHMS["accelerated-erm"]
 UNKNOWN = replace(PROBLEM, curvature="unknown", typical_curvature=None)

@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from contracts.scenes import PRIVACY, PROBLEM, Quadratic
-from quorate_client.domains import L2Ball
-from quorate_client.questions import RangeReport, VectorReport
-from quorate_client.randomisers import RangeBits, VectorNoise
-from quorate_client.smoothing import Moreau
-from quorate_protos.errors import ConfigError, Infeasible, VerificationError
-from quorate_server.accounting import gdp, local
-from quorate_server.algorithms import ALGORITHMS
-from quorate_server.mechanisms import local_range
-from quorate_server.noise import SeededNoise
-from quorate_server.plan import Privacy
-from quorate_server.prediction_accelerated import response
+from quoron_client.domains import L2Ball
+from quoron_client.questions import RangeReport, VectorReport
+from quoron_client.randomisers import RangeBits, VectorNoise
+from quoron_client.smoothing import Moreau
+from quoron_protos.errors import ConfigError, Infeasible, VerificationError
+from quoron_server.accounting import gdp, local
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.mechanisms import local_range
+from quoron_server.noise import SeededNoise
+from quoron_server.plan import Privacy
+from quoron_server.prediction_accelerated import response
 
 INFO = ALGORITHMS["local-model"]
 MANY_ITEMS = replace(PROBLEM, items_per_user=400_000)

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contracts.scenes import PRIVACY, PROBLEM, Fault, Quadratic, make, make_plan
-from quorate_client.questions import Answers, Status
-from quorate_protos.errors import Infeasible, VerificationError
-from quorate_server.algorithms import ALGORITHMS
-from quorate_server.algorithms.localisation import HALTED, RELEASED, LocalisedSGD
-from quorate_server.algorithms.phased_sgd import PlainMean
-from quorate_server.noise import SeededNoise
+from quoron_client.questions import Answers, Status
+from quoron_protos.errors import Infeasible, VerificationError
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.localisation import HALTED, RELEASED, LocalisedSGD
+from quoron_server.algorithms.phased_sgd import PlainMean
+from quoron_server.noise import SeededNoise
 
 
 def drive(algorithm, engine, noise=None):

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from contracts.scenes import PRIVACY, PROBLEM, Quadratic
-from quorate_client.questions import AverageGradient
-from quorate_client.smoothing import Moreau
-from quorate_protos.errors import ConfigError, Infeasible, VerificationError
-from quorate_server.accounting import bounded_range, gdp, subsampling
-from quorate_server.algorithms import ALGORITHMS
-from quorate_server.algorithms._mean_sgd_plans import known_rate
-from quorate_server.algorithms._noisy_plans import numeric_slack
-from quorate_server.noise import SeededNoise
-from quorate_server.plan import Privacy
+from quoron_client.questions import AverageGradient
+from quoron_client.smoothing import Moreau
+from quoron_protos.errors import ConfigError, Infeasible, VerificationError
+from quoron_server.accounting import bounded_range, gdp, subsampling
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms._mean_sgd_plans import known_rate
+from quoron_server.algorithms._noisy_plans import numeric_slack
+from quoron_server.noise import SeededNoise
+from quoron_server.plan import Privacy
 
 INFO = ALGORITHMS["mean-sgd"]
 MANY_ITEMS = replace(PROBLEM, items_per_user=400_000)  # users so alike that a private range pays for itself

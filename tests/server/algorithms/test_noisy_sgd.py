@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contracts.scenes import PRIVACY, PROBLEM, Quadratic, make_plan
-from quorate_protos.errors import Infeasible, VerificationError
-from quorate_server.accounting.gdp import delta_for, mu_for
-from quorate_server.algorithms import ALGORITHMS
-from quorate_server.algorithms.noisy_sgd import NoisySGD
-from quorate_server.noise import SeededNoise
-from quorate_server.plan import Privacy
+from quoron_protos.errors import Infeasible, VerificationError
+from quoron_server.accounting.gdp import delta_for, mu_for
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.noisy_sgd import NoisySGD
+from quoron_server.noise import SeededNoise
+from quoron_server.plan import Privacy
 
 PRIVATE = ["one-pass-dp-sgd", "dp-sgd-poisson", "dp-sgd-wor"]
 

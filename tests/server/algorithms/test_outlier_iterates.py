@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contracts.scenes import FAULTS, PRIVACY, PROBLEM, Quadratic, execute, make, make_plan
-from quorate_client.questions import Answers, Status
-from quorate_protos.errors import VerificationError
-from quorate_server import serial
-from quorate_server.accounting.combinations import UnsoundCombination
-from quorate_server.accounting.lottery import Lottery
-from quorate_server.algorithms import ALGORITHMS
-from quorate_server.algorithms.outlier_iterates import HALTED, RELEASED, OutlierIterates, _test
-from quorate_server.mechanisms.gaussian import GaussianNoise
-from quorate_server.noise import SeededNoise
-from quorate_server.slots import partition
+from quoron_client.questions import Answers, Status
+from quoron_protos.errors import VerificationError
+from quoron_server import serial
+from quoron_server.accounting.combinations import UnsoundCombination
+from quoron_server.accounting.lottery import Lottery
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.outlier_iterates import HALTED, RELEASED, OutlierIterates, _test
+from quoron_server.mechanisms.gaussian import GaussianNoise
+from quoron_server.noise import SeededNoise
+from quoron_server.slots import partition
 
 INFO = ALGORITHMS["outlier-iterates"]
 VARIANTS = ["", "/broadcast", "/random", "/laplace", "/laplace-random"]

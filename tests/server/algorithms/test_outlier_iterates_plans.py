@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from contracts.scenes import PROBLEM
-from quorate_client.domains import L2Ball
-from quorate_protos.errors import ConfigError, Infeasible
-from quorate_server.algorithms import ALGORITHMS
-from quorate_server.algorithms import _outlier_iterate_releases as releases
-from quorate_server.algorithms._outlier_iterate_plans import FAILURE, guaranteed_radius, left_of_delta, usual_factor
-from quorate_server.algorithms._outlier_iterate_releases import Wish
-from quorate_server.plan import Privacy
-from quorate_server.prediction import _averaging
-from quorate_server.prediction_chains import Stage, apart, averaging, distance
+from quoron_client.domains import L2Ball
+from quoron_protos.errors import ConfigError, Infeasible
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms import _outlier_iterate_releases as releases
+from quoron_server.algorithms._outlier_iterate_plans import FAILURE, guaranteed_radius, left_of_delta, usual_factor
+from quoron_server.algorithms._outlier_iterate_releases import Wish
+from quoron_server.plan import Privacy
+from quoron_server.prediction import _averaging
+from quoron_server.prediction_chains import Stage, apart, averaging, distance
 
 INFO = ALGORITHMS["outlier-iterates"]
 ISSUE = replace(PROBLEM, users=100_000, items_per_user=200, gradient_deviation=0.4)

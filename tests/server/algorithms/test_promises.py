@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from contracts.scenes import make_plan
-from quorate_protos.errors import VerificationError
-from quorate_server.algorithms import ALGORITHMS
+from quoron_protos.errors import VerificationError
+from quoron_server.algorithms import ALGORITHMS
 
 every_algorithm = pytest.mark.parametrize("name", list(ALGORITHMS))
 

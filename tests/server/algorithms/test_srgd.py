@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from contracts.scenes import PRIVACY, PROBLEM, Quadratic, make_plan
 from one_epoch_reference import FAMILY, Silent, Users, drive, planned, reference, released_sums, strategy
-from quorate_client.domains import Box, L2Ball
-from quorate_client.questions import Answers, Status
-from quorate_protos.errors import Infeasible, VerificationError
-from quorate_server.accounting.gdp import delta_for
-from quorate_server.algorithms import ALGORITHMS
-from quorate_server.algorithms.srgd import OneEpoch
-from quorate_server.noise import SeededNoise
+from quoron_client.domains import Box, L2Ball
+from quoron_client.questions import Answers, Status
+from quoron_protos.errors import Infeasible, VerificationError
+from quoron_server.accounting.gdp import delta_for
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.srgd import OneEpoch
+from quoron_server.noise import SeededNoise
 
 SUMMED = [name for name in FAMILY if name != "accelerated-sgd"]  # their noise is correlated over rounds
 every_algorithm = pytest.mark.parametrize("name", FAMILY)

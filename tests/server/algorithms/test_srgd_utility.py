@@ -7,11 +7,11 @@ import pytest
 
 from contracts.scenes import PROBLEM
 from one_epoch_reference import FAMILY, Silent, drive, planned, strategy
-from quorate_client.domains import Box, L2Ball
-from quorate_client.questions import Answers
-from quorate_server.algorithms.srgd import OneEpoch
-from quorate_server.noise import SeededNoise
-from quorate_server.prediction_one_epoch import bounded_risk, isotropic_risk
+from quoron_client.domains import Box, L2Ball
+from quoron_client.questions import Answers
+from quoron_server.algorithms.srgd import OneEpoch
+from quoron_server.noise import SeededNoise
+from quoron_server.prediction_one_epoch import bounded_risk, isotropic_risk
 
 every_algorithm = pytest.mark.parametrize("name", FAMILY)
 

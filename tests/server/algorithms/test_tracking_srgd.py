@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from one_epoch_reference import drive
-from quorate_client.domains import Box, L2Ball
-from quorate_client.questions import Answers, Status
-from quorate_server.algorithms import ALGORITHMS
-from quorate_server.algorithms._tracking_plans import mechanisms
-from quorate_server.algorithms._tracking_schedule import Aim
-from quorate_server.algorithms.tracking_srgd import TrackingSRGD, TrackingState
-from quorate_server.mechanisms.gaussian import GaussianNoise
-from quorate_server.noise import SeededNoise
+from quoron_client.domains import Box, L2Ball
+from quoron_client.questions import Answers, Status
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms._tracking_plans import mechanisms
+from quoron_server.algorithms._tracking_schedule import Aim
+from quoron_server.algorithms.tracking_srgd import TrackingSRGD, TrackingState
+from quoron_server.mechanisms.gaussian import GaussianNoise
+from quoron_server.noise import SeededNoise
 from server.algorithms.tracking_reference import Users, run, small_plan
 
 NAME = "tracking-srgd"

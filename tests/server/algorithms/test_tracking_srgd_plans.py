@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from contracts.scenes import PRIVACY, PROBLEM, Quadratic, make_plan
 from one_epoch_reference import drive
-from quorate_client.domains import L2Ball
-from quorate_protos.errors import ConfigError, Infeasible, VerificationError
-from quorate_server.accounting.gdp import delta_for
-from quorate_server.algorithms import ALGORITHMS
-from quorate_server.algorithms._tracking_plans import mechanisms
-from quorate_server.noise import SeededNoise
-from quorate_server.plan import Privacy
-from quorate_server.problem import Problem
+from quoron_client.domains import L2Ball
+from quoron_protos.errors import ConfigError, Infeasible, VerificationError
+from quoron_server.accounting.gdp import delta_for
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms._tracking_plans import mechanisms
+from quoron_server.noise import SeededNoise
+from quoron_server.plan import Privacy
+from quoron_server.problem import Problem
 from server.algorithms.tracking_reference import small_plan
 
 NAME = "tracking-srgd"

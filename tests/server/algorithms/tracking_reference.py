@@ -10,15 +10,15 @@ import numpy as np
 from scipy.optimize import brentq, lsq_linear
 
 from one_epoch_reference import strategy
-from quorate_client.domains import Box, L2Ball
-from quorate_client.questions import Answers, SecondMoment, Status
-from quorate_server.algorithms._tracking_plans import THEOREM, TrackingParameters, margin
-from quorate_server.mechanisms.clipping import mean_sensitivity
-from quorate_server.mechanisms.prefix_noise import PrefixNoise
-from quorate_server.mechanisms.radius_cells import RadiusCells
-from quorate_server.mechanisms.second_moment import SecondMomentNoise
-from quorate_server.plan import Cost, Guarantee, Plan
-from quorate_server.problem import Problem
+from quoron_client.domains import Box, L2Ball
+from quoron_client.questions import Answers, SecondMoment, Status
+from quoron_server.algorithms._tracking_plans import THEOREM, TrackingParameters, margin
+from quoron_server.mechanisms.clipping import mean_sensitivity
+from quoron_server.mechanisms.prefix_noise import PrefixNoise
+from quoron_server.mechanisms.radius_cells import RadiusCells
+from quoron_server.mechanisms.second_moment import SecondMomentNoise
+from quoron_server.plan import Cost, Guarantee, Plan
+from quoron_server.problem import Problem
 
 
 def small_plan(

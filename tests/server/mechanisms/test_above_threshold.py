@@ -4,10 +4,10 @@ from math import ceil, exp
 import numpy as np
 import pytest
 
-from quorate_protos.errors import ConfigError
-from quorate_server.mechanisms.above_threshold import AboveThreshold, _whole_laplace
-from quorate_server.mechanisms.laplace_test import LaplaceTest, in_score_units, score_scale
-from quorate_server.noise import SeededNoise
+from quoron_protos.errors import ConfigError
+from quoron_server.mechanisms.above_threshold import AboveThreshold, _whole_laplace
+from quoron_server.mechanisms.laplace_test import LaplaceTest, in_score_units, score_scale
+from quoron_server.noise import SeededNoise
 
 
 class Steps:

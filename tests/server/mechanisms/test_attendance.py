@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorate_protos.errors import ConfigError
-from quorate_server.mechanisms.attendance import first_answered
-from quorate_server.mechanisms.clipping import clipped_mean, mean_sensitivity
+from quoron_protos.errors import ConfigError
+from quoron_server.mechanisms.attendance import first_answered
+from quoron_server.mechanisms.clipping import clipped_mean, mean_sensitivity
 
 masks = st.lists(st.booleans(), min_size=1, max_size=40).map(lambda bits: np.array(bits, bool))
 

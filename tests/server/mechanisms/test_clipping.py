@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from quorate_protos.errors import ConfigError
-from quorate_server.mechanisms.clipping import (
+from quoron_protos.errors import ConfigError
+from quoron_server.mechanisms.clipping import (
     acute_sensitivity,
     clip_rows,
     clipped_mean,

@@ -4,9 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concentration_reference import KINDS, cohort, real_scores, reference_scores
-from quorate_protos.errors import ConfigError
-from quorate_server.mechanisms import concentration
-from quorate_server.mechanisms.concentration import (
+from quoron_protos.errors import ConfigError
+from quoron_server.mechanisms import concentration
+from quoron_server.mechanisms.concentration import (
     DECAY_ERROR,
     RESOLUTION,
     _decay,

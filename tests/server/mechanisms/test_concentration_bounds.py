@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concentration_reference import KINDS, cohort, reference_scores
-from quorate_server.mechanisms.concentration import scores
-from quorate_server.mechanisms.score_bounds import lower_bounds, observe, second_view, upper_bounds
+from quoron_server.mechanisms.concentration import scores
+from quoron_server.mechanisms.score_bounds import lower_bounds, observe, second_view, upper_bounds
 
 
 def assert_bracketed(rows, tau):

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from quorate_protos.errors import ConfigError
-from quorate_server.mechanisms.cutoff import HiddenCutoff
-from quorate_server.noise import SeededNoise
+from quoron_protos.errors import ConfigError
+from quoron_server.mechanisms.cutoff import HiddenCutoff
+from quoron_server.noise import SeededNoise
 
 
 @given(centre=st.integers(1, 60), decay=st.floats(0.01, 5))

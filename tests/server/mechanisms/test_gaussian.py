@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from quorate_protos.errors import ConfigError, Infeasible
-from quorate_server.mechanisms.gaussian import LARGEST, GaussianNoise, mean_slack
-from quorate_server.noise import RandomStream, SecureNoise, SeededNoise
+from quoron_protos.errors import ConfigError, Infeasible
+from quoron_server.mechanisms.gaussian import LARGEST, GaussianNoise, mean_slack
+from quoron_server.noise import RandomStream, SecureNoise, SeededNoise
 
 SOURCE = SeededNoise(3)
 fast = settings(derandomize=True, deadline=None, max_examples=60)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from quorate_server.mechanisms.concentration import score_error, scores
-from quorate_server.mechanisms.outlier_filter import filtered_mean
+from quoron_server.mechanisms.concentration import score_error, scores
+from quoron_server.mechanisms.outlier_filter import filtered_mean
 
 
 def both_kept_ratio(others, here, there):

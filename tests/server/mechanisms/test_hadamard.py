@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorate_protos.errors import ConfigError
-from quorate_server.mechanisms.hadamard import (
+from quoron_protos.errors import ConfigError
+from quoron_server.mechanisms.hadamard import (
     coordinate_bound,
     padded,
     random_signs,
@@ -14,7 +14,7 @@ from quorate_server.mechanisms.hadamard import (
     rotate_back,
     walsh_hadamard,
 )
-from quorate_server.noise import SeededNoise
+from quoron_server.noise import SeededNoise
 
 fast = settings(derandomize=True, deadline=None, max_examples=60)
 PRECISION = {np.float32: 3e-6, np.float64: 1e-14}

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from quorate_protos.errors import ConfigError
-from quorate_server.mechanisms.laplace import LaplaceThreshold
-from quorate_server.noise import RandomStream, SeededNoise
+from quoron_protos.errors import ConfigError
+from quoron_server.mechanisms.laplace import LaplaceThreshold
+from quoron_server.noise import RandomStream, SeededNoise
 
 SOURCE = SeededNoise(4)
 fast = settings(derandomize=True, deadline=None, max_examples=60)

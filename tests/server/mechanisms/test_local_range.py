@@ -5,19 +5,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorate_client.randomisers import RangeBits, SeededRandomness
-from quorate_client.randomisers.hadamard import rotated_coordinates
-from quorate_protos.errors import ConfigError
-from quorate_server.accounting import local
-from quorate_server.mechanisms.hadamard import coordinate_bound, padded, random_signs
-from quorate_server.mechanisms.local_range import (
+from quoron_client.randomisers import RangeBits, SeededRandomness
+from quoron_client.randomisers.hadamard import rotated_coordinates
+from quoron_protos.errors import ConfigError
+from quoron_server.accounting import local
+from quoron_server.mechanisms.hadamard import coordinate_bound, padded, random_signs
+from quoron_server.mechanisms.local_range import (
     count_bits,
     crude_mean,
     deal_coordinates,
     fullest_bins,
     mean_of_reports,
 )
-from quorate_server.noise import SeededNoise
+from quoron_server.noise import SeededNoise
 
 fast = settings(derandomize=True, deadline=None, max_examples=60)
 SOURCE = SeededRandomness(12)

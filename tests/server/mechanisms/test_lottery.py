@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from scipy.special import log_ndtr
 
-from quorate_protos.errors import ConfigError
-from quorate_server.mechanisms.lottery import TICKETS, LotteryTest
-from quorate_server.mechanisms.outlier_mean import OutlierMean
-from quorate_server.noise import SeededNoise
+from quoron_protos.errors import ConfigError
+from quoron_server.mechanisms.lottery import TICKETS, LotteryTest
+from quoron_server.mechanisms.outlier_mean import OutlierMean
+from quoron_server.noise import SeededNoise
 
 
 def delta_for(mu, epsilon):

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorate_protos.errors import ConfigError
-from quorate_server.mechanisms import neighbour_counts as module
-from quorate_server.mechanisms.neighbour_counts import (
+from quoron_protos.errors import ConfigError
+from quoron_server.mechanisms import neighbour_counts as module
+from quoron_server.mechanisms.neighbour_counts import (
     CHUNK,
     ERROR,
     HEIGHT,

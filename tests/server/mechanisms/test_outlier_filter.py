@@ -5,10 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concentration_reference import KINDS, cohort, reference_decisions, reference_scores
-from quorate_protos.errors import ConfigError
-from quorate_server.mechanisms import concentration
-from quorate_server.mechanisms.concentration import scores
-from quorate_server.mechanisms.outlier_filter import decide, decide_by_all_pairs, filtered_mean, grid
+from quoron_protos.errors import ConfigError
+from quoron_server.mechanisms import concentration
+from quoron_server.mechanisms.concentration import scores
+from quoron_server.mechanisms.outlier_filter import decide, decide_by_all_pairs, filtered_mean, grid
 
 
 def random_round(seed):

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorate_protos.errors import ConfigError
-from quorate_server.mechanisms.outlier_mean import REACH, OutlierMean
-from quorate_server.noise import SeededNoise
+from quoron_protos.errors import ConfigError
+from quoron_server.mechanisms.outlier_mean import REACH, OutlierMean
+from quoron_server.noise import SeededNoise
 
 examples = settings(derandomize=True, deadline=None, max_examples=40)
 SEED = st.integers(0, 2**32 - 1)

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorate_protos.errors import ConfigError, Infeasible, RunError
-from quorate_server import serial
-from quorate_server.accounting import gdp
-from quorate_server.mechanisms.factorisations import FACTORISATIONS, LONGEST, factorise
-from quorate_server.mechanisms.factorisations.banded import BAND
-from quorate_server.mechanisms.factorisations.blt import nodes
-from quorate_server.mechanisms.prefix_noise import PrefixNoise, PrefixState, corollary_9_scale
-from quorate_server.noise import SecureNoise, SeededNoise, total_variation
+from quoron_protos.errors import ConfigError, Infeasible, RunError
+from quoron_server import serial
+from quoron_server.accounting import gdp
+from quoron_server.mechanisms.factorisations import FACTORISATIONS, LONGEST, factorise
+from quoron_server.mechanisms.factorisations.banded import BAND
+from quoron_server.mechanisms.factorisations.blt import nodes
+from quoron_server.mechanisms.prefix_noise import PrefixNoise, PrefixState, corollary_9_scale
+from quoron_server.noise import SecureNoise, SeededNoise, total_variation
 
 NAMES = sorted(FACTORISATIONS)
 ROUNDS = [1, 2, 3, 5, 8, 13, 40]

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from quorate_protos.errors import ConfigError
-from quorate_server.accounting.bounded_range import bounded_range_mu, range_epsilon
-from quorate_server.mechanisms.private_range import PrivateRange, costs, weights
-from quorate_server.noise import SeededNoise
+from quoron_protos.errors import ConfigError
+from quoron_server.accounting.bounded_range import bounded_range_mu, range_epsilon
+from quoron_server.mechanisms.private_range import PrivateRange, costs, weights
+from quoron_server.noise import SeededNoise
 
 fast = settings(derandomize=True, deadline=None, max_examples=60)
 
@@ -118,7 +118,7 @@ class TestRelease:
     def test_blocks_of_users_do_not_change_the_result(self, monkeypatch):
         values = np.random.default_rng(1).normal(size=(50, 3))
         whole = self.release(values)
-        monkeypatch.setattr("quorate_server.mechanisms.private_range._MOST_COORDINATES", 12)
+        monkeypatch.setattr("quoron_server.mechanisms.private_range._MOST_COORDINATES", 12)
         assert np.array_equal(self.release(values), whole)
 
     def test_choices_fall_outside_the_users_no_oftener_than_planned(self):

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorate_protos.errors import ConfigError, Infeasible
-from quorate_server.accounting import gdp
-from quorate_server.mechanisms.clipping import clipped_residuals
-from quorate_server.mechanisms.radius_cells import RadiusCells, updated_spread
-from quorate_server.noise import RandomStream, SeededNoise
+from quoron_protos.errors import ConfigError, Infeasible
+from quoron_server.accounting import gdp
+from quoron_server.mechanisms.clipping import clipped_residuals
+from quoron_server.mechanisms.radius_cells import RadiusCells, updated_spread
+from quoron_server.noise import RandomStream, SeededNoise
 
 CELL = st.sampled_from([0.1, 0.4, 0.9, 3.0, np.nan])  # distances in each of the four cells of q = 1, and none
 fast = settings(derandomize=True, deadline=None, max_examples=150)

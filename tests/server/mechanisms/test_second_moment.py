@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from quorate_client.items import ItemBatch
-from quorate_client.moments import second_moment_factor
-from quorate_protos.errors import ConfigError, Infeasible
-from quorate_server.accounting import gdp
-from quorate_server.mechanisms.second_moment import SecondMomentNoise, moment_mean, moment_sensitivity, packed
-from quorate_server.noise import RandomStream, SeededNoise
+from quoron_client.items import ItemBatch
+from quoron_client.moments import second_moment_factor
+from quoron_protos.errors import ConfigError, Infeasible
+from quoron_server.accounting import gdp
+from quoron_server.mechanisms.second_moment import SecondMomentNoise, moment_mean, moment_sensitivity, packed
+from quoron_server.noise import RandomStream, SeededNoise
 
 NORMS = st.floats(1e-3, 1e3)
 HOSTILE = st.floats(width=64) | st.sampled_from([0.0, 5e-324, -1e-300, 1e300, np.nan, np.inf]) | st.floats(-2, 2)

@@ -4,9 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concentration_reference import KINDS, cohort
-from quorate_protos.errors import ConfigError
-from quorate_server.mechanisms.concentration import cohort_scores, scores
-from quorate_server.mechanisms.soft_filter import soft_mean, soft_weights, suspicions
+from quoron_protos.errors import ConfigError
+from quoron_server.mechanisms.concentration import cohort_scores, scores
+from quoron_server.mechanisms.soft_filter import soft_mean, soft_weights, suspicions
 
 examples = settings(derandomize=True, deadline=None, max_examples=80)
 

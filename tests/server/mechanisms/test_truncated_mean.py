@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorate_protos.errors import Infeasible
-from quorate_server.accounting import gdp
-from quorate_server.mechanisms.gaussian import GaussianNoise
-from quorate_server.mechanisms.private_range import PrivateRange
-from quorate_server.mechanisms.truncated_mean import TruncatedMean, calibrate
-from quorate_server.noise import SeededNoise
+from quoron_protos.errors import Infeasible
+from quoron_server.accounting import gdp
+from quoron_server.mechanisms.gaussian import GaussianNoise
+from quoron_server.mechanisms.private_range import PrivateRange
+from quoron_server.mechanisms.truncated_mean import TruncatedMean, calibrate
+from quoron_server.noise import SeededNoise
 
 fast = settings(derandomize=True, deadline=None, max_examples=40)
 EVERY = pytest.mark.parametrize("crude", ["none", "gaussian", "range"])

@@ -1,1 +1,1 @@
-"""A Flower project that existed before quorate: its own model, data and loss."""
+"""A Flower project that existed before quoron: its own model, data and loss."""

@@ -4,7 +4,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from plugin import task
-from quorate_client.flower.answering import answer_with
+from quoron_client.flower.answering import answer_with
 
 app = ClientApp()
 

@@ -7,7 +7,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from plugin import task
-from quorate.flower import train_privately
+from quoron.flower import train_privately
 
 app = ServerApp()
 

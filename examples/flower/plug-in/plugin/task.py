@@ -1,4 +1,4 @@
-"""Our model and data, in plain numpy: two layers that learn which points lie inside a ring. Nothing of quorate here."""
+"""Our model and data, in plain numpy: two layers that learn which points lie inside a ring. Nothing of quoron here."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -1,0 +1,76 @@
+"""What the owner of a client decides: which coordinator, which data, and how much may ever be said about them."""
+
+import ipaddress
+import re
+from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
+
+from quoron_client.federation.owner import Owner
+from quoron_protos.errors import ConfigError
+
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d{1,5})")
+_NAME = re.compile(r"[\w.@-]{1,200}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig(Owner):
+    """One owner's client. Raises ConfigError for what cannot be meant.
+
+    The connection is TLS, and the certificate says who the client is. With `insecure` it is plain text and
+    `client_name` says so, for trials on one machine; with `insecure_anywhere` the coordinator may be on another.
+    """
+
+    coordinator: str  # "host:port"
+    certificate: Path | None = None
+    key: Path | None = None
+    authority: Path | None = None  # whose certificates are trusted, the coordinator's and this client's
+    insecure: bool = False
+    insecure_anywhere: bool = False
+    client_name: str | None = None
+    retry_seconds: float = field(default=0.5)  # before the first attempt to connect again; doubles up to a minute
+
+    def __post_init__(self) -> None:
+        Owner.__post_init__(self)
+        address = _ADDRESS.fullmatch(self.coordinator)
+        if address is None or not 0 < int(address[2]) < 1 << 16:
+            raise ConfigError(f"Expected a coordinator host:port, got {self.coordinator!r}.")
+        if not (isfinite(self.retry_seconds) and self.retry_seconds > 0):
+            raise ConfigError(f"Expected retry_seconds > 0, got retry_seconds={self.retry_seconds}.")
+        self._check_identity()
+
+    @property
+    def plaintext(self) -> bool:
+        """Whether plain text was asked for."""
+        return self.insecure or self.insecure_anywhere
+
+    def _check_identity(self) -> None:
+        given = [path is not None for path in (self.certificate, self.key, self.authority)]
+        if self.plaintext and (any(given) or self.client_name is None):
+            raise ConfigError("Expected a client_name and no certificate with insecure=True, got others.")
+        if not self.plaintext and not (all(given) and self.client_name is None):
+            raise ConfigError(
+                "Expected certificate, key and authority, got not all of them (or a client_name, which only goes with "
+                "insecure=True). `quoron certs` makes them for a trial."
+            )
+        check_plaintext(self.coordinator, insecure=self.insecure, anywhere=self.insecure_anywhere)
+        if self.client_name is not None and not _NAME.fullmatch(self.client_name):
+            raise ConfigError(
+                f"Expected a client_name of letters, digits and . _ @ - only, got {self.client_name[:200]!r}."
+            )
+
+
+def check_plaintext(address: str, *, insecure: bool, anywhere: bool) -> None:
+    """ConfigError for plain text to a host:port that is not on this machine."""
+    if not insecure or anywhere:
+        return
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = host == "localhost"
+    if not loopback:
+        raise ConfigError(
+            f"Expected TLS to reach {address}, got --insecure: plaintext is for loopback. Give certificates (`quoron "
+            "certs`), or --insecure-anywhere inside a network that you trust."
+        )

@@ -1,0 +1,36 @@
+"""What the owner of a user's data decides, whichever way questions come: which file, and how much may be said of it."""
+
+from dataclasses import dataclass
+from math import isnan
+from pathlib import Path
+
+from quoron_protos.errors import ConfigError
+
+EXPOSURES = ("model", "broadcast", "local", "none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """One owner's decisions. Raises ConfigError for what cannot be meant.
+
+    `allow_simulation` lets runs in that call themselves simulations: their noise is known to whoever knows the seed, so
+    they are for made-up data only; `seed` is then that of the run.
+    """
+
+    data: Path  # CSV or Parquet file, one item a row, all of one user
+    record: Path  # SQLite file, made if there is none
+    lifetime_epsilon: float  # the sum over all runs, as is that of δ
+    lifetime_delta: float
+    accept_exposures: tuple[str, ...] = ("broadcast", "local")
+    allow_simulation: bool = False
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, limit in (("lifetime_epsilon", self.lifetime_epsilon), ("lifetime_delta", self.lifetime_delta)):
+            if isnan(limit) or limit < 0:
+                raise ConfigError(f"Expected {name} >= 0, got {name}={limit}.")
+        for exposure in self.accept_exposures:
+            if exposure not in EXPOSURES:
+                raise ConfigError(f"Expected accept_exposures among {', '.join(EXPOSURES)}, got {exposure!r}.")
+        if self.allow_simulation != (self.seed is not None):
+            raise ConfigError("Expected allow_simulation and a seed together, got one of them.")

@@ -1,0 +1,222 @@
+"""A client's own durable record: what it has answered, and what its owner has thereby spent.
+
+    >>> from tempfile import mkdtemp
+    >>> record = Record.open(Path(mkdtemp()) / "record.sqlite", epsilon=2.0, delta=1e-5)
+    >>> terms = Agreement("r", bytes(16), epsilon=1.5, delta=1e-6, participations=1)
+    >>> record.agree(terms), record.keep("r", 0, b"question", b"answer")
+    (None, b'answer')
+    >>> record.keep("r", 0, b"question", b"another"), record.keep("r", 1, b"later", b"answer"), record.spent
+    (b'answer', None, (1.5, 1e-06))
+    >>> record.close()
+
+It does not trust the coordinator. For each round of a run there is one answer, made once: written here before it is
+sent, sent again for the same question, and refused for any other. A run is charged in full with its first answer; the
+charges of all runs add up, which is sound however the coordinator composes them, and stay within the owner's limits.
+
+Stored in SQLite with write-ahead logging and full synchronisation: an answer that was sent survives a crash and a loss
+of power. Answers may be functions of the owner's data, so the file is its owner's alone, and they are erased when the
+run has ended. Whoever loses the file loses these protections: keep it with the data.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import fsum
+from pathlib import Path
+from threading import RLock
+from typing import Self
+
+from quoron_protos.errors import LedgerError
+
+_VERSION = 1
+_TABLES = """
+CREATE TABLE runs (
+    run TEXT PRIMARY KEY, terms BLOB NOT NULL, epsilon REAL NOT NULL, delta REAL NOT NULL,
+    participations INTEGER NOT NULL, charged INTEGER NOT NULL DEFAULT 0, ended INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE TABLE answers (
+    run TEXT NOT NULL REFERENCES runs, round INTEGER NOT NULL, digest BLOB NOT NULL, answer BLOB,
+    epsilon REAL NOT NULL, delta REAL NOT NULL, PRIMARY KEY (run, round)
+) STRICT, WITHOUT ROWID;
+PRAGMA user_version = 1;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What is agreed about a run before anything is answered; it never changes."""
+
+    run: str
+    terms: bytes  # digest of everything announced
+    epsilon: float  # what it is charged, for replacing one user: a zero-out promise costs more than it says
+    delta: float
+    participations: int
+
+
+class Record:
+    """Open with `Record.open`, close with `close` or by leaving its context."""
+
+    def __init__(self, database: sqlite3.Connection, path: Path, epsilon: float, delta: float) -> None:
+        self._database, self._path = database, path
+        self._limits = epsilon, delta
+        self._lock = RLock()  # one thread at a time; closing waits for what is being written
+
+    @classmethod
+    def open(cls, path: Path, *, epsilon: float, delta: float) -> Self:
+        """The record in `path`, a new one if there is none, with its owner's lifetime limits. Raises LedgerError."""
+        try:
+            # The journals take the file's permissions.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        except (OSError, sqlite3.Error) as error:
+            raise LedgerError(f"Expected a client's record at {str(path)!r}, cannot open it: {error}.") from None
+        record = cls(database, path, epsilon, delta)
+        try:
+            record._prepare()
+        except BaseException:
+            database.close()
+            raise
+        return record
+
+    def _prepare(self) -> None:
+        with self._errors():
+            for setting in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "secure_delete = ON"):
+                self._database.execute(f"PRAGMA {setting}")
+            with self._transaction():
+                (version,) = self._database.execute("PRAGMA user_version").fetchone()
+                (tables,) = self._database.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+                if version == 0 and tables == 0:
+                    for statement in _TABLES.split(";"):
+                        self._database.execute(statement)
+                elif version != _VERSION:
+                    raise LedgerError(
+                        f"Expected a client's record of version {_VERSION} in {str(self._path)!r}, got {version}. "
+                        "It is another file, or of another release."
+                    )
+
+    def close(self) -> None:
+        """Close the file; nothing is lost without it."""
+        with self._lock:
+            self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def spent(self) -> tuple[float, float]:
+        """(ε, δ) charged so far, over all runs."""
+        with self._errors():
+            rows = self._database.execute("SELECT epsilon, delta FROM runs WHERE charged").fetchall()
+        return fsum(row[0] for row in rows), fsum(row[1] for row in rows)
+
+    def agree(self, agreement: Agreement) -> str | None:
+        """Agree to a run, durably; None, or why not: other terms than before, or more than the owner's limits."""
+        a = agreement
+        with self._errors(), self._transaction():
+            found = self._database.execute("SELECT terms, charged FROM runs WHERE run = ?", (a.run,)).fetchone()
+            if found is not None and found[0] != a.terms:
+                return "its terms are not those of its first announcement"
+            if not (found is not None and found[1]):
+                objection = self._beyond_limits(a.epsilon, a.delta)
+                if objection is not None:
+                    return objection
+            if found is None:
+                row = (a.run, a.terms, a.epsilon, a.delta, a.participations)
+                self._database.execute(
+                    "INSERT INTO runs (run, terms, epsilon, delta, participations) VALUES (?, ?, ?, ?, ?)", row
+                )
+        return None
+
+    def recall(self, run: str, round: int, digest: bytes) -> bytes | None:
+        """The answer already made to this very question, to be sent again."""
+        with self._errors():
+            found = self._database.execute(
+                "SELECT answer FROM answers WHERE run = ? AND round = ? AND digest = ?", (run, round, digest)
+            ).fetchone()
+        return None if found is None else found[0]
+
+    def objection(self, run: str, round: int, *, spends: tuple[float, float] = (0.0, 0.0)) -> str | None:
+        """Why a new answer in this round may not be given, or None. It `spends` (ε, δ) by itself: a local report."""
+        with self._errors():
+            terms = self._database.execute(
+                "SELECT epsilon, delta, participations, charged, ended FROM runs WHERE run = ?", (run,)
+            ).fetchone()
+            given = self._database.execute("SELECT round, epsilon, delta FROM answers WHERE run = ?", (run,)).fetchall()
+        if terms is None:
+            return "the run was not agreed to"
+        promised_epsilon, promised_delta, participations, charged, ended = terms
+        if ended:
+            return "the run has ended"
+        if any(row[0] == round for row in given):
+            return "the round was already answered, to another question"
+        if len(given) >= participations:
+            return f"all {participations} answers of the run were given"
+        # Both sides are for replacing one user. In a run of exposure local the charge is what was announced, and this
+        # enforces it. In another one the coordinator keeps the announced promise, and this the owner's lifetime limit:
+        # a zero-out promise is charged twice, so reports may come to that.
+        own = fsum((spends[0], *(row[1] for row in given))), fsum((spends[1], *(row[2] for row in given)))
+        if own[0] > promised_epsilon or own[1] > promised_delta:
+            return "local reports would spend more than was agreed to"
+        return None if charged else self._beyond_limits(promised_epsilon, promised_delta)
+
+    def keep(
+        self, run: str, round: int, digest: bytes, answer: bytes, *, spends: tuple[float, float] = (0.0, 0.0)
+    ) -> bytes | None:
+        """Write an answer and charge the run, then return what may be sent: this answer, or the one kept before for
+        the same question; None if there is an `objection`."""
+        with self._errors(), self._transaction():
+            before = self.recall(run, round, digest)
+            if before is not None:
+                return before
+            if self.objection(run, round, spends=spends) is not None:
+                return None
+            row = (run, round, digest, answer, *spends)
+            self._database.execute("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?)", row)
+            self._database.execute("UPDATE runs SET charged = 1 WHERE run = ?", (run,))
+        return answer
+
+    def end(self, run: str) -> bool:
+        """Erase the answers of a run that has ended; that they were given, and what was spent, stays.
+
+        Whether this is news: a coordinator tells of the runs that ended to whoever comes back.
+        """
+        with self._errors():
+            if not self._database.execute("SELECT 1 FROM runs WHERE run = ? AND ended = 0", (run,)).fetchone():
+                return False
+            with self._transaction():
+                self._database.execute("UPDATE runs SET ended = 1 WHERE run = ?", (run,))
+                self._database.execute("UPDATE answers SET answer = NULL WHERE run = ?", (run,))
+        return True
+
+    def _beyond_limits(self, epsilon: float, delta: float) -> str | None:
+        spent = self.spent
+        for name, before, wanted, limit in zip(("ε", "δ"), spent, (epsilon, delta), self._limits, strict=True):
+            if fsum((before, wanted)) > limit:
+                return f"its {name} = {wanted:g} and the {before:g} spent before exceed the lifetime limit {limit:g}"
+        return None
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All or nothing, and nobody else in between: another process may hold the same file."""
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._database.execute("ROLLBACK")
+            raise
+        self._database.execute("COMMIT")
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            with self._lock:
+                yield
+        except sqlite3.Error as error:
+            raise LedgerError(
+                f"Expected to read and write the client's record {str(self._path)!r}, got: {error}."
+            ) from None

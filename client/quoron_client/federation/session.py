@@ -1,0 +1,160 @@
+"""The conversation with a coordinator: enrol, say hello, answer what is asked, and come back after every interruption.
+
+asyncio.run(run_client(ClientConfig(coordinator="localhost:7443", data=Path("mine.csv"), ...)))
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Coroutine
+from importlib.metadata import version
+from typing import Any
+
+import grpc
+
+from quoron_client import wire
+from quoron_client.federation.config import ClientConfig
+from quoron_client.federation.identity import credentials, warn_of_readers
+from quoron_client.federation.record import Record
+from quoron_client.federation.table import read_own_table
+from quoron_client.federation.work import Worker
+from quoron_protos.errors import IdentityError, QuoronError, RunError, WireError
+from quoron_protos.v1 import federation_pb2 as federation
+from quoron_protos.v1.federation_pb2_grpc import ClientPlaneStub
+
+_LOG = logging.getLogger("quoron.client")
+_LONGEST_WAIT = 60.0  # seconds between attempts to connect
+_ENROL_SECONDS = 30.0
+_OPTIONS = (
+    ("grpc.max_receive_message_length", wire.MAX_MESSAGE),
+    ("grpc.max_send_message_length", wire.MAX_MESSAGE),
+    ("grpc.keepalive_time_ms", 1000 * wire.KEEPALIVE_SECONDS),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    # Each attempt is a connection of its own, at the times chosen here.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_retries", 0),
+)
+
+
+async def run_client(config: ClientConfig, *, stop: asyncio.Event | None = None) -> None:
+    """Take part in a coordinator's runs until `stop` is set; without it, for ever.
+
+    A coordinator that is away is tried again, after longer and longer waits. Raises DataError for a data file that
+    cannot be read, IdentityError for certificates that will not do, LedgerError for a record that cannot be read or
+    written, WireError for a coordinator that does not speak this protocol, RunError for one that does not take this
+    client.
+    """
+    stop = asyncio.Event() if stop is None else stop
+    await asyncio.to_thread(read_own_table, config.data)
+    with Record.open(config.record, epsilon=config.lifetime_epsilon, delta=config.lifetime_delta) as record:
+        for path in (config.record, config.key):
+            warn_of_readers(path)
+        session = _Session(config, Worker(config, record))
+        await _until(stop, session.persist())
+
+
+async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Run `work` until it ends or fails, or `stop` is set."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+    finally:
+        for task in (working, stopping):
+            task.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)
+
+
+class _Session:
+    def __init__(self, config: ClientConfig, worker: Worker) -> None:
+        self._config, self._worker = config, worker
+        self._wait = config.retry_seconds
+
+    async def persist(self) -> None:
+        """One conversation after the other."""
+        while True:
+            try:
+                await self._converse()
+                said = "it closed the conversation"
+            except grpc.aio.AioRpcError as error:
+                fatal = _fatal(error, self._config)
+                if fatal is not None:
+                    raise fatal from None
+                said = f"{error.code().name}, {_printable(error.details())}"
+            _LOG.info("Coordinator %s: %s. Trying again.", self._config.coordinator, said)
+            # Many clients of one coordinator that comes back shall not all come at once.
+            await asyncio.sleep(self._wait * random.uniform(0.5, 1.0))
+            self._wait = min(2 * self._wait, _LONGEST_WAIT)
+
+    async def _converse(self) -> None:
+        software = f"quoron {version('quoron')}"
+        name = self._config.client_name
+        metadata = None if name is None else grpc.aio.Metadata(("quoron-client", name))
+        async with _channel(self._config) as channel:
+            stub = ClientPlaneStub(channel)
+            place = federation.EnrolRequest(protocol=wire.PROTOCOL, software=software)
+            enrolled = await stub.Enrol(place, metadata=metadata, timeout=_ENROL_SECONDS)
+            if enrolled.user >= 2**63:
+                raise WireError(f"Expected a user number below 2^63, got {enrolled.user}.")
+            call = stub.Work(metadata=metadata)
+            try:
+                hello = federation.Hello(protocol=wire.PROTOCOL, software=software)
+                await call.write(federation.ClientMessage(hello=hello))
+                while isinstance(message := await call.read(), federation.ServerMessage):  # else: the end
+                    reply = await self._react(message, enrolled.user)
+                    if reply is not None:
+                        await call.write(reply)
+            finally:
+                call.cancel()
+
+    async def _react(self, message: federation.ServerMessage, user: int) -> federation.ClientMessage | None:
+        """What to say to a message; computing leaves the event loop free to answer the transport's pings."""
+        kind, worker = message.WhichOneof("kind"), self._worker
+        if kind == "welcome":
+            self._wait = self._config.retry_seconds
+        elif kind == "run":
+            return federation.ClientMessage(consent=await asyncio.to_thread(worker.consider, message.run, user))
+        elif kind == "question":
+            answer = await asyncio.to_thread(worker.reply, message.question)
+            return None if answer is None else federation.ClientMessage(answer=federation.Answer.FromString(answer))
+        elif kind == "receipt":
+            receipt = message.receipt
+            _LOG.debug("Round %d of run %r: verdict %d.", receipt.round, receipt.run, receipt.verdict)
+        elif kind == "ended" and await asyncio.to_thread(worker.forget, message.ended.run):
+            _LOG.info("Run %r has ended: %s.", message.ended.run, _printable(message.ended.how))
+        return None
+
+
+def _channel(config: ClientConfig) -> grpc.aio.Channel:
+    """A new connection; certificates are read again each time, so that they may be renewed under a running client."""
+    if config.certificate is None or config.key is None or config.authority is None:
+        return grpc.aio.insecure_channel(config.coordinator, options=_OPTIONS)
+    identity = credentials(config.certificate, config.key, config.authority)
+    return grpc.aio.secure_channel(config.coordinator, identity, options=_OPTIONS)
+
+
+def _fatal(error: grpc.aio.AioRpcError, config: ClientConfig) -> QuoronError | None:
+    """The named error for what waiting will not mend."""
+    code, said, place = error.code(), _printable(error.details()).rstrip("."), config.coordinator
+    if "CERTIFICATE_VERIFY_FAILED" in said or "Hostname Verification Check failed" in said:
+        return IdentityError(
+            f"Expected coordinator {place} to show a certificate of its name from the authority in "
+            f"{str(config.authority)!r}, got another. Check both."
+        )
+    shown = config.client_name if config.certificate is None else str(config.certificate)
+    if code == grpc.StatusCode.ABORTED:  # two would take the place from each other for ever, with a record each
+        return IdentityError(f"Expected one client with {shown!r} at coordinator {place}, it answers: {said}.")
+    if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+        return IdentityError(f"Expected coordinator {place} to accept {shown!r}, it answers: {said}.")
+    if code == grpc.StatusCode.UNIMPLEMENTED:
+        return WireError(f"Expected a coordinator of protocol {wire.PROTOCOL} at {place}, it answers: {said}.")
+    if code == grpc.StatusCode.FAILED_PRECONDITION:  # for what, only the coordinator knows
+        return RunError(f"Expected coordinator {place} to take {shown!r} in, it answers: {said}.")
+    return None
+
+
+def _printable(said: str | None) -> str:
+    """What another machine said, fit for a log."""
+    return "".join(letter if letter.isprintable() else " " for letter in (said or "no reason")[:300])

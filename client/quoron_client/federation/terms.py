@@ -1,0 +1,111 @@
+"""What a coordinator announces of a run: the terms to which a client may agree, checked before they are believed."""
+
+from hashlib import blake2b
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from quoron_client.columns import Categorical, Feature, Numeric
+from quoron_client.domains import Box, Domain, L2Ball
+from quoron_client.losses import Loss, make_loss
+from quoron_client.wire import MAX_NAME
+from quoron_protos.errors import QuoronError, WireError
+
+MAX_DESCRIPTION = 1 << 20  # characters
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+
+
+class _Part(BaseModel):
+    """Unknown keys are left alone: a later coordinator may say more."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+
+class Columns(_Part):
+    """How rows of a table become items: numeric columns with their public range, categorical ones with their values."""
+
+    label: str | None = None  # a column or a comparison
+    numeric: dict[str, tuple[float, float]] = Field(default_factory=dict)
+    categorical: dict[str, tuple[str | int, ...]] = Field(default_factory=dict)
+    intercept: bool = True
+    unit_rows: bool = False
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        """Numeric columns first, each kind in the order announced."""
+        return (
+            *(Numeric(column, low, high) for column, (low, high) in self.numeric.items()),
+            *(Categorical(column, values) for column, values in self.categorical.items()),
+        )
+
+
+class Terms(_Part):
+    """The public description of a run."""
+
+    run: Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
+    algorithm: str
+    statement: str  # the promise in one sentence
+    epsilon: Annotated[float, Field(ge=0)]  # inf without privacy
+    delta: Annotated[float, Field(ge=0, le=1)]
+    adjacency: Literal["replace-one", "zero-out", "none"]
+    exposure: Literal["model", "broadcast", "local", "none"]
+    rounds: Count
+    participations: Count  # at most so many answers of one user
+    dimension: Count
+    loss: dict[str, str | Number]  # "name", and the bounds of `make_loss`
+    domain: dict[Literal["l2-ball", "box"], Positive]
+    columns: Columns
+    simulation: bool = False
+    slot: Annotated[int, Field(ge=0)] | None = None  # this user's number in the run, where it is not that of its place
+
+    @model_validator(mode="after")
+    def _usable(self) -> Self:
+        if len(self.domain) != 1:
+            raise ValueError("to have one domain")
+        if any(isinstance(value, str) != (name == "name") for name, value in self.loss.items()):
+            raise ValueError("to have a loss with a name and with numbers as its bounds")
+        try:
+            loss, _, features = self.make_loss(), self.make_domain(), self.columns.features
+        except QuoronError as error:
+            raise ValueError(str(error)) from None
+        if not features and not self.columns.intercept:
+            raise ValueError("to have at least one feature or an intercept")
+        if self.columns.label is None and loss.name != "linear":
+            raise ValueError(f"to have a label for the {loss.name} loss")
+        return self
+
+    def make_loss(self) -> Loss:
+        """The loss with its public bounds."""
+        bounds: dict[str, Any] = {name: value for name, value in self.loss.items() if name != "name"}
+        return make_loss(str(self.loss.get("name")), **bounds)
+
+    def make_domain(self) -> Domain:
+        """The set that models live in."""
+        ((kind, size),) = self.domain.items()
+        return L2Ball(size) if kind == "l2-ball" else Box(size)
+
+
+def read_terms(run: str, description: str) -> Terms:
+    """The terms in an announcement of `run`. Raises WireError for anything else."""
+    if len(description) > MAX_DESCRIPTION:
+        raise WireError(f"Expected a description of at most {MAX_DESCRIPTION:,} characters, got {len(description):,}.")
+    try:
+        terms = Terms.model_validate_json(description)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = ".".join(str(step) for step in first["loc"])
+        said = first["msg"].removeprefix("Value error, ").rstrip(".")
+        raise WireError(
+            f"Expected a usable description of the run, got {f'{place}: {said}' if place else said}."
+        ) from None
+    if terms.run != run:
+        raise WireError("Expected the description of the announced run, got that of another.")
+    return terms
+
+
+def terms_digest(description: str) -> bytes:
+    """Of every word of an announcement, 16 bytes: what was agreed to never changes."""
+    return blake2b(description.encode(), digest_size=16, person=b"quoron-terms").digest()

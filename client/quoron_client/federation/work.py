@@ -1,0 +1,199 @@
+"""What a client answers: to each question one answer, made once, or none at all.
+
+Nothing that goes wrong here is told to the coordinator but a status; the owner's log has the rest.
+"""
+
+import logging
+import secrets
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from math import exp
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_client.draws import user_keys
+from quoron_client.federation.owner import Owner
+from quoron_client.federation.record import Agreement, Record
+from quoron_client.federation.table import own_items
+from quoron_client.federation.terms import Terms, read_terms, terms_digest
+from quoron_client.items import ItemBatch
+from quoron_client.questions import AverageGradient, LocalReport, LocalSGD, RangeReport, Status, Task, VectorReport
+from quoron_client.randomisers import LocalRandomness, SeededRandomness, SystemRandomness, local_report
+from quoron_client.smoothing import Convolution
+from quoron_client.wire import answer_to_wire, question_from_wire, question_name
+from quoron_client.work import answer
+from quoron_protos.errors import DataError, WireError
+from quoron_protos.v1 import federation_pb2 as federation
+
+_LOG = logging.getLogger("quoron.client")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """A user's part in one run: the terms, the items, and the number that the run knows the user by."""
+
+    terms: Terms
+    batch: ItemBatch
+    user: int
+
+
+@dataclass(slots=True)
+class Worker:
+    """Decides about runs and answers questions, by the owner's decisions and record. Its parts may be forgotten."""
+
+    owner: Owner
+    record: Record
+    parts: dict[str, Part] = field(default_factory=dict)
+    announced: dict[str, bytes] = field(default_factory=dict)  # digest of the terms that a part was made for
+
+    def consider(self, message: federation.Announcement, user: int) -> federation.Consent:
+        """Whether this client takes part in a run. Raises LedgerError only."""
+        run, digest = message.run, terms_digest(message.description)
+        if self.announced.get(run) == digest:
+            return federation.Consent(run=run, takes_part=True)
+        objection = self._join(message, digest, user)
+        if objection is None:
+            self.announced[run] = digest
+            _LOG.info("Takes part in run %r.", run)
+        else:
+            _LOG.warning("Takes no part in run %r: %s", run[:200], objection)
+        return federation.Consent(run=run, takes_part=objection is None)
+
+    def _join(self, message: federation.Announcement, digest: bytes, user: int) -> str | None:
+        """Make the user's part in a run, or say why not."""
+        try:
+            terms = read_terms(message.run, message.description)
+            objection = self._refuses(terms)
+            if objection is not None:
+                return objection
+            items = own_items(self.owner.data, terms)
+        except (WireError, DataError) as error:
+            return str(error)
+        except Exception:
+            # A run is announced from outside: none may end a client that works for others.
+            _LOG.exception("The items of run %r could not be made.", message.run)
+            return "an error that was not foreseen"
+        agreement = Agreement(terms.run, digest, *_charge(terms), terms.participations)
+        objection = self.record.agree(agreement)
+        if objection is None:
+            if items.problem is not None:
+                _LOG.error("The items cannot be used in run %r. %s", terms.run, items.problem)
+            self.parts[terms.run] = Part(terms, items.batch, user if terms.slot is None else terms.slot)
+        return objection
+
+    def _refuses(self, terms: Terms) -> str | None:
+        if terms.exposure not in self.owner.accept_exposures:
+            allowed = ", ".join(self.owner.accept_exposures)
+            return f"Expected a run of exposure {allowed}, got {terms.exposure}."
+        if terms.simulation and not self.owner.allow_simulation:
+            return "Expected a run with secret noise, got a simulation."
+        if terms.adjacency == "none" and "none" not in self.owner.accept_exposures:
+            return "Expected a run that promises something, got adjacency none."
+        if terms.epsilon <= 0 and terms.exposure != "none":
+            return f"Expected a run of ε > 0, got ε = {terms.epsilon:g}."
+        return None
+
+    def reply(self, message: federation.Question) -> bytes | None:
+        """The answer to a question, as bytes; None where the question has no name to answer to. Raises LedgerError."""
+        try:
+            name = question_name(message)
+        except WireError as error:
+            _LOG.warning("%s", error)
+            return None
+        before = self.record.recall(*name)
+        if before is not None:
+            return before
+        made = self._answer(name, message)
+        if isinstance(made, str):
+            _LOG.warning("No answer in round %d of run %r: %s", name[1], name[0], made)
+            return _silence(*name)
+        return made
+
+    def _answer(self, name: tuple[str, int, bytes], message: federation.Question) -> bytes | str:
+        """A new answer, kept in the record, or why there is none."""
+        part = self.parts.get(name[0])
+        if part is None:
+            return "the client takes no part"
+        try:
+            task = question_from_wire(message)[3]
+        except WireError as error:
+            return str(error)
+        if part.terms.exposure == "local" and not isinstance(task, LocalReport):
+            return "a run of exposure local asked for an answer that is not private by itself"
+        spends = _spends(task)
+        objection = self.record.objection(*name[:2], spends=spends)
+        if objection is not None:
+            return objection
+        sent = answer_to_wire(*name, *self._compute(part, task, name[1])).SerializeToString()
+        return self.record.keep(*name, sent, spends=spends) or "another process of this client was faster"
+
+    def _compute(self, part: Part, task: Task, round_number: int) -> tuple[NDArray[np.float64], Status]:
+        """One user's values and status, whatever happens: nothing that the items do can show in a local report."""
+        try:
+            return self._found(part, task, part.batch, round_number)
+        except Exception:
+            # Whatever it is, the coordinator must not learn it: it may be a function of the data.
+            _LOG.exception("The answer could not be computed.")
+        if isinstance(task, LocalReport):  # its status may not depend on the items: report as a user without any would
+            with suppress(Exception):  # then the question is at fault, for every user alike
+                return self._found(part, task, _nothing(part.batch), round_number)
+        return np.zeros(task.answer_shape(part.terms.dimension)), Status.MISSING
+
+    def _found(self, part: Part, task: Task, batch: ItemBatch, round_number: int) -> tuple[NDArray[np.float64], Status]:
+        users = np.array([part.user], np.int64)
+        loss, seed = part.terms.make_loss(), self._seed(part.terms)
+        task = with_directions(task, seed)
+        if isinstance(task, LocalReport):
+            own: LocalRandomness = SystemRandomness() if seed is None else SeededRandomness(seed)
+            found = local_report(loss, batch, task, own, round=round_number, users=users)
+        else:
+            keys = user_keys(round_number, users)
+            found = answer(loss, batch, task, keys=keys)
+        return found.values[0], Status(int(found.status[0]))
+
+    def _seed(self, terms: Terms) -> int | None:
+        return self.owner.seed if terms.simulation and self.owner.allow_simulation else None
+
+    def forget(self, run: str) -> bool:
+        """A run has ended: nothing of it is asked any more. Whether it was known and open. Raises LedgerError."""
+        self.parts.pop(run, None)
+        self.announced.pop(run, None)
+        return self.record.end(run)
+
+
+def _nothing(batch: ItemBatch) -> ItemBatch:
+    """One user without items, of the same features."""
+    return ItemBatch(batch.features[:0], batch.labels[:0], np.zeros(2, np.int64))
+
+
+def with_directions(task: Any, seed: int | None) -> Any:
+    """The task with directions of the client's own, fresh ones where there is no seed of a simulation."""
+    if isinstance(task, LocalReport):
+        return replace(task, gradient=with_directions(task.gradient, seed))
+    if isinstance(task, AverageGradient | LocalSGD) and isinstance(task.smoothing, Convolution):
+        own = secrets.randbits(64) if seed is None else seed
+        return replace(task, smoothing=Convolution(task.smoothing.radius, own))
+    return task
+
+
+def _charge(terms: Terms) -> tuple[float, float]:
+    """What a run costs its user: replace-one (ε, δ), so that those of all runs add up (docs/privacy/lifetime.md, 4).
+
+    Local reports are replace-one by themselves, and the record holds them to what was announced.
+    """
+    if terms.adjacency != "zero-out" or terms.exposure == "local":
+        return terms.epsilon, terms.delta
+    return 2 * terms.epsilon, min(1.0, (1 + exp(min(terms.epsilon, 700.0))) * terms.delta)
+
+
+def _spends(task: Task) -> tuple[float, float]:
+    """(ε, δ) of an answer by itself; others are protected by what the coordinator does with all of them."""
+    if isinstance(task, RangeReport):
+        return task.epsilon, 0.0
+    return (task.epsilon, task.delta) if isinstance(task, VectorReport) else (0.0, 0.0)
+
+
+def _silence(run: str, round: int, digest: bytes) -> bytes:
+    return bytes(answer_to_wire(run, round, digest, np.zeros(0), Status.MISSING).SerializeToString())

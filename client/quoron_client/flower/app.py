@@ -1,0 +1,93 @@
+"""The ClientApp of a SuperNode that holds one user's items: `quoron_client.flower.app:app`.
+
+What its owner decides stands in the SuperNode's own `--node-config`, or in the environment of its ClientApps, and this
+code keeps to it whatever a message or a run config says. But Flower ships the code of a run to every SuperNode: whoever
+may start runs can ship another app, which keeps to nothing. `quoron client`, whose code is its owner's, is stronger.
+
+| node config        | environment              | meaning                                           |
+| ------------------ | ------------------------ | ------------------------------------------------- |
+| `data`             | QUORON_DATA             | this user's items, CSV or Parquet                 |
+| `record`           | QUORON_RECORD           | durable record of what was answered; keep it      |
+| `lifetime-epsilon` | QUORON_LIFETIME_EPSILON | most ε over all runs, ever; default 1             |
+| `lifetime-delta`   | QUORON_LIFETIME_DELTA   | most δ over all runs, ever; default 1e-5          |
+| `accept`           | QUORON_ACCEPT           | exposures to take part in; "broadcast,local"      |
+| `simulation-seed`  | QUORON_SIMULATION_SEED  | take part in simulations: made-up data only       |
+
+Flower starts a process for every message, so whatever must be remembered is in the record.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, RecordDict
+
+from quoron_client.federation.owner import Owner
+from quoron_client.federation.record import Record
+from quoron_client.federation.work import Worker
+from quoron_client.flower.records import Values, bytes_of, record
+from quoron_client.flower.serving import make_app
+from quoron_protos.errors import ConfigError, WireError
+from quoron_protos.v1 import federation_pb2 as pb
+
+
+class OneUser:
+    """Answers as the native client does, by the same record."""
+
+    def answer(self, values: Values, context: Context) -> RecordDict:
+        """The answer to a question, the same again for the same question; or declined, by the owner's decisions."""
+        announcement = pb.Announcement.FromString(bytes_of(values, "announcement"))
+        question, user = pb.Question.FromString(bytes_of(values, "question")), values.get("user")
+        if not isinstance(user, int) or question.run != announcement.run:
+            raise WireError("Expected a question of the announced run to a user, got another.")
+        owner = read_owner(context.node_config, os.environ)
+        with _opened(owner) as kept:
+            worker = Worker(owner, kept)
+            if not worker.consider(announcement, user).takes_part:
+                return record(declined=True)
+            sent = worker.reply(question)
+        if sent is None:
+            raise WireError("Expected a question with a name to answer to, got one without.")
+        return record(answer=sent)
+
+    def ended(self, values: Values, context: Context) -> None:
+        """Erase the answers of a run that has ended; that they were given, and what was spent, stays."""
+        with _opened(read_owner(context.node_config, os.environ)) as kept:
+            kept.end(str(values.get("run")))
+
+
+def read_owner(node_config: Mapping[str, Any], environment: Mapping[str, str]) -> Owner:
+    """The owner's decisions. ConfigError names the key that is missing or wrong."""
+
+    def given(key: str, default: str | None = None) -> str:
+        value = node_config.get(key, environment.get(f"QUORON_{key.upper().replace('-', '_')}", default))
+        if value is None or value == "":
+            raise ConfigError(f"Expected {key} in the SuperNode's --node-config, got none.")
+        return str(value)
+
+    def number(key: str, default: str) -> float:
+        try:
+            return float(given(key, default))
+        except ValueError:
+            raise ConfigError(f"Expected a number as {key}, got {given(key, default)!r}.") from None
+
+    seed = given("simulation-seed", "none")
+    if seed != "none" and not seed.isdigit():
+        raise ConfigError(f"Expected a seed as simulation-seed, got {seed!r}.")
+    return Owner(
+        data=Path(given("data")),
+        record=Path(given("record")),
+        lifetime_epsilon=number("lifetime-epsilon", "1"),
+        lifetime_delta=number("lifetime-delta", "1e-5"),
+        accept_exposures=tuple(given("accept", "broadcast,local").split(",")),
+        allow_simulation=seed != "none",
+        seed=None if seed == "none" else int(seed),
+    )
+
+
+def _opened(owner: Owner) -> Record:
+    return Record.open(owner.record, epsilon=owner.lifetime_epsilon, delta=owner.lifetime_delta)
+
+
+app = make_app(OneUser())

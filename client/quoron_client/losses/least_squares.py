@@ -1,0 +1,38 @@
+"""Least squares: φ(p, y) = (p - y)² / 2, labels bounded."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from quoron_client._compiled import Pointwise
+from quoron_client.losses._base import Regression
+
+
+def _values(predictions: Any, labels: Any, unused: Any, out: Any) -> None:
+    for i in range(out.size):
+        residual = predictions[i] - labels[i]
+        out[i] = 0.5 * residual * residual
+
+
+def _slopes(predictions: Any, labels: Any, unused: Any, out: Any) -> None:
+    for i in range(out.size):
+        out[i] = predictions[i] - labels[i]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeastSquares(Regression):
+    """Linear regression: Lipschitz only because the domain and the labels are bounded; 1-smooth in the prediction."""
+
+    name: ClassVar[str] = "least_squares"
+    c11: ClassVar[bool] = True
+    c2: ClassVar[bool] = True
+    values: ClassVar[Pointwise] = Pointwise(_values)
+    slopes: ClassVar[Pointwise] = Pointwise(_slopes)
+
+    @property
+    def curvature(self) -> float:
+        """1 everywhere."""
+        return 1.0
+
+    def slope_bound(self, largest_prediction: float) -> float:
+        """Largest residual."""
+        return largest_prediction + self.label_bound

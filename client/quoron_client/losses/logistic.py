@@ -1,0 +1,37 @@
+"""Logistic loss: φ(p, y) = log(1 + exp(-y p)), labels -1 and +1."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from quoron_client._compiled import Pointwise
+from quoron_client.losses._base import Classification
+from quoron_client.losses._exponential import exponential
+
+
+def _values(predictions: Any, labels: Any, unused: Any, out: Any) -> None:
+    for i in range(out.size):
+        margin = labels[i] * predictions[i]
+        out[i] = max(-margin, 0.0) + np.log1p(np.exp(-abs(margin)))
+
+
+def _slopes(predictions: Any, labels: Any, unused: Any, out: Any) -> None:
+    for i in range(out.size):
+        out[i] = -labels[i] / (1.0 + exponential(labels[i] * predictions[i]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logistic(Classification):
+    """Logistic regression: 1-Lipschitz and 1/4-smooth in the prediction."""
+
+    name: ClassVar[str] = "logistic"
+    c11: ClassVar[bool] = True
+    c2: ClassVar[bool] = True
+    values: ClassVar[Pointwise] = Pointwise(_values)
+    slopes: ClassVar[Pointwise] = Pointwise(_slopes)
+
+    @property
+    def curvature(self) -> float:
+        """1/4, at margin zero."""
+        return 0.25

@@ -1,0 +1,76 @@
+"""Unary randomised response for a number in a range: which bin holds it, one noisy bit a bin.
+
+    bit j = [x lies in bin j], flipped with probability 1 / (e^(ε/2) + 1)
+
+Replacing x changes two of the true bits, so a report is ε-differentially private for its user whoever reads it, and no
+less than ε where the bins differ. With 1 / (e^ε + 1) it would be 2ε.
+
+Source: Bassily & Sun (2023), Algorithm 2, step 2. Proof: docs/privacy/local-model.md, theorem R1.
+"""
+
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Decimal, localcontext
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_client.randomisers.randomness import LocalRandomness, Users
+from quoron_protos.errors import ConfigError
+
+Vector = NDArray[np.float64]
+
+LARGEST_EPSILON = 40.0  # the flip chance stays above 2⁻³⁰, where 64 bits are plenty
+
+
+@dataclass(frozen=True, slots=True)
+class RangeBits:
+    """`bins` bins of equal width on [-half_width, half_width].
+
+    Formal guarantee: `epsilon`-local differential privacy of one report, exactly: the flip chance is a whole number of
+    2⁻⁶⁴, rounded up.
+
+    | input                    | what happens                              |
+    | ------------------------ | ----------------------------------------- |
+    | x outside the range      | counts for the bin at that end            |
+    | x not a number           | counts as zero, so nobody can tell        |
+    """
+
+    epsilon: float
+    bins: int  # t
+    half_width: float  # a
+
+    def __post_init__(self) -> None:
+        if not 0 < self.epsilon <= LARGEST_EPSILON:
+            raise ConfigError(f"Expected epsilon in (0, {LARGEST_EPSILON:g}], got epsilon={self.epsilon}.")
+        if not 2 <= self.bins <= 1 << 16:
+            raise ConfigError(f"Expected bins in [2, 65536], got bins={self.bins}.")
+        if not (np.isfinite(self.half_width) and self.half_width > 0):
+            raise ConfigError(f"Expected half_width > 0 and finite, got half_width={self.half_width}.")
+
+    @property
+    def flips(self) -> int:
+        """⌈2⁶⁴ / (e^(ε/2) + 1)⌉: a word below it flips its bit."""
+        with localcontext() as context:
+            context.prec = 60
+            chance = 2**64 / ((Decimal(self.epsilon) / 2).exp() + 1)
+            # The 60 digits may err on either side; a 2⁻⁹⁶ of the chance covers them.
+            return int((chance * (1 + Decimal(2) ** -96)).to_integral_value(ROUND_CEILING))
+
+    def indices(self, values: Vector) -> NDArray[np.int64]:
+        """The bin of each value, shape (k,)."""
+        with np.errstate(all="ignore"):
+            places = np.nan_to_num((values + self.half_width) * (self.bins / (2 * self.half_width)), nan=self.bins / 2)
+        return np.clip(np.floor(places), 0, self.bins - 1).astype(np.int64)
+
+    def randomise(self, values: Vector, randomness: LocalRandomness, *, round: int, users: Users) -> NDArray[np.uint8]:
+        """Each user's report, zeros and ones of shape (k, bins); values and users have shape (k,)."""
+        flips = np.uint64(self.flips)
+        report = np.empty((len(values), self.bins), np.uint8)
+        rows = max(1, (1 << 18) // self.bins)
+        for start in range(0, len(values), rows):
+            part = slice(start, start + rows)
+            words = randomness.words(round=round, users=users[part], first=0, size=self.bins)
+            report[part] = words < flips
+            here = np.arange(len(words)), self.indices(values[part])
+            report[part][here] ^= 1
+        return report

@@ -1,0 +1,271 @@
+from quoron_protos.v1 import values_pb2 as _values_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Status(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    STATUS_ANSWERED: _ClassVar[Status]
+    STATUS_MISSING: _ClassVar[Status]
+    STATUS_REJECTED: _ClassVar[Status]
+
+class Verdict(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    VERDICT_TAKEN: _ClassVar[Verdict]
+    VERDICT_LATE: _ClassVar[Verdict]
+    VERDICT_DUPLICATE: _ClassVar[Verdict]
+    VERDICT_NOT_ASKED: _ClassVar[Verdict]
+STATUS_ANSWERED: Status
+STATUS_MISSING: Status
+STATUS_REJECTED: Status
+VERDICT_TAKEN: Verdict
+VERDICT_LATE: Verdict
+VERDICT_DUPLICATE: Verdict
+VERDICT_NOT_ASKED: Verdict
+
+class EnrolRequest(_message.Message):
+    __slots__ = ("protocol", "software")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    software: str
+    def __init__(self, protocol: _Optional[int] = ..., software: _Optional[str] = ...) -> None: ...
+
+class EnrolReply(_message.Message):
+    __slots__ = ("user",)
+    USER_FIELD_NUMBER: _ClassVar[int]
+    user: int
+    def __init__(self, user: _Optional[int] = ...) -> None: ...
+
+class ClientMessage(_message.Message):
+    __slots__ = ("hello", "consent", "answer")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    CONSENT_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    consent: Consent
+    answer: Answer
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., consent: _Optional[_Union[Consent, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("protocol", "software")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    software: str
+    def __init__(self, protocol: _Optional[int] = ..., software: _Optional[str] = ...) -> None: ...
+
+class Consent(_message.Message):
+    __slots__ = ("run", "takes_part")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    TAKES_PART_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    takes_part: bool
+    def __init__(self, run: _Optional[str] = ..., takes_part: _Optional[bool] = ...) -> None: ...
+
+class ServerMessage(_message.Message):
+    __slots__ = ("welcome", "run", "question", "receipt", "ended")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    QUESTION_FIELD_NUMBER: _ClassVar[int]
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    run: Announcement
+    question: Question
+    receipt: Receipt
+    ended: Ended
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., run: _Optional[_Union[Announcement, _Mapping]] = ..., question: _Optional[_Union[Question, _Mapping]] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("user",)
+    USER_FIELD_NUMBER: _ClassVar[int]
+    user: int
+    def __init__(self, user: _Optional[int] = ...) -> None: ...
+
+class Announcement(_message.Message):
+    __slots__ = ("run", "description")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    description: str
+    def __init__(self, run: _Optional[str] = ..., description: _Optional[str] = ...) -> None: ...
+
+class Question(_message.Message):
+    __slots__ = ("run", "round", "digest", "seconds", "average_gradient", "second_moment", "local_sgd", "range_report", "vector_report")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    AVERAGE_GRADIENT_FIELD_NUMBER: _ClassVar[int]
+    SECOND_MOMENT_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_SGD_FIELD_NUMBER: _ClassVar[int]
+    RANGE_REPORT_FIELD_NUMBER: _ClassVar[int]
+    VECTOR_REPORT_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    round: int
+    digest: bytes
+    seconds: int
+    average_gradient: AverageGradient
+    second_moment: SecondMoment
+    local_sgd: LocalSGD
+    range_report: RangeReport
+    vector_report: VectorReport
+    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., digest: _Optional[bytes] = ..., seconds: _Optional[int] = ..., average_gradient: _Optional[_Union[AverageGradient, _Mapping]] = ..., second_moment: _Optional[_Union[SecondMoment, _Mapping]] = ..., local_sgd: _Optional[_Union[LocalSGD, _Mapping]] = ..., range_report: _Optional[_Union[RangeReport, _Mapping]] = ..., vector_report: _Optional[_Union[VectorReport, _Mapping]] = ...) -> None: ...
+
+class AverageGradient(_message.Message):
+    __slots__ = ("points", "weights", "user_smoothness", "centre", "reference_items", "smoothing")
+    POINTS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    USER_SMOOTHNESS_FIELD_NUMBER: _ClassVar[int]
+    CENTRE_FIELD_NUMBER: _ClassVar[int]
+    REFERENCE_ITEMS_FIELD_NUMBER: _ClassVar[int]
+    SMOOTHING_FIELD_NUMBER: _ClassVar[int]
+    points: _values_pb2.Array
+    weights: _containers.RepeatedScalarFieldContainer[float]
+    user_smoothness: float
+    centre: _values_pb2.Array
+    reference_items: int
+    smoothing: Smoothing
+    def __init__(self, points: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., weights: _Optional[_Iterable[float]] = ..., user_smoothness: _Optional[float] = ..., centre: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., reference_items: _Optional[int] = ..., smoothing: _Optional[_Union[Smoothing, _Mapping]] = ...) -> None: ...
+
+class SecondMoment(_message.Message):
+    __slots__ = ("dimension",)
+    DIMENSION_FIELD_NUMBER: _ClassVar[int]
+    dimension: int
+    def __init__(self, dimension: _Optional[int] = ...) -> None: ...
+
+class LocalSGD(_message.Message):
+    __slots__ = ("start", "step_size", "domain", "smoothing")
+    START_FIELD_NUMBER: _ClassVar[int]
+    STEP_SIZE_FIELD_NUMBER: _ClassVar[int]
+    DOMAIN_FIELD_NUMBER: _ClassVar[int]
+    SMOOTHING_FIELD_NUMBER: _ClassVar[int]
+    start: _values_pb2.Array
+    step_size: float
+    domain: Domain
+    smoothing: Smoothing
+    def __init__(self, start: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., step_size: _Optional[float] = ..., domain: _Optional[_Union[Domain, _Mapping]] = ..., smoothing: _Optional[_Union[Smoothing, _Mapping]] = ...) -> None: ...
+
+class RangeReport(_message.Message):
+    __slots__ = ("gradient", "epsilon", "bins", "half_width", "signs", "coordinate")
+    GRADIENT_FIELD_NUMBER: _ClassVar[int]
+    EPSILON_FIELD_NUMBER: _ClassVar[int]
+    BINS_FIELD_NUMBER: _ClassVar[int]
+    HALF_WIDTH_FIELD_NUMBER: _ClassVar[int]
+    SIGNS_FIELD_NUMBER: _ClassVar[int]
+    COORDINATE_FIELD_NUMBER: _ClassVar[int]
+    gradient: AverageGradient
+    epsilon: float
+    bins: int
+    half_width: float
+    signs: _values_pb2.Array
+    coordinate: int
+    def __init__(self, gradient: _Optional[_Union[AverageGradient, _Mapping]] = ..., epsilon: _Optional[float] = ..., bins: _Optional[int] = ..., half_width: _Optional[float] = ..., signs: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., coordinate: _Optional[int] = ...) -> None: ...
+
+class VectorReport(_message.Message):
+    __slots__ = ("gradient", "epsilon", "delta", "radius", "centre")
+    GRADIENT_FIELD_NUMBER: _ClassVar[int]
+    EPSILON_FIELD_NUMBER: _ClassVar[int]
+    DELTA_FIELD_NUMBER: _ClassVar[int]
+    RADIUS_FIELD_NUMBER: _ClassVar[int]
+    CENTRE_FIELD_NUMBER: _ClassVar[int]
+    gradient: AverageGradient
+    epsilon: float
+    delta: float
+    radius: float
+    centre: _values_pb2.Array
+    def __init__(self, gradient: _Optional[_Union[AverageGradient, _Mapping]] = ..., epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., radius: _Optional[float] = ..., centre: _Optional[_Union[_values_pb2.Array, _Mapping]] = ...) -> None: ...
+
+class Domain(_message.Message):
+    __slots__ = ("ball_radius", "box_half_width")
+    BALL_RADIUS_FIELD_NUMBER: _ClassVar[int]
+    BOX_HALF_WIDTH_FIELD_NUMBER: _ClassVar[int]
+    ball_radius: float
+    box_half_width: float
+    def __init__(self, ball_radius: _Optional[float] = ..., box_half_width: _Optional[float] = ...) -> None: ...
+
+class Smoothing(_message.Message):
+    __slots__ = ("convolution_radius", "moreau")
+    CONVOLUTION_RADIUS_FIELD_NUMBER: _ClassVar[int]
+    MOREAU_FIELD_NUMBER: _ClassVar[int]
+    convolution_radius: float
+    moreau: float
+    def __init__(self, convolution_radius: _Optional[float] = ..., moreau: _Optional[float] = ...) -> None: ...
+
+class Answer(_message.Message):
+    __slots__ = ("run", "round", "digest", "status", "values")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    round: int
+    digest: bytes
+    status: Status
+    values: _values_pb2.Array
+    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., digest: _Optional[bytes] = ..., status: _Optional[_Union[Status, str]] = ..., values: _Optional[_Union[_values_pb2.Array, _Mapping]] = ...) -> None: ...
+
+class Receipt(_message.Message):
+    __slots__ = ("run", "round", "verdict")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    round: int
+    verdict: Verdict
+    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, str]] = ...) -> None: ...
+
+class Ended(_message.Message):
+    __slots__ = ("run", "how")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    HOW_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    how: str
+    def __init__(self, run: _Optional[str] = ..., how: _Optional[str] = ...) -> None: ...
+
+class SubmitRequest(_message.Message):
+    __slots__ = ("specification",)
+    SPECIFICATION_FIELD_NUMBER: _ClassVar[int]
+    specification: str
+    def __init__(self, specification: _Optional[str] = ...) -> None: ...
+
+class RunReference(_message.Message):
+    __slots__ = ("run",)
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    def __init__(self, run: _Optional[str] = ...) -> None: ...
+
+class ListRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class LedgerRequest(_message.Message):
+    __slots__ = ("run",)
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    def __init__(self, run: _Optional[str] = ...) -> None: ...
+
+class LimitRequest(_message.Message):
+    __slots__ = ("group", "epsilon", "delta", "gaussian_share")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    EPSILON_FIELD_NUMBER: _ClassVar[int]
+    DELTA_FIELD_NUMBER: _ClassVar[int]
+    GAUSSIAN_SHARE_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    epsilon: float
+    delta: float
+    gaussian_share: float
+    def __init__(self, group: _Optional[str] = ..., epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., gaussian_share: _Optional[float] = ...) -> None: ...
+
+class Document(_message.Message):
+    __slots__ = ("json",)
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    json: str
+    def __init__(self, json: _Optional[str] = ...) -> None: ...

@@ -1,0 +1,107 @@
+"""Arithmetic of Theorem 4: the profile of one sampled lottery release, and δ of T of them, by two independent routes.
+
+Statement, proof and what is rounded where: docs/privacy/subsampled-lottery.md.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+from dp_accounting.pld import pld_pmf
+from numpy.typing import NDArray
+
+from quoron_server.accounting import _lottery_search
+from quoron_server.accounting.lottery import pair_divergence
+
+Vector = NDArray[np.float64]
+
+
+def composed_delta(
+    table: Vector, mus: Vector, chances: Vector, rate: float, releases: int, typical: float, points: int, epsilon: float
+) -> float:
+    """δ at ε of the T-fold composition, connecting the dots of the convex profile from above."""
+    reach, gap = lattice(table, mus, chances, rate, typical, points, epsilon)
+    top = math.ceil(reach / gap) + 1
+    sizes = np.arange(top + 1) * gap
+    upper = rate * _lottery_search.step_profile(np.log1p(np.expm1(sizes) / rate), table, mus, chances) * (1 + 1e-14)
+    # The family of pairs is closed under swapping, so the profile below ε = 0 is the mirror of the one above.
+    lower = (-np.expm1(-sizes) + np.exp(-sizes) * upper)[:0:-1]
+    both = np.minimum.accumulate(np.minimum(np.concatenate([lower, upper]), 1.0))
+    once: Any = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(gap, -top, top, both)
+    composed = once.to_dense_pmf().self_compose(releases, 1e-10 * float(both[-1]) + 1e-13)
+    return float(composed.get_delta_for_epsilon(epsilon))
+
+
+def lattice(
+    table: Vector, mus: Vector, chances: Vector, rate: float, typical: float, points: int, epsilon: float
+) -> tuple[float, float]:
+    """(largest loss tabulated, gap): beyond it the profile is π_0 up to a thousandth, or everything counts as lost.
+
+    Losses far above ε are lost either way, so nothing beyond ε + 4 is worth telling apart.
+    """
+    limit = table[0] * 1.001
+    low, high = 0.0, math.log1p(math.expm1(epsilon + 4) / rate)
+    for _ in range(14):
+        middle = (low + high) / 2
+        inside = _lottery_search.step_profile(np.array([middle]), table, mus, chances)[0] <= limit
+        low, high = (low, middle) if inside else (middle, high)
+    reach = math.log1p(rate * math.expm1(high))
+    return reach, min(max(typical / points, reach / 40_000), reach / 100)
+
+
+def rough_delta(
+    table: Vector, mus: Vector, chances: Vector, rate: float, releases: int, typical: float, points: int, epsilon: float
+) -> float:
+    """`composed_delta` without its care for rounding, for searches."""
+    reach, gap = lattice(table, mus, chances, rate, typical, points, epsilon)
+    inner = np.log1p(np.expm1(np.arange(math.ceil(reach / gap) + 1) * gap) / rate)
+    mass, never = _masses(rate * _lottery_search.step_profile(inner, table, mus, chances), gap)
+    return _by_transform(mass, never, gap, releases, epsilon)[0]
+
+
+def second_route(
+    table: Vector, mus: Vector, chances: Vector, rate: float, releases: int, epsilon: float, reach: float, gap: float
+) -> float:
+    """The same δ another way: all pairs, none skipped, on the caller's own lattice; see `verify_subsampled`."""
+    inner = np.log1p((np.exp(np.arange(math.ceil(reach / gap) + 1) * gap) - 1) / rate)
+    worst = [table[0]] * len(inner)
+    for place, value in enumerate(inner):
+        for p, q in ((table[-1:], table[-1:]), (table[1:], table[:-1]), (table[:-1], table[1:])):
+            worst[place] = max(worst[place], pair_divergence(float(value), p, q, mus, chances).max(initial=0.0))
+    mass, never = _masses(np.minimum.accumulate(rate * np.array(worst) * (1 + 1e-9)), gap)
+    visible, edge = _by_transform(mass, never, gap, releases, epsilon)
+    # What ends above the window comes back at its lower end. Chernoff bounds it; mass lost to rounding counts in full.
+    losses = (np.arange(len(mass)) - len(mass) // 2) * gap
+    tilts = np.geomspace(0.1, 100.0, 40) / max(edge, losses[-1])
+    logs = np.log(np.exp(tilts[:, None] * (losses - losses[-1])) @ mass) + tilts * losses[-1]
+    wrapped = math.exp(min(0.0, float(np.min(releases * logs - tilts * edge))))
+    return visible + wrapped + releases * max(1 - never - float(mass.sum()), 0.0)
+
+
+def _masses(upper: Vector, gap: float) -> tuple[Vector, float]:
+    """(masses at losses −top·gap, …, top·gap; mass at infinity) of the pair whose profile joins `upper` and its mirror.
+
+    E(α) = Σ P_i (1 − α/α_i)_+ has a kink of size P_i/α_i at α_i. The slope before α = 1 follows from symmetry, and so
+    do the masses below 0.
+    """
+    ratios = np.exp(np.arange(len(upper)) * gap)
+    slopes = np.diff(upper, append=upper[-1]) / np.append(np.diff(ratios), 1.0)
+    before = np.append(upper[0] - slopes[0] - 1, slopes[:-1])
+    heavy = np.maximum(ratios * (slopes - before), 0.0)
+    return np.concatenate([(heavy / ratios)[:0:-1], heavy]), float(upper[-1])
+
+
+def _by_transform(mass: Vector, never: float, gap: float, releases: int, epsilon: float) -> tuple[float, float]:
+    """(δ at ε of the composition but for what wraps around, upper end of the window), by one Fourier transform."""
+    places = np.arange(len(mass)) - len(mass) // 2
+    losses = places * gap
+    mean, spread = releases * float(mass @ losses), math.sqrt(releases * float(mass @ losses**2))
+    half = max(abs(mean) + 14 * spread + epsilon, float(losses[-1]))
+    window = 1 << math.ceil(math.log2(2 * half / gap + 2))
+    wrapped = np.zeros(window)
+    wrapped[places % window] = mass
+    total = np.fft.irfft(np.fft.rfft(wrapped) ** releases, window)
+    loss = np.arange(window // 2) * gap
+    above = loss > epsilon
+    visible = float(total[: window // 2][above] @ -np.expm1(epsilon - loss[above]))
+    return visible - math.expm1(releases * math.log1p(-never)), window // 2 * gap

@@ -1,0 +1,226 @@
+"""The mean of a cohort without its outliers: how far one user can move it while most answers lie close together.
+
+    >>> mean = weighted_mean(1000, 950, kappa=1)
+    >>> round(1000 * mean.sensitivity, 2)
+    3.6
+
+C answers y_j, a public length τ. h_j counts the answers within κτ of y_j, itself included; its weight climbs from 0 at
+h_j = A to 1 at h_j = B, and the mean of all answers under these weights is what is released with noise. The *score*
+S = #{(i, j) : |y_i − y_j| <= τ} lies in [C, C²] and moves by at most 2(C − 1) with one user. Everything here holds for
+two neighbouring cohorts that both score at least C·k; the tests of `lottery`, `laplace_test` and `above_threshold` see
+to it that nothing is released otherwise. No probability of failure enters.
+
+* `weighted_mean`: the weights are used as they are (Theorem 1; κ = 2 by a core of close answers, κ = 1 by averaging).
+* `random_inclusion`: each answer joins by a coin with its weight as chance (Theorem 2), the printed algorithm's form.
+
+Source: Lowy, Liu & Asi (2024), Algorithms 1 and 2, with constants and a ramp of our own.
+Statement, proof and symbols: docs/privacy/outlier-mean.md.
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binom
+
+from quoron_protos.errors import ConfigError, Infeasible, VerificationError
+from quoron_server._validate import count
+from quoron_server.accounting import gdp
+
+Vector = NDArray[np.float64]
+Kappa = Literal[1, 2]
+Kind = Literal["weighted", "random"]
+
+REMOVAL_SLACK = 1e-6  # for κ = 2 neighbours are counted up to 2τ(1 + REMOVAL_SLACK), so that rounding keeps the core
+# Distances of declared neighbours are right to 1e-9, and a mean summed about one of its points to far less.
+_GEOMETRY = (1 + REMOVAL_SLACK) * (1 + 1e-8)
+_BINOMIAL_TAIL = 1e-18  # flips beyond this quantile are all charged at the largest conceivable number
+
+
+@dataclass(frozen=True, slots=True)
+class OutlierMean:
+    """One cohort's aggregate; lengths in units of τ.
+
+    Formal guarantee: for neighbouring cohorts that both score at least cohort_size·core, the aggregates can be coupled
+    so that their distance is dominated by shift `shifts[i]` with probability `chances[i]`.
+    """
+
+    kind: Kind
+    cohort_size: int  # C
+    core: int  # k: the score, a user, that both neighbours reach
+    kappa: Kappa  # κ: answers are counted within κτ
+    ramp_low: int  # A: weight 0 up to here
+    ramp_high: int  # B: weight 1 from here
+    shifts: tuple[float, ...]  # Δ/τ, or Δ_b/τ for b flips
+    chances: tuple[float, ...]
+
+    @property
+    def sensitivity(self) -> float:
+        """Largest possible shift in units of τ; exceeded never, for `random` rarely approached."""
+        return max(self.shifts)
+
+    @property
+    def removal_radius(self) -> float:
+        """Radius in units of τ within which answers are counted for the weights."""
+        return 2 * (1 + REMOVAL_SLACK) if self.kappa == 2 else 1.0
+
+    def profile(self, noise_multiplier: float, epsilon: float | Vector) -> Vector:
+        """δ at each ε (any sign) of the aggregate plus N(0, (noise_multiplier·τ)²), both scores at least C·k."""
+        mus = np.asarray(self.shifts) / noise_multiplier
+        flat = np.asarray(epsilon, dtype=np.float64)
+        deltas = gdp.delta_for(mus, flat[..., None])
+        mixed: Vector = np.minimum(np.asarray(deltas) @ np.asarray(self.chances) * (1 + 1e-12), 1.0)
+        return mixed
+
+
+def ramp_floor(cohort_size: int) -> int:
+    """A = ⌈C/2⌉: two answers with more neighbours than this share one, in either world and across worlds."""
+    return (cohort_size + 1) // 2
+
+
+def score_step(cohort_size: int) -> int:
+    """2(C − 1): how far one user moves the integer score S."""
+    return 2 * (cohort_size - 1)
+
+
+@lru_cache(maxsize=4096)
+def weighted_mean(cohort_size: int, core: int, kappa: Kappa) -> OutlierMean:
+    """Theorem 1 at its best ramp: (a) for κ = 2, where B = k − 1, and (b) for κ = 1, over all B.
+
+    Raises Infeasible when the core is too small a part of the cohort for any bound.
+    """
+    _check(cohort_size, core, kappa)
+    low = ramp_floor(cohort_size)
+    if kappa == 2:
+        _require_core(cohort_size, core, low + 2)
+        high = core - 1
+        shift = _wide_shift(cohort_size, core, (cohort_size - core) / (high - low))
+    else:
+        if cohort_size <= low + 1:
+            raise Infeasible("outlier mean", f"cohort_size={cohort_size} leaves no ramp", "cohort_size >= 4")
+        _require_core(cohort_size, core, low + 1)
+        ramps = np.arange(low + 1, cohort_size, dtype=np.float64)
+        high = low + 1 + int(np.argmin(_near_shift(cohort_size, core, ramps)))
+        shift = float(_near_shift(cohort_size, core, np.array([float(high)]))[0])
+    return OutlierMean("weighted", cohort_size, core, kappa, low, high, (shift * _GEOMETRY * (1 + 1e-14),), (1.0,))
+
+
+@lru_cache(maxsize=4096)
+def random_inclusion(cohort_size: int, core: int) -> OutlierMean:
+    """Theorem 2 (κ = 2, B = k − 1): the number of coins that differ is at most Bin(C − k, 1/(B − A))."""
+    _check(cohort_size, core, 2)
+    low = ramp_floor(cohort_size)
+    _require_core(cohort_size, core, low + 2)
+    most, chance = cohort_size - core, 1 / (core - 1 - low)
+    flips = np.arange(most + 1)
+    kept = int(np.argmax(binom.sf(flips, most, chance) <= _BINOMIAL_TAIL))
+    flips = flips[: kept + 1]
+    chances = binom.pmf(flips, most, chance) * (1 + 1e-10)
+    # All that lies beyond is charged at C − k flips, the most there can be.
+    flips, chances = np.append(flips, most), np.append(chances, 2 * _BINOMIAL_TAIL if kept < most else 0.0)
+    used = chances > 0
+    widened = np.array([_wide_shift(cohort_size, core, float(b)) for b in flips[used]]) * _GEOMETRY * (1 + 1e-14)
+    return OutlierMean(
+        "random", cohort_size, core, 2, low, core - 1, tuple(map(float, widened)), tuple(map(float, chances[used]))
+    )
+
+
+def aggregate(cohort_size: int, core: int, kappa: Kappa, kind: Kind) -> OutlierMean:
+    """The aggregate of that kind. Raises ConfigError for random inclusion with κ = 1, for which nothing is proved."""
+    if kind == "weighted":
+        return weighted_mean(cohort_size, core, kappa)
+    if kind != "random":
+        raise ConfigError(f"Expected kind 'weighted' or 'random', got kind={kind!r}.")
+    if kappa != 2:
+        raise ConfigError(f"Expected kappa=2 with random inclusion, got kappa={kappa}: nothing is proved for it.")
+    return random_inclusion(cohort_size, core)
+
+
+def best_mean(cohort_size: int, core: int, kappa: Kappa | None, kind: Kind) -> OutlierMean | None:
+    """The aggregate with the least shift, over κ when kappa=None; None when this core allows no bound."""
+    kappas: tuple[Kappa, ...] = (2,) if kind == "random" and kappa is None else (1, 2) if kappa is None else (kappa,)
+    # κ = 1 needs A < B < C and k > A, κ = 2 needs A < k − 1.
+    low = ramp_floor(cohort_size)
+    fit = [each for each in kappas if low + each <= core <= cohort_size and low + 1 < cohort_size]
+    means = [aggregate(cohort_size, core, each, kind) for each in fit]
+    return min(means, key=lambda mean: mean.sensitivity, default=None)
+
+
+def verify_outlier_mean(mean: OutlierMean) -> None:
+    """Raises VerificationError unless every shift is at least what exact rational arithmetic gives for its theorem.
+
+    Shares no formula with the constructors: (b) is maximised over every height of the ramp, and Theorem 2's chances are
+    compared as tail sums.
+    """
+    size, core, low, high = mean.cohort_size, mean.core, mean.ramp_low, mean.ramp_high
+    slack = Fraction(10**6 + 1, 10**6)
+    sound = 2 * low >= size and low < high < size and core <= size and mean.kappa in (1, 2)
+    if mean.kappa == 2:
+        sound = sound and high == core - 1
+    if not sound:
+        raise VerificationError(f"Expected a ramp with C/2 <= A < B < C (and B = k - 1 for kappa=2), got {mean}.")
+    shifts_sound = all(0 < shift < math.inf for shift in mean.shifts)
+    chances_sound = all(0 <= chance <= 1 + 1e-9 for chance in mean.chances) and sum(mean.chances) >= 1 - 1e-12
+    if not (shifts_sound and chances_sound and len(mean.shifts) == len(mean.chances) >= 1):
+        raise VerificationError(
+            f"Expected positive shifts, each with its chance, the chances adding up to 1, got {mean}."
+        )
+    if mean.kind == "random":
+        most, chance = size - core, 1 / (high - low)
+        heaviest = Fraction(2) * (2 - Fraction(max(low + core - size, 0), size))
+        worst = [Fraction(0)] if most == 0 else [Fraction(b) for b in range(most + 1)]
+        needed = [float(slack * (4 + b * heaviest) / core) for b in worst]
+        order = np.argsort(mean.shifts)
+        shifts, tails = np.asarray(mean.shifts)[order], np.cumsum(np.asarray(mean.chances)[order][::-1])[::-1]
+        for b, least in enumerate(needed):
+            # P(shift >= Δ_b) must dominate P(flips >= b).
+            place = int(np.searchsorted(shifts, least))
+            have = float(tails[place]) if place < len(tails) else 0.0
+            if have < min(float(binom.sf(b - 1, most, chance)), 1.0) * (1 - 1e-12):
+                raise VerificationError(
+                    f"Expected P(shift >= {least:g}) to dominate {b} flips, which fails for {mean}."
+                )
+        return
+    if mean.kappa == 2:
+        ramp = Fraction(size - core, high - low) * 2 * (2 - Fraction(max(low + core - size, 0), size))
+        exact = (4 + ramp) / core
+    else:
+        exact = Fraction(0)
+        for height in range(low, high + 1):
+            points = Fraction(size * (size - core), size - height)
+            below = size - points * (1 - Fraction(height - low, high - low))
+            if below <= 0:
+                raise VerificationError(f"Expected a positive total weight at height {height}, which fails for {mean}.")
+            exact = max(exact, (2 + 2 * points / (high - low)) / below)
+    if not (mean.chances == (1.0,) and Fraction(mean.shifts[0]) >= exact * slack):
+        raise VerificationError(f"Expected a shift of at least {float(exact * slack):.9g}, which fails for {mean}.")
+
+
+def _wide_shift(size: int, core: int, moved: float) -> float:
+    """The bound for κ = 2 when `moved` units of weight move on the ramp."""
+    return (4 + moved * 2 * (2 - max(ramp_floor(size) + core - size, 0) / size)) / core
+
+
+def _near_shift(size: int, core: int, high: Vector) -> Vector:
+    """Theorem 1 (b) for each B in `high`: linear over linear in the height, so one end of the ramp is worst."""
+    low = ramp_floor(size)
+    width, lost = high - low, float(size - core)
+    at_low, at_high = size * lost / (size - low), size * lost / (size - high)
+    return 2 * np.maximum((1 + at_low / width) / (size - at_low), (1 + at_high / width) / size)
+
+
+def _check(cohort_size: int, core: int, kappa: int) -> None:
+    count(cohort_size=cohort_size, core=core)
+    if core > cohort_size:
+        raise ConfigError(f"Expected core <= cohort_size={cohort_size}, got core={core}.")
+    if kappa not in (1, 2):
+        raise ConfigError(f"Expected kappa 1 or 2, got kappa={kappa}.")
+
+
+def _require_core(size: int, core: int, least: int) -> None:
+    if core < least:
+        raise Infeasible("outlier mean", f"core={core} of {size} answers is too small", f"core >= {least}")

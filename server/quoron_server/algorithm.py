@@ -1,0 +1,66 @@
+"""What an algorithm is: pure functions on an immutable state, free of transport, files, clocks and global randomness.
+
+    state = algorithm.init()
+    while (question := algorithm.request(state, noise)) is not None:
+        answers = engine.ask(question)
+        state = algorithm.update(state, answers, noise).state
+    model = algorithm.model(state)
+
+`noise` is the run's `NoiseSource`; every draw is keyed by (round, purpose), so the same state gives the same bits.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_client.questions import Answers, Question
+from quoron_server.noise import NoiseSource
+from quoron_server.plan import Plan
+
+Vector = NDArray[np.float64]
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """One value made public by a mechanism: its ledger entry, without the value itself."""
+
+    mechanism: str  # "gaussian", "outlier-filter", ...
+    parameters: Mapping[str, float]  # scale, sensitivity, ...
+
+
+@dataclass(frozen=True, slots=True)
+class Update(Generic[S]):
+    """The new state, what it released, and what an observer may see.
+
+    `public` is safe to show to anyone. `diagnostics` are functions of private data: for observers in simulation only.
+    """
+
+    state: S
+    releases: tuple[Release, ...] = ()
+    public: Mapping[str, Any] = field(default_factory=dict)
+    diagnostics: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Algorithm(Protocol[S]):
+    """One algorithm with one plan. States are frozen dataclasses of arrays, numbers, strings and booleans."""
+
+    plan: Plan
+
+    def init(self) -> S:
+        """The state before the first round."""
+
+    def request(self, state: S, noise: NoiseSource) -> Question | None:
+        """The next question, or None when the run is complete. Pure: the same state gives the same question."""
+
+    def update(self, state: S, answers: Answers, noise: NoiseSource) -> Update[S]:
+        """The state after `answers` to `request(state)`."""
+
+    def model(self, state: S) -> Vector:
+        """The model released so far, shape (d,)."""
+
+    def iterate(self, state: S) -> Vector:
+        """The current iterate, shape (d,); not released under exposure `model`, so for simulation only."""

@@ -1,0 +1,381 @@
+"""Candidates of `accelerated-erm` and their predicted excess risk; ranks plans and never sets noise.
+
+On a quadratic of one curvature everything is linear: the error of the model is the start's, each step's noise and each
+phase's sampling error, times the responses of `acsa` (`_isotropic`). Where the curvature is unknown, the stage bound of
+AC-SA, the stability of regularised minimisers and the distance between phases are added up (`_bounded`; theorem E2 of
+docs/privacy/accelerated-erm.md): an upper bound, usually far above what is measured.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+
+from scipy.optimize import brentq
+from scipy.special import ndtr
+from scipy.stats import chi2
+
+from quoron_client.smoothing import Convolution
+from quoron_server.accounting.combinations import Sampling
+from quoron_server.accounting.gdp import mu_for
+from quoron_server.accounting.lottery import core_for
+from quoron_server.accounting.outlier_mean import Kappa, Kind, best_mean
+from quoron_server.accounting.subsampled_lottery import sampling_rate
+from quoron_server.algorithms import acsa
+from quoron_server.algorithms._accelerated_erm_parameters import AcceleratedERMOptions, participations
+from quoron_server.algorithms._search import round_grid
+from quoron_server.mechanisms.outlier_mean import LARGEST_COHORT
+from quoron_server.plan import Privacy
+from quoron_server.problem import Problem
+
+RATES = (1.0, 0.3, 0.1, 0.03)  # cohorts, as shares of a phase's users
+LARGEST_ROUNDS = 512
+PHASES = (1, 2, 3)
+SHAPES = ((1, 1.0), (2, 1.0), (2, 2.0), (3, 1.0), (3, 2.0), (4, 1.0), (6, 1.0))  # stages, and how they grow
+PULLS = (1e-4, 0.01, 0.3)  # λ_1 over the curvature, where that is known
+RULES = (0.25, 0.5, 1.0, 2.0, 4.0)  # λ_1 over the rule's, where it is not
+CAUTION = (1.0, 3.0)  # Ls over its least admissible value
+LOCALISED = 16.0  # λ_{i+1} / λ_i
+MOST_STEPS = 6  # of the strongly convex schedule
+FARTHER = 1.3  # least c of the rule for τ
+BEYOND = 1e-4  # share of pairs of users that may lie beyond τ at the optimum
+STRAY = 0.005  # share of pairs that the tests forgive in addition, for points where users differ more
+STEEPER = 1.25  # curvature away from the optimum, over that at it
+MISSED = 1e-3  # chance that any pair lies beyond a guaranteed τ
+LADDERS = ((11.0, 1.35), (14.0, 1.2), (18.0, 1.1))  # rungs over γ√T/μ, and how much noise the tests then add
+TAIL = 0.03  # of δ, for each tail of a noisy threshold
+COSTS = (0.15, 0.3, 0.5)  # of ε, for its tests
+
+
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """A phase before its noise."""
+
+    users: int
+    cohort: int
+    stages: tuple[int, ...]
+    pull: float  # λ
+    shape: acsa.Shape
+
+    @property
+    def rounds(self) -> int:
+        """T_i."""
+        return sum(self.stages)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One planning task."""
+
+    problem: Problem
+    privacy: Privacy
+    options: AcceleratedERMOptions
+    smoothing: float | None  # r
+
+    @property
+    def beta(self) -> float:
+        """Smoothness of the users' averages, smoothed if they have to be."""
+        if self.smoothing is None:
+            return self.problem.beta or 0.0
+        stand_in, p = Convolution(self.smoothing, 0), self.problem
+        return stand_in.smoothness(lipschitz=p.lipschitz, dimension=p.dimension) + p.ridge
+
+    @property
+    def bias(self) -> float:
+        """What smoothing can cost."""
+        if self.smoothing is None:
+            return 0.0
+        return Convolution(self.smoothing, 0).bias(lipschitz=self.problem.lipschitz, dimension=self.problem.dimension)
+
+    @property
+    def curvature(self) -> float | None:
+        """Of the expected loss, where it is known."""
+        known = self.problem.curvature == "isotropic" and self.smoothing is None
+        return self.problem.typical_curvature if known else None
+
+    @property
+    def strengths(self) -> tuple[float, ...]:
+        """What the steps may count on beside λ: the ridge, and the least curvature where it is known."""
+        known, least = self.problem.ridge, self.problem.least_curvature or 0.0
+        return (known, least) if self.curvature is not None and least > known else (known,)
+
+    @property
+    def strong_convexity(self) -> float | None:
+        """μ_s; None without the schedule of remark 3.6."""
+        return (self.options.strong_convexity or self.problem.ridge) if self.options.strongly_convex else None
+
+    def sampling(self, sketch: Sketch) -> Sampling:
+        """How the sketch's cohorts are drawn."""
+        if sketch.cohort == sketch.users:
+            return "everybody"
+        return "public-schedule" if self.options.schedule == "public" else "without-replacement"
+
+    def radius(self, rounds: int) -> float:
+        """τ: a public length within which nearly all pairs of honest users' gradients lie."""
+        problem, wanted = self.problem, self.options.radius
+        if wanted == "guaranteed":
+            if problem.heterogeneity > 0:
+                return 2 * problem.lipschitz
+            tail = math.log(2 * problem.users * rounds / MISSED)
+            return 4 * problem.lipschitz * min(0.5, math.sqrt(2 * tail / problem.items_per_user))
+        if wanted is not None:
+            return float(wanted)
+        return min(2 * problem.lipschitz, _width(problem.dimension) * math.sqrt(2) * problem.user_deviation)
+
+    def forgiven(self, cohort: int) -> int:
+        """By how much a cohort's average count may miss K: for pairs beyond τ, and users declared hostile."""
+        expected = self.problem.hostile_share * cohort
+        return math.ceil(STRAY * cohort + 2 * (expected + 4 * math.sqrt(expected)))
+
+    def noise(self, sketch: Sketch, rounds: int) -> float:
+        """σ, estimated; infinite where the tests leave nothing. `rounds` of the whole run, for τ."""
+        o, sampling = self.options, self.sampling(sketch)
+        often = participations(sketch.rounds, sketch.users, sketch.cohort, sampling)
+        rate = sampling_rate(sketch.users, sketch.cohort) if sampling == "without-replacement" else 1.0
+        wish = self.privacy.epsilon, self.privacy.delta
+        forgiven = self.forgiven(sketch.cohort)
+        if o.test == "above-threshold":
+            multiplier = _threshold_noise(*wish, sketch.cohort, sketch.rounds, often, o.kappa, forgiven)
+        else:
+            multiplier = _lottery_noise(*wish, sketch.cohort, rate, often, o.kappa, o.aggregate, forgiven)
+        return multiplier * self.radius(rounds)
+
+
+@lru_cache(maxsize=64)
+def _width(dimension: int) -> float:
+    """c: pairs concentrate at √2 deviations in high dimension; below that τ has to reach their tail."""
+    return max(FARTHER, math.sqrt(float(chi2.ppf(1 - BEYOND, dimension)) / dimension))
+
+
+# -- candidates --------------------------------------------------------------------------------------------------------
+
+
+def smoothings(problem: Problem, privacy: Privacy, options: AcceleratedERMOptions) -> list[float | None]:
+    """The radius r of the rule, and larger ones; None for smooth losses."""
+    if problem.smoothness is not None:
+        return [None]
+    if options.smoothing is not None:
+        return [options.smoothing]
+    rule = problem.radius * math.sqrt(problem.dimension / problem.items_per_user)
+    rule /= privacy.epsilon * problem.users
+    return [rule * 4.0**k for k in range(8) if k == 0 or rule * 4.0**k < problem.radius]
+
+
+def sketches(scene: Scene, *, few: bool = False) -> Iterator[tuple[Sketch, ...]]:
+    """Everything that is tried, one tuple of phases a candidate; `few` for a rough look."""
+    o, strong = scene.options, scene.strong_convexity is not None
+    totals = [o.rounds] if o.rounds else round_grid(LARGEST_ROUNDS, smallest=4)[:: 3 if few else 1]
+    steps = range(1, MOST_STEPS + 1) if strong else (1,)
+    for repeats in steps:
+        for inner in [o.phases] if o.phases else ((1,) if few or strong else PHASES[: 2 if scene.curvature else 3]):
+            sizes = _sizes(scene.problem.users // repeats, inner) * repeats
+            for cohorts in _cohorts(scene, sizes):
+                for total in totals:
+                    if total < len(sizes):
+                        continue
+                    for pulls in _pulls(scene, sizes, cohorts, total, repeats):
+                        yield from _shaped(scene, sizes, cohorts, pulls, total, few)
+
+
+def _sizes(users: int, phases: int) -> list[int]:
+    """Halves of what is left; the last phase has as many users as the one before."""
+    sizes = [max(users >> (k + 1), 1) for k in range(phases - 1)]
+    return [*sizes, users - sum(sizes)]
+
+
+def _cohorts(scene: Scene, sizes: list[int]) -> Iterator[list[int]]:
+    """Cohort sizes; the same kind of sampling in every phase."""
+    o = scene.options
+    free = o.cohort is None and (o.test == "lottery" or o.schedule == "public")
+    for rate in RATES if free else (1.0,):
+        cohorts = [min(size, o.cohort or round(rate * size)) for size in sizes]
+        alike = len({cohort == size for cohort, size in zip(cohorts, sizes, strict=True)}) == 1
+        if alike and min(cohorts) >= 4 and max(cohorts) <= LARGEST_COHORT:
+            yield cohorts
+
+
+def _pulls(scene: Scene, sizes: list[int], cohorts: list[int], total: int, repeats: int) -> Iterator[list[float]]:
+    """Lists of λ_i."""
+    o, inner = scene.options, len(sizes) // repeats
+    localised = [LOCALISED**k for k in range(inner)]
+    if scene.strong_convexity is not None:
+        slope = _slope(scene, sizes, cohorts, total)
+        if steps_needed(scene.problem, slope) <= repeats:
+            radii = schedule(scene.problem, scene.strong_convexity, slope, repeats)
+            yield [(o.regularisation or slope / radius) * factor for radius in radii for factor in localised]
+    elif o.regularisation is not None:
+        yield [o.regularisation * factor for factor in localised]
+    elif scene.curvature is not None:
+        yield from ([share * scene.curvature * factor for factor in localised] for share in PULLS)
+    else:
+        rule = _slope(scene, sizes, cohorts, total) / scene.problem.radius
+        yield from ([share * rule * factor for factor in localised] for share in RULES)
+
+
+def _slope(scene: Scene, sizes: list[int], cohorts: list[int], total: int) -> float:
+    """a, about: λ = a / r balances λ r²/2 with the rest, and a phase from distance r ends with excess risk a r."""
+    rounds = max(1, total // len(sizes))
+    sketch = Sketch(sizes[0], cohorts[0], (rounds,), 1.0, acsa.Shape(1.0, 1.0))
+    sigma = min(scene.noise(sketch, total), 1e6 * scene.problem.lipschitz)
+    rest = 2 * scene.problem.user_deviation**2 / sizes[0] + scene.problem.dimension * sigma**2 / rounds
+    return math.sqrt(2 * rest)
+
+
+def steps_needed(problem: Problem, slope: float) -> int:
+    """K + 1 with K = ⌈log₂ log₂(1/ρ)⌉ and a = Lρ, at most MOST_STEPS."""
+    share = min(slope / problem.lipschitz, 0.25)
+    return min(1 + math.ceil(math.log2(math.log2(1 / share))), MOST_STEPS)
+
+
+def schedule(problem: Problem, strong_convexity: float, slope: float, steps: int) -> list[float]:
+    """r_0, r_1, .. of remark 3.6: r_0 = min(R, 2L/μ_s), r_k = √(2 a r_{k-1} / μ_s)."""
+    radii = [min(problem.radius, 2 * problem.lipschitz / strong_convexity)]
+    for _ in range(steps - 1):
+        radii.append(min(radii[-1], math.sqrt(2 * slope * radii[-1] / strong_convexity)))
+    return radii
+
+
+def _shaped(
+    scene: Scene, sizes: list[int], cohorts: list[int], pulls: list[float], total: int, few: bool
+) -> Iterator[tuple[Sketch, ...]]:
+    """All stages and step sizes for given users, cohorts, λ and rounds."""
+    o, ridge = scene.options, scene.problem.ridge
+    spent = _split(total, [math.sqrt(1 + scene.beta / (pull + ridge)) for pull in pulls])
+    shapes = SHAPES[:1] if few else SHAPES
+    for stages, growth in [(o.stages, 1.0), (o.stages, 2.0)] if o.stages else shapes:
+        if stages > min(spent):
+            continue
+        for caution, strength in product(CAUTION, scene.strengths):
+            yield tuple(
+                Sketch(
+                    users,
+                    cohort,
+                    acsa.stage_lengths(rounds, stages, growth),
+                    pull,
+                    acsa.Shape(pull + strength, max(caution * scene.beta, strength) + pull),
+                )
+                for users, cohort, pull, rounds in zip(sizes, cohorts, pulls, spent, strict=True)
+            )
+
+
+def _split(total: int, shares: list[float]) -> list[int]:
+    """`total` rounds in proportion to `shares`, at least one each."""
+    spare, whole = total - len(shares), sum(shares)
+    ends = [round(spare * sum(shares[: k + 1]) / whole) for k in range(len(shares))]
+    return [1 + end - start for start, end in zip([0, *ends], ends, strict=False)]
+
+
+# -- risk --------------------------------------------------------------------------------------------------------------
+
+
+def predicted(scene: Scene, phases: Sequence[Sketch], sigmas: Sequence[float]) -> float:
+    """Predicted excess risk with these noises, that of smoothing included."""
+    if not all(math.isfinite(sigma) for sigma in sigmas):
+        return math.inf
+    if scene.curvature is not None:
+        return _isotropic(scene.problem, scene.curvature, phases, sigmas)
+    return _bounded(scene, phases, sigmas) + scene.bias
+
+
+def estimated(scene: Scene, phases: Sequence[Sketch]) -> float:
+    """`predicted` with estimated noise."""
+    total = sum(phase.rounds for phase in phases)
+    return predicted(scene, phases, [scene.noise(phase, total) for phase in phases])
+
+
+def step_variance(problem: Problem, phase: Sketch, sigma: float) -> float:
+    """E‖g - ∇F_i‖² of one step: privacy noise, and the cohort against the phase's users."""
+    unseen = (phase.users - phase.cohort) / max(phase.users - 1, 1)
+    return problem.dimension * sigma**2 + unseen * problem.user_deviation**2 / phase.cohort
+
+
+def _isotropic(problem: Problem, curvature: float, phases: Sequence[Sketch], sigmas: Sequence[float]) -> float:
+    slowest, most = problem.least_curvature or curvature, STEEPER * curvature
+    remaining, spread = problem.radius, 0.0  # distance in the worst direction; mean square of all else
+    for phase, sigma in zip(phases, sigmas, strict=True):
+        moved = acsa.response(phase.stages, phase.shape, phase.pull, curvature)
+        remaining *= acsa.worst_bias(phase.stages, phase.shape, phase.pull, slowest, most)
+        shared = problem.user_deviation**2 / phase.users  # the phase's users are a sample themselves
+        fresh = moved.noise * step_variance(problem, phase, sigma)
+        spread = moved.bias**2 * spread + fresh + moved.lasting**2 * shared
+    return curvature * (remaining**2 + spread) / 2
+
+
+def _bounded(scene: Scene, phases: Sequence[Sketch], sigmas: Sequence[float]) -> float:
+    problem, strong = scene.problem, scene.strong_convexity
+    steep, square, total, gap, pull = problem.lipschitz, problem.radius**2, 0.0, 0.0, 1.0
+    inner = scene.options.phases or (1 if strong is not None else len(phases))
+    for index, (phase, sigma) in enumerate(zip(phases, sigmas, strict=True)):
+        if index % inner == 0:  # a new step of the strongly convex schedule starts at an expected squared distance
+            if index:
+                square = min(square, 2 * (total + steep * math.sqrt(2 * gap / pull)) / (strong or 1.0))
+            total, away = 0.0, square
+        else:
+            away = 2 * gap / pull
+        pull = phase.pull + problem.ridge
+        total += phase.pull * away / 2 + 2 * problem.user_deviation**2 / (pull * phase.users)
+        gap = _gap(phase, steep, away, step_variance(problem, phase, sigma))
+    # The objective's own gap bounds the model's risk up to its distance from the minimiser, once smooth.
+    return total + steep * math.sqrt(2 * gap / pull)
+
+
+def _gap(phase: Sketch, steep: float, away: float, variance: float) -> float:
+    """Expected gap of a phase's objective after its stages."""
+    strength, gap = phase.shape.strength, steep**2 / (2 * phase.shape.strength)
+    distance = min((math.sqrt(away) + steep / strength) ** 2, (steep / strength) ** 2)
+    for length in phase.stages:
+        gap = min(gap, acsa.stage_bound(length, distance, variance, phase.shape)) if gap else gap
+        distance = 2 * gap / strength
+    return gap
+
+
+# -- estimates of noise ------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=8192)
+def _lottery_noise(
+    epsilon: float, delta: float, cohort: int, rate: float, often: int, kappa: Kappa | None, kind: Kind, forgiven: int
+) -> float:
+    """σ/τ of `subsampled_lottery.calibrate`, within about a fifth."""
+    total = mu_for(epsilon, delta)
+    steepness = rate * math.sqrt(often) / total
+    each = _round_mu(rate, often, total)
+    found = math.inf
+    for rungs, more in LADDERS:
+        ladder = max(12, math.ceil(rungs * steepness))
+        mean = best_mean(cohort, core_for(cohort, ladder) - forgiven, kappa, kind)
+        if mean is not None:
+            shift = sum(a * b for a, b in zip(mean.shifts, mean.chances, strict=True))
+            found = min(found, more * shift / each)
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _round_mu(rate: float, rounds: int, total: float) -> float:
+    """Per-round μ by the central limit of subsampled Gaussians (Dong, Roth & Su 2022, Corollary 5.4)."""
+    if rate == 1:
+        return total / math.sqrt(rounds)
+
+    def excess(mu: float) -> float:
+        growth = max(0.0, math.exp(mu * mu) * float(ndtr(1.5 * mu)) + 3 * float(ndtr(-0.5 * mu)) - 2)
+        return float(rate * math.sqrt(2 * rounds * growth) - total)
+
+    return float(brentq(excess, 1e-8, 8.0, rtol=1e-6)) if excess(8.0) > 0 else 8.0
+
+
+@lru_cache(maxsize=8192)
+def _threshold_noise(
+    epsilon: float, delta: float, cohort: int, rounds: int, often: int, kappa: Kappa | None, forgiven: int
+) -> float:
+    """σ/τ of `above_threshold.calibrate`, within about a fifth."""
+    tails = math.log(0.5 / (TAIL * delta)), math.log(0.5 * often / (TAIL * delta))
+    width = math.sqrt(tails[0] + 7) + math.sqrt(2 * (tails[1] + math.log(rounds) + 7))
+    found = math.inf
+    for share in COSTS:
+        core = math.floor(cohort - 2 - forgiven - 2 * width**2 / (share * epsilon))
+        mean = best_mean(cohort, core, kappa, "weighted") if core > 0 else None
+        if mean is not None:
+            each = mu_for((1 - share) * epsilon, 0.9 * delta) / math.sqrt(often)
+            found = min(found, mean.sensitivity / each)
+    return found

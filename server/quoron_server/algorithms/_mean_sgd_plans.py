@@ -1,0 +1,348 @@
+"""Plans of `mean-sgd`: estimator, cohort, rounds and step by predicted risk, the noise by exact accounting.
+
+A round, given its cohort and the past, is μ-GDP with μ² = d₂ μ_BR(ε₁)² + μ_g²; T of them on uniform cohorts cost
+`wor_epsilon`. Theorem A1 of docs/privacy/mean-sgd.md. A central limit ranks candidates and sets no noise.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from quoron_protos.errors import ConfigError, Infeasible, VerificationError
+from quoron_server.accounting import bounded_range, gdp, subsampling
+from quoron_server.algorithms import _centring as centring
+from quoron_server.algorithms import _noisy_plans as noisy
+from quoron_server.algorithms._search import round_grid, step_grid, suffix_grid
+from quoron_server.algorithms.dp_sgd import RATES, ranking_mu
+from quoron_server.mechanisms import truncated_mean
+from quoron_server.mechanisms.clipping import mean_sensitivity
+from quoron_server.mechanisms.gaussian import GaussianNoise
+from quoron_server.mechanisms.hadamard import coordinate_bound
+from quoron_server.mechanisms.private_range import PrivateRange
+from quoron_server.plan import Constants, Cost, Guarantee, Plan, Privacy
+from quoron_server.prediction import PhaseModel, excess_risk, statistical_floor
+from quoron_server.problem import Problem
+
+Estimator = Literal["clip", "tracking", "range"]
+
+NAME = "mean-sgd"
+THEOREM = "docs/privacy/mean-sgd.md#a1-statement"
+ESTIMATORS: tuple[Estimator, ...] = ("clip", "tracking", "range")
+LARGEST_ROUNDS = 1024
+FAILURE = 1e-3  # chance that a private range misses in any round
+SMOOTHINGS = (1e-4, 1e-3, 1e-2, 0.1, 1.0)  # λ L / R that are tried where the loss has none of its own
+
+
+@dataclass(frozen=True, slots=True)
+class MeanSGDOptions:
+    """Planning options; None lets the plan choose by predicted excess risk."""
+
+    rounds: int | None = None
+    rate: float | None = None  # B / n
+    step_size: float | None = None
+    clip_norm: float | None = None  # C_0, from public knowledge, never tuned on protected data
+    estimator: Literal["auto", "clip", "tracking", "range"] = "tracking"
+    smoothing: float | None = None  # λ of the Moreau envelope, for losses whose slope jumps
+
+
+@dataclass(frozen=True, slots=True)
+class MeanSGDParameters:
+    """Public numbers of one run."""
+
+    estimator: Estimator
+    reason: str  # why this estimator
+    cohort_size: int  # B
+    rounds: int  # T
+    step_size: float  # η
+    suffix: int  # iterates averaged
+    first_radius: float  # C_0, and C_t of all rounds unless tracking
+    noise_scale: float  # σ: noise per coordinate of g_t for a radius of 1
+    spread: float  # s, of users' averages around their mean
+    sampling_variance: float  # of a cohort's mean
+    smoothness: float  # M: how fast gradients are taken to change
+    smoothing: float  # λ; 0 without
+    range_epsilon: float  # ε₁ of each choice; 0 without ranges
+    bins: int
+    half_width: float  # of the range; 0 without
+    round_mu: float  # each round, given its cohort and the past, is this GDP
+
+    @property
+    def gaussian(self) -> GaussianNoise:
+        """For means of unit rows."""
+        return GaussianNoise(mean_sensitivity(1.0, self.cohort_size), self.noise_scale)
+
+    @property
+    def crude(self) -> PrivateRange | None:
+        """The private range of a round."""
+        return PrivateRange(self.range_epsilon, self.bins, self.half_width) if self.range_epsilon else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    estimator: Estimator
+    rate: float
+    smoothing: float
+    phase: PhaseModel
+    risk: float
+
+
+def plan(problem: Problem, privacy: Privacy, options: MeanSGDOptions, constants: Constants, seed: int) -> Plan:
+    """The plan with fewest answers within 5 % of the least predicted risk; Infeasible where no estimator works."""
+    del constants
+    _require(problem, options)
+    wanted = ESTIMATORS if options.estimator == "auto" else (options.estimator,)
+    found = {name: _best(problem, privacy, options, name) for name in wanted}
+    feasible = {name: best for name, best in found.items() if best is not None}
+    if not feasible:
+        raise _infeasible(problem, privacy, options)
+    name = min(feasible, key=lambda each: feasible[each].risk)
+    return _calibrated(problem, privacy, options, feasible[name], _reason(found, name, options), seed)
+
+
+def verify(plan: Plan) -> None:
+    """Radius-free noise, the choices of the range, and the composition of all rounds stay within (ε, δ)."""
+    p: MeanSGDParameters = plan.parameters
+    d, users = plan.problem.dimension, plan.problem.users
+    rough = plan.problem.smoothness is None
+    for what, holds, got in (
+        ("estimator clip, tracking or range", p.estimator in ESTIMATORS, p.estimator),
+        (f"1 <= cohort_size <= {users}", 1 <= p.cohort_size <= users, p.cohort_size),
+        ("1 <= suffix <= rounds", 1 <= p.suffix <= p.rounds, p.suffix),
+        ("a range exactly when the estimator is range", (p.estimator == "range") == (p.range_epsilon > 0), p.estimator),
+        ("a first radius in (1e-140, 1e140)", 1e-140 < p.first_radius < 1e140, p.first_radius),
+        ("a finite smoothness when tracking", p.estimator != "tracking" or 0 <= p.smoothness < math.inf, p.smoothness),
+        ("smoothing only of a loss whose slope jumps", p.smoothing == 0 or (rough and p.smoothing > 0), p.smoothing),
+    ):
+        if not holds:
+            raise VerificationError(f"Expected {what} in a plan of {NAME}, got {got}.")
+    crude = p.crude
+    truth = gdp.compose(p.gaussian.effective_mu(d), crude.mu(d) if crude else 0.0)
+    if not p.round_mu >= truth * (1 - 1e-12):
+        raise VerificationError(f"Expected round_mu >= {truth}, got {p.round_mu}: too little noise for the claim.")
+    delta = plan.guarantee.delta - noisy.numeric_slack(plan.problem, plan.guarantee.epsilon, p.rounds)
+    if delta <= 0:
+        raise VerificationError(f"Expected delta above the samplers' error, got delta={plan.guarantee.delta}.")
+    spent = subsampling.wor_epsilon(known_rate(p.cohort_size, users), p.rounds, p.round_mu, delta)
+    if not spent <= plan.guarantee.epsilon * (1 + 1e-9):
+        raise VerificationError(f"Expected epsilon <= {plan.guarantee.epsilon}, the plan spends {spent}.")
+
+
+def known_rate(cohort: int, users: int) -> float:
+    """The chance that a user is in a cohort, for a curious client that knows that it is not there itself."""
+    return min(1.0, cohort / (users - 1)) if cohort < users else 1.0
+
+
+def _require(problem: Problem, options: MeanSGDOptions) -> None:
+    if options.estimator not in ("auto", *ESTIMATORS):
+        allowed = ", ".join(("auto", *ESTIMATORS))
+        raise ConfigError(f"Expected algorithm.options.estimator in {allowed}, got estimator={options.estimator!r}.")
+    for name in ("smoothing", "clip_norm", "step_size"):
+        value = getattr(options, name)
+        if value is not None and not 0 < value < 1e100:
+            raise ConfigError(f"Expected algorithm.options.{name} in (0, 1e100), got {name}={value}.")
+    if options.smoothing is not None and problem.smoothness is not None:
+        raise ConfigError(
+            f"Expected no algorithm.options.smoothing for a loss that is smooth, got smoothing={options.smoothing}."
+        )
+    noisy.require_cohorts(NAME, problem, 1)
+
+
+def _best(problem: Problem, privacy: Privacy, options: MeanSGDOptions, estimator: Estimator) -> _Candidate | None:
+    """The estimator's candidate with fewest answers among about the best; None where none is feasible."""
+    total = gdp.mu_for(privacy.epsilon, privacy.delta)
+    found = [
+        each
+        for rate in _rates(problem, options)
+        for rounds in _rounds(options)
+        for each in _ranked(problem, options, estimator, rate, rounds, ranking_mu(rate, rounds, total))
+    ]
+    if not found:
+        return None
+    least = min(each.risk for each in found)
+    near = [each for each in found if each.risk <= 1.05 * least]
+    return min(near, key=lambda each: (each.rate * each.phase.rounds, each.risk))
+
+
+def _rates(problem: Problem, options: MeanSGDOptions) -> list[float]:
+    return [options.rate] if options.rate else [rate for rate in RATES if rate * problem.users >= 2]
+
+
+def _rounds(options: MeanSGDOptions) -> list[int]:
+    return [options.rounds] if options.rounds else round_grid(LARGEST_ROUNDS, smallest=4)
+
+
+def _ranked(
+    problem: Problem, options: MeanSGDOptions, estimator: Estimator, rate: float, rounds: int, mu: float
+) -> Iterator[_Candidate]:
+    """The best step and suffix for each smoothing, one rate, one number of rounds and `mu` a round."""
+    cohort, first = _cohort(problem, rate), _first_radius(problem, options)
+    if estimator == "range":
+        found = _range(problem, options, cohort, rounds, mu)
+        if found is None:
+            return
+        first, mu = found[1], found[2]
+    unit = mean_sensitivity(1.0, cohort) / mu
+    spread, sampling = problem.user_deviation, (1 - rate) * problem.user_deviation**2 / cohort
+    for parameter in _smoothings(problem, options, estimator):
+        seen = _smoothed(problem, parameter)
+        candidates = []
+        for step in [options.step_size] if options.step_size else step_grid(seen, rounds):
+            if estimator == "tracking":
+                variances = centring.sgd_variances(
+                    seen,
+                    smoothness=seen.beta or 0.0,
+                    rounds=rounds,
+                    step=step,
+                    sampling=sampling,
+                    unit=unit,
+                    spread=spread,
+                    first=first,
+                )
+            else:
+                variances = np.full(rounds, sampling + problem.dimension * (unit * first) ** 2)
+            for suffix in suffix_grid(seen, rounds):
+                # Early rounds are noisier, but decay in the average: those that enter it decide.
+                phase = PhaseModel(rounds, step, suffix, float(np.mean(variances[-suffix:])))
+                candidates.append((excess_risk(seen, [phase]), phase))
+        risk, phase = min(candidates, key=lambda entry: entry[0])
+        bias = 0.5 * parameter * problem.lipschitz**2
+        yield _Candidate(estimator, rate, parameter, phase, risk + bias + statistical_floor(problem))
+
+
+def _smoothings(problem: Problem, options: MeanSGDOptions, estimator: Estimator) -> list[float]:
+    """λ to try; 0 is no smoothing."""
+    if problem.smoothness is not None:
+        return [0.0]
+    if options.smoothing is not None:
+        return [options.smoothing]
+    tried = [factor * problem.radius / problem.lipschitz for factor in SMOOTHINGS]
+    return tried if estimator == "tracking" else [0.0, *tried]
+
+
+def _smoothed(problem: Problem, parameter: float) -> Problem:
+    """The problem with the stand-in's constants, for prediction."""
+    if not parameter:
+        return problem
+    return replace(problem, smoothness=1 / parameter + problem.ridge, user_smoothness=None)
+
+
+def _cohort(problem: Problem, rate: float) -> int:
+    return max(1, round(rate * problem.users))
+
+
+def _first_radius(problem: Problem, options: MeanSGDOptions) -> float:
+    return options.clip_norm or noisy.default_clip(problem)
+
+
+def _reach(problem: Problem) -> float:
+    """τ: nearly all users' averages are within it of their mean."""
+    return centring.margin(problem.dimension) * problem.user_deviation
+
+
+def _range(
+    problem: Problem, options: MeanSGDOptions, cohort: int, rounds: int, mu: float
+) -> tuple[PrivateRange, float, float] | None:
+    """(range, radius around it, μ left for the Gaussian) of one round; None where the range takes all of μ."""
+    try:
+        mean = truncated_mean.calibrate(
+            "range",
+            users=cohort,
+            dimension=problem.dimension,
+            bound=_first_radius(problem, options),
+            spread=_reach(problem),
+            mu=mu,
+            failure=FAILURE / rounds,
+        )
+    except Infeasible:
+        return None
+    assert isinstance(mean.crude, PrivateRange)
+    return mean.crude, mean.radius, math.sqrt(mu**2 - mean.crude.mu(problem.dimension) ** 2)
+
+
+def _calibrated(
+    problem: Problem, privacy: Privacy, options: MeanSGDOptions, best: _Candidate, reason: str, seed: int
+) -> Plan:
+    rounds, cohort = best.phase.rounds, _cohort(problem, best.rate)
+    delta = privacy.delta - noisy.numeric_slack(problem, privacy.epsilon, rounds)
+    if delta <= 0:
+        raise Infeasible(NAME, f"delta={privacy.delta:g} is below the samplers' error", "a larger delta")
+    mu = subsampling.wor_round_mu(known_rate(cohort, problem.users), rounds, privacy.epsilon, delta)
+    fixed = replace(options, smoothing=best.smoothing or None)
+    final = list(_ranked(problem, fixed, best.estimator, best.rate, rounds, mu))
+    if not final:
+        raise _infeasible(problem, privacy, options)
+    chosen = min((each for each in final if each.smoothing == best.smoothing), key=lambda each: each.risk)
+    first, left, epsilon, bins, half_width = _first_radius(problem, options), mu, 0.0, 0, 0.0
+    if best.estimator == "range" and (found := _range(problem, options, cohort, rounds, mu)) is not None:
+        crude, first, left = found
+        epsilon, bins, half_width = crude.epsilon, crude.bins, crude.half_width
+    noise = GaussianNoise.for_mu(
+        sensitivity=mean_sensitivity(1.0, cohort), mu=left * (1 - 1e-9), dimension=problem.dimension
+    )
+    secret = "cohort membership stays secret, but for what one curious client knows of its own"
+    assumptions = (secret,) if cohort < problem.users else ()
+    return Plan(
+        algorithm=NAME,
+        problem=problem,
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "broadcast", assumptions, THEOREM),
+        cost=Cost.of(problem, rounds=rounds, messages=rounds * cohort),
+        parameters=MeanSGDParameters(
+            estimator=best.estimator,
+            reason=reason,
+            cohort_size=cohort,
+            rounds=rounds,
+            step_size=chosen.phase.step_size,
+            suffix=chosen.phase.suffix,
+            first_radius=first,
+            noise_scale=noise.scale,
+            spread=problem.user_deviation,
+            sampling_variance=problem.user_deviation**2 / cohort,
+            smoothness=_smoothed(problem, best.smoothing).beta or 0.0,
+            smoothing=best.smoothing,
+            range_epsilon=epsilon,
+            bins=bins,
+            half_width=half_width,
+            round_mu=mu,
+        ),
+        predicted_excess_risk=chosen.risk,
+        seed=seed,
+    )
+
+
+def _reason(found: dict[Estimator, _Candidate | None], chosen: Estimator, options: MeanSGDOptions) -> str:
+    """Why this estimator, in one phrase."""
+    if options.estimator != "auto":
+        return "asked for"
+    told = [f"{name} {'is infeasible' if each is None else f'{each.risk:.2g}'}" for name, each in found.items()]
+    return f"least predicted risk: {', '.join(told)}"
+
+
+def _infeasible(problem: Problem, privacy: Privacy, options: MeanSGDOptions) -> Infeasible:
+    """Only a range can fail: it needs users enough for half of a round's μ."""
+    total = gdp.mu_for(privacy.epsilon, privacy.delta)
+    bound, reach = _first_radius(problem, options), _reach(problem)
+    needs = []
+    for rate in [options.rate] if options.rate else RATES:
+        for rounds in _rounds(options):
+            bins = _bins(bound, reach, problem.dimension, _cohort(problem, rate), FAILURE / rounds)
+            users = bounded_range.crude_mean_users(
+                dimension=problem.dimension,
+                bins=bins,
+                mu=ranking_mu(rate, rounds, total),
+                failure=FAILURE,
+                rounds=rounds,
+            )
+            needs.append(math.ceil(users / rate))
+    condition = f"{problem.users:,} users are too few for a private range of {problem.dimension} coordinates a round"
+    return Infeasible(NAME, condition, f"n >= {min(needs):,}, or algorithm.options.estimator='tracking'")
+
+
+def _bins(bound: float, reach: float, dimension: int, users: int, failure: float) -> int:
+    """About as many as the range will have: they follow from the number of users through a logarithm only."""
+    deviation, largest = (
+        coordinate_bound(norm, dimension=dimension, rows=users, failure=failure) for norm in (reach, bound)
+    )
+    return max(2, math.ceil(min(bound, largest) / (truncated_mean.BIN_WIDTH * deviation)))

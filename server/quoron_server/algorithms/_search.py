@@ -1,0 +1,59 @@
+"""Choosing public numbers by predicted excess risk: the grids every planner shares."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+
+from quoron_server.prediction import PhaseModel, excess_risk
+from quoron_server.problem import Problem
+
+SUFFIXES = (1.0, 0.5, 0.25)  # fractions of a phase's iterates that are averaged
+
+
+def round_grid(largest: int, *, smallest: int = 1) -> list[int]:
+    """Integers from `smallest` to `largest`, a factor √2 apart."""
+    count = max(0, math.floor(2 * math.log2(max(1, largest / smallest))))
+    return sorted({round(smallest * 2 ** (k / 2)) for k in range(count + 1)} | {largest})
+
+
+def step_grid(problem: Problem, rounds: int, *, largest_product: float = 2.0) -> list[float]:
+    """Step sizes η with ηβ up to `largest_product`; for rough or linear losses, around radius / (lipschitz √T)."""
+    if not problem.beta:
+        centre = problem.radius / (problem.lipschitz * math.sqrt(rounds))
+        return [float(centre * factor) for factor in np.geomspace(0.1, 10, 17)]
+    largest = largest_product if problem.curvature == "isotropic" else min(1.0, largest_product)
+    return [float(product / problem.beta) for product in np.geomspace(largest / 100, largest, 17)]
+
+
+def suffix_grid(problem: Problem, rounds: int) -> list[int]:
+    """Numbers of iterates to average; the bound for unknown curvature is about the average of all."""
+    fractions = SUFFIXES if problem.curvature == "isotropic" else (1.0,)
+    return sorted({max(1, round(rounds * fraction)) for fraction in fractions})
+
+
+def single_phases(
+    problem: Problem, rounds: Iterable[int], variance: dict[int, float], steps: Sequence[float] | None = None
+) -> Iterator[tuple[float, PhaseModel]]:
+    """(predicted excess risk, phase) for each T in `rounds`, with variance[T] the variance of one step."""
+    for total in rounds:
+        for step in steps or step_grid(problem, total):
+            for suffix in suffix_grid(problem, total):
+                phase = PhaseModel(total, step, suffix, variance[total])
+                yield excess_risk(problem, [phase]), phase
+
+
+def least_users(enough: Callable[[int], bool], too_few: int, *, within: float, most: int) -> int | None:
+    """About the least number of users, by a factor `within`, that is `enough`, and it is; None beyond `most`.
+
+    `too_few` is a number that is not.
+    """
+    low, high = too_few, 2 * too_few
+    while not enough(high):
+        low, high = high, 2 * high
+        if high > most:
+            return None
+    while high > within * low + 1:
+        middle = max(low + 1, math.isqrt(low * high))  # of a handful the root is `low` itself
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high

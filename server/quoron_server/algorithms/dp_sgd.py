@@ -1,0 +1,175 @@
+"""User-level DP-SGD over several passes, secretly sampled: Poisson (zero-out) or without replacement (replace-one).
+
+Rounds are Gaussian mechanisms on secretly sampled cohorts; ε comes from exact privacy loss distributions, never from a
+central limit (which may only rank candidates here). With the whole population every round it is user-level DP gradient
+descent, exactly √T μ-GDP.
+
+Statements and proofs: docs/privacy/subsampling.md.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from quoron_protos.errors import Infeasible, VerificationError
+from quoron_server.accounting import subsampling
+from quoron_server.accounting.gdp import mu_for
+from quoron_server.algorithms import _noisy_plans as noisy
+from quoron_server.algorithms._info import AlgorithmInfo
+from quoron_server.algorithms._search import round_grid, step_grid, suffix_grid
+from quoron_server.algorithms.noisy_sgd import NoisySGD, NoisySGDParameters, Sampling
+from quoron_server.mechanisms.clipping import mean_sensitivity
+from quoron_server.plan import Adjacency, Constants, Cost, Guarantee, Plan, Privacy
+from quoron_server.prediction import PhaseModel, excess_risk, statistical_floor
+from quoron_server.problem import Problem
+
+RATES = (1.0, 0.3, 0.1, 0.03, 0.01)
+LARGEST_ROUNDS = 1024
+THEOREM = "docs/privacy/subsampling.md"
+
+
+@dataclass(frozen=True, slots=True)
+class DPSGDOptions:
+    """Planning options; None lets the plan choose by predicted excess risk."""
+
+    rounds: int | None = None
+    rate: float | None = None  # B / n
+    step_size: float | None = None
+    clip_norm: float | None = None  # from public knowledge, never tuned on protected data
+
+
+@dataclass(frozen=True, slots=True)
+class _Scheme:
+    name: str
+    sampling: Sampling
+    adjacency: Adjacency
+    round_mu: Callable[[float, int, float, float], float]
+    epsilon: Callable[[float, int, float, float], float]
+
+
+_POISSON = _Scheme("dp-sgd-poisson", "poisson", "zero-out", subsampling.poisson_round_mu, subsampling.poisson_epsilon)
+_WOR = _Scheme("dp-sgd-wor", "without-replacement", "replace-one", subsampling.wor_round_mu, subsampling.wor_epsilon)
+
+
+def _plan(
+    scheme: _Scheme, problem: Problem, privacy: Privacy, options: DPSGDOptions, constants: Constants, seed: int
+) -> Plan:
+    del constants
+    clip = options.clip_norm or noisy.default_clip(problem)
+    noisy.require_cohorts(scheme.name, problem, 1)
+    rates = [options.rate] if options.rate else [rate for rate in RATES if rate * problem.users >= 2]
+    rounds = [options.rounds] if options.rounds else round_grid(LARGEST_ROUNDS, smallest=4)
+    total_mu = mu_for(privacy.epsilon, privacy.delta)
+    ranked = [
+        _candidate(scheme, problem, options, clip, rate, total, ranking_mu(rate, total, total_mu))
+        for rate in rates
+        for total in rounds
+    ]
+    least = min(risk for risk, _, _ in ranked)
+    near = [(rate * phase.rounds, phase, rate) for risk, phase, rate in ranked if risk <= 1.05 * least]
+    _, phase, rate = min(near, key=lambda entry: entry[0])  # fewest answers among plans about as good as the best
+    cohort = max(1, round(rate * problem.users))
+    rate = cohort / problem.users
+    delta = privacy.delta - noisy.numeric_slack(problem, privacy.epsilon, phase.rounds)
+    if delta <= 0:
+        raise Infeasible(scheme.name, f"delta={privacy.delta:g} is below the samplers' error", "a larger delta")
+    mu = scheme.round_mu(_effective_rate(scheme, rate, problem.users), phase.rounds, privacy.epsilon, delta)
+    risk, phase, _ = _candidate(scheme, problem, options, clip, rate, phase.rounds, mu)
+    sensitivity = mean_sensitivity(clip, cohort, scheme.adjacency)
+    sigma = noisy.scale_for(sensitivity, problem, mu)
+    where = f"{THEOREM}#{scheme.sampling}"
+    assumptions = (
+        ("cohort membership stays secret, but for what one curious client knows of its own",) if rate < 1 else ()
+    )
+    return Plan(
+        algorithm=scheme.name,
+        problem=problem,
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, scheme.adjacency, "broadcast", assumptions, where),
+        cost=Cost.of(problem, rounds=phase.rounds, messages=phase.rounds * cohort),
+        parameters=NoisySGDParameters(
+            sampling=scheme.sampling,
+            cohort_size=cohort,
+            rounds=phase.rounds,
+            step_size=phase.step_size,
+            suffix=phase.suffix,
+            clip_norm=clip,
+            sensitivity=sensitivity,
+            noise_scale=sigma,
+            round_mu=mu,
+        ),
+        predicted_excess_risk=risk,
+        seed=seed,
+    )
+
+
+def _candidate(
+    scheme: _Scheme, problem: Problem, options: DPSGDOptions, clip: float, rate: float, rounds: int, mu: float
+) -> tuple[float, PhaseModel, float]:
+    """The best step and suffix for one rate and number of rounds, at `mu` a round."""
+    cohort = max(1, round(rate * problem.users))
+    sigma = mean_sensitivity(clip, cohort, scheme.adjacency) / mu
+    variance = (1 - rate) * problem.user_deviation**2 / cohort + problem.dimension * sigma**2
+    steps = [options.step_size] if options.step_size else step_grid(problem, rounds)
+    phases = [PhaseModel(rounds, step, suffix, variance) for step in steps for suffix in suffix_grid(problem, rounds)]
+    risk, best = min(((excess_risk(problem, [phase]), phase) for phase in phases), key=lambda entry: entry[0])
+    return risk + statistical_floor(problem), best, rate
+
+
+def _effective_rate(scheme: _Scheme, rate: float, users: int) -> float:
+    """The chance that a user is in a round's cohort, given that one other, who is curious, knows it is not itself."""
+    cohort = max(1, round(rate * users))
+    return min(1.0, cohort / (users - 1)) if scheme.sampling == "without-replacement" and cohort < users else rate
+
+
+def ranking_mu(rate: float, rounds: int, total_mu: float) -> float:
+    """Per-round μ by the central limit of subsampled Gaussians (Dong, Roth & Su 2022, Corollary 5.4): ranks only."""
+    if rate == 1:
+        return total_mu / math.sqrt(rounds)
+
+    def excess(mu: float) -> float:
+        growth = max(0.0, math.exp(mu * mu) * norm.cdf(1.5 * mu) + 3 * norm.cdf(-0.5 * mu) - 2)
+        return float(rate * math.sqrt(2 * rounds * growth) - total_mu)
+
+    return float(brentq(excess, 1e-8, 8.0)) if excess(8.0) > 0 else 8.0
+
+
+def _verify(scheme: _Scheme, plan: Plan) -> None:
+    """Each round's Gaussian is μ-GDP as claimed, and the subsampled composition of all rounds stays within (ε, δ)."""
+    p: NoisySGDParameters = plan.parameters
+    noisy.verify_round(plan, scheme.adjacency)
+    delta = plan.guarantee.delta - noisy.numeric_slack(plan.problem, plan.guarantee.epsilon, p.rounds)
+    rate = _effective_rate(scheme, p.cohort_size / plan.problem.users, plan.problem.users)
+    spent = scheme.epsilon(rate, p.rounds, p.round_mu, delta)
+    if p.sampling != scheme.sampling or not spent <= plan.guarantee.epsilon * (1 + 1e-9):
+        raise VerificationError(f"Expected epsilon <= {plan.guarantee.epsilon}, the plan spends {spent}.")
+
+
+def _make(scheme: _Scheme, plan: Plan) -> NoisySGD:
+    _verify(scheme, plan)
+    return NoisySGD(plan)
+
+
+def _info(scheme: _Scheme, summary: str) -> AlgorithmInfo:
+    shared: dict[str, Any] = {"exposure": "broadcast", "constants": ("calibrated",), "theorem": THEOREM}
+    return AlgorithmInfo(
+        name=scheme.name,
+        summary=summary,
+        paper="baseline; McMahan et al. (2018), user-level DP-SGD",
+        algorithm_numbers="-",
+        adjacency=(scheme.adjacency,),
+        options=DPSGDOptions,
+        plan=partial(_plan, scheme),
+        verify=partial(_verify, scheme),
+        make=partial(_make, scheme),
+        passes="many",
+        **shared,
+    )
+
+
+POISSON = _info(_POISSON, "Several passes, each user in each round with a secret coin")
+WITHOUT_REPLACEMENT = _info(_WOR, "Several passes, a secret uniform cohort each round; rate 1 is DP gradient descent")

@@ -1,0 +1,47 @@
+"""A budget in rounds, item gradients and ε, refused before it would be exceeded.
+
+>>> Budget(rounds=10).check(rounds=10, gradient_evaluations=0, epsilon=1.0)
+>>> Budget(rounds=10).check(rounds=11, gradient_evaluations=0, epsilon=1.0)
+Traceback (most recent call last):
+quoron_protos.errors.BudgetExceeded: Expected rounds <= 10 (budget.rounds), got 11. Raise the budget or run shorter.
+"""
+
+from dataclasses import dataclass
+
+from quoron_protos.errors import BudgetExceeded
+from quoron_server._validate import count, positive
+from quoron_server.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Upper limits; None means no limit."""
+
+    rounds: int | None = None  # adaptive interactions
+    gradient_evaluations: int | None = None  # item gradients at the nominal items per user
+    epsilon: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "gradient_evaluations"):
+            if getattr(self, name) is not None:
+                count(**{name: getattr(self, name)})
+        if self.epsilon is not None:
+            positive(epsilon=self.epsilon)
+
+    def check(self, *, rounds: int, gradient_evaluations: int, epsilon: float) -> None:
+        """Raises BudgetExceeded if any of these totals is over its limit."""
+        totals = {"rounds": rounds, "gradient_evaluations": gradient_evaluations, "epsilon": epsilon}
+        for name, total in totals.items():
+            limit = getattr(self, name)
+            if limit is not None and total > limit:
+                raise BudgetExceeded(
+                    f"Expected {name} <= {limit} (budget.{name}), got {total}. Raise the budget or run shorter."
+                )
+
+    def check_plan(self, plan: Plan) -> None:
+        """Raises BudgetExceeded if the whole plan could exceed the budget."""
+        self.check(
+            rounds=plan.cost.rounds,
+            gradient_evaluations=plan.cost.gradient_evaluations,
+            epsilon=plan.guarantee.epsilon,
+        )

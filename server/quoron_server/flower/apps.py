@@ -1,0 +1,240 @@
+"""Private training of somebody else's model: rounds over a Grid whose ClientApps answer with `answer_with`.
+
+    training = Training(run="spring", algorithm="dp-ftrl", problem=problem, epsilon=2.0, delta=1e-6, clip_norm=1.0)
+    plan = training.plan()
+    shift = train(grid, training, plan, books, start, action="private", seconds=60, waiting=600)
+
+What a client returns comes out of a black box: nothing is known of its size, smoothness or honesty. So only algorithms
+take part whose promise rests on what the server does to answers: a clip, a fixed divisor, noise. Their proofs take a
+user's answer as any function of that user's items and of what was released before.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from types import MappingProxyType
+from typing import Any, get_args
+
+import numpy as np
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from quoron_client import wire
+from quoron_client.questions import Answers, Question
+from quoron_protos.errors import ConfigError, RunError
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.books import Books
+from quoron_server.flower.black_boxes import Attendance, BlackBoxes, Identities
+from quoron_server.flower.engine import FlowerEngine
+from quoron_server.flower.serving import to_the_end
+from quoron_server.ledger import Ledger
+from quoron_server.plan import Plan, Privacy
+from quoron_server.problem import Problem
+from quoron_server.registry import OPEN
+from quoron_server.rounds import Engine
+from quoron_server.specification import options_of
+
+ASSUMED: Mapping[str, str] = MappingProxyType(
+    {
+        "keys": "a user holds one SuperNode key that the SuperLink has verified, and that node's answers depend on no "
+        "other user's items",
+        "partitions": "a user is one partition, whose answers depend on no other user's items",
+    }
+)
+FORGETFUL = "clients' functions keep nothing between rounds"
+SEEDED = "nobody knows the seed that this simulation draws its noise from"
+_ITERATES = "its clients are sent iterates without noise, and its promise needs to know their loss"
+UNFIT: Mapping[str, str] = MappingProxyType(
+    {
+        "tracking-srgd": "it asks for the second moment of a user's features, which no gradient tells",
+        "accelerated-erm": "it has no clip; it leaves out answers that are far from the others, of convex losses",
+        "filtered-sgd": _ITERATES,
+        "soft-filtered-sgd": _ITERATES,
+        "outlier-iterates": _ITERATES,
+        "phased-sgd": _ITERATES,
+        "local-model": "its clients add noise of their own, which only clients of ours are known to do",
+        "sgd": "it has no privacy",
+    }
+)
+FIT = (
+    "one-pass-dp-sgd",
+    "dp-ftrl",
+    "dp-sgd-wor",
+    "dp-sgd-poisson",
+    "mean-sgd",
+    "srgd",
+    "accelerated-srgd",
+    "accelerated-sgd",
+)
+_GREETING_SECONDS = 120.0
+_log = logging.getLogger("quoron")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """One private training run of a black box."""
+
+    run: str
+    algorithm: str  # one of FIT
+    problem: Problem  # users, dimension, domain; its bound on gradients is the clip
+    epsilon: float
+    delta: float
+    clip_norm: float  # C: Euclidean norm at which a user's answer is clipped, on the server
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the algorithm
+    identities: Identities = "keys"  # who is a user: whoever holds a SuperNode's key, or a partition of a simulation
+    group: str = "everyone"  # whose lifetime budget it draws on
+    seed: int = 0  # public randomness: slots and partition
+    noise_seed: int | None = None  # of a simulation
+    start: str = ""  # digest of the model that training starts from
+
+    @property
+    def simulation(self) -> bool:
+        """Whether its noise is seeded."""
+        return self.noise_seed is not None
+
+    @property
+    def trust_clients(self) -> bool:
+        """Never: whatever clients are sent is private."""
+        return False
+
+    def as_text(self) -> str:
+        """All that makes it this run and no other."""
+        return json.dumps(asdict(self), sort_keys=True, default=str)
+
+    def plan(self) -> Plan:
+        """The plan, verified against its theorem.
+
+        ConfigError, with the reason, for what a black box cannot carry out; Infeasible; VerificationError.
+        """
+        if self.algorithm not in FIT:
+            reason = UNFIT.get(self.algorithm, "there is none of that name")
+            raise ConfigError(
+                f"Expected an algorithm whose promise rests on the server alone ({', '.join(FIT)}), got "
+                f"algorithm={self.algorithm!r}: {reason}."
+            )
+        if self.identities not in get_args(Identities):
+            known = " or ".join(get_args(Identities))
+            raise ConfigError(f"Expected identities to be {known}, got identities={self.identities!r}.")
+        if "clip_norm" in self.options:
+            raise ConfigError("Expected clip_norm beside the options, got it among them.")
+        info = ALGORITHMS[self.algorithm]
+        options = options_of(info, {**self.options, "clip_norm": self.clip_norm})
+        plan = info.plan(self.problem, Privacy(self.epsilon, self.delta), options, "calibrated", self.seed)
+        if getattr(plan.parameters, "smoothing", 0.0):
+            raise ConfigError(
+                f"Expected smoothness for {self.algorithm}, got smoothness=None, so that clients would have to smooth "
+                'their loss. Give it, or options={"estimator": "clip"}.'
+            )
+        _require_fitting(self.algorithm, plan)
+        assumed = [ASSUMED[self.identities]]
+        assumed += [FORGETFUL] if _draws_fixed_sizes(self.algorithm, plan) else []
+        assumed += [SEEDED] if self.simulation else []
+        promise = replace(plan.guarantee, assumptions=(*plan.guarantee.assumptions, *assumed))
+        plan = replace(plan, guarantee=promise)
+        info.verify(plan)
+        return plan
+
+
+def _draws_fixed_sizes(algorithm: str, plan: Plan) -> bool:
+    """Whether cohorts of a fixed size are drawn again every round.
+
+    Whether one user took part tells who else did, and so what the functions of others may have kept; the theorem takes
+    a round as a function of its cohort's data and of past releases. Poisson draws and disjoint cohorts tie nobody.
+    """
+    sampled = algorithm in ("dp-sgd-wor", "mean-sgd")
+    return sampled and plan.parameters.cohort_size < plan.problem.users
+
+
+def _require_fitting(algorithm: str, plan: Plan) -> None:
+    """ConfigError for questions that no client takes: they would all refuse, and the model would be noise."""
+    points = 2 if getattr(plan.parameters, "gradients", None) == "recursive" else 1
+    most = wire.MAX_NUMBERS // points
+    if plan.problem.dimension > most:
+        raise ConfigError(
+            f"Expected dimension to be at most {most:,} for {algorithm}, which asks at {points} "
+            f"point{'s' if points > 1 else ''}, got dimension={plan.problem.dimension:,}. Train fewer numbers."
+        )
+
+
+def train(
+    grid: Grid,
+    training: Training,
+    plan: Plan,
+    books: Books,
+    start: NDArray[np.float64],
+    *,
+    action: str,
+    seconds: float,
+    waiting: float,
+) -> NDArray[np.float64]:
+    """How far the released model is from `start`, shape (d,); from wherever the books stand.
+
+    It begins once enough users are there, and goes on once all members are or `waiting` seconds are over. Raises
+    BudgetExceeded and LedgerError; OtherVersion if the run began otherwise; RunError if too few users come, or the run
+    has ended without a model; SuperLinkAway.
+    """
+    run = training.run
+    books.check(training, plan)
+    books.registry.add_run(run, training.as_text(), "flower-app")
+    row = books.registry.run(run)
+    if row is not None and row.state not in (*OPEN, "complete"):
+        raise RunError(f"Expected run {run} to go on, but it is {row.state}: {row.error}. Choose another name.")
+    complete = Ledger.begun(books.database, run) and Ledger.within(books.database, run).finished
+    there = Attendance(grid, action, identities=training.identities, users=plan.problem.users)
+    if not complete:
+        _enrol(there, books, training, waiting)
+
+    def engine(members: NDArray[np.int64]) -> Engine:
+        fleet = BlackBoxes(there, run, members, cache(books.registry.user), start)
+        if not complete:
+            _wait_for(fleet, waiting)
+        asks = FlowerEngine(grid, fleet, run, plan.problem, seconds)
+        simulated = training.simulation or training.identities == "partitions"
+        return _Watched(asks) if simulated else asks
+
+    return to_the_end(books, training, plan, engine)
+
+
+def _enrol(there: Attendance, books: Books, training: Training, waiting: float) -> None:
+    """Enrol whoever is there, once there are enough to begin; RunError if there are not in time."""
+    ends, group, needed = time.monotonic() + waiting, training.group, training.problem.users
+    while True:
+        last = time.monotonic() > ends  # whoever came while a silent node was waited for is still greeted
+        there.greet(_GREETING_SECONDS)
+        fresh = [name for name in there.homes() if books.registry.user(name) is None]
+        found = books.registry.users_count(group) + len(fresh)
+        if found >= needed:
+            break
+        if last:
+            raise RunError(
+                f"Expected {needed} users in group {group} within {waiting:g} seconds, got {found}. Start more "
+                "SuperNodes with this version of quoron, or train with fewer users."
+            )
+        time.sleep(min(1.0, max(0.0, ends - time.monotonic())))
+    for name in there.in_order(fresh):
+        books.registry.enrol(name, group)
+
+
+def _wait_for(fleet: BlackBoxes, waiting: float) -> None:
+    """Until every member is there; who is not by then is missing, like anybody who does not answer."""
+    ends = time.monotonic() + waiting
+    while (absent := len(fleet.members) - fleet.greeted(_GREETING_SECONDS)) and time.monotonic() < ends:
+        _log.info("waiting for %d of %d members", absent, len(fleet.members))
+        time.sleep(min(1.0, max(0.0, ends - time.monotonic())))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Watched:
+    """Tells when nobody has answered at all: of made-up data only, for it is a function of them without noise."""
+
+    engine: Engine
+
+    def ask(self, question: Question) -> Answers:
+        """As the engine."""
+        answers = self.engine.ask(question)
+        if len(question.cohort) and not answers.answered.any():
+            _log.warning("round %d: nobody has answered; the logs of the ClientApps say why", question.round)
+        return answers

@@ -1,0 +1,135 @@
+"""Nodes with functions of their own: which of them holds whom, what it is sent, and what it may answer.
+
+there = Attendance(grid, "private", identities="keys", users=5)
+fleet = BlackBoxes(there, "spring", members, registry.user, start)
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from flwr.app import RecordDict
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from quoron_client import wire
+from quoron_client.flower.records import refusal, values_of
+from quoron_client.questions import Answers, AverageGradient, Question
+from quoron_protos.errors import RunError, WireError
+from quoron_server.flower.engine import Part
+from quoron_server.flower.exchange import Letter, exchange, nodes
+from quoron_server.flower.pulls import Pulls
+from quoron_server.flower.users import asked_of, identity, read_answer
+
+Identities = Literal["keys", "partitions"]
+_BRIEFLY = 2.0  # seconds that a round waits for a hello, now and then
+_GREETED_AGAIN = 30.0  # seconds until a node that took no part is due again, and twice as long each time after
+_log = logging.getLogger("quoron")
+
+
+class Attendance:
+    """The names of the nodes that are there: a node counts once it has said hello, in our version."""
+
+    def __init__(self, grid: Grid, action: str, *, identities: Identities, users: int) -> None:
+        """A name is made of the node's key; in a simulation of its partition, from 0 to `users` - 1."""
+        self.grid, self.action = grid, action
+        self._identities, self._users, self._pulls = identities, users, Pulls()
+        self._told: dict[int, tuple[int, str]] = {}  # partition and name of each node that has said hello, in order
+        self._due: dict[int, tuple[float, float]] = {}  # when each other is greeted again, and the pause after that
+
+    def homes(self) -> dict[str, int]:
+        """Node of each name, of those that have said hello and are there now; the first that did, if several have."""
+        there, found = nodes(self.grid), dict[str, int]()
+        for node, (_, name) in self._told.items():
+            if node in there:
+                found.setdefault(name, node)
+        return found
+
+    def homes_now(self) -> dict[str, int]:
+        """As `homes`, for a round, which no stranger may hold up: a key says who a node is, without a hello."""
+        if self._identities == "keys":
+            return {identity(key): node for node, key in sorted(nodes(self.grid).items())}
+        self.greet(_BRIEFLY)
+        return self.homes()
+
+    def greet(self, seconds: float) -> None:
+        """Wait for a hello of every node that is due, for so long."""
+        now = time.monotonic()
+        due = {node: key for node, key in sorted(nodes(self.grid).items()) if self._is_due(node, now)}
+        letters = [Letter(node, self.action, {}) for node in due]
+        replies = exchange(self.grid, letters, group="hello", seconds=seconds, pulls=self._pulls)
+        now = time.monotonic()
+        for index, node in enumerate(due):
+            told = self._read(node, due[node], replies[index]) if index in replies else None
+            if told is not None:
+                self._told[node] = told
+            else:
+                _, pause = self._due.get(node, (0.0, _GREETED_AGAIN))
+                self._due[node] = now + pause, 2 * pause
+
+    def _is_due(self, node: int, now: float) -> bool:
+        return node not in self._told and self._due.get(node, (now, 0.0))[0] <= now
+
+    def in_order(self, names: Sequence[str]) -> list[str]:
+        """By partition first, so that the users of a simulation have the same numbers every time."""
+        places = {name: place for place, name in self._told.values()}
+        return sorted(names, key=lambda name: (places[name], name))
+
+    def _read(self, node: int, key: bytes, reply: RecordDict) -> tuple[int, str] | None:
+        try:
+            values = values_of(reply)
+        except WireError:
+            _log.warning("node %d takes no part: its reply is not one of quoron", node)
+            return None
+        if (why := refusal(values)) is not None:
+            _log.warning("node %d takes no part: %s", node, why)
+            return None
+        told = values.get("partition")
+        place = told if isinstance(told, int) else -1
+        if self._identities == "keys":
+            return place, identity(key)
+        return (place, f"partition:{place}") if 0 <= place < self._users else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlackBoxes:
+    """The members of a run, each a node with a function of its own; points count from `start`."""
+
+    there: Attendance
+    run: str
+    members: NDArray[np.int64]  # user of each slot
+    user: Callable[[str], int | None]  # of a name, if it is enrolled
+    start: NDArray[np.float64]  # (d,)
+
+    def greeted(self, seconds: float) -> int:
+        """How many members are there; only if some are not, nodes that are not known get so long to say hello."""
+        found = self._homes(self.there.homes())
+        if len(found) < len(self.members):
+            self.there.greet(seconds)
+            found = self._homes(self.there.homes())
+        return len(found)
+
+    def _homes(self, names: Mapping[str, int]) -> dict[int, int]:
+        wanted = set(self.members.tolist())
+        there = {self.user(name): node for name, node in names.items()}
+        return {user: node for user, node in there.items() if user is not None and user in wanted}
+
+    def parts(self, question: Question, seconds: int) -> Iterator[tuple[Part, Letter]]:
+        """One message for each asked user who is there."""
+        task = question.task
+        if not isinstance(task, AverageGradient):
+            raise RunError(f"Expected questions for average gradients, got {type(task).__name__}.")
+        moved = replace(question, task=replace(task, points=task.points + self.start))
+        homes = self._homes(self.there.homes_now())
+        for row, user in enumerate(self.members[question.cohort].tolist()):
+            if user in homes:
+                asked = wire.question_to_wire(moved, row, run=self.run, user=user, seconds=seconds)
+                letter = Letter(homes[user], self.there.action, {"question": asked.SerializeToString()})
+                yield Part(np.array([row]), asked_of(asked, user)), letter
+
+    def read(self, reply: RecordDict, part: Part, shape: tuple[int, ...]) -> Answers:
+        """The answer to this very question; who refuses is MISSING, anything else REJECTED."""
+        return read_answer(reply, part, shape)

@@ -1,0 +1,104 @@
+"""A federation's users: one node, one user, by the node's key.
+
+    fleet = Users(grid, announcement, members, registry.user)
+
+A SuperNode signs the time of each of its requests with its private key, and the SuperLink answers only to the node that
+has the public one; node number and key are what a Grid lists. With `--enable-supernode-auth` it takes only keys that
+the operator has registered, each once and for ever: one key, one node, one user, and a second process with the same key
+is the same user. Without, a node makes itself a new key at every start, and one person may be as many users as it
+likes; so the ServerApp asks for authentication outside simulations. A node that is registered with another SuperLink,
+and has another number there, is the same user as long as it has the key.
+"""
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from flwr.app import RecordDict
+from flwr.serverapp import Grid
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from quoron_client import wire
+from quoron_client.flower.records import ACTIONS, bytes_of, values_of
+from quoron_client.questions import Answers, Question, Status
+from quoron_protos.errors import WireError
+from quoron_protos.v1 import federation_pb2 as pb
+from quoron_server.flower.engine import Asked, Part
+from quoron_server.flower.exchange import Letter, nodes
+
+_log = logging.getLogger("quoron")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Users:
+    """The members of a run, wherever they are now."""
+
+    grid: Grid
+    announcement: pb.Announcement
+    members: NDArray[np.int64]  # user of each slot
+    user: Callable[[str], int | None]  # of an identity, if it is enrolled
+    declined: set[int] = field(default_factory=set)
+
+    def homes(self) -> dict[int, int]:
+        """Node of each member who is there."""
+        wanted = set(self.members.tolist())
+        there = {self.user(identity(key)): node for node, key in sorted(nodes(self.grid).items())}
+        return {user: node for user, node in there.items() if user in wanted and user is not None}
+
+    def parts(self, question: Question, seconds: int) -> Iterator[tuple[Part, Letter]]:
+        """One message for each asked user who is there."""
+        homes, told, run = self.homes(), self.announcement.SerializeToString(), self.announcement.run
+        for row, user in enumerate(self.members[question.cohort].tolist()):
+            if user in homes:
+                asked = wire.question_to_wire(question, row, run=run, user=user, seconds=seconds)
+                values = {"announcement": told, "user": user, "question": asked.SerializeToString()}
+                letter = Letter(homes[user], ACTIONS[type(question.task)], values)
+                yield Part(np.array([row]), asked_of(asked, user)), letter
+
+    def read(self, reply: RecordDict, part: Part, shape: tuple[int, ...]) -> Answers:
+        """The answer to this very question; who declines or refuses is MISSING, anything else REJECTED."""
+        if part.asked is not None and _declines(reply):
+            self._has_declined(part.asked.user)
+        return read_answer(reply, part, shape)
+
+    def _has_declined(self, user: int) -> None:
+        """Tell of it once: it is the owner's decision, and no function of the data."""
+        if user not in self.declined:
+            self.declined.add(user)
+            _log.warning("user %s takes no part in run %s, by its owner's decision", user, self.announcement.run)
+
+
+def asked_of(question: pb.Question, user: int) -> Asked:
+    """What this user's answer must name."""
+    return Asked(user, question.run, question.round, question.digest)
+
+
+def read_answer(reply: RecordDict, part: Part, shape: tuple[int, ...]) -> Answers:
+    """The answer of one user to the question of a part; who declines or refuses is MISSING, anything else REJECTED."""
+    nobody = np.zeros((1, *shape))
+    try:
+        values = values_of(reply)
+        if "declined" in values or "refused" in values:
+            return Answers(nobody, np.array([Status.MISSING], np.uint8))
+        answer = pb.Answer.FromString(bytes_of(values, "answer"))
+    except (WireError, DecodeError):
+        return Answers(nobody, np.array([Status.REJECTED], np.uint8))
+    if part.asked is None or (answer.run, answer.round, answer.digest) != part.asked[1:]:
+        return Answers(nobody, np.array([Status.REJECTED], np.uint8))
+    found, status = wire.answer_from_wire(answer, shape)
+    return Answers(found[None], np.array([status], np.uint8))
+
+
+def _declines(reply: RecordDict) -> bool:
+    try:
+        return "declined" in values_of(reply)
+    except WireError:
+        return False
+
+
+def identity(key: bytes) -> str:
+    """How the registry knows the node with this public key."""
+    return f"supernode:{hashlib.sha256(key).hexdigest()}"

@@ -1,0 +1,147 @@
+"""Predicted excess risk of the one-epoch family, from public facts; it ranks plans and never sets noise.
+
+On a quadratic with one curvature h all these methods are linear, so the error of the model is a sum of responses: to
+the start point, to each cohort's sampling noise, and to each draw of privacy noise. `Response` holds how far the model
+moves for a unit added to Ŝ_t in round t alone; a sampling error of round s stays in every later sum, correlated noise
+enters by the rows of its factor. Where the curvature is unknown the proved bounds rank plans instead
+(docs/privacy/srgd.md, "Utility"): upper bounds, often far above what is measured.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+from scipy.signal import fftconvolve
+
+from quoron_server.problem import Problem
+
+Vector = NDArray[np.float64]
+METHODS = {"accelerated": 0, "plain": 1, "ftrl": 2}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Response:
+    """The linear response of the final model, per unit of start distance and of perturbations of Ŝ_t."""
+
+    bias: float  # (model - x*) / (x_0 - x*)
+    sums: Vector  # d model / d Ŝ_t, shape (T,)
+    path: Vector  # (x_t - x*) / (x_0 - x*), shape (T,)
+
+
+@lru_cache(maxsize=4096)
+def response(method: str, rounds: int, inverse_step: float, curvature: float, suffix: int) -> Response:
+    """Follow the recursion of `srgd` forwards for the bias and backwards for the perturbations."""
+    path, bias = np.empty(rounds), np.zeros(1)
+    sums = np.empty(rounds)
+    _forwards(METHODS[method], inverse_step, curvature, suffix, path, bias)
+    _backwards(METHODS[method], inverse_step, curvature, suffix, sums)
+    return Response(float(bias[0]), sums, path)
+
+
+@njit(cache=True)
+def _forwards(method: int, beta: float, h: float, suffix: int, path: Vector, bias: Vector) -> None:
+    rounds = len(path)
+    x = z = 1.0
+    total = 0.0
+    for t in range(rounds):
+        path[t] = x
+        if method == 0:
+            z -= (t + 1) * h * x / (2 * beta)
+            y = x - h * x / beta
+            x = (1 - 2 / (t + 3)) * y + 2 / (t + 3) * z
+            bias[0] = y
+        else:  # without projections ftrl takes the same steps as plain SGD
+            x -= h * x / beta
+            total += x / suffix if rounds - t <= suffix else 0.0
+            bias[0] = total
+
+
+@njit(cache=True)
+def _backwards(method: int, beta: float, h: float, suffix: int, sums: Vector) -> None:
+    rounds = len(sums)
+    if method == 0:
+        sums[rounds - 1] = -1 / (beta * rounds)
+        to_x, to_z = 1 - h / beta, 0.0
+        for t in range(rounds - 2, -1, -1):
+            momentum = 2 / (t + 3)
+            through_z = to_z + to_x * momentum
+            through_y = to_x * (1 - momentum)
+            sums[t] = -through_y / (beta * (t + 1)) - through_z / (2 * beta)
+            to_x = through_y * (1 - h / beta) - through_z * (t + 1) * h / (2 * beta)
+            to_z = through_z
+        return
+    decay, reach = 1 - h / beta, 0.0  # reach: how much the model holds of a unit added to x_{t+1}
+    for t in range(rounds - 1, -1, -1):
+        later = reach
+        reach = (1 / suffix if rounds - t <= suffix else 0.0) + decay * later
+        sums[t] = -reach / (beta * (t + 1)) if method == 1 else -(reach - later) / beta
+
+
+def drift(problem: Problem, gradients: str, moved: Response, curvature: float) -> Vector:
+    """Predicted ‖E Δ_t‖ in each round, shape (T,): curvature times how far the answer's points lie from the optimum."""
+    path = np.abs(moved.path)
+    if gradients == "recursive":
+        weighted = np.arange(1, len(path) + 1) * moved.path
+        path = np.abs(np.diff(weighted, prepend=0.0))
+    return curvature * problem.radius * path
+
+
+def isotropic_risk(
+    problem: Problem, gradients: str, method: str, inverse_step: float, suffix: int, cohort: int, noise: Vector
+) -> float:
+    """Predicted excess risk; `noise[k]` is what one seed draw adds, per coordinate, to the sum k rounds later, (T,)."""
+    curvature = problem.typical_curvature or 0.0
+    slowest = problem.least_curvature or curvature
+    rounds = len(noise)
+    moved = response(method, rounds, inverse_step, curvature, suffix)
+    lag = response(method, rounds, inverse_step, slowest, suffix)
+    # Users differ by their gradients at the optimum and, away from it, by their Hessians.
+    far = drift(problem, gradients, moved, curvature) / max(curvature, 1e-300)
+    steep = problem.smoothness or 0.0
+    each = problem.user_deviation**2 + curvature * steep / problem.items_per_user * far**2
+    if gradients == "independent":
+        weights = moved.sums * np.arange(1, rounds + 1)
+        error = np.sum(weights**2 * (each / cohort + problem.dimension * noise[0] ** 2))
+    else:
+        lasting = np.cumsum(moved.sums[::-1])[::-1]
+        seeds = fftconvolve(moved.sums[::-1], noise)[:rounds]  # Σ_{t ≥ j} response_t · noise_{t-j}, j backwards
+        error = np.sum(lasting**2 * each) / cohort + problem.dimension * np.sum(seeds**2)
+    return float(slowest * (lag.bias * problem.radius) ** 2 + curvature * error) / 2
+
+
+def bounded_risk(
+    problem: Problem, gradients: str, method: str, inverse_step: float, clip: float, cohort: int, stds: Vector
+) -> float:
+    """Theorems U2 (recursive) and U3 (independent) with acceleration, U4 (plain), U5 (ftrl) of docs/privacy/srgd.md.
+
+    `stds[t]` is the noise per coordinate of Ŝ_t, or of the mean when gradients are independent; shape (T,). A β at or
+    below the smoothness M has no bound: it gets that of β - M = M/1000, so that it ranks last.
+    """
+    radius, rounds = problem.radius, len(stds)
+    t = np.arange(rounds)
+    noise = math.sqrt(problem.dimension) * stds
+    if problem.beta is None:  # ftrl only: U5 for losses that are not smooth
+        moved = clip**2 * (rounds + 1) / 2 + clip * float(np.sum(noise))
+        return (inverse_step * radius**2 / 2 + moved / inverse_step) / rounds
+    gap = max(inverse_step - problem.beta, 1e-3 * problem.beta)
+    if gradients == "recursive":  # an item's Δ within the clip, users' expectations spread as their gradients are
+        spread = min(clip, math.hypot(clip / math.sqrt(problem.items_per_user), problem.heterogeneity))
+    else:
+        spread = problem.user_deviation
+    if method == "ftrl":
+        earlier = float(np.sum(noise[:-1] ** 2))  # noise of the last sum meets no later step
+        local = (rounds * spread**2 / cohort + earlier) / (2 * gap)
+        return (inverse_step * radius**2 / 2 + local + radius * float(noise[-1])) / rounds
+    if gradients == "independent":
+        variance = spread**2 / cohort + float(noise[0] ** 2)
+        return 2 * inverse_step * radius**2 / (rounds * (rounds + 1)) + variance * (rounds + 2) / (6 * gap)
+    # the error of Ŝ_t/η_t: cohorts' sampling errors add up to a martingale, whose last members reach later points
+    square = spread**2 / (cohort * (t + 1)) + noise**2 / (t + 1) ** 2
+    linear = spread / np.sqrt(cohort * (t + 1)) + noise / (t + 1)
+    if method == "plain":
+        return inverse_step * radius**2 / (2 * rounds) + float(np.mean(square / (2 * gap) + radius * linear))
+    local = float(np.sum((t + 1) * (t + 2) / 2 * square)) / (2 * gap)
+    return (inverse_step * radius**2 + local + radius * float(np.sum((t + 1) * linear))) / (rounds * (rounds + 1) / 2)

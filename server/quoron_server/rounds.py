@@ -1,0 +1,215 @@
+"""The round loop: ask, update, commit, tell; the same for every algorithm and every engine.
+
+    model = run(algorithm, engine, ledger, noise, budget=Budget(), observers=[...], simulation=True)
+
+Nothing is shown to anyone before the ledger holds it, and no question leaves before the ledger holds its cohort. A run
+continues from whatever the ledger holds: an empty one starts it, a complete one only returns the model.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_client.questions import Answers, Question
+from quoron_protos.errors import OtherVersion, RunError
+from quoron_server import serial
+from quoron_server.algorithm import Algorithm
+from quoron_server.budget import Budget
+from quoron_server.ledger import Ledger
+from quoron_server.noise import NoiseSource
+from quoron_server.plan import Plan
+from quoron_server.traffic import encoded
+
+Vector = NDArray[np.float64]
+Evaluate = Callable[[Vector], Mapping[str, float]]
+TRACED_ROUNDS = 60  # at most this many rounds of a simulation are evaluated
+
+
+class Engine(Protocol):
+    """Whatever carries a question to users and brings answers back: in process, gRPC, Flower."""
+
+    def ask(self, question: Question) -> Answers:
+        """One row an asked user, in cohort order. Never raises because of what a user sent."""
+
+
+@runtime_checkable
+class Measuring(Protocol):
+    """An engine that counts what it moves. Its figures are functions of who answered: for simulations only."""
+
+    def measured(self) -> Mapping[str, float]:
+        """Figures of the last round that add up over rounds, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundEvent:
+    """One committed round. `diagnostics` and the seconds are functions of private data: simulation only."""
+
+    round: int  # from 0
+    rounds: int  # planned, at most
+    asked: int  # users, as planned; the expected number under Poisson sampling
+    messages: int
+    gradient_evaluations: int  # item gradients at the nominal items per user
+    bytes_down: int  # float64 payload
+    bytes_up: int
+    total_messages: int
+    total_gradient_evaluations: int
+    total_bytes_down: int
+    total_bytes_up: int
+    seconds_clients: float
+    seconds_server: float
+    encoded_down: int = 0  # bytes of all planned questions as messages of a run without a name
+    encoded_up: int = 0  # bytes of all planned answers
+    public: Mapping[str, Any] = field(default_factory=dict)
+    diagnostics: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Observer(Protocol):
+    """Progress bars, event logs, reports."""
+
+    def started(self, plan: Plan) -> None:
+        """Before the first (or first resumed) round."""
+
+    def round_finished(self, event: RoundEvent) -> None:
+        """After the round's commit."""
+
+    def finished(self, model: Vector) -> None:
+        """After the last commit."""
+
+
+def run(
+    algorithm: Algorithm[Any],
+    engine: Engine,
+    ledger: Ledger,
+    noise: NoiseSource,
+    *,
+    budget: Budget | None = None,
+    observers: Sequence[Observer] = (),
+    simulation: bool = False,
+    evaluate: Evaluate | None = None,
+    trust_clients: bool = False,
+) -> Vector:
+    """Run `algorithm` to its end and return the released model, shape (d,).
+
+    `simulation` lets diagnostics of private data into the ledger and to observers, and `evaluate` (a map from the
+    current iterate to figures such as the excess risk) is called in some rounds; neither influences the run.
+    Outside simulation the noise source must be deployable, the promise proved, and exposure `model`, in which clients
+    see un-noised iterates, needs `trust_clients`. Raises BudgetExceeded, RunError, LedgerError; OtherVersion, with the
+    ledger as it was, if another version, configuration or noise began this run.
+    """
+    budget = budget or Budget()
+    budget.check_plan(algorithm.plan)
+    if not simulation:
+        _require_deployable(algorithm.plan, noise, evaluate, trust_clients)
+    if ledger.finished:
+        return _tell(ledger.model, observers)
+    if noise.export_key() != ledger.noise_key:
+        raise OtherVersion(
+            f"Expected the noise source that began the run in {ledger.path}, got the one named {noise.fingerprint()}. "
+            "Rebuild it from the ledger's key: other noise for the same data would be a second release."
+        )
+    state, totals, moved = _resume(algorithm, ledger)
+    for observer in observers:
+        observer.started(algorithm.plan)
+    while (question := algorithm.request(state, noise)) is not None:
+        cost = _cost(algorithm.plan, question)
+        encoded_down, encoded_up = encoded(question, algorithm.plan.problem.dimension)
+        _check_budget(budget, algorithm.plan, ledger, question, cost["gradient_evaluations"])
+        ledger.spend(question, users=cost["messages"], gradient_evaluations=cost["gradient_evaluations"])
+        began = time.perf_counter()
+        answers = engine.ask(question)
+        answered = time.perf_counter()
+        update = algorithm.update(state, answers, noise)
+        state = update.state
+        totals = {name: totals[name] + cost[name] for name in totals}
+        figures = engine.measured() if simulation and isinstance(engine, Measuring) else {}
+        moved = {name: moved.get(name, 0) + figure for name, figure in figures.items()}
+        told = {**update.diagnostics, **figures, **{f"total_{name}": total for name, total in moved.items()}}
+        event = RoundEvent(
+            round=question.round,
+            rounds=algorithm.plan.cost.rounds,
+            asked=cost["messages"],
+            **cost,
+            **{f"total_{name}": total for name, total in totals.items()},
+            seconds_clients=answered - began if simulation else 0.0,
+            seconds_server=time.perf_counter() - answered if simulation else 0.0,
+            encoded_down=encoded_down,
+            encoded_up=encoded_up,
+            public=dict(update.public),
+            diagnostics=_diagnose(algorithm, state, question.round, told, evaluate) if simulation else {},
+        )
+        ledger.commit(question.round, serial.encode(state), update.releases, asdict(event))
+        for observer in observers:
+            observer.round_finished(event)
+    model = algorithm.model(state)
+    ledger.finish(model)
+    return _tell(model, observers)
+
+
+def _tell(model: Vector, observers: Sequence[Observer]) -> Vector:
+    for observer in observers:
+        observer.finished(model)
+    return model
+
+
+def _require_deployable(plan: Plan, noise: NoiseSource, evaluate: Evaluate | None, trust_clients: bool) -> None:
+    noise.require_deployable()
+    if evaluate is not None:
+        raise RunError("Expected no evaluation outside simulation, got one: it would reveal private data.")
+    if not plan.guarantee.proved or plan.guarantee.exposure == "none":
+        raise RunError(
+            f"Expected a proved promise outside simulation, got {plan.algorithm} without. Calibrate the plan."
+        )
+    if plan.guarantee.exposure == "model" and not trust_clients:
+        raise RunError(
+            f"Expected trust_clients=True for {plan.algorithm}: its clients see iterates without noise. "
+            "Choose an algorithm with exposure broadcast, or say that the clients are trusted."
+        )
+
+
+def _resume(algorithm: Algorithm[Any], ledger: Ledger) -> tuple[Any, dict[str, int], dict[str, float]]:
+    """The state after the last commit, the costs up to it, and what was measured up to it."""
+    initial = algorithm.init()
+    point = ledger.resume_point()
+    if point is None:
+        ledger.commit(-1, serial.encode(initial), (), {})
+        point = (-1, serial.encode(initial))
+    names = ("messages", "gradient_evaluations", "bytes_down", "bytes_up")
+    events = ledger.events()
+    totals = {name: int(events[-1][f"total_{name}"]) if events else 0 for name in names}
+    told = events[-1]["diagnostics"] if events else {}
+    moved = {name: told[f"total_{name}"] for name in told if f"total_{name}" in told}
+    return serial.decode(type(initial), point[1]), totals, moved
+
+
+def _cost(plan: Plan, question: Question) -> dict[str, int]:
+    """Of one round, as planned."""
+    down, up = question.payload(plan.problem.dimension)
+    evaluations = question.messages * question.task.gradients_per_user * plan.problem.items_per_user
+    return {
+        "messages": question.messages,
+        "gradient_evaluations": evaluations,
+        "bytes_down": down,
+        "bytes_up": up,
+    }
+
+
+def _check_budget(budget: Budget, plan: Plan, ledger: Ledger, question: Question, evaluations: int) -> None:
+    spent = ledger.spent(before=question.round)
+    budget.check(
+        rounds=spent["rounds"] + 1,
+        gradient_evaluations=spent["gradient_evaluations"] + evaluations,
+        epsilon=plan.guarantee.epsilon,
+    )
+
+
+def _diagnose(
+    algorithm: Algorithm[Any], state: Any, round_: int, told: Mapping[str, Any], evaluate: Evaluate | None
+) -> dict[str, Any]:
+    rounds = algorithm.plan.cost.rounds
+    traced = round_ % max(1, rounds // TRACED_ROUNDS) == 0 or round_ == rounds - 1
+    figures = evaluate(algorithm.iterate(state)) if evaluate is not None and traced else {}
+    return {**told, **figures}

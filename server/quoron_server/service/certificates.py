@@ -1,0 +1,193 @@
+"""A private certificate authority for trials: one folder, one coordinator, a certificate for every client.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> make_authority(folder, days=30)
+    >>> issue(folder, "coordinator", coordinator=True, hosts=("127.0.0.1",), days=30).name
+    'coordinator.pem'
+
+Each NAME has NAME.pem and NAME.key. Keys are P-256 and readable by their owner alone. A client's certificate cannot
+pose as a coordinator, nor the other way round. Renewal keeps the key, and with it the user that the key stands for.
+"""
+
+import datetime as dt
+import ipaddress
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from quoron_protos.errors import ConfigError, IdentityError
+from quoron_server.service import revocation
+
+AUTHORITY = "authority"
+_SLACK = dt.timedelta(minutes=5)  # clocks differ
+
+
+def make_authority(folder: Path, *, days: int) -> None:
+    """authority.pem, authority.key and an empty revoked.json in `folder`, unless they are there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    revocation.make(folder / revocation.FILE)
+    if (folder / f"{AUTHORITY}.pem").exists():
+        return
+    key = _key(folder, AUTHORITY)
+    name = _name("quoron trial authority")
+    usage = x509.KeyUsage(
+        digital_signature=False, content_commitment=False, key_encipherment=False, data_encipherment=False,
+        key_agreement=False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+    builder = _builder(name, name, key.public_key(), dt.timedelta(days=days))
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(usage, critical=True)
+    # Key identifiers are for whoever checks certificates strictly, as Python 3.13 does.
+    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    _write(folder / f"{AUTHORITY}.pem", builder.sign(key, hashes.SHA256()))
+
+
+def issue(
+    folder: Path,
+    name: str,
+    *,
+    coordinator: bool = False,
+    hosts: Sequence[str] = (),
+    days: float,
+    unit: str | None = None,
+    renew: bool = False,
+) -> Path:
+    """NAME.pem and NAME.key, signed by the authority in `folder`; the path of the certificate.
+
+    A name has one certificate: a second one needs `renew`, and keeps the key. `hosts` are the names and addresses at
+    which clients reach a coordinator; `unit` is the group that a client belongs to; without them, a renewed certificate
+    keeps those that it had. Raises ConfigError for a name that is taken, unfit or revoked, IdentityError without a
+    usable authority.
+    """
+    check_name(name)
+    path = folder / f"{name}.pem"
+    if path.exists() and not renew:
+        raise ConfigError(f"Expected no certificate {path}, found one: one name, one user. Renew it with --renew.")
+    authority, signer = load_certificate(folder / f"{AUTHORITY}.pem"), _key(folder, AUTHORITY, must_exist=True)
+    names = [_host(host) for host in hosts]
+    if path.exists():
+        old = load_certificate(path)
+        if (folder / revocation.FILE).exists() and fingerprint(old) in revocation.read(folder / revocation.FILE):
+            raise ConfigError(f"Expected a certificate that is not revoked, but {path} is. Issue one of another name.")
+        unit = group(old) if unit is None else unit
+        with suppress(x509.ExtensionNotFound):
+            names = names or list(old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+    key = _key(folder, name)
+    use = ExtendedKeyUsageOID.SERVER_AUTH if coordinator else ExtendedKeyUsageOID.CLIENT_AUTH
+    builder = _builder(_name(name, unit), authority.subject, key.public_key(), dt.timedelta(days=days))
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(x509.ExtendedKeyUsage([use]), critical=False)
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    builder = builder.add_extension(issuer, critical=False)
+    if names:
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    _write(path, builder.sign(signer, hashes.SHA256()))
+    return path
+
+
+def revoke(folder: Path, name: str) -> Path:
+    """Enter the client NAME of an authority's folder in its list of revoked certificates; the path of the list.
+
+    It is the key that is revoked, so that the name is never renewed. IdentityError without its certificate.
+    """
+    check_name(name)
+    file = folder / revocation.FILE
+    revocation.add(file, fingerprint(load_certificate(folder / f"{name}.pem")), name=name)
+    return file
+
+
+def check_name(name: str) -> None:
+    """ConfigError for a name that cannot be that of a certificate's files."""
+    if not name or name == AUTHORITY or not all(letter.isalnum() or letter in "-_." for letter in name):
+        raise ConfigError(f"Expected a name of letters, digits, '-', '_' and '.', got {name!r}. Choose another.")
+
+
+def load_certificate(path: Path) -> x509.Certificate:
+    """The certificate in a PEM file; IdentityError if missing or unreadable."""
+    return parse_certificate(read(path), str(path))
+
+
+def parse_certificate(pem: bytes, source: str) -> x509.Certificate:
+    """The certificate of a PEM text; IdentityError names `source`."""
+    try:
+        return x509.load_pem_x509_certificate(pem)
+    except ValueError:
+        raise IdentityError(f"Expected a PEM certificate in {source}, got something else.") from None
+
+
+def fingerprint(certificate: x509.Certificate) -> str:
+    """SHA-256 of the public key: one key, one user, also when its certificate is renewed."""
+    spki = certificate.public_key().public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    digest = hashes.Hash(hashes.SHA256())
+    digest.update(spki)
+    return digest.finalize().hex()
+
+
+def group(certificate: x509.Certificate) -> str | None:
+    """The group that the authority put its holder in: the organisational unit of the subject."""
+    units = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
+    return str(units[0].value) if units else None
+
+
+def read(path: Path) -> bytes:
+    """The bytes of a certificate or key file; IdentityError if it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise IdentityError(
+            f"Expected a readable file {path}, got: {error.strerror}. Make one with `quoron certs`."
+        ) from None
+
+
+def _key(folder: Path, name: str, *, must_exist: bool = False) -> ec.EllipticCurvePrivateKey:
+    """The stored private key of a name, or a new one."""
+    path = folder / f"{name}.key"
+    if path.exists() or must_exist:
+        with suppress(ValueError, TypeError):
+            stored = serialization.load_pem_private_key(read(path), None)
+            if isinstance(stored, ec.EllipticCurvePrivateKey):
+                return stored
+        raise IdentityError(f"Expected an elliptic-curve key without password in {path}, got something else.")
+    key = ec.generate_private_key(ec.SECP256R1())
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(pem)
+    return key
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, lifetime: dt.timedelta
+) -> x509.CertificateBuilder:
+    now = dt.datetime.now(dt.UTC)
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
+    builder = builder.serial_number(x509.random_serial_number())
+    begins = now - _SLACK + min(lifetime, dt.timedelta())  # a negative lifetime is one that is over
+    return builder.not_valid_before(begins).not_valid_after(now + lifetime)
+
+
+def _name(text: str, unit: str | None = None) -> x509.Name:
+    units = [] if unit is None else [x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, unit)]
+    return x509.Name([*units, x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _host(text: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(text))
+    except ValueError:
+        return x509.DNSName(text)
+
+
+def _write(path: Path, certificate: x509.Certificate) -> None:
+    draft = path.with_name(f".{path.name}.new")
+    draft.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    os.replace(draft, path)

@@ -1,0 +1,194 @@
+"""What waits to be sent: for one client, and for all of them together.
+
+    backlog = Backlog()
+    await backlog.room(patience=15)         # before something large is said that nobody asked for
+    conversation.send(message)
+
+A message is held from `send` until the transport has taken it, which it does as fast as the client reads. A client that
+does not read costs itself the round: it is hung up on, at once when more waits for it than one that reads would ever
+leave, and otherwise when others have waited long enough for the memory that it takes. From then on it is asked after
+the others, so that whoever would keep them waiting can do so once. What the transport has begun to take it keeps until
+the client reads it or its connection ends: until then nothing new is said to that client.
+"""
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from typing import Any
+
+import grpc
+
+from quoron_protos.v1 import federation_pb2 as pb
+
+MOST_BYTES = 256 << 20  # that wait, over all conversations; one message more while it is being added
+MOST_UNSENT = 64  # messages to a client that does not read; then it is not read either
+_MOST_WAITING = 8 * MOST_UNSENT  # then the conversation ends; more than whoever comes back is told of at once
+_SPARE = 1 << 20  # bytes that wait, beyond one message of each kind and run
+_PARTING_SECONDS = 30.0  # for a client to read what is on its way before it can hear of the end
+_LATE_PARTING_SECONDS = 1.0  # for one that is hung up on because it does not read
+Context = Any  # grpc.aio.ServicerContext[bytes, bytes]
+
+
+class Backlog:
+    """Bytes that wait to be sent, and those who wait for there to be fewer."""
+
+    def __init__(self, most: int = MOST_BYTES) -> None:
+        self.most = most
+        self.bytes = 0
+        self.peak = 0  # the most that there were
+        self.slow: dict[int, float] = {}  # loop time at which a user was last hung up on, because it did not read
+        self._since: dict[Conversation, float] = {}  # loop time at which the transport began to take a message
+        self._unread: set[Conversation] = set()  # ended in the middle of a write that the transport has not done with
+        self._queue: deque[asyncio.Future[None]] = deque()
+
+    async def room(self, patience: float) -> None:
+        """Wait until something may be added, in order of coming.
+
+        After `patience` seconds, whoever has not read a message for as long is hung up on.
+        """
+        while self.bytes >= self.most:
+            turn = asyncio.get_running_loop().create_future()
+            self._queue.append(turn)
+            try:
+                async with asyncio.timeout(patience):
+                    await turn
+            except TimeoutError:
+                with suppress(ValueError):  # its turn came at the last moment
+                    self._queue.remove(turn)
+                self._hang_up(asyncio.get_running_loop().time() - patience)
+            else:
+                asyncio.get_running_loop().call_soon(self._next)  # after what this one adds
+
+    def grew(self, size: int) -> None:
+        """So many bytes more."""
+        self.bytes += size
+        self.peak = max(self.peak, self.bytes)
+
+    def shrank(self, size: int) -> None:
+        """So many bytes less."""
+        self.bytes -= size
+        self._next()
+
+    def unread(self, user: int) -> bool:
+        """Whether an ended conversation with `user` still takes memory."""
+        return any(each.user == user for each in self._unread)
+
+    def left(self, conversation: "Conversation") -> None:
+        """A conversation was ended in the middle of a write."""
+        self._unread.add(conversation)
+
+    def writing(self, conversation: "Conversation") -> None:
+        """The transport has begun to take a message."""
+        self._since[conversation] = asyncio.get_running_loop().time()
+
+    def written(self, conversation: "Conversation") -> None:
+        """It has taken it, or never will."""
+        self._since.pop(conversation, None)
+        self._unread.discard(conversation)
+
+    def _next(self) -> None:
+        while self._queue and self.bytes < self.most:
+            turn = self._queue.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+
+    def _hang_up(self, before: float) -> None:
+        for conversation in [each for each, since in self._since.items() if since <= before]:
+            conversation.hang_up()
+
+
+class Conversation:
+    """One connected client: what waits to be sent, and a way to end it."""
+
+    def __init__(self, user: int, backlog: Backlog) -> None:
+        self.user = user
+        self.ending: str | None = None  # why the coordinator ends it
+        self.code = grpc.StatusCode.ABORTED  # with which it does
+        self.parting = _PARTING_SECONDS
+        self._backlog = backlog
+        self._unsent: asyncio.Queue[bytes] = asyncio.Queue()
+        self._waiting = 0  # bytes of these, and of what is being written
+        self._writing = 0  # bytes of the latter
+        self._largest: dict[tuple[str, str], int] = {}  # bytes of a message, by kind and run, since all was sent
+        self._room = asyncio.Event()
+        self._handler = asyncio.current_task()
+        self._pump: asyncio.Task[None] | None = None
+
+    def send(self, message: pb.ServerMessage) -> int:
+        """Queue a message: its bytes, 0 if it will not be sent. A client that leaves too much unread is hung up on."""
+        if self.ending is not None:
+            return 0
+        data, kind = message.SerializeToString(), message.WhichOneof("kind")
+        if kind in ("run", "question", "ended"):  # what the coordinator says by itself, and says again
+            which = kind, getattr(message, kind).run
+            self._largest[which] = max(self._largest.get(which, 0), len(data))
+        allowed = sum(self._largest.values()) + _SPARE
+        if self._unsent.qsize() >= _MOST_WAITING or self._waiting + len(data) > allowed:
+            self.hang_up()
+            return 0
+        self._waiting += len(data)
+        self._backlog.grew(len(data))
+        self._unsent.put_nowait(data)
+        return len(data)
+
+    def hang_up(self) -> None:
+        """End with a client that does not read; it may come back. One that is leaving already leaves now."""
+        self._backlog.slow[self.user] = asyncio.get_running_loop().time()
+        if self.ending is not None and self._handler is not None:
+            self._handler.cancel()  # from its parting
+        self.parting = _LATE_PARTING_SECONDS
+        self.end("The client does not read.", grpc.StatusCode.UNAVAILABLE)
+
+    def end(self, why: str, code: grpc.StatusCode = grpc.StatusCode.ABORTED) -> None:
+        """Hang up, once."""
+        if self.ending is not None:
+            return
+        self.ending, self.code = why, code
+        self._unsent = asyncio.Queue()  # who does not read may keep the call for a while, not the memory
+        self._less(self._waiting - self._writing)
+        if self._writing:
+            self._backlog.left(self)
+        if self._handler is not None:
+            self._handler.cancel()
+
+    def start(self, context: Context) -> None:
+        """Send what waits, for as long as the conversation lasts."""
+        self._pump = asyncio.create_task(self._send_all(context))
+
+    def close(self) -> None:
+        """The call is over. Nobody waits any more for what the transport may still hold."""
+        if self._pump is not None and not self._writing:
+            self._pump.cancel()
+        self._less(self._waiting)
+
+    async def _send_all(self, context: Context) -> None:
+        try:
+            with suppress(Exception):  # a write fails when the client has gone, of which the reader hears as well
+                while self.ending is None:
+                    data = await self._unsent.get()
+                    self._writing = len(data)
+                    self._backlog.writing(self)
+                    await context.write(data)
+                    self._backlog.written(self)
+                    self._writing = 0
+                    self._less(len(data))
+                    del data
+                    if not self._waiting:
+                        self._largest.clear()
+                    if self._unsent.qsize() < MOST_UNSENT:
+                        self._room.set()
+        finally:
+            self._writing = 0
+            self._backlog.written(self)
+
+    async def room(self) -> None:
+        """Wait until the client has read most of what it was sent."""
+        while self._unsent.qsize() >= MOST_UNSENT:
+            self._room.clear()
+            await self._room.wait()
+
+    def _less(self, size: int) -> None:
+        size = min(size, self._waiting)
+        self._waiting -= size
+        self._backlog.shrank(size)

@@ -1,0 +1,56 @@
+"""The engine of a federation: called from a run's own thread, answered by clients through the event loop.
+
+engine = GrpcEngine(rooms, room, loop, problem=problem, seconds=30)
+answers = engine.ask(question)
+"""
+
+import asyncio
+import concurrent.futures
+from dataclasses import dataclass
+
+from quoron_client.questions import Answers, Question
+from quoron_protos.errors import RunError
+from quoron_server.plausible import FAR, honest
+from quoron_server.problem import Problem
+from quoron_server.service.rooms import Room, Rooms
+
+
+class RunStopped(RunError):
+    """The run was told to stop, by its operator or because the coordinator is leaving."""
+
+
+@dataclass(slots=True, eq=False)
+class GrpcEngine:
+    """Asks the members of one room."""
+
+    rooms: Rooms
+    room: Room
+    loop: asyncio.AbstractEventLoop
+    problem: Problem
+    seconds: float
+    stopped: bool = False
+    _pending: "concurrent.futures.Future[Answers] | None" = None
+
+    def ask(self, question: Question) -> Answers:
+        """One row an asked user, in cohort order; RunStopped after `stop`, from whichever thread."""
+        shape = question.task.answer_shape(self.problem.dimension)
+        coroutine = self.rooms.ask(self.room, question, shape=shape, seconds=self.seconds)
+        self._pending = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        if self.stopped:
+            self._pending.cancel()
+        try:
+            answers = self._pending.result()
+        except concurrent.futures.CancelledError:
+            raise RunStopped(f"Run {self.room.run} was stopped before round {question.round} was complete.") from None
+        return Answers.checked(answers.values, answers.status, largest=FAR * honest(self.problem, question.task))
+
+    def measured(self) -> dict[str, float]:
+        """Of the last round, as messages of gRPC: bytes of the questions that were said and of the answers taken."""
+        down, up = self.room.moved
+        return {"measured_down": down, "measured_up": up}
+
+    def stop(self) -> None:
+        """Give up the open round, and every later one."""
+        self.stopped = True
+        if self._pending is not None:
+            self._pending.cancel()

@@ -1,0 +1,307 @@
+"""Runs, one thread each: begun when enough users are enrolled, resumed when the coordinator comes back.
+
+A run is entered after its plan was made and verified and the population's budget asked; `quoron_server.books` says
+what is written from then on, in which order. While the database is away a run pauses, then goes on from what the ledger
+holds. A run that this coordinator may not go on with (another version's or configuration's, a simulation where none is
+allowed, one of Flower's) is left as it is, for one that may, or for `cancel`.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_client import wire
+from quoron_protos.errors import ConfigError, LedgerError, LedgerUnavailable, OtherVersion, QuoronError
+from quoron_server import specification as specifications
+from quoron_server.accounting.lifetime import Limit
+from quoron_server.books import Books
+from quoron_server.database import Database
+from quoron_server.plan import Plan
+from quoron_server.registry import OPEN, SERVICE, State
+from quoron_server.rounds import RoundEvent
+from quoron_server.service.engine import GrpcEngine, RunStopped
+from quoron_server.service.feed import Feed, public
+from quoron_server.service.records import Records, patiently
+from quoron_server.service.rooms import Rooms
+from quoron_server.specification import RunSpecification
+
+MOST_RUNS = 64  # at the same time
+MOST_TOLD = 1000  # ended runs that whoever comes back hears of
+_LONGEST_PAUSE = 30.0  # seconds between two tries of a database that is away
+_LONGEST_GROUP = 64  # characters, as in a specification
+_log = logging.getLogger("quoron")
+T = TypeVar("T")
+Check = Callable[[RunSpecification], None]
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    specification: RunSpecification
+    plan: Plan
+    feed: Feed = field(default_factory=Feed)
+    engine: GrpcEngine | None = None
+    task: "asyncio.Task[None] | None" = None
+    cancelled: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.specification.run
+
+
+class Manager:
+    """All runs of one coordinator. Its methods belong to the event loop; the database is used in threads."""
+
+    def __init__(
+        self,
+        database: Database,
+        rooms: Rooms,
+        *,
+        allow_simulation: bool = False,
+        largest_message: int = wire.MAX_MESSAGE,
+        check: Check | None = None,
+    ) -> None:
+        """`check` may refuse a specification whose constants do not follow from its loss.
+
+        `lost` fails when the database is another's: the process must then end, and start again.
+        """
+        self.rooms = rooms
+        self._books = Books(database)
+        self._registry = self._books.registry
+        self.records = Records(database)
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._allow_simulation, self._largest, self._check = allow_simulation, largest_message, check
+        self._active: dict[str, _Run] = {}
+        self._waiting: dict[str, _Run] = {}
+        self._paused: dict[str, Feed] = {}
+        self._threads = ThreadPoolExecutor(MOST_RUNS, thread_name_prefix="run")
+        self._stopping = asyncio.Event()
+        self._starting = asyncio.Lock()
+        self._taking = asyncio.Lock()  # from reading a run's stored state to acting on it
+
+    async def start(self) -> None:
+        """Take up every run that has not ended."""
+        async with self._taking:
+            try:
+                await self._stored(self._books.settle)
+            except LedgerError as error:  # of a chain that does not hold together: what has ended can still be read
+                _log.error("what was left of runs that have ended is not written: %s", error)
+            for row in await self._stored(self._registry.runs):
+                if row.state not in OPEN:
+                    continue
+                try:
+                    row.require(SERVICE)
+                    specification = RunSpecification.parse(row.specification)
+                    plan = await asyncio.to_thread(specifications.make_plan, specification)
+                    self._require_possible(specification, plan)
+                except QuoronError as error:
+                    self._pause(row.run, Feed(await self._stored(self.records.events, row.run)), error)
+                    continue
+                self._waiting[row.run] = _Run(specification, plan)
+        await self._begin_those_that_can()
+
+    async def stop(self) -> None:
+        """Leave every run where it is; the next start takes it up."""
+        self._stopping.set()
+        tasks = []
+        for run in self._active.values():
+            if run.engine is not None:
+                run.engine.stop()
+            if run.task is not None:
+                tasks.append(run.task)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._threads.shutdown(wait=True)
+
+    async def enrol(self, identity: str, group: str) -> int:
+        """The user of an identity, its place in the population."""
+        user: int = await self._stored(self._registry.enrol, identity, group)
+        if self._waiting:
+            await self._begin_those_that_can()
+        return user
+
+    async def user(self, identity: str) -> int | None:
+        """The user of an identity; None if it is not enrolled."""
+        return await self._stored(self._registry.user, identity)
+
+    async def ended_with(self, user: int) -> list[tuple[str, State]]:
+        """Name and state of the runs of a user that have ended, from the latest."""
+        return await self._stored(self._registry.ended_with, user, MOST_TOLD)
+
+    async def submit(self, text: str) -> str:
+        """Take a run on; its name. The same specification again is the same run.
+
+        Raises ConfigError, Infeasible, VerificationError, BudgetExceeded and LedgerError.
+        """
+        specification = RunSpecification.parse(text)
+        plan = await asyncio.to_thread(specifications.make_plan, specification)
+        self._require_possible(specification, plan)
+        if self._check is not None:
+            self._check(specification)
+        await patiently(lambda: self._books.check(specification, plan))
+        name = specification.run
+        async with self._taking:
+            new = await patiently(lambda: self._registry.add_run(name, specification.as_text()))
+            if not new and name not in self._waiting and name not in self._active:  # entered, but never acknowledged?
+                row = await patiently(lambda: self._registry.run(name))
+                new = row is not None and row.state == "waiting"
+            if new:
+                self._go_on(name)
+                self._waiting[name] = _Run(specification, plan)
+        if new:
+            await self._begin_those_that_can()
+        return name
+
+    def _require_possible(self, specification: RunSpecification, plan: Plan) -> None:
+        specifications.require_deployable(specification, plan, allow_simulation=self._allow_simulation)
+        specifications.require_fitting(plan, self._largest)
+
+    async def cancel(self, run: str) -> dict[str, Any]:
+        """End a run without a model, unless it has one. What it has spent stays spent; its secrets are erased."""
+        async with self._taking:
+            waiting, active = self._waiting.get(run), self._active.get(run)
+            if waiting is not None:
+                waiting.cancelled = True  # from now on it does not begin
+            if active is None:
+                how = await self._stored(self._books.cancel, run)
+                self._waiting.pop(run, None)
+                self._go_on(run)
+                self.rooms.close(run, str(how))  # it may have paused in the middle
+                if waiting is not None:
+                    waiting.feed.add({"kind": "ended", "how": how})
+        if active is not None:
+            active.cancelled = True
+            if active.engine is not None:
+                active.engine.stop()
+            if active.task is not None:
+                await asyncio.wait({active.task})  # whoever stops waiting does not stop the run
+        return await self.records.status(run)
+
+    async def limit(self, group: str, *, epsilon: float, delta: float, gaussian_share: float) -> Limit:
+        """From now on refuse runs that would bring `group` beyond (ε, δ). ConfigError for numbers that are none."""
+        if not 1 <= len(group) <= _LONGEST_GROUP:
+            raise ConfigError(f"Expected a group's name of 1 to {_LONGEST_GROUP} characters, got {len(group)}.")
+        numbers = {"epsilon": epsilon, "delta": delta, "gaussian_share": gaussian_share}
+        return await patiently(lambda: self._books.population.limit(group, **numbers))
+
+    async def feed(self, run: str) -> Feed:
+        """The public events of a run; UnknownRun if there is none of that name."""
+        known = self._active.get(run) or self._waiting.get(run)
+        feed = self._paused.get(run) if known is None else known.feed
+        return await self.records.feed(run) if feed is None else feed
+
+    def _pause(self, run: str, feed: Feed, error: QuoronError) -> None:
+        """Leave a run as it is stored; watchers are told why."""
+        _log.warning("run %s is paused: %s", run, error)
+        self._active.pop(run, None)
+        self._paused[run], self.records.paused[run] = feed, str(error)
+        feed.add({"kind": "paused", "error": str(error)})
+
+    def _go_on(self, run: str) -> None:
+        self._paused.pop(run, None)
+        self.records.paused.pop(run, None)
+
+    async def _begin_those_that_can(self) -> None:
+        async with self._starting:
+            for name, run in list(self._waiting.items()):
+                specification = run.specification
+                users = await self._stored(self._registry.users_count, specification.group)
+                waits = name in self._waiting and not run.cancelled
+                if waits and users >= specification.problem.users and not self._stopping.is_set():
+                    self._active[name] = self._waiting.pop(name)
+                    run.task = asyncio.create_task(self._live(run))
+
+    async def _live(self, run: _Run) -> None:
+        """A run from here to its end, through every absence of the database."""
+        how: State = "complete"
+        error: str | None = None
+        try:
+            await self._patiently(lambda: self._carry_out(run))
+        except RunStopped:
+            if not run.cancelled:
+                return
+            how = "cancelled"
+        except OtherVersion as problem:
+            if not run.cancelled:
+                self._pause(run.name, run.feed, problem)
+                return
+            how = "cancelled"
+        except QuoronError as problem:
+            how, error = "failed", str(problem)
+        except Exception as problem:
+            _log.exception("run %s failed", run.name)
+            how, error = "failed", f"{type(problem).__name__}: see the coordinator's log"
+        try:
+            how = await self._stored(self._books.end, run.name, how, error)
+        except RunStopped:
+            return
+        except QuoronError as problem:  # the database is no longer ours: nothing may be written, somebody else goes on
+            if not self.lost.done():
+                self.lost.set_exception(problem)
+            return
+        self._active.pop(run.name, None)
+        self.rooms.close(run.name, how)
+        run.feed.add({"kind": "ended", "how": how, "error": error if how == "failed" else None})
+
+    async def _carry_out(self, run: _Run) -> None:
+        """One try: begin unless begun, then ask on from where the ledger stands."""
+        loop = asyncio.get_running_loop()
+        members, events = await asyncio.to_thread(self._begin, run)
+        for event in events:
+            run.feed.add(event)
+        room = self.rooms.rooms.get(run.name)
+        if room is None:
+            told = json.dumps(specifications.describe(run.specification, run.plan))
+            room = self.rooms.open(run.name, told, members)
+        run.engine = GrpcEngine(self.rooms, room, loop, run.plan.problem, run.specification.seconds)
+        if run.cancelled or self._stopping.is_set():
+            raise RunStopped(f"Run {run.name} was stopped.")
+        tellers = [_Teller(run, loop)]
+        await loop.run_in_executor(
+            self._threads, self._books.carry_out, run.specification, run.plan, run.engine, tellers
+        )
+
+    def _begin(self, run: _Run) -> tuple[NDArray[np.int64], list[dict[str, Any]]]:
+        members = self._books.begin(run.specification, run.plan)
+        return members, self.records.events(run.name)
+
+    async def _stored(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await self._patiently(lambda: asyncio.to_thread(function, *arguments))
+
+    async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Try again while the database is away; RunStopped when the coordinator leaves."""
+        pause = 0.1
+        while True:
+            try:
+                return await attempt()
+            except LedgerUnavailable as error:
+                _log.warning("paused: %s", error)
+            try:
+                await asyncio.wait_for(self._stopping.wait(), pause)
+            except TimeoutError:
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            else:
+                raise RunStopped("The coordinator is leaving.")
+
+
+@dataclass(slots=True, eq=False)
+class _Teller:
+    """An observer that tells the feed, from the run's thread."""
+
+    run: _Run
+    loop: asyncio.AbstractEventLoop
+
+    def started(self, plan: Plan) -> None:
+        """Nothing to tell: the plan is public from the start."""
+
+    def round_finished(self, event: RoundEvent) -> None:
+        """After the round's commit."""
+        self.loop.call_soon_threadsafe(self.run.feed.add, public(asdict(event)))
+
+    def finished(self, model: NDArray[np.float64]) -> None:
+        """After the last commit; watchers hear of the end from the manager."""

@@ -1,0 +1,81 @@
+"""How many bytes a round moves, as encoded and as on the wire: from the question alone, so public.
+
+    >>> round_bytes(encoded=1_000, messages=10, extra=0)
+    1380
+
+A message is encoded by protobuf, put into a frame of gRPC (5 bytes), frames of HTTP/2 (9 bytes for each 16 KiB) and
+records of TLS 1.3 (22 bytes for each 16 KiB). Headers of TCP and IP, acknowledgements, pings, flow control, and what a
+connection costs once (handshakes, the announcement of a run) are not in it.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+
+from quoron_client import wire
+from quoron_client.questions import Question, RangeReport, Status
+
+GRPC, HTTP2, TLS, FRAME = 5, 9, 22, 1 << 14
+_DIGEST = bytes(16)
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Of one round, over all users asked."""
+
+    messages: int  # questions, answers and receipts
+    down: int  # bytes to users: questions and receipts
+    up: int  # bytes from users: answers
+
+
+def encoded(question: Question, dimension: int) -> tuple[int, int]:
+    """Protobuf bytes of all planned (questions, answers) of a run without a name, from the user in the first slot.
+
+    A secret cohort may be empty and must not show it: then user 0 stands for those planned, for no byte depends on who.
+    """
+    if not question.messages:
+        return 0, 0
+    user = int(question.cohort[0]) if len(question.cohort) else 0
+    down = question.messages * wire.question_to_wire(question, 0, run="", user=user, seconds=0).ByteSize()
+    if isinstance(question.task, RangeReport):  # users differ in one number
+        down += sum(_optional(int(each)) for each in question.task.coordinates)
+        down -= question.messages * _optional(int(question.task.coordinates[0]))
+    values = np.zeros(question.task.answer_shape(dimension))
+    answer = wire.answer_to_wire("", question.round, _DIGEST, values, Status.ANSWERED)
+    return down, question.messages * answer.ByteSize()
+
+
+def traffic(*, round_: int, messages: int, down: int, up: int, run: str, seconds: int) -> Traffic:
+    """On the wire, from the `encoded` (down, up) of `messages` planned users; round open for `seconds`, run named."""
+    name = _field(len(run.encode()))
+    questions = round_bytes(encoded=down, messages=messages, extra=name + _optional(seconds))
+    receipts = round_bytes(encoded=0, messages=messages, extra=name + _optional(round_))
+    answers = round_bytes(encoded=up, messages=messages, extra=name)
+    return Traffic(3 * messages, questions + receipts, answers)
+
+
+def round_bytes(*, encoded: int, messages: int, extra: int) -> int:
+    """On the wire, of `messages` alike that hold `encoded` bytes together and `extra` more each."""
+    if not messages:
+        return 0
+    inner = encoded / messages + extra
+    framed = GRPC + _field(ceil(inner)) - ceil(inner) + inner  # one field of a stream's message
+    framed += HTTP2 * ceil(framed / FRAME)
+    framed += TLS * ceil(framed / FRAME)
+    return round(messages * framed)
+
+
+def _varint(value: int) -> int:
+    """Bytes of an unsigned integer."""
+    return max(1, ceil(value.bit_length() / 7))
+
+
+def _field(length: int) -> int:
+    """Bytes of a field of `length` bytes, tag and length included; an empty one is a field none the less."""
+    return 1 + _varint(length) + length
+
+
+def _optional(value: int) -> int:
+    """Bytes of an integer field, which is left out when zero."""
+    return 1 + _varint(value) if value else 0

@@ -1,5 +1,0 @@
-"""Flower for people: its simulation as an engine, runs submitted to a federation, private aggregation in their apps."""
-
-from quorate.flower.training import Trained, train_privately
-
-__all__ = ["Trained", "train_privately"]

@@ -1,0 +1,94 @@
+"""Reading TOML with errors that name the place, `key=value` settings, and writing a configuration back.
+
+>>> assignment("privacy.epsilon=2")
+{'privacy': {'epsilon': 2}}
+>>> assignment("algorithm.name=auto")
+{'algorithm': {'name': 'auto'}}
+>>> print(dumps({"privacy": {"epsilon": 2.0, "delta": 1e-06}}))
+[privacy]
+epsilon = 2.0
+delta = 1e-06
+"""
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+from quoron_protos.errors import ConfigError
+
+Tree = dict[str, Any]
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def parse(text: str, source: str) -> Tree:
+    """The tables of a TOML text; `source` names it in errors."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"Expected {source} to be valid TOML, got: {error}") from None
+
+
+def assignment(text: str) -> Tree:
+    """The tree that `dotted.key=value` sets. The value is TOML; a bare word is a string."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"Expected key=value, such as privacy.epsilon=2, got {text!r}.")
+    bare = not value.strip().startswith(("'", '"', "[", "{"))
+    word = json.dumps(value.strip())
+    if value.strip() in ("nan", "inf") and key.strip().endswith("kind"):  # words there, numbers elsewhere
+        return tomllib.loads(f"{key} = {word}")
+    for candidate in (value, word) if bare else (value,):
+        try:
+            return tomllib.loads(f"{key} = {candidate}")
+        except tomllib.TOMLDecodeError:
+            continue
+    raise ConfigError(f"Expected a dotted key, '=' and a TOML value, such as privacy.epsilon=2, got {text!r}.")
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tree:
+    """A new tree with the values of `above` laid over `below`, table by table.
+
+    A table whose `kind` changes is replaced as a whole: the other kind's keys mean nothing to it.
+    """
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        if both and value.get("kind", old.get("kind")) == old.get("kind"):  # type: ignore[union-attr]
+            merged[key] = merge(old, value)  # type: ignore[arg-type]
+        else:
+            merged[key] = value
+    return merged
+
+
+def dumps(tree: Mapping[str, Any]) -> str:
+    """TOML text of nested tables; None is left out. Tables below the first level are written inline."""
+    sections = []
+    for name, table in tree.items():
+        lines = [f"{_key(key)} = {_value(value)}" for key, value in table.items() if value is not None]
+        sections.append("\n".join([f"[{_key(name)}]", *lines]))
+    return "\n\n".join(sections)
+
+
+def _key(key: str) -> str:
+    return key if _BARE_KEY.fullmatch(key) else _string(key)
+
+
+def _string(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _string(value)
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items() if item is not None)
+        return f"{{ {inner} }}" if inner else "{}"
+    return f"[{', '.join(_value(item) for item in value)}]"

@@ -1,0 +1,378 @@
+"""The commands of a federation: a coordinator, its clients, its operators, and what they identify themselves with.
+
+Every option that the containers of docker-compose.yml need is also an environment variable. gRPC is imported by the
+commands that use it, so that the others start without it.
+"""
+
+import asyncio
+import logging
+import re
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from quoron import api
+from quoron.cli_connection import (
+    CONTROL,
+    Anywhere,
+    Authority,
+    Certificate,
+    Connection,
+    Insecure,
+    Key,
+    check_environment,
+    shared_options,
+)
+from quoron.folder import RunFolder, dumps
+from quoron_protos.errors import ConfigError, LedgerUnavailable, RunError
+
+tokens = typer.Typer(help="Tokens for the control plane.", no_args_is_help=True)
+
+CLIENTS = "127.0.0.1:7443"
+TokenFile = Annotated[Path, typer.Option("--file", envvar="QUORON_TOKENS", help="Where tokens are kept, as hashes.")]
+Name = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON on standard output, one object a line.")]
+
+
+def serve(
+    listen: Annotated[str, typer.Option(envvar="QUORON_LISTEN", help="Where clients connect.")] = CLIENTS,
+    control: Annotated[str, typer.Option(envvar="QUORON_CONTROL", help="Where operators connect.")] = CONTROL,
+    database: Annotated[
+        str, typer.Option(envvar="QUORON_DATABASE", help="sqlite:///FILE or postgresql://USER@HOST/NAME.")
+    ] = "sqlite:///coordinator.sqlite",
+    certificate: Certificate = None,
+    key: Key = None,
+    authority: Authority = None,
+    token_file: Annotated[
+        Path, typer.Option("--tokens", envvar="QUORON_TOKENS", help="File made by `quoron tokens add`.")
+    ] = Path("tokens.json"),
+    revoked: Annotated[
+        Path | None, typer.Option(envvar="QUORON_REVOKED", help="Clients to refuse: see `quoron certs --revoke`.")
+    ] = None,
+    insecure: Insecure = False,
+    insecure_anywhere: Anywhere = False,
+    allow_simulation: Annotated[
+        bool, typer.Option("--allow-simulation", help="Accept runs with seeded noise: made-up data only.")
+    ] = False,
+    largest_message: Annotated[
+        str | None,
+        typer.Option(
+            envvar="QUORON_LARGEST_MESSAGE",
+            metavar="BYTES",
+            help="Largest message of a client, such as 64MiB; default 4MiB.",
+        ),
+    ] = None,
+) -> None:
+    """Coordinate a federation until SIGTERM or SIGINT; what is interrupted goes on at the next start."""
+    from quoron.submission import check_constants
+    from quoron_server import service
+    from quoron_server.service import revocation
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    check_environment(plaintext=insecure or insecure_anywhere)
+    refused = None if revoked is None else revocation.Revocations(revoked)
+    transport = service.Transport(certificate, key, authority, insecure, insecure_anywhere, refused)
+    config = service.ServeConfig(
+        transport, listen, control, database, token_file, allow_simulation=allow_simulation, check=check_constants
+    )
+    if largest_message is not None:
+        config = replace(config, largest_message=_bytes(largest_message))
+
+    def ready(running: service.Coordinator) -> None:
+        print(f"listening: clients {running.listen}, control {running.control}", flush=True)
+
+    asyncio.run(service.serve(config, ready=ready))
+
+
+def client(
+    data: Annotated[Path, typer.Option(envvar="QUORON_DATA", help="This user's items, CSV or Parquet.")],
+    coordinator: Annotated[
+        str, typer.Option(envvar="QUORON_COORDINATOR", metavar="HOST:PORT", help="Where the coordinator is.")
+    ] = CLIENTS,
+    certificate: Certificate = None,
+    key: Key = None,
+    authority: Authority = None,
+    record: Annotated[
+        Path, typer.Option(envvar="QUORON_RECORD", help="Durable record of what was answered; keep it.")
+    ] = Path("quoron-record.sqlite"),
+    lifetime_epsilon: Annotated[
+        float, typer.Option(envvar="QUORON_LIFETIME_EPSILON", help="Most ε over all runs, ever.")
+    ] = 1.0,
+    lifetime_delta: Annotated[
+        float, typer.Option(envvar="QUORON_LIFETIME_DELTA", help="Most δ over all runs, ever.")
+    ] = 1e-5,
+    accept: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An exposure to take part in, once for each. Replaces the default, which is broadcast and local."
+        ),
+    ] = None,
+    insecure: Insecure = False,
+    insecure_anywhere: Anywhere = False,
+    name: Annotated[str | None, typer.Option(envvar="QUORON_NAME", help="Who this is, with --insecure.")] = None,
+    simulation_seed: Annotated[
+        int | None, typer.Option(help="Take part in simulations with this seed: made-up data only.")
+    ] = None,
+) -> None:
+    """Take part in a federation with one user's data, within that user's own limits."""
+    from quoron_client import federation
+
+    check_environment(plaintext=insecure or insecure_anywhere)
+    config = federation.ClientConfig(
+        coordinator=coordinator,
+        data=data,
+        record=record,
+        lifetime_epsilon=lifetime_epsilon,
+        lifetime_delta=lifetime_delta,
+        certificate=certificate,
+        key=key,
+        authority=authority,
+        insecure=insecure,
+        insecure_anywhere=insecure_anywhere,
+        client_name=name,
+        accept_exposures=tuple(accept or ("broadcast", "local")),
+        allow_simulation=simulation_seed is not None,
+        seed=simulation_seed,
+    )
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    asyncio.run(_until_told(federation.run_client, config))
+
+
+@shared_options
+def submit(
+    connection: Connection,
+    config: Annotated[str, typer.Argument(metavar="CONFIG.toml", help='With population.kind = "table".')],
+    run: Annotated[str, typer.Option(help="A name for the run.")],
+    users: Annotated[int, typer.Option(min=1, help="How many users take part: the run begins when they are enrolled.")],
+    seconds: Annotated[float, typer.Option(help="How long a round waits for answers.")] = 60.0,
+    group: Annotated[str, typer.Option(help="The users' group.")] = "everyone",
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key.")] = None,
+    simulation_seed: Annotated[int | None, typer.Option(help="Seeded noise, for tests: made-up data only.")] = None,
+    engine: Annotated[
+        str, typer.Option(metavar="native|flower", help="To our own coordinator, or to a federation of Flower.")
+    ] = "native",
+    superlink: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Flower: where the SuperLink is.")] = None,
+    waiting: Annotated[float, typer.Option(help="Flower: seconds until all users are there.")] = 600.0,
+    follow: Annotated[bool, typer.Option("--follow", help="Flower: show the run until its end.")] = False,
+) -> None:
+    """Submit a run to a coordinator. The same run again changes nothing; on Flower, it goes on with it."""
+    from quoron.submission import specify
+
+    if (superlink is not None) is not (engine == "flower") or engine not in ("native", "flower"):
+        raise ConfigError(
+            f"Expected --engine flower together with --superlink, or --engine native, got --engine {engine} "
+            f"{'without' if superlink is None else 'with'} --superlink."
+        )
+
+    resolved, _ = api.resolve(config, tuple(settings or ()))
+    wanted, plan = specify(
+        resolved, run=run, users=users, seconds=seconds, group=group, simulation_seed=simulation_seed
+    )
+    promise = f"{run}: {plan.algorithm}, {plan.cost.rounds} rounds, {users} users\n{plan.guarantee.sentence()}"
+    if superlink is None:
+        with connection.open() as control:
+            control.submit(wanted.as_text())
+        print(promise)
+        return
+    from quoron.flower import submission
+    from quoron_client.federation.config import check_plaintext
+
+    check_plaintext(superlink, insecure=connection.insecure, anywhere=connection.insecure_anywhere)
+    plaintext = connection.insecure or connection.insecure_anywhere
+    with submission.operator(superlink, connection.authority, insecure=plaintext) as flower:
+        number = submission.submit(flower, wanted, waiting=waiting)
+        print(f"{promise}\nFlower's run {number}", flush=True)
+        if follow:
+            submission.follow(flower, number, print)
+
+
+@shared_options
+def runs(connection: Connection, as_json: Json = False) -> None:
+    """List the runs of a coordinator."""
+    with connection.open() as control:
+        for each in control.runs():
+            shown = "\t".join(str(each[key]) for key in ("run", "state", "created") if each[key])
+            print(dumps(each) if as_json else shown + (f"\t{each['error']}" if each["error"] else ""))
+
+
+@shared_options
+def watch(connection: Connection, run: Name, as_json: Json = False) -> None:
+    """Follow a run from its first round to its end; exit code 1 if it ends without a model."""
+    ended: dict[str, Any] = {}
+    with connection.open() as control:
+        for event in control.watch(run):
+            print(dumps(event) if as_json else _line(event), flush=True)
+            ended = event
+    if ended.get("kind") == "paused":
+        raise RunError(f"Run {run} is paused, with nothing lost: {ended.get('error')}")
+    if ended.get("how") != "complete":
+        raise RunError(f"Run {run} has ended without a model: {ended.get('error') or ended.get('how')}.")
+
+
+@shared_options
+def cancel(
+    connection: Connection,
+    run: Name,
+    database: Annotated[
+        str | None,
+        typer.Option(help="End it in these books, which no process has open: sqlite:///FILE or postgresql://..."),
+    ] = None,
+) -> None:
+    """End a run without a model. What it has spent stays spent."""
+    if database is None:
+        with connection.open() as control:
+            print(f"{run}: {control.cancel(run)['state']}")
+        return
+    from quoron_server.books import Books
+    from quoron_server.database import Database
+
+    try:
+        opened = Database(database, create=False)  # as its owner: whoever carries out its runs is not there
+    except LedgerUnavailable as error:
+        raise LedgerUnavailable(f"{error} Ask a coordinator that has it with --coordinator.") from None
+    with opened:
+        state = Books(opened).cancel(run)
+    if state is None:
+        raise ConfigError(f"Expected the name of a run in these books, got {run!r}.")
+    print(f"{run}: {state}")
+
+
+@shared_options
+def fetch(
+    connection: Connection,
+    run: Name,
+    out: Annotated[Path, typer.Option(help="Folder for plan.json, ledger.json and model.npz.")],
+) -> None:
+    """Fetch a complete run's plan, ledger and model."""
+    with connection.open() as control:
+        plan, ledger, model = control.plan(run), control.ledger(run), control.model(run)
+    out.mkdir(parents=True, exist_ok=True)
+    folder = RunFolder(out)
+    folder.write_json("plan.json", plan)
+    folder.write_json("ledger.json", ledger)
+    folder.write_model(model)
+    print(out / "model.npz")
+
+
+def certs(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the authority and certificates are kept.")],
+    clients: Annotated[int, typer.Option(min=0, help="Certificates client-1 to client-N.")] = 0,
+    names: Annotated[list[str] | None, typer.Option("--client", help="A client's certificate by name.")] = None,
+    hosts: Annotated[list[str] | None, typer.Option("--host", help="Names and addresses of the coordinator.")] = None,
+    group: Annotated[str | None, typer.Option(help="Group of these clients; default everyone.")] = None,
+    days: Annotated[int, typer.Option(min=1, help="How long certificates are valid.")] = 365,
+    renew: Annotated[
+        bool,
+        typer.Option(
+            "--renew",
+            help="Renew those named, with their keys; the coordinator's with --host.",
+        ),
+    ] = False,
+    revoke: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only this: enter a client in revoked.json, for `quoron serve --revoked`."),
+    ] = None,
+) -> None:
+    """Make a private certificate authority for trials, a coordinator's certificate and clients'; keep what is there."""
+    from quoron_server.service import certificates
+
+    if revoke:
+        for name in revoke:
+            if name == "coordinator":
+                raise ConfigError("Expected a client to revoke, got the coordinator: give clients another authority.")
+            print(certificates.revoke(folder, name))
+        return
+    every_client = [f"client-{number}" for number in range(1, clients + 1)] + (names or [])
+    for name in every_client:
+        certificates.check_name(name)
+        if name == "coordinator" and not renew:
+            raise ConfigError("Expected another name for a client than 'coordinator', which is the coordinator's.")
+    certificates.make_authority(folder, days=max(days, 3650))
+    for name in dict.fromkeys(("coordinator", *every_client)):
+        coordinator, exists = name == "coordinator", (folder / f"{name}.pem").exists()
+        wanted = name in every_client or hosts is not None  # the coordinator's certificate is made in passing
+        if not exists or (renew and wanted):
+            print(
+                certificates.issue(
+                    folder,
+                    name,
+                    coordinator=coordinator,
+                    hosts=tuple(hosts or (() if exists else ("localhost", "127.0.0.1"))) if coordinator else (),
+                    unit=None if coordinator else group,
+                    days=days,
+                    renew=renew,
+                )
+            )
+
+
+@tokens.command("add")
+def add_token(
+    name: Annotated[str, typer.Argument(help="Whose it is.")],
+    role: Annotated[str, typer.Option(help="operator or auditor.")],
+    file: TokenFile = Path("tokens.json"),
+    out: Annotated[Path | None, typer.Option(help="Write the token there instead of showing it.")] = None,
+) -> None:
+    """Make a token; it is shown this once."""
+    from quoron_server.service import tokens as stored
+
+    token = stored.add(file, name=name, role=role)
+    if out is None:
+        print(token)
+        return
+    out.unlink(missing_ok=True)
+    out.touch(mode=0o600)
+    out.write_text(token + "\n", encoding="utf-8")
+
+
+@tokens.command("list")
+def list_tokens(file: TokenFile = Path("tokens.json")) -> None:
+    """Names and roles."""
+    from quoron_server.service import tokens as stored
+
+    for name, role in stored.names(file).items():
+        print(f"{name}\t{role}")
+
+
+@tokens.command("remove")
+def remove_token(name: str, file: TokenFile = Path("tokens.json")) -> None:
+    """Take a token back, at once."""
+    from quoron_server.service import tokens as stored
+
+    stored.remove(file, name=name)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of a federation to the command line."""
+    for command in (serve, client, submit, runs, watch, cancel, fetch, certs):
+        app.command()(command)
+    app.add_typer(tokens, name="tokens")
+
+
+def _bytes(text: str) -> int:
+    """A number of bytes, such as 64MiB."""
+    found = re.fullmatch(r"(\d{1,12})\s*([KMG]iB)?", text.strip())
+    if found is None:
+        raise ConfigError(f"Expected --largest-message as a number of bytes, KiB, MiB or GiB, got {text!r}.")
+    return int(found[1]) << {None: 0, "KiB": 10, "MiB": 20, "GiB": 30}[found[2]]
+
+
+async def _until_told(work: Callable[..., Awaitable[None]], config: Any) -> None:
+    """`work` until SIGTERM or SIGINT."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await work(config, stop=stop)
+
+
+def _line(event: dict[str, Any]) -> str:
+    if event["kind"] == "paused":
+        return "paused" + (f": {event['error']}" if event.get("error") else "")
+    if event["kind"] == "ended":
+        return f"{event['how']}" + (f": {event['error']}" if event.get("error") else "")
+    public = " ".join(f"{key}={value}" for key, value in event["public"].items())
+    return f"round {event['round'] + 1} of at most {event['rounds']}: {event['messages']} users asked {public}".rstrip()

@@ -1,0 +1,300 @@
+"""The configuration of a run: TOML in, checked and frozen objects out.
+
+    >>> config = parse('[privacy]\\nepsilon = 2.0')
+    >>> config.privacy.epsilon, config.population.kind
+    (2.0, 'synthetic')
+
+Every key has a default, but for a table's path and user. Unknown keys are refused. The reference page,
+docs/config-reference.md, is generated from these classes.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from quoron import _toml
+from quoron._explain import explain
+from quoron.network import Network
+from quoron_protos.errors import ConfigError
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class Section(BaseModel):
+    """One table of the configuration."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Simulated(Section):
+    """What every simulated population has."""
+
+    outlier_fraction: Fraction = Field(default=0.0, description="share of users who answer as `outlier_kind` says")
+    outlier_kind: Literal["shifted", "huge", "nan", "inf", "missing", "zero"] = Field(
+        default="shifted", description="what outlier users send"
+    )
+    seed: Seed = Field(default=0, description="seed of the users (and which are held out), apart from the run's seed")
+
+
+class Synthetic(Simulated):
+    """Users drawn on demand from a counter-based generator: ten million of them need no memory."""
+
+    kind: Literal["synthetic"] = "synthetic"
+    family: Literal["logistic", "least_squares", "linear"] = Field(
+        default="logistic", description="how labels are drawn"
+    )
+    users: Count = Field(default=300_000, description="number of users n")
+    items_per_user: Count = Field(default=50, description="items of each user m")
+    dimension: Count = Field(default=10, description="number of features d")
+    signal_norm: NonNegative = Field(
+        default=3.0, description="Euclidean norm of the true parameter (linear: of the mean)"
+    )
+    label_noise: NonNegative = Field(default=0.1, description="least squares: labels are off by at most this")
+    heterogeneity: NonNegative = Field(
+        default=0.0, description="spread between users' own parameters; 0 is i.i.d. users"
+    )
+    unequal_items: bool = Field(
+        default=False, description="draw each user's number of items uniformly from 1 to 2m - 1"
+    )
+
+
+class Table(Simulated):
+    """A CSV or Parquet file with one item a row and a column that names the user."""
+
+    kind: Literal["table"] = "table"
+    path: str = Field(description="CSV or Parquet file, relative to the configuration file")
+    user: str = Field(description="column that says whose item a row is")
+    label: str | None = Field(
+        default=None, description="a column, or a comparison such as 'arr_delay > 15'; none for the linear loss only"
+    )
+    numeric: dict[str, tuple[float, float]] = Field(
+        default_factory=dict, description="numeric features with their public range, { column = [low, high] }"
+    )
+    categorical: dict[str, tuple[str | int, ...]] = Field(
+        default_factory=dict,
+        description="categorical features with their public values, { column = [values] }; an empty list takes the "
+        "values in the data, which thereby become public",
+    )
+    intercept: bool = Field(default=True, description="add a constant feature")
+    unit_rows: bool = Field(default=False, description="scale each row to the feature norm by its own length")
+    test_fraction: Fraction = Field(default=0.2, description="share of users held out to measure the model")
+
+    @field_validator("numeric")
+    @classmethod
+    def _ordered(cls, ranges: dict[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+        for column, (low, high) in ranges.items():
+            if not low < high:
+                raise ValueError(f"to hold [low, high] with low < high for column {column!r}")
+        return ranges
+
+
+class Flights(Simulated):
+    """Flights out of New York in 2013; the user is the aircraft, the label `arr_delay > 15`. Ships with quoron.
+
+    A fifth of the aircraft is held out; the loss is logistic.
+    """
+
+    kind: Literal["flights"] = "flights"
+
+
+class LossSection(Section):
+    """The loss of one item. Its bounds are enforced on every item, so that they hold for every conceivable user."""
+
+    name: Literal["auto", "logistic", "least_squares", "huber", "smoothed_hinge", "hinge", "absolute", "linear"] = (
+        Field(default="auto", description="which loss; auto: that of a synthetic family, else logistic")
+    )
+    feature_norm: Positive = Field(default=1.0, description="features are scaled down to this Euclidean norm R")
+    label_bound: Positive = Field(default=1.0, description="regression labels are clipped to [-bound, bound]")
+    width: Positive = Field(
+        default=1.0, description="width of the smooth part: Huber's threshold, the hinge's rounding"
+    )
+    ridge: NonNegative = Field(default=0.0, description="adds ridge/2 times the squared norm of the model")
+
+
+class DomainSection(Section):
+    """The set that models live in, centred at zero."""
+
+    kind: Literal["l2-ball", "box"] = Field(default="l2-ball", description="Euclidean ball, or box")
+    radius: Positive = Field(default=3.0, description="radius of the ball, or half width of the box")
+
+
+class ProblemSection(Section):
+    """Public knowledge about the users, fixed without looking at them."""
+
+    items_per_user: Count | None = Field(default=None, description="nominal m; default: the population's public value")
+    user_smoothness: str | float = Field(
+        default="item",
+        description="bound on the Hessian of a user's average loss, enforced by scaling on the client: the item's own "
+        "bound, the bound for features spread evenly in all directions, or a number",
+    )
+    gradient_deviation: Positive | None = Field(
+        default=None,
+        description="standard deviation of an item's gradient, to predict risk; default: the Lipschitz bound",
+    )
+
+    hostile_share: Annotated[float, Field(ge=0, lt=0.5)] | None = Field(
+        default=None,
+        description="declared share of users that may send anything; default: of synthetic users their "
+        "outlier_fraction, else 0",
+    )
+
+    @field_validator("user_smoothness", mode="before")
+    @classmethod
+    def _bound_or_rule(cls, value: object) -> object:
+        number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+        if not number and value not in ("item", "isotropic"):
+            raise ValueError("to be 'item', 'isotropic' or a number > 0")
+        return value
+
+
+class PrivacySection(Section):
+    """The promise wanted for one whole user."""
+
+    epsilon: Positive = Field(default=1.0, description="ε")
+    delta: Annotated[float, Field(gt=0, lt=1)] = Field(default=1e-6, description="δ")
+    adjacency: Literal["replace-one", "zero-out"] = Field(
+        default="replace-one", description="the adjacency to promise: a user's data replaced, or only left out (weaker)"
+    )
+    trust_server: bool = Field(
+        default=True, description="whether the coordinator may see answers; false leaves exposure `local` only"
+    )
+
+
+class AlgorithmSection(Section):
+    """Which algorithm, with which constants."""
+
+    name: str = Field(
+        default="auto", description="a name from `quoron algorithms`, or auto: a rule chooses, docs/recommended.md"
+    )
+    constants: Literal["calibrated", "paper"] = Field(
+        default="calibrated", description="proved and calibrated, or as printed in the paper (for comparison, unproved)"
+    )
+    trust_clients: bool = Field(
+        default=False, description="accept exposure `model` in a real federation, where clients see un-noised iterates"
+    )
+    options: dict[str, Any] = Field(default_factory=dict, description="options of that algorithm")
+
+
+class BudgetSection(Section):
+    """Limits that a run is refused for, before it exceeds them; rounds are also planned for."""
+
+    rounds: Count | None = Field(
+        default=None, description="rounds of adaptive interaction; the plan takes exactly so many"
+    )
+    gradient_evaluations: Count | None = Field(default=None, description="item gradients")
+    epsilon: Positive | None = Field(default=None, description="ε spent")
+
+
+class RunSection(Section):
+    """One run of the plan."""
+
+    seed: Seed = Field(default=0, description="seed of slots and of simulated noise")
+    out: str | None = Field(default=None, description="run folder; default: runs/<name>-<number>")
+    network: str | None = Field(
+        default=None,
+        description="network to project time over, such as 'rtt=80ms,up=1Mbps,down=10Mbps,dropout=5%', docs/network.md",
+    )
+
+    @field_validator("network")
+    @classmethod
+    def _readable(cls, network: str | None) -> str | None:
+        if network is not None:
+            Network.parse(network)
+        return network
+
+    @property
+    def link(self) -> Network | None:
+        """The network, if one is given."""
+        return None if self.network is None else Network.parse(self.network)
+
+
+class Config(Section):
+    """A complete configuration."""
+
+    population: Annotated[Synthetic | Table | Flights, Field(discriminator="kind")] = Synthetic()
+    loss: LossSection = LossSection()
+    domain: DomainSection = DomainSection()
+    problem: ProblemSection = ProblemSection()
+    privacy: PrivacySection = PrivacySection()
+    algorithm: AlgorithmSection = AlgorithmSection()
+    budget: BudgetSection = BudgetSection()
+    run: RunSection = RunSection()
+
+    def as_toml(self) -> str:
+        """The configuration with every default written out."""
+        return _toml.dumps(self.model_dump(mode="json")) + "\n"
+
+    def digest(self) -> str:
+        """Fingerprint of everything that decides the run's bits; where run and table are kept is left out."""
+        tree = self.model_dump(mode="json", exclude={"run": {"out"}, "population": {"path"}})
+        return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
+
+
+def from_tree(tree: Mapping[str, Any]) -> Config:
+    """The checked configuration of nested tables; raises ConfigError naming each wrong key, its value and the fix."""
+    try:
+        return Config.model_validate_json(json.dumps(_with_kind(tree), default=str))
+    except ValidationError as error:
+        raise ConfigError(explain(error, Config)) from None
+
+
+def parse(text: str, source: str = "the configuration", settings: Sequence[str] = ()) -> Config:
+    """The configuration of a TOML text, with `key=value` settings laid over it."""
+    return from_tree(overlay(_toml.parse(text, source), settings))
+
+
+def load(path: Path, settings: Sequence[str] = ()) -> Config:
+    """The configuration of a file; a table's path is taken relative to that file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"Expected a readable configuration file, got {path} ({error.strerror}).") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"Expected {path} to be UTF-8 text, got other bytes.") from None
+    return located(parse(text, str(path), settings), path.parent)
+
+
+def located(config: Config, folder: Path) -> Config:
+    """The same configuration with a table's path made absolute, relative to `folder`."""
+    if not isinstance(config.population, Table):
+        return config
+    path = str((folder / config.population.path).resolve())
+    return config.model_copy(update={"population": config.population.model_copy(update={"path": path})})
+
+
+def overlay(tree: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+    """`tree` with `dotted.key=value` settings laid over it; another algorithm starts without the tree's options.
+
+    Settings that name an algorithm are laid first, so options given beside the name count wherever they stand.
+    """
+    merged = dict(tree)
+    given = [_toml.assignment(setting) for setting in settings]
+    for above in sorted(given, key=lambda each: "name" not in each.get("algorithm", {})):
+        if _renames(merged.get("algorithm"), above.get("algorithm")):
+            merged["algorithm"] = {key: value for key, value in merged["algorithm"].items() if key != "options"}
+        merged = _toml.merge(merged, above)
+    return merged
+
+
+def _renames(below: object, above: object) -> bool:
+    """Whether `above` names an algorithm other than the one of `below`."""
+    if not (isinstance(below, Mapping) and isinstance(above, Mapping)):
+        return False
+    return "name" in above and above["name"] != below.get("name", "auto")
+
+
+def _with_kind(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A population without a kind is synthetic, as the default is."""
+    population = tree.get("population")
+    if isinstance(population, Mapping) and "kind" not in population:
+        return {**tree, "population": {"kind": "synthetic", **population}}
+    return tree

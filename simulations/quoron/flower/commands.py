@@ -1,0 +1,194 @@
+"""Flower's own programs, started with a home of their own so that nothing else of the user's Flower is touched."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from quoron.folder import write
+from quoron_protos.errors import ConfigError, RunError
+
+_START_SECONDS = 60.0
+_SILENT = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How to reach a SuperLink, from a folder that is its FLWR_HOME."""
+
+    home: Path
+    address: str  # host:port
+    authority: Path | None = None  # that signed its certificate; None is plaintext
+
+    def begin(self) -> None:
+        """Write what `flwr` reads."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        how = "insecure = true" if self.authority is None else f"root-certificates = {json.dumps(str(self.authority))}"
+        text = f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = {json.dumps(self.address)}\n{how}\n'
+        write(self.home / "config.toml", text.encode(), advice="Choose another folder.")
+
+    def run(self, app: Path, *, federation: str | None = None) -> int:
+        """Start a run of an app; its number."""
+        more = [] if federation is None else ["--federation-config", federation]
+        told = self._flwr("run", str(app), "here", "--format", "json", *more)
+        if not told.get("run-id"):
+            raise RunError(f"Flower did not start the run: {_said(told)}")
+        return int(told["run-id"])
+
+    def status(self, run: int) -> str:
+        """Such as "running", "finished:completed" or "finished:failed"."""
+        return self.told(run)[0]
+
+    def told(self, run: int) -> tuple[str, str]:
+        """Status of a run, and why it is that."""
+        told = self._flwr("list", "here", "--run-id", str(run), "--format", "json")
+        runs = told.get("runs") or []
+        return (str(runs[0]["status"]), str(runs[0].get("status-details") or "")) if runs else ("unknown", "")
+
+    def log(self, run: int) -> str:
+        """What the ServerApp of a run wrote; of a simulation's, its nodes as well."""
+        arguments = [program("flwr"), "log", str(run), "here", "--show"]
+        done = subprocess.run(arguments, env=environment(self.home), capture_output=True, text=True, check=False)
+        return done.stdout
+
+    def stream(self, run: int) -> Iterator[str]:
+        """Lines of the ServerApp's log from the first, until the run ends or the connection is lost."""
+        command = [program("flwr"), "log", str(run), "here", "--stream"]
+        process = subprocess.Popen(
+            command, env=environment(self.home), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        with process:
+            try:
+                yield from (line.rstrip("\n") for line in process.stdout or ())
+            finally:
+                process.terminate()
+
+    def register(self, public_key: Path) -> None:
+        """Let the SuperNode with this key in; needed with --enable-supernode-auth."""
+        self._flwr("supernode", "register", str(public_key), "here", "--format", "json")
+
+    def stop(self, run: int) -> None:
+        """End a run."""
+        self._flwr("stop", str(run), "here", "--format", "json")
+
+    def _flwr(self, *arguments: str) -> dict[str, Any]:
+        done = subprocess.run(
+            [program("flwr"), *arguments], env=environment(self.home), capture_output=True, text=True, check=False
+        )
+        start = done.stdout.find("{")
+        try:
+            told = json.loads(done.stdout[start:]) if start >= 0 else {}
+        except ValueError:
+            told = {}
+        if done.returncode or not told.get("success", False):
+            said = told.get("error-message") or done.stderr.strip() or done.stdout.strip()
+            raise RunError(f"`flwr {arguments[0]}` at {self.address} failed: {said[-2000:]}")
+        return dict(told)
+
+
+def environment(home: Path) -> dict[str, str]:
+    """For a program of Flower's: its own home, no telemetry, nothing installed behind our back."""
+    beside = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+    return {**os.environ, **_SILENT, "FLWR_HOME": str(home.resolve()), "PATH": beside}
+
+
+def program(name: str) -> str:
+    """Path of a program of Flower's: beside this Python, or on the path."""
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        raise ConfigError(f"Expected the program {name} of Flower, found none. Install quoron again.")
+    return found
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on."""
+    with socket.socket() as each:
+        each.bind(("127.0.0.1", 0))
+        return int(each.getsockname()[1])
+
+
+class Process:
+    """A program that is started, waited for, and ended by its number. A context manager."""
+
+    def __init__(
+        self, name: str, arguments: Sequence[str], *, home: Path, log: Path, more: Mapping[str, str] | None = None
+    ) -> None:
+        """`more` is put into its environment."""
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self.name, self.log = name, log
+        with log.open("ab") as out:
+            self._process = subprocess.Popen(
+                [program(name), *arguments],
+                env={**environment(home), **(more or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # an interrupt at the terminal is for whoever started it
+            )
+
+    def __enter__(self) -> "Process":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    @property
+    def number(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    def check(self) -> None:
+        """RunError if it has ended."""
+        if self._process.poll() is not None:
+            raise RunError(f"{self.name} has ended with code {self._process.returncode}. Its log is {self.log}.")
+
+    def healthy(self, url: str, authority: Path | None = None) -> None:
+        """Wait until `url` answers, with a certificate that `authority` signed if it is https; RunError if not."""
+        trusted = True if authority is None else ssl.create_default_context(cafile=str(authority))
+        ends = time.monotonic() + _START_SECONDS
+        while time.monotonic() < ends:
+            self.check()
+            try:
+                if httpx.get(url, timeout=2.0, verify=trusted, trust_env=False).is_success:
+                    return
+            except httpx.HTTPError:
+                time.sleep(0.1)
+        raise RunError(f"{self.name} did not start within {_START_SECONDS:g} seconds. Its log is {self.log}.")
+
+    def ask_to_end(self) -> None:
+        """It may take its time."""
+        self._process.terminate()
+
+    def end(self, seconds: float = 20.0) -> None:
+        """Ask it to end, then end it, and whatever it has started."""
+        self.ask_to_end()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        self.kill()
+
+    def kill(self) -> None:
+        """End it at once, and whatever it has started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # it leads a group of its own
+        self._process.wait()
+
+
+def _said(told: dict[str, Any]) -> str:
+    return str(told.get("error-message") or told)[:2000]

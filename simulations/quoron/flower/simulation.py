@@ -1,0 +1,194 @@
+"""A simulation carried out by Flower: users spread over its nodes, one SuperLink for the time of the run.
+
+    result = simulate(prepared, folder, base, nodes=50, cpus=2)
+
+The bits are those of the inline engine, so either may continue what the other began.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from signal import SIGKILL
+from socket import gethostname
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from quoron import runs
+from quoron.flower.bundle import write_bundle
+from quoron.flower.claim import Claim, alive
+from quoron.flower.commands import Connection, Process, free_port
+from quoron.folder import RunFolder
+from quoron.runs import Prepared, RunResult
+from quoron_protos import errors
+from quoron_protos.errors import ConfigError, QuoronError, RunError
+from quoron_server.rounds import Observer, RoundEvent
+
+COMPONENTS = {"server": "quoron.flower.simulated:server_app", "client": "quoron.flower.simulated:client_app"}
+NODES = 50
+LOG = "flower.log"  # in the run folder
+_LOOK, _ASK = 0.1, 15.0  # seconds between two looks at the run's events, and two questions for its state
+_PATIENCE = 600.0  # seconds that a SuperLink may be away
+
+
+def simulate(
+    prepared: Prepared,
+    folder: RunFolder,
+    base: Path,
+    observers: Sequence[Observer] = (),
+    *,
+    nodes: int = NODES,
+    cpus: int | None = None,
+    connection: Connection | None = None,
+) -> RunResult:
+    """Carry a run out on Flower and return it: on `nodes` simulated SuperNodes on `cpus`, or a running federation's.
+
+    A table's relative path is relative to `base`. With a `connection` the nodes are the SuperNodes there: they have
+    quoron, their --node-config says partition-id and num-partitions, and the ServerApp sees the run folder. Raises
+    ConfigError without Ray or that folder; RunError, with the run as its ledger holds it, if Flower or a node fails.
+    """
+    if connection is None and find_spec("ray") is None:
+        raise ConfigError(
+            "Expected Ray for Flower's simulation, found none. Install it: pip install '.[ray]' in the repository."
+        )
+    if runs.begin(prepared, folder):
+        return runs.carry_out(prepared, folder, observers)  # complete: nobody is asked
+    with TemporaryDirectory(prefix="quoron-flower-", ignore_cleanup_errors=True) as scratch:
+        follower = _Follower(prepared, folder, observers, base, Path(scratch))
+        if connection is not None:
+            connection.begin()
+            follower.follow(connection)
+        else:
+            follower.alone(min(nodes, prepared.scene.problem.users), cpus or os.cpu_count() or 1)
+    result = runs.stored(prepared, folder)
+    for observer in observers:
+        observer.finished(result.model)
+    return result
+
+
+class _Follower:
+    """Starts a run, tells observers of its rounds, and leaves when it has ended."""
+
+    def __init__(
+        self, prepared: Prepared, folder: RunFolder, observers: Sequence[Observer], base: Path, scratch: Path
+    ) -> None:
+        self._prepared, self._folder, self._observers = prepared, folder, observers
+        self._base, self._scratch = base, scratch
+        self._started = False
+        self._process: int | None = None  # of the ServerApp, if it is on this machine
+
+    def alone(self, nodes: int, cpus: int) -> None:
+        """On a SuperLink of its own, in Flower's simulation."""
+        home, port = self._scratch / "home", free_port()
+        connection = Connection(home, f"127.0.0.1:{port}")
+        connection.begin()
+        here = ("--host", "127.0.0.1", "--port", str(port))
+        arguments = ("--insecure", "--simulation", "--isolation", "subprocess", *here)
+        superlink = Process("flower-superlink", arguments, home=home, log=self._folder.path / LOG)
+        try:
+            superlink.healthy(f"http://127.0.0.1:{port}/health")
+            sizes = (
+                f"num-supernodes={nodes} init-args-num-cpus={cpus} client-resources-num-cpus=1 "
+                "init-args-log-to-driver=false"  # what goes wrong in a client is not the server's to know
+            )
+            self.follow(connection, superlink=superlink, federation=sizes)
+            superlink.log.unlink(missing_ok=True)  # nobody reads it unless something failed
+        finally:
+            if self._process is not None:
+                with suppress(ProcessLookupError):  # Ray ends with it; waiting for its own end takes seconds
+                    os.kill(self._process, SIGKILL)
+            superlink.end(0.0)
+
+    def follow(
+        self, connection: Connection, *, superlink: Process | None = None, federation: str | None = None
+    ) -> None:
+        """Start the run, and return when it is complete; its own error if it failed."""
+        with Claim(self._folder.path, None if superlink is None else superlink.number) as claim:
+            settings: dict[str, str | int | float] = {
+                "config": self._prepared.config.as_toml(),
+                "base": str(self._base.resolve()),
+                "folder": str(self._folder.path.resolve()),
+                "token": claim.token,
+            }
+            app = write_bundle(self._scratch / "app", name="quoron-simulation", settings=settings, **COMPONENTS)
+            run = connection.run(app, federation=federation)
+            try:
+                self._until_ended(claim, connection, run, superlink)
+            except KeyboardInterrupt:
+                if superlink is None:
+                    with suppress(RunError):
+                        connection.stop(run)
+                raise
+
+    def _until_ended(self, claim: Claim, connection: Connection, run: int, superlink: Process | None) -> None:
+        with _State(connection, run) as state:
+            while True:
+                why = state.words if state.over else "its process has died" if self._is_dead() else ""
+                if any(self._is_end(line) for line in claim.lines()):
+                    return
+                if why:
+                    raise self._failed(connection, run, why)
+                if superlink is not None:
+                    superlink.check()
+                time.sleep(_LOOK)
+
+    def _is_end(self, line: dict[str, Any]) -> bool:
+        """Tell what a line says; its error if it is one."""
+        if line["kind"] == "started":
+            self._process = int(line["process"]) if line["host"] == gethostname() else None
+        elif line["kind"] == "round":
+            for observer in self._observers:
+                if not self._started:
+                    observer.started(self._prepared.planned.plan)
+                observer.round_finished(RoundEvent(**line["event"]))
+            self._started = True
+        elif "error" in line:
+            raise _named(line["error"], line["message"])
+        return bool(line["kind"] == "ended")
+
+    def _is_dead(self) -> bool:
+        return self._process is not None and not alive(self._process)
+
+    def _failed(self, connection: Connection, run: int, why: str) -> RunError:
+        log = self._folder.path / LOG
+        with suppress(RunError), log.open("a", encoding="utf-8") as text:
+            text.write(connection.log(run))
+        return RunError(
+            f"Flower ended the run: {why}. Its log is {log}. Nothing is lost: continue with "
+            f"`quoron resume {self._folder.path}`, with --engine flower or without."
+        )
+
+
+class _State:
+    """How a run stands, as Flower says: asked now and then, aside, since asking takes seconds."""
+
+    def __init__(self, connection: Connection, run: int) -> None:
+        self.words, self.over = "", False
+        self._connection, self._run = connection, run
+        self._enough = threading.Event()
+
+    def __enter__(self) -> "_State":
+        threading.Thread(target=self._ask, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._enough.set()
+
+    def _ask(self) -> None:
+        heard = time.monotonic()
+        while not self.over and not self._enough.wait(_ASK):
+            try:
+                status, details = self._connection.told(self._run)
+            except RunError as error:
+                self.words, self.over = str(error), time.monotonic() - heard > _PATIENCE
+            else:
+                heard, self.words, self.over = time.monotonic(), f"{status} {details}", status.startswith("finished")
+
+
+def _named(kind: str, message: str) -> QuoronError:
+    named = getattr(errors, kind, RunError)
+    plain = isinstance(named, type) and issubclass(named, QuoronError) and named is not errors.Infeasible
+    return named(message) if plain else RunError(message)

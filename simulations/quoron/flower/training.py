@@ -1,0 +1,157 @@
+"""Private training inside an existing Flower project: its own model and data, our rounds and promise.
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        trained = train_privately(
+            grid, users=5, dimension=1000, epsilon=2, delta=1e-6, clip_norm=1, radius=10, folder=Path("private-run")
+        )
+        print(trained.guarantee.sentence())
+        np.save("model.npy", trained.model)
+
+Clients answer with `quoron_client.flower.answering.answer_with`.
+"""
+
+import hashlib
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from quoron.flower.leave import require_secret_noise, require_users
+from quoron_client.domains import L2Ball
+from quoron_protos.errors import ConfigError
+from quoron_server._validate import positive
+from quoron_server.books import Books
+from quoron_server.database import Database
+from quoron_server.flower.apps import Training, train
+from quoron_server.flower.black_boxes import Identities
+from quoron_server.plan import Guarantee, Plan
+from quoron_server.problem import Problem
+
+BOOKS = "books.sqlite"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trained:
+    """A released model and what was promised for it."""
+
+    model: NDArray[np.float64]  # (d,)
+    plan: Plan
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """ε, δ, adjacency, exposure and assumptions; `sentence()` says it in words."""
+        return self.plan.guarantee
+
+
+def train_privately(
+    grid: Grid,
+    *,
+    users: int,
+    dimension: int,
+    epsilon: float,
+    delta: float,
+    clip_norm: float,
+    radius: float,
+    folder: Path,
+    algorithm: str = "one-pass-dp-sgd",
+    options: Mapping[str, Any] | None = None,
+    smoothness: float | None = None,
+    start: NDArray[np.float64] | None = None,
+    items_per_user: int = 1,
+    action: str = "private",
+    seconds: float = 60.0,
+    waiting: float = 600.0,
+    run: str = "private",
+    group: str = "everyone",
+    identities: Identities = "keys",
+    seed: int = 0,
+    simulation_seed: int | None = None,
+) -> Trained:
+    """Train a model of `dimension` numbers on `users` nodes with (ε, δ)-differential privacy for all items of a user.
+
+    | argument          | meaning                                                                                 |
+    | ----------------- | --------------------------------------------------------------------------------------- |
+    | `clip_norm`       | a user's answer is shortened to this Euclidean norm, on the server: the promise's base  |
+    | `radius`          | the model stays within this distance of `start`                                         |
+    | `start`           | public start, shape (d,); zero by default. Its values must not depend on protected data |
+    | `options`         | of the algorithm: `rounds`, `step_size`, `rate`, ...; the plan chooses what is left out |
+    | `smoothness`      | of users' average losses, if known: sets step sizes only                                |
+    | `items_per_user`  | a public guess, which sets step sizes only                                              |
+    | `folder`          | keeps the books: members, spent budget, ledger. Secret until the run is complete; yours |
+    | `seconds`         | until a round goes on without those who have not answered                               |
+    | `waiting`         | seconds for users to come                                                               |
+    | `run`, `group`    | the name of this run in the books, and whose lifetime budget it is charged to           |
+    | `identities`      | "keys": a user is a SuperNode's key, proved by `--enable-supernode-auth`; "partitions": |
+    |                   | a partition of Flower's simulation, where all data are yours anyway                     |
+    | `simulation_seed` | repeatable noise, for made-up data only                                                 |
+
+    With "keys" the environment of the ServerApp has to say QUORON_SUPERNODE_AUTH=1, that the SuperLink does verify
+    them; QUORON_ALLOW_SIMULATION=1 there allows made-up users, and a seed, instead.
+
+    Called again with the same arguments and folder, it goes on where it stopped, to the same bits as far as clients
+    answer the same; a complete run returns its model and asks nobody. Raises ConfigError, naming why, for algorithms
+    that need more of clients than gradients; Infeasible, BudgetExceeded, LedgerError, OtherVersion, RunError.
+    """
+    _speak()
+    origin = np.zeros(dimension) if start is None else np.array(start, dtype=np.float64)
+    if origin.shape != (dimension,) or not np.isfinite(origin).all():
+        raise ConfigError(f"Expected start to be {dimension} finite numbers, got shape {origin.shape}. Flatten it.")
+    positive(clip_norm=clip_norm, seconds=seconds, waiting=waiting)
+    if identities == "keys":
+        require_secret_noise(os.environ, simulation_seed)
+        require_users(os.environ)
+    problem = Problem(
+        users=users,
+        items_per_user=items_per_user,
+        dimension=dimension,
+        domain=L2Ball(radius),
+        lipschitz=clip_norm,
+        smoothness=smoothness,
+    )
+    training = Training(
+        run=run,
+        algorithm=algorithm,
+        problem=problem,
+        epsilon=epsilon,
+        delta=delta,
+        clip_norm=clip_norm,
+        options=dict(options or {}),
+        identities=identities,
+        group=group,
+        seed=seed,
+        noise_seed=simulation_seed,
+        start=hashlib.sha256(origin.astype("<f8").tobytes()).hexdigest(),
+    )
+    plan = training.plan()
+    _make_ours(folder)
+    with Database(f"sqlite:///{folder.resolve() / BOOKS}") as database:
+        books = Books(database)
+        books.settle()
+        moved = train(grid, training, plan, books, origin, action=action, seconds=seconds, waiting=waiting)
+    return Trained(origin + moved, plan)
+
+
+def _make_ours(folder: Path) -> None:
+    """ConfigError for a folder in which somebody else could put other books, or links in their place."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.stat()
+    if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise ConfigError(
+            f"Expected a folder of this account that no other may write to, got {folder} of user {found.st_uid} with "
+            f"mode {found.st_mode & 0o777:o}. Choose another folder, or correct its owner and mode (0700)."
+        )
+
+
+def _speak() -> None:
+    """Let public events into the ServerApp's output, which Flower streams; an app's own logging stays as it is."""
+    log = logging.getLogger("quoron")
+    log.setLevel(logging.INFO)
+    if not log.hasHandlers():
+        log.addHandler(logging.StreamHandler())

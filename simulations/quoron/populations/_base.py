@@ -1,0 +1,91 @@
+"""What a population is: many users on one machine, each with items, some perhaps faulty; and the truth to compare with.
+
+Everything a plan may use is public: `users`, `dimension`, `items_per_user`, the loss with its bounds, and `knowledge`.
+`optimum`, `excess_risk`, `test_metrics` and `corruption` are functions of private data, for simulation reports only.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_client.domains import Domain
+from quoron_client.items import ItemBatch
+from quoron_client.losses import Loss
+
+Vector = NDArray[np.float64]
+Users = NDArray[np.int64]
+
+
+class Corruption(IntEnum):
+    """What a simulated user sends instead of an honest answer."""
+
+    HONEST = 0
+    SHIFTED = 1  # an honest computation on flipped labels (for means: mirrored items)
+    HUGE = 2  # 1e300 in every coordinate
+    NAN = 3
+    INF = 4
+    MISSING = 5  # never answers
+    ZERO = 6
+
+
+@dataclass(frozen=True, slots=True)
+class PublicKnowledge:
+    """Facts about the distribution that a plan may use to predict risk and choose steps; never for privacy.
+
+    Of a synthetic population they follow from its declared design, not from the drawn items. None means unknown.
+    """
+
+    typical_curvature: float | None = None  # expected eigenvalue of the Hessian at the optimum, isotropic design
+    least_curvature: float | None = None  # the smallest such eigenvalue
+    gradient_deviation: float | None = None  # sigma_g = sqrt(E |g - E g|^2) of an item's gradient at the optimum
+    user_deviation: float | None = None  # the same between users' expected gradients; 0 for i.i.d. users
+    user_smoothness: float | None = None  # what nearly every user's average Hessian stays below
+    hostile_share: float = 0.0  # share of users that may send anything
+    assumptions: tuple[str, ...] = ()  # what a reader must believe for the above, in words
+
+
+class Population(Protocol):
+    """Users 0 to `users` - 1, whose items can be asked for in any order and any number of times."""
+
+    @property
+    def users(self) -> int:
+        """Number of users to train on, n."""
+
+    @property
+    def dimension(self) -> int:
+        """Number of features d."""
+
+    @property
+    def items_per_user(self) -> int:
+        """Public nominal number of items of a user, m."""
+
+    @property
+    def domain(self) -> Domain:
+        """Where models live."""
+
+    @property
+    def loss(self) -> Loss:
+        """The item loss with its public bounds."""
+
+    @property
+    def knowledge(self) -> PublicKnowledge:
+        """Public facts for predictions."""
+
+    @property
+    def optimum(self) -> Vector:
+        """Non-private minimiser over the domain of the honest users' expected loss, shape (d,)."""
+
+    def items(self, users: Users) -> ItemBatch:
+        """The items of `users` (k,), in that order; float32 features."""
+
+    def corruption(self, users: Users) -> NDArray[np.uint8]:
+        """Which `Corruption` each of `users` (k,) shows."""
+
+    def excess_risk(self, model: Vector) -> float:
+        """Expected loss of `model` (d,) minus that of the optimum."""
+
+    def test_metrics(self, model: Vector) -> dict[str, float]:
+        """Figures on users that are not trained on; empty where there are none."""

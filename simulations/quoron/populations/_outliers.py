@@ -1,0 +1,36 @@
+"""Which users are outliers, and of which kind: keyed by (seed, user), so it does not depend on who else is asked."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron.populations._base import Corruption, Users
+from quoron.populations._streams import Purpose, uniforms, words
+from quoron_protos.errors import ConfigError
+
+OutlierKind = Literal["shifted", "huge", "nan", "inf", "missing", "zero"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outliers:
+    """Each user is an outlier with probability `fraction`, independently; what it then does is `kind`."""
+
+    fraction: float = 0.0
+    kind: OutlierKind = "shifted"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.fraction <= 1:
+            raise ConfigError(f"Expected outlier_fraction in [0, 1], got outlier_fraction={self.fraction}.")
+        if self.kind not in get_args(OutlierKind):
+            allowed = ", ".join(get_args(OutlierKind))
+            raise ConfigError(f"Expected outlier_kind to be one of {allowed}, got outlier_kind={self.kind!r}.")
+
+    def corruption(self, users: Users, *, seed: int) -> NDArray[np.uint8]:
+        """`Corruption` of each of `users`, shape (k,)."""
+        shown = np.full(len(users), Corruption.HONEST, np.uint8)
+        if self.fraction > 0:
+            draws = uniforms(words(seed=seed, purpose=Purpose.USER, users=users)[:, 0])
+            shown[draws < self.fraction] = Corruption[self.kind.upper()]
+        return shown

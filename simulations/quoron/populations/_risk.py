@@ -1,0 +1,206 @@
+"""Excess risk over a synthetic population, accurate in relative terms down to rounding.
+
+Each is written around its optimum x* as non-negative terms, so that nothing cancels when the excess is 1e-8:
+
+    F(x) - F(x*) = <grad F(x*), x - x*> + E[ D(x, x*) ] + ridge/2 |x - x*|^2,
+
+D the Bregman divergence of the item loss. At an interior optimum the first term is zero; on the sphere of a ball it is
+multiplier/2 (|x - x*|^2 + |x*|^2 - |x|^2).
+
+For the logistic loss D is the Kullback-Leibler divergence between label laws: labels never need to be drawn. The design
+is rotation invariant, so x* = c theta* with one number c found by quadrature (c = 1 for i.i.d. users without ridge).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from scipy.linalg import eigh_tridiagonal
+from scipy.optimize import brentq
+from scipy.special import expit
+
+from quoron.populations._base import Vector
+from quoron.populations._threads import in_ranges
+from quoron_client.domains import Domain, L2Ball
+from quoron_client.items import Features
+from quoron_protos.errors import ConfigError
+
+_NODES = 200
+_PIECE = 4096  # evaluation items summed together; the pieces are then added in order
+
+
+def sphere_coordinate(dimension: int) -> tuple[Vector, Vector]:
+    """Quadrature nodes and weights for one coordinate of a uniform point of the unit sphere of R^dimension."""
+    if dimension == 1:
+        return np.array([-1.0, 1.0]), np.array([0.5, 0.5])
+    # Golub and Welsch (1969): eigenvalues of the Jacobi matrix of the Gegenbauer polynomials, sound for any dimension.
+    k = np.arange(2, _NODES)
+    half = (dimension - 2) / 2
+    squares = np.concatenate([[1 / dimension], k * (k + 2 * half - 1) / (4 * (k + half) * (k + half - 1))])
+    nodes, vectors = eigh_tridiagonal(np.zeros(_NODES), np.sqrt(squares))
+    return nodes, vectors[0] ** 2
+
+
+@dataclass(frozen=True, slots=True)
+class LogisticDesign:
+    """Expectations of the logistic family by quadrature; theta* has norm `signal`, features norm `radius`."""
+
+    dimension: int
+    radius: float
+    signal: float
+    spread: float
+    ridge: float
+
+    def optimal_norm(self, largest: float) -> float:
+        """|x*|, at most `largest`; x* points along theta*."""
+
+        def slope(norm: float) -> float:
+            return self._expected(norm)[0]
+
+        top = min(self.signal, largest)  # spread and ridge only shrink the optimum
+        if top == 0.0 or slope(top) <= 0.0:
+            return top
+        return float(brentq(slope, 0.0, top, xtol=1e-15, rtol=1e-14))
+
+    def multiplier(self, norm: float) -> float:
+        """How strongly the ball holds the optimum back: -<grad F(x*), x*> / |x*|^2, zero in the interior."""
+        return max(0.0, -self._expected(norm)[0]) / norm if norm > 0.0 else 0.0
+
+    def curvature(self, norm: float) -> float:
+        """Mean eigenvalue of the expected Hessian at x*."""
+        return self._expected(norm)[1]
+
+    def least_curvature(self, norm: float) -> float:
+        """Smallest eigenvalue of the expected Hessian at x*: along the signal or across it."""
+        t, weights = sphere_coordinate(self.dimension)
+        fitted = expit(self.radius * norm * t)
+        along = self.radius**2 * float(weights @ (t * t * fitted * (1.0 - fitted))) + self.ridge
+        if self.dimension == 1:
+            return along
+        return min(along, (self.dimension * self.curvature(norm) - along) / (self.dimension - 1))
+
+    def deviation(self, norm: float) -> float:
+        """sqrt(E |g - E g|^2) of an item's gradient at x*; E g is zero there but for the ball and the ridge."""
+        return self._expected(norm)[2]
+
+    def _expected(self, norm: float) -> tuple[float, float, float]:
+        t, weights = sphere_coordinate(self.dimension)
+        scores = self.radius * self.signal * t
+        if self.spread > 0.0:
+            chances = expit(scores[:, None] + self.radius * self.spread * t) @ weights
+        else:
+            chances = expit(scores)
+        fitted = expit(self.radius * norm * t)
+        mean = self.radius * float(weights @ (t * (fitted - chances)))
+        slope = mean + self.ridge * norm
+        hessian = self.radius**2 / self.dimension * float(weights @ (fitted * (1.0 - fitted))) + self.ridge
+        square = self.radius**2 * float(weights @ (chances * (1.0 - chances) + (chances - fitted) ** 2))
+        return slope, hessian, float(np.sqrt(square - mean**2))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LogisticRisk:
+    """Excess logistic risk on a fixed sample of features, labels integrated out."""
+
+    optimum: Vector
+    features: Features  # (N, d)
+    ridge: float
+    multiplier: float
+
+    def excess(self, model: Vector) -> float:
+        """F(model) - F(optimum), for a model of the domain."""
+        apart = float(np.sum((model - self.optimum) ** 2))
+        inward = float(self.optimum @ self.optimum - model @ model)
+        held = 0.5 * self.multiplier * max(0.0, apart + inward)
+        return _mean_divergence(self.features, model, self.optimum) + 0.5 * self.ridge * apart + held
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QuadraticRisk:
+    """F(x) = curvature/2 |x - centre|^2 + constant: least squares, and means with a ridge."""
+
+    curvature: float
+    centre: Vector
+    domain: Domain
+
+    @property
+    def optimum(self) -> Vector:
+        """The nearest point of the domain to the centre."""
+        return self.domain.project(self.centre)
+
+    def excess(self, model: Vector) -> float:
+        """F(model) - F(optimum)."""
+        best = self.optimum
+        apart = model - best
+        return self.curvature * float((best - self.centre) @ apart + 0.5 * (apart @ apart))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinearRisk:
+    """F(x) = <slope, x>, smallest on the boundary of the domain."""
+
+    slope: Vector
+    domain: Domain
+
+    @property
+    def optimum(self) -> Vector:
+        """-radius slope/|slope| on a ball, -half_width sign(slope) on a box."""
+        if isinstance(self.domain, L2Ball):
+            return -self.domain.radius * self.slope / np.linalg.norm(self.slope)
+        return -self.domain.half_width * np.sign(self.slope)
+
+    def excess(self, model: Vector) -> float:
+        """F(model) - F(optimum)."""
+        return float(self.slope @ (model - self.optimum))
+
+
+Risk = LogisticRisk | QuadraticRisk | LinearRisk
+
+
+def logistic_risk(design: LogisticDesign, direction: Vector, domain: Domain, features: Features) -> LogisticRisk:
+    """The risk around c `direction`; ConfigError where a box cuts the optimum off, which symmetry cannot solve."""
+    largest = domain.radius if isinstance(domain, L2Ball) else np.inf
+    norm = design.optimal_norm(largest)
+    optimum = norm * direction
+    if not isinstance(domain, L2Ball) and np.abs(optimum).max() > domain.half_width:
+        raise ConfigError(
+            f"Expected the optimum inside the box, got half_width={domain.half_width} with a coordinate of magnitude "
+            f"{np.abs(optimum).max():.3g}; lower signal_norm or widen the box."
+        )
+    multiplier = design.multiplier(norm) if norm == largest else 0.0
+    return LogisticRisk(optimum, features, design.ridge, multiplier)
+
+
+@njit(cache=True, inline="always")
+def _divergence(at, best):  # type: ignore[no-untyped-def]
+    # softplus(at) - softplus(best) - sigmoid(best) (at - best), by Taylor where the difference would cancel.
+    gap = at - best
+    s = 1.0 / (1.0 + np.exp(-best))
+    if abs(gap) < 1e-2:
+        v, w = s * (1.0 - s), 1.0 - 2.0 * s
+        third, fourth, fifth = v * w, v * (w * w - 2.0 * v), v * w * (w * w - 8.0 * v)
+        return gap * gap * (v / 2 + gap * (third / 6 + gap * (fourth / 24 + gap * fifth / 120)))
+    soft_at = max(at, 0.0) + np.log1p(np.exp(-abs(at)))
+    soft_best = max(best, 0.0) + np.log1p(np.exp(-abs(best)))
+    return soft_at - soft_best - s * gap
+
+
+def _mean_divergence(features: Features, model: Vector, optimum: Vector) -> float:
+    pieces = np.arange(len(features) // _PIECE + 2) * _PIECE
+    sums = np.zeros(len(pieces) - 1)
+    in_ranges(lambda first, last: _sum_pieces(features, model, optimum, sums, first, last), pieces, features.shape[1])
+    return float(sums.sum() / len(features))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _sum_pieces(features, model, optimum, sums, first, last):  # type: ignore[no-untyped-def]
+    count, d = features.shape
+    for piece in range(first, last):
+        total = 0.0
+        for i in range(piece * _PIECE, min(count, (piece + 1) * _PIECE)):
+            at, best = 0.0, 0.0
+            for j in range(d):
+                at += features[i, j] * model[j]
+                best += features[i, j] * optimum[j]
+            total += _divergence(at, best)
+        sums[piece] = total

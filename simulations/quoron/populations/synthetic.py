@@ -1,0 +1,224 @@
+"""Synthetic users, made when asked for: ten million of them take no memory, and the true optimum is known.
+
+    >>> from quoron_client.domains import L2Ball
+    >>> crowd = Synthetic("logistic", users=10_000_000, items_per_user=50, dimension=10, domain=L2Ball(5.0), seed=1,
+    ...                   signal_norm=3.0)
+    >>> crowd.items(np.array([9_999_999, 3])).features.shape
+    (100, 10)
+    >>> crowd.excess_risk(crowd.optimum)
+    0.0
+
+Users are i.i.d. unless `heterogeneity` says otherwise. The three families are defined in `_families`, their exact
+optima and risks in `_risk`. With a signal theta* of norm `signal_norm` in a direction drawn from the seed, user u has
+theta_u = theta* + heterogeneity v_u, v_u uniform on the unit sphere.
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron.populations._base import Corruption, PublicKnowledge, Users, Vector
+from quoron.populations._families import Family, fill_items
+from quoron.populations._outliers import Outliers
+from quoron.populations._risk import LinearRisk, LogisticDesign, QuadraticRisk, Risk, logistic_risk
+from quoron.populations._streams import Purpose, normals, uniforms, words
+from quoron.populations._threads import in_ranges
+from quoron_client.domains import Domain
+from quoron_client.items import ItemBatch
+from quoron_client.losses import Loss, make_loss
+from quoron_protos.errors import ConfigError
+from quoron_server._validate import count, non_negative, positive
+
+FamilyName = Literal["logistic", "least_squares", "linear"]
+
+_LIKELY = 1.05  # room above the largest eigenvalue that m items in d dimensions show
+
+
+@dataclass(frozen=True)
+class Synthetic:
+    """A population of one family. Equal arguments give equal bits, on every machine but for last places of exp.
+
+    Outliers do not enter the optimum or the risk.
+    Raises ConfigError for arguments out of range.
+    """
+
+    family: FamilyName
+    users: int  # n
+    items_per_user: int  # m
+    dimension: int  # d
+    domain: Domain
+    seed: int = 0
+    feature_norm: float = 1.0  # R
+    signal_norm: float = 1.0  # |theta*|; for the linear family the norm of the mean
+    label_noise: float = 0.1  # least squares: labels are off by at most this
+    ridge: float = 0.0
+    heterogeneity: float = 0.0  # h
+    unequal_items: bool = False  # m_u uniform on 1 .. 2m - 1
+    outliers: Outliers = field(default_factory=Outliers)
+    evaluation_items: int = 200_000  # features on which logistic risk is averaged
+
+    def __post_init__(self) -> None:
+        count(users=self.users, items_per_user=self.items_per_user, dimension=self.dimension)
+        count(evaluation_items=self.evaluation_items)
+        positive(feature_norm=self.feature_norm)
+        non_negative(signal_norm=self.signal_norm, label_noise=self.label_noise, ridge=self.ridge)
+        non_negative(heterogeneity=self.heterogeneity)
+        if self.family not in get_args(FamilyName):
+            raise ConfigError(
+                f"Expected family to be one of {', '.join(get_args(FamilyName))}, got family={self.family!r}."
+            )
+        if not 0 <= self.seed < 2**63:
+            raise ConfigError(f"Expected seed in [0, 2^63), got seed={self.seed}.")
+        if self.family == "linear" and not 0 < self.signal_norm + self.heterogeneity <= self.feature_norm:
+            raise ConfigError(
+                f"Expected 0 < signal_norm + heterogeneity <= feature_norm={self.feature_norm} for means, "
+                f"got {self.signal_norm} + {self.heterogeneity}."
+            )
+
+    @cached_property
+    def loss(self) -> Loss:
+        """The family's loss; its bounds hold for every item without clipping."""
+        if self.family == "logistic":
+            return make_loss("logistic", feature_norm=self.feature_norm, ridge=self.ridge)
+        if self.family == "linear":
+            return make_loss("linear", feature_norm=self.feature_norm, ridge=self.ridge)
+        bound = self.feature_norm * (self.signal_norm + self.heterogeneity) + self.label_noise
+        return make_loss("least_squares", feature_norm=self.feature_norm, label_bound=bound, ridge=self.ridge)
+
+    @cached_property
+    def signal(self) -> Vector:
+        """theta*, shape (d,)."""
+        drawn = normals(seed=self.seed, purpose=Purpose.SIGNAL, user=0, count=self.dimension).astype(np.float64)
+        return self.signal_norm * drawn / np.linalg.norm(drawn)
+
+    def items(self, users: Users) -> ItemBatch:
+        """The items of `users` (k,), in that order: features (N, d) float32, labels (N,) float64."""
+        asked = self._known(users)
+        offsets = np.concatenate([[0], np.cumsum(self._counts(asked))]).astype(np.int64)
+        flipped = self.corruption(asked) == Corruption.SHIFTED
+        return self._drawn(asked, offsets, flipped, Purpose.FEATURES)
+
+    def corruption(self, users: Users) -> NDArray[np.uint8]:
+        """`Corruption` of each of `users`, shape (k,)."""
+        return self.outliers.corruption(self._known(users), seed=self.seed)
+
+    @property
+    def optimum(self) -> Vector:
+        """argmin over the domain of the honest users' expected loss, shape (d,)."""
+        return self._risk.optimum.copy()
+
+    def excess_risk(self, model: Vector) -> float:
+        """F(model) - F(optimum) >= 0 for a model of the domain, F the honest users' expected loss."""
+        return self._risk.excess(np.asarray(model, np.float64))
+
+    def test_metrics(self, model: Vector) -> dict[str, float]:
+        """Empty: the excess risk already speaks of new users."""
+        del model
+        return {}
+
+    @cached_property
+    def knowledge(self) -> PublicKnowledge:
+        """What the declared design says: expectations over the law of users, not functions of drawn items."""
+        eigenvalue = self.feature_norm**2 / self.dimension
+        law = f"the declared {self.family} design is public: it sets predictions and steps, never privacy"
+        if self.family == "linear":
+            within = self.feature_norm - self.signal_norm - self.heterogeneity
+            deviation = float(np.hypot(within, self.heterogeneity))
+            smoothness = self.ridge or None
+            return PublicKnowledge(
+                typical_curvature=self.ridge or None,
+                gradient_deviation=deviation or None,
+                user_deviation=self.heterogeneity,
+                user_smoothness=smoothness,
+                hostile_share=min(self.outliers.fraction, 0.49),
+                assumptions=(law,),
+            )
+        if self.family == "logistic":
+            typical = self._design.curvature(self._optimal_norm)
+            least = self._design.least_curvature(self._optimal_norm)
+            deviation = self._design.deviation(self._optimal_norm)
+        else:
+            typical = least = eigenvalue + self.ridge
+            # a (<a, x* - theta_u> - noise), less its mean
+            off = float(np.sum((self.optimum - self.signal) ** 2))
+            square = eigenvalue * (off + self.heterogeneity**2) + self.label_noise**2 / 3
+            deviation = float(np.sqrt(self.feature_norm**2 * square - eigenvalue**2 * off))
+        between = (typical - self.ridge) * self.heterogeneity  # to first order in the heterogeneity
+        return PublicKnowledge(
+            typical_curvature=typical,
+            least_curvature=least,
+            gradient_deviation=deviation or None,
+            user_deviation=between,
+            user_smoothness=self.isotropic_user_smoothness(self.items_per_user),
+            hostile_share=min(self.outliers.fraction, 0.49),
+            assumptions=(law,),
+        )
+
+    def isotropic_user_smoothness(self, items: int) -> float:
+        """What the average Hessian of nearly every user of `items` items stays below: Marchenko-Pastur's edge, capped.
+
+        curvature R^2/d (1 + sqrt(d/m))^2 1.05 + ridge, at most the item bound. A client scales down the few above it.
+        """
+        if self.family == "linear":
+            return self.ridge
+        steepest = 0.25 if self.family == "logistic" else 1.0
+        edge = _LIKELY * (1 + np.sqrt(self.dimension / items)) ** 2 / self.dimension
+        return float(steepest * self.feature_norm**2 * min(1.0, edge) + self.ridge)
+
+    @cached_property
+    def _design(self) -> LogisticDesign:
+        return LogisticDesign(self.dimension, self.feature_norm, self.signal_norm, self.heterogeneity, self.ridge)
+
+    @cached_property
+    def _optimal_norm(self) -> float:
+        return float(np.linalg.norm(self._risk.optimum))
+
+    @cached_property
+    def _risk(self) -> Risk:
+        if self.family == "logistic":
+            direction = self.signal / self.signal_norm if self.signal_norm > 0 else self.signal
+            sample = np.arange(self.evaluation_items)
+            honest = np.zeros(len(sample), np.bool_)
+            drawn = self._drawn(sample, np.arange(len(sample) + 1), honest, Purpose.EVALUATION)
+            return logistic_risk(self._design, direction, self.domain, drawn.features)
+        if self.family == "least_squares":
+            eigenvalue = self.feature_norm**2 / self.dimension
+            curvature = eigenvalue + self.ridge
+            return QuadraticRisk(curvature, self.signal * (eigenvalue / curvature), self.domain)
+        # f(x; z) = -<z, x>
+        if self.ridge > 0:
+            return QuadraticRisk(self.ridge, self.signal / self.ridge, self.domain)
+        return LinearRisk(-self.signal, self.domain)
+
+    def _known(self, users: Users) -> Users:
+        asked = np.array(users, np.int64)  # a copy: compiled loops want writable memory
+        if asked.size and not (asked.min() >= 0 and asked.max() < self.users):
+            raise ConfigError(f"Expected users in [0, {self.users}), got {asked.min()} to {asked.max()}.")
+        return asked
+
+    def _counts(self, users: Users) -> NDArray[np.int64]:
+        if not self.unequal_items:
+            return np.full(len(users), self.items_per_user, np.int64)
+        draws = uniforms(words(seed=self.seed, purpose=Purpose.USER, users=users)[:, 1])
+        return 1 + np.floor(draws * (2 * self.items_per_user - 1)).astype(np.int64)
+
+    def _drawn(
+        self, users: Users, offsets: NDArray[np.int64], flipped: NDArray[np.bool_], purpose: Purpose
+    ) -> ItemBatch:
+        features = np.empty((int(offsets[-1]), self.dimension), np.float32)
+        labels = np.empty(len(features))
+        family = Family[self.family.upper()]
+        within = self.feature_norm
+        if family == Family.LINEAR:
+            within -= self.signal_norm + self.heterogeneity
+        law = (int(family), within, self.label_noise, self.signal, self.heterogeneity)
+        streams = (np.uint64(self.seed), np.uint32(purpose))
+        in_ranges(
+            lambda first, last: fill_items(*streams, users, offsets, flipped, *law, features, labels, first, last),
+            offsets,
+            self.dimension,
+        )
+        return ItemBatch(features, labels, offsets)

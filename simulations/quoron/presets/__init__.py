@@ -1,0 +1,40 @@
+"""Ready configurations, one TOML file each; the first comment line says what it shows.
+
+>>> "quickstart" in [preset.name for preset in presets()]
+True
+"""
+
+from dataclasses import dataclass
+from importlib.resources import files
+
+from quoron_protos.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A named configuration."""
+
+    name: str
+    summary: str
+    text: str  # TOML
+
+
+def presets() -> tuple[Preset, ...]:
+    """Every preset, by name."""
+    found = {
+        entry.name.removesuffix(".toml"): entry for entry in files(__name__).iterdir() if entry.name.endswith(".toml")
+    }
+    return tuple(_preset(name, found[name].read_text(encoding="utf-8")) for name in sorted(found))
+
+
+def preset(name: str) -> Preset:
+    """The preset called `name`; raises ConfigError with the names there are."""
+    known = {entry.name: entry for entry in presets()}
+    if name not in known:
+        raise ConfigError(f"Expected a preset ({', '.join(known)}) or a .toml file, got {name!r}.")
+    return known[name]
+
+
+def _preset(name: str, text: str) -> Preset:
+    first = text.splitlines()[0] if text else ""
+    return Preset(name, first.lstrip("# ").strip(), text)

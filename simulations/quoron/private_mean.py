@@ -1,0 +1,229 @@
+"""The mean over users, private for every user as a whole, in one call.
+
+    >>> rng = np.random.default_rng(0)
+    >>> visits = rng.normal(5.0, 1.0, size=(10_000, 3))
+    >>> found = private_mean(visits, 1.0, 1e-6, bound=20.0, spread=6.0, seed=1)
+    >>> found.method, bool(np.abs(found.value - visits.mean(axis=0)).max() < 0.1)
+    ('two-stage', True)
+
+| method      | what is released                                                              | protects against    |
+| ----------- | ----------------------------------------------------------------------------- | ------------------- |
+| `clip`      | the mean clipped at `bound`, with noise                                       | all but the curator |
+| `two-stage` | that with part of the budget, then the mean clipped around it                 | all but the curator |
+| `range`     | private ranges of rotated coordinates, then the mean clipped around them      | all but the curator |
+| `local`     | noisy reports of the users; with `spread`, some of them to find the centre    | the curator as well |
+| `auto`      | whichever of the first three has the least noise, by public numbers           | all but the curator |
+
+Source: Bassily & Sun (2023), Algorithms 1, 2, 3 and 6. Proofs: docs/privacy/private-mean.md and
+docs/privacy/local-model.md.
+"""
+
+import math
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from quoron_client.randomisers import LocalRandomness, RangeBits, SeededRandomness, SystemRandomness, VectorNoise
+from quoron_client.randomisers.hadamard import rotated_coordinates
+from quoron_protos.errors import ConfigError, DataError, Infeasible
+from quoron_server.accounting import gdp, local
+from quoron_server.mechanisms import local_range, truncated_mean
+from quoron_server.mechanisms.clipping import clip_rows
+from quoron_server.mechanisms.hadamard import coordinate_bound, padded, random_signs
+from quoron_server.mechanisms.truncated_mean import Crude, TruncatedMean
+from quoron_server.noise import NoiseSource, RandomStream, SecureNoise, SeededNoise, total_variation
+from quoron_server.plan import Guarantee, Privacy
+
+Matrix = NDArray[np.float64]
+Vector = NDArray[np.float64]
+Method = Literal["auto", "clip", "two-stage", "range", "local"]
+
+FAILURE = 1e-3  # chance that a user within `spread` is clipped
+_CRUDE: dict[str, Crude] = {"clip": "none", "two-stage": "gaussian", "range": "range"}
+_CHUNK = 1 << 22  # noisy bits held at a time
+_MOST_BINS = 1 << 8  # of a user's range report, one bit each
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PrivateMean:
+    """What was released, and what is promised about it."""
+
+    value: Vector  # (d,)
+    guarantee: Guarantee
+    noise_scale: float  # standard deviation of `value`, per coordinate, from noise alone
+    radius: float  # users farther than this from the centre were moved towards it
+    method: str
+
+
+def private_mean(
+    users: ArrayLike | Sequence[ArrayLike],
+    epsilon: float,
+    delta: float,
+    *,
+    bound: float,
+    spread: float | None = None,
+    method: Method = "auto",
+    seed: int | None = None,
+) -> PrivateMean:
+    """The mean over users of each user's own mean, (ε, δ)-private when one user is replaced by any other.
+
+    Args:
+        users: (n, d) numbers, one row a user; or for each user its own (items, d) array, which counts by its mean.
+        epsilon, delta: the promise for one whole user.
+        bound: ℓ2 norm that a user's mean is clipped to; from public knowledge.
+        spread: radius of a ball that holds all users' means, wherever it lies; from public knowledge. Without it,
+            methods that centre are not tried. A wrong bound or spread costs accuracy and never privacy.
+        method: see the table above.
+        seed: makes noise and rotation reproducible, and the result unfit for real people. None: from the system.
+
+    Users with anything that is not finite count as absent: the divisor stays n. For `local` they report like zero.
+
+    Raises:
+        DataError: no users, users of different dimensions.
+        ConfigError: a parameter out of range.
+        Infeasible: too few users for the method asked for.
+    """
+    values = _user_means(users)
+    privacy = Privacy(epsilon, delta)
+    for name, number in (("bound", bound), ("spread", spread)):
+        if number is not None and not 1e-100 < number < 1e100:
+            raise ConfigError(f"Expected {name} in (1e-100, 1e100), got {name}={number}.")
+    if method not in ("auto", "local", *_CRUDE):
+        raise ConfigError(f"Expected method in auto, clip, two-stage, range, local, got method={method!r}.")
+    if method in ("two-stage", "range") and spread is None:
+        raise ConfigError(f"Expected spread with method={method!r}, got none. Use method='clip' where it is unknown.")
+    noise: NoiseSource = SecureNoise.fresh() if seed is None else SeededNoise(seed)
+    if method == "local":
+        own: LocalRandomness = SystemRandomness() if seed is None else SeededRandomness(seed)
+        return _local(values, privacy, bound, spread, noise, own)
+    return _central(values, privacy, bound, spread, method, noise)
+
+
+def _user_means(users: ArrayLike | Sequence[ArrayLike]) -> Matrix:
+    """One row a user. A user's own overflow or NaN stays in that user's row."""
+    if isinstance(users, np.ndarray) and users.ndim == 2:
+        values = np.asarray(users, np.float64)
+    else:
+        try:
+            rows = [np.atleast_2d(np.asarray(own, np.float64)) for own in users]  # type: ignore[union-attr]
+        except (TypeError, ValueError) as error:
+            raise DataError("Expected users as arrays of numbers, got something else.") from error
+        if len({row.shape[1:] for row in rows}) > 1 or any(row.ndim != 2 or not len(row) for row in rows):
+            raise DataError("Expected each user to have at least one item and all the same dimension.")
+        with np.errstate(all="ignore"):
+            values = np.array([row.mean(axis=0) for row in rows])
+    if values.ndim != 2 or not values.size:
+        raise DataError(f"Expected users as an (n, d) array or as one (items, d) array each, got shape {values.shape}.")
+    return values
+
+
+def _central(
+    values: Matrix, privacy: Privacy, bound: float, spread: float | None, method: str, noise: NoiseSource
+) -> PrivateMean:
+    users, dimension = values.shape
+    slack = (1 + math.exp(privacy.epsilon)) * total_variation(gaussians=2 * dimension)
+    if slack >= privacy.delta:
+        raise Infeasible("private mean", f"delta={privacy.delta:g} is below the resolution of the noise", "more delta")
+    mu = gdp.mu_for(privacy.epsilon, privacy.delta - slack)
+    chosen, mean = _choose(users, dimension, bound, spread, mu, method)
+    answered = _finite(values)
+    value = mean.release(values, answered, noise.stream("mean"), _public(noise))
+    guarantee = Guarantee(
+        privacy.epsilon, privacy.delta, "replace-one", "broadcast", (), "docs/privacy/private-mean.md"
+    )
+    return PrivateMean(value, guarantee, mean.noise.scale, mean.radius, chosen)
+
+
+def _choose(
+    users: int, dimension: int, bound: float, spread: float | None, mu: float, method: str
+) -> tuple[str, TruncatedMean]:
+    """The method asked for, or of all feasible ones that with the least noise: a function of public numbers."""
+    found: list[tuple[str, TruncatedMean]] = []
+    for name, crude in _CRUDE.items():
+        if method not in ("auto", name) or (name != "clip" and spread is None):
+            continue
+        try:
+            mean = truncated_mean.calibrate(
+                crude, users=users, dimension=dimension, bound=bound, spread=spread, mu=mu, failure=FAILURE
+            )
+        except Infeasible:
+            if method != "auto":
+                raise
+            continue
+        found.append((name, mean))
+    if not found:
+        raise Infeasible("private mean", f"mu={mu:g} is below the resolution of the noise", "a larger epsilon")
+    return min(found, key=lambda entry: entry[1].noise.scale)
+
+
+def _local(
+    values: Matrix,
+    privacy: Privacy,
+    bound: float,
+    spread: float | None,
+    noise: NoiseSource,
+    own: LocalRandomness,
+) -> PrivateMean:
+    """Every user sends one report; where it pays, the first users in a public order find the centre for the others."""
+    users, dimension = values.shape
+    public = _public(noise)
+    order = public.permutation(users)
+    finite = _finite(values)
+    rows = clip_rows(np.where(finite[:, None], values, 0.0), bound)
+    scouts, bits, radius = _scouting(users, dimension, privacy, bound, spread)
+    centre = np.zeros(dimension)
+    if bits is not None:
+        signs = random_signs(dimension, public)
+        coordinates = local_range.deal_coordinates(scouts, dimension, public)
+        counts = np.zeros((padded(dimension), bits.bins), np.int64)
+        step = max(1, _CHUNK // bits.bins)
+        for start in range(0, scouts, step):
+            asked, at = order[start : min(start + step, scouts)], coordinates[start : start + step]
+            reports = bits.randomise(rotated_coordinates(rows[asked], signs, at), own, round=0, users=asked)
+            counts += local_range.count_bits(reports, np.ones(len(asked), np.bool_), at, len(counts))
+        centre = local_range.crude_mean(counts, bits.half_width, signs)
+    asked = order[scouts:]
+    randomiser = VectorNoise(privacy.epsilon, privacy.delta, radius)
+    vectors = randomiser.randomise(rows[asked], centre, own, round=1, users=asked)
+    scale = randomiser.scale(dimension)
+    largest = radius + scale * (math.sqrt(dimension) + math.sqrt(2 * math.log(1e6 * users)))
+    value = local_range.mean_of_reports(vectors, np.ones(len(asked), np.bool_), centre, largest)
+    guarantee = Guarantee(privacy.epsilon, privacy.delta, "replace-one", "local", (), "docs/privacy/local-model.md")
+    return PrivateMean(value, guarantee, scale / math.sqrt(len(asked)), radius, "local")
+
+
+def _scouting(
+    users: int, dimension: int, privacy: Privacy, bound: float, spread: float | None
+) -> tuple[int, RangeBits | None, float]:
+    """(users for the ranges, their bits, radius around the centre); no scouts where they do not lower the noise."""
+    plain = (0, None, bound)
+    if spread is None:
+        return plain
+    deviation = coordinate_bound(spread, dimension=dimension, rows=users, failure=FAILURE)
+    half_width = min(bound, coordinate_bound(bound, dimension=dimension, rows=users, failure=FAILURE))
+    bins = min(math.floor(half_width / deviation), _MOST_BINS)
+    if bins < 2:
+        return plain
+    radius = local.centred_radius(
+        spread, dimension=dimension, users=users, failure=FAILURE, width=2 * half_width / bins
+    )
+    scouts = local.crude_mean_users(dimension=dimension, epsilon=privacy.epsilon, bins=bins, failure=FAILURE)
+    if scouts >= users or radius / math.sqrt(users - scouts) >= bound / math.sqrt(users):
+        return plain
+    return scouts, RangeBits(privacy.epsilon, bins, half_width), radius
+
+
+def _finite(values: Matrix) -> NDArray[np.bool_]:
+    """Which rows are finite throughout, shape (n,)."""
+    usable: NDArray[np.bool_] = np.asarray(np.isfinite(values).all(axis=1))
+    return usable
+
+
+def _public(noise: NoiseSource) -> RandomStream:
+    """Public randomness is a stream of its own, never that of the noise."""
+    seed = noise.seed if isinstance(noise, SeededNoise) else secrets.randbits(62)
+    return SeededNoise(seed).stream("public")
