@@ -104,15 +104,15 @@ GOLDEN: dict[str, str] = {
     "Value.text": "2a02c3a9",
     "Value.absent": "3001",
     "Record": "0a055374617465120e0a0178120911000000000000f83f",
-    "EnrolRequest": "0801120971756f726174652031",
+    "EnrolRequest": "0801120871756f726f6e2031",
     "EnrolReply": "08ac02",
-    "ClientMessage": "0a0d0801120971756f726174652031",
+    "ClientMessage": "0a0c0801120871756f726f6e2031",
     "ClientMessage.consent": "12050a01721001",
     "ClientMessage.answer": (
         "1a3a0a017210071a10000102030405060708090a0b0c0d0e0f20022a1f0a07666c6f61743634120201021a10000000000000"
         "f03f00000000000000c0"
     ),
-    "Hello": "0801120971756f726174652031",
+    "Hello": "0801120871756f726f6e2031",
     "Consent": "0a01721001",
     "ServerMessage": "0a0308ac02",
     "ServerMessage.run": "12070a017212027b7d",
@@ -185,14 +185,14 @@ TASKS = {
     "vector report": VectorReport(PLAIN, 1.0, 1e-6, 2.0, POINTS[1]),
 }
 ASKED = {
-    "average gradient": "ef14e41be82b1ab0e5750f7cee838dd6",
-    "plain gradient": "47eeee654d7d3021075a1ec73ba30bf9",
-    "convolved gradient": "2d5e4288d78376bb33b02fac4f8ef890",
-    "second moment": "273a69d18dd3a361ca34ac9b975024f0",
-    "local SGD": "44b0821a2297f14c9181d00fd869d900",
-    "local SGD in a box": "82e9253792f94207751efcf749fd15d5",
-    "range report": "7492525ef477a36b5a0ae737c3ca80d6",
-    "vector report": "f07930d725be399baf001b7e657855f4",
+    "average gradient": "e5e48f4f4ec902f9cc354e8d19be4cf0",
+    "plain gradient": "efc42f2d708afa3e87b8f1b7ed38d263",
+    "convolved gradient": "b9a815d0c9c7cee72e62ce39ab76756c",
+    "second moment": "68393e55e0d209ab16379e14c14fb0e5",
+    "local SGD": "def686bb174a8d4f3340bf0abc1cf292",
+    "local SGD in a box": "28a76c68b61c7b438d6f7d7b054f66c8",
+    "range report": "f626019ebde24b5da6215ef1ddb42df1",
+    "vector report": "a3eea42b2f1c0c050d77039d93cdbbb9",
 }
 
 
