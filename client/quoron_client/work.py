@@ -12,7 +12,7 @@ from quoron_client._compiled import read_only, user_loop, writable
 from quoron_client.draws import Keys
 from quoron_client.gradients import average_gradient
 from quoron_client.items import ItemBatch
-from quoron_client.local_sgd import local_sgd
+from quoron_client.local_iterates import local_sgd
 from quoron_client.losses import Loss
 from quoron_client.moments import second_moment_factor
 from quoron_client.questions import Answers, AverageGradient, Matrix, PlainTask, SecondMoment, Status

@@ -10,7 +10,6 @@ new one, takes the lock again and checks that nobody else has owned the database
 What survives a kill, a broken connection and a power loss, and why: docs/durability.md.
 """
 
-import os
 import secrets
 import threading
 from collections.abc import Iterator, Sequence
@@ -24,6 +23,7 @@ import sqlalchemy as sa
 
 from quoron_protos.errors import LedgerError
 from quoron_server._connections import LOCK, as_ledger_error, make_engine, own, parse
+from quoron_server.durable import sync_folder
 
 FORMAT = 2
 _schema = sa.MetaData()
@@ -191,15 +191,6 @@ class Database:
 def now() -> str:
     """The time, for people to read. Nothing is ever ordered or decided by a clock."""
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def sync_folder(folder: Path) -> None:
-    """Make what was created or renamed in `folder` durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _end(connection: sa.Connection) -> None:

@@ -28,9 +28,8 @@ from numpy.typing import NDArray
 from quoron_client.questions import Question
 from quoron_protos.errors import LedgerError, OtherVersion
 from quoron_server.algorithm import Release
-from quoron_server.database import Database, sync_folder
-
-__all__ = ["Ledger", "digest", "sync_folder"]
+from quoron_server.database import Database
+from quoron_server.durable import sync_folder
 
 _ALONE = "run"  # the name of the one run in a run folder's file
 _schema = sa.MetaData()

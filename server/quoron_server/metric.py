@@ -13,8 +13,8 @@ every direction contracts at once (theorem U2 of docs/privacy/tracking-srgd.md).
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 
 from quoron_client.domains import Domain, L2Ball
 
@@ -66,7 +66,7 @@ class Metric:
             return float(np.linalg.norm(scales * inside / (scales + level))) - radius
 
         largest = float(scales.max()) * float(np.linalg.norm(inside)) / radius * 2  # there the norm is below half of it
-        level = brentq(beyond, 0.0, largest, xtol=1e-15 * largest) if beyond(0.0) > 0 else 0.0
+        level = scipy.optimize.brentq(beyond, 0.0, largest, xtol=1e-15 * largest) if beyond(0.0) > 0 else 0.0
         found: Vector = self.basis @ (scales * inside / (scales + level))
         return found
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import scipy
 from numba import njit
 from numpy.typing import NDArray
-from scipy.signal import fftconvolve
 
 from quoron_server.problem import Problem
 
@@ -107,7 +107,9 @@ def isotropic_risk(
         error = np.sum(weights**2 * (each / cohort + problem.dimension * noise[0] ** 2))
     else:
         lasting = np.cumsum(moved.sums[::-1])[::-1]
-        seeds = fftconvolve(moved.sums[::-1], noise)[:rounds]  # Σ_{t ≥ j} response_t · noise_{t-j}, j backwards
+        seeds = scipy.signal.fftconvolve(moved.sums[::-1], noise)[
+            :rounds
+        ]  # Σ_{t ≥ j} response_t · noise_{t-j}, j backwards
         error = np.sum(lasting**2 * each) / cohort + problem.dimension * np.sum(seeds**2)
     return float(slowest * (lag.bias * problem.radius) ** 2 + curvature * error) / 2
 

@@ -9,7 +9,7 @@ continues from whatever the ledger holds: an empty one starts it, a complete one
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,12 @@ from quoron_protos.errors import OtherVersion, RunError
 from quoron_server import serial
 from quoron_server.algorithm import Algorithm
 from quoron_server.budget import Budget
-from quoron_server.ledger import Ledger
 from quoron_server.noise import NoiseSource
 from quoron_server.plan import Plan
 from quoron_server.traffic import encoded
+
+if TYPE_CHECKING:  # a plan is made, and an engine written, without a database
+    from quoron_server.ledger import Ledger
 
 Vector = NDArray[np.float64]
 Evaluate = Callable[[Vector], Mapping[str, float]]
@@ -83,7 +85,7 @@ class Observer(Protocol):
 def run(
     algorithm: Algorithm[Any],
     engine: Engine,
-    ledger: Ledger,
+    ledger: "Ledger",
     noise: NoiseSource,
     *,
     budget: Budget | None = None,
@@ -170,7 +172,7 @@ def _require_deployable(plan: Plan, noise: NoiseSource, evaluate: Evaluate | Non
         )
 
 
-def _resume(algorithm: Algorithm[Any], ledger: Ledger) -> tuple[Any, dict[str, int], dict[str, float]]:
+def _resume(algorithm: Algorithm[Any], ledger: "Ledger") -> tuple[Any, dict[str, int], dict[str, float]]:
     """The state after the last commit, the costs up to it, and what was measured up to it."""
     initial = algorithm.init()
     point = ledger.resume_point()
@@ -197,7 +199,7 @@ def _cost(plan: Plan, question: Question) -> dict[str, int]:
     }
 
 
-def _check_budget(budget: Budget, plan: Plan, ledger: Ledger, question: Question, evaluations: int) -> None:
+def _check_budget(budget: Budget, plan: Plan, ledger: "Ledger", question: Question, evaluations: int) -> None:
     spent = ledger.spent(before=question.round)
     budget.check(
         rounds=spent["rounds"] + 1,

@@ -8,29 +8,9 @@
 What is imported here is public; everything else may change.
 """
 
-from quoron.api import plan, report, resume, simulate
-from quoron.config import Config
-from quoron.planning import Candidate, Planned, RoundsCurve
-from quoron.private_mean import PrivateMean, private_mean
-from quoron.runs import RunResult
-from quoron.summary import Summary
-from quoron_protos.errors import QuoronError
+import lazy_loader
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Candidate",
-    "Config",
-    "Planned",
-    "PrivateMean",
-    "QuoronError",
-    "RoundsCurve",
-    "RunResult",
-    "Summary",
-    "__version__",
-    "plan",
-    "private_mean",
-    "report",
-    "resume",
-    "simulate",
-]
+# The public names and their homes stand in __init__.pyi; a module is imported when one of its names is first used.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

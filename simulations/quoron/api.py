@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from quoron import config as configs
-from quoron import report_page, runs
+from quoron import runs
 from quoron.config import Config, Table
 from quoron.engines import EngineChoice
 from quoron.folder import RunFolder, as_parquet, claim, write
@@ -129,6 +129,8 @@ def resume(
 
 def report(directory: str | Path) -> Path:
     """Write report.html of a complete run again, and return its path."""
+    from quoron import report_page  # it brings matplotlib
+
     folder = RunFolder(Path(directory))
     folder.config()
     page = report_page.page(from_json(folder.summary()), folder.rounds(), name=folder.path.resolve().name)

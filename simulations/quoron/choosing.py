@@ -47,6 +47,22 @@ class Candidate:
         return self.plan.predicted_excess_risk if self.plan else None
 
 
+def refusals(candidates: Iterable[Candidate]) -> list[tuple[str, tuple[str, ...]]]:
+    """Every reason against a plan once, in words that fit behind a list of names, with the algorithms it rules out."""
+    found: dict[str, list[str]] = {}
+    for each in candidates:
+        if each.plan is None:
+            found.setdefault(_nameless(each), []).append(each.algorithm)
+    return [(reason, tuple(names)) for reason, names in found.items()]
+
+
+def _nameless(refused: Candidate) -> str:
+    """A candidate's reason without its name, so that equal reasons are equal texts."""
+    name = refused.algorithm
+    text = refused.reason.removeprefix("Infeasible: ").removeprefix(f"{name}: ").removeprefix(f"{name} ")
+    return re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", "it", text)
+
+
 def automatic(
     candidates: Sequence[Candidate],
     algorithms: Mapping[str, AlgorithmInfo],
@@ -68,7 +84,8 @@ def automatic(
         )
     if not any(each.plan for each in allowed):
         which = "every algorithm" if trust_server else "every algorithm of exposure local"
-        raise Infeasible(which, " ".join(each.reason for each in allowed), "more users or a larger epsilon")
+        told = ". ".join(f"{', '.join(names)}: {reason.rstrip('.')}" for reason, names in refusals(allowed))
+        raise Infeasible(which, told, "more users or a larger epsilon")
     chosen, because = _rule(allowed, algorithms, problem)
     trust = () if trust_server else ("the coordinator is not trusted with answers, which leaves exposure local",)
     told = "; ".join((*trust, *because, _facts(chosen, algorithms[chosen.algorithm], allowed)))
@@ -118,7 +135,7 @@ def _passed_over(recommended: Candidate, many: Candidate | None, problem: Proble
         users = _users_needed([recommended])
         if users is not None and users[0] > problem.users:
             return f"n={problem.users:,} is small: one pass of {name} needs n >= {users[0]:,}"
-        return f"{name} is not feasible here ({recommended.reason.split('. ')[0].rstrip('.')})"
+        return f"{name} is not feasible here ({_nameless(recommended).split('. ')[0].rstrip('.')})"
     if recommended.predicted is None or many is None:
         return f"nothing is predicted for {name}"
     return (

@@ -1,7 +1,7 @@
 """The commands of a federation: a coordinator, its clients, its operators, and what they identify themselves with.
 
-Every option that the containers of docker-compose.yml need is also an environment variable. gRPC is imported by the
-commands that use it, so that the others start without it.
+Every option that the containers of docker-compose.yml need is also an environment variable. Commands import what they
+need when they are called.
 """
 
 import asyncio
@@ -16,7 +16,6 @@ from typing import Annotated, Any
 
 import typer
 
-from quoron import api
 from quoron.cli_connection import (
     CONTROL,
     Anywhere,
@@ -28,7 +27,6 @@ from quoron.cli_connection import (
     check_environment,
     shared_options,
 )
-from quoron.folder import RunFolder, dumps
 from quoron_protos.errors import ConfigError, LedgerUnavailable, RunError
 
 tokens = typer.Typer(help="Tokens for the control plane.", no_args_is_help=True)
@@ -161,6 +159,7 @@ def submit(
     follow: Annotated[bool, typer.Option("--follow", help="Flower: show the run until its end.")] = False,
 ) -> None:
     """Submit a run to a coordinator. The same run again changes nothing; on Flower, it goes on with it."""
+    from quoron import api
     from quoron.submission import specify
 
     if (superlink is not None) is not (engine == "flower") or engine not in ("native", "flower"):
@@ -194,6 +193,8 @@ def submit(
 @shared_options
 def runs(connection: Connection, as_json: Json = False) -> None:
     """List the runs of a coordinator."""
+    from quoron.folder import dumps
+
     with connection.open() as control:
         for each in control.runs():
             shown = "\t".join(str(each[key]) for key in ("run", "state", "created") if each[key])
@@ -203,6 +204,8 @@ def runs(connection: Connection, as_json: Json = False) -> None:
 @shared_options
 def watch(connection: Connection, run: Name, as_json: Json = False) -> None:
     """Follow a run from its first round to its end; exit code 1 if it ends without a model."""
+    from quoron.folder import dumps
+
     ended: dict[str, Any] = {}
     with connection.open() as control:
         for event in control.watch(run):
@@ -249,6 +252,8 @@ def fetch(
     out: Annotated[Path, typer.Option(help="Folder for plan.json, ledger.json and model.npz.")],
 ) -> None:
     """Fetch a complete run's plan, ledger and model."""
+    from quoron.folder import RunFolder
+
     with connection.open() as control:
         plan, ledger, model = control.plan(run), control.ledger(run), control.model(run)
     out.mkdir(parents=True, exist_ok=True)

@@ -7,28 +7,17 @@ one process at a time. What a coordinator sends is verified here, row by row, be
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from quoron.cli_connection import Anywhere, Authority, Connection, Insecure, OwnToken, shared_options
-from quoron.folder import dumps, write
 from quoron_protos.errors import DataError, LedgerError, LedgerUnavailable
-from quoron_server.accounting.lifetime import Limit, Spent, compose
-from quoron_server.database import Database
-from quoron_server.population_ledger import (
-    PopulationLedger,
-    Row,
-    charges_of,
-    export_of,
-    limits_of,
-    verify_export,
-    verify_rows,
-)
+
+if TYPE_CHECKING:  # imported by the commands when they are called
+    from quoron_server.accounting.lifetime import Limit, Spent
+    from quoron_server.database import Database
+    from quoron_server.population_ledger import Row
 
 app = typer.Typer(name="ledger", help="Privacy over all runs: read, verify, export, limit.", no_args_is_help=True)
 
@@ -55,8 +44,10 @@ class Source:
     insecure: Insecure = False
     insecure_anywhere: Anywhere = False
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> "list[Row]":
         """The chain, every row of it verified in this process; LedgerError if one is wrong."""
+        from quoron_server.population_ledger import PopulationLedger, verify_export
+
         if self.coordinator is not None:
             with self.connection(self.coordinator).open() as control:
                 exported = control.ledger()
@@ -65,8 +56,10 @@ class Source:
         with self.open(create=False) as opened:
             return PopulationLedger(opened).rows()
 
-    def open(self, *, create: bool) -> Database:
+    def open(self, *, create: bool) -> "Database":
         """The database; LedgerUnavailable says what to do beside a coordinator that holds it."""
+        from quoron_server.database import Database
+
         try:
             return Database(self.database, create=create, sole=False)
         except LedgerUnavailable as error:
@@ -85,6 +78,12 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
     """What is promised to each group, and what its limit leaves; with --group its runs."""
+    from rich.markup import escape
+
+    from quoron.folder import dumps
+    from quoron.showing import console, table
+    from quoron_server.population_ledger import charges_of, limits_of
+
     rows = source.rows()
     charges, limits = charges_of(rows).values(), limits_of(rows)
     names = sorted({charge.group for charge in charges} | set(limits)) if group is None else [group]
@@ -101,18 +100,18 @@ def show(
         }
         typer.echo(dumps(told))
         return
-    table = _table("group", "runs", "ε", "at δ", "limit")
+    all_ = table("group", "runs", "ε", "at δ", "limit")
     for name, spent in totals.items():
         told_limit = _limit_words(limits.get(name)) or "none"
-        table.add_row(escape(name), f"{spent.runs:,}", f"{spent.epsilon:.6g}", f"{spent.delta:.3g}", told_limit)
-    console = _console()
-    console.print(table)
+        all_.add_row(escape(name), f"{spent.runs:,}", f"{spent.epsilon:.6g}", f"{spent.delta:.3g}", told_limit)
+    out = console()
+    out.print(all_)
     runs = [charge for charge in charges if charge.group == group]
     if runs:
-        each = _table("run", "charged")
+        each = table("run", "charged")
         for charge in runs:
             each.add_row(escape(charge.run), escape(charge.words()))
-        console.print(each)
+        out.print(each)
 
 
 @app.command()
@@ -123,6 +122,8 @@ def verify(
     exported: Annotated[Path | None, typer.Option("--export", help="Verify this export, and ask nobody.")] = None,
 ) -> None:
     """Check every row; without --head, rows missing at the end cannot be noticed. Prints the head."""
+    from quoron_server.population_ledger import verify_export, verify_rows
+
     typer.echo(verify_rows(source.rows(), head) if exported is None else verify_export(_text(exported), head))
 
 
@@ -133,6 +134,9 @@ def export(
     out: Annotated[Path | None, typer.Option("--out", help="A file; standard output without.")] = None,
 ) -> None:
     """The whole verified chain as JSON. Keep it where the coordinator's operator cannot change it."""
+    from quoron.folder import write
+    from quoron_server.population_ledger import export_of
+
     text = export_of(source.rows())
     if out is None:
         typer.echo(text, nl=False)
@@ -153,6 +157,8 @@ def limit(
     create: Annotated[bool, typer.Option("--create", help="Make the database if there is none.")] = False,
 ) -> None:
     """From now on refuse runs that would bring the group beyond (ε, δ). It is entered in the chain."""
+    from quoron_server.population_ledger import PopulationLedger
+
     if source.coordinator is not None:
         with source.connection(source.coordinator).open() as control:
             words = control.limit(group, epsilon=epsilon, delta=delta, gaussian_share=gaussian_share)
@@ -163,7 +169,7 @@ def limit(
     typer.echo(f"{group}: {words}")
 
 
-def _found(source: Source, *, create: bool) -> Database:
+def _found(source: Source, *, create: bool) -> "Database":
     """A database that is there: a limit in a new one, made by mistake in another folder, would hold for nobody."""
     try:
         return source.open(create=create)
@@ -173,15 +179,18 @@ def _found(source: Source, *, create: bool) -> Database:
         raise LedgerError(f"{error} Where there is none yet, --create makes it.") from None
 
 
-def _spent(rows: list[Row], group: str) -> Spent:
+def _spent(rows: "list[Row]", group: str) -> "Spent":
     """What a group's charges come to, at the limit's δ as long as they fit it: there, it and the limit compare."""
+    from quoron_server.accounting.lifetime import compose
+    from quoron_server.population_ledger import charges_of, limits_of
+
     held = [charge for charge in charges_of(rows).values() if charge.group == group]
     limit = limits_of(rows).get(group)
     spent = compose(held)
     return compose(held, limit.delta) if limit is not None and spent.delta < limit.delta else spent
 
 
-def _limit_words(limit: Limit | None) -> str:
+def _limit_words(limit: "Limit | None") -> str:
     return "" if limit is None else limit.words()
 
 
@@ -190,15 +199,3 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"Expected an export of a population ledger at {path}, cannot read it.") from error
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
-def _console() -> Console:
-    console = Console()
-    return console if console.is_terminal else Console(width=160)

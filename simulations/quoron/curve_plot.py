@@ -4,18 +4,13 @@ import io
 import math
 from collections.abc import Mapping
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
 from rich import box
 from rich.table import Table
 
 from quoron.planning import RoundsCurve
-from quoron.report_page import BLUE, GREY, INK, ORANGE, STYLE
 
 WIDTH = 36  # characters of the longest bar
 EIGHTHS = " ▏▎▍▌▋▊▉"
-COLOURS = (BLUE, "#2f855a", "#805ad5", "#b7791f", INK, GREY, "#d53f8c")
 
 
 def table(curve: RoundsCurve, chosen: int) -> Table:
@@ -49,6 +44,13 @@ def svg(curves: Mapping[str, RoundsCurve], *, chosen: Mapping[str, int]) -> byte
 
     Text is outlined and the ground white: it looks the same wherever it is shown. Equal curves give equal bytes.
     """
+    import matplotlib as mpl  # only who wants a picture waits for it
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, NullLocator
+
+    from quoron.report_page import BLUE, GREY, INK, ORANGE, STYLE
+
+    colours = (BLUE, "#2f855a", "#805ad5", "#b7791f", INK, GREY, "#d53f8c")
     with mpl.rc_context(STYLE), mpl.rc_context({"svg.fonttype": "path", "svg.hashsalt": "rounds"}):
         figure = Figure(figsize=(7.0, 3.8), layout="constrained", facecolor="white")
         axes = figure.add_subplot()
@@ -56,7 +58,7 @@ def svg(curves: Mapping[str, RoundsCurve], *, chosen: Mapping[str, int]) -> byte
         axes.set_yscale("log")
         for index, (name, curve) in enumerate(curves.items()):
             rounds, risks = zip(*curve.points, strict=True)
-            axes.plot(rounds, risks, color=COLOURS[index % len(COLOURS)], marker="o", markersize=3, label=name)
+            axes.plot(rounds, risks, color=colours[index % len(colours)], marker="o", markersize=3, label=name)
             if len(curves) == 1:
                 least = min(risks)
                 axes.axhspan(least, 1.05 * least, color=ORANGE, alpha=0.25, linewidth=0, label="within 5 % of the best")

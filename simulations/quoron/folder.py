@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from quoron import config as configs
 from quoron.config import Config
 from quoron_protos.errors import ConfigError, RunError
-from quoron_server.ledger import sync_folder
+from quoron_server.durable import sync_folder
 
 
 @dataclass(frozen=True, slots=True)

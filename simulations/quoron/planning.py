@@ -155,7 +155,9 @@ def _worthwhile(candidate: Candidate, problem: Problem) -> Candidate:
     """The candidate, without its plan when not training is predicted to be as good."""
     if candidate.predicted is None or candidate.predicted < trivial_risk(problem):
         return candidate
-    reason = f"{candidate.algorithm} predicts an excess risk of {candidate.predicted:.2g}, no better than not training."
+    reason = (
+        f"{candidate.algorithm}: an excess risk of {candidate.predicted:.2g} is predicted, no better than not training."
+    )
     return Candidate(candidate.algorithm, None, reason)
 
 
@@ -198,10 +200,10 @@ def _candidate(info: AlgorithmInfo, config: Config, problem: Problem) -> Candida
     if config.privacy.adjacency not in info.adjacency:
         offered = ", ".join(info.adjacency)
         return Candidate(
-            info.name, None, f"{info.name} promises {offered}, and privacy.adjacency={config.privacy.adjacency!r}."
+            info.name, None, f"{info.name}: promised is {offered}, and privacy.adjacency={config.privacy.adjacency!r}."
         )
     if not _keeps_answers(info, config):
-        shown = f"{info.name} has exposure {info.exposure}, and privacy.trust_server=false asks for local."
+        shown = f"{info.name}: the exposure is {info.exposure}, and privacy.trust_server=false asks for local."
         return Candidate(info.name, None, shown)
     try:
         return Candidate(info.name, _plan(info, config, problem, {}))

@@ -6,12 +6,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from quoron import projection, report_page
+from quoron import projection
 from quoron.config import Config, Table
 from quoron.folder import RunFolder, as_parquet, dumps, flat
 from quoron.planning import Planned, choose
@@ -20,10 +21,12 @@ from quoron.summary import Summary, from_json
 from quoron_protos.errors import LedgerError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.budget import Budget
-from quoron_server.ledger import Ledger
 from quoron_server.noise import SeededNoise
 from quoron_server.plan import Plan
 from quoron_server.rounds import Observer, run
+
+if TYPE_CHECKING:  # planning needs no database
+    from quoron_server.ledger import Ledger
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,6 +67,8 @@ def prepare(config: Config, folder: Path, *, frame: pa.Table | None = None, comp
 
 def carry_out(prepared: Prepared, folder: RunFolder, observers: Sequence[Observer] = ()) -> RunResult:
     """Run in `folder` from wherever its ledger stands, and write every file of the run folder."""
+    from quoron import report_page  # it brings matplotlib
+
     config, scene, plan = prepared.config, prepared.scene, prepared.planned.plan
     with _ledger(prepared, folder) as ledger:
         before = sum(event["seconds_clients"] + event["seconds_server"] for event in ledger.events())
@@ -100,8 +105,10 @@ def stored(prepared: Prepared, folder: RunFolder) -> RunResult:
     return RunResult(folder.model(), summary, planned.plan, folder.path, prepared.config, planned)
 
 
-def _ledger(prepared: Prepared, folder: RunFolder) -> Ledger:
+def _ledger(prepared: Prepared, folder: RunFolder) -> "Ledger":
     """The run's ledger, begun if there is none; LedgerError if it was begun with another plan or other data."""
+    from quoron_server.ledger import Ledger
+
     config, planned, digest = prepared.config, prepared.planned, prepared.digest
     plan = dumps(planned.plan.as_json())
     if not folder.ledger.is_file():
@@ -135,7 +142,7 @@ def _digest(config: Config, folder: Path, frame: pa.Table | None) -> str:
 
 
 def _results(
-    prepared: Prepared, ledger: Ledger, model: NDArray[np.float64], seconds: float
+    prepared: Prepared, ledger: "Ledger", model: NDArray[np.float64], seconds: float
 ) -> tuple[Summary, list[dict[str, object]]]:
     config, scene, plan = prepared.config, prepared.scene, prepared.planned.plan
     events = ledger.events()

@@ -2,12 +2,17 @@
 
 import html
 import json
+import os
+import subprocess
+import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from quoron import cli, progress
+from quoron import progress
 from quoron.cli import invoke
+from quoron_server.algorithms import ALGORITHMS
 from quoron_server.rounds import RoundEvent
 from small_run import TOML
 
@@ -219,7 +224,7 @@ def test_an_interrupted_run_says_how_to_resume_and_gives_the_same_bits(
     assert invoke(["simulate", "small.toml", "--out", "whole", "--quiet"]) == 0
     capsys.readouterr()
     with monkeypatch.context() as patched:
-        patched.setattr(cli, "display", lambda **_: Impatient())
+        patched.setattr(progress, "display", lambda **_: Impatient())
         code, told = failing(capsys, "simulate", "small.toml", "--out", "cut")
     assert code == 130
     assert "quoron resume cut" in told
@@ -319,3 +324,55 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["--help"]) == 0
     told = capsys.readouterr().out
     assert all(name in told for name in ("simulate", "plan", "algorithms", "resume", "presets", "report"))
+
+
+def test_the_version_is_the_installed_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["--version"]) == 0
+    assert capsys.readouterr().out == f"quoron {metadata.version('quoron')}\n"
+
+
+@pytest.mark.parametrize(("arguments", "code"), [([], 0), (["tokens"], 2), (["ledger"], 2)])
+def test_without_a_command_there_is_help_and_no_bare_error(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], code: int
+) -> None:
+    assert invoke(arguments) == code
+    told = capsys.readouterr()
+    assert "Usage: quoron" in told.out + told.err
+    assert "error:" not in told.out + told.err
+
+
+def test_one_reason_is_told_once_for_all_algorithms_that_it_rules_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["plan", "quickstart", "--set", "privacy.trust_server=false"]) == 0
+    refused = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Infeasible here: ")]
+    reasons = [line.partition(": ")[2].partition(": ")[2] for line in refused]
+    assert len(reasons) == len(set(reasons)) <= 4
+    names = {name for line in refused for name in line.removeprefix("Infeasible here: ").partition(": ")[0].split(", ")}
+    private = {info.name for info in ALGORITHMS.values() if info.exposure != "none"}
+    assert names == private - {"local-model"}
+
+
+def test_where_nothing_is_feasible_each_reason_stands_once(capsys: pytest.CaptureFixture[str]) -> None:
+    code, error = failing(
+        capsys, "plan", "quickstart", "--set", "privacy.adjacency=zero-out", "--set", "population.users=1"
+    )
+    assert code == 2
+    assert error.count("promised is replace-one") == 1
+
+
+def test_completion_knows_presets_and_run_folders(place: Path) -> None:
+    (place / "runs" / "small-1").mkdir(parents=True)
+    (place / "runs" / "small-1" / "config.toml").touch()
+    environment = {
+        "_QUORON_COMPLETE": "complete_bash", "PATH": os.environ["PATH"], "HOME": str(place)
+    }  # fmt: skip
+
+    def completed(words: str) -> set[str]:
+        told = environment | {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1)}
+        done = subprocess.run(
+            [sys.executable, "-m", "quoron"], env=told, cwd=place, capture_output=True, text=True, check=True
+        )
+        return set(done.stdout.split())
+
+    assert completed("quoron simu") == {"simulate"}
+    assert {"flights", "flights-one-pass"} <= completed("quoron plan fli")
+    assert completed("quoron resume runs/sm") == {"runs/small-1"}

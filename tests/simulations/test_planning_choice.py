@@ -141,7 +141,7 @@ def test_without_either_the_least_predicted_risk_is_chosen_and_the_sentence_says
     planned = chosen(pretended("tracking-srgd", TRIVIAL), FILTER, PLAIN)
     assert planned.plan.algorithm == "plain"
     assert planned.choice is not None
-    assert "tracking-srgd is not feasible here (tracking-srgd predicts an excess risk of 3, no better" in planned.choice
+    assert "tracking-srgd is not feasible here (an excess risk of 3 is predicted, no better" in planned.choice
     assert "the least considered." in planned.choice
 
 
@@ -211,7 +211,7 @@ def test_every_candidate_is_planned_for_the_rounds_of_the_budget() -> None:
 
 
 def test_an_adjacency_that_is_not_promised_rules_an_algorithm_out() -> None:
-    with pytest.raises(Infeasible, match=r"tracking-srgd promises replace-one, and privacy\.adjacency='zero-out'"):
+    with pytest.raises(Infeasible, match=r"tracking-srgd: promised is replace-one, and privacy\.adjacency='zero-out'"):
         chosen(RECOMMENDED, settings=("privacy.adjacency=zero-out",))
 
 

@@ -13,11 +13,11 @@ import quoron_client.randomisers.randomness as client_randomness
 import quoron_server.accounting.bounded_range as bounded_range
 import quoron_server.accounting.local as local
 import quoron_server.mechanisms.hadamard as server_hadamard
-from quoron.private_mean import PrivateMean, private_mean
+from quoron.mean import PrivateMean, private_mean
 from quoron_protos.errors import ConfigError, DataError, Infeasible
 from quoron_server.accounting import gdp
 
-module = importlib.import_module("quoron.private_mean")  # also where the package exports the function
+module = importlib.import_module("quoron.mean")
 USERS = np.random.default_rng(0).normal([3.0, -1.0, 0.0, 0.5, 2.0], 0.05, size=(20_000, 5))
 TRUTH = USERS.mean(axis=0)
 METHODS = ["clip", "two-stage", "range", "local"]

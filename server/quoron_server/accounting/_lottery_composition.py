@@ -7,7 +7,6 @@ import math
 from typing import Any
 
 import numpy as np
-from dp_accounting.pld import pld_pmf
 from numpy.typing import NDArray
 
 from quoron_server.accounting import _lottery_search
@@ -20,6 +19,8 @@ def composed_delta(
     table: Vector, mus: Vector, chances: Vector, rate: float, releases: int, typical: float, points: int, epsilon: float
 ) -> float:
     """δ at ε of the T-fold composition, connecting the dots of the convex profile from above."""
+    from dp_accounting.pld import pld_pmf  # it brings much of scipy
+
     reach, gap = lattice(table, mus, chances, rate, typical, points, epsilon)
     top = math.ceil(reach / gap) + 1
     sizes = np.arange(top + 1) * gap

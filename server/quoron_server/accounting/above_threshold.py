@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.integrate import quad
+import scipy
 from scipy.special import ndtr
 
 from quoron_protos.errors import Infeasible, VerificationError
@@ -126,7 +126,7 @@ def verify_above_threshold(plan: AboveThreshold, epsilon: float, delta: float) -
     mu = math.sqrt(plan.participations) * plan.mean.sensitivity / plan.noise_multiplier
     # H_{e^left} = ∫_{z > cut} φ(z − μ) − e^left φ(z) dz, the integrand rearranged to stay positive.
     cut = left / mu + mu / 2
-    height, _ = quad(
+    height, _ = scipy.integrate.quad(
         lambda z: -math.expm1(left - mu * z + mu * mu / 2) * math.exp(-0.5 * (z - mu) ** 2), cut, cut + 12 + mu,
         epsabs=0.0, epsrel=1e-10, limit=500,
     )  # fmt: skip

@@ -12,9 +12,9 @@ Source: docs/privacy/outlier-filter.md, "Charging only the hits".
 import math
 
 import numpy as np
+import scipy
 from numba import njit
 from numpy.typing import NDArray
-from scipy.stats import binom
 
 from quoron_protos.errors import VerificationError
 from quoron_server._validate import count, positive
@@ -60,7 +60,7 @@ def truncated_composition(*, epsilon: float, each: float, hits: int, mu: float) 
     rare = 1 / (1 + math.exp(each))
 
     def ceiling(uses: int) -> float:
-        tail = float(binom.cdf(hits - 1, uses, rare)) * (1 + 1e-9)
+        tail = float(scipy.stats.binom.cdf(hits - 1, uses, rare)) * (1 + 1e-9)
         return tail + randomised_response_delta(epsilon, each, uses, mu)
 
     first = max(hits, int(hits / rare))

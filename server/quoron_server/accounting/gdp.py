@@ -16,10 +16,9 @@ from collections.abc import Callable
 from typing import overload
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 from scipy.special import erfcx, ndtr
-from scipy.stats import binom
 
 from quoron_server._validate import count, non_negative, positive, probability
 
@@ -68,7 +67,11 @@ def mu_for(epsilon: float, delta: float) -> float:
     low = high / 2
     while delta_for(low, epsilon) > delta:
         high, low = low, low / 2
-    mu = float(brentq(lambda value: delta_for(float(value), epsilon) - delta, low, high, xtol=1e-300, rtol=1e-13))
+    mu = float(
+        scipy.optimize.brentq(
+            lambda value: delta_for(float(value), epsilon) - delta, low, high, xtol=1e-300, rtol=1e-13
+        )
+    )
     return _step_until(mu, 1 - 1e-13, lambda value: delta_for(value, epsilon) <= delta)
 
 
@@ -81,7 +84,9 @@ def epsilon_for(mu: float, delta: float) -> float:
     high = 1.0
     while delta_for(mu, high) > delta:
         high *= 2
-    epsilon = float(brentq(lambda value: delta_for(mu, float(value)) - delta, 0.0, high, xtol=1e-15, rtol=1e-13))
+    epsilon = float(
+        scipy.optimize.brentq(lambda value: delta_for(mu, float(value)) - delta, 0.0, high, xtol=1e-15, rtol=1e-13)
+    )
     return _step_until(epsilon, 1 + 1e-13, lambda value: delta_for(mu, value) <= delta)
 
 
@@ -101,7 +106,8 @@ def laplace_epsilon(sensitivity: float, scale: float) -> float:
 def pure_mu(epsilon: float) -> float:
     """Smallest μ for which every (ε, 0)-DP release is μ-GDP: 2 Φ⁻¹(1 / (1 + e^−ε)), rounded up."""
     non_negative(epsilon=epsilon)
-    return float(brentq(lambda mu: ndtr(-mu / 2) - 1 / (1 + math.exp(epsilon)), 0.0, 76.0)) * (1 + 1e-11) + 1e-11
+    root = scipy.optimize.brentq(lambda mu: ndtr(-mu / 2) - 1 / (1 + math.exp(epsilon)), 0.0, 76.0)
+    return float(root) * (1 + 1e-11) + 1e-11
 
 
 def randomised_response_delta(epsilon: float, each: float, count_: int, mu: float = 0.0) -> float:
@@ -113,7 +119,7 @@ def randomised_response_delta(epsilon: float, each: float, count_: int, mu: floa
     non_negative(each=each, mu=mu)
     count(count_=count_)
     flips = np.arange(count_ + 1)
-    weights = binom.pmf(flips, count_, 1 / (1 + math.exp(each)))
+    weights = scipy.stats.binom.pmf(flips, count_, 1 / (1 + math.exp(each)))
     left = np.asarray(epsilon - (count_ - 2 * flips) * each, dtype=np.float64)
     return min(1.0, float(weights @ delta_for(mu, left)) * (1 + 1e-9))
 

@@ -10,7 +10,7 @@ printed budget of a user who sends both reports is 1.5 ε. Proofs: docs/privacy/
 import math
 
 import numpy as np
-from scipy.optimize import brentq, minimize_scalar
+import scipy
 
 from quoron_protos.errors import ConfigError, Infeasible
 from quoron_server._validate import count, positive, probability
@@ -38,7 +38,7 @@ def group_size(*, epsilon: float, bins: int, failure: float) -> int:
             2 * math.log(up) + math.log(keep * math.exp(-tilt) + flip) + math.log(flip * math.exp(-tilt) + keep)
         ) / 2
 
-    best = minimize_scalar(rate, bounds=(0.0, epsilon + 1), method="bounded", options={"xatol": 1e-10})
+    best = scipy.optimize.minimize_scalar(rate, bounds=(0.0, epsilon + 1), method="bounded", options={"xatol": 1e-10})
     return math.ceil(math.log(bins / failure) / -float(best.fun))  # every tilt gives a valid bound
 
 
@@ -95,7 +95,7 @@ def second_message_mu(*, range_epsilon: float, epsilon: float, delta: float) -> 
     high = 1e-9
     while spent(high) <= delta:
         high *= 2
-    mu = float(brentq(lambda value: math.log(spent(value) / delta), high / 2, high, rtol=1e-12))
+    mu = float(scipy.optimize.brentq(lambda value: math.log(spent(value) / delta), high / 2, high, rtol=1e-12))
     while spent(mu) > delta:
         mu = float(np.nextafter(mu * (1 - 1e-12), 0))
     return mu

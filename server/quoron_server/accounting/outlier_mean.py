@@ -24,8 +24,8 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.stats import binom
 
 from quoron_protos.errors import ConfigError, Infeasible, VerificationError
 from quoron_server._validate import count
@@ -117,9 +117,9 @@ def random_inclusion(cohort_size: int, core: int) -> OutlierMean:
     _require_core(cohort_size, core, low + 2)
     most, chance = cohort_size - core, 1 / (core - 1 - low)
     flips = np.arange(most + 1)
-    kept = int(np.argmax(binom.sf(flips, most, chance) <= _BINOMIAL_TAIL))
+    kept = int(np.argmax(scipy.stats.binom.sf(flips, most, chance) <= _BINOMIAL_TAIL))
     flips = flips[: kept + 1]
-    chances = binom.pmf(flips, most, chance) * (1 + 1e-10)
+    chances = scipy.stats.binom.pmf(flips, most, chance) * (1 + 1e-10)
     # All that lies beyond is charged at C − k flips, the most there can be.
     flips, chances = np.append(flips, most), np.append(chances, 2 * _BINOMIAL_TAIL if kept < most else 0.0)
     used = chances > 0
@@ -180,7 +180,7 @@ def verify_outlier_mean(mean: OutlierMean) -> None:
             # P(shift >= Δ_b) must dominate P(flips >= b).
             place = int(np.searchsorted(shifts, least))
             have = float(tails[place]) if place < len(tails) else 0.0
-            if have < min(float(binom.sf(b - 1, most, chance)), 1.0) * (1 - 1e-12):
+            if have < min(float(scipy.stats.binom.sf(b - 1, most, chance)), 1.0) * (1 - 1e-12):
                 raise VerificationError(
                     f"Expected P(shift >= {least:g}) to dominate {b} flips, which fails for {mean}."
                 )

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 
 from quoron_protos.errors import ConfigError, Infeasible, VerificationError
@@ -214,7 +214,9 @@ def _decreasing_root(excess: Callable[[float], float], guess: float, factor: flo
     else:
         while excess(low := low / factor) <= 1:
             high, factor = low, min(factor * factor, 10.0)
-    log = brentq(lambda x: math.log(excess(math.exp(x))), math.log(low), math.log(high), xtol=tolerance / 2, rtol=1e-12)
+    log = scipy.optimize.brentq(
+        lambda x: math.log(excess(math.exp(x))), math.log(low), math.log(high), xtol=tolerance / 2, rtol=1e-12
+    )
     root = math.exp(log)
     while excess(root) > 1:
         root *= 1 + tolerance / 2

@@ -16,9 +16,8 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from dp_accounting.pld import pld_pmf, privacy_loss_distribution
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 
 from quoron_protos.errors import ConfigError
 from quoron_server._validate import count, non_negative, positive, probability
@@ -93,6 +92,8 @@ def _check(rate: float, rounds: int, delta: float) -> None:
 
 def _wor(rate: float, rounds: int, mu: float, delta: float) -> Any:
     """Pessimistic loss distribution of the composition. One half suffices: the pair of a round is its own mirror."""
+    from dp_accounting.pld import pld_pmf  # it brings much of scipy
+
     top, gap = _lattice(rate, rounds, mu, delta)
     grid = np.arange(-top, top + 1, dtype=np.float64)
     # Connecting the dots of the profile itself leaves no remainder to be placed anywhere.
@@ -102,6 +103,8 @@ def _wor(rate: float, rounds: int, mu: float, delta: float) -> Any:
 
 def _poisson(rate: float, rounds: int, mu: float, delta: float) -> Any:
     """dp-accounting's distribution for Poisson sampling, adding and removing one user."""
+    from dp_accounting.pld import privacy_loss_distribution
+
     _, gap = _lattice(rate, rounds, mu, delta)
     once = privacy_loss_distribution.from_gaussian_mechanism(
         1 / mu,
@@ -136,7 +139,9 @@ def _largest_mu(cost: Callable[[float], float], full: float, rounds: int, epsilo
     while cost(high) <= epsilon:
         low, high = high, 2 * high
     mu = math.exp(
-        brentq(lambda log: cost(math.exp(log)) - epsilon, math.log(low), math.log(high), xtol=3e-5, rtol=1e-12)
+        scipy.optimize.brentq(
+            lambda log: cost(math.exp(log)) - epsilon, math.log(low), math.log(high), xtol=3e-5, rtol=1e-12
+        )
     )
     while cost(mu) > epsilon:
         mu *= 1 - 3e-5

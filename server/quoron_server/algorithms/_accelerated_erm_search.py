@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 
-from scipy.optimize import brentq
-from scipy.special import ndtr
-from scipy.stats import chi2
+import scipy
+from scipy.special import gammaincinv, ndtr
 
 from quoron_client.smoothing import Convolution
 from quoron_server.accounting.combinations import Sampling
@@ -145,7 +144,7 @@ class Scene:
 @lru_cache(maxsize=64)
 def _width(dimension: int) -> float:
     """c: pairs concentrate at √2 deviations in high dimension; below that τ has to reach their tail."""
-    return max(FARTHER, math.sqrt(float(chi2.ppf(1 - BEYOND, dimension)) / dimension))
+    return max(FARTHER, math.sqrt(float(2 * gammaincinv(dimension / 2, 1 - BEYOND)) / dimension))
 
 
 # -- candidates --------------------------------------------------------------------------------------------------------
@@ -361,7 +360,7 @@ def _round_mu(rate: float, rounds: int, total: float) -> float:
         growth = max(0.0, math.exp(mu * mu) * float(ndtr(1.5 * mu)) + 3 * float(ndtr(-0.5 * mu)) - 2)
         return float(rate * math.sqrt(2 * rounds * growth) - total)
 
-    return float(brentq(excess, 1e-8, 8.0, rtol=1e-6)) if excess(8.0) > 0 else 8.0
+    return float(scipy.optimize.brentq(excess, 1e-8, 8.0, rtol=1e-6)) if excess(8.0) > 0 else 8.0
 
 
 @lru_cache(maxsize=8192)

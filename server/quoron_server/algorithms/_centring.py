@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
-from scipy.stats import chi2
+from scipy.special import gammaincinv
 
 from quoron_server.mechanisms.hadamard import Signs, random_signs
 from quoron_server.noise import SeededNoise
@@ -28,7 +28,7 @@ QUANTILE = 0.98  # of a χ² over its mean: how far κ reaches
 def margin(dimension: int) -> float:
     """κ: a high quantile of a user's distance over its root mean square, for users spread in ten directions."""
     degrees = min(dimension, 10)
-    return math.sqrt(float(chi2.ppf(QUANTILE, degrees)) / degrees)
+    return math.sqrt(float(2 * gammaincinv(degrees / 2, QUANTILE)) / degrees)
 
 
 @lru_cache(maxsize=4)

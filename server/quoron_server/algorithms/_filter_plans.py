@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-from scipy.stats import chi2
+from scipy.special import chdtri
 
 from quoron_protos.errors import Infeasible, VerificationError
 from quoron_server.accounting import outlier_filter as theorem
@@ -68,7 +68,7 @@ def user_distance(problem: Problem) -> float:
         problem.users,
     )
     if problem.curvature == "isotropic":
-        farthest = spread * math.sqrt(chi2.isf(min(0.5, 3 / users), problem.dimension) / problem.dimension)
+        farthest = spread * math.sqrt(chdtri(problem.dimension, min(0.5, 3 / users)) / problem.dimension)
     else:
         items = math.sqrt(2 * math.log(3 * users / FAILURE) / problem.items_per_user)
         farthest = spread + problem.lipschitz * items

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-from scipy.stats import chi2
+from scipy.special import chdtri
 
 from quoron_protos.errors import ConfigError, Infeasible
 from quoron_server.accounting.combinations import Aggregate, theorem_for
@@ -111,7 +111,7 @@ def release_scale(release: OneRelease, radius: float, dimension: int) -> float:
 @lru_cache(maxsize=64)
 def usual_factor(dimension: int) -> float:
     """c: 1.5, or more in few dimensions, where single pairs stray farther from the mean square."""
-    return max(1.5, math.sqrt(float(chi2.isf(STRAY, dimension)) / dimension))
+    return max(1.5, math.sqrt(float(chdtri(dimension, STRAY)) / dimension))
 
 
 def choose(

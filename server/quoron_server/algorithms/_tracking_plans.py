@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import chi2
+from scipy.special import gammaincinv
 
 from quoron_protos.errors import ConfigError, Infeasible, VerificationError
 from quoron_server.accounting.gdp import delta_for, mu_for
@@ -187,7 +187,7 @@ def cell_share(divisor: int, mu: float) -> float:
 def margin(dimension: int) -> float:
     """κ: a high quantile of a user's distance over its root mean square, for features spread in ten directions."""
     degrees = min(dimension, 10)
-    return math.sqrt(float(chi2.ppf(SPREAD_QUANTILE, degrees)) / degrees)
+    return math.sqrt(float(2 * gammaincinv(degrees / 2, SPREAD_QUANTILE)) / degrees)
 
 
 def _best(

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from scipy.optimize import brentq
-from scipy.stats import norm
+import scipy
+from scipy.special import ndtr
 
 from quoron_protos.errors import Infeasible, VerificationError
 from quoron_server.accounting import subsampling
@@ -132,10 +132,10 @@ def ranking_mu(rate: float, rounds: int, total_mu: float) -> float:
         return total_mu / math.sqrt(rounds)
 
     def excess(mu: float) -> float:
-        growth = max(0.0, math.exp(mu * mu) * norm.cdf(1.5 * mu) + 3 * norm.cdf(-0.5 * mu) - 2)
+        growth = max(0.0, math.exp(mu * mu) * float(ndtr(1.5 * mu)) + 3 * float(ndtr(-0.5 * mu)) - 2)
         return float(rate * math.sqrt(2 * rounds * growth) - total_mu)
 
-    return float(brentq(excess, 1e-8, 8.0)) if excess(8.0) > 0 else 8.0
+    return float(scipy.optimize.brentq(excess, 1e-8, 8.0)) if excess(8.0) > 0 else 8.0
 
 
 def _verify(scheme: _Scheme, plan: Plan) -> None:

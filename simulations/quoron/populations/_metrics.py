@@ -1,8 +1,8 @@
 """Figures of a linear classifier or regressor on a set of items."""
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 Vector = NDArray[np.float64]
 
@@ -29,4 +29,4 @@ def auc(scores: Vector, positive: NDArray[np.bool_]) -> float:
     """Chance that a positive outscores a negative, ties counting half (Mann-Whitney)."""
     ones = int(positive.sum())
     zeros = len(positive) - ones
-    return float((rankdata(scores)[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+    return float((scipy.stats.rankdata(scores)[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))

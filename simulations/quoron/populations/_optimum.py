@@ -7,7 +7,7 @@ eigenbasis, More and Sorensen 1983), with Armijo's line search. On a box: L-BFGS
 from collections.abc import Callable
 
 import numpy as np
-from scipy.optimize import brentq, minimize
+import scipy
 
 from quoron_client.domains import Domain, L2Ball, Vector
 from quoron_client.questions import Matrix
@@ -26,7 +26,7 @@ def minimise(objective: Objective, domain: Domain, start: Vector) -> Vector:
     """
     if isinstance(domain, L2Ball):
         return _newton(objective, domain.radius, start)
-    result = minimize(
+    result = scipy.optimize.minimize(
         lambda x: objective(x)[:2],
         start,
         jac=True,
@@ -72,6 +72,6 @@ def _least_on_ball(hessian: Matrix, target: Vector, radius: float) -> Vector:
 
     if beyond(0.0) <= 0.0:
         return np.asarray(basis @ (along / lifted))
-    multiplier = brentq(beyond, 0.0, pull, xtol=1e-300, rtol=1e-14)
+    multiplier = scipy.optimize.brentq(beyond, 0.0, pull, xtol=1e-300, rtol=1e-14)
     inside = basis @ (along / (lifted + multiplier))
     return np.asarray(inside * (radius / max(radius, float(np.linalg.norm(inside)))))

@@ -14,9 +14,8 @@ is rotation invariant, so x* = c theta* with one number c found by quadrature (c
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numba import njit
-from scipy.linalg import eigh_tridiagonal
-from scipy.optimize import brentq
 from scipy.special import expit
 
 from quoron.populations._base import Vector
@@ -37,7 +36,7 @@ def sphere_coordinate(dimension: int) -> tuple[Vector, Vector]:
     k = np.arange(2, _NODES)
     half = (dimension - 2) / 2
     squares = np.concatenate([[1 / dimension], k * (k + 2 * half - 1) / (4 * (k + half) * (k + half - 1))])
-    nodes, vectors = eigh_tridiagonal(np.zeros(_NODES), np.sqrt(squares))
+    nodes, vectors = scipy.linalg.eigh_tridiagonal(np.zeros(_NODES), np.sqrt(squares))
     return nodes, vectors[0] ** 2
 
 
@@ -60,7 +59,7 @@ class LogisticDesign:
         top = min(self.signal, largest)  # spread and ridge only shrink the optimum
         if top == 0.0 or slope(top) <= 0.0:
             return top
-        return float(brentq(slope, 0.0, top, xtol=1e-15, rtol=1e-14))
+        return float(scipy.optimize.brentq(slope, 0.0, top, xtol=1e-15, rtol=1e-14))
 
     def multiplier(self, norm: float) -> float:
         """How strongly the ball holds the optimum back: -<grad F(x*), x*> / |x*|^2, zero in the interior."""

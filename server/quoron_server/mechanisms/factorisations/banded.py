@@ -6,7 +6,7 @@ Source: Kalinin & Lampert (2024), banded square root.
 """
 
 import numpy as np
-from scipy.signal import lfilter
+import scipy
 
 from quoron_server.mechanisms.factorisations.factorisation import Factorisation, history, sqrt_coefficients
 
@@ -17,5 +17,5 @@ def banded(rounds: int) -> Factorisation:
     """C of `sqrt-toeplitz` with everything below the first BAND diagonals replaced by zero."""
     coefficients, _ = sqrt_coefficients(rounds)
     coefficients[BAND:] = 0.0
-    inverse = lfilter([1.0], coefficients[:BAND], np.eye(1, rounds)[0])
+    inverse = scipy.signal.lfilter([1.0], coefficients[:BAND], np.eye(1, rounds)[0])
     return history(coefficients, inverse, length=min(BAND, rounds) - 1)

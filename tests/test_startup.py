@@ -1,0 +1,59 @@
+"""What starts at once stays light: heavy libraries are imported by what needs them."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"numpy", "numba", "scipy", "pyarrow", "sqlalchemy", "matplotlib", "grpc", "flwr", "pydantic", "cryptography"}
+
+
+def loaded(code: str) -> set[str]:
+    """The heavy libraries that a fresh Python has imported after `code`."""
+    asked = f"import sys\n{code}\nprint(*sorted({HEAVY!r} & set(sys.modules)), file=sys.__stdout__)"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split()) if done.stdout.strip() else set()
+
+
+def run(*arguments: str) -> str:
+    """Code that carries out a command."""
+    return f"from quoron.cli import invoke\ninvoke({list(arguments)!r})"
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["import quoron", "import quoron_client", run("--help"), run("simulate", "--help"), run("--version")],
+)
+def test_importing_and_help_bring_none_of_them(code: str) -> None:
+    assert loaded(code) == set()
+
+
+def test_a_health_probe_brings_grpc_alone() -> None:
+    assert loaded(run("health", "127.0.0.1:1", "--insecure")) == {"grpc"}
+
+
+def test_a_plan_brings_no_database_no_pictures_and_no_network() -> None:
+    held = loaded(run("plan", "quickstart", "--json"))
+    assert held & {"sqlalchemy", "matplotlib", "grpc", "flwr"} == set()
+
+
+def test_every_public_name_is_found_where_the_stub_says() -> None:
+    import quoron
+    import quoron_client
+    import quoron_client.federation
+
+    for package in (quoron, quoron_client, quoron_client.federation):
+        for name in package.__all__:
+            assert getattr(package, name) is not None
+        assert set(package.__all__) <= set(dir(package))
+
+
+def test_a_module_never_hides_the_public_function_of_its_name() -> None:
+    """A submodule called as a public name would take its place once anything imports it."""
+    import pkgutil
+
+    import quoron
+    import quoron_client
+
+    for package in (quoron, quoron_client):
+        assert not {each.name for each in pkgutil.iter_modules(package.__path__)} & set(package.__all__)
