@@ -38,6 +38,7 @@ Kind = Literal["weighted", "random"]
 REMOVAL_SLACK = 1e-6  # for κ = 2 neighbours are counted up to 2τ(1 + REMOVAL_SLACK), so that rounding keeps the core
 # Distances of declared neighbours are right to 1e-9, and a mean summed about one of its points to far less.
 _GEOMETRY = (1 + REMOVAL_SLACK) * (1 + 1e-8)
+_LARGEST_FOR_INT64 = 2**20  # of C: numbers of `_largest_ratio` are at most C³/2
 _BINOMIAL_TAIL = 1e-18  # flips beyond this quantile are all charged at the largest conceivable number
 
 
@@ -189,15 +190,27 @@ def verify_outlier_mean(mean: OutlierMean) -> None:
         ramp = Fraction(size - core, high - low) * 2 * (2 - Fraction(max(low + core - size, 0), size))
         exact = (4 + ramp) / core
     else:
-        exact = Fraction(0)
-        for height in range(low, high + 1):
-            points = Fraction(size * (size - core), size - height)
-            below = size - points * (1 - Fraction(height - low, high - low))
-            if below <= 0:
-                raise VerificationError(f"Expected a positive total weight at height {height}, which fails for {mean}.")
-            exact = max(exact, (2 + 2 * points / (high - low)) / below)
+        exact = _largest_ratio(mean)
     if not (mean.chances == (1.0,) and Fraction(mean.shifts[0]) >= exact * slack):
         raise VerificationError(f"Expected a shift of at least {float(exact * slack):.9g}, which fails for {mean}.")
+
+
+def _largest_ratio(mean: OutlierMean) -> Fraction:
+    """Theorem 1 (b), rounded up: (2 + 2·points/(B − A)) / (C − points·(B − h)/(B − A)), points = C(C − k)/(C − h), at
+    its largest over all heights h = A .. B.
+
+    Both sides of each fraction are exact integers over the same (C − h)(B − A), so that one division is all that rounds.
+    """
+    size, core, low, high = mean.cohort_size, mean.core, mean.ramp_low, mean.ramp_high
+    kind = np.int64 if size <= _LARGEST_FOR_INT64 and core >= 0 else object
+    heights = np.arange(low, high + 1).astype(kind)
+    width, lost = high - low, size * (size - core)
+    above = 2 * ((size - heights) * width + lost)
+    below = size * (size - heights) * width - lost * (high - heights)
+    if (below <= 0).any():
+        height = heights[np.argmax(below <= 0)]
+        raise VerificationError(f"Expected a positive total weight at height {height}, which fails for {mean}.")
+    return Fraction(float((above / below).max()) * (1 + 1e-15))
 
 
 def _wide_shift(size: int, core: int, moved: float) -> float:

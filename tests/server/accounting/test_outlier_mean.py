@@ -1,4 +1,5 @@
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from quoron_protos.errors import ConfigError, Infeasible, VerificationError
 from quoron_server.accounting.gdp import delta_for
 from quoron_server.accounting.outlier_mean import (
     OutlierMean,
+    _largest_ratio,
     aggregate,
     ramp_floor,
     random_inclusion,
@@ -90,6 +92,52 @@ def test_every_shift_passes_the_exact_verification_and_a_smaller_one_does_not(si
     )
     with pytest.raises(VerificationError, match="shift of at least"):
         verify_outlier_mean(smaller)
+
+
+def largest_ratio_by_fractions(size: int, core: int, low: int, high: int) -> Fraction | None:
+    """Theorem 1 (b) as it is written, height by height; None where the total weight may vanish."""
+    worst = Fraction(0)
+    for height in range(low, high + 1):
+        points = Fraction(size * (size - core), size - height)
+        below = size - points * (1 - Fraction(height - low, high - low))
+        if below <= 0:
+            return None
+        worst = max(worst, (2 + 2 * points / (high - low)) / below)
+    return worst
+
+
+@st.composite
+def ramps(draw):
+    """(C, k, A, B) with C/2 <= A < B < C, at every size that a lottery may have and some beyond; short where large."""
+    size = draw(st.one_of(st.integers(4, 400), st.integers(400, 2**19), st.integers(2**20 - 50, 2**24)))
+    low = draw(st.integers((size + 1) // 2, size - 2))
+    high = draw(st.integers(low + 1, min(size - 1, low + 300)))
+    return size, draw(st.integers(size // 2, size)), low, high
+
+
+@given(ramp=ramps())
+@settings(derandomize=True, deadline=None, max_examples=150)
+def test_the_largest_ratio_over_all_heights_is_that_of_rational_arithmetic_rounded_up(ramp):
+    exact = largest_ratio_by_fractions(*ramp)
+    mean = OutlierMean("weighted", ramp[0], ramp[1], 1, ramp[2], ramp[3], (1.0,), (1.0,))
+    if exact is None:
+        with pytest.raises(VerificationError, match="positive total weight"):
+            verify_outlier_mean(mean)
+    else:
+        assert exact <= _largest_ratio(mean) <= exact * (1 + Fraction(2, 10**15))
+
+
+@pytest.mark.parametrize("core", [2**18 + 2, 2**19 - 1, 2**19])
+def test_the_widest_ramp_of_the_largest_cohort_does_not_overflow(core):
+    """All products are at their largest here. The ends are worst, or all heights alike, as in `_near_shift`."""
+    size, low, high = 2**19, 2**18, 2**19 - 1
+    ends = []
+    for height in (low, high):
+        points = Fraction(size * (size - core), size - height)
+        below = size - points * (1 - Fraction(height - low, high - low))
+        ends.append((2 + 2 * points / (high - low)) / below)
+    mean = OutlierMean("weighted", size, core, 1, low, high, (1.0,), (1.0,))
+    assert max(ends) <= _largest_ratio(mean) <= max(ends) * (1 + Fraction(2, 10**15))
 
 
 def test_the_best_ramp_is_the_best_of_all():
