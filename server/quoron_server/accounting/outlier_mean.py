@@ -199,7 +199,7 @@ def _largest_ratio(mean: OutlierMean) -> Fraction:
     """Theorem 1 (b), rounded up: (2 + 2·points/(B − A)) / (C − points·(B − h)/(B − A)), points = C(C − k)/(C − h), at
     its largest over all heights h = A .. B.
 
-    Both sides of each fraction are exact integers over the same (C − h)(B − A), so that one division is all that rounds.
+    Both sides of a fraction are exact integers over the same (C − h)(B − A): one division is all that rounds.
     """
     size, core, low, high = mean.cohort_size, mean.core, mean.ramp_low, mean.ramp_high
     kind = np.int64 if size <= _LARGEST_FOR_INT64 and core >= 0 else object
