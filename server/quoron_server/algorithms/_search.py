@@ -27,9 +27,13 @@ def step_grid(problem: Problem, rounds: int, *, largest_product: float = 2.0) ->
 
 
 def suffix_grid(problem: Problem, rounds: int) -> list[int]:
-    """Numbers of iterates to average; the bound for unknown curvature is about the average of all."""
-    fractions = SUFFIXES if problem.curvature == "isotropic" else (1.0,)
-    return sorted({max(1, round(rounds * fraction)) for fraction in fractions})
+    """Numbers of iterates to average."""
+    return sorted({max(1, round(rounds * share)) for share in suffix_shares(problem)})
+
+
+def suffix_shares(problem: Problem) -> tuple[float, ...]:
+    """Shares of the iterates to average; the bound for unknown curvature is about the average of all."""
+    return SUFFIXES if problem.curvature == "isotropic" else (1.0,)
 
 
 def single_phases(
