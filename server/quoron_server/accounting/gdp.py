@@ -13,6 +13,7 @@ Statement, proof and symbols: docs/privacy/gaussian.md.
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import overload
 
 import numpy as np
@@ -58,6 +59,7 @@ def delta_for(mu: float | NDArray[np.float64], epsilon: float | NDArray[np.float
     return float(value) if value.ndim == 0 else value
 
 
+@lru_cache(maxsize=1024)
 def mu_for(epsilon: float, delta: float) -> float:
     """Largest μ for which every μ-GDP release is (ε, δ)-DP, rounded down. Needs ε ≥ 0 and δ in (0, 1)."""
     non_negative(epsilon=epsilon)
