@@ -13,11 +13,13 @@ from quoron_server.accounting.outlier_mean import (
     OutlierMean,
     _largest_ratio,
     aggregate,
+    best_mean,
     ramp_floor,
     random_inclusion,
     score_step,
     verify_outlier_mean,
     weighted_mean,
+    weighted_shifts,
 )
 
 MEANS = [weighted_mean(5, 5, 1), weighted_mean(6, 5, 1), weighted_mean(7, 6, 1), weighted_mean(8, 7, 1)]
@@ -140,16 +142,32 @@ def test_the_widest_ramp_of_the_largest_cohort_does_not_overflow(core):
     assert max(ends) <= _largest_ratio(mean) <= max(ends) * (1 + Fraction(2, 10**15))
 
 
-def test_the_best_ramp_is_the_best_of_all():
-    def at(high: int) -> float:
-        size, core, low = 60, 54, 30
-        values = []
-        for height in range(low, high + 1):
-            points = size * (size - core) / (size - height)
-            values.append((2 + 2 * points / (high - low)) / (size - points * (1 - (height - low) / (high - low))))
-        return max(values)
+def steepest_best_ramp(size: int, core: int) -> int:
+    """B of the least bound over all B, the smallest of equals."""
+    low = ramp_floor(size)
+    high = np.arange(low + 1, size, dtype=np.float64)
+    width, lost = high - low, float(size - core)
+    at_low, at_high = size * lost / (size - low), size * lost / (size - high)
+    return (
+        low + 1 + int(np.argmin(2 * np.maximum((1 + at_low / width) / (size - at_low), (1 + at_high / width) / size)))
+    )
 
-    assert weighted_mean(60, 54, 1).sensitivity == pytest.approx(min(at(high) for high in range(31, 60)), rel=1e-5)
+
+@given(size=st.one_of(st.integers(4, 100), st.integers(100, 2**17)), data=st.data())
+@settings(derandomize=True, deadline=None, max_examples=200)
+def test_the_best_ramp_is_the_best_of_all(size, data):
+    core = data.draw(st.one_of(st.integers(ramp_floor(size) + 1, size), st.integers(max(size - 3, 3), size)))
+    if core > ramp_floor(size):
+        assert weighted_mean(size, core, 1).ramp_high == steepest_best_ramp(size, core)
+
+
+@given(size=st.integers(2, 60), kappa=st.sampled_from([1, 2, None]))
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_shifts_of_many_cores_are_those_of_each_aggregate(size, kappa):
+    cores = np.arange(-2, size + 3)
+    means = [best_mean(size, int(core), kappa, "weighted") for core in cores]
+    expected = [math.inf if mean is None else mean.sensitivity for mean in means]
+    assert weighted_shifts(size, cores, kappa).tolist() == expected
 
 
 @pytest.mark.parametrize(("size", "core"), [(12, 11), (60, 50), (1000, 900), (1000, 835)])
