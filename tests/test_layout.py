@@ -20,6 +20,7 @@ MAY_IMPORT = {
         "quoron_protos",
         "quoron_client.questions",
         "quoron_client.domains",
+        "quoron_client.losses",
         "quoron_client.smoothing",
         "quoron_client.wire",
         "quoron_client.flower.records",

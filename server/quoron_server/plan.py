@@ -4,7 +4,7 @@ Sampling, noise, thresholds and accounting all come from this one object, so the
 `Algorithm.plan(problem, privacy, options)`, re-checked by `verify`, printed by `quoron plan`, and stored as JSON.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Protocol
 
 from quoron_protos.errors import ConfigError
@@ -14,6 +14,8 @@ from quoron_server.problem import Problem
 Adjacency = Literal["replace-one", "zero-out", "none"]
 Exposure = Literal["model", "broadcast", "local", "none"]
 Constants = Literal["calibrated", "paper"]
+# Not an assumption that anybody could make true: the seed stands beside the result, and runs of one seed share noise.
+SEEDED = "SIMULATED, with noise from a seed, which protects nobody: who knows it, or sees two runs of it, takes it off."
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,11 @@ class Guarantee:
     assumptions: tuple[str, ...]
     theorem: str  # a file under docs/privacy/, with an anchor
     proved: bool = True  # False for the papers' printed constants where the notes find them unproved
+    seeded: bool = False  # the noise of a simulation: nobody is protected
+
+    def simulated(self) -> "Guarantee":
+        """The promise of the same run with noise from a seed."""
+        return replace(self, seeded=True)
 
     def sentence(self) -> str:
         """The promise in one sentence, for people."""
@@ -58,7 +65,9 @@ class Guarantee:
         if self.assumptions:
             words += "; assuming " + "; ".join(self.assumptions)
         words += f"; by {self.theorem}."
-        return words if self.proved else "NOT PROVED (the paper's printed constants, for comparison only): " + words
+        if not self.proved:
+            words = "NOT PROVED (the paper's printed constants, for comparison only): " + words
+        return f"{SEEDED} With secret noise: {words}" if self.seeded else words
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +105,10 @@ class Plan:
     parameters: Any  # the algorithm's frozen dataclass
     predicted_excess_risk: float | None  # None where no prediction is made
     seed: int  # public randomness: slots and partition; never noise
+
+    def simulated(self) -> "Plan":
+        """The same plan carried out with noise from a seed."""
+        return replace(self, guarantee=self.guarantee.simulated())
 
     def as_json(self) -> dict[str, Any]:
         """Plain nested numbers, strings and lists."""

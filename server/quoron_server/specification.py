@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from quoron_client import wire
 from quoron_client.domains import L2Ball
+from quoron_client.losses import make_loss
 from quoron_protos.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS, AlgorithmInfo
 from quoron_server.plan import Plan, Privacy
@@ -120,13 +121,14 @@ def digest(plan: Plan) -> str:
 def make_plan(specification: RunSpecification) -> Plan:
     """The plan, verified against its theorem.
 
-    Raises ConfigError for an unknown algorithm, option or constants and for a plan other than `plan_digest`;
-    Infeasible; VerificationError.
+    Raises ConfigError for an unknown algorithm, option or constants, for a problem that the loss does not satisfy and
+    for a plan other than `plan_digest`; Infeasible; VerificationError.
     """
     name = specification.algorithm
     if name not in ALGORITHMS:
         raise ConfigError(f"Expected algorithm to be one of {', '.join(ALGORITHMS)}, got algorithm={name!r}.")
     info = ALGORITHMS[name]
+    check_constants(specification)
     if specification.constants not in info.constants:
         raise ConfigError(
             f"Expected constants to be one of {', '.join(info.constants)}, got {specification.constants!r}."
@@ -140,7 +142,32 @@ def make_plan(specification: RunSpecification) -> Plan:
             f"Expected the coordinator to make the plan of {name} that you saw ({specification.plan_digest:.12}), got "
             f"another ({digest(plan):.12}). Use the same version of quoron on both sides."
         )
-    return plan
+    return plan.simulated() if specification.simulation else plan
+
+
+def check_constants(specification: RunSpecification) -> None:
+    """ConfigError unless the constants of the problem hold for the loss that the clients compute."""
+    given = specification.problem
+    name = str(specification.loss["name"])
+    bounds = {key: float(value) for key, value in specification.loss.items() if key != "name"}
+    loss = make_loss(name, **bounds)
+    needed = {
+        "lipschitz": loss.lipschitz(given.domain, given.dimension),
+        "smoothness": loss.smoothness,
+        "start_gradient": loss.start_gradient,
+        "feature_norm": loss.feature_norm,
+        "link_curvature": loss.curvature,
+        "ridge": loss.ridge,
+    }
+    for key, bound in needed.items():
+        claimed = getattr(given, key)
+        if claimed is not None and (bound is None or claimed < bound * (1 - 1e-12)):
+            raise ConfigError(
+                f"Expected problem.{key} >= {bound} for the {name} loss of this run, got {claimed}. "
+                "Submit with `quoron submit`, which takes it from the loss."
+            )
+    if given.convex and not loss.convex:
+        raise ConfigError(f"Expected problem.convex=false for the {name} loss, got true.")
 
 
 def require_deployable(specification: RunSpecification, plan: Plan, *, allow_simulation: bool) -> None:

@@ -67,7 +67,6 @@ def serve(
     ] = None,
 ) -> None:
     """Coordinate a federation until SIGTERM or SIGINT; what is interrupted goes on at the next start."""
-    from quoron.submission import check_constants
     from quoron_server import service
     from quoron_server.service import revocation
 
@@ -75,9 +74,7 @@ def serve(
     check_environment(plaintext=insecure or insecure_anywhere)
     refused = None if revoked is None else revocation.Revocations(revoked)
     transport = service.Transport(certificate, key, authority, insecure, insecure_anywhere, refused)
-    config = service.ServeConfig(
-        transport, listen, control, database, token_file, allow_simulation=allow_simulation, check=check_constants
-    )
+    config = service.ServeConfig(transport, listen, control, database, token_file, allow_simulation=allow_simulation)
     if largest_message is not None:
         config = replace(config, largest_message=_bytes(largest_message))
 

@@ -55,11 +55,14 @@ class Prepared:
 def prepare(config: Config, folder: Path, *, frame: pa.Table | None = None, compare: bool = False) -> Prepared:
     """Read, check and plan; every wrong request is refused here. A table's relative path is relative to `folder`.
 
-    With `compare` every algorithm is planned, not only the one that is named.
+    With `compare` every algorithm is planned, not only the one that is named, for a plan to look at. Otherwise it is
+    for a simulation, and its promise says so.
     """
     began = time.perf_counter()
     scene = setup(config, folder, frame)
     planned = choose(config, scene.problem, compare=compare)
+    if not compare:
+        planned = replace(planned, plan=planned.plan.simulated())
     if config.run.link is not None:
         planned = replace(planned, network=projection.of_plan(planned.plan, str(config.run.network), config.run.link))
     return Prepared(config, scene, planned, _digest(config, folder, frame), began)

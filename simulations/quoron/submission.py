@@ -11,7 +11,7 @@ from quoron.planning import choose
 from quoron.populations import Population, PublicKnowledge
 from quoron.setup import loss_of, make_domain, problem
 from quoron_client.domains import Domain
-from quoron_client.losses import Loss, make_loss
+from quoron_client.losses import Loss
 from quoron_protos.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Plan
@@ -75,32 +75,7 @@ def specify(
         noise_seed=simulation_seed,
         plan_digest=digest(plan),
     )
-    return specification, plan
-
-
-def check_constants(specification: RunSpecification) -> None:
-    """ConfigError unless the constants of the problem hold for the loss that the clients compute."""
-    given = specification.problem
-    name = str(specification.loss["name"])
-    bounds = {key: float(value) for key, value in specification.loss.items() if key != "name"}
-    loss = make_loss(name, **bounds)
-    needed = {
-        "lipschitz": loss.lipschitz(given.domain, given.dimension),
-        "smoothness": loss.smoothness,
-        "start_gradient": loss.start_gradient,
-        "feature_norm": loss.feature_norm,
-        "link_curvature": loss.curvature,
-        "ridge": loss.ridge,
-    }
-    for key, bound in needed.items():
-        claimed = getattr(given, key)
-        if claimed is not None and (bound is None or claimed < bound * (1 - 1e-12)):
-            raise ConfigError(
-                f"Expected problem.{key} >= {bound} for the {name} loss of this run, got {claimed}. "
-                "Submit with `quoron submit`, which takes it from the loss."
-            )
-    if given.convex and not loss.convex:
-        raise ConfigError(f"Expected problem.convex=false for the {name} loss, got true.")
+    return specification, plan.simulated() if specification.simulation else plan
 
 
 def _columns(config: Config) -> Columns:

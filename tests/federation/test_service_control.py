@@ -12,7 +12,6 @@ import pytest
 
 from federation.crowd import Honest, carried_out, complete, coordinator, crowd, everybody, inline_model, specification
 from quoron.control import Address, Control
-from quoron.submission import check_constants
 from quoron_protos.errors import BudgetExceeded, ConfigError, LedgerError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
@@ -190,7 +189,7 @@ def test_wrong_requests_are_refused_by_name(tmp_path: Path) -> None:
 
     async def scene() -> None:
         async with (
-            coordinator(tmp_path, check=check_constants) as running,
+            coordinator(tmp_path) as running,
             control(running, token) as call,
         ):
             for name, each in wrong.items():

@@ -1,5 +1,6 @@
 """From Python in three lines, with typed results; a DataFrame is a population."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from quoron import config as configs
 from quoron.folder import RunFolder
 from quoron_protos.errors import ConfigError, DataError, Infeasible, LedgerError, QuoronError
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.plan import SEEDED
 from small_run import TOML
 
 SMALL = configs.parse(TOML)
@@ -139,6 +141,25 @@ def test_a_rate_is_accounted_for_at_the_cohort_that_is_really_drawn() -> None:
     plan = runs.prepare(config, Path.cwd()).planned.plan
     assert plan.parameters.cohort_size == 1
     ALGORITHMS["dp-sgd-wor"].verify(plan)
+
+
+def test_noise_from_a_seed_is_never_told_as_a_promise(tmp_path: Path) -> None:
+    """Two runs of one seed draw the same noise in units of its scale: their difference shows the mean without any."""
+    options = ["population.users=2000", "algorithm.options.rounds=1", "algorithm.options.step_size=1.0"]
+    runs_ = {
+        epsilon: quoron.simulate(
+            algorithm="one-pass-dp-sgd", epsilon=epsilon, out=tmp_path / f"{epsilon}", settings=options
+        )
+        for epsilon in (1.0, 2.0)
+    }
+    for epsilon, run in runs_.items():
+        told = json.loads((tmp_path / f"{epsilon}" / "plan.json").read_text())["statement"]
+        page = (tmp_path / f"{epsilon}" / "report.html").read_text()
+        for sentence in (run.summary.statement, run.plan.guarantee.sentence(), told):
+            assert sentence.startswith(SEEDED)
+            assert f"With secret noise: ({epsilon:g}, " in sentence
+        assert SEEDED in page
+    assert not quoron.plan(algorithm="one-pass-dp-sgd").plan.guarantee.sentence().startswith(SEEDED)
 
 
 def test_a_named_algorithm_keeps_the_adjacency_that_was_asked_for() -> None:

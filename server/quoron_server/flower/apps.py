@@ -45,7 +45,6 @@ ASSUMED: Mapping[str, str] = MappingProxyType(
     }
 )
 FORGETFUL = "clients' functions keep nothing between rounds"
-SEEDED = "nobody knows the seed that this simulation draws its noise from"
 _ITERATES = "its clients are sent iterates without noise, and its promise needs to know their loss"
 UNFIT: Mapping[str, str] = MappingProxyType(
     {
@@ -131,11 +130,10 @@ class Training:
         _require_fitting(self.algorithm, plan)
         assumed = [ASSUMED[self.identities]]
         assumed += [FORGETFUL] if _draws_fixed_sizes(self.algorithm, plan) else []
-        assumed += [SEEDED] if self.simulation else []
         promise = replace(plan.guarantee, assumptions=(*plan.guarantee.assumptions, *assumed))
         plan = replace(plan, guarantee=promise)
         info.verify(plan)
-        return plan
+        return plan.simulated() if self.simulation else plan
 
 
 def _draws_fixed_sizes(algorithm: str, plan: Plan) -> bool:

@@ -40,7 +40,6 @@ _FAREWELL_SECONDS = 60.0
 _GREETING_SECONDS = 120.0
 _GREETED_AGAIN = 30.0
 _log = logging.getLogger("quoron")
-Check = Callable[[RunSpecification], None]
 T = TypeVar("T")
 
 
@@ -62,7 +61,6 @@ def serve(
     waiting: float,
     group: str = EVERYONE,
     allow_simulation: bool = False,
-    check: Check | None = None,
 ) -> Ended:
     """Carry out the run of a specification's text, from wherever the books of `database` stand.
 
@@ -82,8 +80,6 @@ def serve(
     plan = specifications.make_plan(specification)
     specifications.require_deployable(specification, plan, allow_simulation=allow_simulation)
     specifications.require_fitting(plan, wire.MAX_MESSAGE)
-    if check is not None:
-        check(specification)
     with Database(database) as opened:
         books = Books(opened)
         books.settle()

@@ -38,7 +38,6 @@ _LONGEST_PAUSE = 30.0  # seconds between two tries of a database that is away
 _LONGEST_GROUP = 64  # characters, as in a specification
 _log = logging.getLogger("quoron")
 T = TypeVar("T")
-Check = Callable[[RunSpecification], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -65,18 +64,14 @@ class Manager:
         *,
         allow_simulation: bool = False,
         largest_message: int = wire.MAX_MESSAGE,
-        check: Check | None = None,
     ) -> None:
-        """`check` may refuse a specification whose constants do not follow from its loss.
-
-        `lost` fails when the database is another's: the process must then end, and start again.
-        """
+        """`lost` fails when the database is another's: the process must then end, and start again."""
         self.rooms = rooms
         self._books = Books(database)
         self._registry = self._books.registry
         self.records = Records(database)
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._allow_simulation, self._largest, self._check = allow_simulation, largest_message, check
+        self._allow_simulation, self._largest = allow_simulation, largest_message
         self._active: dict[str, _Run] = {}
         self._waiting: dict[str, _Run] = {}
         self._paused: dict[str, Feed] = {}
@@ -141,8 +136,6 @@ class Manager:
         specification = RunSpecification.parse(text)
         plan = await asyncio.to_thread(specifications.make_plan, specification)
         self._require_possible(specification, plan)
-        if self._check is not None:
-            self._check(specification)
         await patiently(lambda: self._books.check(specification, plan))
         name = specification.run
         async with self._taking:

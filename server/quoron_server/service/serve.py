@@ -25,7 +25,7 @@ from quoron_server.database import Database
 from quoron_server.service.client_plane import SERVICE as CLIENT_PLANE
 from quoron_server.service.client_plane import ClientPlane
 from quoron_server.service.control_plane import ControlPlane
-from quoron_server.service.manager import Check, Manager
+from quoron_server.service.manager import Manager
 from quoron_server.service.rooms import Rooms
 from quoron_server.service.security import Transport
 
@@ -58,7 +58,6 @@ class ServeConfig:
     tokens: Path = field(default_factory=lambda: Path("tokens.json"))
     allow_simulation: bool = False
     largest_message: int = 4 << 20  # bytes that a client may send at once: answers of d numbers up to d = 523,000
-    check: Check | None = None  # see Manager
 
 
 class Coordinator:
@@ -89,7 +88,6 @@ class Coordinator:
                 self.rooms,
                 allow_simulation=config.allow_simulation,
                 largest_message=config.largest_message,
-                check=config.check,
             )
             try:
                 await self._start()

@@ -25,7 +25,6 @@ from flwr.serverapp import Grid, ServerApp
 from quoron.flower.leave import allows_simulation, require_users
 from quoron.flower.submission import SAYS
 from quoron.folder import RunFolder
-from quoron.submission import check_constants
 from quoron_protos.errors import ConfigError, QuoronError
 from quoron_server.flower.serving import Ended, serve
 from quoron_server.registry import EVERYONE
@@ -56,7 +55,6 @@ def _carried_out(grid: Grid, settings: Mapping[str, Any], environment: Mapping[s
         waiting=_number(settings.get("waiting")),
         group=environment.get("QUORON_GROUP") or EVERYONE,
         allow_simulation=allows_simulation(environment),
-        check=check_constants,
     )
     return ended, results / ended.specification.run
 
