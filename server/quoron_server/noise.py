@@ -185,6 +185,8 @@ class SecureNoise:
     def __post_init__(self) -> None:
         if len(self.key) != 32:
             raise ConfigError(f"Expected a noise key of 32 bytes, got {len(self.key)}. Use SecureNoise.fresh().")
+        if not any(self.key):
+            raise ConfigError("Expected a secret noise key, got zero bytes. Use SecureNoise.fresh().")
 
     @classmethod
     def fresh(cls) -> "SecureNoise":
@@ -213,6 +215,35 @@ class SecureNoise:
     def fingerprint(self) -> str:
         """See NoiseSource."""
         return blake2b(b"", key=self.key, digest_size=16, person=b"quoron-name").hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredNoise:
+    """A source whose streams depend on every answer of the run so far, too.
+
+    Equal answers give equal noise, so that a run resumes with its bits. Where books are restored and somebody answers
+    otherwise than before, the noise is independent of what was drawn then: without, the difference of the two releases
+    would be the difference of the answers.
+    """
+
+    source: NoiseSource
+    answers: str  # digest of all answers so far; secret, as they are
+
+    def stream(self, *labels: str | int) -> RandomStream:
+        """See NoiseSource."""
+        return self.source.stream(*labels, "answers", self.answers)
+
+    def require_deployable(self) -> None:
+        """As the source."""
+        self.source.require_deployable()
+
+    def export_key(self) -> bytes:
+        """The source's."""
+        return self.source.export_key()
+
+    def fingerprint(self) -> str:
+        """The source's."""
+        return self.source.fingerprint()
 
 
 def total_variation(*, gaussians: int = 0, decisions: int = 0) -> float:

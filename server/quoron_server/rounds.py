@@ -9,6 +9,7 @@ continues from whatever the ledger holds: an empty one starts it, a complete one
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -19,7 +20,7 @@ from quoron_protos.errors import OtherVersion, RunError
 from quoron_server import serial
 from quoron_server.algorithm import Algorithm
 from quoron_server.budget import Budget
-from quoron_server.noise import NoiseSource
+from quoron_server.noise import AnsweredNoise, NoiseSource
 from quoron_server.plan import Plan
 from quoron_server.traffic import encoded
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:  # a plan is made, and an engine written, without a database
 
 Vector = NDArray[np.float64]
 Evaluate = Callable[[Vector], Mapping[str, float]]
+DIGEST = 32  # bytes, before each stored state, of the answers that led to it
 TRACED_ROUNDS = 60  # at most this many rounds of a simulation are evaluated
 
 
@@ -113,10 +115,10 @@ def run(
             f"Expected the noise source that began the run in {ledger.path}, got the one named {noise.fingerprint()}. "
             "Rebuild it from the ledger's key: other noise for the same data would be a second release."
         )
-    state, totals, moved = _resume(algorithm, ledger)
+    state, answered_so_far, totals, moved = _resume(algorithm, ledger)
     for observer in observers:
         observer.started(algorithm.plan)
-    while (question := algorithm.request(state, noise)) is not None:
+    while (question := algorithm.request(state, noise)) is not None:  # whom it asks depends on nobody's answers
         cost = _cost(algorithm.plan, question)
         encoded_down, encoded_up = encoded(question, algorithm.plan.problem.dimension)
         _check_budget(budget, algorithm.plan, ledger, question, cost["gradient_evaluations"])
@@ -124,7 +126,8 @@ def run(
         began = time.perf_counter()
         answers = engine.ask(question)
         answered = time.perf_counter()
-        update = algorithm.update(state, answers, noise)
+        answered_so_far = chained(answered_so_far, question, answers)
+        update = algorithm.update(state, answers, AnsweredNoise(noise, answered_so_far.hex()))
         state = update.state
         totals = {name: totals[name] + cost[name] for name in totals}
         figures = engine.measured() if simulation and isinstance(engine, Measuring) else {}
@@ -143,7 +146,7 @@ def run(
             public=dict(update.public),
             diagnostics=_diagnose(algorithm, state, question.round, told, evaluate) if simulation else {},
         )
-        ledger.commit(question.round, serial.encode(state), update.releases, asdict(event))
+        ledger.commit(question.round, answered_so_far + serial.encode(state), update.releases, asdict(event))
         for observer in observers:
             observer.round_finished(event)
     model = algorithm.model(state)
@@ -172,19 +175,34 @@ def _require_deployable(plan: Plan, noise: NoiseSource, evaluate: Evaluate | Non
         )
 
 
-def _resume(algorithm: Algorithm[Any], ledger: "Ledger") -> tuple[Any, dict[str, int], dict[str, float]]:
-    """The state after the last commit, the costs up to it, and what was measured up to it."""
+def chained(before: bytes, question: Question, answers: Answers) -> bytes:
+    """Digest of all answers of a run: of those before, and of this round's, the same on every engine.
+
+    Rows are in the order of the question's users, float64 and little-endian, zero where there is no usable answer;
+    a zero has no sign.
+    """
+    answered = answers.answered
+    rows = np.where(answered.reshape((-1,) + (1,) * (answers.values.ndim - 1)), answers.values, 0.0) + 0.0
+    digest = blake2b(before, digest_size=DIGEST, person=b"quoron-answers")
+    digest.update(f"{question.round} {rows.shape}".encode())
+    digest.update(answered.astype(np.uint8).tobytes())
+    digest.update(np.ascontiguousarray(rows, "<f8").data)
+    return digest.digest()
+
+
+def _resume(algorithm: Algorithm[Any], ledger: "Ledger") -> tuple[Any, bytes, dict[str, int], dict[str, float]]:
+    """The state after the last commit, the digest of all answers, the costs, and what was measured, up to it."""
     initial = algorithm.init()
     point = ledger.resume_point()
     if point is None:
-        ledger.commit(-1, serial.encode(initial), (), {})
-        point = (-1, serial.encode(initial))
+        point = (-1, bytes(DIGEST) + serial.encode(initial))
+        ledger.commit(*point, (), {})
     names = ("messages", "gradient_evaluations", "bytes_down", "bytes_up")
     events = ledger.events()
     totals = {name: int(events[-1][f"total_{name}"]) if events else 0 for name in names}
     told = events[-1]["diagnostics"] if events else {}
     moved = {name: told[f"total_{name}"] for name in told if f"total_{name}" in told}
-    return serial.decode(type(initial), point[1]), totals, moved
+    return serial.decode(type(initial), point[1][DIGEST:]), point[1][:DIGEST], totals, moved
 
 
 def _cost(plan: Plan, question: Question) -> dict[str, int]:

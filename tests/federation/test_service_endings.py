@@ -171,7 +171,7 @@ def another_noise(patch: pytest.MonkeyPatch) -> None:
 
 
 def another_kind_of_noise(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Ledger, "noise_key", bytes(32))  # of a run that is no simulation
+    patch.setattr(Ledger, "noise_key", b"k" * 32)  # of a run that is no simulation
 
 
 def another_state(patch: pytest.MonkeyPatch) -> None:

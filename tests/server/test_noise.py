@@ -76,7 +76,7 @@ class TestStreams:
 
     def test_different_keys_give_different_bits(self):
         streams = [
-            source.stream("x") for source in (*SOURCES, SeededNoise(12), SecureNoise(bytes(32)), SecureNoise.fresh())
+            source.stream("x") for source in (*SOURCES, SeededNoise(12), SecureNoise(b"k" * 32), SecureNoise.fresh())
         ]
         words = np.array([stream.words(4) for stream in streams])
         assert len(np.unique(words)) == words.size
@@ -109,9 +109,9 @@ class TestKeys:
         assert np.array_equal(SeededNoise(int(SOURCES[0].export_key())).stream().words(3), SOURCES[0].stream().words(3))
 
     def test_fingerprints_tell_keys_apart_and_do_not_hold_them(self):
-        names = [SecureNoise(bytes([i] * 32)).fingerprint() for i in range(50)] + [SeededNoise(5).fingerprint()]
+        names = [SecureNoise(bytes([i] * 32)).fingerprint() for i in range(1, 51)] + [SeededNoise(5).fingerprint()]
         assert len(set(names)) == 51
-        assert bytes([7] * 8).hex() not in names[7]
+        assert bytes([7] * 8).hex() not in names[6]
 
     def test_the_key_is_not_printed(self):
         assert repr(SecureNoise(b"\x41" * 32)) == "SecureNoise()"
@@ -300,3 +300,8 @@ class TestWeightedChoice:
     def test_weights_that_are_no_law_are_refused(self, weights):
         with pytest.raises(ConfigError, match="Expected non-negative integer weights"):
             SOURCES[0].stream().weighted_choice(weights)
+
+
+def test_a_key_of_zero_bytes_is_refused():
+    with pytest.raises(ConfigError, match="got zero bytes"):
+        SecureNoise(bytes(32))

@@ -1,12 +1,15 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from contracts.scenes import Quadratic, execute, make
+from quoron_client.questions import Answers, Status
 from quoron_protos.errors import BudgetExceeded, LedgerError, RunError
 from quoron_server.budget import Budget
 from quoron_server.ledger import Ledger
-from quoron_server.noise import SecureNoise, SeededNoise
-from quoron_server.rounds import run
+from quoron_server.noise import AnsweredNoise, SecureNoise, SeededNoise
+from quoron_server.rounds import chained, run
 
 NAME = "one-pass-dp-sgd"
 
@@ -19,7 +22,7 @@ def ledger(tmp_path):
 
 @pytest.fixture
 def deployed(tmp_path):
-    with Ledger.create(tmp_path / "d.sqlite", plan="{}", config_digest="", noise_key=bytes(32)) as made:
+    with Ledger.create(tmp_path / "d.sqlite", plan="{}", config_digest="", noise_key=b"k" * 32) as made:
         yield made
 
 
@@ -60,10 +63,10 @@ def test_a_cohort_is_spent_before_its_question_leaves(ledger):
 
 def test_diagnostics_of_private_data_exist_in_simulation_only(deployed):
     recorder = Recorder(deployed)
-    run(make(NAME), Quadratic(), deployed, SecureNoise(bytes(32)), observers=[recorder])
+    run(make(NAME), Quadratic(), deployed, SecureNoise(b"k" * 32), observers=[recorder])
     assert all(event.diagnostics == {} for event in recorder.events[1:-1])
     with pytest.raises(RunError, match="outside simulation"):
-        run(make(NAME), Quadratic(), deployed, SecureNoise(bytes(32)), evaluate=lambda model: {})
+        run(make(NAME), Quadratic(), deployed, SecureNoise(b"k" * 32), evaluate=lambda model: {})
 
 
 class Counting(Quadratic):
@@ -89,7 +92,7 @@ def test_what_an_engine_measures_is_told_and_added_up_in_a_simulation_across_a_r
 
 
 def test_what_an_engine_measures_is_told_in_simulation_only(deployed):
-    run(make(NAME), Counting(), deployed, SecureNoise(bytes(32)))
+    run(make(NAME), Counting(), deployed, SecureNoise(b"k" * 32))
     assert all(event["diagnostics"] == {} for event in deployed.events())
 
 
@@ -103,19 +106,19 @@ def test_seeded_noise_is_refused_outside_simulation(ledger):
 def test_exposure_model_needs_trusted_clients_outside_simulation(deployed):
     engine = Quadratic()
     with pytest.raises(RunError, match="trust_clients=True for phased-sgd"):
-        run(make("phased-sgd"), engine, deployed, SecureNoise(bytes(32)))
+        run(make("phased-sgd"), engine, deployed, SecureNoise(b"k" * 32))
     assert engine.asked == []
-    run(make("phased-sgd"), engine, deployed, SecureNoise(bytes(32)), trust_clients=True)
+    run(make("phased-sgd"), engine, deployed, SecureNoise(b"k" * 32), trust_clients=True)
 
 
 def test_what_is_not_proved_or_not_private_is_refused_outside_simulation(deployed):
     with pytest.raises(RunError, match="proved promise"):
-        run(make("sgd"), Quadratic(), deployed, SecureNoise(bytes(32)))
+        run(make("sgd"), Quadratic(), deployed, SecureNoise(b"k" * 32))
 
 
 def test_outside_simulation_no_time_and_no_realised_cohort_is_told(deployed):
     recorder = Recorder(deployed)
-    run(make("dp-sgd-poisson"), Quadratic(), deployed, SecureNoise(bytes(32)), observers=[recorder])
+    run(make("dp-sgd-poisson"), Quadratic(), deployed, SecureNoise(b"k" * 32), observers=[recorder])
     planned = make("dp-sgd-poisson").plan.parameters.cohort_size
     for event in recorder.events[1:-1]:
         assert (event.asked, event.messages, event.seconds_clients, event.seconds_server) == (planned, planned, 0, 0)
@@ -153,3 +156,75 @@ def test_a_run_continues_with_its_own_noise_only(ledger):
     with pytest.raises(LedgerError, match="Expected the noise source that began the run"):
         run(make(NAME), engine, ledger, SeededNoise(2), simulation=True)
     assert engine.asked == []
+
+
+class Watching(Quadratic):
+    """Keeps the points it was sent; from round 0 on one user is absent, if one is named."""
+
+    def __init__(self, absent=None):
+        def silence(values, status):
+            row = np.flatnonzero(self.asked[-1] == absent)
+            values[row], status[row] = 0, Status.MISSING
+
+        super().__init__(silence)
+        self.points = []
+
+    def ask(self, question):
+        self.points.append(question.task.points[0])
+        return super().ask(question)
+
+
+def second_broadcast(path, engine):
+    """What everybody is sent after round 0, by books with one key."""
+    with Ledger.create(path, plan="{}", config_digest="", noise_key=b"k" * 32) as books:
+        run(make(NAME), engine, books, SecureNoise(b"k" * 32))
+    return engine.points[1]
+
+
+def told_by_restored_books(tmp_path):
+    """(difference of two broadcasts, what one user's clipped answer puts into them)."""
+    p, full = make(NAME).parameters, Watching()
+    whole = second_broadcast(tmp_path / "whole.sqlite", full)
+    user = full.asked[0][0]
+    restored = second_broadcast(tmp_path / "restored.sqlite", Watching(absent=user))
+    answer = -0.2 * full.centres[user]  # at zero, where the run starts
+    clipped = answer * min(1.0, p.clip_norm / np.linalg.norm(answer))
+    return restored - whole, p.step_size * clipped / p.cohort_size
+
+
+def test_books_restored_in_mid_run_and_one_absence_show_no_answer(tmp_path):
+    difference, answer = told_by_restored_books(tmp_path)
+    assert not np.allclose(difference, answer, rtol=1e-3)
+
+
+def test_noise_that_looks_at_the_round_alone_would_show_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(AnsweredNoise, "stream", lambda noise, *labels: noise.source.stream(*labels))
+    np.testing.assert_allclose(*told_by_restored_books(tmp_path), rtol=1e-6)
+
+
+def test_the_digest_of_answers_depends_on_usable_rows_alone_and_on_all_of_them():
+    question = make(NAME).request(make(NAME).init(), SeededNoise(1))
+    asked = len(question.cohort)
+    values, status = np.arange(asked * 3.0).reshape(asked, 3), np.zeros(asked, np.uint8)
+    status[5] = Status.MISSING
+
+    def digest(values=values, status=status, before=bytes(32), question=question):
+        return chained(before, question, Answers(values, status))
+
+    def changed(array, place, to):
+        copy = array.copy()
+        copy[place] = to
+        return copy
+
+    assert digest(np.asfortranarray(values)) == digest()
+    assert digest(changed(values, 5, np.nan)) == digest(changed(values, 5, 7.0)) == digest()
+    assert digest(status=changed(status, 5, Status.REJECTED)) == digest()
+    assert digest(changed(values, (3, 0), -0.0)) == digest(changed(values, (3, 0), 0.0))
+    others = {
+        digest(changed(values, (3, 0), 1e-300)),
+        digest(status=changed(status, 4, Status.MISSING)),
+        digest(before=b"k" * 32),
+        digest(question=replace(question, round=1)),
+        digest(values[[1, 0, *range(2, asked)]]),
+    }
+    assert len(others | {digest()}) == 6

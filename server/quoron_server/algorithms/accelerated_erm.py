@@ -44,7 +44,7 @@ from quoron_server.slots import partition
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AcceleratedERMState:
-    """Everything between two rounds; all of it a function of releases."""
+    """Everything between two rounds; all of it a function of releases, but for the secret limit."""
 
     round: int
     centre: Vector  # c: where the phase began
@@ -53,6 +53,7 @@ class AcceleratedERMState:
     steps: int  # released steps of the stage
     gradient: Vector  # the last released one
     halted: bool  # the phase's threshold was missed
+    limit: int  # of the above-threshold test: drawn in the phase's first round, kept for all of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class AcceleratedERM:
     def init(self) -> AcceleratedERMState:
         """Start at zero."""
         zero = np.zeros(self.plan.problem.dimension)
-        return AcceleratedERMState(0, zero, zero, zero, 0, zero, False)
+        return AcceleratedERMState(0, zero, zero, zero, 0, zero, False, 0)
 
     def request(self, state: AcceleratedERMState, noise: NoiseSource) -> Question | None:
         """Average gradients of this round's cohort at md."""
@@ -97,7 +98,8 @@ class AcceleratedERM:
         phase = self.parameters.phases[place.phase]
         mean = phase.mechanism
         seen = mean.observe(answers.values, answers.answered, reference=state.gradient)
-        passed, releases = self._test(state, seen.score, phase, place, noise)
+        state = self._with_limit(state, phase, place, noise)
+        passed, releases = self._test(state, seen.score, phase, noise)
         after = replace(state, round=state.round + 1)
         if passed:
             weights = seen.weights
@@ -136,8 +138,16 @@ class AcceleratedERM:
             return replace(state, x=state.ag, centre=state.ag, steps=0, halted=False)
         return replace(state, x=state.ag, steps=0) if place.ends_stage else state
 
+    def _with_limit(
+        self, state: AcceleratedERMState, phase: Phase, place: Place, noise: NoiseSource
+    ) -> AcceleratedERMState:
+        """The state with the phase's noisy threshold, drawn where the phase begins."""
+        if place.in_phase > 0 or not isinstance(phase.accounting, AboveThreshold):
+            return state
+        return replace(state, limit=_threshold_test(phase).draw_limit(noise.stream("limit", place.phase)))
+
     def _test(
-        self, state: AcceleratedERMState, score: int, phase: Phase, place: Place, noise: NoiseSource
+        self, state: AcceleratedERMState, score: int, phase: Phase, noise: NoiseSource
     ) -> tuple[bool, tuple[Release, ...]]:
         """Whether this step is released, and the ledger's entry of the decision."""
         accounting, stream = phase.accounting, noise.stream("test", state.round)
@@ -146,11 +156,8 @@ class AcceleratedERM:
             return lottery.decide(score, stream), (lottery.entry(),)
         if state.halted:
             return False, ()
-        test = above_threshold.AboveThreshold(
-            phase.cohort_size, accounting.threshold, accounting.threshold_scale, accounting.score_scale
-        )
-        limit = test.draw_limit(noise.stream("limit", place.phase))  # the same in every round of the phase
-        return test.decide(score, limit, stream) is not None, (test.entry(),)
+        test = _threshold_test(phase)
+        return test.decide(score, state.limit, stream) is not None, (test.entry(),)
 
     def _cohort(self, round_: int, place: Place, noise: NoiseSource) -> NDArray[np.int64]:
         phase, size = self.parameters.phases[place.phase], self.parameters.phases[place.phase].cohort_size
@@ -163,6 +170,14 @@ class AcceleratedERM:
             return users[batch * size : (batch + 1) * size]
         # Membership is secret: it is what amplification rests on.
         return users[noise.stream("cohort", round_).subset(phase.users, size)]
+
+
+def _threshold_test(phase: Phase) -> above_threshold.AboveThreshold:
+    accounting = phase.accounting
+    assert isinstance(accounting, AboveThreshold)
+    return above_threshold.AboveThreshold(
+        phase.cohort_size, accounting.threshold, accounting.threshold_scale, accounting.score_scale
+    )
 
 
 def places(parameters: AcceleratedERMParameters) -> tuple[Place, ...]:

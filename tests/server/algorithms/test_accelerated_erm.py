@@ -371,7 +371,7 @@ def test_states_hold_nothing_but_functions_of_releases():
     plan = planned({"cohort": 250})
 
     class Silent(AcceleratedERM):
-        def _test(self, state, score, phase, place, noise):
+        def _test(self, state, score, phase, noise):
             return False, ()
 
     states = [

@@ -90,7 +90,7 @@ class TestRelease:
         assert abs(out.mean() - 3.0) < 6 * 0.5 / sqrt(400_000)
         assert abs(out.std() - 0.5) < 6 * 0.5 / sqrt(800_000)
 
-    @pytest.mark.parametrize("source", [SOURCE, SecureNoise(bytes(32))])
+    @pytest.mark.parametrize("source", [SOURCE, SecureNoise(b"k" * 32)])
     def test_no_value_raises_warns_or_changes_the_shape(self, source):
         for scale in (1e-150, 1.0, 1e150):
             out = GaussianNoise(1.0, scale).release(HOSTILE, source.stream("hostile"))
