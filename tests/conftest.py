@@ -1,12 +1,18 @@
 """Fixtures that several folders use."""
 
+import logging
 import os
 import tempfile
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import postgres_server as private
+
+# Examples are the same in every run, and how long one takes says how busy the machine is.
+settings.register_profile("quoron", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("quoron")
 
 
 def pytest_configure() -> None:
@@ -14,6 +20,18 @@ def pytest_configure() -> None:
     folder = private.quick_folder()
     if folder is not None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", folder)
+
+
+@pytest.fixture
+def our_logs(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """`caplog` with our own records alone: what gRPC, Flower or a compiler says is not for a test to count."""
+
+    def ours(record: logging.LogRecord) -> bool:
+        return record.name.split(".")[0] == "quoron"
+
+    caplog.handler.addFilter(ours)
+    yield caplog
+    caplog.handler.removeFilter(ours)
 
 
 @pytest.fixture

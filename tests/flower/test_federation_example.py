@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from federation.crowd import HANGS
 from flower.federation import EXAMPLE
 
 pytestmark = pytest.mark.slow
@@ -36,7 +37,7 @@ def test_the_printed_command_gives_a_private_model_and_nothing_is_left_running(t
             assert stored["model"].any()
     finally:
         running.send_signal(signal.SIGINT)
-        running.communicate(timeout=120)
+        running.communicate(timeout=HANGS)
     assert running.returncode == 0
     left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path).encode() in _read(path)]
     assert not left
