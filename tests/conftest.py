@@ -9,14 +9,17 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import postgres_server as private
+import warden
 
 # Examples are the same in every run, and how long one takes says how busy the machine is.
 settings.register_profile("quoron", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("quoron")
+WARDEN = pytest.StashKey[object]()
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Temporary folders in memory where there is room: ledgers are flushed to the disk thousands of times."""
+    config.stash[WARDEN] = warden.start()
     folder = private.quick_folder()
     if folder is not None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", folder)
@@ -61,7 +64,7 @@ def postgres(postgres_server: private.PostgresServer) -> str:
 def database_url(request: pytest.FixtureRequest) -> Iterator[str]:
     """The URL of a fresh database, of each kind in turn."""
     if request.param == "sqlite":
-        with tempfile.TemporaryDirectory(dir=private.quick_folder()) as folder:
+        with tempfile.TemporaryDirectory(prefix=warden.prefix(), dir=private.quick_folder()) as folder:
             yield f"sqlite:///{folder}/store.sqlite"
     else:
         yield request.getfixturevalue("postgres")
