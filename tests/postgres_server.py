@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
+import warden
+
 BINARIES = ("initdb", "postgres", "psql", "pg_isready")
 
 
@@ -97,7 +99,7 @@ def quick_folder() -> str | None:
 @contextmanager
 def running() -> Iterator[PostgresServer]:
     """A server in a temporary folder of its own: short, as a socket's path must be, and open to the server's user."""
-    with tempfile.TemporaryDirectory(prefix="quoron-pg-", dir=quick_folder()) as name:
+    with tempfile.TemporaryDirectory(prefix=warden.prefix(), dir=quick_folder()) as name:
         folder = Path(name)
         if os.geteuid() == 0:
             entry = pwd.getpwnam(_user() or "")
