@@ -36,6 +36,8 @@ from quoron_protos.errors import ConfigError
 Vector = NDArray[np.float64]
 Lengths = NDArray[np.int64]
 
+BETWEEN = 7  # curvatures at which the worst bias is looked for
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -120,9 +122,11 @@ def responses(
 
     For C candidates: stages (C, S), with zeros behind the last of fewer stages, strengths and smoothnesses (C,).
     """
-    found = np.empty((4, len(stages)))
-    _responses(stages, strengths, smoothnesses, regularisation, curvature, *between, found)
-    return Responses(*found)
+    # Curvatures of F whose bias is followed: what the responses are about, then some from one end to the other.
+    followed = np.concatenate([[curvature], np.linspace(*between, BETWEEN)])
+    found, point = np.empty((3 + BETWEEN, len(stages))), np.empty((2, 1 + BETWEEN))
+    _responses(stages, strengths, smoothnesses, regularisation, followed, point, found)
+    return Responses(found[0], found[1], found[2], np.max(np.abs(found[3:]), axis=0))
 
 
 @njit(cache=True)
@@ -145,26 +149,13 @@ def _prox(t: int, strength: float, smoothness: float) -> tuple[float, float, flo
 
 
 @njit(cache=True)
-def _bias(stages: Lengths, strength: float, smoothness: float, pull: float, curvature: float) -> float:
-    """`curvature` of F plus regulariser, which pulls to the start with strength `pull`."""
-    point = 1.0
-    for length in stages:
-        x = ag = point
-        for t in range(1, length + 1):
-            to_ag, to_x = _middle(t, strength, smoothness)
-            at_md, at_x, at_gradient = _prox(t, strength, smoothness)
-            md = to_ag * ag + to_x * x
-            x = at_md * md + at_x * x - at_gradient * (curvature * md - pull)
-            ag = 2 / (t + 1) * x + (1 - 2 / (t + 1)) * ag
-        point = ag
-    return point
+def _responses(stages, strengths, smoothnesses, pull, curvatures, point, found):  # type: ignore[no-untyped-def]
+    """Fills `found` for each candidate: bias at curvatures[0], Σ r², Σ r, bias at the others.
 
-
-@njit(cache=True)
-def _responses(stages, strengths, smoothnesses, pull, h, least, most, found):  # type: ignore[no-untyped-def]
-    """Fills `found` (4, C) with the fields of `Responses`."""
+    The rows of `point`, one number for each curvature, are x and ag; the regulariser draws to the phase's start, 1.
+    """
     for c in range(len(stages)):
-        strength, smoothness, curvature = strengths[c], smoothnesses[c], pull + h
+        strength, smoothness, curvature = strengths[c], smoothnesses[c], pull + curvatures[0]
         noise = lasting = 0.0
         by_x, by_ag = 0.0, 1.0  # derivatives of the output
         for k in range(stages.shape[1] - 1, -1, -1):
@@ -179,8 +170,19 @@ def _responses(stages, strengths, smoothnesses, pull, h, least, most, found):  #
                 by_x = at_x * by_moved + to_x * by_md
                 by_ag = (1 - 2 / (t + 1)) * by_ag + to_ag * by_md
             by_x, by_ag = 0.0, by_x + by_ag
-        found[0, c] = _bias(stages[c], strength, smoothness, pull, curvature)
-        found[1, c], found[2, c], found[3, c] = noise, lasting, 0.0
-        for i in range(7):
-            between = pull + (least + (most - least) * i / 6)
-            found[3, c] = max(found[3, c], abs(_bias(stages[c], strength, smoothness, pull, between)))
+        for i in range(len(curvatures)):
+            point[1, i] = 1.0
+        for k in range(stages.shape[1]):
+            for i in range(len(curvatures)):
+                point[0, i] = point[1, i]
+            for t in range(1, stages[c, k] + 1):
+                to_ag, to_x = _middle(t, strength, smoothness)
+                at_md, at_x, at_gradient = _prox(t, strength, smoothness)
+                for i in range(len(curvatures)):
+                    md = to_ag * point[1, i] + to_x * point[0, i]
+                    x = at_md * md + at_x * point[0, i] - at_gradient * ((pull + curvatures[i]) * md - pull)
+                    point[1, i] = 2 / (t + 1) * x + (1 - 2 / (t + 1)) * point[1, i]
+                    point[0, i] = x
+        found[0, c], found[1, c], found[2, c] = point[1, 0], noise, lasting
+        for i in range(1, len(curvatures)):
+            found[2 + i, c] = point[1, i]
