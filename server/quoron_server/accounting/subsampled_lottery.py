@@ -15,7 +15,7 @@ Statement, proof and symbols: docs/privacy/subsampled-lottery.md.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -208,20 +208,25 @@ def _calibrate(
 
 def _decreasing_root(excess: Callable[[float], float], guess: float, factor: float, tolerance: float) -> float:
     """Least x, to a relative `tolerance` and from above, with excess(x) <= 1; inf if none. Steps out by `factor`."""
-    low = high = guess
-    if excess(guess) > 1:
-        while excess(high := high * factor) > 1:
-            low, factor = high, min(factor * factor, 10.0)
-            if high > 1e9 * guess:
+
+    @cache  # the ends of the bracket and the root itself are looked at twice
+    def height(log: float) -> float:
+        return math.log(max(excess(math.exp(log)), 1e-300))
+
+    low = high = start = math.log(guess)
+    step = math.log(factor)
+    if height(start) > 0:
+        while height(high := high + step) > 0:
+            low, step = high, min(2 * step, math.log(10))
+            if high > start + math.log(1e9):
                 return math.inf
     else:
-        while excess(low := low / factor) <= 1:
-            high, factor = low, min(factor * factor, 10.0)
-    log = brentq(lambda x: math.log(excess(math.exp(x))), math.log(low), math.log(high), xtol=tolerance / 2, rtol=1e-12)
-    root = math.exp(log)
-    while excess(root) > 1:
-        root *= 1 + tolerance / 2
-    return root
+        while height(low := low - step) <= 0:
+            high, step = low, min(2 * step, math.log(10))
+    root = brentq(height, low, high, xtol=tolerance / 2, rtol=1e-12)
+    while height(root) > 0:
+        root += tolerance / 2
+    return math.exp(root)
 
 
 def _ladders(size: int, steepness: float) -> list[int]:
