@@ -61,7 +61,7 @@ def test_nodes_reach_the_proxy_alone_and_apps_their_own_node_alone() -> None:
 def test_who_holds_a_nodes_key_holds_no_data_and_who_holds_data_holds_no_key() -> None:
     for name, service in FLOWER.items():
         holds = " ".join(service.get("volumes", ()))
-        assert ("/data/" in holds) == name.startswith("flower-app-")
+        assert ("QUORON_DATA" in service.get("environment", {})) == name.startswith("flower-app-")
         assert ("node-" in holds) == (name.startswith("flower-node-") or name == "flower-setup")
 
 
