@@ -1,4 +1,4 @@
-"""The scripts of the example federation: a coordinator is certified for a public name, a client's identity is exported."""
+"""The example federation's scripts: a coordinator is certified for a public name, an identity is given out once."""
 
 import io
 import os
@@ -81,7 +81,9 @@ def test_an_identity_is_given_out_once_and_without_the_authoritys_key(tmp_path: 
     assert held["certificate.pem"] not in renewed.stdout
 
 
-@pytest.mark.parametrize("words", [(), ("coordinator",), ("coordinator", "--renew"), ("authority", "--renew"), ("a/b",)])
+@pytest.mark.parametrize(
+    "words", [(), ("coordinator",), ("coordinator", "--renew"), ("authority", "--renew"), ("a/b",)]
+)
 def test_what_is_nobodys_to_give_is_refused(words: tuple[str, ...], tmp_path: Path, program: Path) -> None:
     where = tmp_path / "trial" / "authority"
     certificates.make_authority(where, days=30)

@@ -1,8 +1,8 @@
 """Makes, once, what a trial federation on Flower needs before it starts; each part gets a folder that it alone sees.
 
 A private authority signs a certificate for the SuperLink, for the proxy in front of it, which gets its configuration
-too, and for what each SuperNode shows to the process of its apps. Every SuperNode has a key of its own, which is its user's identity. For a real
-federation the owner of a node makes its key and hands over the public half alone.
+too, and for what each SuperNode shows to the process of its apps. Every SuperNode has a key of its own, which is its
+user's identity. For a real federation the owner of a node makes its key and hands over the public half alone.
 """
 
 import os
