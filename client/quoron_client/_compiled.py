@@ -92,6 +92,10 @@ class UserLoop:
     def _float64(self) -> Any:
         return self._compile(float64)
 
+    def compile(self) -> None:
+        """Compile for both precisions now, rather than at the first call."""
+        _ = self._float32, self._float64
+
     def _compile(self, element: Any) -> Any:
         batch = (read_only(element, 2), read_only(float64, 1), read_only(int64, 1))
         return numba.njit(types.void(*batch, *self._arguments, int64, int64), **_SUMS)(self._function)

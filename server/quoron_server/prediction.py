@@ -10,14 +10,15 @@ Two models, chosen by what is publicly known of the curvature:
   release. An upper bound, so usually far above what is measured.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quoron_server.problem import Problem
+
+Number = float | NDArray[np.float64]  # one, or one for each of many candidates: arrays that broadcast
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,24 @@ class PhaseModel:
     release_scale: float = 0.0  # σ per coordinate, added to the average at the end
 
 
+@dataclass(frozen=True, slots=True)
+class PhaseModels:
+    """The same phase of many candidates: a number, or an array with one for each, where PhaseModel has a number."""
+
+    rounds: Number
+    step_size: Number
+    suffix: Number
+    step_variance: Number
+    release_scale: Number = 0.0
+
+
 def excess_risk(problem: Problem, phases: Sequence[PhaseModel]) -> float:
     """Predicted E F(x) - F* after `phases`, in the units of the loss."""
+    return float(excess_risks(problem, phases))
+
+
+def excess_risks(problem: Problem, phases: Sequence[PhaseModels | PhaseModel]) -> Number:
+    """`excess_risk` of many candidates with equally many phases: the shape that their arrays broadcast to."""
     if problem.curvature == "isotropic" and problem.typical_curvature is not None:
         return _isotropic(problem, problem.typical_curvature, phases)
     return _worst_case(problem, phases)
@@ -54,13 +71,16 @@ def statistical_floor(problem: Problem) -> float:
     return problem.user_deviation**2 / (2 * problem.users * problem.typical_curvature)
 
 
-def _isotropic(problem: Problem, curvature: float, phases: Sequence[PhaseModel]) -> float:
+def _isotropic(problem: Problem, curvature: float, phases: Sequence[PhaseModels | PhaseModel]) -> Number:
     slowest = curvature if problem.least_curvature is None else problem.least_curvature
-    remaining, spread = problem.radius, 0.0  # distance along the slowest direction; mean square of all noise so far
+    remaining: Number = problem.radius  # distance along the slowest direction
+    spread: Number = 0.0  # mean square of all noise so far
     for phase in phases:
-        decay, _ = _averaging(1 - phase.step_size * slowest, phase.rounds, phase.suffix)
-        bias, variance = _averaging(1 - phase.step_size * curvature, phase.rounds, phase.suffix)
-        remaining *= decay
+        bias, variance = averaging(1 - phase.step_size * curvature, phase.rounds, phase.suffix)
+        decay = (
+            bias if slowest == curvature else averaging(1 - phase.step_size * slowest, phase.rounds, phase.suffix)[0]
+        )
+        remaining = remaining * decay
         spread = (
             bias**2 * spread
             + variance * phase.step_size**2 * phase.step_variance
@@ -69,24 +89,36 @@ def _isotropic(problem: Problem, curvature: float, phases: Sequence[PhaseModel])
     return (slowest * remaining**2 + curvature * spread) / 2
 
 
-@lru_cache(maxsize=65536)
-def _averaging(factor: float, rounds: int, suffix: int) -> tuple[float, float]:
-    """Bias factor Σ_t w_t a^t and variance factor Σ_s (Σ_{t≥s} w_t a^(t-s))² of a suffix average of x_1 .. x_T."""
-    powers = factor ** np.arange(rounds + 1)
-    tails = np.cumsum(powers[:suffix]) / suffix  # weight of a step's noise that reaches j+1 averaged iterates
-    first = rounds - suffix + 1  # steps up to here reach the whole suffix, decayed
-    before = tails[-1] ** 2 * float(np.sum(powers[:first] ** 2))
-    return float(np.sum(powers[first:]) / suffix), before + float(np.sum(tails[:-1] ** 2))
+def averaging(factor: Number, rounds: Number, suffix: Number) -> tuple[Number, Number]:
+    """Bias factor Σ_t w_t a^t and variance factor Σ_s (Σ_{t≥s} w_t a^(t-s))² of a suffix average of x_1 .. x_T.
+
+    Running sums serve all T and suffixes with the same a.
+    """
+    every = np.broadcast_arrays(factor, rounds, suffix)
+    a, last, averaged = every[0].ravel(), every[1].ravel().astype(np.int64), every[2].ravel().astype(np.int64)
+    bias, variance = np.empty(len(a)), np.empty(len(a))
+    order = np.argsort(a, kind="stable")
+    for places in np.split(order, np.flatnonzero(np.diff(a[order])) + 1):
+        s = averaged[places]
+        first = last[places] - s + 1  # steps up to here reach the whole suffix, decayed
+        powers = np.cumprod(np.append(1.0, np.full(last[places].max(), a[places[0]])))  # 1, a, a², …
+        reach, squares = np.cumsum(powers), np.cumsum(powers**2)
+        within = np.cumsum(reach**2)  # of later steps, 1 .. s - 1 before the end
+        whole = reach[s - 1] / s  # weight of a step's noise that reaches the whole suffix
+        bias[places] = powers[first] * whole
+        variance[places] = whole**2 * squares[first - 1] + (within[s - 1] - reach[s - 1] ** 2) / s**2
+    return bias.reshape(every[0].shape), variance.reshape(every[0].shape)
 
 
-def _worst_case(problem: Problem, phases: Sequence[PhaseModel]) -> float:
-    squared_distance, total = problem.radius**2, 0.0
+def _worst_case(problem: Problem, phases: Sequence[PhaseModels | PhaseModel]) -> Number:
+    squared_distance: Number = problem.radius**2
+    total: Number = 0.0
     for phase in phases:
         optimisation = squared_distance / (2 * phase.step_size * phase.rounds)
         rough_steps = 0.0 if problem.beta is not None else problem.lipschitz**2
-        total += optimisation + phase.step_size * (phase.step_variance + rough_steps) / 2
+        total = total + optimisation + phase.step_size * (phase.step_variance + rough_steps) / 2
         squared_distance = problem.dimension * phase.release_scale**2
-    smoothness = problem.beta if problem.beta is not None else 0.0
-    rough = problem.lipschitz * math.sqrt(squared_distance)
-    smooth = smoothness * squared_distance / 2
-    return total + (min(rough, smooth) if problem.beta is not None else rough)
+    rough: Number = problem.lipschitz * np.sqrt(squared_distance)
+    if problem.beta is None:
+        return total + rough
+    return total + np.minimum(rough, problem.beta * squared_distance / 2)

@@ -9,36 +9,38 @@ enters by the rows of its factor. Where the curvature is unknown the proved boun
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
-import scipy
 from numba import njit
 from numpy.typing import NDArray
 
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
+Integers = NDArray[np.int64]
 METHODS = {"accelerated": 0, "plain": 1, "ftrl": 2}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Response:
-    """The linear response of the final model, per unit of start distance and of perturbations of Ŝ_t."""
+    """Linear responses of the final models of C candidates, per unit of start distance and of perturbations of Ŝ_t."""
 
-    bias: float  # (model - x*) / (x_0 - x*)
-    sums: Vector  # d model / d Ŝ_t, shape (T,)
-    path: Vector  # (x_t - x*) / (x_0 - x*), shape (T,)
+    bias: Vector  # (model - x*) / (x_0 - x*), shape (C,)
+    sums: Vector  # d model / d Ŝ_t, shape (C, T)
+    path: Vector  # (x_t - x*) / (x_0 - x*), shape (C, T)
 
 
-@lru_cache(maxsize=4096)
-def response(method: str, rounds: int, inverse_step: float, curvature: float, suffix: int) -> Response:
-    """Follow the recursion of `srgd` forwards for the bias and backwards for the perturbations."""
-    path, bias = np.empty(rounds), np.zeros(1)
-    sums = np.empty(rounds)
-    _forwards(METHODS[method], inverse_step, curvature, suffix, path, bias)
-    _backwards(METHODS[method], inverse_step, curvature, suffix, sums)
-    return Response(float(bias[0]), sums, path)
+def response(method: str, rounds: int, inverse_steps: Vector, curvature: float, suffixes: Integers) -> Response:
+    """Follow the recursion of `srgd` forwards for the bias and backwards for the perturbations.
+
+    `inverse_steps` and `suffixes` are those of the candidates, shape (C,).
+    """
+    count = len(inverse_steps)
+    bias, sums, path = np.zeros(count), np.empty((count, rounds)), np.empty((count, rounds))
+    for each in range(count):
+        _forwards(METHODS[method], inverse_steps[each], curvature, suffixes[each], path[each], bias[each : each + 1])
+        _backwards(METHODS[method], inverse_steps[each], curvature, suffixes[each], sums[each])
+    return Response(bias, sums, path)
 
 
 @njit(cache=True)
@@ -81,37 +83,57 @@ def _backwards(method: int, beta: float, h: float, suffix: int, sums: Vector) ->
 
 
 def drift(problem: Problem, gradients: str, moved: Response, curvature: float) -> Vector:
-    """Predicted ‖E Δ_t‖ in each round, shape (T,): curvature times how far the answer's points lie from the optimum."""
+    """Predicted ‖E Δ_t‖ in each round, shape (C, T): curvature times how far its points lie from the optimum."""
     path = np.abs(moved.path)
     if gradients == "recursive":
-        weighted = np.arange(1, len(path) + 1) * moved.path
+        weighted = np.arange(1, path.shape[1] + 1) * moved.path
         path = np.abs(np.diff(weighted, prepend=0.0))
     return curvature * problem.radius * path
 
 
 def isotropic_risk(
-    problem: Problem, gradients: str, method: str, inverse_step: float, suffix: int, cohort: int, noise: Vector
-) -> float:
-    """Predicted excess risk; `noise[k]` is what one seed draw adds, per coordinate, to the sum k rounds later, (T,)."""
+    problem: Problem,
+    gradients: str,
+    method: str,
+    inverse_steps: Vector,
+    suffixes: Integers,
+    cohort: int,
+    clips: Vector,
+    kernel: Vector,
+) -> Vector:
+    """Predicted excess risk of each candidate, shape (C,).
+
+    One seed draw adds, per coordinate, clip · kernel[k] to the sum k rounds later; `kernel` has shape (T,).
+    """
     curvature = problem.typical_curvature or 0.0
     slowest = problem.least_curvature or curvature
-    rounds = len(noise)
-    moved = response(method, rounds, inverse_step, curvature, suffix)
-    lag = response(method, rounds, inverse_step, slowest, suffix)
+    rounds = len(kernel)
+    moved = response(method, rounds, inverse_steps, curvature, suffixes)
+    lag = moved if slowest == curvature else response(method, rounds, inverse_steps, slowest, suffixes)
     # Users differ by their gradients at the optimum and, away from it, by their Hessians.
     far = drift(problem, gradients, moved, curvature) / max(curvature, 1e-300)
     steep = problem.smoothness or 0.0
     each = problem.user_deviation**2 + curvature * steep / problem.items_per_user * far**2
     if gradients == "independent":
         weights = moved.sums * np.arange(1, rounds + 1)
-        error = np.sum(weights**2 * (each / cohort + problem.dimension * noise[0] ** 2))
+        noise = problem.dimension * (clips[:, None] * kernel[0]) ** 2
+        error = np.sum(weights**2 * (each / cohort + noise), axis=1)
     else:
-        lasting = np.cumsum(moved.sums[::-1])[::-1]
-        seeds = scipy.signal.fftconvolve(moved.sums[::-1], noise)[
-            :rounds
-        ]  # Σ_{t ≥ j} response_t · noise_{t-j}, j backwards
-        error = np.sum(lasting**2 * each) / cohort + problem.dimension * np.sum(seeds**2)
-    return float(slowest * (lag.bias * problem.radius) ** 2 + curvature * error) / 2
+        backwards = moved.sums[:, ::-1]
+        lasting = np.cumsum(backwards, axis=1)[:, ::-1]
+        seeds = _convolution(backwards, kernel)  # Σ_{t ≥ j} response_t · kernel_{t-j}, j backwards
+        error = np.sum(lasting**2 * each, axis=1) / cohort
+        error += problem.dimension * clips**2 * np.sum(seeds**2, axis=1)
+    risk: Vector = (slowest * (lag.bias * problem.radius) ** 2 + curvature * error) / 2
+    return risk
+
+
+def _convolution(rows: Vector, kernel: Vector) -> Vector:
+    """The first T terms of each row's convolution with `kernel`; shapes (C, T) and (T,)."""
+    rounds = len(kernel)
+    length = 1 << (2 * rounds - 1).bit_length()  # so that nothing wraps around
+    product = np.fft.rfft(rows, length) * np.fft.rfft(kernel, length)
+    return np.fft.irfft(product, length)[:, :rounds]
 
 
 def bounded_risk(

@@ -14,6 +14,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 Vector = NDArray[np.float64]
+Number = float | Vector  # one, or one for each of C candidates
+Whole = int | NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class Assumed:
     least_curvature: float
     ridge: float  # λ
     spread: float  # s: of users' average gradients around their mean
-    gradient_spread: float  # spread of the *change* of a user's average gradient, per unit of step
+    gradient_spread: Number  # spread of the *change* of a user's average gradient, per unit of step
     first_radius: float  # C_0
     margin: float  # κ
     centre_share: float  # χ
@@ -38,12 +40,12 @@ class Assumed:
 class Prediction:
     """Parts of the excess risk."""
 
-    optimisation: float
-    sampling: float
-    noise: float
+    optimisation: Number
+    sampling: Number
+    noise: Number
 
     @property
-    def total(self) -> float:
+    def total(self) -> Number:
         """Their sum."""
         return self.optimisation + self.sampling + self.noise
 
@@ -51,15 +53,15 @@ class Prediction:
 def predict(
     known: Assumed,
     *,
-    metric: float,
-    warmup: tuple[int, int, float],
-    main: tuple[int, int, float],
+    metric: Number,
+    warmup: tuple[Whole, Whole, Number],
+    main: tuple[Whole, Whole, Number],
     inverse: Vector,
 ) -> Prediction:
-    """Prediction for (rounds, divisor, noise per unit of radius and per coordinate) of both phases.
+    """Predictions for (rounds, divisor, noise per unit of radius and per coordinate) of both phases.
 
-    `inverse` is the first column of C⁻¹ of the prefix factorisation, shape (T_m,), and main rounds then have
-    recursive gradients; of shape (0,) they are independent, and their iterates are averaged.
+    `inverse` is the first column of C⁻¹ of the prefix factorisation, at least as long as the most main rounds, which
+    then have recursive gradients; of shape (0,) they are independent, and their iterates are averaged.
     """
     k = known
     facts = (
@@ -69,83 +71,96 @@ def predict(
         k.least_curvature,
         k.ridge,
         k.spread,
-        k.gradient_spread,
         k.first_radius,
         k.margin,
         k.lag_share,
         k.largest_factor,
     )
-    return Prediction(*_risk(facts, metric, *warmup, *main, np.ascontiguousarray(inverse)))
+    given = np.broadcast_arrays(metric, k.gradient_spread, *warmup, *main)
+    candidates = np.stack([each.ravel() for each in given], axis=1).astype(np.float64)
+    parts, scratch = np.empty((3, len(candidates))), np.zeros((2, len(inverse)))
+    _risks(facts, candidates, np.ascontiguousarray(inverse[::-1]), scratch[0], scratch[1], parts)
+    return Prediction(*parts.reshape(3, *given[0].shape))
 
 
-@njit(cache=True)
-def _risk(facts, metric, w, warm_divisor, warm_noise, rounds, divisor, noise, inverse):  # type: ignore[no-untyped-def]
-    d, distance, h, slow, ridge, s, gs, first, margin, lag_share, largest = facts
-    p = 1.0 / (metric + ridge)
-    keep, keep_slow = 1 - p * (h + ridge), 1 - p * (slow + ridge)
-    gap, sampled, noised = distance, 0.0, 0.0  # distance by bias; mean squares of both kinds of noise
-    moved, known_error = 0.0, 0.0
-    for t in range(w):
-        reach = first
-        if t > 0:
-            reach = min(
-                first, margin * np.sqrt(s * s * (1 + 1 / warm_divisor) + known_error) + lag_share * metric * moved
-            )
-        sampling, private = s * s / warm_divisor, d * (reach * warm_noise) ** 2
-        known_error = sampling + private
-        moved = p * np.sqrt((h + ridge) ** 2 * (gap * gap + sampled + noised) + known_error)
-        gap *= keep_slow
-        sampled = keep * keep * sampled + p * p * sampling
-        noised = keep * keep * noised + p * p * private
-    if len(inverse) == 0:
-        average, left = 0.0, 0.0
-        sampled_now, noised_now = 0.0, 0.0
-        for j in range(rounds):
-            reach = margin * np.sqrt(s * s * (1 + 1 / divisor) + known_error) + lag_share * metric * moved
-            reach = min(reach, first)
-            sampling, private = s * s / divisor, d * (reach * noise) ** 2
+@njit(cache=True, fastmath={"reassoc", "contract"})  # sums in any order, so that the processor adds several at once
+def _risks(facts, candidates, backwards, sums, points, parts):  # type: ignore[no-untyped-def]
+    """Fills `parts` (3, C). `sums` and `points`, as long as `backwards`, hold responses to each round's seed noise."""
+    d, distance, h, slow, ridge, s, first, margin, lag_share, largest = facts
+    slope = h + ridge
+    for c in range(len(candidates)):
+        metric, gs, warm_rounds, warm_divisor, warm_noise, main_rounds, divisor, noise = candidates[c]
+        p = 1.0 / (metric + ridge)
+        keep, keep_slow = 1 - p * slope, 1 - p * (slow + ridge)
+        gap, sampled, noised = distance, 0.0, 0.0  # distance by bias; mean squares of both kinds of noise
+        moved, known_error = 0.0, 0.0
+        for t in range(int(warm_rounds)):
+            reach = first
+            if t > 0:
+                reach = margin * np.sqrt(s * s * (1 + 1 / warm_divisor) + known_error) + lag_share * metric * moved
+                reach = min(first, reach)
+            sampling, private = s * s / warm_divisor, d * (reach * warm_noise) ** 2
             known_error = sampling + private
-            around = gap * gap + keep ** (2 * j) * (sampled + noised) + (sampling + private) * p / (2 * (h + ridge))
-            moved = p * np.sqrt((h + ridge) ** 2 * around + known_error)
+            moved = p * np.sqrt(slope**2 * (gap * gap + sampled + noised) + known_error)
             gap *= keep_slow
-            left += gap / rounds
-            average += keep ** (j + 1) / rounds
-            reached = p * (1 - keep ** (rounds - j)) / ((1 - keep) * rounds)  # of this round's error in the average
-            sampled_now += reached * reached * sampling
-            noised_now += reached * reached * private
-        sampled = average * average * sampled + sampled_now
-        noised = average * average * noised + noised_now
-        return (slow + ridge) * left * left / 2, (h + ridge) * sampled / 2, (h + ridge) * noised / 2
-    sums, points = np.zeros(rounds), np.zeros(rounds)  # responses to each round's seed noise
-    chance, spreads = np.zeros(rounds), np.zeros(rounds)  # responses to each cohort's sampling
-    earlier = 1.0  # of what the warm-up left
-    for j in range(1, rounds + 1):
-        times = 1 if j == 1 else j
-        own = s * s if j == 1 else s * s + (j * gs * moved) ** 2
-        reach = margin * np.sqrt(own * (1 + 1 / divisor) + known_error) + lag_share * times * metric * moved
-        reach = min(reach, largest * first)
-        spreads[j - 1] = own / divisor
-        for k in range(j):
-            sums[k] += reach * inverse[j - 1 - k]
-        error, change = 0.0, 0.0
-        for k in range(j):
-            in_sum = noise * noise * d * sums[k] ** 2
-            error += (in_sum + spreads[k]) / (j * j)
-            step = -p * ((h + ridge) * points[k] + sums[k] / j)
-            drawn = -p * ((h + ridge) * chance[k] + 1.0 / j)
-            change += noise * noise * d * step * step + spreads[k] * drawn * drawn
-            points[k] += step
-            chance[k] += drawn
-        change += (p * (h + ridge) * earlier) ** 2 * (gap * gap + sampled + noised)
-        moved, known_error = np.sqrt(change), error
-        earlier *= keep
-    final = 0.0
-    for k in range(rounds):
-        final += noise * noise * d * points[k] ** 2
-    chances = 0.0
-    for k in range(rounds):
-        chances += spreads[k] * chance[k] ** 2
-    left = abs(keep_slow) ** rounds * gap
-    sampled = earlier * earlier * sampled + chances
-    noised = earlier * earlier * noised + final
-    return (slow + ridge) * left * left / 2, (h + ridge) * sampled / 2, (h + ridge) * noised / 2
+            sampled = keep * keep * sampled + p * p * sampling
+            noised = keep * keep * noised + p * p * private
+        rounds = int(main_rounds)
+        if len(backwards) == 0:
+            average, left = 0.0, 0.0
+            sampled_now, noised_now = 0.0, 0.0
+            for j in range(rounds):
+                reach = margin * np.sqrt(s * s * (1 + 1 / divisor) + known_error) + lag_share * metric * moved
+                reach = min(reach, first)
+                sampling, private = s * s / divisor, d * (reach * noise) ** 2
+                known_error = sampling + private
+                around = gap * gap + keep ** (2 * j) * (sampled + noised) + (sampling + private) * p / (2 * slope)
+                moved = p * np.sqrt(slope**2 * around + known_error)
+                gap *= keep_slow
+                left += gap / rounds
+                average += keep ** (j + 1) / rounds
+                reached = p * (1 - keep ** (rounds - j)) / ((1 - keep) * rounds)  # of this round's error in the average
+                sampled_now += reached * reached * sampling
+                noised_now += reached * reached * private
+            sampled = average * average * sampled + sampled_now
+            noised = average * average * noised + noised_now
+        else:
+            for k in range(rounds):
+                sums[k], points[k] = 0.0, 0.0
+            earlier = 1.0  # of what the warm-up left
+            # A cohort's sampling adds `spread` to all later sums; the point's response is the same for all, later ones
+            # having less of it: Σ spread, Σ spread · response and Σ spread · response² say it all.
+            spread, weighted, squared = 0.0, 0.0, 0.0
+            for j in range(1, rounds + 1):
+                times = 1 if j == 1 else j
+                own = s * s if j == 1 else s * s + (j * gs * moved) ** 2
+                reach = margin * np.sqrt(own * (1 + 1 / divisor) + known_error) + lag_share * times * metric * moved
+                reach = min(reach, largest * first)
+                spread += own / divisor
+                share = 1.0 / j
+                row, errors, changes = backwards[len(backwards) - j :], 0.0, 0.0
+                for k in range(j):
+                    total = sums[k] + reach * row[k]
+                    step = -p * (slope * points[k] + share * total)
+                    sums[k] = total
+                    points[k] += step
+                    errors += total * total
+                    changes += step * step
+                private = noise * noise * d
+                known_error = (private * errors + spread) * share * share
+                change = private * changes
+                change += p * p * (slope * slope * squared + 2 * slope * share * weighted + share * share * spread)
+                change += (p * slope * earlier) ** 2 * (gap * gap + sampled + noised)
+                squared = keep * keep * squared - 2 * keep * p * share * weighted + (p * share) ** 2 * spread
+                weighted = keep * weighted - p * share * spread
+                moved = np.sqrt(change)
+                earlier *= keep
+            final = 0.0
+            for k in range(rounds):
+                final += points[k] * points[k]
+            left = abs(keep_slow) ** rounds * gap
+            sampled = earlier * earlier * sampled + squared
+            noised = earlier * earlier * noised + noise * noise * d * final
+        parts[0, c] = (slow + ridge) * left * left / 2
+        parts[1, c] = slope * sampled / 2
+        parts[2, c] = slope * noised / 2

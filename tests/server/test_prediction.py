@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quoron_client.domains import L2Ball
-from quoron_server.prediction import PhaseModel, _averaging, excess_risk, statistical_floor
+from quoron_server.prediction import PhaseModel, averaging, excess_risk, statistical_floor
 from quoron_server.problem import Problem
 
 PROBLEM = Problem(
@@ -34,9 +34,9 @@ def averaging_by_definition(factor, rounds, suffix):
 
 @given(factor=st.floats(-0.99, 0.999), rounds=st.integers(1, 20), data=st.data())
 @settings(derandomize=True, deadline=None, max_examples=80)
-def test_averaging_factors_follow_the_recursion(factor, rounds, data):
+def testaveraging_factors_follow_the_recursion(factor, rounds, data):
     suffix = data.draw(st.integers(1, rounds))
-    assert _averaging(factor, rounds, suffix) == pytest.approx(
+    assert averaging(factor, rounds, suffix) == pytest.approx(
         averaging_by_definition(factor, rounds, suffix), abs=1e-12
     )
 

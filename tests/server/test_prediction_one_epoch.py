@@ -3,7 +3,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quoron_server.prediction_one_epoch import response
+from quoron_client.domains import L2Ball
+from quoron_server.prediction_one_epoch import isotropic_risk, response
+from quoron_server.problem import Problem
+
+PROBLEM = Problem(
+    users=1000,
+    items_per_user=5,
+    dimension=4,
+    domain=L2Ball(1.5),
+    lipschitz=1.0,
+    smoothness=0.25,
+    curvature="isotropic",
+    typical_curvature=0.2,
+)
+
+FTRL = [("ftrl", "ftrl")]
 
 
 def follow(method, rounds, beta, h, suffix, start, added):
@@ -37,11 +52,58 @@ def follow(method, rounds, beta, h, suffix, start, added):
 )
 @settings(derandomize=True, deadline=None, max_examples=60)
 def test_responses_are_the_derivatives_of_the_recursion(method, rounds, h, slack, data):
-    suffix = data.draw(st.integers(1, rounds))
-    found = response(method, rounds, slack, h, suffix)
+    candidates = [(slack, data.draw(st.integers(1, rounds))), (2 * slack, rounds)]
+    found = response(
+        method, rounds, np.array([beta for beta, _ in candidates]), h, np.array([s for _, s in candidates])
+    )
     zero = np.zeros(rounds)
-    assert found.bias == pytest.approx(follow(method, rounds, slack, h, suffix, 1.0, zero), abs=1e-12)
-    for t in range(rounds):
-        unit = zero.copy()
-        unit[t] = 1.0
-        assert found.sums[t] == pytest.approx(follow(method, rounds, slack, h, suffix, 0.0, unit), abs=1e-12)
+    for each, (beta, suffix) in enumerate(candidates):
+        assert found.bias[each] == pytest.approx(follow(method, rounds, beta, h, suffix, 1.0, zero), abs=1e-12)
+        for t in range(rounds):
+            unit = zero.copy()
+            unit[t] = 1.0
+            assert found.sums[each, t] == pytest.approx(follow(method, rounds, beta, h, suffix, 0.0, unit), abs=1e-12)
+
+
+def risk_by_sums(problem, gradients, method, beta, suffix, cohort, clip, kernel):
+    """One candidate's risk: the start's bias, and what every user and every draw of noise does to the model."""
+    h, rounds, unit = problem.typical_curvature, len(kernel), np.eye(len(kernel))
+    reached = [follow(method, rounds, beta, h, suffix, 0.0, unit[t]) for t in range(rounds)]  # per unit of Ŝ_t
+    path = [1.0] + [follow("plain", t, beta, h, 1, 1.0, np.zeros(t)) for t in range(1, rounds)]
+    if method == "accelerated":
+        path = response(method, rounds, np.array([beta]), h, np.array([suffix])).path[0]
+    error = 0.0
+    for j in range(rounds):
+        far = abs((j + 1) * path[j] - j * path[j - 1]) if gradients == "recursive" and j else abs(path[j])
+        far *= problem.radius
+        each = problem.user_deviation**2 + h * problem.smoothness / problem.items_per_user * far**2
+        if gradients == "independent":
+            weight = (j + 1) * reached[j]
+            error += weight**2 * (each / cohort + problem.dimension * (clip * kernel[0]) ** 2)
+        else:
+            error += sum(reached[j:]) ** 2 * each / cohort
+            error += problem.dimension * sum(reached[t] * clip * kernel[t - j] for t in range(j, rounds)) ** 2
+    bias = follow(method, rounds, beta, h, suffix, 1.0, np.zeros(rounds))
+    return h / 2 * ((bias * problem.radius) ** 2 + error)
+
+
+@given(
+    kind=st.sampled_from([(g, m) for g in ("recursive", "independent") for m in ("accelerated", "plain")] + FTRL),
+    rounds=st.integers(1, 9),
+    candidates=st.lists(
+        st.tuples(st.floats(0.3, 3.0), st.floats(0.0, 1.0), st.floats(0.1, 2.0)), min_size=1, max_size=4
+    ),
+    decay=st.floats(0.0, 1.0),
+)
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_risks_of_many_candidates_are_those_of_each(kind, rounds, candidates, decay):
+    gradients, method = kind
+    kernel = 0.1 * decay ** np.arange(rounds)
+    suffixes = [rounds if method == "accelerated" else max(1, round(share * rounds)) for _, share, _ in candidates]
+    betas, clips = [beta for beta, _, _ in candidates], [clip for _, _, clip in candidates]
+    found = isotropic_risk(PROBLEM, gradients, method, np.array(betas), np.array(suffixes), 50, np.array(clips), kernel)
+    expected = [
+        risk_by_sums(PROBLEM, gradients, method, beta, suffix, 50, clip, kernel)
+        for beta, suffix, clip in zip(betas, suffixes, clips, strict=True)
+    ]
+    np.testing.assert_allclose(found, expected, rtol=1e-9)

@@ -102,6 +102,51 @@ def test_independent_parts_are_the_means_of_the_assumed_model(case):
     assert found.noise == pytest.approx(means[2], rel=0.1)
 
 
+def noise_and_sampling_by_responses(known, metric, warmup, main, inverse):
+    """Recursive rounds with one response for each round's seed noise and each cohort's sampling, none shared."""
+    k, slope, p = known, known.curvature + known.ridge, 1 / (metric + known.ridge)
+    keep, d, (rounds, divisor, noise) = 1 - p * slope, known.dimension, main
+    gap, sampled, noised, moved, error = k.distance, 0.0, 0.0, 0.0, 0.0
+    for t in range(warmup[0]):
+        reach = k.margin * np.sqrt(k.spread**2 * (1 + 1 / warmup[1]) + error) + k.lag_share * metric * moved
+        reach = min(k.first_radius, reach) if t else k.first_radius
+        sampling, private = k.spread**2 / warmup[1], d * (reach * warmup[2]) ** 2
+        error = sampling + private
+        moved = p * np.sqrt(slope**2 * (gap**2 + sampled + noised) + error)
+        gap *= 1 - p * (k.least_curvature + k.ridge)
+        sampled, noised = keep**2 * sampled + p**2 * sampling, keep**2 * noised + p**2 * private
+    sums, points, chance, spreads = (np.zeros(rounds) for _ in range(4))
+    for j in range(1, rounds + 1):
+        own = k.spread**2 + ((j * k.gradient_spread * moved) ** 2 if j > 1 else 0.0)
+        reach = k.margin * np.sqrt(own * (1 + 1 / divisor) + error) + k.lag_share * j * metric * moved
+        spreads[j - 1] = own / divisor
+        sums[:j] += min(reach, k.largest_factor * k.first_radius) * inverse[:j][::-1]
+        error = (noise**2 * d * np.sum(sums[:j] ** 2) + np.sum(spreads)) / j**2
+        step, drawn = -p * (slope * points[:j] + sums[:j] / j), -p * (slope * chance[:j] + 1 / j)
+        points[:j] += step
+        chance[:j] += drawn
+        earlier = (p * slope * keep ** (j - 1)) ** 2 * (gap**2 + sampled + noised)
+        moved = np.sqrt(noise**2 * d * np.sum(step**2) + np.sum(spreads[:j] * drawn**2) + earlier)
+    sampled = keep ** (2 * rounds) * sampled + np.sum(spreads * chance**2)
+    noised = keep ** (2 * rounds) * noised + noise**2 * d * np.sum(points**2)
+    return slope * sampled / 2, slope * noised / 2
+
+
+@given(
+    metrics=st.lists(st.floats(0.08, 1.0), min_size=1, max_size=3),
+    warmup=st.tuples(st.integers(1, 6), st.integers(1, 500), st.floats(0.0, 0.5)),
+    main=st.tuples(st.integers(1, 40), st.integers(1, 500), st.floats(0.0, 0.5)),
+    ridge=st.sampled_from([0.0, 0.05]),
+)
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_predictions_of_many_candidates_are_those_of_each_by_its_own_responses(metrics, warmup, main, ridge):
+    known = replace(ASSUMED, ridge=ridge, least_curvature=0.05)
+    inverse = np.linalg.inv(strategy("sqrt-toeplitz", 45))[:, 0]  # longer than any: fewer rounds have the first of it
+    found = predict(known, metric=np.array(metrics), warmup=warmup, main=main, inverse=inverse)
+    expected = [noise_and_sampling_by_responses(known, metric, warmup, main, inverse) for metric in metrics]
+    np.testing.assert_allclose(np.array([found.sampling, found.noise]).T, expected, rtol=1e-9)
+
+
 def total(known=ASSUMED, warm=0.02, main=0.02, rounds=8, recursive=True):
     inverse = np.linalg.inv(strategy("sqrt-toeplitz", rounds))[:, 0] if recursive else np.zeros(0)
     return predict(known, metric=0.2, warmup=(4, 500, warm), main=(rounds, 1000, main), inverse=inverse).total

@@ -114,6 +114,7 @@ class _Session:
         kind, worker = message.WhichOneof("kind"), self._worker
         if kind == "welcome":
             self._wait = self._config.retry_seconds
+            _LOG.info("Coordinator %s: enrolled, waiting for runs.", self._config.coordinator)
         elif kind == "run":
             return federation.ClientMessage(consent=await asyncio.to_thread(worker.consider, message.run, user))
         elif kind == "question":

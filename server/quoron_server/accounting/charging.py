@@ -41,10 +41,12 @@ def game_values(
     low = -max(math.ceil(0.2 * epsilon / each), 16) + min(*offsets, 0)
     high = math.ceil(1.4 * epsilon / each) + 16
     lattice = np.arange(low, max(high, *offsets) + 1, dtype=np.float64)
-    after = np.ascontiguousarray(delta_for(mus[None, :], epsilon - lattice[:, None] * each))
+    after = delta_for(mus[None, :], epsilon - lattice[:, None] * each)
     picks = np.array([offset - low for offset in offsets])
     rare, likely = 1 / (1 + math.exp(each)), 1 / (1 + math.exp(-each))
-    values, residual = _solve(after, rare, likely, hits, picks, _SWEEPS)
+    current = np.concatenate([after[:1], after, np.ones_like(after[:1])])
+    values = np.empty((hits, len(offsets), len(mus)))
+    residual = _solve(current, np.empty_like(current), np.empty_like(current), values, rare, likely, picks, _SWEEPS)
     if not residual < LARGEST_RESIDUAL:
         raise VerificationError(f"Expected the charging game to converge below 1e-15, got residual={residual}.")
     lift = np.arange(1, hits + 1) * residual * (1 + math.exp(each))
@@ -69,44 +71,47 @@ def truncated_composition(*, epsilon: float, each: float, hits: int, mu: float) 
 
 
 @njit(cache=True)
-def _solve(after, rare, likely, hits, picks, sweeps):  # type: ignore[no-untyped-def]
-    """Least fixed points level by level, from below; `after` is h on (lattice, mus). Returns (values, residual).
+def _solve(current, hit_up, hit_down, values, rare, likely, picks, sweeps):  # type: ignore[no-untyped-def]
+    """Fills `values` with the least fixed points, level by level, from below; returns the largest residual.
 
-    Row i + 1 of `current` is lattice point i; row 0 stands for everything below, the last row for everything above.
+    Row i + 1 of `current` is lattice point i, at first h; row 0 stands for everything below, the last row for
+    everything above. Plain loops over arrays of the caller's: slices take seconds to compile.
     """
-    points, columns = after.shape
-    current = np.ones((points + 2, columns))
-    current[1:-1] = after
-    current[0] = after[0]
-    out = np.empty((hits, len(picks), columns))
-    rise = np.empty(columns)
+    points, columns = current.shape[0] - 2, current.shape[1]
     worst = 0.0
-    for level in range(hits):
+    for level in range(len(values)):
         # What a hit is worth does not change while a level is solved. The level below is a valid start.
-        hit_up = likely * current[2:]
-        hit_down = rare * current[:-2]
+        for i in range(1, points + 1):
+            for c in range(columns):
+                hit_up[i, c] = likely * current[i + 1, c]
+                hit_down[i, c] = rare * current[i - 1, c]
+        # Until the next hit a strategy moves one way along the lattice, or to and fro between two neighbours for ever.
+        # The worth of to and fro solves two linear equations; what leads there takes one sweep each way.
+        for c in range(columns):
+            current[1, c] = max(current[1, c], hit_up[1, c] / likely)  # the point below the lowest is itself
+        for i in range(2, points + 1):
+            for c in range(columns):
+                current[i, c] = max(current[i, c], (hit_up[i, c] + rare * hit_down[i - 1, c]) / (1 - rare * likely))
+        rise = 1.0
         for _ in range(sweeps):
-            # A test for the odds reaches only upwards for V_r and a test against them only downwards: two sweeps.
+            # A test for the odds reaches only upwards for V_r and a test against them only downwards.
             for i in range(1, points + 1):
                 for c in range(columns):
-                    value = hit_up[i - 1, c] + rare * current[i - 1, c]
-                    current[i, c] = value if value > current[i, c] else current[i, c]
-            current[0] = current[1]
+                    current[i, c] = max(current[i, c], hit_up[i, c] + rare * current[i - 1, c])
             for i in range(points, 0, -1):
                 for c in range(columns):
-                    value = hit_down[i - 1, c] + likely * current[i + 1, c]
-                    current[i, c] = value if value > current[i, c] else current[i, c]
-            current[0] = current[1]
-            rise[:] = 0.0
+                    current[i, c] = max(current[i, c], hit_down[i, c] + likely * current[i + 1, c])
+            for c in range(columns):
+                current[0, c] = current[1, c]
+            rise = 0.0
             for i in range(1, points + 1):
                 for c in range(columns):
-                    up = hit_up[i - 1, c] + rare * current[i - 1, c] - current[i, c]
-                    down = hit_down[i - 1, c] + likely * current[i + 1, c] - current[i, c]
-                    up = up if up > down else down
-                    rise[c] = up if up > rise[c] else rise[c]
-            if rise.max() <= 1e-17:
+                    rise = max(rise, hit_up[i, c] + rare * current[i - 1, c] - current[i, c])
+                    rise = max(rise, hit_down[i, c] + likely * current[i + 1, c] - current[i, c])
+            if rise <= 1e-17:
                 break
-        worst = max(worst, rise.max())
+        worst = max(worst, rise)
         for k in range(len(picks)):
-            out[level, k] = current[picks[k] + 1]
-    return out, worst
+            for c in range(columns):
+                values[level, k, c] = current[picks[k] + 1, c]
+    return worst

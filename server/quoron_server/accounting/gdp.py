@@ -13,6 +13,7 @@ Statement, proof and symbols: docs/privacy/gaussian.md.
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import overload
 
 import numpy as np
@@ -38,11 +39,11 @@ def delta_for(mu: float | NDArray[np.float64], epsilon: float | NDArray[np.float
     """
     size = np.abs(np.asarray(epsilon, dtype=np.float64))
     mus = np.asarray(mu, dtype=np.float64)
-    if not (np.all(mus >= 0) and np.all(np.isfinite(mus))):
+    if not ((mus >= 0) & (mus < np.inf)).all():
         non_negative(mu=float(mus.min()))
     safe = np.where(mus > 0, mus, 1.0)
     # Beyond ±38 the density underflows: clip, so that nothing overflows on the way to the same answer.
-    u = np.clip(size / safe - safe / 2, -38.5, 38.5)
+    u = np.minimum(np.maximum(size / safe - safe / 2, -38.5), 38.5)
     # φ(u) = e^ε φ(u + μ), so both terms share the factor φ(u) and only Mills ratios are subtracted: no overflow.
     density = np.exp(-0.5 * u * u) / math.sqrt(2 * math.pi)
     ratio = _mills(u + safe)
@@ -57,6 +58,7 @@ def delta_for(mu: float | NDArray[np.float64], epsilon: float | NDArray[np.float
     return float(value) if value.ndim == 0 else value
 
 
+@lru_cache(maxsize=1024)
 def mu_for(epsilon: float, delta: float) -> float:
     """Largest μ for which every μ-GDP release is (ε, δ)-DP, rounded down. Needs ε ≥ 0 and δ in (0, 1)."""
     non_negative(epsilon=epsilon)

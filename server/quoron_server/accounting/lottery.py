@@ -18,6 +18,7 @@ is the larger of two costs and not their sum. One coin decides: no Laplace noise
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,7 @@ from quoron_server.accounting.outlier_mean import (
     best_mean,
     score_step,
     verify_outlier_mean,
+    weighted_shifts,
 )
 
 Vector = NDArray[np.float64]
@@ -99,6 +101,26 @@ def calibrate(
     return plan
 
 
+def estimate(
+    epsilon: float,
+    delta: float,
+    cohort_size: int,
+    *,
+    kappa: Kappa | None = None,
+    kind: Kind = "weighted",
+    release: float = RELEASE,
+) -> tuple[OutlierMean, float] | None:
+    """(aggregate, about the noise) of what `calibrate` finds, or None; for searches, as nothing certifies it."""
+    if kind == "random":
+        plan = _calibrate(epsilon, delta, cohort_size, kappa, kind, release)
+        return None if plan is None else (plan.mean, plan.noise_multiplier)
+    found = _best_core(epsilon, _aim(delta), cohort_size, kappa, kind, release)
+    if found is None:
+        return None
+    mean, rungs, mu = found
+    return mean, mean.sensitivity / _largest_mu(epsilon, _aim(delta), release, rungs, mu)
+
+
 @lru_cache(maxsize=256)
 def smallest_cohort(
     epsilon: float, delta: float, *, kappa: Kappa | None = None, kind: Kind = "weighted", release: float = RELEASE
@@ -107,15 +129,23 @@ def smallest_cohort(
     positive(epsilon=epsilon)
     probability(delta=delta, release=release)
     rungs = int(_frontier(epsilon, _aim(delta), release)[0][0])
+
+    def exists(size: int) -> bool:
+        return best_mean(size, core_for(size, rungs), kappa, kind) is not None
+
     size = 4 * rungs  # below, the core would be less than half
-    while size > 2 and _candidates(size, np.array([rungs]), kappa, kind):
+    while size > 2 and exists(size):
         size -= 1
-    while not _candidates(size, np.array([rungs]), kappa, kind):
+    while not exists(size):
         size += 1
     return size
 
 
-def core_for(cohort_size: int, rungs: int) -> int:
+@overload
+def core_for(cohort_size: int, rungs: int) -> int: ...
+@overload
+def core_for(cohort_size: int, rungs: NDArray[np.int64]) -> NDArray[np.int64]: ...
+def core_for(cohort_size: int, rungs: int | NDArray[np.int64]) -> int | NDArray[np.int64]:
     """Largest k that leaves `rungs` rungs between Ck and C²."""
     return (cohort_size**2 - score_step(cohort_size) * rungs) // cohort_size
 
@@ -179,24 +209,15 @@ def _calibrate(
     epsilon: float, delta: float, size: int, kappa: Kappa | None, kind: Kind, release: float
 ) -> OneShot | None:
     aim = _aim(delta)
-    rungs, mus = _frontier(epsilon, aim, release)
-    options = _candidates(size, rungs, kappa, kind)
-    if not options:
+    found = _best_core(epsilon, aim, size, kappa, kind, release)
+    if found is None:
         return None
-
-    def rough(option: tuple[int, OutlierMean], tolerance: float = 2e-3) -> float:
-        place, mean = option
-        return _least_noise(mean, epsilon, aim, int(rungs[place]), release, float(mus[place]), tolerance)
-
-    if kind == "weighted":
-        best = min(options, key=lambda option: option[1].sensitivity / mus[option[0]])
-    else:
-        best = cheapest(options, rough)[0]
-    noise = rough(best, 1e-5)
+    mean, rungs, mu = found
+    noise = _least_noise(mean, epsilon, aim, rungs, release, mu, 1e-5)
     for _ in range(40):
-        table = _ladder(best[1], noise, epsilon, aim, int(rungs[best[0]]), release)
-        lottery = Lottery(size, best[1].core, tuple(map(float, table)))
-        plan = OneShot(best[1], lottery, noise)
+        table = _ladder(mean, noise, epsilon, aim, rungs, release)
+        lottery = Lottery(size, mean.core, tuple(map(float, table)))
+        plan = OneShot(mean, lottery, noise)
         try:
             verify_one_shot(plan, epsilon, delta)
         except VerificationError:
@@ -204,6 +225,46 @@ def _calibrate(
         else:
             return plan if lottery.at_concentration >= release else None
     return None
+
+
+def _best_core(
+    epsilon: float, delta: float, size: int, kappa: Kappa | None, kind: Kind, release: float
+) -> tuple[OutlierMean, int, float] | None:
+    """(aggregate, its number of rungs, μ of one shift whose ladder fits into them) of about the least noise."""
+    rungs, mus = _frontier(epsilon, delta, release)
+    cores = core_for(size, rungs)
+    if kind == "weighted":
+        noises = weighted_shifts(size, cores, kappa) / mus
+        place = int(np.argmin(noises))
+        mean = best_mean(size, int(cores[place]), kappa, kind) if np.isfinite(noises[place]) else None
+    else:
+        means = [best_mean(size, int(core), kappa, kind) for core in cores]
+        options = [(place, mean) for place, mean in enumerate(means) if mean is not None]
+
+        def rough(option: tuple[int, OutlierMean]) -> float:
+            place, mean = option
+            return _least_noise(mean, epsilon, delta, int(rungs[place]), release, float(mus[place]), 2e-3)
+
+        place, mean = cheapest(options, rough)[0] if options else (0, None)
+    return None if mean is None else (mean, int(rungs[place]), float(mus[place]))
+
+
+@lru_cache(maxsize=4096)
+def _largest_mu(epsilon: float, delta: float, release: float, rungs: int, mu: float) -> float:
+    """The largest μ of one shift whose ladder reaches `release` within `rungs`, to 1e-5 from below; `mu` does."""
+
+    def reaches(value: float) -> bool:
+        table = _lottery_search.ladder(epsilon, delta, delta, np.array([value]), np.ones(1), rungs, release)
+        return bool(table[-1] >= release)
+
+    low, factor = mu, 1.005
+    while reaches(low * factor):
+        low, factor = low * factor, factor**2
+    high = low * factor
+    while high > low * (1 + 1e-5):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if reaches(middle) else (low, middle)
+    return low
 
 
 def _ladder(mean: OutlierMean, noise: float, epsilon: float, delta: float, rungs: int, release: float) -> Vector:
@@ -244,9 +305,3 @@ def _frontier(epsilon: float, delta: float, release: float) -> tuple[NDArray[np.
     # Rungs grow with μ: the last μ of each number counts.
     rungs, last = np.unique(needed[found][::-1], return_index=True)
     return rungs, (share * full)[found][::-1][last]
-
-
-def _candidates(size: int, rungs: NDArray[np.int64], kappa: Kappa | None, kind: Kind) -> list[tuple[int, OutlierMean]]:
-    """(place in `rungs`, aggregate) for every core that leaves so many rungs and has a bound."""
-    means = [best_mean(size, core_for(size, int(number)), kappa, kind) for number in rungs]
-    return [(place, mean) for place, mean in enumerate(means) if mean is not None]

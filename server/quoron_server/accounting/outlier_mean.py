@@ -32,12 +32,14 @@ from quoron_server._validate import count
 from quoron_server.accounting import gdp
 
 Vector = NDArray[np.float64]
+Integers = NDArray[np.int64]
 Kappa = Literal[1, 2]
 Kind = Literal["weighted", "random"]
 
 REMOVAL_SLACK = 1e-6  # for κ = 2 neighbours are counted up to 2τ(1 + REMOVAL_SLACK), so that rounding keeps the core
 # Distances of declared neighbours are right to 1e-9, and a mean summed about one of its points to far less.
 _GEOMETRY = (1 + REMOVAL_SLACK) * (1 + 1e-8)
+_LARGEST_FOR_INT64 = 2**20  # of C: numbers of `_largest_ratio` are at most C³/2
 _BINOMIAL_TAIL = 1e-18  # flips beyond this quantile are all charged at the largest conceivable number
 
 
@@ -98,15 +100,28 @@ def weighted_mean(cohort_size: int, core: int, kappa: Kappa) -> OutlierMean:
     if kappa == 2:
         _require_core(cohort_size, core, low + 2)
         high = core - 1
-        shift = _wide_shift(cohort_size, core, (cohort_size - core) / (high - low))
+        shift = float(_wide_shift(cohort_size, np.array(core), np.array((cohort_size - core) / (high - low))))
     else:
         if cohort_size <= low + 1:
             raise Infeasible("outlier mean", f"cohort_size={cohort_size} leaves no ramp", "cohort_size >= 4")
         _require_core(cohort_size, core, low + 1)
-        ramps = np.arange(low + 1, cohort_size, dtype=np.float64)
-        high = low + 1 + int(np.argmin(_near_shift(cohort_size, core, ramps)))
-        shift = float(_near_shift(cohort_size, core, np.array([float(high)]))[0])
+        highs, shifts = _best_ramps(cohort_size, np.array([core]))
+        high, shift = int(highs[0]), float(shifts[0])
     return OutlierMean("weighted", cohort_size, core, kappa, low, high, (shift * _GEOMETRY * (1 + 1e-14),), (1.0,))
+
+
+def weighted_shifts(cohort_size: int, cores: Integers, kappa: Kappa | None) -> Vector:
+    """The sensitivity of `best_mean` of kind weighted for each core, in units of τ; inf where a core has no bound."""
+    low = ramp_floor(cohort_size)
+    least = np.full(len(cores), np.inf)
+    for each in (1, 2) if kappa is None else (kappa,):
+        fit = (low + each <= cores) & (cores <= cohort_size) & (low + 1 < cohort_size)
+        if each == 1:
+            shifts = _best_ramps(cohort_size, cores[fit])[1]
+        else:
+            shifts = _wide_shift(cohort_size, cores[fit], (cohort_size - cores[fit]) / (cores[fit] - 1 - low))
+        least[fit] = np.minimum(least[fit], shifts * _GEOMETRY * (1 + 1e-14))
+    return least
 
 
 @lru_cache(maxsize=4096)
@@ -123,7 +138,7 @@ def random_inclusion(cohort_size: int, core: int) -> OutlierMean:
     # All that lies beyond is charged at C − k flips, the most there can be.
     flips, chances = np.append(flips, most), np.append(chances, 2 * _BINOMIAL_TAIL if kept < most else 0.0)
     used = chances > 0
-    widened = np.array([_wide_shift(cohort_size, core, float(b)) for b in flips[used]]) * _GEOMETRY * (1 + 1e-14)
+    widened = _wide_shift(cohort_size, np.array(core), flips[used].astype(float)) * _GEOMETRY * (1 + 1e-14)
     return OutlierMean(
         "random", cohort_size, core, 2, low, core - 1, tuple(map(float, widened)), tuple(map(float, chances[used]))
     )
@@ -189,28 +204,60 @@ def verify_outlier_mean(mean: OutlierMean) -> None:
         ramp = Fraction(size - core, high - low) * 2 * (2 - Fraction(max(low + core - size, 0), size))
         exact = (4 + ramp) / core
     else:
-        exact = Fraction(0)
-        for height in range(low, high + 1):
-            points = Fraction(size * (size - core), size - height)
-            below = size - points * (1 - Fraction(height - low, high - low))
-            if below <= 0:
-                raise VerificationError(f"Expected a positive total weight at height {height}, which fails for {mean}.")
-            exact = max(exact, (2 + 2 * points / (high - low)) / below)
+        exact = _largest_ratio(mean)
     if not (mean.chances == (1.0,) and Fraction(mean.shifts[0]) >= exact * slack):
         raise VerificationError(f"Expected a shift of at least {float(exact * slack):.9g}, which fails for {mean}.")
 
 
-def _wide_shift(size: int, core: int, moved: float) -> float:
+def _largest_ratio(mean: OutlierMean) -> Fraction:
+    """Theorem 1 (b), rounded up: (2 + 2·points/(B − A)) / (C − points·(B − h)/(B − A)), points = C(C − k)/(C − h), at
+    its largest over all heights h = A .. B.
+
+    Both sides of a fraction are exact integers over the same (C − h)(B − A): one division is all that rounds.
+    """
+    size, core, low, high = mean.cohort_size, mean.core, mean.ramp_low, mean.ramp_high
+    kind = np.int64 if size <= _LARGEST_FOR_INT64 and core >= 0 else object
+    heights = np.arange(low, high + 1).astype(kind)
+    width, lost = high - low, size * (size - core)
+    above = 2 * ((size - heights) * width + lost)
+    below = size * (size - heights) * width - lost * (high - heights)
+    if (below <= 0).any():
+        height = heights[np.argmax(below <= 0)]
+        raise VerificationError(f"Expected a positive total weight at height {height}, which fails for {mean}.")
+    return Fraction(float((above / below).max()) * (1 + 1e-15))
+
+
+def _wide_shift(size: int, core: Integers, moved: Vector) -> Vector:
     """The bound for κ = 2 when `moved` units of weight move on the ramp."""
-    return (4 + moved * 2 * (2 - max(ramp_floor(size) + core - size, 0) / size)) / core
+    return (4 + moved * 2 * (2 - np.maximum(ramp_floor(size) + core - size, 0) / size)) / core
 
 
-def _near_shift(size: int, core: int, high: Vector) -> Vector:
-    """Theorem 1 (b) for each B in `high`: linear over linear in the height, so one end of the ramp is worst."""
+def _best_ramps(size: int, cores: Integers) -> tuple[Integers, Vector]:
+    """(B, the bound of Theorem 1 (b)) at the best B for each core.
+
+    From the middle of A and C on the bound at height A falls with B and the one at height B rises; before, neither is
+    better than at the middle. So the best is where they cross, found by bisection, up to a neighbour.
+    """
     low = ramp_floor(size)
-    width, lost = high - low, float(size - core)
+    left, right = np.full(len(cores), max(low + 1, (size + low) // 2)), np.full(len(cores), size - 1)
+    while np.any(left < right):
+        middle = (left + right) // 2
+        at_low, at_high = _near_shift(size, cores, middle)
+        falling = (at_low > at_high) & (left < right)
+        left, right = np.where(falling, middle + 1, left), np.where(falling, right, middle)
+    near = np.clip(left[:, None] + np.arange(-2, 3), low + 1, size - 1)
+    tried = np.concatenate([np.full((len(cores), 1), low + 1), near], axis=1)  # of equals the steepest ramp
+    shifts = np.maximum(*_near_shift(size, cores[:, None], tried))
+    best = np.arange(len(cores)), np.argmin(shifts, axis=1)
+    return tried[best], shifts[best]
+
+
+def _near_shift(size: int, core: Integers, high: Integers) -> tuple[Vector, Vector]:
+    """Theorem 1 (b) for these B, at heights A and B: linear over linear in the height, so one of the ends is worst."""
+    low = ramp_floor(size)
+    width, lost = high - low, size - core
     at_low, at_high = size * lost / (size - low), size * lost / (size - high)
-    return 2 * np.maximum((1 + at_low / width) / (size - at_low), (1 + at_high / width) / size)
+    return 2 * ((1 + at_low / width) / (size - at_low)), 2 * ((1 + at_high / width) / size)
 
 
 def _check(cohort_size: int, core: int, kappa: int) -> None:

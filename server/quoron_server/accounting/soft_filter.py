@@ -18,16 +18,18 @@ from functools import lru_cache
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from quoron_protos.errors import Infeasible, VerificationError
 from quoron_server._validate import count, non_negative, positive, probability
 from quoron_server.accounting import gdp
 
+Vector = NDArray[np.float64]
+
 _SUMMATION = 1e-9  # relative slack for adding up softness in float arithmetic
 _PASS = 2.9  # standard deviations: ordinary data pass the test with probability 0.998
 _ORDINARY = np.array([0.05, 0.1, 0.2, 0.3])  # of Vmax: softness of all ordinary users together, expected over a phase
-_SHARES = np.array([0.05, 0.1, 0.16, 0.23, 0.3, 0.38, 0.46, 0.55, 0.65, 0.75])  # of μ², spent on the release test
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,22 @@ class SoftFilterParameters:
         """σ = η·s / (τ·(B − Vmax)): standard deviation per coordinate of a released public average of iterates."""
         positive(step=step)
         return step * self.noise_multiplier / (self.temperature(distance) * self.weight)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Grid:
+    """What a search tries."""
+
+    floors: Vector  # f1
+    thetas: Vector  # θ
+    shares: Vector  # of μ², spent on the release test
+
+
+_WIDE = _Grid(
+    floors=np.linspace(0.51, 0.95, 23),
+    thetas=np.geomspace(0.005, 0.5, 24),
+    shares=np.array([0.05, 0.1, 0.16, 0.23, 0.3, 0.38, 0.46, 0.55, 0.65, 0.75]),
+)
 
 
 def verify(parameters: SoftFilterParameters, epsilon: float, delta: float, *, delta_slack: float = 0.0) -> float:
@@ -156,7 +174,9 @@ def smallest_cohort(epsilon: float, delta: float, eta_beta: float) -> int:
 @lru_cache(maxsize=256)
 def _smallest_cohort(epsilon: float, delta: float, eta_beta: float, users: int, score_error: float) -> int:
     def feasible(size: int) -> bool:
-        return _search(epsilon, delta, size, eta_beta, max(users, 10 * size), score_error) is not None
+        # A smaller θ leaves ordinary users farther from the floor: weights fade more gently and everything moves less.
+        gentlest = _Grid(_WIDE.floors, _WIDE.thetas[:1], _WIDE.shares)
+        return math.isfinite(_proposed(epsilon, delta, size, eta_beta, max(users, 10 * size), score_error, gentlest)[0])
 
     low, high = 8, 16
     while not feasible(high):
@@ -203,19 +223,20 @@ def _search(
     epsilon: float, delta: float, size: int, eta_beta: float, users: int, score_error: float
 ) -> SoftFilterParameters | None:
     """Grid over (f1, θ, share of the test), then twice around the best."""
-    full, margin = gdp.mu_for(epsilon, delta) * (1 - 1e-9), -float(ndtri(delta))
-    floors, thetas, shares = np.linspace(0.51, 0.95, 23), np.geomspace(0.005, 0.5, 24), _SHARES
-    best = (math.inf, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    full = _usable_mu(epsilon, delta)
+    best: tuple[float, ...] = (math.inf, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    grid = _WIDE
     for width in (0.02, 0.005, 0.0012):
-        found = _propose(size, eta_beta, users, score_error, full, margin, floors, thetas, shares)
-        best = min(best, found)
+        best = min(best, _proposed(epsilon, delta, size, eta_beta, users, score_error, grid))
         if not math.isfinite(best[0]):
             return None
         _, floor, theta, share, *_ = best
         around = np.linspace(-1, 1, 7)
-        floors = np.clip(floor + width * around, 0.501, 0.999)
-        thetas = theta * np.exp(8 * width * around)
-        shares = np.clip(share + 2 * width * around, 0.005, 0.95)
+        grid = _Grid(
+            floors=np.clip(floor + width * around, 0.501, 0.999),
+            thetas=theta * np.exp(8 * width * around),
+            shares=np.clip(share + 2 * width * around, 0.005, 0.95),
+        )
     _, floor, theta, share, limit, steepness, sensitivity = best
     draft = SoftFilterParameters(
         cohort_size=size,
@@ -235,6 +256,22 @@ def _search(
         test_noise=sensitivity / (full * math.sqrt(share)),
         noise_multiplier=shift / (full * math.sqrt(1 - share)),
     )
+
+
+def _proposed(
+    epsilon: float, delta: float, size: int, eta_beta: float, users: int, score_error: float, grid: _Grid
+) -> tuple[float, ...]:
+    """`_propose` on a grid."""
+    full, margin = _usable_mu(epsilon, delta), -float(ndtri(delta))
+    found: tuple[float, ...] = _propose(
+        size, eta_beta, users, score_error, full, margin, grid.floors, grid.thetas, grid.shares
+    )
+    return found
+
+
+def _usable_mu(epsilon: float, delta: float) -> float:
+    """What test and release may cost together, rounding apart."""
+    return gdp.mu_for(epsilon, delta) * (1 - 1e-9)
 
 
 @njit(cache=True)

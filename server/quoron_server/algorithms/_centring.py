@@ -13,13 +13,14 @@ from functools import lru_cache
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
-from scipy.special import gammaincinv
+from scipy.special import chdtri
 
 from quoron_server.mechanisms.hadamard import Signs, random_signs
 from quoron_server.noise import SeededNoise
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 QUANTILE = 0.98  # of a χ² over its mean: how far κ reaches
 
@@ -28,7 +29,7 @@ QUANTILE = 0.98  # of a χ² over its mean: how far κ reaches
 def margin(dimension: int) -> float:
     """κ: a high quantile of a user's distance over its root mean square, for users spread in ten directions."""
     degrees = min(dimension, 10)
-    return math.sqrt(float(2 * gammaincinv(degrees / 2, QUANTILE)) / degrees)
+    return math.sqrt(float(chdtri(degrees, 1 - QUANTILE)) / degrees)
 
 
 @lru_cache(maxsize=4)
@@ -49,31 +50,25 @@ def sgd_variances(
     problem: Problem,
     *,
     smoothness: float,
-    rounds: int,
-    step: float,
-    sampling: float,
-    unit: float,
+    rounds: Integers,
+    steps: Vector,
+    suffixes: Integers,
+    samplings: Vector,
+    units: Vector,
     spread: float,
     first: float,
 ) -> Vector:
-    """Predicted variance of each release of tracking SGD, shape (T,): `sampling` and d (unit · radius)²."""
+    """Predicted variance of a release of tracking SGD, `sampling` and d (unit · radius)², mean of the last `suffix`.
+
+    For W numbers of rounds (with samplings and units), each with K steps and S suffixes: shapes (W,), (W, K) and
+    (W, S); returns (W, K, S).
+    """
     curvature = problem.typical_curvature if problem.curvature == "isotropic" else None
-    out = np.empty(rounds)
     start = problem.lipschitz if problem.start_gradient is None else problem.start_gradient
-    _sgd_variances(
-        float(curvature or 0.0),
-        problem.radius,
-        start,
-        smoothness,
-        step,
-        sampling,
-        problem.dimension * unit**2,
-        spread,
-        margin(problem.dimension),
-        first,
-        out,
-    )
-    return out
+    means = np.zeros((*steps.shape, suffixes.shape[1]))
+    facts = float(curvature or 0.0), problem.radius, start, smoothness, spread, margin(problem.dimension), first
+    _sgd_variances(facts, rounds, steps, suffixes, samplings, problem.dimension * units**2, means)
+    return means
 
 
 def agd_variances(
@@ -95,14 +90,20 @@ def agd_variances(
 
 
 @njit(cache=True)
-def _sgd_variances(h, distance, start, smoothness, step, sampling, noise, spread, margin, first, out):  # type: ignore[no-untyped-def]
-    radius, far = first, distance
-    for t in range(len(out)):
-        out[t] = sampling + noise * radius * radius
-        gradient = h * far if h > 0 else min(start, distance * np.sqrt(smoothness / (step * (t + 1))))
-        moved = min(2 * distance, step * (gradient + np.sqrt(out[t])))
-        radius = next_radius(spread, out[t], smoothness * moved, margin, first)
-        far *= abs(1 - step * h)
+def _sgd_variances(facts, rounds, steps, suffixes, samplings, noises, means):  # type: ignore[no-untyped-def]
+    h, distance, start, smoothness, spread, margin, first = facts
+    for w in range(steps.shape[0]):
+        for k in range(steps.shape[1]):
+            step, radius, far = steps[w, k], first, distance
+            for t in range(rounds[w]):
+                variance = samplings[w] + noises[w] * radius * radius
+                for s in range(suffixes.shape[1]):
+                    if rounds[w] - t <= suffixes[w, s]:
+                        means[w, k, s] += variance / suffixes[w, s]
+                gradient = h * far if h > 0 else min(start, distance * np.sqrt(smoothness / (step * (t + 1))))
+                moved = min(2 * distance, step * (gradient + np.sqrt(variance)))
+                radius = next_radius(spread, variance, smoothness * moved, margin, first)
+                far *= abs(1 - step * h)
 
 
 @njit(cache=True)

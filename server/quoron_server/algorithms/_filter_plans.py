@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import chdtri
 
 from quoron_protos.errors import Infeasible, VerificationError
 from quoron_server.accounting import outlier_filter as theorem
 from quoron_server.accounting.paper_constants import paper_constants
 from quoron_server.algorithms import phased_sgd
-from quoron_server.algorithms._localised_plans import Schedule, Shape, candidates, cohort_for
+from quoron_server.algorithms._localised_plans import Schedule, Shape, best_schedule, cohort_for
 from quoron_server.algorithms._search import round_grid
 from quoron_server.mechanisms.concentration import LARGEST_COHORT, score_error
 from quoron_server.mechanisms.laplace import LaplaceThreshold
@@ -24,6 +25,8 @@ from quoron_server.noise import total_variation
 from quoron_server.plan import Plan, Privacy
 from quoron_server.prediction import excess_risk, trivial_risk
 from quoron_server.problem import Problem
+
+Vector = NDArray[np.float64]
 
 GRID_ERROR = 3e-4  # at least one step of the score grid for λ up to 300; more for small ε, where λ is larger
 SMALLEST_EPSILON = 0.1  # the accountant's tables grow as 1/ε²
@@ -135,20 +138,20 @@ def search(
     edge_for = _edge_curve(smallest)
     noise = _noise_curve(smallest, calibrate, problem.dimension)
 
-    def scale(cohort: int, step: float) -> float:
-        ratio = cohort / edge_for(step * beta)
-        return distance * noise(ratio) / cohort if ratio >= 1 else math.inf
+    def scale(sizes: Vector, first_steps: Vector) -> Vector:
+        ratios = sizes / edge_for(first_steps * beta)
+        return np.where(ratios >= 1, distance * noise(ratios) / sizes, np.inf)
 
     if options.rounds:
         cohorts = [cohort_for(name, problem, options.rounds, options.cohort_size)]
     else:
         cohorts = [options.cohort_size] if options.cohort_size else _cohorts(problem.users)
     steps = [options.step_size] if options.step_size else None
-    found = candidates(problem, cohorts, scale, rounds=options.rounds, steps=steps)
-    risk, schedule = min(found, key=lambda entry: entry[0], default=(math.inf, None))
-    if schedule is None or math.isinf(risk):
+    found = best_schedule(problem, cohorts, scale, rounds=options.rounds, steps=steps)
+    if found is None or math.isinf(found[0]):
         gentlest = min(options.step_size * beta if options.step_size else EDGES[0], 2.0) if beta else 0.0
         raise _infeasible(name, problem, options, smallest(gentlest))
+    _, schedule = found
     filter_ = calibrate(schedule.cohort_size, min(2.0, schedule.largest_step * beta * (1 + 1e-12)))
     phases = tuple(
         replace(phase, release_scale=release_scale(filter_, phase.step_size, distance, problem.dimension))
@@ -164,15 +167,15 @@ def search(
     return Choice(risk, Schedule(schedule.cohort_size, phases), filter_, distance)
 
 
-def _edge_curve(smallest: Callable[[float], int]) -> Callable[[float], float]:
+def _edge_curve(smallest: Callable[[float], int]) -> Callable[[Vector], Vector]:
     """Smallest feasible cohort against step · smoothness, log-log interpolated from a few searches."""
     logs = np.log(EDGES), np.log([smallest(product) for product in EDGES])
-    return lambda product: float(np.exp(np.interp(math.log(max(product, EDGES[0])), *logs)))
+    return lambda products: np.exp(np.interp(np.log(np.maximum(products, EDGES[0])), *logs))
 
 
 def _noise_curve(
     smallest: Callable[[float], int], calibrate: Callable[[int, float], Any], dimension: int
-) -> Callable[[float], float]:
+) -> Callable[[Vector], Vector]:
     """Noise factor Ξ against cohort size over its smallest feasible value, log-log interpolated."""
     edge = smallest(1.0)
     known: dict[float, float] = {}
@@ -181,9 +184,9 @@ def _noise_curve(
         with suppress(Infeasible):  # close to the edge, long phases would filter too many ordinary users
             known[ratio] = release_scale(calibrate(size, 1.0), 1.0, 1.0, dimension) * size
     if not known:
-        return lambda ratio: math.inf
+        return lambda ratios: np.full_like(ratios, np.inf)
     logs = np.log(list(known)), np.log(list(known.values()))
-    return lambda ratio: float(np.exp(np.interp(math.log(ratio), *logs))) if ratio >= min(known) else math.inf
+    return lambda ratios: np.where(ratios >= min(known), np.exp(np.interp(np.log(ratios), *logs)), np.inf)
 
 
 def _cohorts(users: int) -> list[int]:
@@ -243,10 +246,16 @@ def paper(name: str, problem: Problem, privacy: Privacy, options: FilterOptions)
     shares = [2.0**-phase for phase in range(1, max(1, int(math.log2(rounds))) + 1)]
     shape = Shape(tuple(share / sum(shares) for share in shares), 4.0)
     steps = [options.step_size] if options.step_size else None
-    found = candidates(
-        problem, [size], lambda *_: printed.release_noise, rounds=rounds, all_shapes=[shape], steps=steps
+    found = best_schedule(
+        problem,
+        [size],
+        lambda sizes, _: np.full_like(sizes, printed.release_noise),
+        rounds=rounds,
+        all_shapes=[shape],
+        steps=steps,
     )
-    risk, schedule = min(found, key=lambda entry: entry[0])
+    assert found is not None
+    risk, schedule = found
     distance = options.distance or user_distance(problem)
     centre = round(printed.cutoff)
     filter_ = theorem.FilterParameters(

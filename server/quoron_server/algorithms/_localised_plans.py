@@ -5,14 +5,19 @@ takes the one with the least predicted risk (docs/privacy/outlier-filter.md, "Wh
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from quoron_protos.errors import Infeasible
-from quoron_server.algorithms._search import step_grid, suffix_grid
+from quoron_server.algorithms._search import step_grid, suffix_shares
 from quoron_server.algorithms.localisation import Phase
-from quoron_server.prediction import PhaseModel, excess_risk
+from quoron_server.prediction import Number, PhaseModel, PhaseModels, excess_risks
 from quoron_server.problem import Problem
+
+Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,47 +58,90 @@ def shapes(numbers: Iterable[int] = (1, 2, 3), shrinks: Iterable[float] = (1.5, 
             yield Shape(tuple(share / sum(halving) for share in halving), shrink)
 
 
-ReleaseScale = Callable[[int, float], float]  # (cohort size, largest step) -> σ / η of every phase; inf if infeasible
+ReleaseScale = Callable[[Vector, Vector], Vector]  # (cohort sizes, largest steps) -> σ / η of every phase, or inf
 
 
-def candidates(
+def best_schedule(
     problem: Problem,
-    cohort_sizes: Iterable[int],
+    cohort_sizes: Sequence[int],
     release_scale: ReleaseScale,
     *,
     rounds: int | None = None,
     all_shapes: Iterable[Shape] | None = None,
-    steps: list[float] | None = None,
-) -> Iterator[tuple[float, Schedule]]:
-    """(predicted excess risk, schedule), for every cohort size, shape, step and suffix on the grid.
+    steps: Sequence[float] | None = None,
+) -> tuple[float, Schedule] | None:
+    """(predicted excess risk, schedule) of least risk, over every cohort size, shape, step and suffix on the grid.
 
-    Without `rounds` there are as many as the users fill.
+    Without `rounds` there are as many as the users fill. None where no candidate has both noise and users enough.
     """
-    considered = list(shapes() if all_shapes is None else all_shapes)
-    for cohort in cohort_sizes:
-        variance = problem.user_deviation**2 / cohort
-        total = rounds or problem.users // cohort
-        for step in steps or step_grid(problem, total):
-            scale = release_scale(cohort, step)
-            if math.isinf(scale):
-                continue
-            for shape in considered:
-                counts = [int(share * total) for share in shape.shares]
-                if min(counts) < 1:
-                    continue
-                counts[0] += total - sum(counts)
-                for fraction in {suffix / total for suffix in suffix_grid(problem, total)}:
-                    phases = tuple(
-                        PhaseModel(
-                            rounds=count,
-                            step_size=step / shape.shrink**index,
-                            suffix=max(1, round(count * fraction)),
-                            step_variance=variance,
-                            release_scale=scale * step / shape.shrink**index,
-                        )
-                        for index, count in enumerate(counts)
-                    )
-                    yield excess_risk(problem, phases), Schedule(cohort, phases)
+    grid = [
+        (cohort, total, step)
+        for cohort in cohort_sizes
+        if (total := rounds or problem.users // cohort) >= 1
+        for step in steps or step_grid(problem, total)
+    ]
+    if not grid:
+        return None
+    cohorts, totals, largest = np.array(grid, np.float64).T
+    scales = release_scale(cohorts, largest)
+    feasible = np.isfinite(scales)
+    pairs = _Pairs(cohorts[feasible], totals[feasible], largest[feasible], scales[feasible])
+    shapes_of: dict[int, list[Shape]] = {}  # by number of phases
+    for shape in shapes() if all_shapes is None else all_shapes:
+        shapes_of.setdefault(len(shape.shares), []).append(shape)
+    found = [_best_of(problem, pairs, alike) for alike in shapes_of.values() if feasible.any()]
+    risk, schedule = min(found, key=lambda entry: entry[0], default=(math.inf, None))
+    return None if schedule is None else (risk, schedule)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pairs:
+    """Cohorts with steps: arrays of one length."""
+
+    cohorts: Vector
+    totals: Vector  # rounds
+    steps: Vector  # of the first phase
+    scales: Vector  # σ / η
+
+
+def _best_of(problem: Problem, pairs: _Pairs, alike: Sequence[Shape]) -> tuple[float, Schedule | None]:
+    """The best of all pairs with all shapes, which have equally many phases; arrays are (shapes, pairs, suffixes)."""
+    totals, steps = pairs.totals[:, None], pairs.steps[:, None]
+    shares = np.array([shape.shares for shape in alike]).T[:, :, None, None]
+    shrinks = np.array([shape.shrink for shape in alike])[:, None, None]
+    counts = np.floor(shares * totals)
+    possible = counts.min(axis=0) >= 1
+    counts[0] += totals - counts.sum(axis=0)
+    fractions = np.maximum(1, np.rint(totals * np.array(suffix_shares(problem)))) / totals
+    phases = [
+        PhaseModels(
+            rounds=np.maximum(1, count),
+            step_size=steps / shrinks**index,
+            suffix=np.maximum(1, np.rint(count * fractions)),
+            step_variance=problem.user_deviation**2 / pairs.cohorts[:, None],
+            release_scale=pairs.scales[:, None] * steps / shrinks**index,
+        )
+        for index, count in enumerate(counts)
+    ]
+    risks = np.where(possible, excess_risks(problem, phases), np.inf)
+    place = np.unravel_index(np.argmin(risks), risks.shape)
+    if not possible[place[0], place[1], 0]:
+        return math.inf, None
+
+    def number(values: Number) -> float:
+        return float(np.broadcast_to(values, risks.shape)[place])
+
+    chosen = tuple(
+        PhaseModel(
+            rounds=int(number(phase.rounds)),
+            step_size=number(phase.step_size),
+            suffix=int(number(phase.suffix)),
+            step_variance=number(phase.step_variance),
+            release_scale=number(phase.release_scale),
+        )
+        for phase in phases
+    )
+    return float(risks[place]), Schedule(int(pairs.cohorts[place[1]]), chosen)
 
 
 def cohort_for(name: str, problem: Problem, rounds: int, cohort_size: int | None) -> int:

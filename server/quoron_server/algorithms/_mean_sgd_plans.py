@@ -5,7 +5,7 @@ A round, given its cohort and the past, is μ-GDP with μ² = d₂ μ_BR(ε₁)�
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -15,7 +15,7 @@ from quoron_protos.errors import ConfigError, Infeasible, VerificationError
 from quoron_server.accounting import bounded_range, gdp, subsampling
 from quoron_server.algorithms import _centring as centring
 from quoron_server.algorithms import _noisy_plans as noisy
-from quoron_server.algorithms._search import round_grid, step_grid, suffix_grid
+from quoron_server.algorithms._search import round_grid, step_grid, suffix_shares
 from quoron_server.algorithms.dp_sgd import RATES, ranking_mu
 from quoron_server.mechanisms import truncated_mean
 from quoron_server.mechanisms.clipping import mean_sensitivity
@@ -23,7 +23,7 @@ from quoron_server.mechanisms.gaussian import GaussianNoise
 from quoron_server.mechanisms.hadamard import coordinate_bound
 from quoron_server.mechanisms.private_range import PrivateRange
 from quoron_server.plan import Constants, Cost, Guarantee, Plan, Privacy
-from quoron_server.prediction import PhaseModel, excess_risk, statistical_floor
+from quoron_server.prediction import PhaseModel, PhaseModels, excess_risks, statistical_floor
 from quoron_server.problem import Problem
 
 Estimator = Literal["clip", "tracking", "range"]
@@ -153,12 +153,8 @@ def _require(problem: Problem, options: MeanSGDOptions) -> None:
 def _best(problem: Problem, privacy: Privacy, options: MeanSGDOptions, estimator: Estimator) -> _Candidate | None:
     """The estimator's candidate with fewest answers among about the best; None where none is feasible."""
     total = gdp.mu_for(privacy.epsilon, privacy.delta)
-    found = [
-        each
-        for rate in _rates(problem, options)
-        for rounds in _rounds(options)
-        for each in _ranked(problem, options, estimator, rate, rounds, ranking_mu(rate, rounds, total))
-    ]
+    grid = [(rate, rounds) for rate in _rates(problem, options) for rounds in _rounds(options)]
+    found = _ranked(problem, options, estimator, [(*each, ranking_mu(*each, total)) for each in grid])
     if not found:
         return None
     least = min(each.risk for each in found)
@@ -175,41 +171,74 @@ def _rounds(options: MeanSGDOptions) -> list[int]:
 
 
 def _ranked(
+    problem: Problem, options: MeanSGDOptions, estimator: Estimator, wanted: Sequence[tuple[float, int, float]]
+) -> list[_Candidate]:
+    """The best step and suffix for each smoothing and each feasible (rate, number of rounds, μ a round)."""
+    within = [(rate, rounds, *_within(problem, options, estimator, rate, rounds, mu)) for rate, rounds, mu in wanted]
+    feasible = [each for each in within if each[3] > 0]
+    if not feasible:
+        return []
+    tried = [
+        _best_steps(problem, options, estimator, feasible, each) for each in _smoothings(problem, options, estimator)
+    ]
+    return [candidate for found in tried for candidate in found]
+
+
+def _within(
     problem: Problem, options: MeanSGDOptions, estimator: Estimator, rate: float, rounds: int, mu: float
-) -> Iterator[_Candidate]:
-    """The best step and suffix for each smoothing, one rate, one number of rounds and `mu` a round."""
-    cohort, first = _cohort(problem, rate), _first_radius(problem, options)
-    if estimator == "range":
-        found = _range(problem, options, cohort, rounds, mu)
-        if found is None:
-            return
-        first, mu = found[1], found[2]
-    unit = mean_sensitivity(1.0, cohort) / mu
-    spread, sampling = problem.user_deviation, (1 - rate) * problem.user_deviation**2 / cohort
-    for parameter in _smoothings(problem, options, estimator):
-        seen = _smoothed(problem, parameter)
-        candidates = []
-        for step in [options.step_size] if options.step_size else step_grid(seen, rounds):
-            if estimator == "tracking":
-                variances = centring.sgd_variances(
-                    seen,
-                    smoothness=seen.beta or 0.0,
-                    rounds=rounds,
-                    step=step,
-                    sampling=sampling,
-                    unit=unit,
-                    spread=spread,
-                    first=first,
-                )
-            else:
-                variances = np.full(rounds, sampling + problem.dimension * (unit * first) ** 2)
-            for suffix in suffix_grid(seen, rounds):
-                # Early rounds are noisier, but decay in the average: those that enter it decide.
-                phase = PhaseModel(rounds, step, suffix, float(np.mean(variances[-suffix:])))
-                candidates.append((excess_risk(seen, [phase]), phase))
-        risk, phase = min(candidates, key=lambda entry: entry[0])
-        bias = 0.5 * parameter * problem.lipschitz**2
-        yield _Candidate(estimator, rate, parameter, phase, risk + bias + statistical_floor(problem))
+) -> tuple[float, float]:
+    """(first radius, μ left for the Gaussian); μ is 0 where a range takes all of it."""
+    if estimator != "range":
+        return _first_radius(problem, options), mu
+    found = _range(problem, options, _cohort(problem, rate), rounds, mu)
+    return (0.0, 0.0) if found is None else found[1:]
+
+
+def _best_steps(
+    problem: Problem,
+    options: MeanSGDOptions,
+    estimator: Estimator,
+    feasible: Sequence[tuple[float, int, float, float]],
+    parameter: float,
+) -> list[_Candidate]:
+    """The best step and suffix for each (rate, rounds, first radius, μ); arrays are (feasible, steps, suffixes)."""
+    seen = _smoothed(problem, parameter)
+    rates, rounds, firsts, mus = (np.array(column) for column in zip(*feasible, strict=True))
+    cohorts = np.array([_cohort(problem, rate) for rate, *_ in feasible])
+    steps = np.array([[options.step_size] if options.step_size else step_grid(seen, each[1]) for each in feasible])
+    suffixes = np.maximum(1, np.rint(np.outer(rounds, suffix_shares(seen)))).astype(np.int64)
+    units = np.array([mean_sensitivity(1.0, int(cohort)) for cohort in cohorts]) / mus
+    samplings = (1 - rates) * problem.user_deviation**2 / cohorts
+    if estimator == "tracking":
+        # Early rounds are noisier, but decay in the average: those that enter it decide.
+        variances = centring.sgd_variances(
+            seen,
+            smoothness=seen.beta or 0.0,
+            rounds=rounds,
+            steps=steps,
+            suffixes=suffixes,
+            samplings=samplings,
+            units=units,
+            spread=problem.user_deviation,
+            first=_first_radius(problem, options),
+        )
+    else:
+        variances = (samplings + problem.dimension * (units * firsts) ** 2)[:, None, None]
+    model = PhaseModels(
+        rounds[:, None, None].astype(np.float64),
+        steps[:, :, None],
+        suffixes[:, None, :].astype(np.float64),
+        variances,
+    )
+    risks = np.asarray(excess_risks(seen, [model]))
+    extra = 0.5 * parameter * problem.lipschitz**2 + statistical_floor(problem)
+    found = []
+    for place, (rate, total, *_) in enumerate(feasible):
+        step, suffix = np.unravel_index(np.argmin(risks[place]), risks[place].shape)
+        variance = float(np.broadcast_to(variances, risks.shape)[place, step, suffix])
+        phase = PhaseModel(total, float(steps[place, step]), int(suffixes[place, suffix]), variance)
+        found.append(_Candidate(estimator, rate, parameter, phase, float(risks[place, step, suffix]) + extra))
+    return found
 
 
 def _smoothings(problem: Problem, options: MeanSGDOptions, estimator: Estimator) -> list[float]:
@@ -271,7 +300,7 @@ def _calibrated(
         raise Infeasible(NAME, f"delta={privacy.delta:g} is below the samplers' error", "a larger delta")
     mu = subsampling.wor_round_mu(known_rate(cohort, problem.users), rounds, privacy.epsilon, delta)
     fixed = replace(options, smoothing=best.smoothing or None)
-    final = list(_ranked(problem, fixed, best.estimator, best.rate, rounds, mu))
+    final = _ranked(problem, fixed, best.estimator, [(best.rate, rounds, mu)])
     if not final:
         raise _infeasible(problem, privacy, options)
     chosen = min((each for each in final if each.smoothing == best.smoothing), key=lambda each: each.risk)

@@ -144,20 +144,34 @@ def _candidates(
             continue
         unit = mean_sensitivity(1.0, divisor)
         scale, _ = _calibrated(gradients, problem, privacy, options, rounds, unit)
-        kernel, stds = scale * _kernel(gradients, options.factorisation, rounds), None
+        kernel = scale * _kernel(gradients, options.factorisation, rounds)
         louder = float(np.sqrt(np.sum(kernel**2)))  # of the last sum
-        for beta in [options.inverse_step] if options.inverse_step else _inverse_steps(method, problem, rounds):
-            for suffix in [rounds] if method == "accelerated" else suffix_grid(problem, rounds):
-                clip = options.clip_norm or _clip(gradients, method, problem, rounds, beta, suffix)
-                wander = math.sqrt(problem.dimension) * clip * louder / beta
-                if method == "ftrl" and wander > problem.radius / 4 and options.inverse_step is None:
-                    continue  # the noise of the sum alone would throw iterates against the boundary
-                if problem.curvature == "isotropic":
-                    risk = isotropic_risk(problem, gradients, method, beta, suffix, divisor, clip * kernel)
-                else:
-                    stds = np.sqrt(np.cumsum(kernel**2)) if gradients != "independent" else kernel
-                    risk = bounded_risk(problem, gradients, method, beta, clip, divisor, clip * stds)
-                yield _Candidate(risk, rounds, beta, suffix, clip)
+        betas = [options.inverse_step] if options.inverse_step else _inverse_steps(method, problem, rounds)
+        suffixes = [rounds] if method == "accelerated" else suffix_grid(problem, rounds)
+        inverse_steps, averaged = np.repeat(betas, len(suffixes)), np.tile(suffixes, len(betas))
+        clips = (
+            np.full_like(inverse_steps, options.clip_norm)
+            if options.clip_norm
+            else _clips(gradients, method, problem, rounds, inverse_steps, averaged)
+        )
+        if method == "ftrl" and options.inverse_step is None:
+            # the noise of the sum alone would throw iterates against the boundary
+            calm = math.sqrt(problem.dimension) * clips * louder / inverse_steps <= problem.radius / 4
+            inverse_steps, averaged, clips = inverse_steps[calm], averaged[calm], clips[calm]
+        if problem.curvature == "isotropic":
+            risks = isotropic_risk(problem, gradients, method, inverse_steps, averaged, divisor, clips, kernel)
+        else:
+            stds = np.sqrt(np.cumsum(kernel**2)) if gradients != "independent" else kernel
+            risks = np.array(
+                [
+                    bounded_risk(problem, gradients, method, beta, clip, divisor, clip * stds)
+                    for beta, clip in zip(inverse_steps.tolist(), clips.tolist(), strict=True)
+                ]
+            )
+        for risk, beta, suffix, clip in zip(
+            risks.tolist(), inverse_steps.tolist(), averaged.tolist(), clips.tolist(), strict=True
+        ):
+            yield _Candidate(risk, rounds, beta, suffix, clip)
 
 
 def _inverse_steps(method: Method, problem: Problem, rounds: int) -> list[float]:
@@ -166,16 +180,25 @@ def _inverse_steps(method: Method, problem: Problem, rounds: int) -> list[float]
     return [1 / step for step in step_grid(problem, rounds)]
 
 
-def _clip(gradients: Gradients, method: Method, problem: Problem, rounds: int, beta: float, suffix: int) -> float:
-    """At the scale of what ordinary users send along the predicted path; public facts only."""
+def _clips(
+    gradients: Gradients,
+    method: Method,
+    problem: Problem,
+    rounds: int,
+    inverse_steps: NDArray[np.float64],
+    suffixes: NDArray[np.int64],
+) -> NDArray[np.float64]:
+    """At the scale of what ordinary users send along each candidate's predicted path; public facts only."""
     largest = problem.lipschitz * (LARGEST_CLIP if gradients == "recursive" else 1.0)
     if problem.curvature != "isotropic" or problem.typical_curvature is None:
         start = problem.lipschitz if problem.start_gradient is None else problem.start_gradient
-        return min(largest, (2.0 if gradients == "recursive" else 1.0) * start)
-    moved = response(method, rounds, beta, problem.typical_curvature, suffix)
+        return np.full_like(inverse_steps, min(largest, (2.0 if gradients == "recursive" else 1.0) * start))
+    moved = response(method, rounds, inverse_steps, problem.typical_curvature, suffixes)
     far = drift(problem, gradients, moved, problem.typical_curvature)
     hessians = (problem.smoothness or 0.0) / (problem.typical_curvature * problem.items_per_user)
-    return min(largest, 1.3 * float(np.max(np.sqrt(far**2 * (1 + hessians) + problem.user_deviation**2))))
+    sent = np.sqrt(far**2 * (1 + hessians) + problem.user_deviation**2)
+    clips: NDArray[np.float64] = np.minimum(largest, 1.3 * np.max(sent, axis=1))
+    return clips
 
 
 def _kernel(gradients: Gradients, factorisation: str, rounds: int) -> NDArray[np.float64]:

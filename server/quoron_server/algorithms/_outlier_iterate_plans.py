@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import chdtri
 
 from quoron_protos.errors import ConfigError, Infeasible
@@ -23,8 +24,10 @@ from quoron_server.mechanisms.outlier_mean import LARGEST_COHORT, OutlierMean
 from quoron_server.noise import total_variation
 from quoron_server.plan import Privacy
 from quoron_server.prediction import trivial_risk
-from quoron_server.prediction_chains import Course, Stage, apart, course, distance
+from quoron_server.prediction_chains import Course, Number, Stage, apart, course, distance
 from quoron_server.problem import Problem
+
+Vector = NDArray[np.float64]
 
 NAME = "outlier-iterates"
 LARGEST_ROUNDS = 256  # that are tried unless asked for
@@ -81,14 +84,26 @@ class OutlierIterateParameters:
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidate:
-    worst: float
-    chains: int
+class _Candidates:
+    """All that have the same number of phases, as arrays that broadcast over (sizes, steps, shrinks, shares)."""
+
+    chains: Vector
     stages: tuple[Stage, ...]
+    worst: Vector  # ranks them
 
     @property
-    def rounds(self) -> int:
-        return sum(stage.users for stage in self.stages)
+    def rounds(self) -> Vector:
+        """All phases' lengths together."""
+        return np.broadcast_to(sum(np.asarray(stage.users) for stage in self.stages), self.worst.shape)
+
+    def at(self, place: int) -> tuple[int, list[Stage]]:
+        """(chains, stages) of the candidate at this place of the flattened arrays."""
+
+        def number(values: Number) -> float:
+            return float(np.broadcast_to(values, self.worst.shape).flat[place])
+
+        stages = [Stage(*(number(getattr(stage, name)) for name in Stage.__slots__)) for stage in self.stages]
+        return int(number(self.chains)), stages
 
 
 def left_of_delta(privacy: Privacy, dimension: int) -> float:
@@ -127,61 +142,82 @@ def choose(
     if wish.delta <= 0:
         raise Infeasible(NAME, f"delta={privacy.delta:g} is below the resolution of the noise", "a larger delta")
     found = list(_candidates(problem, wish, options, lost))
-    best = min(found, key=lambda each: each.worst, default=None)
-    if best is None or math.isinf(best.worst):
+    best = min((float(each.worst.min()) for each in found), default=math.inf)
+    if math.isinf(best):
         raise _infeasible(problem, wish, options, lost)
-    chosen = min(found, key=lambda each: (each.rounds if each.worst <= NEAR * best.worst else math.inf, each.worst))
-    built = [releases.release(wish, chosen.chains, _score(chosen.chains, stage, lost)) for stage in chosen.stages]
+    chains, drafts = _chosen(found, NEAR * best)
+    built = [releases.release(wish, chains, _score(chains, float(stage.users), lost)) for stage in drafts]
     stages = [
-        replace(stage, noise_multiplier=release.noise_multiplier)
-        for stage, release in zip(chosen.stages, built, strict=True)
+        replace(stage, noise_multiplier=release.noise_multiplier) for stage, release in zip(drafts, built, strict=True)
     ]
     forecast = _course(problem, stages, options)
-    if forecast.risk >= trivial_risk(problem):
+    risk = float(forecast.risk)
+    if risk >= trivial_risk(problem):
         least = releases.smallest(wish, lost)
         raise Infeasible(
             NAME,
-            f"with n={problem.users:,} the predicted excess risk {forecast.risk:.2g} is no better than not training",
+            f"with n={problem.users:,} the predicted excess risk {risk:.2g} is no better than not training",
             f"more users (n >= {max(2 * problem.users, 20 * least):,} is a sensible start) or more items of each",
         )
     phases = tuple(
         Phase(
-            users=stage.users,
-            averaged=stage.averaged,
-            step_size=stage.step_size,
-            radius=radius,
-            release_scale=release_scale(release, radius, problem.dimension),
+            users=int(stage.users),
+            averaged=int(stage.averaged),
+            step_size=float(stage.step_size),
+            radius=float(radius),
+            release_scale=release_scale(release, float(radius), problem.dimension),
             release=release,
         )
         for stage, radius, release in zip(stages, forecast.radii, built, strict=True)
     )
-    return forecast.risk, OutlierIterateParameters(chosen.chains, phases)
+    return risk, OutlierIterateParameters(chains, phases)
 
 
-def _candidates(problem: Problem, wish: Wish, options: OutlierIterateOptions, lost: float) -> Iterator[_Candidate]:
+def _chosen(found: Sequence[_Candidates], enough: float) -> tuple[int, list[Stage]]:
+    """(chains, stages) of fewest rounds among those whose risk is `enough`; of these, the one of least risk."""
+    ranked = []
+    for each in found:
+        rounds = np.where(each.worst <= enough, each.rounds, np.inf).ravel()
+        place = int(np.lexsort((each.worst.ravel(), rounds))[0])
+        ranked.append((rounds[place], each.worst.flat[place], each, place))
+    _, _, candidates, place = min(ranked, key=lambda entry: entry[:2])
+    return candidates.at(place)
+
+
+def _candidates(problem: Problem, wish: Wish, options: OutlierIterateOptions, lost: float) -> Iterator[_Candidates]:
+    """What is tried: all sizes and splits into phases that allow a release, steps, and shares that are averaged."""
     least = releases.smallest(wish, lost)
+    splits: dict[int, list[tuple[int, tuple[int, ...], list[float]]]] = {}  # by phases: chains, their lengths, noise
     for rounds, chains in _sizes(problem, options, least):
         for counts in _splits(rounds, options):
-            multipliers = [releases.noise(wish, chains, _score(chains, _stage(users), lost)) for users in counts]
-            if math.inf in multipliers:
-                continue
-            honest = [float(releases.honest_chains(chains, _lost(users, lost))) for users in counts]
-            for step in [options.step_size] if options.step_size else _steps(problem, counts[0]):
-                for shrink in SHRINKS if len(counts) > 1 else (1.0,):
-                    for share in AVERAGED if problem.curvature == "isotropic" and max(counts) > 1 else (1.0,):
-                        stages = tuple(
-                            Stage(
-                                users=users,
-                                averaged=max(1, round(share * users)),
-                                step_size=step / shrink**index,
-                                noise_multiplier=multipliers[index],
-                                chains=honest[index],
-                                lost=_lost(users, lost),
-                                reach=float(wish.kappa or 2),
-                            )
-                            for index, users in enumerate(counts)
-                        )
-                        yield _Candidate(_course(problem, stages, options).worst, chains, stages)
+            noise = [releases.noise(wish, chains, _score(chains, users, lost)) for users in counts]
+            if math.inf not in noise:
+                splits.setdefault(len(counts), []).append((chains, counts, noise))
+    for number, tried in splits.items():
+        steps = np.array([_steps(problem, options, counts[0]) for _, counts, _ in tried])[:, :, None, None]
+        shrinks = np.array(SHRINKS if number > 1 else (1.0,))[:, None]
+        shares = np.array(AVERAGED if problem.curvature == "isotropic" else (1.0,))
+        stages = []
+        for index in range(number):
+            users = _column([counts[index] for _, counts, _ in tried])
+            stages.append(
+                Stage(
+                    users=users,
+                    averaged=np.maximum(1, np.rint(shares * users)),
+                    step_size=steps / shrinks**index,
+                    noise_multiplier=_column([noise[index] for _, _, noise in tried]),
+                    chains=_column([releases.honest_chains(size, _lost(n[index], lost)) for size, n, _ in tried]),
+                    lost=_column([_lost(n[index], lost) for _, n, _ in tried]),
+                    reach=float(wish.kappa or 2),
+                )
+            )
+        worst = np.asarray(_course(problem, stages, options).worst)
+        yield _Candidates(_column([size for size, _, _ in tried]), tuple(stages), worst)
+
+
+def _column(numbers: Sequence[float]) -> Vector:
+    """One for each size: the first of the four axes of `_Candidates`."""
+    return np.array(numbers, np.float64)[:, None, None, None]
 
 
 def _sizes(problem: Problem, options: OutlierIterateOptions, least: int) -> Iterator[tuple[int, int]]:
@@ -214,8 +250,10 @@ def _splits(rounds: int, options: OutlierIterateOptions) -> Iterator[tuple[int, 
                 yield tuple(counts)
 
 
-def _steps(problem: Problem, users: int) -> list[float]:
+def _steps(problem: Problem, options: OutlierIterateOptions, users: int) -> list[float]:
     """Step sizes on single items: up to 2/β, and around radius / (lipschitz √T), where the bound is least."""
+    if options.step_size:
+        return [options.step_size]
     centre = problem.radius / (problem.lipschitz * math.sqrt(users * problem.items_per_user))
     if not problem.smoothness:
         return [float(centre * factor) for factor in np.geomspace(0.01, 30, STEPS)]
@@ -232,21 +270,17 @@ def _kappa(options: OutlierIterateOptions, lost: float) -> Kappa | None:
     return 1 if lost > 0 else None
 
 
-def _stage(users: int) -> Stage:
-    return Stage(users, users, 1.0, 1.0, 1.0)
-
-
-def _lost(users: int, lost: float) -> float:
+def _lost(users: float, lost: float) -> float:
     """Chance that one of a chain's users is hostile or absent."""
-    return 1 - (1 - lost) ** users
+    return float(1 - (1 - lost) ** users)
 
 
-def _score(chains: int, stage: Stage, lost: float) -> int:
-    return releases.expected_score(chains, _lost(stage.users, lost))
+def _score(chains: int, users: float, lost: float) -> int:
+    return releases.expected_score(chains, _lost(users, lost))
 
 
 def _course(problem: Problem, stages: Sequence[Stage], options: OutlierIterateOptions) -> Course:
-    def radius(stage: Stage, deviation: float) -> float:
+    def radius(stage: Stage, deviation: Number) -> Number:
         if options.radius == "guaranteed":
             return guaranteed_radius(problem, stage)
         return (options.radius_factor or usual_factor(problem.dimension)) * distance(problem, stage, deviation)
@@ -254,12 +288,13 @@ def _course(problem: Problem, stages: Sequence[Stage], options: OutlierIterateOp
     return course(problem, stages, radius)
 
 
-def guaranteed_radius(problem: Problem, stage: Stage) -> float:
+def guaranteed_radius(problem: Problem, stage: Stage) -> Number:
     """τ that all pairs of `stage.chains` honest chains keep with probability 1 - FAILURE, by Theorem 7's tail bound."""
     steps, suffix = stage.users * problem.items_per_user, stage.averaged * problem.items_per_user
-    pairs = max(stage.chains, 2.0) ** 2 / 2
-    tail = math.sqrt(8 * math.log(16 * pairs / FAILURE)) / math.sqrt(2)
-    return stage.step_size * problem.lipschitz * apart(steps, suffix) * tail
+    pairs = np.maximum(stage.chains, 2.0) ** 2 / 2
+    tail = np.sqrt(8 * np.log(16 * pairs / FAILURE)) / math.sqrt(2)
+    radius: Number = stage.step_size * problem.lipschitz * apart(steps, suffix) * tail
+    return radius
 
 
 def _infeasible(problem: Problem, wish: Wish, options: OutlierIterateOptions, lost: float) -> Infeasible:

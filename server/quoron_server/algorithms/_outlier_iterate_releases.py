@@ -48,17 +48,23 @@ def expected_score(chains: int, lost: float) -> int:
 
 def noise(wish: Wish, chains: int, score: int) -> float:
     """σ/τ of a release that passes at `score`, about; inf where there is none."""
-    found = _lowered(wish, chains, score)
-    return math.inf if found is None else found[1]
+    proposed = _proposed(wish, chains)
+    if proposed is None:
+        return math.inf
+    full, multiplier = proposed
+    mean = _lowered(wish, full, score)
+    return math.inf if mean is None else multiplier * _growth(full, mean)
 
 
 def release(wish: Wish, chains: int, score: int) -> OneRelease:
     """The release, certified. Raises Infeasible where there is none."""
-    found = _lowered(wish, chains, score)
-    if found is not None:
-        mean, multiplier, drop, base = found
+    calibrate = lottery.calibrate if wish.test == "lottery" else laplace_test.calibrate
+    base = calibrate(wish.epsilon, wish.delta, chains, kappa=wish.kappa, kind=wish.kind)
+    mean = _lowered(wish, base.mean, score)
+    if mean is not None:
+        multiplier = base.noise_multiplier * _growth(base.mean, mean)
         while multiplier < LARGEST_NOISE:
-            plan = _with(base, mean, drop, multiplier)
+            plan = _with(base, mean, multiplier)
             try:
                 certify(plan, wish.epsilon, wish.delta)
             except VerificationError:
@@ -93,37 +99,35 @@ def smallest(wish: Wish, lost: float) -> int:
     return high
 
 
-@lru_cache(maxsize=4096)
-def _lowered(wish: Wish, chains: int, score: int) -> tuple[OutlierMean, float, int, OneRelease] | None:
-    """(aggregate, about the noise, by how much core and threshold are lowered, what they are lowered from)."""
-    base = _full(wish, chains)
-    if base is None:
-        return None
-    drop = -(-(chains**2 - score) // chains)
-    core = base.mean.core - drop
-    mean = best_mean(chains, core, wish.kappa, wish.kind) if core > chains // 2 else None
-    if mean is None:
-        return None
-    multiplier = base.noise_multiplier * _usual_shift(mean) / _usual_shift(base.mean) * (1 + 1e-9)
-    return mean, multiplier, drop, base
-
-
 @lru_cache(maxsize=1024)
-def _full(wish: Wish, chains: int) -> OneRelease | None:
-    """The calibration at full concentration."""
-    calibrate = lottery.calibrate if wish.test == "lottery" else laplace_test.calibrate
+def _proposed(wish: Wish, chains: int) -> tuple[OutlierMean, float] | None:
+    """(aggregate, about the noise) at full concentration."""
+    if wish.test == "lottery":
+        return lottery.estimate(wish.epsilon, wish.delta, chains, kappa=wish.kappa, kind=wish.kind)
     try:
-        return calibrate(wish.epsilon, wish.delta, chains, kappa=wish.kappa, kind=wish.kind)
+        plan = laplace_test.calibrate(wish.epsilon, wish.delta, chains, kappa=wish.kappa, kind=wish.kind)
     except Infeasible:
         return None
+    return plan.mean, plan.noise_multiplier
 
 
-def _usual_shift(mean: OutlierMean) -> float:
-    return float(np.asarray(mean.shifts) @ np.asarray(mean.chances))
+def _lowered(wish: Wish, full: OutlierMean, score: int) -> OutlierMean | None:
+    """The aggregate when core and threshold are lowered for a test that passes at `score` as it did at C²."""
+    chains = full.cohort_size
+    core = full.core - -(-(chains**2 - score) // chains)
+    return best_mean(chains, core, wish.kappa, wish.kind) if core > chains // 2 else None
 
 
-def _with(base: OneRelease, mean: OutlierMean, drop: int, multiplier: float) -> OneRelease:
+def _growth(full: OutlierMean, lowered: OutlierMean) -> float:
+    """By how much noise grows with the usual shift."""
+    usual = [float(np.asarray(mean.shifts) @ np.asarray(mean.chances)) for mean in (full, lowered)]
+    return usual[1] / usual[0] * (1 + 1e-9)
+
+
+def _with(base: OneRelease, mean: OutlierMean, multiplier: float) -> OneRelease:
+    """`base` lowered to the core of `mean`, with this noise."""
     if isinstance(base, OneShot):
         return OneShot(mean, lottery.Lottery(mean.cohort_size, mean.core, base.lottery.table), multiplier)
+    drop = base.mean.core - mean.core
     test = laplace_test.LaplaceTest(mean.cohort_size, mean.core, base.test.scale, base.test.threshold - drop)
     return LaplaceOneShot(mean, test, multiplier)

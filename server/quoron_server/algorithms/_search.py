@@ -1,11 +1,11 @@
 """Choosing public numbers by predicted excess risk: the grids every planner shares."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from quoron_server.prediction import PhaseModel, excess_risk
+from quoron_server.prediction import PhaseModel, PhaseModels, excess_risks
 from quoron_server.problem import Problem
 
 SUFFIXES = (1.0, 0.5, 0.25)  # fractions of a phase's iterates that are averaged
@@ -27,20 +27,33 @@ def step_grid(problem: Problem, rounds: int, *, largest_product: float = 2.0) ->
 
 
 def suffix_grid(problem: Problem, rounds: int) -> list[int]:
-    """Numbers of iterates to average; the bound for unknown curvature is about the average of all."""
-    fractions = SUFFIXES if problem.curvature == "isotropic" else (1.0,)
-    return sorted({max(1, round(rounds * fraction)) for fraction in fractions})
+    """Numbers of iterates to average."""
+    return sorted({max(1, round(rounds * share)) for share in suffix_shares(problem)})
+
+
+def suffix_shares(problem: Problem) -> tuple[float, ...]:
+    """Shares of the iterates to average; the bound for unknown curvature is about the average of all."""
+    return SUFFIXES if problem.curvature == "isotropic" else (1.0,)
 
 
 def single_phases(
     problem: Problem, rounds: Iterable[int], variance: dict[int, float], steps: Sequence[float] | None = None
-) -> Iterator[tuple[float, PhaseModel]]:
+) -> list[tuple[float, PhaseModel]]:
     """(predicted excess risk, phase) for each T in `rounds`, with variance[T] the variance of one step."""
-    for total in rounds:
-        for step in steps or step_grid(problem, total):
-            for suffix in suffix_grid(problem, total):
-                phase = PhaseModel(total, step, suffix, variance[total])
-                yield excess_risk(problem, [phase]), phase
+    phases = [
+        PhaseModel(total, step, suffix, variance[total])
+        for total in rounds
+        for step in steps or step_grid(problem, total)
+        for suffix in suffix_grid(problem, total)
+    ]
+    return list(zip(single_risks(problem, phases), phases, strict=True))
+
+
+def single_risks(problem: Problem, phases: Sequence[PhaseModel]) -> list[float]:
+    """Predicted excess risk of each of `phases` alone."""
+    columns = zip(*((p.rounds, p.step_size, p.suffix, p.step_variance, p.release_scale) for p in phases), strict=True)
+    risks = excess_risks(problem, [PhaseModels(*(np.array(column, np.float64) for column in columns))])
+    return [float(risk) for risk in np.broadcast_to(risks, len(phases))]
 
 
 def least_users(enough: Callable[[int], bool], too_few: int, *, within: float, most: int) -> int | None:

@@ -5,13 +5,13 @@ gradient and its cells, μ_g² + μ_b² <= μ². Theorem T1 of docs/privacy/trac
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import gammaincinv
+from scipy.special import chdtri
 
 from quoron_protos.errors import ConfigError, Infeasible, VerificationError
 from quoron_server.accounting.gdp import delta_for, mu_for
@@ -27,7 +27,7 @@ from quoron_server.mechanisms.second_moment import SecondMomentNoise
 from quoron_server.noise import total_variation
 from quoron_server.plan import Constants, Cost, Guarantee, Plan, Privacy
 from quoron_server.prediction import trivial_risk
-from quoron_server.prediction_tracking import Assumed, Prediction, predict
+from quoron_server.prediction_tracking import Assumed, Number, Prediction, predict
 from quoron_server.problem import Problem
 
 NAME = "tracking-srgd"
@@ -61,8 +61,7 @@ class TrackingOptions:
     factorisation: str = DEFAULT
 
 
-@dataclass(frozen=True, slots=True)
-class _Sizes:
+class _Sizes(NamedTuple):
     pilot: int
     warmups: int
     warmup: int
@@ -104,7 +103,7 @@ def plan(problem: Problem, privacy: Privacy, options: TrackingOptions, constants
         ),
         cost=Cost(p.rounds, p.asked, points * problem.items_per_user, down, up),
         parameters=p,
-        predicted_excess_risk=prediction.total,
+        predicted_excess_risk=float(prediction.total),
         seed=seed,
     )
 
@@ -177,30 +176,33 @@ def require(problem: Problem, options: TrackingOptions) -> None:
         raise Infeasible(NAME, condition, f"at most {LARGEST_DIMENSION} features")
 
 
-def cell_share(divisor: int, mu: float) -> float:
+def cell_share(divisor: Number, mu: float) -> Number:
     """Share v of μ² for the cells: the optimum of a geometric update, flat around it, with their noise below 0.1."""
     a = 0.3 / (divisor * mu) ** 2
-    return min(0.1, max(math.sqrt(a * a + a) - a, 2 * (10 / (divisor * mu)) ** 2))
+    share: Number = np.minimum(0.1, np.maximum(np.sqrt(a * a + a) - a, 2 * (10 / (divisor * mu)) ** 2))
+    return share
 
 
 @lru_cache(maxsize=64)
 def margin(dimension: int) -> float:
     """κ: a high quantile of a user's distance over its root mean square, for features spread in ten directions."""
     degrees = min(dimension, 10)
-    return math.sqrt(float(2 * gammaincinv(degrees / 2, SPREAD_QUANTILE)) / degrees)
+    return math.sqrt(float(chdtri(degrees, 1 - SPREAD_QUANTILE)) / degrees)
 
 
 def _best(
     problem: Problem, mu: float, options: TrackingOptions, stride: int = 1
 ) -> tuple[_Sizes | None, Prediction | None]:
     """The best of every `stride`-th size on each axis of the grid."""
-    tried = [(sizes, predicted(problem, mu, options, sizes)) for sizes in _candidates(problem, mu, options, stride)]
+    tried = list(_candidates(problem, mu, options, stride))
     if not tried:
         return None, None
-    least = min(risk.total for _, risk in tried)
-    near = [(sizes.total, risk.total, sizes, risk) for sizes, risk in tried if risk.total <= 1.02 * least]
-    _, _, sizes, risk = min(near, key=lambda entry: entry[:2])
-    return sizes, risk
+    risks = predicted(problem, mu, options, tried)
+    total = np.asarray(risks.total)
+    rounds = np.where(total <= 1.02 * total.min(), [sizes.total for sizes in tried], np.inf)
+    best = int(np.lexsort((total, rounds))[0])
+    parts = risks.optimisation, risks.sampling, risks.noise
+    return tried[best], Prediction(*(float(np.asarray(part)[best]) for part in parts))
 
 
 def _candidates(problem: Problem, mu: float, options: TrackingOptions, stride: int) -> Iterator[_Sizes]:
@@ -226,14 +228,15 @@ def _main_rounds(wanted: int | None, warmups: int) -> list[int]:
     return [left] if left >= 1 else []
 
 
-def predicted(problem: Problem, mu: float, options: TrackingOptions, sizes: _Sizes) -> Prediction:
-    """Predicted excess risk of some sizes."""
+def predicted(problem: Problem, mu: float, options: TrackingOptions, tried: Sequence[_Sizes]) -> Prediction:
+    """Predicted excess risk of each of some sizes."""
+    pilot, warmups, warmup, rounds, main = np.array(tried).T
     r, link, d = problem.feature_norm or 1.0, problem.link_curvature or 1.0, problem.dimension
     known = problem.typical_curvature if problem.curvature == "isotropic" else None
     typical = UNKNOWN_CURVATURE * link * r * r / d if known is None else max(known - problem.ridge, 1e-12)
     least = problem.least_curvature if known is not None and problem.least_curvature else None
-    floor = min(math.sqrt(2 * d) * math.sqrt(2) * r * r / (sizes.pilot * options.attendance * mu), r * r)
-    warm, main = (max(1, math.floor(options.attendance * size)) for size in (sizes.warmup, sizes.main))
+    floor = np.minimum(math.sqrt(2 * d) * math.sqrt(2) * r * r / (pilot * options.attendance * mu), r * r)
+    warm, main = (np.maximum(1, np.floor(options.attendance * size)) for size in (warmup, main))
     assumed = Assumed(
         dimension=d,
         distance=min(FARTHEST / r, problem.radius),
@@ -241,38 +244,25 @@ def predicted(problem: Problem, mu: float, options: TrackingOptions, sizes: _Siz
         least_curvature=typical if least is None else max(least - problem.ridge, 1e-12),
         ridge=problem.ridge,
         spread=_spread(problem),
-        gradient_spread=0.5 * link * r * math.sqrt((r * r / d + floor) / problem.items_per_user),
+        gradient_spread=0.5 * link * r * np.sqrt((r * r / d + floor) / problem.items_per_user),
         first_radius=_first_radius(problem, options),
         margin=margin(d),
         centre_share=schedule.CENTRE_SHARE,
         lag_share=schedule.LAG_SHARE,
         largest_factor=schedule.MAIN_FACTOR,
     )
-    warm_noise = 2 / (warm * mu * math.sqrt(1 - cell_share(warm, mu)))
-    main_noise = 2 / (main * mu * math.sqrt(1 - cell_share(main, mu)))
-    coefficients, inverse = _square_root(sizes.rounds)
-    metric = link * (r * r / d + floor)
-    if options.variant == "independent":
-        return predict(
-            assumed,
-            metric=metric,
-            warmup=(sizes.warmups, warm, warm_noise),
-            main=(sizes.rounds, main, main_noise),
-            inverse=np.zeros(0),
-        )
+    warm_noise, main_noise = (2 / (size * mu * np.sqrt(1 - cell_share(size, mu))) for size in (warm, main))
+    inverse = np.zeros(0)
+    if options.variant == "recursive":
+        coefficients, inverse = sqrt_coefficients(int(rounds.max()))  # those of fewer rounds are the first of them
+        main_noise = main_noise * np.sqrt(np.cumsum(coefficients**2))[rounds - 1]
     return predict(
         assumed,
-        metric=metric,
-        warmup=(sizes.warmups, warm, warm_noise),
-        main=(sizes.rounds, main, main_noise * coefficients),
+        metric=link * (r * r / d + floor),
+        warmup=(warmups, warm, warm_noise),
+        main=(rounds, main, main_noise),
         inverse=inverse,
     )
-
-
-@lru_cache(maxsize=256)
-def _square_root(rounds: int) -> tuple[float, NDArray[np.float64]]:
-    coefficients, inverse = sqrt_coefficients(rounds)
-    return float(np.sqrt(np.sum(coefficients**2))), inverse
 
 
 def _spread(problem: Problem) -> float:
@@ -315,7 +305,7 @@ def _calibrated(
     )
     scales = []
     for divisor, prefix in ((warm, False), (main, recursive)):
-        share, unit = cell_share(divisor, target), mean_sensitivity(1.0, divisor)
+        share, unit = float(cell_share(divisor, target)), mean_sensitivity(1.0, divisor)
         own = target * math.sqrt(1 - share)
         if prefix:
             made = PrefixNoise.for_mu(
@@ -376,7 +366,7 @@ def _enough_users(problem: Problem, mu: float, options: TrackingOptions) -> str:
     def enough(users: int) -> bool:
         asked = replace(problem, users=users)
         _, risk = _best(asked, mu, options, stride=2)  # of fewer plans, so for this many users there is one
-        return risk is not None and risk.total < min(trivial_risk(asked), _no_training(asked))
+        return risk is not None and float(risk.total) < min(trivial_risk(asked), _no_training(asked))
 
     users = least_users(enough, problem.users, within=1.05, most=10**10)
     if users is None:

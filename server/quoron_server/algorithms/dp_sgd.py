@@ -8,9 +8,9 @@ Statements and proofs: docs/privacy/subsampling.md.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import scipy
@@ -21,11 +21,11 @@ from quoron_server.accounting import subsampling
 from quoron_server.accounting.gdp import mu_for
 from quoron_server.algorithms import _noisy_plans as noisy
 from quoron_server.algorithms._info import AlgorithmInfo
-from quoron_server.algorithms._search import round_grid, step_grid, suffix_grid
+from quoron_server.algorithms._search import round_grid, single_risks, step_grid, suffix_grid
 from quoron_server.algorithms.noisy_sgd import NoisySGD, NoisySGDParameters, Sampling
 from quoron_server.mechanisms.clipping import mean_sensitivity
 from quoron_server.plan import Adjacency, Constants, Cost, Guarantee, Plan, Privacy
-from quoron_server.prediction import PhaseModel, excess_risk, statistical_floor
+from quoron_server.prediction import PhaseModel, statistical_floor
 from quoron_server.problem import Problem
 
 RATES = (1.0, 0.3, 0.1, 0.03, 0.01)
@@ -65,11 +65,8 @@ def _plan(
     rates = [options.rate] if options.rate else [rate for rate in RATES if rate * problem.users >= 2]
     rounds = [options.rounds] if options.rounds else round_grid(LARGEST_ROUNDS, smallest=4)
     total_mu = mu_for(privacy.epsilon, privacy.delta)
-    ranked = [
-        _candidate(scheme, problem, options, clip, rate, total, ranking_mu(rate, total, total_mu))
-        for rate in rates
-        for total in rounds
-    ]
+    wanted = [(rate, total, ranking_mu(rate, total, total_mu)) for rate in rates for total in rounds]
+    ranked = _candidates(scheme, problem, options, clip, wanted)
     least = min(risk for risk, _, _ in ranked)
     near = [(rate * phase.rounds, phase, rate) for risk, phase, rate in ranked if risk <= 1.05 * least]
     _, phase, rate = min(near, key=lambda entry: entry[0])  # fewest answers among plans about as good as the best
@@ -79,7 +76,7 @@ def _plan(
     if delta <= 0:
         raise Infeasible(scheme.name, f"delta={privacy.delta:g} is below the samplers' error", "a larger delta")
     mu = scheme.round_mu(_effective_rate(scheme, rate, problem.users), phase.rounds, privacy.epsilon, delta)
-    risk, phase, _ = _candidate(scheme, problem, options, clip, rate, phase.rounds, mu)
+    [(risk, phase, _)] = _candidates(scheme, problem, options, clip, [(rate, phase.rounds, mu)])
     sensitivity = mean_sensitivity(clip, cohort, scheme.adjacency)
     sigma = noisy.scale_for(sensitivity, problem, mu)
     where = f"{THEOREM}#{scheme.sampling}"
@@ -107,17 +104,26 @@ def _plan(
     )
 
 
-def _candidate(
-    scheme: _Scheme, problem: Problem, options: DPSGDOptions, clip: float, rate: float, rounds: int, mu: float
-) -> tuple[float, PhaseModel, float]:
-    """The best step and suffix for one rate and number of rounds, at `mu` a round."""
-    cohort = max(1, round(rate * problem.users))
-    sigma = mean_sensitivity(clip, cohort, scheme.adjacency) / mu
-    variance = (1 - rate) * problem.user_deviation**2 / cohort + problem.dimension * sigma**2
-    steps = [options.step_size] if options.step_size else step_grid(problem, rounds)
-    phases = [PhaseModel(rounds, step, suffix, variance) for step in steps for suffix in suffix_grid(problem, rounds)]
-    risk, best = min(((excess_risk(problem, [phase]), phase) for phase in phases), key=lambda entry: entry[0])
-    return risk + statistical_floor(problem), best, rate
+def _candidates(
+    scheme: _Scheme, problem: Problem, options: DPSGDOptions, clip: float, wanted: Sequence[tuple[float, int, float]]
+) -> list[tuple[float, PhaseModel, float]]:
+    """(risk, phase, rate) with the best step and suffix for each (rate, number of rounds, μ a round)."""
+    phases, rates = [], []
+    for rate, rounds, mu in wanted:
+        cohort = max(1, round(rate * problem.users))
+        sigma = mean_sensitivity(clip, cohort, scheme.adjacency) / mu
+        variance = (1 - rate) * problem.user_deviation**2 / cohort + problem.dimension * sigma**2
+        for step in [options.step_size] if options.step_size else step_grid(problem, rounds):
+            for suffix in suffix_grid(problem, rounds):
+                phases.append(PhaseModel(rounds, step, suffix, variance))
+                rates.append(rate)
+    best: dict[tuple[float, int], tuple[float, PhaseModel, float]] = {}
+    for risk, phase, rate in zip(single_risks(problem, phases), phases, rates, strict=True):
+        known = best.get((rate, phase.rounds))
+        if known is None or risk < known[0]:
+            best[rate, phase.rounds] = risk, phase, rate
+    floor = statistical_floor(problem)
+    return [(risk + floor, phase, rate) for risk, phase, rate in best.values()]
 
 
 def _effective_rate(scheme: _Scheme, rate: float, users: int) -> float:
@@ -126,6 +132,7 @@ def _effective_rate(scheme: _Scheme, rate: float, users: int) -> float:
     return min(1.0, cohort / (users - 1)) if scheme.sampling == "without-replacement" and cohort < users else rate
 
 
+@lru_cache(maxsize=4096)
 def ranking_mu(rate: float, rounds: int, total_mu: float) -> float:
     """Per-round μ by the central limit of subsampled Gaussians (Dong, Roth & Su 2022, Corollary 5.4): ranks only."""
     if rate == 1:

@@ -7,23 +7,25 @@ One Gaussian release a phase, disjoint users: exactly μ-GDP. Gradients must not
 Source: Feldman, Koren & Talwar (2020), Algorithm 2. Statement and proof: docs/privacy/phased-sgd.md.
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quoron_client.questions import Answers
 from quoron_protos.errors import Infeasible, VerificationError
 from quoron_server.accounting.gdp import delta_for
 from quoron_server.algorithms import _noisy_plans as noisy
 from quoron_server.algorithms._info import AlgorithmInfo
-from quoron_server.algorithms._localised_plans import Schedule, as_phases, candidates, cohort_for, shapes
+from quoron_server.algorithms._localised_plans import Schedule, as_phases, best_schedule, cohort_for, shapes
 from quoron_server.algorithms._search import round_grid
 from quoron_server.algorithms.localisation import Aggregate, LocalisedSGD, Phase
 from quoron_server.mechanisms.gaussian import GaussianNoise
 from quoron_server.noise import NoiseSource
 from quoron_server.plan import Constants, Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
+
+Vector = NDArray[np.float64]
 
 NAME = "phased-sgd"
 THEOREM = "docs/privacy/phased-sgd.md"
@@ -84,15 +86,17 @@ def plan(problem: Problem, privacy: Privacy, options: PhasedOptions, constants: 
     else:
         cohorts = [options.cohort_size] if options.cohort_size else [problem.users // t for t in round_grid(largest)]
 
-    def scale(cohort: int, _step: float) -> float:
-        return noisy.noise_scale(shift_per_step(problem, cohort), problem, privacy)
+    def scale(sizes: Vector, _steps: Vector) -> Vector:
+        each, which = np.unique(sizes, return_inverse=True)
+        noise = [noisy.noise_scale(shift_per_step(problem, int(cohort)), problem, privacy) for cohort in each]
+        return np.array(noise)[which]
 
     steps = [options.step_size] if options.step_size else None
     some = list(shapes((1, 2, 3, 5), (2.0, 4.0)))
-    found = candidates(problem, cohorts, scale, rounds=options.rounds, all_shapes=some, steps=steps)
-    risk, schedule = min(found, key=lambda entry: entry[0], default=(math.inf, None))
-    if schedule is None:
+    found = best_schedule(problem, cohorts, scale, rounds=options.rounds, all_shapes=some, steps=steps)
+    if found is None:
         raise Infeasible(NAME, f"n={problem.users:,} users do not fill the cohorts", "smaller cohorts or fewer rounds")
+    risk, schedule = found
     first = schedule.phases[0]
     shift = shift_per_step(problem, schedule.cohort_size)
     mu = GaussianNoise(first.step_size * shift, first.release_scale).effective_mu(problem.dimension)

@@ -21,7 +21,7 @@ def write_bundle(
             "version": version("quoron"),
             "description": "User-level private federated optimisation",
             "license": "Apache-2.0",
-            "dependencies": [],  # what runs is the package that is installed there
+            "dependencies": [f"quoron=={version('quoron')}"],
         },
         "tool": {
             "flwr": {

@@ -123,10 +123,9 @@ def fill_normals(seed, purpose, user, out):  # type: ignore[no-untyped-def]
         out[4 * j + 2], out[4 * j + 3] = _two_normals(c, d)
     if 4 * blocks < out.size:
         a, b, c, d = _philox(np.uint32(blocks), user, purpose, seed)
-        last = np.empty(4, np.float32)
-        last[0], last[1] = _two_normals(a, b)
-        last[2], last[3] = _two_normals(c, d)
-        out[4 * blocks :] = last[: out.size - 4 * blocks]
+        last = (*_two_normals(a, b), *_two_normals(c, d))
+        for i in range(out.size - 4 * blocks):  # a slice would take a second to compile
+            out[4 * blocks + i] = last[i]
 
 
 @njit(cache=True, error_model="numpy")

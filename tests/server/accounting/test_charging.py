@@ -109,6 +109,17 @@ def test_game_grows_with_hits_with_the_prior_and_with_mu():
 
 
 def test_a_game_that_has_not_converged_is_refused(monkeypatch):
-    monkeypatch.setattr(charging, "_SWEEPS", 1)
+    monkeypatch.setattr(charging, "_SWEEPS", 0)
     with pytest.raises(VerificationError, match="residual"):
         game_values(epsilon=1.0, each=0.05, hits=10, offsets=(0,), mus=np.array([0.2]))
+
+
+@given(epsilon=st.floats(0.1, 8.0), share=st.floats(0.01, 0.5), hits=st.integers(1, 30), mu=st.floats(0.01, 1.0))
+@settings(derandomize=True, deadline=None, max_examples=50)
+def test_one_sweep_each_way_reaches_the_fixed_point(epsilon, share, hits, mu):
+    """Going to and fro between neighbours is solved for; one more sweep settles the last bits."""
+    asked = {"epsilon": epsilon, "each": share * epsilon, "hits": hits, "offsets": (-1, 0, 1), "mus": np.array([mu])}
+    patient = game_values(**asked)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(charging, "_SWEEPS", 1)
+        np.testing.assert_allclose(game_values(**asked), patient, rtol=0, atol=1e-12)

@@ -12,6 +12,7 @@ from quoron_server.accounting.lottery import (
     Lottery,
     OneShot,
     calibrate,
+    estimate,
     pair_divergence,
     smallest_cohort,
     verify_one_shot,
@@ -72,6 +73,20 @@ def exact(epsilon: float, p: float, q: float, mu: float) -> float:
 def test_pair_divergence_is_the_theorems_formula(p, q, mu, epsilon):
     found = float(pair_divergence(epsilon, np.array([p]), np.array([q]), np.array([mu]), np.ones(1))[0])
     assert found == pytest.approx(exact(epsilon, p, q, mu), rel=1e-8, abs=3e-15)
+
+
+@given(size=st.integers(20, 300_000), epsilon=st.floats(0.3, 8.0), kappa=st.sampled_from([None, 1, 2]))
+@settings(derandomize=True, deadline=None, max_examples=30)
+def test_an_estimate_is_the_calibrated_noise_without_its_certificate(size, epsilon, kappa):
+    found = estimate(epsilon, 1e-6, size, kappa=kappa)
+    try:
+        plan = calibrate(epsilon, 1e-6, size, kappa=kappa)
+    except Infeasible:
+        assert found is None
+    else:
+        assert found is not None
+        assert found[0] == plan.mean
+        assert found[1] == pytest.approx(plan.noise_multiplier, rel=1e-4)
 
 
 @given(size=st.integers(12, 60), epsilon=st.floats(1.0, 8.0), seed=st.integers(0, 2**32 - 1))

@@ -1,4 +1,5 @@
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,12 +11,15 @@ from quoron_protos.errors import ConfigError, Infeasible, VerificationError
 from quoron_server.accounting.gdp import delta_for
 from quoron_server.accounting.outlier_mean import (
     OutlierMean,
+    _largest_ratio,
     aggregate,
+    best_mean,
     ramp_floor,
     random_inclusion,
     score_step,
     verify_outlier_mean,
     weighted_mean,
+    weighted_shifts,
 )
 
 MEANS = [weighted_mean(5, 5, 1), weighted_mean(6, 5, 1), weighted_mean(7, 6, 1), weighted_mean(8, 7, 1)]
@@ -92,16 +96,78 @@ def test_every_shift_passes_the_exact_verification_and_a_smaller_one_does_not(si
         verify_outlier_mean(smaller)
 
 
-def test_the_best_ramp_is_the_best_of_all():
-    def at(high: int) -> float:
-        size, core, low = 60, 54, 30
-        values = []
-        for height in range(low, high + 1):
-            points = size * (size - core) / (size - height)
-            values.append((2 + 2 * points / (high - low)) / (size - points * (1 - (height - low) / (high - low))))
-        return max(values)
+def largest_ratio_by_fractions(size: int, core: int, low: int, high: int) -> Fraction | None:
+    """Theorem 1 (b) as it is written, height by height; None where the total weight may vanish."""
+    worst = Fraction(0)
+    for height in range(low, high + 1):
+        points = Fraction(size * (size - core), size - height)
+        below = size - points * (1 - Fraction(height - low, high - low))
+        if below <= 0:
+            return None
+        worst = max(worst, (2 + 2 * points / (high - low)) / below)
+    return worst
 
-    assert weighted_mean(60, 54, 1).sensitivity == pytest.approx(min(at(high) for high in range(31, 60)), rel=1e-5)
+
+@st.composite
+def ramps(draw):
+    """(C, k, A, B) with C/2 <= A < B < C, at every size that a lottery may have and some beyond; short where large."""
+    size = draw(st.one_of(st.integers(4, 400), st.integers(400, 2**19), st.integers(2**20 - 50, 2**24)))
+    low = draw(st.integers((size + 1) // 2, size - 2))
+    high = draw(st.integers(low + 1, min(size - 1, low + 300)))
+    return size, draw(st.integers(size // 2, size)), low, high
+
+
+@given(ramp=ramps())
+@settings(derandomize=True, deadline=None, max_examples=150)
+def test_the_largest_ratio_over_all_heights_is_that_of_rational_arithmetic_rounded_up(ramp):
+    exact = largest_ratio_by_fractions(*ramp)
+    mean = OutlierMean("weighted", ramp[0], ramp[1], 1, ramp[2], ramp[3], (1.0,), (1.0,))
+    if exact is None:
+        with pytest.raises(VerificationError, match="positive total weight"):
+            verify_outlier_mean(mean)
+    else:
+        assert exact <= _largest_ratio(mean) <= exact * (1 + Fraction(2, 10**15))
+
+
+@pytest.mark.parametrize("core", [2**18 + 2, 2**19 - 1, 2**19])
+def test_the_widest_ramp_of_the_largest_cohort_does_not_overflow(core):
+    """All products are at their largest here. The ends are worst, or all heights alike, as in `_near_shift`."""
+    size, low, high = 2**19, 2**18, 2**19 - 1
+    ends = []
+    for height in (low, high):
+        points = Fraction(size * (size - core), size - height)
+        below = size - points * (1 - Fraction(height - low, high - low))
+        ends.append((2 + 2 * points / (high - low)) / below)
+    mean = OutlierMean("weighted", size, core, 1, low, high, (1.0,), (1.0,))
+    assert max(ends) <= _largest_ratio(mean) <= max(ends) * (1 + Fraction(2, 10**15))
+
+
+def steepest_best_ramp(size: int, core: int) -> int:
+    """B of the least bound over all B, the smallest of equals."""
+    low = ramp_floor(size)
+    high = np.arange(low + 1, size, dtype=np.float64)
+    width, lost = high - low, float(size - core)
+    at_low, at_high = size * lost / (size - low), size * lost / (size - high)
+    return (
+        low + 1 + int(np.argmin(2 * np.maximum((1 + at_low / width) / (size - at_low), (1 + at_high / width) / size)))
+    )
+
+
+@given(size=st.one_of(st.integers(4, 100), st.integers(100, 2**17)), data=st.data())
+@settings(derandomize=True, deadline=None, max_examples=200)
+def test_the_best_ramp_is_the_best_of_all(size, data):
+    core = data.draw(st.one_of(st.integers(ramp_floor(size) + 1, size), st.integers(max(size - 3, 3), size)))
+    if core > ramp_floor(size):
+        assert weighted_mean(size, core, 1).ramp_high == steepest_best_ramp(size, core)
+
+
+@given(size=st.integers(2, 60), kappa=st.sampled_from([1, 2, None]))
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_shifts_of_many_cores_are_those_of_each_aggregate(size, kappa):
+    cores = np.arange(-2, size + 3)
+    means = [best_mean(size, int(core), kappa, "weighted") for core in cores]
+    expected = [math.inf if mean is None else mean.sensitivity for mean in means]
+    assert weighted_shifts(size, cores, kappa).tolist() == expected
 
 
 @pytest.mark.parametrize(("size", "core"), [(12, 11), (60, 50), (1000, 900), (1000, 835)])

@@ -123,10 +123,12 @@ def test_the_predicted_risk_is_the_measured_one_on_an_isotropic_quadratic(name, 
     algorithm = OneEpoch(replace(plan, parameters=p))
     model = algorithm.model(drive(algorithm, Parallel(h, optimum, spread), noise)[-1])
     measured = h / 2 * np.sum((model - optimum) ** 2)
-    kernel = scale * strategy("sqrt-toeplitz", rounds)[:, 0]
+    kernel = strategy("sqrt-toeplitz", rounds)[:, 0]
     if p.gradients == "independent":
-        kernel = np.full(rounds, scale)
-    predicted = isotropic_risk(problem, p.gradients, p.method, beta, p.suffix, cohort, kernel)
+        kernel = np.ones(rounds)
+    [predicted] = isotropic_risk(
+        problem, p.gradients, p.method, np.array([beta]), np.array([p.suffix]), cohort, np.array([scale]), kernel
+    )
     assert measured == pytest.approx(predicted, rel=0.05)
 
 

@@ -1,0 +1,68 @@
+"""Compile the loops of quoron before anybody waits for them: `python -m quoron.kernels`, as the container image does.
+
+Loops are compiled when they are first called and kept on disk, in NUMBA_CACHE_DIR or beside the source. Here every
+algorithm runs once over a few made-up users, and every loss is made ready. A loop that only much larger runs reach is
+compiled when one does.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
+from typing import Any
+
+import quoron_client
+from quoron import api
+from quoron_client._compiled import Pointwise, UserLoop
+from quoron_server.algorithms import ALGORITHMS
+
+# So generous a promise that filters and lotteries are feasible with these users.
+SMALL = (
+    "population.users=2400",
+    "population.items_per_user=4",
+    "population.dimension=3",
+    "privacy.epsilon=8.0",
+    "privacy.delta=1e-3",
+    "algorithm.trust_clients=true",
+)
+VARIANTS = (  # what reaches loops that the default options do not
+    ("outlier-iterates", ("algorithm.options.test='laplace'",)),
+    ("mean-sgd", ("algorithm.options.estimator='range'", "algorithm.options.rounds=2")),
+    ("one-pass-dp-sgd", ("population.outlier_fraction=0.05",)),
+)
+
+
+def compile_all() -> None:
+    """Compile what a client, a coordinator and a simulation use."""
+    for module in _modules():
+        for held in vars(module).values():
+            _make_ready(held)
+    runs = [*((name, ()) for name in ALGORITHMS), *VARIANTS]
+    with TemporaryDirectory(prefix="quoron-kernels-") as folder:
+        for number, (name, options) in enumerate(runs):
+            zero_out = ("privacy.adjacency=zero-out",) if ALGORITHMS[name].adjacency == ("zero-out",) else ()
+            settings = (*SMALL, *zero_out, *options)
+            api.simulate("quickstart", algorithm=name, out=Path(folder) / str(number), settings=settings)
+
+
+def _modules() -> Iterator[ModuleType]:
+    """The client's, but what belongs to Flower."""
+    for found in pkgutil.walk_packages(quoron_client.__path__, "quoron_client."):
+        if ".flower" not in found.name:
+            yield importlib.import_module(found.name)
+
+
+def _make_ready(held: Any) -> None:
+    """A loop over users in both precisions; the scalar functions of a loss."""
+    if isinstance(held, UserLoop):
+        held.compile()
+    if isinstance(held, type):
+        for member in vars(held).values():
+            if isinstance(member, Pointwise):
+                _ = member.compiled
+
+
+if __name__ == "__main__":
+    compile_all()
