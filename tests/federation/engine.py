@@ -146,9 +146,7 @@ class Container:
         """Run another program inside, as the service's user."""
         enter = ["nsenter", f"--target={self.inside}", "--mount", "--pid", "--net", "--root", "--wd"]
         command = [*enter, *privileges(self.service), *words]
-        return subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, check=False, timeout=limit
-        )
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False, timeout=limit)
 
     def healthy(self) -> bool:
         """What its health check says within the time that the file gives it."""
@@ -191,6 +189,7 @@ class Engine:
     names: dict[str, str] = field(default_factory=dict)  # further names of services, as of a public host
     kernels: Path | None = None  # compiled ones, as an image has them
     running: dict[str, Container] = field(default_factory=dict)
+    _begun: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __enter__(self) -> "Engine":
         self.place.mkdir(parents=True, exist_ok=True)
@@ -211,8 +210,8 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self.holder.kill()
         self.holder.communicate()
-        for container in self.running.values():
-            container.process.wait(PATIENCE)
+        for process in self._begun:
+            process.wait(PATIENCE)
 
     def up(self, *names: str) -> None:
         """Start services and whatever they wait for."""
@@ -251,6 +250,7 @@ class Engine:
             process = subprocess.Popen(
                 [*self._enter(), *inside], stdin=read, stdout=log, stderr=subprocess.STDOUT, pass_fds=[told]
             )
+        self._begun.append(process)
         os.close(told)
         stands = bool(select.select([ready], [], [], PATIENCE)[0]) and os.read(ready, 1) == b"!"
         os.close(ready)
@@ -315,6 +315,7 @@ class Engine:
         """A name server as engines have it, for a program that does not read /etc/hosts."""
         server = [sys.executable, str(Path(__file__).with_name("name_server.py")), json.dumps(self._hosts(name))]
         process = subprocess.Popen([*self._enter(), "ip", "netns", "exec", name, *server], stdout=subprocess.PIPE)
+        self._begun.append(process)
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         process.stdout.close()
@@ -331,7 +332,7 @@ class Engine:
         return {
             "root": str(self.place / "root"),
             "read_only": service["read_only"],
-            "tmpfs": {target: options or "mode=1777" for target, _, options in (each.partition(":") for each in service["tmpfs"])},
+            "tmpfs": {each.partition(":")[0]: each.partition(":")[2] or "mode=1777" for each in service["tmpfs"]},
             "binds": [*self._system(), *(self._image() if ours else ()), *self._mounts(service)],
             "links": self._links(ours),
             "files": {
@@ -359,7 +360,9 @@ class Engine:
     def _system(self) -> list[tuple[str, str, bool]]:
         """This machine's programs, in the place of an image's."""
         folders = ["/usr", *(each for each in ("/bin", "/sbin", "/lib", "/lib64") if not Path(each).is_symlink())]
-        files = [each for each in ("/etc/ld.so.cache", "/etc/alternatives", "/etc/ssl/openssl.cnf") if Path(each).exists()]
+        files = [
+            each for each in ("/etc/ld.so.cache", "/etc/alternatives", "/etc/ssl/openssl.cnf") if Path(each).exists()
+        ]
         return [(each, each, False) for each in (*folders, *files)]
 
     def _image(self) -> list[tuple[str, str, bool]]:
@@ -381,7 +384,8 @@ class Engine:
         return copy
 
     def _links(self, ours: bool) -> dict[str, str]:
-        links = {each: os.readlink(each) for each in ("/bin", "/sbin", "/lib", "/lib64") if Path(each).is_symlink()}
+        links = {"/var/run": "/run"}
+        links |= {each: os.readlink(each) for each in ("/bin", "/sbin", "/lib", "/lib64") if Path(each).is_symlink()}
         if ours:
             links |= {f"/opt/quoron/{each}": f"{sys.prefix}/{each}" for each in ("bin", "lib", "pyvenv.cfg")}
         return links

@@ -1,6 +1,5 @@
-"""The compose file promises what its services can do, keeps their secrets apart, and runs, as processes, to the end."""
+"""The compose files promise what their services can do, keep their secrets apart, and need nothing but the image."""
 
-import importlib.util
 import os
 import re
 import shutil
@@ -9,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 import pytest
 import typer.main
 import yaml
 
-import postgres_server
-from federation.containers import FILE, ROOT, Composition, services
+from federation.engine import FILE, ROOT, services
 from quoron.cli import app
 
 COMPOSED = yaml.safe_load(FILE.read_text(encoding="utf-8"))
@@ -213,39 +210,3 @@ def test_the_compose_tool_accepts_the_file() -> None:
             check=False,
         )
         assert checked.returncode == 0, checked.stderr
-
-
-@pytest.fixture
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A real PostgreSQL where this machine has one, else SQLite."""
-    if postgres_server.missing() is None and importlib.util.find_spec("psycopg") is not None:
-        return str(request.getfixturevalue("postgres"))
-    return f"sqlite:///{tmp_path / 'coordinator.sqlite'}"
-
-
-@pytest.mark.slow
-def test_the_example_runs_to_its_end_with_the_commands_and_variables_of_the_compose_file(
-    tmp_path: Path, database: str
-) -> None:
-    with Composition(tmp_path / "c", database) as all_:
-        all_.finish("setup")
-        keys = {path: path.read_bytes() for path in (tmp_path / "c" / "volumes").rglob("*") if path.is_file()}
-        assert all(path.stat().st_mode & 0o077 == 0 for path in keys if path.suffix == ".key" or path.name == "key.pem")
-        all_.start("coordinator")
-        assert all_.listens("coordinator", "7444"), all_.log("coordinator")
-        assert all_.healthy("coordinator")
-        for client in CLIENTS:
-            all_.start(client)
-        all_.finish("submit")
-        watched = all_.finish("watch")
-        assert "complete" in watched
-        assert all_.healthy("client-1")
-        all_.finish("operator", "fetch", "example", "--out", str(all_.volume("results") / "example"))
-        with np.load(all_.volume("results") / "example" / "model.npz") as stored:
-            assert np.isfinite(stored["model"]).all()
-            assert stored["model"].shape == (10,)
-        for name in (*CLIENTS, "coordinator"):
-            assert all_.running[name].poll() is None, f"{name} ended early:\n{all_.log(name)}"
-        assert [all_.stop(name) for name in (*CLIENTS, "coordinator")] == [0, 0, 0, 0]
-        all_.finish("setup")  # as on the next start: nothing is made anew
-        assert keys == {path: path.read_bytes() for path in keys}

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -127,7 +128,5 @@ def test_nothing_outlives_a_test_that_is_killed(tmp_path: Path) -> None:
         inside = int(killed.stdout.readline())
         ending = os.pidfd_open(inside)
         killed.send_signal(signal.SIGKILL)
-    import select
-
     assert select.select([ending], [], [], engine.PATIENCE)[0], "it is still there"
     os.close(ending)
