@@ -15,7 +15,7 @@ from pathlib import Path
 from numba.core.caching import UserProvidedCacheLocator
 
 
-class ShippedKernels(UserProvidedCacheLocator):  # type: ignore[misc]
+class ShippedKernels(UserProvidedCacheLocator):
     """Numba's own choice of a folder, NUMBA_CACHE_DIR, with links to the kernels that were shipped for a module."""
 
     def ensure_cache_path(self) -> None:

@@ -45,7 +45,7 @@ POSTGRES = """
 set -eu
 export PGDATA=/var/lib/postgresql/data
 if [ ! -s "$PGDATA/PG_VERSION" ]; then
-    initdb --username="$POSTGRES_USER" --pwfile="$POSTGRES_PASSWORD_FILE" --locale=C --encoding=UTF8 $POSTGRES_INITDB_ARGS
+    initdb --username="$POSTGRES_USER" --pwfile="$POSTGRES_PASSWORD_FILE" --no-locale -E UTF8 $POSTGRES_INITDB_ARGS
     printf 'host all all all scram-sha-256\\n' >> "$PGDATA/pg_hba.conf"
     echo "CREATE DATABASE $POSTGRES_DB" | postgres --single -D "$PGDATA" postgres
 fi
@@ -360,10 +360,8 @@ class Engine:
     def _system(self) -> list[tuple[str, str, bool]]:
         """This machine's programs, in the place of an image's."""
         folders = ["/usr", *(each for each in ("/bin", "/sbin", "/lib", "/lib64") if not Path(each).is_symlink())]
-        files = [
-            each for each in ("/etc/ld.so.cache", "/etc/alternatives", "/etc/ssl/openssl.cnf") if Path(each).exists()
-        ]
-        return [(each, each, False) for each in (*folders, *files)]
+        settings = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/ssl/openssl.cnf")
+        return [(each, each, False) for each in (*folders, *settings) if Path(each).exists()]
 
     def _image(self) -> list[tuple[str, str, bool]]:
         """What the image has: this environment's Python, the packages, the examples as the Dockerfile copies them."""
