@@ -15,6 +15,7 @@ What differs from an engine:
 * Published ports are not forwarded: a client elsewhere reaches the coordinator in the network `published` itself.
 """
 
+import functools
 import json
 import os
 import re
@@ -80,6 +81,7 @@ def filled(text: str, variables: Mapping[str, str]) -> str:
     )
 
 
+@functools.cache
 def missing() -> str | None:
     """Why nothing can be contained here; None if it can."""
     absent = [name for name in PROGRAMS if shutil.which(name) is None]
@@ -374,11 +376,12 @@ class Engine:
         return [*((each, each, False) for each in places), *examples, *kernels]
 
     def _readable(self, source: str) -> Path:
-        """A copy that everybody may read, as in the image."""
+        """A copy as in the image: everybody may read it, though in this checkout nobody else might."""
         copy = self.place / "copied" / source
         if not copy.exists():
             shutil.copytree(ROOT / source, copy)
-            subprocess.run(["chmod", "-R", "a+rX", self.place / "copied"], check=True)
+            for mode in ("go=", "a+rX"):  # as a checkout under umask 077 has it, then as the Dockerfile makes it
+                subprocess.run(["chmod", "-R", mode, copy], check=True)
         return copy
 
     def _links(self, ours: bool) -> dict[str, str]:
