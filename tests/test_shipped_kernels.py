@@ -26,17 +26,7 @@ def call(place: Path, argument: str, own: Path, **environment: str) -> str:
     command = [sys.executable, "-c", CALL.format(argument=argument)]
     if os.geteuid() == 0 and shutil.which("setpriv") is not None:
         # Root may write anywhere; without its capabilities it may not, and still reads what is its own.
-        command = [
-            "setpriv",
-            "--reuid",
-            "0",
-            "--bounding-set",
-            "-all",
-            "--inh-caps",
-            "-all",
-            "--no-new-privs",
-            *command,
-        ]
+        command = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", *command]
     kept = {key: value for key, value in os.environ.items() if not key.startswith("NUMBA_")}
     variables = {**kept, "PYTHONPATH": f"{place}{os.pathsep}{os.environ.get('PYTHONPATH', '')}", **environment}
     done = subprocess.run(
