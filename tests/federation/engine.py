@@ -286,7 +286,8 @@ class Engine:
     def _networks(self) -> list[str]:
         return sorted({network for service in self.services.values() for network in service.get("networks", ())})
 
-    def _address(self, network: str, name: str) -> str:
+    def address(self, network: str, name: str) -> str:
+        """Where a service is in a network."""
         return f"10.77.{self._networks().index(network)}.{list(self.services).index(name) + 2}"
 
     def _wiring(self) -> Iterator[str]:
@@ -300,13 +301,13 @@ class Engine:
                 outer, inner = f"v{index}-{number}", f"eth{number}"
                 yield f"ip link add name {outer} type veth peer name {inner} netns {name}"
                 yield f"ip link set {outer} master br{self._networks().index(network)} up"
-                yield f"ip -n {name} address add {self._address(network, name)}/24 dev {inner}"
+                yield f"ip -n {name} address add {self.address(network, name)}/24 dev {inner}"
                 yield f"ip -n {name} link set {inner} up"
 
     def _hosts(self, name: str) -> dict[str, str]:
         """The addresses of those who share a network with a service."""
         shared = {
-            other: self._address(network, other)
+            other: self.address(network, other)
             for network in self.services[name].get("networks", ())
             for other, service in self.services.items()
             if network in service.get("networks", ())
@@ -329,7 +330,7 @@ class Engine:
         variables = image_variables() if ours else {"PATH": PATH}
         if service["image"].startswith("postgres:"):
             words = ["sh", "-c", POSTGRES]
-            variables["PATH"] = f"{Path(postgres_server._found('postgres') or '/').resolve().parent}:{PATH}"
+            variables["PATH"] = f"{Path(postgres_server.found('postgres') or '/').resolve().parent}:{PATH}"
         hosts = {"localhost": "127.0.0.1", **self._hosts(name)}
         return {
             "root": str(self.place / "root"),

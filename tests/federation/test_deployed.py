@@ -99,7 +99,7 @@ def holds_its_promises(composed: Engine) -> None:
     assert client.exec("touch", "/var/lib/quoron/new").returncode == 0
     ask = "import socket; socket.create_connection(('{}', {}), 3)"
     assert coordinator.exec("python", "-c", ask.format("postgres", 5432)).returncode == 0
-    address = composed._address("database", "postgres")
+    address = composed.address("database", "postgres")
     assert client.exec("python", "-c", ask.format(address, 5432)).returncode != 0
 
 

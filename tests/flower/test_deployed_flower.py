@@ -56,7 +56,7 @@ def test_the_example_runs_on_flower_behind_its_proxy(tmp_path: Path) -> None:
         assert set(asked(node, "flower-proxy", *FORBIDDEN)) == {404}
         # There is something to keep out, and no other way to it.
         assert asked(server, "flower-superlink", "/v1/control/list-runs")[0] not in (404, 502)
-        behind = composed._address("flower-control", "flower-superlink")
+        behind = composed.address("flower-control", "flower-superlink")
         ask = f"import socket; socket.create_connection(({behind!r}, 8443), 3)"
         assert server.exec("python", "-c", ask).returncode == 0
         assert node.exec("python", "-c", ask).returncode != 0
