@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
