@@ -1,8 +1,11 @@
 # syntax=docker/dockerfile:1
 # One image for coordinator, clients and operators, also on Flower, whose programs are in it; the command says which.
 # Nothing runs as root.
+#
+#     docker build --build-arg EXTRAS=postgres,ray .    # with Flower's simulation, another 500 MB
 
 FROM python:3.12-slim AS build
+ARG EXTRAS=postgres
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
@@ -13,9 +16,13 @@ COPY simulations simulations
 # The wheel alone goes on, so that the image holds what a release holds.
 RUN pip wheel --no-deps --wheel-dir /wheels . \
     && python -m venv /opt/quoron \
-    && /opt/quoron/bin/pip install "$(ls /wheels/quoron-*.whl)[postgres]" \
+    && /opt/quoron/bin/pip install "$(ls /wheels/quoron-*.whl)[${EXTRAS}]" \
     && /opt/quoron/bin/pip uninstall --yes pip \
     && find /opt/quoron -depth -type d -name tests -exec rm -rf {} +
+COPY examples/federation /opt/quoron/examples/federation
+COPY examples/flower/containers /opt/quoron/examples/flower/containers
+# Whatever the modes of the checkout were, everybody may read it.
+RUN chmod -R a+rX /opt/quoron
 
 FROM python:3.12-slim
 # Named volumes take owner and mode from these folders when they are first mounted.
@@ -25,9 +32,12 @@ RUN useradd --system --uid 10001 --user-group --no-create-home --shell /usr/sbin
         /trial/superlink /trial/proxy /trial/server $(seq -f /trial/node-%g 1 20) $(seq -f /trial/app-%g 1 20) \
     && install -d -o quoron -g quoron -m 0755 /trial/database
 COPY --from=build /opt/quoron /opt/quoron
-# Everything written at run time is in a volume or in /tmp; compiled kernels are kept there.
+# Compiled here once; a processor unlike this one compiles its own at run time, into /tmp.
+RUN NUMBA_CACHE_DIR=/opt/quoron/kernels /opt/quoron/bin/python -m quoron.kernels
+# Everything written at run time is in a volume or in /tmp.
 ENV PATH=/opt/quoron/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
-    HOME=/tmp NUMBA_CACHE_DIR=/tmp/numba MPLCONFIGDIR=/tmp/matplotlib
+    HOME=/tmp MPLCONFIGDIR=/tmp/matplotlib NUMBA_CACHE_DIR=/tmp/numba \
+    QUORON_KERNELS=/opt/quoron/kernels NUMBA_CACHE_LOCATOR_CLASSES=quoron.shipped_kernels.ShippedKernels
 USER 10001:10001
 WORKDIR /var/lib/quoron
 ENTRYPOINT ["quoron"]

@@ -1,19 +1,40 @@
 """Fixtures that several folders use."""
 
+import logging
 import os
 import tempfile
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import postgres_server as private
+import warden
+
+# Examples are the same in every run, and how long one takes says how busy the machine is.
+settings.register_profile("quoron", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("quoron")
+WARDEN = pytest.StashKey[object]()
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Temporary folders in memory where there is room: ledgers are flushed to the disk thousands of times."""
+    config.stash[WARDEN] = warden.start()
     folder = private.quick_folder()
     if folder is not None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", folder)
+
+
+@pytest.fixture
+def our_logs(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """`caplog` with our own records alone: what gRPC, Flower or a compiler says is not for a test to count."""
+
+    def ours(record: logging.LogRecord) -> bool:
+        return record.name.split(".")[0] == "quoron"
+
+    caplog.handler.addFilter(ours)
+    yield caplog
+    caplog.handler.removeFilter(ours)
 
 
 @pytest.fixture
@@ -43,7 +64,7 @@ def postgres(postgres_server: private.PostgresServer) -> str:
 def database_url(request: pytest.FixtureRequest) -> Iterator[str]:
     """The URL of a fresh database, of each kind in turn."""
     if request.param == "sqlite":
-        with tempfile.TemporaryDirectory(dir=private.quick_folder()) as folder:
+        with tempfile.TemporaryDirectory(prefix=warden.prefix(), dir=private.quick_folder()) as folder:
             yield f"sqlite:///{folder}/store.sqlite"
     else:
         yield request.getfixturevalue("postgres")

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
+import warden
+
 BINARIES = ("initdb", "postgres", "psql", "pg_isready")
 
 
-def _found(name: str) -> str | None:
+def found(name: str) -> str | None:
     """On the path, or where Debian keeps the binaries of each version."""
     debian = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), reverse=True)
     return shutil.which(name) or (str(debian[0]) if debian else None)
@@ -23,7 +25,7 @@ def _found(name: str) -> str | None:
 
 def missing() -> str | None:
     """Why there can be no server here; None if there can."""
-    absent = [name for name in BINARIES if _found(name) is None]
+    absent = [name for name in BINARIES if found(name) is None]
     if absent:
         return f"PostgreSQL is not installed: no {', '.join(absent)}"
     if os.geteuid() == 0 and _user() is None:
@@ -52,16 +54,16 @@ class PostgresServer:
 
     def sql(self, statement: str, database: str = "postgres") -> str:
         """What psql says, one row a line."""
-        command = [_found("psql"), "-h", self.folder, "-U", "postgres", "-d", database, "-qAtX", "-c", statement]
+        command = [found("psql"), "-h", self.folder, "-U", "postgres", "-d", database, "-qAtX", "-c", statement]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     def start(self) -> None:
         """Until it answers."""
-        command = [_found("postgres"), "-D", self.folder / "data", "-k", self.folder, "-c", "listen_addresses="]
+        command = [found("postgres"), "-D", self.folder / "data", "-k", self.folder, "-c", "listen_addresses="]
         command += ["-c", "shared_buffers=16MB", "-c", "max_wal_size=64MB", "-c", "min_wal_size=32MB"]
         with open(self.folder / "log", "ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, **_as_user())
-        ready = [_found("pg_isready"), "-q", "-h", self.folder, "-U", "postgres"]
+        ready = [found("pg_isready"), "-q", "-h", self.folder, "-U", "postgres"]
         while subprocess.run(ready, check=False).returncode != 0:
             if self.process.poll() is not None:
                 raise RuntimeError((self.folder / "log").read_text())
@@ -97,12 +99,12 @@ def quick_folder() -> str | None:
 @contextmanager
 def running() -> Iterator[PostgresServer]:
     """A server in a temporary folder of its own: short, as a socket's path must be, and open to the server's user."""
-    with tempfile.TemporaryDirectory(prefix="quoron-pg-", dir=quick_folder()) as name:
+    with tempfile.TemporaryDirectory(prefix=warden.prefix(), dir=quick_folder()) as name:
         folder = Path(name)
         if os.geteuid() == 0:
             entry = pwd.getpwnam(_user() or "")
             os.chown(folder, entry.pw_uid, entry.pw_gid)
-        command = [_found("initdb"), "-D", folder / "data", "-U", "postgres", "-A", "trust", "-N", "--no-locale"]
+        command = [found("initdb"), "-D", folder / "data", "-U", "postgres", "-A", "trust", "-N", "--no-locale"]
         subprocess.run([*command, "-E", "UTF8"], check=True, capture_output=True, cwd=folder, **_as_user())
         server = PostgresServer(folder)
         server.start()

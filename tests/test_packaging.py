@@ -1,7 +1,8 @@
-"""The wheel holds everything: built, installed in a clean environment, every module imported from there."""
+"""The wheel, built of what goes into the image, holds everything: installed alone, every module is imported from it."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -26,18 +27,42 @@ print(json.dumps({"places": places, "presets": [each.name for each in presets()]
 """
 
 
+def let_through(path: str, rules: list[str]) -> bool:
+    """Whether .dockerignore leaves a file in the build: the last rule for it, or for a folder above, decides."""
+    through = True
+    for rule in rules:
+        wanted = re.escape(rule.removeprefix("!")).replace(r"\*\*/", "(.*/)?").replace(r"\*", "[^/]*")
+        if re.fullmatch(f"{wanted}(/.*)?", path):
+            through = rule.startswith("!")
+    return through
+
+
+def copied() -> list[tuple[str, str]]:
+    """Each source that the Dockerfile copies before it builds the wheel, and where to."""
+    before = (ROOT / "Dockerfile").read_text(encoding="utf-8").split("\nRUN pip wheel")[0]
+    lines = [line.split() for line in re.findall(r"^COPY (.*)$", before, flags=re.MULTILINE)]
+    return [(source, target) for *sources, target in lines for source in sources]
+
+
+@pytest.mark.parametrize(
+    ("path", "through"),
+    [("a/b", True), ("c", False), ("a/__pycache__/b", False), ("__pycache__", False), ("a/x.egg-info/y", False)],
+)
+def test_the_rules_of_dockerignore_are_read_as_they_are_meant(path: str, through: bool) -> None:
+    assert let_through(path, ["*", "!a", "**/__pycache__", "**/*.egg-info"]) is through
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel built from a copy of the sources, so that the checkout stays as it was."""
+    """The wheel of the image: from what its Dockerfile copies and .dockerignore lets through, and nothing else."""
     place = tmp_path_factory.mktemp("wheel")
     source = place / "source"
-    source.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        (source / name).write_bytes((ROOT / name).read_bytes())
-    for folder in FOLDERS:
-        for path in (ROOT / folder).rglob("*"):
-            if path.is_file() and "__pycache__" not in path.parts:
-                copy = source / path.relative_to(ROOT)
+    rules = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
+    for name, target in copied():
+        for path in [ROOT / name, *(ROOT / name).rglob("*")]:
+            if path.is_file() and let_through(path.relative_to(ROOT).as_posix(), rules):
+                inside = Path(name) if target == "./" else Path(target)
+                copy = source / inside / path.relative_to(ROOT / name)
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 copy.write_bytes(path.read_bytes())
     # No isolation: the build backend comes from this environment, so nothing is downloaded.

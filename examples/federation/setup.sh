@@ -13,7 +13,18 @@ give() { # give NAME FOLDER: a certificate, its key, and whom to trust
     cp "$trial/authority/authority.pem" "$trial/$2/authority.pem"
 }
 
-quoron certs "$trial/authority" --clients "$clients" --host coordinator --host localhost --host 127.0.0.1
+# The names at which the coordinator is reached; a new one, in QUORON_HOST, renews its certificate, not its key.
+known="$(cat "$trial/authority/hosts" 2>/dev/null || true)"
+hosts="${known:-coordinator localhost 127.0.0.1}"
+for host in ${QUORON_HOST:-}; do
+    case " $hosts " in *" $host "*) ;; *) hosts="$hosts $host" ;; esac
+done
+if [ "$hosts" != "$known" ]; then
+    # shellcheck disable=SC2046 # one word each
+    quoron certs "$trial/authority" --renew $(printf -- '--host %s ' $hosts)
+    printf '%s' "$hosts" > "$trial/authority/hosts"
+fi
+quoron certs "$trial/authority" --clients "$clients"
 give coordinator coordinator
 number=1
 while [ "$number" -le "$clients" ]; do

@@ -4,8 +4,8 @@
 
 TLS with a private authority, SuperNodes known by their keys, the SuperLink's state and our books in files, and the
 ServerApp in a process of its own (`--isolation process`), so that any part can be killed and started again. The data
-are made up. It runs until it is interrupted; with the same folder the users are the same, and a run that was
-interrupted goes on when it is submitted again.
+are made up. It runs until Ctrl-C, SIGTERM or the end of its terminal; with the same folder the users are the same, and
+a run that was interrupted goes on when it is submitted again.
 
 | process          | what it holds                                                                          |
 | ---------------- | -------------------------------------------------------------------------------------- |
@@ -23,11 +23,12 @@ import json
 import os
 import secrets
 import signal
-import threading
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Self
 
 import numpy as np
@@ -57,11 +58,32 @@ delta = 1e-2
 name = "dp-sgd-wor"
 options = { rounds = 3, rate = 0.6 }
 """
+# For a process that outlives this one, however this one ends, and then ends what it has started, which has a mark of it
+# in the environment. It reads /proc: on other systems than Linux a Loopback must not be killed outright.
+KEEPER = """
+import os, pathlib, signal, sys, time
+sys.stdin.read()
+def marked():
+    for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"LOOPBACK={sys.argv[1]}".encode() in path.read_bytes().split(b"\\0"):
+                yield int(path.parent.name)
+        except OSError:
+            pass  # it has ended, or is another user's
+while found := list(marked()):
+    for number in found:
+        try:
+            os.kill(number, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    time.sleep(0.05)
+"""
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 QUICK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}  # seconds until a SuperExec notices work; Flower's default is 1
 
 
 class Loopback:
-    """The processes of a federation in a folder. A context manager: all are gone at its end.
+    """The processes of a federation in a folder. A context manager: all are gone at its end, or with this process.
 
     `users` holds each user's node config, beside the key, the record and the place that every node has; `server` is the
     environment of the ServerApp, beside where the books and the results are.
@@ -75,9 +97,10 @@ class Loopback:
         self.superlink: Process | None = None
         self.superexec: Process | None = None
         self.nodes: dict[int, Process] = {}
+        self._keeper: subprocess.Popen[bytes] | None = None
         own = {"QUORON_DATABASE": self.database, "QUORON_RESULTS": str(self.results), "QUORON_SUPERNODE_AUTH": "1"}
         self._server = {**QUICK, **own, **server}
-        self._port = free_port()
+        self._port, self._mark = free_port(), secrets.token_hex(8)
 
     @property
     def address(self) -> str:
@@ -89,6 +112,7 @@ class Loopback:
         with ExitStack() as stack:
             stack.callback(self.stop)
             self._prepare()
+            self._keep()
             self.start_superlink()
             self.start_superexec()
             connection = self.connection()
@@ -146,6 +170,9 @@ class Loopback:
             for process in several:
                 process.end()
         self.nodes, self.superexec, self.superlink = {}, None, None
+        if self._keeper is not None:
+            self._keeper.communicate()  # there is nothing left for it to end
+            self._keeper = None
 
     def node(self, number: int) -> Path:
         """A user's own folder."""
@@ -175,6 +202,10 @@ class Loopback:
                 _make_key(self.node(number) / "key")
             self.configure(number)
 
+    def _keep(self) -> None:
+        command = [sys.executable, "-S", "-c", KEEPER, self._mark]
+        self._keeper = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+
     def _register(self, connection: Connection, number: int) -> None:
         done = self.node(number) / "registered"
         if not done.exists():
@@ -185,7 +216,7 @@ class Loopback:
         self, name: str, arguments: Sequence[str], what: str, environment: Mapping[str, str] | None = None
     ) -> Process:
         home, log = self.folder / "homes" / what, self.folder / "logs" / f"{what}.log"
-        return Process(name, arguments, home=home, log=log, more=environment or {})
+        return Process(name, arguments, home=home, log=log, more={**(environment or {}), "LOOPBACK": self._mark})
 
 
 def _make_key(path: Path) -> None:
@@ -212,6 +243,12 @@ def _make_data(path: Path, user: int, rows: int = 20) -> None:
             table.writerow([f"{age:.1f}", f"{weight:.1f}", int(age + weight + rng.normal(0, 20) > 145)])
 
 
+def _end(number: int, frame: FrameType | None) -> None:
+    for each in ENDS:
+        signal.signal(each, signal.SIG_IGN)  # once is enough: every process is being ended
+    raise KeyboardInterrupt
+
+
 def main() -> None:
     """Bring a federation up and wait."""
     options = argparse.ArgumentParser(description="A federation of Flower on this machine, for trials.")
@@ -230,17 +267,19 @@ def main() -> None:
     config = given.folder / "run.toml"
     if not config.exists():
         config.write_text(CONFIG, encoding="utf-8")
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    with Loopback(given.folder, users, **({"QUORON_ALLOW_SIMULATION": "1"} if given.simulation else {})) as running:
+    for number in ENDS:
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as by nohup
+            signal.signal(number, _end)
+    server = {"QUORON_ALLOW_SIMULATION": "1"} if given.simulation else {}
+    with suppress(KeyboardInterrupt), Loopback(given.folder, users, **server) as running:
         for user in range(given.users):
             running.start_node(user)
         print(f"{given.users} SuperNodes, each one user, at the SuperLink {running.address}. Submit a run with\n")
         print(f"    quoron submit --engine flower --superlink {running.address} --authority {running.authority} \\")
         print(f"        {config} --run first --users {given.users} --follow\n")
         print(f"Models arrive in {running.results}. End everything with Ctrl-C.", flush=True)
-        stop.wait()
+        while True:
+            signal.pause()
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from quoron_server.specification import make_plan
 
 SEED = 7
 DIMENSION = 3
+HANGS = 300.0  # seconds after which a test hangs, on a machine that does much else
 # What is feasible with the fewest users at a generous budget: users and options of every algorithm.
 FEW: dict[str, tuple[int, dict[str, object]]] = {
     "tracking-srgd": (20, {"rounds": 6}),
@@ -256,9 +257,41 @@ async def complete(running: Coordinator, run_name: str = "trial") -> np.ndarray:
     return await running.manager.records.model(run_name)
 
 
-def carried_out(work: Awaitable[object], *, within: float = 60.0) -> object:
+def carried_out(work: Awaitable[object], *, within: float = HANGS) -> object:
     """Run a test's coroutine; a test that hangs fails."""
     return asyncio.run(asyncio.wait_for(work, within))
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for something that will be true."""
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+def put_clock_forward(seconds: float) -> None:
+    """The running loop's: whatever waits for a time within them has come to it, and nobody has waited."""
+    loop = asyncio.get_running_loop()
+    before = loop.time
+    loop.time = lambda: before() + seconds
+
+
+def _waiting_for(running: Coordinator) -> set[int]:
+    """Users that an open round of the run "trial" has not heard of."""
+    room = running.rooms.rooms.get("trial")
+    if room is None or room.open is None:
+        return set()
+    return {user for user in room.open.rows if user not in room.asked or not room.asked[user].heard}
+
+
+async def no_deadline_is_waited_for(running: Coordinator, silent: Iterable[int], seconds: float) -> None:
+    """For ever: once a round waits for none but those who are `silent`, its `seconds` are over."""
+    while True:
+        await until(lambda: _waiting_for(running) and _waiting_for(running) <= set(silent))
+        room = running.rooms.rooms["trial"]
+        ended = room.open
+        put_clock_forward(seconds)
+        while room.open is ended:
+            await asyncio.sleep(0.001)
 
 
 async def everybody(running: Coordinator, stack: contextlib.AsyncExitStack, users: int = 20) -> Honest:

@@ -210,11 +210,11 @@ class TestWhatIsWrongWithTheValues:
         assert found.status.tolist() == [Status.ANSWERED]
         assert np.isfinite(found.values).all()
 
-    def test_never_quotes_a_value(self, tmp_path, caplog):
+    def test_never_quotes_a_value(self, tmp_path, our_logs):
         frame = visits().assign(sick=42)
-        with caplog.at_level(logging.DEBUG):
+        with our_logs.at_level(logging.DEBUG):
             assert "42" not in own_items(write(frame, tmp_path), terms()).problem
-        assert not caplog.records
+        assert not our_logs.records
 
 
 class TestTerms:

@@ -1,6 +1,6 @@
-"""The compose file promises what its services can do, keeps their secrets apart, and runs, as processes, to the end."""
+"""The compose files promise what their services can do, keep their secrets apart, and need nothing but the image."""
 
-import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -8,35 +8,39 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 import pytest
 import typer.main
+import yaml
 
-import postgres_server
-from federation.containers import FILE, ROOT, Composition, services
+from federation.engine import FILE, ROOT, services
 from quoron.cli import app
 
+COMPOSED = yaml.safe_load(FILE.read_text(encoding="utf-8"))
 SERVICES = services()
-OURS = {name: service for name, service in SERVICES.items() if service["image"] == "quoron:local"}
+CLIENT = yaml.safe_load((ROOT / "compose.client.yml").read_text(encoding="utf-8"))
+PUBLISHED = yaml.safe_load((ROOT / "compose.published.yml").read_text(encoding="utf-8"))
+EVERY = SERVICES | {f"elsewhere-{name}": service for name, service in CLIENT["services"].items()}
+EXAMPLES = "/opt/quoron/examples"
+OURS = {name: service for name, service in EVERY.items() if service["image"] == "quoron:local"}
 CLIENTS = sorted(name for name in SERVICES if name.startswith("client-"))
 NODES = sorted(name.removeprefix("flower-") for name in SERVICES if name.startswith("flower-node-"))
 
 
 def command_of(service: dict[str, Any]) -> click.Command | None:
     """The command of the program that a service runs; None for a script."""
-    if "entrypoint" in service:
+    if service.get("entrypoint", ["quoron"])[0] != "quoron":
         return None
     found: click.Command = typer.main.get_command(app)
-    for word in service["command"]:
+    for word in [*service.get("entrypoint", ["quoron"])[1:], *service["command"]]:
         if not isinstance(found, click.Group):
             break
         found = found.commands[word]
     return found
 
 
-@pytest.mark.parametrize("name", SERVICES)
+@pytest.mark.parametrize("name", EVERY)
 def test_no_service_can_gain_privileges_or_write_outside_its_volumes(name: str) -> None:
-    service = SERVICES[name]
+    service = EVERY[name]
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
@@ -45,10 +49,67 @@ def test_no_service_can_gain_privileges_or_write_outside_its_volumes(name: str) 
     assert "cap_add" not in service
 
 
-@pytest.mark.parametrize("name", SERVICES)
-def test_no_port_leaves_the_machine_and_no_secret_stands_in_the_environment(name: str) -> None:
-    service = SERVICES[name]
-    assert "ports" not in service
+def test_no_port_leaves_the_machine() -> None:
+    assert not any("ports" in service for service in EVERY.values())
+    assert {name for name, network in COMPOSED["networks"].items() if network.get("internal") is not True} == set()
+
+
+def test_where_ports_are_published_they_are_the_coordinators_and_operators_stay_on_loopback() -> None:
+    assert set(PUBLISHED["services"]) == {"setup", "coordinator"}
+    assert PUBLISHED["services"]["coordinator"] == {
+        "networks": ["published"],
+        "ports": ["${QUORON_PUBLISH:-0.0.0.0}:7443:7443", "${QUORON_PUBLISH_CONTROL:-127.0.0.1}:7444:7444"],
+    }
+    assert set(PUBLISHED["services"]["setup"]["environment"]) == {"QUORON_HOST"}
+    assert PUBLISHED["networks"] == {"published": {}}, "no network of the example is opened"
+    assert not any("published" in service.get("networks", ()) for service in SERVICES.values())
+
+
+def test_what_is_missing_is_said_with_what_to_do() -> None:
+    for text in (ROOT / "compose.published.yml", ROOT / "compose.client.yml"):
+        needed = re.findall(r"\$\{(\w+):\?([^}]*)\}", text.read_text(encoding="utf-8"))
+        assert needed
+        assert all(said.startswith(f"Set {name} to ") for name, said in needed)
+
+
+def test_a_client_elsewhere_starts_again_and_keeps_its_identity_to_itself() -> None:
+    client, identity = CLIENT["services"]["client"], CLIENT["services"]["identity"]
+    assert client["restart"] == "unless-stopped"
+    assert client["healthcheck"]["test"][:3] == ["CMD", "quoron", "health"]
+    data, *mounts = client["volumes"]
+    assert data["read_only"] is True
+    assert data["bind"] == {"create_host_path": False}, "a missing file is an error, not a new folder"
+    assert mounts == ["identity:/identity:ro", "record:/var/lib/quoron"]
+    assert identity["volumes"] == ["identity:/identity"]
+    assert identity["network_mode"] == "none"
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_no_registry_is_asked_for_the_image_that_is_built_here(name: str) -> None:
+    assert OURS[name]["pull_policy"] == ("build" if "build" in OURS[name] else "never")
+
+
+def test_no_service_needs_a_file_of_the_checkout() -> None:
+    for name, service in SERVICES.items():
+        mounts = [mount.split(":")[0] for mount in service.get("volumes", ())]
+        assert not any(source.startswith((".", "/")) for source in mounts), f"{name}: a umask can make it unreadable"
+
+
+def test_the_example_files_that_services_name_are_in_the_image() -> None:
+    dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    copied = dict(re.findall(rf"^COPY (\S+) ({EXAMPLES}/\S+)$", dockerfile, flags=re.MULTILINE))
+    assert copied
+    assert dockerfile.index("RUN chmod -R a+rX /opt/quoron") > max(dockerfile.index(f"COPY {each}") for each in copied)
+    named = set(re.findall(rf"{EXAMPLES}/[\w./-]+", FILE.read_text(encoding="utf-8")))
+    assert len(named) > 5
+    for path in named:
+        assert any(Path(path).is_relative_to(folder) for folder in copied.values()), path
+        assert (ROOT / "examples" / Path(path).relative_to(EXAMPLES)).is_file(), path
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_no_secret_stands_in_the_environment(name: str) -> None:
+    service = EVERY[name]
     for key, value in service.get("environment", {}).items():
         if re.search("PASSWORD|TOKEN|KEY|SECRET|PASS", key):
             assert str(value).startswith("/"), f"{key} holds a secret, not the path of one"
@@ -64,9 +125,12 @@ def test_every_key_is_seen_by_its_owner_alone() -> None:
             source = mount.split(":")[0]
             if not source.startswith("."):
                 seen.setdefault(source, set()).add(name)
-                writable = name in ("setup", "flower-setup") or not source.endswith(("-identity", "-password"))
+                writable = name.endswith("setup") or not source.endswith(("-identity", "-password"))
                 assert writable or mount.endswith(":ro"), mount
-    assert seen["authority"] == {"setup"}
+    assert seen["authority"] == {"setup", "identity"}, "both end when their work is done, and have no network"
+    for name in seen["authority"]:
+        assert SERVICES[name]["network_mode"] == "none"
+        assert "restart" not in SERVICES[name]
     assert seen["coordinator-identity"] == {"setup", "coordinator"}
     assert seen["operator-identity"] == {"setup", "submit", "watch", "operator"}
     assert seen["database-password"] == {"setup", "postgres", "coordinator"}
@@ -131,46 +195,18 @@ def test_the_compose_tool_accepts_the_file() -> None:
     ]
     if not usable:
         pytest.skip("neither docker compose nor docker-compose is installed")
-    checked = subprocess.run(
-        [*usable[0], "--file", str(FILE), "--profile", "tools", "--profile", "flower", "config", "--quiet"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert checked.returncode == 0, checked.stderr
-
-
-@pytest.fixture
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A real PostgreSQL where this machine has one, else SQLite."""
-    if postgres_server.missing() is None and importlib.util.find_spec("psycopg") is not None:
-        return str(request.getfixturevalue("postgres"))
-    return f"sqlite:///{tmp_path / 'coordinator.sqlite'}"
-
-
-@pytest.mark.slow
-def test_the_example_runs_to_its_end_with_the_commands_and_variables_of_the_compose_file(
-    tmp_path: Path, database: str
-) -> None:
-    with Composition(tmp_path / "c", database) as all_:
-        all_.finish("setup")
-        keys = {path: path.read_bytes() for path in (tmp_path / "c" / "volumes").rglob("*") if path.is_file()}
-        assert all(path.stat().st_mode & 0o077 == 0 for path in keys if path.suffix == ".key" or path.name == "key.pem")
-        all_.start("coordinator")
-        assert all_.listens("coordinator", "7444"), all_.log("coordinator")
-        assert all_.healthy("coordinator")
-        for client in CLIENTS:
-            all_.start(client)
-        all_.finish("submit")
-        watched = all_.finish("watch")
-        assert "complete" in watched
-        assert all_.healthy("client-1")
-        all_.finish("operator", "fetch", "example", "--out", str(all_.volume("results") / "example"))
-        with np.load(all_.volume("results") / "example" / "model.npz") as stored:
-            assert np.isfinite(stored["model"]).all()
-            assert stored["model"].shape == (10,)
-        for name in (*CLIENTS, "coordinator"):
-            assert all_.running[name].poll() is None, f"{name} ended early:\n{all_.log(name)}"
-        assert [all_.stop(name) for name in (*CLIENTS, "coordinator")] == [0, 0, 0, 0]
-        all_.finish("setup")  # as on the next start: nothing is made anew
-        assert keys == {path: path.read_bytes() for path in keys}
+    profiles = [word for profile in ("tools", "flower", "simulate") for word in ("--profile", profile)]
+    published = ["--file", str(FILE), "--file", str(ROOT / "compose.published.yml")]
+    variables = {"QUORON_HOST": "a.example", "QUORON_COORDINATOR": "a.example:7443", "QUORON_DATA": "/items.csv"}
+    wanted = [["--file", str(FILE)], published]
+    if usable[0][-1] == "compose":  # the first compose tool does not know `create_host_path`
+        wanted.append(["--file", str(ROOT / "compose.client.yml")])
+    for files in wanted:
+        checked = subprocess.run(
+            [*usable[0], *files, *profiles, "config", "--quiet"],
+            env=os.environ | variables,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert checked.returncode == 0, checked.stderr

@@ -15,6 +15,7 @@ from quoron_server.ledger import Ledger
 
 EXACT = ["one-pass-dp-sgd", "srgd", "local-model", "phased-sgd", "tracking-srgd"]
 FACTOR = 2.0  # measured over projected time, and the other way round
+BUSY = 5.0  # times what the same run takes without a link: little, unless the machine does much else
 OWN = (("grpc.use_local_subchannel_pool", 1),)  # a connection for every client
 
 
@@ -64,12 +65,13 @@ def test_messages_and_bytes_are_those_that_pass_between_clients_and_coordinator(
 def test_time_is_as_projected_within_the_stated_factor(text: str, silent: range, tmp_path: Path) -> None:
     network = Network.parse(f"{text},compute=1e9items/s")
     link = {"delay": network.rtt / 2, "up": network.up, "down": network.down}
-    run = federated("dp-sgd-wor", tmp_path, seconds=network.deadline, silent=silent, **link)
-    events, _ = carried_out(run, within=300.0)
+    events, _ = carried_out(federated("dp-sgd-wor", tmp_path, seconds=network.deadline, silent=silent, **link))
+    (tmp_path / "beside").mkdir()
+    beside, _ = carried_out(federated("dp-sgd-wor", tmp_path / "beside"))  # what this machine takes without a link
     rows = by_round(events, run="trial", network=network)
     assert set(rows[0]) >= {f"network.{part}" for part in Times().as_json()}
     projected = sum(row["network.total"] - row["network.aggregating"] for row in rows)
-    measured = sum(event["seconds_clients"] for event in events)
-    assert projected / FACTOR <= measured <= projected * FACTOR, (
-        f"measured {measured:.2f} s, projected {projected:.2f} s"
+    measured, machine = (sum(event["seconds_clients"] for event in each) for each in (events, beside))
+    assert projected / FACTOR <= measured <= projected * FACTOR + BUSY * machine, (
+        f"measured {measured:.2f} s, projected {projected:.2f} s, without a link {machine:.2f} s"
     )

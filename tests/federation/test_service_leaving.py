@@ -19,12 +19,15 @@ from federation.crowd import (
     from_items,
     inline_model,
     specification,
+    until,
     write_items,
 )
+from quoron.flower.commands import free_port
 from quoron_client.federation import ClientConfig, run_client
 from quoron_protos.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.service import Coordinator, client_plane
+from quoron_server.service import conversation as conversations
 
 USERS = 20
 WORK = "/quoron.v1.ClientPlane/Work"
@@ -33,8 +36,7 @@ HELLO = pb.ClientMessage(hello=pb.Hello(protocol=1)).SerializeToString()
 
 
 async def connected(running: Coordinator, users: int) -> None:
-    while running.rooms.connected < users:
-        await asyncio.sleep(0.01)
+    await until(lambda: running.rooms.connected >= users)
 
 
 def test_clients_survive_an_orderly_stop_and_answer_the_next_coordinator(tmp_path: Path) -> None:
@@ -57,8 +59,8 @@ def test_clients_survive_an_orderly_stop_and_answer_the_next_coordinator(tmp_pat
 
     async def scene() -> np.ndarray:
         stop = asyncio.Event()
-        async with coordinator(tmp_path) as running:
-            where = running.listen
+        where = f"127.0.0.1:{free_port()}"
+        async with coordinator(tmp_path, listen=where) as running:
             async with crowd(where, USERS):  # enrolled in order
                 pass
             clients = [client(where, user, stop) for user in range(USERS)]
@@ -89,21 +91,24 @@ def test_who_is_dismissed_may_come_back_and_who_is_replaced_may_not(tmp_path: Pa
 
 
 def test_a_taken_over_conversation_that_is_being_written_to_ends_quietly(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(conversations, "_PARTING_SECONDS", 0.05)
+
     async def scene() -> None:
         async with coordinator(tmp_path) as running, crowd(running.listen, 1) as (peer,):
             conversation = running.rooms._here[peer.user]
             for number in range(60):  # more than the transport takes for one who does not read
                 conversation.send(announcement(1 << 18, str(number)))
-            await asyncio.sleep(0.2)
-            assert conversation._unsent.qsize()
+            await until(lambda: conversation._writing)
             await peer.hello()
-            await asyncio.sleep(0.2)
+            await asyncio.wait({conversation._handler})
 
     with caplog.at_level(logging.INFO):
         carried_out(scene())
-    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+    warnings = [each for each in caplog.records if each.levelno > logging.INFO]
+    told = [f"{each.name}: {each.getMessage()} {each.exc_text}" for each in warnings]
+    assert [each for each in told if "quoron" in each] == []  # also what gRPC says of our servicer
 
 
 def announcement(length: int, run: str = "trial") -> pb.ServerMessage:
@@ -122,8 +127,7 @@ def test_a_client_that_does_not_read_is_hung_up_on(how: str, tmp_path: Path) -> 
             while conversation.ending is None:
                 conversation.send(announcement(1 << 16 if how == "large" else 1, "again"))
                 sent += 1
-            while running.rooms.connected:
-                await asyncio.sleep(0.01)
+            await until(lambda: not running.rooms.connected)
             return conversation.ending, conversation.code, sent
 
     why, code, sent = carried_out(scene())
@@ -163,8 +167,7 @@ def test_the_longest_answer_is_that_of_the_runs_a_user_is_in(tmp_path: Path) -> 
                 announced = await peer.next("run")
                 await peer.send(consent=pb.Consent(run=announced.run, takes_part=True))
             room = running.rooms.rooms["trial"]
-            while room.open is None:
-                await asyncio.sleep(0.01)
+            await until(lambda: room.open is not None)
             return [before, running.rooms.longest_answer(0), running.rooms.longest_answer(USERS)]
 
     assert carried_out(scene()) == [0, 3, 0]

@@ -9,7 +9,16 @@ import grpc
 import numpy as np
 import pytest
 
-from federation.crowd import Peer, carried_out, coordinator, crowd, specification
+from federation.crowd import (
+    Peer,
+    carried_out,
+    coordinator,
+    crowd,
+    no_deadline_is_waited_for,
+    put_clock_forward,
+    specification,
+    until,
+)
 from quoron_client import wire
 from quoron_client.questions import Answers, AverageGradient, Question, Status
 from quoron_protos.errors import ConfigError
@@ -46,8 +55,15 @@ async def consented(running: Coordinator, peers: list[Peer]) -> None:
     room = running.rooms.open("trial", "{}", np.arange(len(peers)))
     for peer in peers:
         await peer.send(consent=pb.Consent(run="trial", takes_part=True))
-    while len(room.present) < len(peers):
-        await asyncio.sleep(0.01)
+    await until(lambda: len(room.present) == len(peers))
+
+
+async def left_unread(running: Coordinator, users: int) -> None:
+    """A question to everybody, given up once each of them has a part of it and reads no more."""
+    asking, here = asyncio.create_task(asked(running, users, seconds=600.0)), running.rooms._here
+    await until(lambda: [each._writing > DIMENSION for each in here.values()] == [True] * users)
+    asking.cancel()
+    await asyncio.wait({asking})
 
 
 @contextlib.asynccontextmanager
@@ -68,16 +84,23 @@ def test_a_crowd_that_does_not_read_loses_the_round_and_the_others_are_asked_wit
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conversation, "_LATE_PARTING_SECONDS", 0.05)
-    users, silent, most = 18, 6, 6 * QUESTION
+    users, silent, most, seconds = 18, 6, 6 * QUESTION, 40.0
+
+    async def patience_is_over(backlog: Backlog) -> None:
+        """Those who do not read have all the room, and others wait for it."""
+        await until(lambda: backlog._queue and {each.user for each in backlog._since} == set(range(silent)))
+        put_clock_forward(seconds / 4)
 
     async def scene() -> tuple[Answers, Backlog]:
         async with coordinator(tmp_path) as running, separate(running.listen, users) as peers:
             running.rooms.backlog.most = most
             await consented(running, peers)
-            reading = [asyncio.create_task(answering(peer)) for peer in peers[silent:]]
-            answers = await asked(running, users, seconds=2.5)
             backlog = running.rooms.backlog
-            for task in reading:
+            working = [asyncio.create_task(answering(peer)) for peer in peers[silent:]]
+            working.append(asyncio.create_task(patience_is_over(backlog)))
+            working.append(asyncio.create_task(no_deadline_is_waited_for(running, range(silent), seconds)))
+            answers = await asked(running, users, seconds=seconds)
+            for task in working:
                 task.cancel()
         return answers, backlog
 
@@ -116,7 +139,7 @@ def test_who_left_a_question_unread_is_asked_once_a_round_and_from_then_on_after
             for told in rooms._here.values():
                 told.order = order
             question = Question(number, np.arange(4), AverageGradient(np.ones((1, 2)), (1.0,)))
-            asking = asyncio.create_task(rooms.ask(room, question, shape=(2,), seconds=60.0))
+            asking = asyncio.create_task(rooms.ask(room, question, shape=(2,), seconds=600.0))
             while len(order) < 4:
                 await asyncio.sleep(0)
             if number < 2:
@@ -138,7 +161,7 @@ def test_who_is_slow_and_comes_in_the_middle_of_a_round_waits_for_the_others() -
             await rooms.consent(rooms._here[user], pb.Consent(run="trial", takes_part=True))
         rooms.backlog.slow[1], rooms.backlog.bytes = 0.0, 1  # somebody else's: nobody can be asked yet
         question = Question(0, np.arange(3), AverageGradient(np.ones((1, 2)), (1.0,)))
-        asking = asyncio.create_task(rooms.ask(room, question, shape=(2,), seconds=60.0))
+        asking = asyncio.create_task(rooms.ask(room, question, shape=(2,), seconds=600.0))
         await asyncio.sleep(0)
         rooms.enter(Told(1, order))
         coming = asyncio.create_task(rooms.consent(rooms._here[1], pb.Consent(run="trial", takes_part=True)))
@@ -152,19 +175,28 @@ def test_who_is_slow_and_comes_in_the_middle_of_a_round_waits_for_the_others() -
     assert carried_out(scene()) == [0, 2, 1]
 
 
-def test_who_takes_over_its_own_conversation_leaves_nothing_unread_behind(tmp_path: Path) -> None:
+def test_who_takes_over_its_own_conversation_leaves_nothing_unread_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversation, "_LATE_PARTING_SECONDS", 0.05)
+
+    async def patience_is_over(backlog: Backlog, seconds: float) -> None:
+        """The conversation that was taken over has all the room, and others wait for it."""
+        await until(lambda: backlog._queue and backlog._since and all(each.ending for each in backlog._since))
+        put_clock_forward(seconds / 4)
+
     async def scene() -> Answers:
         async with coordinator(tmp_path) as running, separate(running.listen, 2) as peers:
             await consented(running, peers)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asked(running, 2, seconds=60.0), 0.1)
+            await left_unread(running, 2)
             running.rooms.backlog.most = 1
             assert running.rooms.backlog.bytes > DIMENSION
             await peers[0].hello()
             await peers[0].send(consent=pb.Consent(run="trial", takes_part=True))
-            reading = [asyncio.create_task(answering(peer)) for peer in peers]
-            answers = await asked(running, 2, seconds=2.0)
-            for task in reading:
+            working = [asyncio.create_task(answering(peer)) for peer in peers]
+            working.append(asyncio.create_task(patience_is_over(running.rooms.backlog, 40.0)))
+            answers = await asked(running, 2, seconds=40.0)
+            for task in working:
                 task.cancel()
             return answers
 
@@ -179,17 +211,14 @@ def test_who_left_a_question_unread_comes_back_once_its_old_connection_is_gone(
     async def scene() -> tuple[grpc.StatusCode, int]:
         async with coordinator(tmp_path) as running, separate(running.listen, 1) as (peer,):
             await consented(running, [peer])
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asked(running, 1, seconds=60.0), 0.1)
+            await left_unread(running, 1)
             running.rooms._here[0].hang_up()
-            while running.rooms.backlog.bytes:
-                await asyncio.sleep(0.01)
+            await until(lambda: not running.rooms.backlog.bytes)
             old, again = peer.call, federation_pb2_grpc.ClientPlaneStub(peer.channel).Work(metadata=peer.metadata)
             await again.write(pb.ClientMessage(hello=pb.Hello(protocol=1)))
             code = await again.code()
             old.cancel()
-            while running.rooms.backlog.unread(0):
-                await asyncio.sleep(0.01)
+            await until(lambda: not running.rooms.backlog.unread(0))
             await peer.hello()
             assert set(running.rooms.backlog.slow) == {0}
             return code, running.rooms.connected
@@ -203,7 +232,7 @@ def test_everybody_who_reads_is_asked_however_little_may_wait(tmp_path: Path) ->
             running.rooms.backlog.most = 1
             await consented(running, peers)
             reading = [asyncio.create_task(answering(peer)) for peer in peers]
-            answers = await asked(running, 20, seconds=60.0)
+            answers = await asked(running, 20, seconds=600.0)
             for task in reading:
                 task.cancel()
             return answers, running.rooms.backlog.peak
@@ -218,7 +247,7 @@ def test_those_who_come_in_the_middle_of_a_round_wait_for_room_too(tmp_path: Pat
         async with coordinator(tmp_path) as running, crowd(running.listen, 20) as peers:
             running.rooms.backlog.most = QUESTION
             running.rooms.open("trial", "{}", np.arange(20))
-            asking = asyncio.create_task(asked(running, 20, seconds=60.0))
+            asking = asyncio.create_task(asked(running, 20, seconds=600.0))
             reading = [asyncio.create_task(answering(peer)) for peer in peers]
             for peer in peers:
                 await peer.send(consent=pb.Consent(run="trial", takes_part=True))

@@ -19,6 +19,7 @@ import pytest
 from federation.crowd import (
     DIMENSION,
     FEW,
+    HANGS,
     SEED,
     Honest,
     Peer,
@@ -30,6 +31,7 @@ from federation.crowd import (
 )
 from quoron.config import parse
 from quoron.control import Address, Control
+from quoron.flower.commands import free_port
 from quoron.submission import specify
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
@@ -120,7 +122,7 @@ class Program:
         return found[1], found[2]
 
     def done(self) -> str:
-        out, errors = self.process.communicate(timeout=120)
+        out, errors = self.process.communicate(timeout=HANGS)
         assert self.process.returncode == 0, errors
         return out
 
@@ -197,8 +199,9 @@ def killed_and_resumed(at: str, when: str, left: int, folder: Path) -> None:
 
     async def scene() -> None:
         with programs() as started:
-            started.append(serve(folder, "--insecure", killer=(at, when, left)))
-            where, control = await asyncio.to_thread(started[0].listening)
+            where = f"127.0.0.1:{free_port()}"
+            started.append(serve(folder, "--insecure", listen=where, killer=(at, when, left)))
+            _, control = await asyncio.to_thread(started[0].listening)
             crowd = asyncio.create_task(take_part(where, honest))
             await submit(control, wanted.as_text(), token)
             assert await asyncio.to_thread(started[0].process.wait) == -signal.SIGKILL

@@ -15,7 +15,9 @@ from federation.crowd import (
     coordinator,
     crowd,
     inline_model,
+    no_deadline_is_waited_for,
     people,
+    put_clock_forward,
     specification,
 )
 from quoron.engine import InlineEngine
@@ -29,6 +31,7 @@ from quoron_server.service import Coordinator
 from quoron_server.specification import make_plan
 
 ALGORITHM, USERS = "one-pass-dp-sgd", 20  # six rounds of three users, each asked once
+SECONDS = 30.0  # of a round that somebody lets pass; nobody waits for it
 
 
 class Dropping:
@@ -85,13 +88,13 @@ async def first_question(peers: list[Peer]) -> tuple[Peer, pb.Question]:
 
 
 def test_clients_that_drop_out_are_missing_at_the_deadline_and_nothing_else_changes(tmp_path: Path) -> None:
-    gone = (2, 5, 11)
+    gone, working = (2, 5, 11), list[asyncio.Task[object]]()
 
     async def script(running: Coordinator, peers: list[Peer], honest: Honest) -> None:
-        for peer in peers:
-            asyncio.get_running_loop().create_task(peer.work(honest))
+        working.append(asyncio.create_task(no_deadline_is_waited_for(running, gone, SECONDS)))
+        working.extend(asyncio.create_task(peer.work(honest)) for peer in peers)
 
-    _, model = play(tmp_path, script, seconds=2.0, silent=gone)
+    _, model = play(tmp_path, script, seconds=SECONDS, silent=gone)
     np.testing.assert_array_equal(model, model_without(set(gone), tmp_path / "reference"))
 
 
@@ -188,16 +191,19 @@ def test_an_answer_after_the_deadline_is_late(tmp_path: Path) -> None:
     async def scene() -> int:
         honest = Honest.of(USERS)
         async with coordinator(tmp_path) as running, crowd(running.listen, USERS) as peers:
-            await running.manager.submit(specification(ALGORITHM, seconds=0.05).as_text())
+            await running.manager.submit(specification(ALGORITHM, seconds=SECONDS).as_text())
             slow, question = await first_question(peers)
             answer = honest(slow.user, question)
             feed = (await running.manager.feed("trial")).watch()
+            put_clock_forward(SECONDS)
             async for event in feed:
                 if event["kind"] == "round":
                     break
             await slow.send(answer=answer)
             verdict = (await slow.next("receipt")).verdict
+            passing = asyncio.create_task(no_deadline_is_waited_for(running, range(USERS), SECONDS))
             await complete(running)
+            passing.cancel()
             return verdict
 
     assert carried_out(scene()) == pb.VERDICT_LATE

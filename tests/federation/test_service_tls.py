@@ -282,7 +282,7 @@ class TestRevocation:
             certificates.revoke(own, "nobody")
 
     def test_stays_in_force_while_the_list_cannot_be_read(
-        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+        self, tmp_path: Path, our_logs: pytest.LogCaptureFixture
     ) -> None:
         file, bad, worse = tmp_path / "revoked.json", "a" * 64, "b" * 64
         with pytest.raises(ConfigError, match="list of revoked certificates"):
@@ -292,10 +292,10 @@ class TestRevocation:
         for spoilt in ("{", "[]", '{"not a fingerprint": "x"}', None):
             file.unlink() if spoilt is None else file.write_text(spoilt)
             assert bad in revoked
-            assert caplog.text.count("stays in force") == 1
+            assert our_logs.text.count("stays in force") == 1
             assert bad in revoked  # and said once
-            assert caplog.text.count("stays in force") == 1
-            caplog.clear()
+            assert our_logs.text.count("stays in force") == 1
+            our_logs.clear()
         revocation.add(file, worse, name="client-8")
         assert worse in revoked
         assert bad not in revoked

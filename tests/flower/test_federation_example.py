@@ -1,30 +1,54 @@
-"""The loopback example, as somebody follows it: bring it up, submit what it says, end it with Ctrl-C."""
+"""The loopback example, as somebody follows it: bring it up, submit what it says, end it with Ctrl-C, or otherwise."""
 
+import os
 import re
+import select
 import shlex
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import warden
+from federation.crowd import HANGS
 from flower.federation import EXAMPLE
 
 pytestmark = pytest.mark.slow
+Marked = Callable[[], list[int]]
 
 
-def test_the_printed_command_gives_a_private_model_and_nothing_is_left_running(tmp_path: Path) -> None:
-    program = [sys.executable, str(EXAMPLE), "--users", "5", "--folder", "trial"]
-    running = subprocess.Popen(program, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+@pytest.fixture
+def marked(monkeypatch: pytest.MonkeyPatch) -> Marked:
+    """Numbers of the processes that the test has started, and that these have."""
+    mark = os.urandom(4).hex()
+    monkeypatch.setenv(warden.MARK, f"{os.environ.get(warden.MARK, '')} {mark}")
+    return lambda: warden.marked(mark)
+
+
+def example(folder: Path, users: int) -> subprocess.Popen[str]:
+    program = [sys.executable, str(EXAMPLE), "--users", str(users), "--folder", "trial"]
+    return subprocess.Popen(program, cwd=folder, stdout=subprocess.PIPE, text=True)
+
+
+def said(running: subprocess.Popen[str]) -> str:
+    """What the example prints once it is up."""
+    told = ""
+    while "Ctrl-C" not in told:
+        line = running.stdout.readline()
+        assert line, told
+        told += line
+    return told
+
+
+def test_the_printed_command_gives_a_private_model_and_nothing_is_left_running(tmp_path: Path, marked: Marked) -> None:
+    running = example(tmp_path, users=5)
     try:
-        told = ""
-        while "Ctrl-C" not in told:
-            line = running.stdout.readline()
-            assert line, told
-            told += line
-        typed = re.search(r"quoron submit .*?--follow", told.replace("\\\n", " "), re.DOTALL)[0]
+        typed = re.search(r"quoron submit .*?--follow", said(running).replace("\\\n", " "), re.DOTALL)[0]
         done = subprocess.run(
             [sys.executable, "-m", *shlex.split(typed)], cwd=tmp_path, capture_output=True, text=True, check=False
         )
@@ -36,14 +60,31 @@ def test_the_printed_command_gives_a_private_model_and_nothing_is_left_running(t
             assert stored["model"].any()
     finally:
         running.send_signal(signal.SIGINT)
-        running.communicate(timeout=120)
+        running.communicate(timeout=HANGS)
     assert running.returncode == 0
-    left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path).encode() in _read(path)]
-    assert not left
+    assert not marked()
 
 
-def _read(path: Path) -> bytes:
+@pytest.mark.skipif(sys.platform != "linux", reason="what is left is found in /proc")
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("up", [False, True])
+def test_however_it_ends_nothing_is_left_running(how: signal.Signals, up: bool, tmp_path: Path, marked: Marked) -> None:
+    running = example(tmp_path, users=2)
+    if up:
+        said(running)
+    else:
+        while not (tmp_path / "trial" / "logs" / "serverapp.log").exists():
+            assert running.poll() is None
+            time.sleep(0.05)
+    begun = [os.pidfd_open(number) for number in marked()]
     try:
-        return path.read_bytes()
-    except OSError:
-        return b""
+        assert len(begun) > 3
+        running.send_signal(how)
+        running.communicate(timeout=HANGS)
+        assert running.returncode == (-how if how == signal.SIGKILL else 0)
+        for process in begun:
+            assert select.select([process], [], [], HANGS)[0], marked()
+        assert not marked()
+    finally:
+        for process in begun:
+            os.close(process)

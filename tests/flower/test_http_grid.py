@@ -21,9 +21,10 @@ from flwr.proto.runtime_pb2 import (
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.superlink.grid import HttpGrid
 
+from flower.grids import FakeTime
 from quoron_client.flower.records import HELLO, record, values_of
 from quoron_server.flower import exchange as exchanging
-from quoron_server.flower.exchange import Letter, exchange
+from quoron_server.flower.exchange import Letter, heard
 
 NODES = range(100, 110)
 BAD = 104
@@ -82,15 +83,20 @@ class SuperLink:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Who is heard of within `seconds` of real time."""
+    """Who is heard of; the time is over when so many nodes are."""
     links: list[SuperLink] = []
+    clock = FakeTime()
+    monkeypatch.setattr(exchanging, "time", clock)
     monkeypatch.setattr(exchanging, "_HANGS", 0.1)
 
-    def heard_of(seconds: float, **wrong: bool) -> list[int]:
+    def heard_of(nodes: int, **wrong: bool) -> list[int]:
         links.append(SuperLink(**wrong))
         grid: Any = HttpGrid(token="token")
         grid._run, grid._client = SimpleNamespace(run_id=1), links[-1]
-        replies = exchange(grid, [Letter(node, HELLO, {}) for node in NODES], group="test", seconds=seconds)
+        replies = {}
+        for index, reply in heard(grid, [Letter(node, HELLO, {}) for node in NODES], group="test", seconds=3600.0):
+            replies[index] = reply
+            clock.now += 3600.0 * (len(replies) == nodes)
         assert all(values_of(reply)["node"] == NODES[index] for index, reply in replies.items())
         return [NODES[index] for index in sorted(replies)]
 
@@ -101,6 +107,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 def test_one_reply_that_is_none_costs_no_other_node_its_answer(asked: Any) -> None:
     honest = [node for node in NODES if node != BAD]
-    assert asked(60.0) == list(NODES)
-    assert asked(60.0, garbled=True) == honest
-    assert asked(0.3, half=True) == honest
+    assert asked(len(NODES)) == list(NODES)
+    assert asked(len(NODES), garbled=True) == honest
+    assert asked(len(honest), half=True) == honest

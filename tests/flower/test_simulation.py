@@ -18,6 +18,7 @@ from flwr.app import Context, RecordDict
 from flwr.common.config import flatten_dict
 
 import quoron
+from federation.crowd import HANGS
 from flower.grids import SECRET, Failing, FakeGrid, Rows, error_reply, spread
 from quoron import api, report_page, runs
 from quoron.cli import invoke
@@ -396,7 +397,7 @@ def test_a_serverapp_that_is_no_longer_wanted_leaves(tmp_path: Path, monkeypatch
         told = Told(tmp_path, claim.token)
         told.__enter__()
         assert next(claim.lines())["process"] == os.getpid()
-    assert gone.wait(60)
+    assert gone.wait(HANGS)
 
 
 def test_a_serverapp_whose_owner_was_killed_ends_the_superlink_too(tmp_path: Path) -> None:
@@ -409,7 +410,7 @@ def test_a_serverapp_whose_owner_was_killed_ends_the_superlink_too(tmp_path: Pat
         (tmp_path / CLAIM).write_text(json.dumps(stored | {"owner": owner.pid}))
         assert not alive(owner.pid)
         assert not told._wanted()
-    assert superlink.wait(10) == -15
+    assert superlink.wait(HANGS) == -15
     superlink.stdin.close()  # type: ignore[union-attr]
 
 

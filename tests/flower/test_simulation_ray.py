@@ -239,7 +239,7 @@ def test_a_stopped_command_leaves_nothing_running_and_a_folder_that_goes_on(
     if how == signal.SIGINT:
         assert code == 130
         assert f"Continue with: quoron resume {folder.path}" in told
-    until(lambda: not any(map(alive, processes)), within=60)
+    until(lambda: not any(map(alive, processes)))
     np.testing.assert_array_equal(api.resume(folder.path).model, model)
 
 

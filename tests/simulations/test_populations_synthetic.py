@@ -79,9 +79,12 @@ class TestItems:
         same(bounded(batch, crowd.loss), batch)
 
     def test_ten_million_users_take_memory_for_the_cohort_only(self):
+        some = np.array([0, 9_999_999, 1234567])
+        options = {"users": 10_000_000, "items_per_user": 50, "dimension": 10, "unequal_items": True}
+        population(**options).items(some)  # whatever is imported or compiled once
         tracemalloc.start()
-        crowd = population(users=10_000_000, items_per_user=50, dimension=10, unequal_items=True)
-        batch = crowd.items(np.array([0, 9_999_999, 1234567]))
+        crowd = population(**options)
+        batch = crowd.items(some)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert batch.users == 3

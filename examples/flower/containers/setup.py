@@ -1,8 +1,8 @@
 """Makes, once, what a trial federation on Flower needs before it starts; each part gets a folder that it alone sees.
 
-A private authority signs a certificate for the SuperLink, for the proxy in front of it, and for what each SuperNode
-shows to the process of its apps. Every SuperNode has a key of its own, which is its user's identity. For a real
-federation the owner of a node makes its key and hands over the public half alone.
+A private authority signs a certificate for the SuperLink, for the proxy in front of it, which gets its configuration
+too, and for what each SuperNode shows to the process of its apps. Every SuperNode has a key of its own, which is its
+user's identity. For a real federation the owner of a node makes its key and hands over the public half alone.
 """
 
 import os
@@ -77,7 +77,7 @@ def passwords(database: Path) -> None:
 
 authority = TRIAL / "authority"
 certificates.make_authority(authority, days=3650)
-certified("proxy")
+shutil.copy(Path(__file__).with_name("nginx.conf"), certified("proxy"))
 operator = folder("operator")
 share(certified("superlink"), folder("server"))
 for number in NODES:

@@ -24,7 +24,7 @@ def composed_delta(
     reach, gap = lattice(table, mus, chances, rate, typical, points, epsilon)
     top = math.ceil(reach / gap) + 1
     sizes = np.arange(top + 1) * gap
-    upper = rate * _lottery_search.step_profile(np.log1p(np.expm1(sizes) / rate), table, mus, chances) * (1 + 1e-14)
+    upper = rate * _step_profile(np.log1p(np.expm1(sizes) / rate), table, mus, chances) * (1 + 1e-14)
     # The family of pairs is closed under swapping, so the profile below ε = 0 is the mirror of the one above.
     lower = (-np.expm1(-sizes) + np.exp(-sizes) * upper)[:0:-1]
     both = np.minimum.accumulate(np.minimum(np.concatenate([lower, upper]), 1.0))
@@ -44,7 +44,7 @@ def lattice(
     low, high = 0.0, math.log1p(math.expm1(epsilon + 4) / rate)
     for _ in range(14):
         middle = (low + high) / 2
-        inside = _lottery_search.step_profile(np.array([middle]), table, mus, chances)[0] <= limit
+        inside = _step_profile(np.array([middle]), table, mus, chances)[0] <= limit
         low, high = (low, middle) if inside else (middle, high)
     reach = math.log1p(rate * math.expm1(high))
     return reach, min(max(typical / points, reach / 40_000), reach / 100)
@@ -56,7 +56,7 @@ def rough_delta(
     """`composed_delta` without its care for rounding, for searches."""
     reach, gap = lattice(table, mus, chances, rate, typical, points, epsilon)
     inner = np.log1p(np.expm1(np.arange(math.ceil(reach / gap) + 1) * gap) / rate)
-    mass, never = _masses(rate * _lottery_search.step_profile(inner, table, mus, chances), gap)
+    mass, never = _masses(rate * _step_profile(inner, table, mus, chances), gap)
     return _by_transform(mass, never, gap, releases, epsilon)[0]
 
 
@@ -77,6 +77,13 @@ def second_route(
     logs = np.log(np.exp(tilts[:, None] * (losses - losses[-1])) @ mass) + tilts * losses[-1]
     wrapped = math.exp(min(0.0, float(np.min(releases * logs - tilts * edge))))
     return visible + wrapped + releases * max(1 - never - float(mass.sum()), 0.0)
+
+
+def _step_profile(epsilons: Vector, table: Vector, mus: Vector, chances: Vector) -> Vector:
+    """f at each ε >= 0: the largest divergence over all pairs of neighbouring rungs, rounded up."""
+    found = np.empty(len(epsilons))
+    _lottery_search.step_profile(epsilons, table, np.log(table[1:] / table[:-1]), mus, chances, found)
+    return found
 
 
 def _masses(upper: Vector, gap: float) -> tuple[Vector, float]:
@@ -101,8 +108,17 @@ def _by_transform(mass: Vector, never: float, gap: float, releases: int, epsilon
     window = 1 << math.ceil(math.log2(2 * half / gap + 2))
     wrapped = np.zeros(window)
     wrapped[places % window] = mass
-    total = np.fft.irfft(np.fft.rfft(wrapped) ** releases, window)
-    loss = np.arange(window // 2) * gap
-    above = loss > epsilon
-    visible = float(total[: window // 2][above] @ -np.expm1(epsilon - loss[above]))
+    total = np.fft.irfft(_power(np.fft.rfft(wrapped), releases), window)
+    loss = np.arange(math.floor(epsilon / gap) + 1, window // 2) * gap
+    visible = float(total[window // 2 - len(loss) : window // 2] @ -np.expm1(epsilon - loss))
     return visible - math.expm1(releases * math.log1p(-never)), window // 2 * gap
+
+
+def _power(values: NDArray[np.complex128], exponent: int) -> NDArray[np.complex128]:
+    """Each value to a positive integer power, by squaring: ten times as fast as numpy's power of complex numbers."""
+    found = values if exponent % 2 else np.ones_like(values)
+    while exponent := exponent // 2:
+        values = values * values
+        if exponent % 2:
+            found = found * values
+    return found

@@ -73,34 +73,36 @@ def rungs_needed(epsilon, delta, first, all_mus, most, goal):  # type: ignore[no
 
 
 @njit(cache=True)
-def step_profile(epsilons, table, mus, chances):  # type: ignore[no-untyped-def]
-    """f at each ε >= 0: the largest divergence over all pairs of neighbouring rungs, rounded up. Exact maximum; rungs
-    are skipped in blocks only where a bound on the whole block shows that none of them can matter."""
+def step_profile(epsilons, table, steps, mus, chances, found):  # type: ignore[no-untyped-def]
+    """Fills `found` with f at each ε >= 0: the largest divergence over all pairs of neighbouring rungs, rounded up.
+
+    `steps` are the logarithms of the ratios of neighbouring chances. The maximum is exact: rungs are skipped, alone or
+    in blocks, only where a bound shows that they cannot matter.
+    """
     last = len(table) - 1
     width = max(1, int(math.sqrt(last + 1.0)))
-    out = np.empty(len(epsilons))
     for place in range(len(epsilons)):
         epsilon = epsilons[place]
         growth = math.exp(epsilon)
-        best = max(table[0], table[last] * _upper(epsilon, mus, chances))
+        alike = _upper(epsilon, mus, chances)
+        best = max(table[0], table[last] * alike)
         for end in range(last, 0, -width):
             start = max(end - width, 0)
             widest = 0.0
             for rung in range(start, end):
-                widest = max(widest, math.log(table[rung + 1] / table[rung]))
+                widest = max(widest, steps[rung])
                 # The lower chance first: once its silence counts for nothing, equal chances are worse.
                 silent = (1 - table[rung]) - growth * (1 - table[rung + 1])
-                if silent > -1e-15:
-                    value = max(silent, 0.0) + 1e-15
-                    step = math.log(table[rung + 1] / table[rung])
-                    best = max(best, value + table[rung] * _upper(epsilon + step, mus, chances))
-            if table[end] <= best or table[end] * _upper(epsilon - widest, mus, chances) <= best:
+                value = max(silent, 0.0) + 1e-15
+                if silent > -1e-15 and value + table[rung] * alike > best:
+                    best = max(best, value + table[rung] * _upper(epsilon + steps[rung], mus, chances))
+            if table[end] <= best:
                 continue
+            largest = _upper(epsilon - widest, mus, chances)
             for rung in range(start, end):
-                step = math.log(table[rung + 1] / table[rung])
-                best = max(best, table[rung + 1] * _upper(epsilon - step, mus, chances))
-        out[place] = min(best * (1 + 1e-11), 1.0)
-    return out
+                if table[rung + 1] * largest > best:
+                    best = max(best, table[rung + 1] * _upper(epsilon - steps[rung], mus, chances))
+        found[place] = min(best * (1 + 1e-11), 1.0)
 
 
 @njit(cache=True)

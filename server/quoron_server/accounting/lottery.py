@@ -18,7 +18,7 @@ is the larger of two costs and not their sum. One coin decides: no Laplace noise
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import overload
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,7 @@ from quoron_server.accounting.outlier_mean import (
 )
 
 Vector = NDArray[np.float64]
+Whole = TypeVar("Whole", int, NDArray[np.int64])
 
 RELEASE = 0.999  # chance of a release when all answers lie within τ of one another
 
@@ -141,12 +142,8 @@ def smallest_cohort(
     return size
 
 
-@overload
-def core_for(cohort_size: int, rungs: int) -> int: ...
-@overload
-def core_for(cohort_size: int, rungs: NDArray[np.int64]) -> NDArray[np.int64]: ...
-def core_for(cohort_size: int, rungs: int | NDArray[np.int64]) -> int | NDArray[np.int64]:
-    """Largest k that leaves `rungs` rungs between Ck and C²."""
+def core_for(cohort_size: Whole, rungs: Whole) -> Whole:
+    """Largest k that leaves `rungs` rungs between Ck and C²; of numbers or of arrays."""
     return (cohort_size**2 - score_step(cohort_size) * rungs) // cohort_size
 
 
@@ -232,9 +229,10 @@ def _best_core(
 ) -> tuple[OutlierMean, int, float] | None:
     """(aggregate, its number of rungs, μ of one shift whose ladder fits into them) of about the least noise."""
     rungs, mus = _frontier(epsilon, delta, release)
-    cores = core_for(size, rungs)
+    sizes = np.full_like(rungs, size)
+    cores = core_for(sizes, rungs)
     if kind == "weighted":
-        noises = weighted_shifts(size, cores, kappa) / mus
+        noises = weighted_shifts(sizes, cores, kappa) / mus
         place = int(np.argmin(noises))
         mean = best_mean(size, int(cores[place]), kappa, kind) if np.isfinite(noises[place]) else None
     else:

@@ -30,8 +30,10 @@ from quoron_server.accounting.paper_constants import paper_constants as paper_co
 from quoron_server.plan import Adjacency
 
 Vector = NDArray[np.float64]
+Integers = NDArray[np.int64]
 _ROUNDING = 1e-9  # relative slack on every δ for float arithmetic in the evaluation of the theorem
 _TAIL_SHARE = 0.1  # of δ, for each of the two tails
+_WIDE = np.linspace(0.53, 0.98, 24)  # thresholds, as shares of the cohort, that are tried first
 _MUS_PER_FOLD = 30  # verification rounds μ up to a grid of this many points for each factor e
 
 
@@ -91,6 +93,18 @@ class FilterParameters:
     def cutoff_law(self) -> Vector:
         """Probabilities of the cutoff 1, …, c_max."""
         return cutoff_law(self.cutoff_centre, self.cutoff_decay)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Frontier:
+    """Cutoff laws with their e0 (P,), and ln δ_A, ln δ_B (P, M) on a grid of μ. Free of the cohort size."""
+
+    each: Vector  # e0
+    centres: Integers  # c_mid
+    lattices: Integers  # j_c
+    log_mus: Vector  # (M,)
+    log_same: Vector
+    log_shifted: Vector
 
 
 def verify(
@@ -177,8 +191,11 @@ def smallest_cohort(epsilon: float, delta: float, eta_beta: float, *, adjacency:
 def _smallest_cohort(
     epsilon: float, delta: float, eta_beta: float, users: int, score_error: float, zero_out: bool
 ) -> int:
+    frontier = _frontier(epsilon, delta, 2)  # whether anything is feasible hangs on the smallest μ alone
+
     def feasible(size: int) -> bool:
-        return _search(epsilon, delta, size, eta_beta, max(users, 10 * size), score_error, zero_out) is not None
+        wanted = size, eta_beta, max(users, 10 * size), score_error, zero_out
+        return _proposed(delta, *wanted, frontier, np.arange(len(frontier.each)), _WIDE)[0] >= 0
 
     high = 64
     while not feasible(high):
@@ -242,31 +259,23 @@ def _search(
     epsilon: float, delta: float, size: int, eta_beta: float, users: int, score_error: float, zero_out: bool
 ) -> FilterParameters | None:
     """The proposal with the smallest Ξ, or None."""
-    each, centres, lattices, log_mus, same, shifted = _frontier(epsilon, delta)
-
-    def propose(points: NDArray[np.int64], fractions: Vector) -> tuple[float, ...]:
-        tails = math.log(0.5 / (_TAIL_SHARE * delta)), math.log(0.5 * (size - 1) / (_TAIL_SHARE * delta))
-        found: tuple[float, ...] = _filter_search.propose(
-            size, eta_beta, users, score_error, zero_out, *tails, (1 - 2 * _TAIL_SHARE) * delta,
-            (each[points], centres[points], log_mus, same[points], shifted[points]), fractions,
-        )  # fmt: skip
-        return (int(points[int(found[0])]), *found[1:]) if found[0] >= 0 else found
-
-    found = propose(np.arange(len(each)), np.linspace(0.53, 0.98, 24))
+    frontier, wanted = _frontier(epsilon, delta), (size, eta_beta, users, score_error, zero_out)
+    found = _proposed(delta, *wanted, frontier, np.arange(len(frontier.each)), _WIDE)
     if found[0] < 0:
         return None
     point, width = int(found[0]), 0.02
     for _ in range(2):
-        found = propose(np.array([point]), found[1] / size + width * np.linspace(-1, 1, 9))
+        around = found[1] / size + width * np.linspace(-1, 1, 9)
+        found = _proposed(delta, *wanted, frontier, np.array([point]), around)
         width /= 5
     _, threshold, scale, own, others, theta, multiplier, _ = found
     return FilterParameters(
         cohort_size=size,
-        decision_epsilon=float(each[point]),
+        decision_epsilon=float(frontier.each[point]),
         laplace_scale=scale,
         threshold=threshold,
-        cutoff_centre=int(centres[point]),
-        cutoff_lattice=int(lattices[point]),
+        cutoff_centre=int(frontier.centres[point]),
+        cutoff_lattice=int(frontier.lattices[point]),
         own_tail=own,
         others_tail=others,
         eta_beta=eta_beta,
@@ -276,13 +285,37 @@ def _search(
     )
 
 
+def _proposed(
+    delta: float,
+    size: int,
+    eta_beta: float,
+    users: int,
+    score_error: float,
+    zero_out: bool,
+    frontier: _Frontier,
+    points: Integers,
+    fractions: Vector,
+) -> tuple[float, ...]:
+    """`_filter_search.propose` for some points of the frontier and thresholds; the point is −1 if none is feasible."""
+    tails = math.log(0.5 / (_TAIL_SHARE * delta)), math.log(0.5 * (size - 1) / (_TAIL_SHARE * delta))
+    tables = (
+        frontier.each[points],
+        frontier.centres[points],
+        frontier.log_mus,
+        frontier.log_same[points],
+        frontier.log_shifted[points],
+    )
+    found: tuple[float, ...] = _filter_search.propose(
+        size, eta_beta, users, score_error, zero_out, *tails, (1 - 2 * _TAIL_SHARE) * delta, tables, fractions
+    )
+    return (int(points[int(found[0])]), *found[1:]) if found[0] >= 0 else found
+
+
 @lru_cache(maxsize=32)
-def _frontier(
-    epsilon: float, delta: float
-) -> tuple[Vector, NDArray[np.int64], NDArray[np.int64], Vector, Vector, Vector]:
-    """Pairs of (cutoff law, e0) worth trying, with ln δ_A and ln δ_B on a coarse grid of μ. Free of the cohort size."""
+def _frontier(epsilon: float, delta: float, columns: int | None = None) -> _Frontier:
+    """Pairs of (cutoff law, e0) worth trying, with their curves at the first `columns` of a coarse grid of μ."""
     main, full = (1 - 2 * _TAIL_SHARE) * delta, gdp.mu_for(epsilon, delta)
-    grid = _mu_grid(full, 4)
+    grid = _mu_grid(full, 4)[:columns]
     rows = []
     # A table costs time as ε^−2 and moves in coarser steps at large ε: spend about the same on every ε.
     fine = min(max(epsilon / 2, 1.0), 4.0)
@@ -296,8 +329,8 @@ def _frontier(
             rows.append((each, centre, lattice, np.log(same), np.log(shifted)))
             if max(same[0], shifted[0]) > main:
                 break
-    each_, centres, lattices, same_, shifted_ = (np.array(column) for column in zip(*rows, strict=True))
-    return each_, centres, lattices, np.log(grid), same_, shifted_
+    each_, centres, lattices, log_same, log_shifted = (np.array(column) for column in zip(*rows, strict=True))
+    return _Frontier(each_, centres, lattices, np.log(grid), log_same, log_shifted)
 
 
 def _cutoff_centre(decay: float, mass: float) -> int:

@@ -21,7 +21,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import scipy
@@ -33,6 +33,7 @@ from quoron_server.accounting import gdp
 
 Vector = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Whole = TypeVar("Whole", int, NDArray[np.int64])
 Kappa = Literal[1, 2]
 Kind = Literal["weighted", "random"]
 
@@ -79,12 +80,12 @@ class OutlierMean:
         return mixed
 
 
-def ramp_floor(cohort_size: int) -> int:
+def ramp_floor(cohort_size: Whole) -> Whole:
     """A = ⌈C/2⌉: two answers with more neighbours than this share one, in either world and across worlds."""
     return (cohort_size + 1) // 2
 
 
-def score_step(cohort_size: int) -> int:
+def score_step(cohort_size: Whole) -> Whole:
     """2(C − 1): how far one user moves the integer score S."""
     return 2 * (cohort_size - 1)
 
@@ -100,26 +101,24 @@ def weighted_mean(cohort_size: int, core: int, kappa: Kappa) -> OutlierMean:
     if kappa == 2:
         _require_core(cohort_size, core, low + 2)
         high = core - 1
-        shift = float(_wide_shift(cohort_size, np.array(core), np.array((cohort_size - core) / (high - low))))
+        shift = float(_wide_shift(np.array(cohort_size), np.array(core), np.array((cohort_size - core) / (high - low))))
     else:
         if cohort_size <= low + 1:
             raise Infeasible("outlier mean", f"cohort_size={cohort_size} leaves no ramp", "cohort_size >= 4")
         _require_core(cohort_size, core, low + 1)
-        highs, shifts = _best_ramps(cohort_size, np.array([core]))
+        highs, shifts = _best_ramps(np.array([cohort_size]), np.array([core]))
         high, shift = int(highs[0]), float(shifts[0])
     return OutlierMean("weighted", cohort_size, core, kappa, low, high, (shift * _GEOMETRY * (1 + 1e-14),), (1.0,))
 
 
-def weighted_shifts(cohort_size: int, cores: Integers, kappa: Kappa | None) -> Vector:
-    """The sensitivity of `best_mean` of kind weighted for each core, in units of τ; inf where a core has no bound."""
-    low = ramp_floor(cohort_size)
+def weighted_shifts(sizes: Integers, cores: Integers, kappa: Kappa | None) -> Vector:
+    """The sensitivity of `best_mean` of kind weighted for each cohort and core, in units of τ; inf without a bound."""
+    lows = ramp_floor(sizes)
     least = np.full(len(cores), np.inf)
     for each in (1, 2) if kappa is None else (kappa,):
-        fit = (low + each <= cores) & (cores <= cohort_size) & (low + 1 < cohort_size)
-        if each == 1:
-            shifts = _best_ramps(cohort_size, cores[fit])[1]
-        else:
-            shifts = _wide_shift(cohort_size, cores[fit], (cohort_size - cores[fit]) / (cores[fit] - 1 - low))
+        fit = (lows + each <= cores) & (cores <= sizes) & (lows + 1 < sizes)
+        size, core, low = sizes[fit], cores[fit], lows[fit]
+        shifts = _best_ramps(size, core)[1] if each == 1 else _wide_shift(size, core, (size - core) / (core - 1 - low))
         least[fit] = np.minimum(least[fit], shifts * _GEOMETRY * (1 + 1e-14))
     return least
 
@@ -138,7 +137,7 @@ def random_inclusion(cohort_size: int, core: int) -> OutlierMean:
     # All that lies beyond is charged at C − k flips, the most there can be.
     flips, chances = np.append(flips, most), np.append(chances, 2 * _BINOMIAL_TAIL if kept < most else 0.0)
     used = chances > 0
-    widened = _wide_shift(cohort_size, np.array(core), flips[used].astype(float)) * _GEOMETRY * (1 + 1e-14)
+    widened = _wide_shift(np.array(cohort_size), np.array(core), flips[used].astype(float)) * _GEOMETRY * (1 + 1e-14)
     return OutlierMean(
         "random", cohort_size, core, 2, low, core - 1, tuple(map(float, widened)), tuple(map(float, chances[used]))
     )
@@ -227,32 +226,33 @@ def _largest_ratio(mean: OutlierMean) -> Fraction:
     return Fraction(float((above / below).max()) * (1 + 1e-15))
 
 
-def _wide_shift(size: int, core: Integers, moved: Vector) -> Vector:
+def _wide_shift(size: Integers, core: Integers, moved: Vector) -> Vector:
     """The bound for κ = 2 when `moved` units of weight move on the ramp."""
-    return (4 + moved * 2 * (2 - np.maximum(ramp_floor(size) + core - size, 0) / size)) / core
+    shifts: Vector = (4 + moved * 2 * (2 - np.maximum(ramp_floor(size) + core - size, 0) / size)) / core
+    return shifts
 
 
-def _best_ramps(size: int, cores: Integers) -> tuple[Integers, Vector]:
-    """(B, the bound of Theorem 1 (b)) at the best B for each core.
+def _best_ramps(sizes: Integers, cores: Integers) -> tuple[Integers, Vector]:
+    """(B, the bound of Theorem 1 (b)) at the best B for each cohort and core.
 
     From the middle of A and C on the bound at height A falls with B and the one at height B rises; before, neither is
     better than at the middle. So the best is where they cross, found by bisection, up to a neighbour.
     """
-    low = ramp_floor(size)
-    left, right = np.full(len(cores), max(low + 1, (size + low) // 2)), np.full(len(cores), size - 1)
+    steepest = ramp_floor(sizes) + 1
+    left, right = np.maximum(steepest, (sizes + steepest - 1) // 2), sizes - 1
     while np.any(left < right):
         middle = (left + right) // 2
-        at_low, at_high = _near_shift(size, cores, middle)
+        at_low, at_high = _near_shift(sizes, cores, middle)
         falling = (at_low > at_high) & (left < right)
         left, right = np.where(falling, middle + 1, left), np.where(falling, right, middle)
-    near = np.clip(left[:, None] + np.arange(-2, 3), low + 1, size - 1)
-    tried = np.concatenate([np.full((len(cores), 1), low + 1), near], axis=1)  # of equals the steepest ramp
-    shifts = np.maximum(*_near_shift(size, cores[:, None], tried))
-    best = np.arange(len(cores)), np.argmin(shifts, axis=1)
+    around = np.clip(left + np.arange(-2, 3)[:, None], steepest, sizes - 1)
+    tried = np.concatenate([steepest[None], around])  # the steepest ramp is the first of equals
+    shifts = np.maximum(*_near_shift(sizes, cores, tried))
+    best = np.argmin(shifts, axis=0), np.arange(len(cores))
     return tried[best], shifts[best]
 
 
-def _near_shift(size: int, core: Integers, high: Integers) -> tuple[Vector, Vector]:
+def _near_shift(size: Integers, core: Integers, high: Integers) -> tuple[Vector, Vector]:
     """Theorem 1 (b) for these B, at heights A and B: linear over linear in the height, so one of the ends is worst."""
     low = ramp_floor(size)
     width, lost = high - low, size - core

@@ -15,7 +15,7 @@ Statement, proof and symbols: docs/privacy/subsampled-lottery.md.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 import scipy
@@ -75,7 +75,8 @@ def subsampled_delta(plan: SubsampledLottery, epsilon: float, *, points: int = _
     verify_lottery(plan.lottery, plan.mean)
     mus = np.asarray(plan.mean.shifts) / plan.noise_multiplier
     table, chances = np.asarray(plan.lottery.table), np.asarray(plan.mean.chances)
-    return composed_delta(table, mus, chances, plan.rate, plan.releases, _typical(plan), points, epsilon) / _SAFETY
+    typical = _typical(table, plan.mean, plan.noise_multiplier, plan.rate)
+    return composed_delta(table, mus, chances, plan.rate, plan.releases, typical, points, epsilon) / _SAFETY
 
 
 def calibrate(
@@ -112,9 +113,9 @@ def calibrate(
             f"cohort_size >= {least:,} (better {2 * least:,})",
         )
     mean, lottery, noise = found
-    plan = SubsampledLottery(users, colluders, releases, mean, lottery, noise)
-    while subsampled_delta(plan, epsilon) > delta:  # another lattice may round a little more
-        plan = replace(plan, noise_multiplier=plan.noise_multiplier * 1.0003)
+    plan, more = SubsampledLottery(users, colluders, releases, mean, lottery, noise), 1e-7
+    while subsampled_delta(plan, epsilon) > delta:  # the search takes less care for rounding
+        plan, more = replace(plan, noise_multiplier=plan.noise_multiplier * (1 + more)), 2 * more
     return plan
 
 
@@ -149,7 +150,8 @@ def verify_subsampled(plan: SubsampledLottery, epsilon: float, delta: float) -> 
     verify_lottery(plan.lottery, plan.mean)
     mus, chances = np.asarray(plan.mean.shifts) / plan.noise_multiplier, np.asarray(plan.mean.chances)
     table = np.asarray(plan.lottery.table)
-    reach, gap = lattice(table, mus, chances, plan.rate, _typical(plan), _FINE, epsilon)
+    typical = _typical(table, plan.mean, plan.noise_multiplier, plan.rate)
+    reach, gap = lattice(table, mus, chances, plan.rate, typical, _FINE, epsilon)
     certified = second_route(table, mus, chances, plan.rate, plan.releases, epsilon, 1.07 * reach, 0.83 * gap)
     certified += 1e-3 * delta  # rounding of the transform, which is of the order of 1e-15 in absolute terms
     if not certified <= delta:
@@ -177,11 +179,12 @@ def _calibrate(
     if not options:
         return None
 
-    def excess(option: tuple[int, OutlierMean], noise: float, delta_of: Callable[..., float], points: int) -> float:
+    def excess(option: tuple[int, OutlierMean], noise: float, *, fine: bool = False) -> float:
         rungs, mean = option
         mus, chances = np.asarray(mean.shifts) / noise, np.asarray(mean.chances)
         table = _table(rungs, first, release)
-        return delta_of(table, mus, chances, rate, releases, typical, points, epsilon) / (_SAFETY * delta)
+        each, points = (_typical(table, mean, noise, rate), _FINE) if fine else (typical, _COARSE)
+        return rough_delta(table, mus, chances, rate, releases, each, points, epsilon) / (_SAFETY * delta)
 
     def untested(option: tuple[int, OutlierMean]) -> float:
         """Noise that about suffices when tests are free and sampling amplifies in full."""
@@ -189,14 +192,14 @@ def _calibrate(
 
     def least(option: tuple[int, OutlierMean]) -> float:
         alone = untested(option)
-        if (tests := excess(option, 1e3 * alone, rough_delta, _COARSE)) > 1:
+        if (tests := excess(option, 1e3 * alone)) > 1:
             return _HOPELESS * alone * (1 + tests)  # falls with the number of rungs, as the search likes it
-        return _decreasing_root(lambda noise: excess(option, noise, rough_delta, _COARSE), 1.1 * alone, 1.2, 3e-3)
+        return _decreasing_root(lambda noise: excess(option, noise), 1.1 * alone, 1.2, 3e-3)
 
     best, noise = cheapest(options, least)
     if noise > _HOPELESS * untested(best):
         return None
-    noise = _decreasing_root(lambda noise: excess(best, noise, composed_delta, _FINE), noise, 1.005, 2e-4)
+    noise = _decreasing_root(lambda noise: excess(best, noise, fine=True), noise, 1.005, 2e-7)
     if not math.isfinite(noise):
         return None
     rungs, mean = best
@@ -205,22 +208,25 @@ def _calibrate(
 
 def _decreasing_root(excess: Callable[[float], float], guess: float, factor: float, tolerance: float) -> float:
     """Least x, to a relative `tolerance` and from above, with excess(x) <= 1; inf if none. Steps out by `factor`."""
-    low = high = guess
-    if excess(guess) > 1:
-        while excess(high := high * factor) > 1:
-            low, factor = high, min(factor * factor, 10.0)
-            if high > 1e9 * guess:
+
+    @cache  # the ends of the bracket and the root itself are looked at twice
+    def height(log: float) -> float:
+        return math.log(max(excess(math.exp(log)), 1e-300))
+
+    low = high = start = math.log(guess)
+    step = math.log(factor)
+    if height(start) > 0:
+        while height(high := high + step) > 0:
+            low, step = high, min(2 * step, math.log(10))
+            if high > start + math.log(1e9):
                 return math.inf
     else:
-        while excess(low := low / factor) <= 1:
-            high, factor = low, min(factor * factor, 10.0)
-    log = scipy.optimize.brentq(
-        lambda x: math.log(excess(math.exp(x))), math.log(low), math.log(high), xtol=tolerance / 2, rtol=1e-12
-    )
-    root = math.exp(log)
-    while excess(root) > 1:
-        root *= 1 + tolerance / 2
-    return root
+        while height(low := low - step) <= 0:
+            high, step = low, min(2 * step, math.log(10))
+    root = float(scipy.optimize.brentq(height, low, high, xtol=tolerance / 2, rtol=1e-12))
+    while height(root) > 0:
+        root += tolerance / 2
+    return math.exp(root)
 
 
 def _ladders(size: int, steepness: float) -> list[int]:
@@ -244,11 +250,11 @@ def _first(delta: float, rate: float, releases: int) -> float:
     return max(_SILENT_SHARE * delta / (rate * releases), 2.0**-53)
 
 
-def _typical(plan: SubsampledLottery) -> float:
+def _typical(table: Vector, mean: OutlierMean, noise: float, rate: float) -> float:
     """A length on the scale of one release's loss: bears on the lattice alone."""
-    top = float(np.asarray(plan.mean.shifts) @ np.asarray(plan.mean.chances)) / plan.noise_multiplier
-    spread = len(plan.lottery.table) / (1 + max(-float(ndtri(plan.lottery.table[0])), 0.0))
-    return plan.rate * math.hypot(top, 1 / spread)
+    top = float(np.asarray(mean.shifts) @ np.asarray(mean.chances)) / noise
+    spread = len(table) / (1 + max(-float(ndtri(table[0])), 0.0))
+    return rate * math.hypot(top, 1 / spread)
 
 
 def _table(rungs: int, first: float, release: float) -> Vector:

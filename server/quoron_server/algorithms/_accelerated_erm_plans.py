@@ -24,8 +24,8 @@ from quoron_server.algorithms._accelerated_erm_search import (
     Scene,
     Sketch,
     estimated,
+    families,
     predicted,
-    sketches,
     smoothings,
 )
 from quoron_server.algorithms._search import least_users
@@ -132,27 +132,32 @@ def _verify_privacy(plan: Plan, p: AcceleratedERMParameters, phase: Phase) -> No
 
 def _attempts(scenes: list[Scene]) -> Iterator[tuple[float, Scene, Sampling, tuple[Phase, ...]]]:
     """(risk, scene, sampling, phases) of the most promising candidates that work out, best estimate first."""
-    ranked = [(estimated(scene, tried), scene, tried) for scene in scenes for tried in sketches(scene)]
-    ranked = sorted((entry for entry in ranked if math.isfinite(entry[0])), key=lambda entry: entry[0])
+    ranked = []
+    for scene in scenes:
+        tried = list(families(scene))
+        for family, risks in zip(tried, estimated(scene, tried), strict=True):
+            possible = ((float(risk), place) for place, risk in enumerate(risks) if math.isfinite(risk))
+            ranked += [(risk, scene, family, place) for risk, place in possible]
+    ranked.sort(key=lambda entry: entry[0])
     if not ranked:
         return
     near = [entry for entry in ranked if entry[0] <= NEAR * ranked[0][0]]
-    near.sort(key=lambda entry: sum(phase.rounds * phase.cohort for phase in entry[2]))
+    near.sort(key=lambda entry: sum(draft.rounds * draft.cohort for draft in entry[2].drafts))
     seen: set[tuple[tuple[int, int, int], ...]] = set()
-    for _, scene, tried in [near[0], *ranked]:
-        noisy = tuple((phase.users, phase.cohort, phase.rounds) for phase in tried)
+    for _, scene, family, place in [near[0], *ranked]:
+        noisy = tuple((draft.users, draft.cohort, draft.rounds) for draft in family.drafts)
         if noisy in seen:
             continue
         seen.add(noisy)
         if len(seen) > TRIED:
             return
         try:
-            phases = _calibrated(scene, tried)
+            phases = _calibrated(scene, family.at(place))
         except Infeasible:
             continue
-        risk = predicted(scene, tried, [phase.noise_scale for phase in phases])
+        risk = float(predicted(scene, family, [phase.noise_scale for phase in phases])[place])
         if scene.curvature is None or risk < trivial_risk(scene.problem):
-            yield risk, scene, scene.sampling(tried[0]), phases
+            yield risk, scene, scene.sampling(family.drafts[0]), phases
 
 
 def _calibrated(scene: Scene, tried: Phases) -> tuple[Phase, ...]:
@@ -307,7 +312,8 @@ def _infeasible(scene: Scene) -> Infeasible:
     def enough(users: int) -> bool:
         larger = replace(scene, problem=replace(scene.problem, users=users))
         worth = trivial_risk(larger.problem) if larger.curvature is not None else math.inf
-        return any(estimated(larger, tried) < 0.8 * worth for tried in sketches(larger, few=True))
+        risks = estimated(larger, list(families(larger, few=True)))
+        return any(float(risk.min()) < 0.8 * worth for risk in risks)
 
     rounds = f"{o.rounds} rounds" if o.rounds else "any number of rounds"
     condition = f"{n:,} users are too few for {rounds} at epsilon={scene.privacy.epsilon:g}"

@@ -12,21 +12,27 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 
-import scipy
-from scipy.special import gammaincinv, ndtr
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import chdtri
 
 from quoron_client.smoothing import Convolution
 from quoron_server.accounting.combinations import Sampling
 from quoron_server.accounting.gdp import mu_for
 from quoron_server.accounting.lottery import core_for
-from quoron_server.accounting.outlier_mean import Kappa, Kind, best_mean
+from quoron_server.accounting.outlier_mean import Kappa, Kind, best_mean, weighted_shifts
 from quoron_server.accounting.subsampled_lottery import sampling_rate
 from quoron_server.algorithms import acsa
 from quoron_server.algorithms._accelerated_erm_parameters import AcceleratedERMOptions, participations
 from quoron_server.algorithms._search import round_grid
+from quoron_server.algorithms.dp_sgd import ranking_mu
 from quoron_server.mechanisms.outlier_mean import LARGEST_COHORT
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
+
+Vector = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Lengths = NDArray[np.int64]
 
 RATES = (1.0, 0.3, 0.1, 0.03)  # cohorts, as shares of a phase's users
 LARGEST_ROUNDS = 512
@@ -61,6 +67,64 @@ class Sketch:
     def rounds(self) -> int:
         """T_i."""
         return sum(self.stages)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """How candidates of a family differ: in stages and step sizes."""
+
+    stages: int  # of each phase
+    growth: float  # how they grow
+    caution: float  # Ls over its least admissible value
+    strength: float  # what steps count on beside λ
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A phase of a family."""
+
+    users: int
+    cohort: int
+    rounds: int  # T_i
+    pull: float  # λ
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Candidates with the same users, cohort, rounds and λ in every phase, one for each of K steps."""
+
+    drafts: tuple[Draft, ...]
+    steps: tuple[Step, ...]
+    beta: float
+
+    def at(self, place: int) -> tuple[Sketch, ...]:
+        """One candidate, phase by phase."""
+        sketches = []
+        for draft in self.drafts:
+            strengths, smoothnesses = shapes(draft.pull, self.steps, self.beta)
+            sketches.append(
+                Sketch(
+                    users=draft.users,
+                    cohort=draft.cohort,
+                    stages=acsa.stage_lengths(draft.rounds, self.steps[place].stages, self.steps[place].growth),
+                    pull=draft.pull,
+                    shape=acsa.Shape(float(strengths[place]), float(smoothnesses[place])),
+                )
+            )
+        return tuple(sketches)
+
+
+def lengths(rounds: int, steps: tuple[Step, ...]) -> Lengths:
+    """N_1 .. N_S of a phase of so many rounds for each step; zeros behind the last; shape (K, S)."""
+    every = [acsa.stage_lengths(rounds, step.stages, step.growth) for step in steps]
+    most = max(map(len, every))
+    return np.array([stages + (0,) * (most - len(stages)) for stages in every])
+
+
+def shapes(pull: float, steps: tuple[Step, ...], beta: float) -> tuple[Vector, Vector]:
+    """(strengths, smoothnesses) of a phase for each step, shapes (K,)."""
+    strengths, cautions = np.array([step.strength for step in steps]), np.array([step.caution for step in steps])
+    return pull + strengths, np.maximum(cautions * beta, strengths) + pull
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +168,9 @@ class Scene:
         """μ_s; None without the schedule of remark 3.6."""
         return (self.options.strong_convexity or self.problem.ridge) if self.options.strongly_convex else None
 
-    def sampling(self, sketch: Sketch) -> Sampling:
-        """How the sketch's cohorts are drawn."""
-        if sketch.cohort == sketch.users:
+    def sampling(self, phase: Draft | Sketch) -> Sampling:
+        """How the phase's cohorts are drawn."""
+        if phase.cohort == phase.users:
             return "everybody"
         return "public-schedule" if self.options.schedule == "public" else "without-replacement"
 
@@ -127,24 +191,30 @@ class Scene:
         expected = self.problem.hostile_share * cohort
         return math.ceil(STRAY * cohort + 2 * (expected + 4 * math.sqrt(expected)))
 
-    def noise(self, sketch: Sketch, rounds: int) -> float:
-        """σ, estimated; infinite where the tests leave nothing. `rounds` of the whole run, for τ."""
-        o, sampling = self.options, self.sampling(sketch)
-        often = participations(sketch.rounds, sketch.users, sketch.cohort, sampling)
-        rate = sampling_rate(sketch.users, sketch.cohort) if sampling == "without-replacement" else 1.0
-        wish = self.privacy.epsilon, self.privacy.delta
-        forgiven = self.forgiven(sketch.cohort)
+    def noise(self, drafts: Sequence[Draft]) -> Vector:
+        """σ/τ of each phase, estimated; infinite where the tests leave nothing."""
+        o, wish = self.options, (self.privacy.epsilon, self.privacy.delta)
+        cohorts = np.array([draft.cohort for draft in drafts])
+        forgiven = np.array([self.forgiven(draft.cohort) for draft in drafts])
+        samplings = [self.sampling(draft) for draft in drafts]
+        often = [
+            participations(draft.rounds, draft.users, draft.cohort, sampling)
+            for draft, sampling in zip(drafts, samplings, strict=True)
+        ]
         if o.test == "above-threshold":
-            multiplier = _threshold_noise(*wish, sketch.cohort, sketch.rounds, often, o.kappa, forgiven)
-        else:
-            multiplier = _lottery_noise(*wish, sketch.cohort, rate, often, o.kappa, o.aggregate, forgiven)
-        return multiplier * self.radius(rounds)
+            rounds = np.array([draft.rounds for draft in drafts])
+            return _threshold_noise(*wish, cohorts, rounds, np.array(often), o.kappa, forgiven)
+        rates = [
+            sampling_rate(draft.users, draft.cohort) if sampling == "without-replacement" else 1.0
+            for draft, sampling in zip(drafts, samplings, strict=True)
+        ]
+        return _lottery_noise(*wish, cohorts, rates, often, o.kappa, o.aggregate, forgiven)
 
 
 @lru_cache(maxsize=64)
 def _width(dimension: int) -> float:
     """c: pairs concentrate at √2 deviations in high dimension; below that τ has to reach their tail."""
-    return max(FARTHER, math.sqrt(float(2 * gammaincinv(dimension / 2, 1 - BEYOND)) / dimension))
+    return max(FARTHER, math.sqrt(float(chdtri(dimension, 1 - (1 - BEYOND))) / dimension))
 
 
 # -- candidates --------------------------------------------------------------------------------------------------------
@@ -161,8 +231,8 @@ def smoothings(problem: Problem, privacy: Privacy, options: AcceleratedERMOption
     return [rule * 4.0**k for k in range(8) if k == 0 or rule * 4.0**k < problem.radius]
 
 
-def sketches(scene: Scene, *, few: bool = False) -> Iterator[tuple[Sketch, ...]]:
-    """Everything that is tried, one tuple of phases a candidate; `few` for a rough look."""
+def families(scene: Scene, *, few: bool = False) -> Iterator[Family]:
+    """Everything that is tried; `few` for a rough look."""
     o, strong = scene.options, scene.strong_convexity is not None
     totals = [o.rounds] if o.rounds else round_grid(LARGEST_ROUNDS, smallest=4)[:: 3 if few else 1]
     steps = range(1, MOST_STEPS + 1) if strong else (1,)
@@ -174,7 +244,9 @@ def sketches(scene: Scene, *, few: bool = False) -> Iterator[tuple[Sketch, ...]]
                     if total < len(sizes):
                         continue
                     for pulls in _pulls(scene, sizes, cohorts, total, repeats):
-                        yield from _shaped(scene, sizes, cohorts, pulls, total, few)
+                        family = _family(scene, sizes, cohorts, pulls, total, few)
+                        if family.steps:
+                            yield family
 
 
 def _sizes(users: int, phases: int) -> list[int]:
@@ -215,8 +287,8 @@ def _pulls(scene: Scene, sizes: list[int], cohorts: list[int], total: int, repea
 def _slope(scene: Scene, sizes: list[int], cohorts: list[int], total: int) -> float:
     """a, about: λ = a / r balances λ r²/2 with the rest, and a phase from distance r ends with excess risk a r."""
     rounds = max(1, total // len(sizes))
-    sketch = Sketch(sizes[0], cohorts[0], (rounds,), 1.0, acsa.Shape(1.0, 1.0))
-    sigma = min(scene.noise(sketch, total), 1e6 * scene.problem.lipschitz)
+    sigma = float(scene.noise([Draft(sizes[0], cohorts[0], rounds, 1.0)])[0]) * scene.radius(total)
+    sigma = min(sigma, 1e6 * scene.problem.lipschitz)
     rest = 2 * scene.problem.user_deviation**2 / sizes[0] + scene.problem.dimension * sigma**2 / rounds
     return math.sqrt(2 * rest)
 
@@ -235,27 +307,18 @@ def schedule(problem: Problem, strong_convexity: float, slope: float, steps: int
     return radii
 
 
-def _shaped(
-    scene: Scene, sizes: list[int], cohorts: list[int], pulls: list[float], total: int, few: bool
-) -> Iterator[tuple[Sketch, ...]]:
+def _family(scene: Scene, sizes: list[int], cohorts: list[int], pulls: list[float], total: int, few: bool) -> Family:
     """All stages and step sizes for given users, cohorts, λ and rounds."""
     o, ridge = scene.options, scene.problem.ridge
     spent = _split(total, [math.sqrt(1 + scene.beta / (pull + ridge)) for pull in pulls])
-    shapes = SHAPES[:1] if few else SHAPES
-    for stages, growth in [(o.stages, 1.0), (o.stages, 2.0)] if o.stages else shapes:
-        if stages > min(spent):
-            continue
-        for caution, strength in product(CAUTION, scene.strengths):
-            yield tuple(
-                Sketch(
-                    users,
-                    cohort,
-                    acsa.stage_lengths(rounds, stages, growth),
-                    pull,
-                    acsa.Shape(pull + strength, max(caution * scene.beta, strength) + pull),
-                )
-                for users, cohort, pull, rounds in zip(sizes, cohorts, pulls, spent, strict=True)
-            )
+    kinds = [(o.stages, 1.0), (o.stages, 2.0)] if o.stages else SHAPES[:1] if few else SHAPES
+    steps = [
+        Step(stages, growth, caution, strength)
+        for stages, growth in kinds
+        if stages <= min(spent)
+        for caution, strength in product(CAUTION, scene.strengths)
+    ]
+    return Family(tuple(map(Draft, sizes, cohorts, spent, pulls)), tuple(steps), scene.beta)
 
 
 def _split(total: int, shares: list[float]) -> list[int]:
@@ -268,113 +331,139 @@ def _split(total: int, shares: list[float]) -> list[int]:
 # -- risk --------------------------------------------------------------------------------------------------------------
 
 
-def predicted(scene: Scene, phases: Sequence[Sketch], sigmas: Sequence[float]) -> float:
-    """Predicted excess risk with these noises, that of smoothing included."""
+def predicted(scene: Scene, family: Family, sigmas: Sequence[float]) -> Vector:
+    """Predicted excess risk of each candidate with these noises of the phases, that of smoothing included; (K,)."""
     if not all(math.isfinite(sigma) for sigma in sigmas):
-        return math.inf
+        return np.full(len(family.steps), np.inf)
     if scene.curvature is not None:
-        return _isotropic(scene.problem, scene.curvature, phases, sigmas)
-    return _bounded(scene, phases, sigmas) + scene.bias
+        return _isotropic(scene.problem, scene.curvature, family, sigmas)
+    return _bounded(scene, family, sigmas) + scene.bias
 
 
-def estimated(scene: Scene, phases: Sequence[Sketch]) -> float:
+def estimated(scene: Scene, tried: Sequence[Family]) -> list[Vector]:
     """`predicted` with estimated noise."""
-    total = sum(phase.rounds for phase in phases)
-    return predicted(scene, phases, [scene.noise(phase, total) for phase in phases])
+    noisy = {(draft.users, draft.cohort, draft.rounds): draft for family in tried for draft in family.drafts}
+    noise = dict(zip(noisy, scene.noise(list(noisy.values())).tolist(), strict=True)) if noisy else {}
+    risks = []
+    for family in tried:
+        radius = scene.radius(sum(draft.rounds for draft in family.drafts))
+        sigmas = [noise[draft.users, draft.cohort, draft.rounds] * radius for draft in family.drafts]
+        risks.append(predicted(scene, family, sigmas))
+    return risks
 
 
-def step_variance(problem: Problem, phase: Sketch, sigma: float) -> float:
+def step_variance(problem: Problem, phase: Draft, sigma: float) -> float:
     """E‖g - ∇F_i‖² of one step: privacy noise, and the cohort against the phase's users."""
     unseen = (phase.users - phase.cohort) / max(phase.users - 1, 1)
     return problem.dimension * sigma**2 + unseen * problem.user_deviation**2 / phase.cohort
 
 
-def _isotropic(problem: Problem, curvature: float, phases: Sequence[Sketch], sigmas: Sequence[float]) -> float:
-    slowest, most = problem.least_curvature or curvature, STEEPER * curvature
-    remaining, spread = problem.radius, 0.0  # distance in the worst direction; mean square of all else
-    for phase, sigma in zip(phases, sigmas, strict=True):
-        moved = acsa.response(phase.stages, phase.shape, phase.pull, curvature)
-        remaining *= acsa.worst_bias(phase.stages, phase.shape, phase.pull, slowest, most)
+def _isotropic(problem: Problem, curvature: float, family: Family, sigmas: Sequence[float]) -> Vector:
+    remaining, spread = np.array(problem.radius), np.array(0.0)  # distance in the worst direction; all else, squared
+    between = problem.least_curvature or curvature, STEEPER * curvature
+    for phase, sigma in zip(family.drafts, sigmas, strict=True):
+        moved = _responses(phase.rounds, phase.pull, family.steps, family.beta, curvature, between)
+        remaining = remaining * moved.worst_bias
         shared = problem.user_deviation**2 / phase.users  # the phase's users are a sample themselves
         fresh = moved.noise * step_variance(problem, phase, sigma)
         spread = moved.bias**2 * spread + fresh + moved.lasting**2 * shared
-    return curvature * (remaining**2 + spread) / 2
+    risks: Vector = curvature * (remaining**2 + spread) / 2
+    return risks
 
 
-def _bounded(scene: Scene, phases: Sequence[Sketch], sigmas: Sequence[float]) -> float:
+@lru_cache(maxsize=1024)
+def _responses(
+    rounds: int, pull: float, steps: tuple[Step, ...], beta: float, curvature: float, between: tuple[float, float]
+) -> acsa.Responses:
+    return acsa.responses(
+        lengths(rounds, steps),
+        *shapes(pull, steps, beta),
+        regularisation=pull,
+        curvature=curvature,
+        between=between,
+    )
+
+
+def _bounded(scene: Scene, family: Family, sigmas: Sequence[float]) -> Vector:
     problem, strong = scene.problem, scene.strong_convexity
-    steep, square, total, gap, pull = problem.lipschitz, problem.radius**2, 0.0, 0.0, 1.0
-    inner = scene.options.phases or (1 if strong is not None else len(phases))
-    for index, (phase, sigma) in enumerate(zip(phases, sigmas, strict=True)):
+    steep, none = problem.lipschitz, np.zeros(len(family.steps))
+    square, total, gap, pull = none + problem.radius**2, none, none, 1.0
+    inner = scene.options.phases or (1 if strong is not None else len(family.drafts))
+    for index, (phase, sigma) in enumerate(zip(family.drafts, sigmas, strict=True)):
         if index % inner == 0:  # a new step of the strongly convex schedule starts at an expected squared distance
             if index:
-                square = min(square, 2 * (total + steep * math.sqrt(2 * gap / pull)) / (strong or 1.0))
-            total, away = 0.0, square
+                square = np.minimum(square, 2 * (total + steep * np.sqrt(2 * gap / pull)) / (strong or 1.0))
+            total, away = none, square
         else:
             away = 2 * gap / pull
         pull = phase.pull + problem.ridge
-        total += phase.pull * away / 2 + 2 * problem.user_deviation**2 / (pull * phase.users)
-        gap = _gap(phase, steep, away, step_variance(problem, phase, sigma))
+        total = total + phase.pull * away / 2 + 2 * problem.user_deviation**2 / (pull * phase.users)
+        gap = _gap(phase, family, steep, away, step_variance(problem, phase, sigma))
     # The objective's own gap bounds the model's risk up to its distance from the minimiser, once smooth.
-    return total + steep * math.sqrt(2 * gap / pull)
+    bounds: Vector = total + steep * np.sqrt(2 * gap / pull)
+    return bounds
 
 
-def _gap(phase: Sketch, steep: float, away: float, variance: float) -> float:
-    """Expected gap of a phase's objective after its stages."""
-    strength, gap = phase.shape.strength, steep**2 / (2 * phase.shape.strength)
-    distance = min((math.sqrt(away) + steep / strength) ** 2, (steep / strength) ** 2)
-    for length in phase.stages:
-        gap = min(gap, acsa.stage_bound(length, distance, variance, phase.shape)) if gap else gap
-        distance = 2 * gap / strength
-    return gap
+def _gap(phase: Draft, family: Family, steep: float, away: Vector, variance: float) -> Vector:
+    """Expected gap of a phase's objective after its stages, shape (K,)."""
+    strengths, smoothnesses = shapes(phase.pull, family.steps, family.beta)
+    gap = steep**2 / (2 * strengths)
+    distance = np.minimum((np.sqrt(away) + steep / strengths) ** 2, (steep / strengths) ** 2)
+    for stage in lengths(phase.rounds, family.steps).T:
+        bound = acsa.stage_bound(np.maximum(stage, 1), distance, variance, strengths, smoothnesses)
+        gap = np.where((stage > 0) & (gap > 0), np.minimum(gap, bound), gap)
+        distance = 2 * gap / strengths
+    return np.asarray(gap)
 
 
 # -- estimates of noise ------------------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=8192)
 def _lottery_noise(
-    epsilon: float, delta: float, cohort: int, rate: float, often: int, kappa: Kappa | None, kind: Kind, forgiven: int
-) -> float:
-    """σ/τ of `subsampled_lottery.calibrate`, within about a fifth."""
+    epsilon: float,
+    delta: float,
+    cohorts: Integers,
+    rates: Sequence[float],
+    often: Sequence[int],
+    kappa: Kappa | None,
+    kind: Kind,
+    forgiven: Integers,
+) -> Vector:
+    """σ/τ of `subsampled_lottery.calibrate` for each cohort, within about a fifth."""
     total = mu_for(epsilon, delta)
-    steepness = rate * math.sqrt(often) / total
-    each = _round_mu(rate, often, total)
-    found = math.inf
+    steepness = np.array(rates) * np.sqrt(often) / total
+    each = np.array([ranking_mu(rate, count, total) for rate, count in zip(rates, often, strict=True)])
+    found = np.full(len(cohorts), np.inf)
     for rungs, more in LADDERS:
-        ladder = max(12, math.ceil(rungs * steepness))
-        mean = best_mean(cohort, core_for(cohort, ladder) - forgiven, kappa, kind)
-        if mean is not None:
-            shift = sum(a * b for a, b in zip(mean.shifts, mean.chances, strict=True))
-            found = min(found, more * shift / each)
+        ladders = np.maximum(12, np.ceil(rungs * steepness)).astype(np.int64)
+        shifts = _usual_shifts(cohorts, core_for(cohorts, ladders) - forgiven, kappa, kind)
+        found = np.minimum(found, more * shifts / each)
     return found
 
 
-@lru_cache(maxsize=4096)
-def _round_mu(rate: float, rounds: int, total: float) -> float:
-    """Per-round μ by the central limit of subsampled Gaussians (Dong, Roth & Su 2022, Corollary 5.4)."""
-    if rate == 1:
-        return total / math.sqrt(rounds)
-
-    def excess(mu: float) -> float:
-        growth = max(0.0, math.exp(mu * mu) * float(ndtr(1.5 * mu)) + 3 * float(ndtr(-0.5 * mu)) - 2)
-        return float(rate * math.sqrt(2 * rounds * growth) - total)
-
-    return float(scipy.optimize.brentq(excess, 1e-8, 8.0, rtol=1e-6)) if excess(8.0) > 0 else 8.0
+def _usual_shifts(cohorts: Integers, cores: Integers, kappa: Kappa | None, kind: Kind) -> Vector:
+    """The mean shift of the aggregate for each cohort and core; inf where there is none."""
+    if kind == "weighted":
+        return weighted_shifts(cohorts, cores, kappa)
+    means = [best_mean(int(size), int(core), kappa, kind) for size, core in zip(cohorts, cores, strict=True)]
+    return np.array([np.inf if mean is None else np.dot(mean.shifts, mean.chances) for mean in means])
 
 
-@lru_cache(maxsize=8192)
 def _threshold_noise(
-    epsilon: float, delta: float, cohort: int, rounds: int, often: int, kappa: Kappa | None, forgiven: int
-) -> float:
-    """σ/τ of `above_threshold.calibrate`, within about a fifth."""
-    tails = math.log(0.5 / (TAIL * delta)), math.log(0.5 * often / (TAIL * delta))
-    width = math.sqrt(tails[0] + 7) + math.sqrt(2 * (tails[1] + math.log(rounds) + 7))
-    found = math.inf
+    epsilon: float,
+    delta: float,
+    cohorts: Integers,
+    rounds: Integers,
+    often: Integers,
+    kappa: Kappa | None,
+    forgiven: Integers,
+) -> Vector:
+    """σ/τ of `above_threshold.calibrate` for each cohort, within about a fifth."""
+    first, others = math.log(0.5 / (TAIL * delta)), np.log(0.5 * often / (TAIL * delta))
+    width = math.sqrt(first + 7) + np.sqrt(2 * (others + np.log(rounds) + 7))
+    found = np.full(len(cohorts), np.inf)
     for share in COSTS:
-        core = math.floor(cohort - 2 - forgiven - 2 * width**2 / (share * epsilon))
-        mean = best_mean(cohort, core, kappa, "weighted") if core > 0 else None
-        if mean is not None:
-            each = mu_for((1 - share) * epsilon, 0.9 * delta) / math.sqrt(often)
-            found = min(found, mean.sensitivity / each)
+        cores = np.floor(cohorts - 2 - forgiven - 2 * width**2 / (share * epsilon)).astype(np.int64)
+        each = mu_for((1 - share) * epsilon, 0.9 * delta) / np.sqrt(often)
+        found = np.minimum(found, weighted_shifts(cohorts, cores, kappa) / each)
     return found

@@ -34,6 +34,9 @@ from quoron_client.domains import Domain
 from quoron_protos.errors import ConfigError
 
 Vector = NDArray[np.float64]
+Lengths = NDArray[np.int64]
+
+BETWEEN = 7  # curvatures at which the worst bias is looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,34 +91,42 @@ def stage_lengths(steps: int, stages: int, growth: float) -> tuple[int, ...]:
     return tuple(int(length) + 1 for length in np.diff(ends, prepend=0))
 
 
-def stage_bound(length: int, square_distance: float, variance: float, shape: Shape) -> float:
+def stage_bound(
+    length: Vector, square_distance: Vector, variance: float, strength: Vector, smoothness: Vector
+) -> Vector:
     """Expected gap after one stage from a point at that expected squared distance; `variance` is E‖g - ∇G‖²."""
-    accelerated = 2 * shape.smoothness * square_distance / (length * (length + 1))
-    return accelerated + 8 * variance / (shape.strength * (length + 1))
+    accelerated = 2 * smoothness * square_distance / (length * (length + 1))
+    return accelerated + 8 * variance / (strength * (length + 1))
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
-    """What a phase does to errors on a quadratic of one curvature: linear in the start's error and every gradient's."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Responses:
+    """What a phase does to errors on a quadratic, linear in the start's and every gradient's; shapes (C,)."""
 
-    bias: float  # (output - x*) / (start - x*)
-    noise: float  # Σ_t r_t², r_t = d output / d g_t: for errors that are fresh in every step
-    lasting: float  # Σ_t r_t: for an error that all gradients share
-
-
-@lru_cache(maxsize=65536)
-def response(stages: tuple[int, ...], shape: Shape, regularisation: float, curvature: float) -> Response:
-    """Of G(x) = (h/2)‖x - x*‖² + (λ/2)‖x - start‖² without projections, by the recursion forwards and backwards."""
-    bias, noise, lasting = _response(
-        np.array(stages), shape.strength, shape.smoothness, regularisation, regularisation + curvature
-    )
-    return Response(bias, noise, lasting)
+    bias: Vector  # (output - x*) / (start - x*)
+    noise: Vector  # Σ_t r_t², r_t = d output / d g_t: for errors that are fresh in every step
+    lasting: Vector  # Σ_t r_t: for an error that all gradients share
+    worst_bias: Vector  # largest |bias| over curvatures in between: few steps can annul one of them, not all
 
 
-@lru_cache(maxsize=65536)
-def worst_bias(stages: tuple[int, ...], shape: Shape, regularisation: float, least: float, most: float) -> float:
-    """Largest |bias| over curvatures from `least` to `most`: few steps can annul one of them, not all."""
-    return _worst_bias(np.array(stages), shape.strength, shape.smoothness, regularisation, least, most)
+def responses(
+    stages: Lengths,
+    strengths: Vector,
+    smoothnesses: Vector,
+    *,
+    regularisation: float,
+    curvature: float,
+    between: tuple[float, float],
+) -> Responses:
+    """Of G(x) = (h/2)‖x - x*‖² + (λ/2)‖x - start‖² without projections, by the recursion forwards and backwards.
+
+    For C candidates: stages (C, S), with zeros behind the last of fewer stages, strengths and smoothnesses (C,).
+    """
+    # Curvatures of F whose bias is followed: what the responses are about, then some from one end to the other.
+    followed = np.concatenate([[curvature], np.linspace(*between, BETWEEN)])
+    found, point = np.empty((3 + BETWEEN, len(stages))), np.empty((2, 1 + BETWEEN))
+    _responses(stages, strengths, smoothnesses, regularisation, followed, point, found)
+    return Responses(found[0], found[1], found[2], np.max(np.abs(found[3:]), axis=0))
 
 
 @njit(cache=True)
@@ -138,48 +149,40 @@ def _prox(t: int, strength: float, smoothness: float) -> tuple[float, float, flo
 
 
 @njit(cache=True)
-def _bias(stages: NDArray[np.int64], strength: float, smoothness: float, pull: float, curvature: float) -> float:
-    """`curvature` of F plus regulariser, which pulls to the start with strength `pull`."""
-    point = 1.0
-    for length in stages:
-        x = ag = point
-        for t in range(1, length + 1):
-            to_ag, to_x = _middle(t, strength, smoothness)
-            at_md, at_x, at_gradient = _prox(t, strength, smoothness)
-            md = to_ag * ag + to_x * x
-            x = at_md * md + at_x * x - at_gradient * (curvature * md - pull)
-            ag = 2 / (t + 1) * x + (1 - 2 / (t + 1)) * ag
-        point = ag
-    return point
+def _responses(stages, strengths, smoothnesses, pull, curvatures, point, found):  # type: ignore[no-untyped-def]
+    """Fills `found` for each candidate: bias at curvatures[0], Σ r², Σ r, bias at the others.
 
-
-@njit(cache=True)
-def _worst_bias(
-    stages: NDArray[np.int64], strength: float, smoothness: float, pull: float, least: float, most: float
-) -> float:
-    worst = 0.0
-    for i in range(7):
-        curvature = least + (most - least) * i / 6
-        worst = max(worst, abs(_bias(stages, strength, smoothness, pull, pull + curvature)))
-    return worst
-
-
-@njit(cache=True)
-def _response(
-    stages: NDArray[np.int64], strength: float, smoothness: float, pull: float, curvature: float
-) -> tuple[float, float, float]:
-    noise = lasting = 0.0
-    by_x, by_ag = 0.0, 1.0  # derivatives of the output
-    for k in range(len(stages) - 1, -1, -1):
-        for t in range(stages[k], 0, -1):
-            to_ag, to_x = _middle(t, strength, smoothness)
-            at_md, at_x, at_gradient = _prox(t, strength, smoothness)
-            by_moved = by_x + 2 / (t + 1) * by_ag
-            here = -at_gradient * by_moved
-            noise += here * here
-            lasting += here
-            by_md = (at_md - at_gradient * curvature) * by_moved
-            by_x = at_x * by_moved + to_x * by_md
-            by_ag = (1 - 2 / (t + 1)) * by_ag + to_ag * by_md
-        by_x, by_ag = 0.0, by_x + by_ag
-    return _bias(stages, strength, smoothness, pull, curvature), noise, lasting
+    The rows of `point`, one number for each curvature, are x and ag; the regulariser draws to the phase's start, 1.
+    """
+    for c in range(len(stages)):
+        strength, smoothness, curvature = strengths[c], smoothnesses[c], pull + curvatures[0]
+        noise = lasting = 0.0
+        by_x, by_ag = 0.0, 1.0  # derivatives of the output
+        for k in range(stages.shape[1] - 1, -1, -1):
+            for t in range(stages[c, k], 0, -1):
+                to_ag, to_x = _middle(t, strength, smoothness)
+                at_md, at_x, at_gradient = _prox(t, strength, smoothness)
+                by_moved = by_x + 2 / (t + 1) * by_ag
+                here = -at_gradient * by_moved
+                noise += here * here
+                lasting += here
+                by_md = (at_md - at_gradient * curvature) * by_moved
+                by_x = at_x * by_moved + to_x * by_md
+                by_ag = (1 - 2 / (t + 1)) * by_ag + to_ag * by_md
+            by_x, by_ag = 0.0, by_x + by_ag
+        for i in range(len(curvatures)):
+            point[1, i] = 1.0
+        for k in range(stages.shape[1]):
+            for i in range(len(curvatures)):
+                point[0, i] = point[1, i]
+            for t in range(1, stages[c, k] + 1):
+                to_ag, to_x = _middle(t, strength, smoothness)
+                at_md, at_x, at_gradient = _prox(t, strength, smoothness)
+                for i in range(len(curvatures)):
+                    md = to_ag * point[1, i] + to_x * point[0, i]
+                    x = at_md * md + at_x * point[0, i] - at_gradient * ((pull + curvatures[i]) * md - pull)
+                    point[1, i] = 2 / (t + 1) * x + (1 - 2 / (t + 1)) * point[1, i]
+                    point[0, i] = x
+        found[0, c], found[1, c], found[2, c] = point[1, 0], noise, lasting
+        for i in range(1, len(curvatures)):
+            found[2 + i, c] = point[1, i]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -21,6 +22,7 @@ from quoron.folder import write
 from quoron_protos.errors import ConfigError, RunError
 
 _START_SECONDS = 60.0
+_PORTS = range(10_000, 32_000)  # below those that a system gives to whoever asks for any
 _SILENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -118,10 +120,12 @@ def program(name: str) -> str:
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody listens on."""
-    with socket.socket() as each:
-        each.bind(("127.0.0.1", 0))
-        return int(each.getsockname()[1])
+    """A port of the loopback interface that nobody listens on, nor is given by the system until somebody does."""
+    while True:
+        with socket.socket() as each, suppress(OSError):
+            port = secrets.choice(_PORTS)
+            each.bind(("127.0.0.1", port))
+            return port
 
 
 class Process:

@@ -167,7 +167,7 @@ def test_shifts_of_many_cores_are_those_of_each_aggregate(size, kappa):
     cores = np.arange(-2, size + 3)
     means = [best_mean(size, int(core), kappa, "weighted") for core in cores]
     expected = [math.inf if mean is None else mean.sensitivity for mean in means]
-    assert weighted_shifts(size, cores, kappa).tolist() == expected
+    assert weighted_shifts(np.full_like(cores, size), cores, kappa).tolist() == expected
 
 
 @pytest.mark.parametrize(("size", "core"), [(12, 11), (60, 50), (1000, 900), (1000, 835)])

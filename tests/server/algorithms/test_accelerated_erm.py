@@ -114,12 +114,17 @@ def test_responses_are_those_of_the_recursion_on_a_quadratic(stages, curvature, 
         gradient = lambda x: curvature * x + pull * (x - first) + next(drawn)  # noqa: E731
         return float(acsa.minimise(gradient, first, stages, shape, L2Ball(1e6))[0])
 
-    moved = acsa.response(stages, shape, pull, curvature)
-    assert run(start, np.zeros(size)) == pytest.approx(2.0 * moved.bias, abs=1e-12)
+    def responses(h):  # of this candidate, behind another one with more stages
+        every = np.array([(1,) * 4, stages + (0,) * (4 - len(stages))])
+        rules = np.array([1.0, shape.strength]), np.array([2.0, shape.smoothness])
+        found = acsa.responses(every, *rules, regularisation=pull, curvature=h, between=(0.5 * h, h))
+        return found.bias[1], found.noise[1], found.lasting[1], found.worst_bias[1]
+
+    bias, noise, lasting, worst = responses(curvature)
+    assert run(start, np.zeros(size)) == pytest.approx(2.0 * bias, abs=1e-12)
     each = np.array([run(0 * start, np.eye(size)[t]) for t in range(size)])
-    assert [np.sum(each**2), np.sum(each)] == pytest.approx([moved.noise, moved.lasting], rel=1e-9)
-    grid = [abs(acsa.response(stages, shape, pull, h).bias) for h in np.linspace(0.5, 1.0, 7) * curvature]
-    assert acsa.worst_bias(stages, shape, pull, 0.5 * curvature, curvature) == pytest.approx(max(grid))
+    assert [np.sum(each**2), np.sum(each)] == pytest.approx([noise, lasting], rel=1e-9)
+    assert worst == pytest.approx(max(abs(responses(h)[0]) for h in np.linspace(0.5, 1.0, 7) * curvature))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -136,7 +141,9 @@ def test_a_stage_ends_within_its_bound_on_random_quadratics(seed):
         gradient = lambda x: hessian @ (x - optimum) + noise / np.sqrt(d) * rng.normal(size=d)  # noqa: E731
         away = acsa.minimise(gradient, np.zeros(d), (steps,), shape, domain) - optimum
         gaps.append(away @ hessian @ away / 2)
-    assert np.mean(gaps) <= acsa.stage_bound(steps, float(optimum @ optimum), noise**2, shape)
+    assert np.mean(gaps) <= acsa.stage_bound(
+        steps, float(optimum @ optimum), noise**2, shape.strength, shape.smoothness
+    )
 
 
 # -- whole runs --------------------------------------------------------------------------------------------------------

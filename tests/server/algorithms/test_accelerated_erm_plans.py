@@ -245,8 +245,9 @@ def test_estimated_noise_is_near_the_calibrated(users, cohort, rounds, test):
     problem = replace(PROBLEM, users=users)
     options = INFO.options(rounds=rounds, phases=1, stages=1, cohort=cohort, test=test)
     phase = INFO.plan(problem, privacy, options, "calibrated", 7).parameters.phases[0]
-    sketch = search.Sketch(users, cohort, phase.stages, phase.regularisation, phase.shape)
-    assert 0.7 < Scene(problem, privacy, options, None).noise(sketch, rounds) / phase.noise_scale < 1.5
+    scene = Scene(problem, privacy, options, None)
+    [estimate] = scene.noise([search.Draft(users, cohort, phase.rounds, phase.regularisation)])
+    assert 0.7 < estimate * scene.radius(rounds) / phase.noise_scale < 1.5
 
 
 class TestStrongSchedule:

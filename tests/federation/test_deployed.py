@@ -1,0 +1,132 @@
+"""What the compose files describe is carried out, each service in namespaces of its own: see engine.py."""
+
+import importlib.util
+import os
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import postgres_server
+from federation import engine
+from federation.engine import FILE, ROOT, Engine, services
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(engine.missing() is not None, reason=f"containers cannot be made here: {engine.missing()}"),
+]
+CLIENTS = ("client-1", "client-2", "client-3")
+HOST = "federation.example.org"
+needs_postgres = pytest.mark.skipif(
+    postgres_server.missing() is not None or importlib.util.find_spec("psycopg") is None,
+    reason="PostgreSQL or psycopg is not installed",
+)
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the image's build compiles."""
+    folder = tmp_path_factory.mktemp("image") / "kernels"
+    folder.mkdir()
+    command = [sys.executable, "-m", "quoron.kernels"]
+    subprocess.run(command, env=os.environ | {"NUMBA_CACHE_DIR": str(folder)}, check=True, capture_output=True)
+    subprocess.run(["chmod", "-R", "a+rX", folder], check=True)
+    return folder
+
+
+def elsewhere(place: Path) -> dict[str, engine.Service]:
+    """The services of a client elsewhere, who reaches what is published and nothing else."""
+    variables = {"QUORON_COORDINATOR": f"{HOST}:7443", "QUORON_DATA": str(place / "items.csv")}
+    found = services(ROOT / "compose.client.yml", variables=variables)
+    found["client"]["networks"] = ["published"]
+    return {f"elsewhere-{name}": service for name, service in found.items()}
+
+
+@needs_postgres
+def test_the_example_and_a_client_elsewhere_run_to_the_end(tmp_path: Path, kernels: Path) -> None:
+    (tmp_path / "items.csv").write_bytes((ROOT / "examples/federation/users/client-1.csv").read_bytes())
+    os.chown(tmp_path / "items.csv", 10001, 10001)
+    (tmp_path / "items.csv").chmod(0o400)
+    all_services = services(FILE, ROOT / "compose.published.yml", variables={"QUORON_HOST": HOST})
+    all_services |= elsewhere(tmp_path)
+    with Engine(tmp_path / "c", all_services, names={HOST: "coordinator"}, kernels=kernels) as composed:
+        composed.up(*CLIENTS)
+        keys = {path: path.read_bytes() for path in (tmp_path / "c" / "volumes").rglob("*key.pem")}
+        assert len(keys) == 4, "of the coordinator and of three clients"
+        assert all(path.stat().st_mode & 0o077 == 0 for path in keys)
+
+        # An identity is carried over, and its client enrols from outside.
+        composed.finish("identity", "client-4")
+        carried = (tmp_path / "c" / "identity.log").read_bytes()
+        carried = carried[carried.index(b"certificate.pem\0") :]
+        composed.finish("elsewhere-identity", given=carried)
+        composed.up("elsewhere-client")
+        composed.running["elsewhere-client"].becomes_healthy()
+
+        composed.up("submit", "watch")
+        assert composed.running["watch"].wait() == 0, composed.running["watch"].log()
+        assert "complete" in composed.running["watch"].log()
+        composed.finish("operator", "fetch", "example", "--out", "example")
+        with np.load(composed.volume("results") / "example" / "model.npz") as stored:
+            assert np.isfinite(stored["model"]).all()
+            assert stored["model"].shape == (10,)
+
+        for name in CLIENTS:
+            composed.running[name].becomes_healthy()
+            compiled = composed.running[name].exec("find", "/tmp/numba", "-name", "*.nb?", "-type", "f")
+            assert compiled.stdout == "", f"{name} compiled what the image has:\n{compiled.stdout}"
+        holds_its_promises(composed)
+        lasting = (*CLIENTS, "elsewhere-client", "coordinator", "postgres")
+        assert {name: composed.running[name].stop() for name in lasting} == dict.fromkeys(lasting, 0)
+        composed.finish("setup")  # as on the next start: nothing is made anew
+        assert keys == {path: path.read_bytes() for path in keys}
+
+
+def holds_its_promises(composed: Engine) -> None:
+    """Nobody is root, writes outside of volumes, or reaches whom it shares no network with."""
+    client, coordinator = composed.running["client-1"], composed.running["coordinator"]
+    status = client.exec("cat", "/proc/self/status").stdout
+    assert "Uid:\t10001\t10001\t10001\t10001" in status
+    assert "NoNewPrivs:\t1" in status
+    assert all(f"Cap{kind}:\t0000000000000000" in status for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb"))
+    assert "Read-only" in client.exec("touch", "/opt/quoron/new").stderr
+    assert client.exec("touch", "/identity/new").returncode != 0
+    assert client.exec("touch", "/var/lib/quoron/new").returncode == 0
+    ask = "import socket; socket.create_connection(('{}', {}), 3)"
+    assert coordinator.exec("python", "-c", ask.format("postgres", 5432)).returncode == 0
+    address = composed.address("database", "postgres")
+    assert client.exec("python", "-c", ask.format(address, 5432)).returncode != 0
+
+
+def test_a_simulation_runs_by_its_name_and_leaves_its_folder_in_a_volume(tmp_path: Path, kernels: Path) -> None:
+    with Engine(tmp_path / "c", services(), kernels=kernels) as composed:
+        composed.finish("simulate", "quickstart")
+        (report,) = composed.volume("simulations").glob("runs/*/report.html")
+        assert report.stat().st_uid == 10001
+
+
+def test_nothing_outlives_a_test_that_is_killed(tmp_path: Path) -> None:
+    program = f"""
+        import sys, time
+        from pathlib import Path
+        from federation.engine import Engine, services
+        engine = Engine(Path({str(tmp_path)!r}) / "c", services()).__enter__()
+        service = dict(engine.services["simulate"], entrypoint=["sleep", "infinity"], command=[])
+        engine.services["simulate"] = service
+        print(engine.start("simulate").inside, flush=True)
+        time.sleep(600)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    path = os.pathsep.join(sys.path)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": path}) as killed:
+        assert killed.stdout is not None
+        inside = int(killed.stdout.readline())
+        ending = os.pidfd_open(inside)
+        killed.send_signal(signal.SIGKILL)
+    assert select.select([ending], [], [], engine.PATIENCE)[0], "it is still there"
+    os.close(ending)

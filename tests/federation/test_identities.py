@@ -1,0 +1,94 @@
+"""The example federation's scripts: a coordinator is certified for a public name, an identity is given out once."""
+
+import io
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from quoron_server.service import certificates
+
+EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "federation"
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """A folder with a `quoron` to call."""
+    script = tmp_path / "bin" / "quoron"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m quoron "$@"\n')
+    script.chmod(0o755)
+    return script.parent
+
+
+def run(script: str, *words: str, trial: Path, program: Path, **more: str) -> subprocess.CompletedProcess[bytes]:
+    """A script of the example, its output and exit code."""
+    environment = {**os.environ, "PATH": f"{program}:{os.environ['PATH']}", "QUORON_TRIAL": str(trial), **more}
+    command = ["sh", str(EXAMPLE / script), *words]
+    return subprocess.run(command, env=environment, capture_output=True, check=False)
+
+
+def hosts(certificate: Path) -> list[str]:
+    """The names that a certificate is for."""
+    loaded = certificates.load_certificate(certificate)
+    names = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return [str(each.value) for each in names]
+
+
+def test_a_trial_gets_a_public_name_when_it_needs_one_and_keeps_it(tmp_path: Path, program: Path) -> None:
+    trial, own = tmp_path / "trial", ["coordinator", "localhost", "127.0.0.1"]
+    coordinator = trial / "coordinator" / "certificate.pem"
+    assert run("setup.sh", trial=trial, program=program).returncode == 0
+    assert hosts(coordinator) == own
+    (trial / "authority" / "hosts").unlink()  # as in an authority of before
+    keys = {path: path.read_bytes() for path in trial.rglob("key.pem")}
+    done = run("setup.sh", trial=trial, program=program, QUORON_HOST="federation.example.org")
+    assert done.returncode == 0, done.stderr
+    assert hosts(coordinator) == [*own, "federation.example.org"]
+    first = coordinator.read_bytes()
+    assert run("setup.sh", trial=trial, program=program).returncode == 0  # without the published ports
+    assert coordinator.read_bytes() == first, "a name that was given stays, and nothing is made anew"
+    assert keys == {path: path.read_bytes() for path in keys}
+
+
+def test_an_identity_is_given_out_once_and_without_the_authoritys_key(tmp_path: Path, program: Path) -> None:
+    trial, where = tmp_path / "trial", tmp_path / "trial" / "authority"
+    none = run("identity.sh", "client-4", trial=trial, program=program)
+    assert b"Expected an authority" in none.stderr
+    certificates.make_authority(where, days=30)
+    given = run("identity.sh", "client-4", trial=trial, program=program)
+    assert given.returncode == 0, given.stderr
+    with tarfile.open(fileobj=io.BytesIO(given.stdout)) as archive:
+        assert {each.name: each.mode & 0o077 for each in archive} == {
+            "certificate.pem": 0,
+            "key.pem": 0,
+            "authority.pem": 0,
+        }
+        held = {each.name: (archive.extractfile(each) or io.BytesIO()).read() for each in archive}
+    assert held["certificate.pem"] == (where / "client-4.pem").read_bytes()
+    assert held["key.pem"] == (where / "client-4.key").read_bytes()
+    assert held["authority.pem"] == (where / "authority.pem").read_bytes()
+    assert (where / "authority.key").read_bytes() not in given.stdout
+    again = run("identity.sh", "client-4", trial=trial, program=program)
+    assert (again.returncode, again.stdout) == (2, b"")
+    assert b"Expected a new name, got client-4" in again.stderr
+    renewed = run("identity.sh", "client-4", "--renew", trial=trial, program=program)
+    assert held["key.pem"] in renewed.stdout
+    assert held["certificate.pem"] not in renewed.stdout
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("coordinator",), ("coordinator", "--renew"), ("authority", "--renew"), ("a/b",)]
+)
+def test_what_is_nobodys_to_give_is_refused(words: tuple[str, ...], tmp_path: Path, program: Path) -> None:
+    where = tmp_path / "trial" / "authority"
+    certificates.make_authority(where, days=30)
+    certificates.issue(where, "coordinator", coordinator=True, hosts=("localhost",), days=30)
+    refused = run("identity.sh", *words, trial=tmp_path / "trial", program=program)
+    assert refused.returncode != 0
+    assert refused.stdout == b""
+    assert b"Expected" in refused.stderr
