@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from contracts.scenes import SMALL, make_plan
 from quoron_server.algorithms import ALGORITHMS
 
 ROOT = Path(__file__).parent.parent
@@ -25,6 +26,15 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert linked.exists(), f"{page.name} links to {target}"
         if anchor:
             assert anchor in anchors(linked), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("name", sorted({*ALGORITHMS, *SMALL}))
+def test_every_promise_cites_a_theorem_that_ships(name: str) -> None:
+    """What a plan's sentence names, which may be another part of the page than what the registry does."""
+    promise = make_plan(name).guarantee
+    page, _, anchor = promise.theorem.partition("#")
+    assert promise.exposure == "none" or (ROOT / page).is_file(), promise.theorem
+    assert not anchor or anchor in anchors(ROOT / page), promise.theorem
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

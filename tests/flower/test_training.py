@@ -23,10 +23,11 @@ from quoron_client.domains import L2Ball
 from quoron_client.flower.records import record
 from quoron_client.wire import MAX_NUMBERS
 from quoron_protos.errors import BudgetExceeded, ConfigError, LedgerError, OtherVersion, RunError
+from quoron_server.accounting.subsampling import FORGETFUL
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.database import Database
 from quoron_server.flower import apps, black_boxes, exchange
-from quoron_server.flower.apps import ASSUMED, FIT, FORGETFUL, UNFIT, Training
+from quoron_server.flower.apps import ASSUMED, FIT, UNFIT, Training
 from quoron_server.flower.black_boxes import Attendance
 from quoron_server.ledger import Ledger
 from quoron_server.plan import SEEDED, Plan

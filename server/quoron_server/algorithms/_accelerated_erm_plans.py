@@ -14,6 +14,7 @@ from quoron_server.accounting.above_threshold import AboveThreshold
 from quoron_server.accounting.combinations import Aggregate, Sampling, theorem_for
 from quoron_server.accounting.outlier_mean import OutlierMean, best_mean
 from quoron_server.accounting.subsampled_lottery import SubsampledLottery
+from quoron_server.accounting.subsampling import FORGETFUL, SECRET
 from quoron_server.algorithms._accelerated_erm_parameters import (
     AcceleratedERMOptions,
     AcceleratedERMParameters,
@@ -275,7 +276,7 @@ def _assumed(sampling: Sampling) -> tuple[str, ...]:
     absent = "a user who does not answer counts as an outlier in its own slot"
     if sampling != "without-replacement":
         return (absent,)
-    return ("cohort membership stays secret, but for what one curious client knows of its own", absent)
+    return (SECRET, FORGETFUL, absent)
 
 
 def _require(problem: Problem, options: AcceleratedERMOptions) -> None:

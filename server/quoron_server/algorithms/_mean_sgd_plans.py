@@ -311,8 +311,7 @@ def _calibrated(
     noise = GaussianNoise.for_mu(
         sensitivity=mean_sensitivity(1.0, cohort), mu=left * (1 - 1e-9), dimension=problem.dimension
     )
-    secret = "cohort membership stays secret, but for what one curious client knows of its own"
-    assumptions = (secret,) if cohort < problem.users else ()
+    assumptions = (subsampling.SECRET, subsampling.FORGETFUL) if cohort < problem.users else ()
     return Plan(
         algorithm=NAME,
         problem=problem,

@@ -80,9 +80,8 @@ def _plan(
     sensitivity = mean_sensitivity(clip, cohort, scheme.adjacency)
     sigma = noisy.scale_for(sensitivity, problem, mu)
     where = f"{THEOREM}#{scheme.sampling}"
-    assumptions = (
-        ("cohort membership stays secret, but for what one curious client knows of its own",) if rate < 1 else ()
-    )
+    fixed = (subsampling.FORGETFUL,) if scheme.sampling == "without-replacement" else ()
+    assumptions = (subsampling.SECRET, *fixed) if rate < 1 else ()
     return Plan(
         algorithm=scheme.name,
         problem=problem,

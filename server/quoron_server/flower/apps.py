@@ -44,7 +44,6 @@ ASSUMED: Mapping[str, str] = MappingProxyType(
         "partitions": "a user is one partition, whose answers depend on no other user's items",
     }
 )
-FORGETFUL = "clients' functions keep nothing between rounds"
 _ITERATES = "its clients are sent iterates without noise, and its promise needs to know their loss"
 UNFIT: Mapping[str, str] = MappingProxyType(
     {
@@ -129,21 +128,10 @@ class Training:
             )
         _require_fitting(self.algorithm, plan)
         assumed = [ASSUMED[self.identities]]
-        assumed += [FORGETFUL] if _draws_fixed_sizes(self.algorithm, plan) else []
         promise = replace(plan.guarantee, assumptions=(*plan.guarantee.assumptions, *assumed))
         plan = replace(plan, guarantee=promise)
         info.verify(plan)
         return plan.simulated() if self.simulation else plan
-
-
-def _draws_fixed_sizes(algorithm: str, plan: Plan) -> bool:
-    """Whether cohorts of a fixed size are drawn again every round.
-
-    Whether one user took part tells who else did, and so what the functions of others may have kept; the theorem takes
-    a round as a function of its cohort's data and of past releases. Poisson draws and disjoint cohorts tie nobody.
-    """
-    sampled = algorithm in ("dp-sgd-wor", "mean-sgd")
-    return sampled and plan.parameters.cohort_size < plan.problem.users
 
 
 def _require_fitting(algorithm: str, plan: Plan) -> None:
