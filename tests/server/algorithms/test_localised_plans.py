@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from quoron_client.domains import L2Ball
 from quoron_server.algorithms._localised_plans import best_schedule, shapes
-from quoron_server.algorithms._search import single_phases, single_risks, step_grid, suffix_grid
+from quoron_server.algorithms._search import best_phases, phase_grid, single_phases, step_grid, suffix_grid
 from quoron_server.prediction import PhaseModel, excess_risk
 from quoron_server.problem import Problem
 
@@ -77,10 +77,14 @@ def test_the_best_schedule_is_the_best_of_all(cohorts, rounds, problem, numbers,
     assert schedule.rounds == (rounds or problem.users // schedule.cohort_size)
 
 
-def test_single_phases_are_predicted_as_each_alone():
+@pytest.mark.parametrize("problem", [PROBLEM, replace(PROBLEM, curvature="unknown")])
+def test_single_phases_are_predicted_as_each_alone(problem):
     variance = {1: 0.3, 5: 0.2, 12: 0.1}
-    for problem in (PROBLEM, replace(PROBLEM, curvature="unknown")):
-        found = single_phases(problem, variance, variance)
-        assert {phase.rounds for _, phase in found} == set(variance)
-        assert [risk for risk, _ in found] == pytest.approx([excess_risk(problem, [phase]) for _, phase in found])
-        assert single_risks(problem, [found[0][1]]) == pytest.approx([found[0][0]])
+    found = single_phases(problem, variance, variance)
+    assert {phase.rounds for _, phase in found} == set(variance)
+    assert [risk for risk, _ in found] == pytest.approx([excess_risk(problem, [phase]) for _, phase in found])
+    rounds = list(variance)
+    best = best_phases(problem, rounds, *phase_grid(problem, rounds, None), np.array([0.3, 0.2, 0.1])[:, None, None])
+    for total, (risk, phase) in zip(rounds, best, strict=True):
+        expected = min((entry for entry in found if entry[1].rounds == total), key=lambda entry: entry[0])
+        assert (risk, phase) == (pytest.approx(expected[0]), expected[1])
