@@ -309,16 +309,21 @@ def schedule(problem: Problem, strong_convexity: float, slope: float, steps: int
 
 def _family(scene: Scene, sizes: list[int], cohorts: list[int], pulls: list[float], total: int, few: bool) -> Family:
     """All stages and step sizes for given users, cohorts, λ and rounds."""
-    o, ridge = scene.options, scene.problem.ridge
+    ridge = scene.problem.ridge
     spent = _split(total, [math.sqrt(1 + scene.beta / (pull + ridge)) for pull in pulls])
-    kinds = [(o.stages, 1.0), (o.stages, 2.0)] if o.stages else SHAPES[:1] if few else SHAPES
-    steps = [
-        Step(stages, growth, caution, strength)
-        for stages, growth in kinds
-        if stages <= min(spent)
-        for caution, strength in product(CAUTION, scene.strengths)
-    ]
-    return Family(tuple(map(Draft, sizes, cohorts, spent, pulls)), tuple(steps), scene.beta)
+    steps = tuple(step for step in _steps(scene.strengths, scene.options.stages, few) if step.stages <= min(spent))
+    return Family(tuple(map(Draft, sizes, cohorts, spent, pulls)), steps, scene.beta)
+
+
+@lru_cache(maxsize=64)
+def _steps(strengths: tuple[float, ...], stages: int | None, few: bool) -> tuple[Step, ...]:
+    """All that a family may have."""
+    kinds = [(stages, 1.0), (stages, 2.0)] if stages else SHAPES[:1] if few else SHAPES
+    return tuple(
+        Step(number, growth, caution, strength)
+        for number, growth in kinds
+        for caution, strength in product(CAUTION, strengths)
+    )
 
 
 def _split(total: int, shares: list[float]) -> list[int]:
