@@ -1,4 +1,4 @@
-"""About how much noise the tests of `accelerated-erm` need, for many cohorts at once; ranks plans and never sets noise."""
+"""About how much noise the tests of `accelerated-erm` need, for many cohorts at once; ranks plans, never sets noise."""
 
 import math
 from collections.abc import Sequence
