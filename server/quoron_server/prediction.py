@@ -101,12 +101,14 @@ def averaging(factor: Number, rounds: Number, suffix: Number) -> tuple[Number, N
     for places in np.split(order, np.flatnonzero(np.diff(a[order])) + 1):
         s = averaged[places]
         first = last[places] - s + 1  # steps up to here reach the whole suffix, decayed
-        powers = np.cumprod(np.append(1.0, np.full(last[places].max(), a[places[0]])))  # 1, a, a², …
-        reach, squares = np.cumsum(powers), np.cumsum(powers**2)
-        within = np.cumsum(reach**2)  # of later steps, 1 .. s - 1 before the end
-        whole = reach[s - 1] / s  # weight of a step's noise that reaches the whole suffix
-        bias[places] = powers[first] * whole
-        variance[places] = whole**2 * squares[first - 1] + (within[s - 1] - reach[s - 1] ** 2) / s**2
+        powers = np.full(last[places].max() + 1, a[places[0]])
+        powers[0] = 1.0
+        powers = powers.cumprod()  # 1, a, a², …
+        reach, squares = powers.cumsum(), (powers * powers).cumsum()
+        within = (reach * reach).cumsum()  # of later steps, 1 .. s - 1 before the end
+        whole = reach[s - 1]  # s times the weight of a step's noise that reaches the whole suffix
+        bias[places] = powers[first] * (whole / s)
+        variance[places] = (whole / s) ** 2 * squares[first - 1] + (within[s - 1] - whole**2) / s**2
     return bias.reshape(every[0].shape), variance.reshape(every[0].shape)
 
 

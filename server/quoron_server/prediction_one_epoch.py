@@ -36,50 +36,45 @@ def response(method: str, rounds: int, inverse_steps: Vector, curvature: float, 
     `inverse_steps` and `suffixes` are those of the candidates, shape (C,).
     """
     count = len(inverse_steps)
-    bias, sums, path = np.zeros(count), np.empty((count, rounds)), np.empty((count, rounds))
-    for each in range(count):
-        _forwards(METHODS[method], inverse_steps[each], curvature, suffixes[each], path[each], bias[each : each + 1])
-        _backwards(METHODS[method], inverse_steps[each], curvature, suffixes[each], sums[each])
+    bias, sums, path = np.empty(count), np.empty((count, rounds)), np.empty((count, rounds))
+    _response(METHODS[method], inverse_steps, curvature, suffixes, bias, sums, path)
     return Response(bias, sums, path)
 
 
 @njit(cache=True)
-def _forwards(method: int, beta: float, h: float, suffix: int, path: Vector, bias: Vector) -> None:
-    rounds = len(path)
-    x = z = 1.0
-    total = 0.0
-    for t in range(rounds):
-        path[t] = x
+def _response(method, betas, h, suffixes, bias, sums, path):  # type: ignore[no-untyped-def]
+    """Fills `bias` (C,), `sums` and `path` (C, T)."""
+    rounds = path.shape[1]
+    for c in range(len(betas)):
+        beta, suffix = betas[c], suffixes[c]
+        x = z = 1.0
+        total = 0.0
+        for t in range(rounds):
+            path[c, t] = x
+            if method == 0:
+                z -= (t + 1) * h * x / (2 * beta)
+                total = x - h * x / beta  # y, the model if this is the last round
+                x = (1 - 2 / (t + 3)) * total + 2 / (t + 3) * z
+            else:  # without projections ftrl takes the same steps as plain SGD
+                x -= h * x / beta
+                total += x / suffix if rounds - t <= suffix else 0.0
+        bias[c] = total
         if method == 0:
-            z -= (t + 1) * h * x / (2 * beta)
-            y = x - h * x / beta
-            x = (1 - 2 / (t + 3)) * y + 2 / (t + 3) * z
-            bias[0] = y
-        else:  # without projections ftrl takes the same steps as plain SGD
-            x -= h * x / beta
-            total += x / suffix if rounds - t <= suffix else 0.0
-            bias[0] = total
-
-
-@njit(cache=True)
-def _backwards(method: int, beta: float, h: float, suffix: int, sums: Vector) -> None:
-    rounds = len(sums)
-    if method == 0:
-        sums[rounds - 1] = -1 / (beta * rounds)
-        to_x, to_z = 1 - h / beta, 0.0
-        for t in range(rounds - 2, -1, -1):
-            momentum = 2 / (t + 3)
-            through_z = to_z + to_x * momentum
-            through_y = to_x * (1 - momentum)
-            sums[t] = -through_y / (beta * (t + 1)) - through_z / (2 * beta)
-            to_x = through_y * (1 - h / beta) - through_z * (t + 1) * h / (2 * beta)
-            to_z = through_z
-        return
-    decay, reach = 1 - h / beta, 0.0  # reach: how much the model holds of a unit added to x_{t+1}
-    for t in range(rounds - 1, -1, -1):
-        later = reach
-        reach = (1 / suffix if rounds - t <= suffix else 0.0) + decay * later
-        sums[t] = -reach / (beta * (t + 1)) if method == 1 else -(reach - later) / beta
+            sums[c, rounds - 1] = -1 / (beta * rounds)
+            to_x, to_z = 1 - h / beta, 0.0
+            for t in range(rounds - 2, -1, -1):
+                momentum = 2 / (t + 3)
+                through_z = to_z + to_x * momentum
+                through_y = to_x * (1 - momentum)
+                sums[c, t] = -through_y / (beta * (t + 1)) - through_z / (2 * beta)
+                to_x = through_y * (1 - h / beta) - through_z * (t + 1) * h / (2 * beta)
+                to_z = through_z
+        else:
+            decay, reach = 1 - h / beta, 0.0  # reach: how much the model holds of a unit added to x_{t+1}
+            for t in range(rounds - 1, -1, -1):
+                later = reach
+                reach = (1 / suffix if rounds - t <= suffix else 0.0) + decay * later
+                sums[c, t] = -reach / (beta * (t + 1)) if method == 1 else -(reach - later) / beta
 
 
 def drift(problem: Problem, gradients: str, moved: Response, curvature: float) -> Vector:

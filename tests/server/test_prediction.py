@@ -6,7 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quoron_client.domains import L2Ball
-from quoron_server.prediction import PhaseModel, averaging, excess_risk, statistical_floor
+from quoron_server.prediction import (
+    PhaseModel,
+    PhaseModels,
+    averaging,
+    excess_risk,
+    excess_risks,
+    statistical_floor,
+)
 from quoron_server.problem import Problem
 
 PROBLEM = Problem(
@@ -39,6 +46,42 @@ def testaveraging_factors_follow_the_recursion(factor, rounds, data):
     assert averaging(factor, rounds, suffix) == pytest.approx(
         averaging_by_definition(factor, rounds, suffix), abs=1e-12
     )
+
+
+@given(
+    candidates=st.lists(
+        st.tuples(st.sampled_from([-0.5, 0.0, 0.9, 1.0]), st.integers(1, 12), st.floats(0, 1)), min_size=1
+    )
+)
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_averaging_factors_of_many_are_those_of_each(candidates):
+    factors, rounds, shares = np.array(candidates).T
+    suffixes = np.maximum(1, np.rint(shares * rounds))
+    each = zip(factors, rounds.astype(int), suffixes.astype(int), strict=True)
+    expected = [averaging_by_definition(*numbers) for numbers in each]
+    np.testing.assert_allclose(np.array(averaging(factors, rounds, suffixes)).T, expected, rtol=1e-12, atol=1e-15)
+
+
+@given(
+    first=st.lists(st.tuples(st.integers(1, 30), st.floats(0.01, 2.0), st.floats(0.0, 1.0)), min_size=1, max_size=4),
+    second=st.lists(st.tuples(st.integers(1, 30), st.floats(0.01, 2.0), st.floats(0.0, 1.0)), min_size=1, max_size=4),
+    curvature=st.sampled_from(["isotropic", "unknown"]),
+    least=st.sampled_from([None, 0.1]),
+)
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_risks_of_many_schedules_are_those_of_each(first, second, curvature, least):
+    """Every first phase with every second one."""
+    problem = replace(PROBLEM, curvature=curvature, least_curvature=least)
+    rows = [PhaseModel(rounds, step, max(1, rounds // 2), noise, noise / 10) for rounds, step, noise in first]
+    columns = [PhaseModel(rounds, step, 1, noise, noise / 10) for rounds, step, noise in second]
+
+    def stacked(phases, axis):
+        values = [np.array([getattr(phase, name) for phase in phases], float) for name in PhaseModel.__slots__]
+        return PhaseModels(*(np.expand_dims(each, axis) for each in values))
+
+    found = excess_risks(problem, [stacked(rows, 1), stacked(columns, 0)])
+    expected = [[excess_risk(problem, [one, two]) for two in columns] for one in rows]
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
 def test_isotropic_prediction_is_the_measured_risk_of_a_quadratic():

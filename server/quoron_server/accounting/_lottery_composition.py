@@ -116,9 +116,10 @@ def _by_transform(mass: Vector, never: float, gap: float, releases: int, epsilon
 
 def _power(values: NDArray[np.complex128], exponent: int) -> NDArray[np.complex128]:
     """Each value to a positive integer power, by squaring: ten times as fast as numpy's power of complex numbers."""
+    squared = values.copy()
     found = values if exponent % 2 else np.ones_like(values)
     while exponent := exponent // 2:
-        values = values * values
+        squared *= squared
         if exponent % 2:
-            found = found * values
+            found = found * squared
     return found

@@ -61,18 +61,6 @@ def ladder(epsilon, delta, first, mus, chances, most, goal):  # type: ignore[no-
 
 
 @njit(cache=True)
-def rungs_needed(epsilon, delta, first, all_mus, most, goal):  # type: ignore[no-untyped-def]
-    """For each μ the number of rungs that climb from `first` to `goal`, or −1 when more than `most`."""
-    needed = np.full(len(all_mus), -1, np.int64)
-    one = np.ones(1)
-    for index in range(len(all_mus)):
-        table = ladder(epsilon, delta, first, all_mus[index : index + 1], one, most, goal)
-        if table[-1] >= goal:
-            needed[index] = len(table) - 1
-    return needed
-
-
-@njit(cache=True)
 def step_profile(epsilons, table, steps, mus, chances, found):  # type: ignore[no-untyped-def]
     """Fills `found` with f at each ε >= 0: the largest divergence over all pairs of neighbouring rungs, rounded up.
 
@@ -84,20 +72,33 @@ def step_profile(epsilons, table, steps, mus, chances, found):  # type: ignore[n
     for place in range(len(epsilons)):
         epsilon = epsilons[place]
         growth = math.exp(epsilon)
+        # The lower chance first: once its silence counts for nothing, equal chances are worse. The divergence at ε
+        # itself bounds that of every rung; the rung of the largest bound is looked at before the others.
         alike = _upper(epsilon, mus, chances)
         best = max(table[0], table[last] * alike)
-        for end in range(last, 0, -width):
-            start = max(end - width, 0)
-            widest = 0.0
-            for rung in range(start, end):
-                widest = max(widest, steps[rung])
-                # The lower chance first: once its silence counts for nothing, equal chances are worse.
+        first, most = -1, best
+        for rung in range(last):
+            silent = (1 - table[rung]) - growth * (1 - table[rung + 1])
+            if silent > -1e-15:
+                bound = max(silent, 0.0) + 1e-15 + table[rung] * alike
+                if bound > most:
+                    first, most = rung, bound
+        if first >= 0:
+            best = max(best, most + table[first] * (_upper(epsilon + steps[first], mus, chances) - alike))
+            for rung in range(last):
                 silent = (1 - table[rung]) - growth * (1 - table[rung + 1])
                 value = max(silent, 0.0) + 1e-15
                 if silent > -1e-15 and value + table[rung] * alike > best:
                     best = max(best, value + table[rung] * _upper(epsilon + steps[rung], mus, chances))
+        # The higher chance first: one rung of every block shows where the largest may be.
+        for rung in range(width // 2, last, width):
+            best = max(best, table[rung + 1] * _upper(epsilon - steps[rung], mus, chances))
+        for start in range(0, last, width):
+            end, widest = min(start + width, last), 0.0
             if table[end] <= best:
                 continue
+            for rung in range(start, end):
+                widest = max(widest, steps[rung])
             largest = _upper(epsilon - widest, mus, chances)
             for rung in range(start, end):
                 if table[rung + 1] * largest > best:

@@ -298,8 +298,10 @@ def _frontier(epsilon: float, delta: float, release: float) -> tuple[NDArray[np.
     # About 20/ε rungs climb to the top even without noise to spare; four times that is never worth its core.
     share = np.concatenate([np.geomspace(1e-4, 0.1, 20), np.linspace(0.11, 0.999, 240 if epsilon > 0.2 else 60)])
     most = math.ceil(80 / epsilon) + 80
-    needed = _lottery_search.rungs_needed(epsilon, delta, delta, share * full, most, release)
-    found = needed > 0
-    # Rungs grow with μ: the last μ of each number counts.
-    rungs, last = np.unique(needed[found][::-1], return_index=True)
-    return rungs, (share * full)[found][::-1][last]
+    largest: dict[int, float] = {}  # by rungs, which grow with μ
+    for mu in share * full:
+        table = _lottery_search.ladder(epsilon, delta, delta, np.array([mu]), np.ones(1), most, release)
+        if table[-1] < release:
+            break
+        largest[len(table) - 1] = mu
+    return np.array(list(largest)), np.array(list(largest.values()))

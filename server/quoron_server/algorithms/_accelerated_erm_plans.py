@@ -133,13 +133,12 @@ def _verify_privacy(plan: Plan, p: AcceleratedERMParameters, phase: Phase) -> No
 
 def _attempts(scenes: list[Scene]) -> Iterator[tuple[float, Scene, Sampling, tuple[Phase, ...]]]:
     """(risk, scene, sampling, phases) of the most promising candidates that work out, best estimate first."""
-    ranked = []
+    ranked = []  # of a family one candidate is enough: the others have the same noise
     for scene in scenes:
         tried = list(families(scene))
-        for family, risks in zip(tried, estimated(scene, tried), strict=True):
-            possible = ((float(risk), place) for place, risk in enumerate(risks) if math.isfinite(risk))
-            ranked += [(risk, scene, family, place) for risk, place in possible]
-    ranked.sort(key=lambda entry: entry[0])
+        best = zip(tried, estimated(scene, tried), strict=True)
+        ranked += [(float(risks.min()), scene, family, int(risks.argmin())) for family, risks in best]
+    ranked = sorted((entry for entry in ranked if math.isfinite(entry[0])), key=lambda entry: entry[0])
     if not ranked:
         return
     near = [entry for entry in ranked if entry[0] <= NEAR * ranked[0][0]]

@@ -18,14 +18,11 @@ from scipy.special import chdtri
 
 from quoron_client.smoothing import Convolution
 from quoron_server.accounting.combinations import Sampling
-from quoron_server.accounting.gdp import mu_for
-from quoron_server.accounting.lottery import core_for
-from quoron_server.accounting.outlier_mean import Kappa, Kind, best_mean, weighted_shifts
 from quoron_server.accounting.subsampled_lottery import sampling_rate
 from quoron_server.algorithms import acsa
+from quoron_server.algorithms._accelerated_erm_noise import lottery_noise, threshold_noise
 from quoron_server.algorithms._accelerated_erm_parameters import AcceleratedERMOptions, participations
 from quoron_server.algorithms._search import round_grid
-from quoron_server.algorithms.dp_sgd import ranking_mu
 from quoron_server.mechanisms.outlier_mean import LARGEST_COHORT
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
@@ -48,9 +45,6 @@ BEYOND = 1e-4  # share of pairs of users that may lie beyond τ at the optimum
 STRAY = 0.005  # share of pairs that the tests forgive in addition, for points where users differ more
 STEEPER = 1.25  # curvature away from the optimum, over that at it
 MISSED = 1e-3  # chance that any pair lies beyond a guaranteed τ
-LADDERS = ((11.0, 1.35), (14.0, 1.2), (18.0, 1.1))  # rungs over γ√T/μ, and how much noise the tests then add
-TAIL = 0.03  # of δ, for each tail of a noisy threshold
-COSTS = (0.15, 0.3, 0.5)  # of ε, for its tests
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,12 +197,12 @@ class Scene:
         ]
         if o.test == "above-threshold":
             rounds = np.array([draft.rounds for draft in drafts])
-            return _threshold_noise(*wish, cohorts, rounds, np.array(often), o.kappa, forgiven)
+            return threshold_noise(*wish, cohorts, rounds, np.array(often), o.kappa, forgiven)
         rates = [
             sampling_rate(draft.users, draft.cohort) if sampling == "without-replacement" else 1.0
             for draft, sampling in zip(drafts, samplings, strict=True)
         ]
-        return _lottery_noise(*wish, cohorts, rates, often, o.kappa, o.aggregate, forgiven)
+        return lottery_noise(*wish, cohorts, rates, often, o.kappa, o.aggregate, forgiven)
 
 
 @lru_cache(maxsize=64)
@@ -309,16 +303,21 @@ def schedule(problem: Problem, strong_convexity: float, slope: float, steps: int
 
 def _family(scene: Scene, sizes: list[int], cohorts: list[int], pulls: list[float], total: int, few: bool) -> Family:
     """All stages and step sizes for given users, cohorts, λ and rounds."""
-    o, ridge = scene.options, scene.problem.ridge
+    ridge = scene.problem.ridge
     spent = _split(total, [math.sqrt(1 + scene.beta / (pull + ridge)) for pull in pulls])
-    kinds = [(o.stages, 1.0), (o.stages, 2.0)] if o.stages else SHAPES[:1] if few else SHAPES
-    steps = [
-        Step(stages, growth, caution, strength)
-        for stages, growth in kinds
-        if stages <= min(spent)
-        for caution, strength in product(CAUTION, scene.strengths)
-    ]
-    return Family(tuple(map(Draft, sizes, cohorts, spent, pulls)), tuple(steps), scene.beta)
+    steps = tuple(step for step in _steps(scene.strengths, scene.options.stages, few) if step.stages <= min(spent))
+    return Family(tuple(map(Draft, sizes, cohorts, spent, pulls)), steps, scene.beta)
+
+
+@lru_cache(maxsize=64)
+def _steps(strengths: tuple[float, ...], stages: int | None, few: bool) -> tuple[Step, ...]:
+    """All that a family may have."""
+    kinds = [(stages, 1.0), (stages, 2.0)] if stages else SHAPES[:1] if few else SHAPES
+    return tuple(
+        Step(number, growth, caution, strength)
+        for number, growth in kinds
+        for caution, strength in product(CAUTION, strengths)
+    )
 
 
 def _split(total: int, shares: list[float]) -> list[int]:
@@ -414,56 +413,3 @@ def _gap(phase: Draft, family: Family, steep: float, away: Vector, variance: flo
         gap = np.where((stage > 0) & (gap > 0), np.minimum(gap, bound), gap)
         distance = 2 * gap / strengths
     return np.asarray(gap)
-
-
-# -- estimates of noise ------------------------------------------------------------------------------------------------
-
-
-def _lottery_noise(
-    epsilon: float,
-    delta: float,
-    cohorts: Integers,
-    rates: Sequence[float],
-    often: Sequence[int],
-    kappa: Kappa | None,
-    kind: Kind,
-    forgiven: Integers,
-) -> Vector:
-    """σ/τ of `subsampled_lottery.calibrate` for each cohort, within about a fifth."""
-    total = mu_for(epsilon, delta)
-    steepness = np.array(rates) * np.sqrt(often) / total
-    each = np.array([ranking_mu(rate, count, total) for rate, count in zip(rates, often, strict=True)])
-    found = np.full(len(cohorts), np.inf)
-    for rungs, more in LADDERS:
-        ladders = np.maximum(12, np.ceil(rungs * steepness)).astype(np.int64)
-        shifts = _usual_shifts(cohorts, core_for(cohorts, ladders) - forgiven, kappa, kind)
-        found = np.minimum(found, more * shifts / each)
-    return found
-
-
-def _usual_shifts(cohorts: Integers, cores: Integers, kappa: Kappa | None, kind: Kind) -> Vector:
-    """The mean shift of the aggregate for each cohort and core; inf where there is none."""
-    if kind == "weighted":
-        return weighted_shifts(cohorts, cores, kappa)
-    means = [best_mean(int(size), int(core), kappa, kind) for size, core in zip(cohorts, cores, strict=True)]
-    return np.array([np.inf if mean is None else np.dot(mean.shifts, mean.chances) for mean in means])
-
-
-def _threshold_noise(
-    epsilon: float,
-    delta: float,
-    cohorts: Integers,
-    rounds: Integers,
-    often: Integers,
-    kappa: Kappa | None,
-    forgiven: Integers,
-) -> Vector:
-    """σ/τ of `above_threshold.calibrate` for each cohort, within about a fifth."""
-    first, others = math.log(0.5 / (TAIL * delta)), np.log(0.5 * often / (TAIL * delta))
-    width = math.sqrt(first + 7) + np.sqrt(2 * (others + np.log(rounds) + 7))
-    found = np.full(len(cohorts), np.inf)
-    for share in COSTS:
-        cores = np.floor(cohorts - 2 - forgiven - 2 * width**2 / (share * epsilon)).astype(np.int64)
-        each = mu_for((1 - share) * epsilon, 0.9 * delta) / np.sqrt(often)
-        found = np.minimum(found, weighted_shifts(cohorts, cores, kappa) / each)
-    return found

@@ -15,7 +15,7 @@ from quoron_protos.errors import ConfigError, Infeasible, VerificationError
 from quoron_server.accounting import bounded_range, gdp, subsampling
 from quoron_server.algorithms import _centring as centring
 from quoron_server.algorithms import _noisy_plans as noisy
-from quoron_server.algorithms._search import round_grid, step_grid, suffix_shares
+from quoron_server.algorithms._search import best_phases, phase_grid, round_grid
 from quoron_server.algorithms.dp_sgd import RATES, ranking_mu
 from quoron_server.mechanisms import truncated_mean
 from quoron_server.mechanisms.clipping import mean_sensitivity
@@ -23,7 +23,7 @@ from quoron_server.mechanisms.gaussian import GaussianNoise
 from quoron_server.mechanisms.hadamard import coordinate_bound
 from quoron_server.mechanisms.private_range import PrivateRange
 from quoron_server.plan import Constants, Cost, Guarantee, Plan, Privacy
-from quoron_server.prediction import PhaseModel, PhaseModels, excess_risks, statistical_floor
+from quoron_server.prediction import PhaseModel, statistical_floor
 from quoron_server.problem import Problem
 
 Estimator = Literal["clip", "tracking", "range"]
@@ -201,12 +201,11 @@ def _best_steps(
     feasible: Sequence[tuple[float, int, float, float]],
     parameter: float,
 ) -> list[_Candidate]:
-    """The best step and suffix for each (rate, rounds, first radius, μ); arrays are (feasible, steps, suffixes)."""
+    """The best step and suffix for each (rate, rounds, first radius, μ)."""
     seen = _smoothed(problem, parameter)
-    rates, rounds, firsts, mus = (np.array(column) for column in zip(*feasible, strict=True))
-    cohorts = np.array([_cohort(problem, rate) for rate, *_ in feasible])
-    steps = np.array([[options.step_size] if options.step_size else step_grid(seen, each[1]) for each in feasible])
-    suffixes = np.maximum(1, np.rint(np.outer(rounds, suffix_shares(seen)))).astype(np.int64)
+    rates, _, firsts, mus = (np.array(column) for column in zip(*feasible, strict=True))
+    rounds, cohorts = [each[1] for each in feasible], np.array([_cohort(problem, rate) for rate, *_ in feasible])
+    steps, suffixes = phase_grid(seen, rounds, options.step_size)
     units = np.array([mean_sensitivity(1.0, int(cohort)) for cohort in cohorts]) / mus
     samplings = (1 - rates) * problem.user_deviation**2 / cohorts
     if estimator == "tracking":
@@ -214,7 +213,7 @@ def _best_steps(
         variances = centring.sgd_variances(
             seen,
             smoothness=seen.beta or 0.0,
-            rounds=rounds,
+            rounds=np.array(rounds),
             steps=steps,
             suffixes=suffixes,
             samplings=samplings,
@@ -224,21 +223,12 @@ def _best_steps(
         )
     else:
         variances = (samplings + problem.dimension * (units * firsts) ** 2)[:, None, None]
-    model = PhaseModels(
-        rounds[:, None, None].astype(np.float64),
-        steps[:, :, None],
-        suffixes[:, None, :].astype(np.float64),
-        variances,
-    )
-    risks = np.asarray(excess_risks(seen, [model]))
     extra = 0.5 * parameter * problem.lipschitz**2 + statistical_floor(problem)
-    found = []
-    for place, (rate, total, *_) in enumerate(feasible):
-        step, suffix = np.unravel_index(np.argmin(risks[place]), risks[place].shape)
-        variance = float(np.broadcast_to(variances, risks.shape)[place, step, suffix])
-        phase = PhaseModel(total, float(steps[place, step]), int(suffixes[place, suffix]), variance)
-        found.append(_Candidate(estimator, rate, parameter, phase, float(risks[place, step, suffix]) + extra))
-    return found
+    best = best_phases(seen, rounds, steps, suffixes, variances)
+    return [
+        _Candidate(estimator, rate, parameter, phase, risk + extra)
+        for (rate, *_), (risk, phase) in zip(feasible, best, strict=True)
+    ]
 
 
 def _smoothings(problem: Problem, options: MeanSGDOptions, estimator: Estimator) -> list[float]:

@@ -4,9 +4,13 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quoron_server.prediction import PhaseModel, PhaseModels, excess_risks
 from quoron_server.problem import Problem
+
+Vector = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 SUFFIXES = (1.0, 0.5, 0.25)  # fractions of a phase's iterates that are averaged
 
@@ -46,14 +50,38 @@ def single_phases(
         for step in steps or step_grid(problem, total)
         for suffix in suffix_grid(problem, total)
     ]
-    return list(zip(single_risks(problem, phases), phases, strict=True))
-
-
-def single_risks(problem: Problem, phases: Sequence[PhaseModel]) -> list[float]:
-    """Predicted excess risk of each of `phases` alone."""
-    columns = zip(*((p.rounds, p.step_size, p.suffix, p.step_variance, p.release_scale) for p in phases), strict=True)
+    columns = zip(*((p.rounds, p.step_size, p.suffix, p.step_variance) for p in phases), strict=True)
     risks = excess_risks(problem, [PhaseModels(*(np.array(column, np.float64) for column in columns))])
-    return [float(risk) for risk in np.broadcast_to(risks, len(phases))]
+    return [(float(risk), phase) for risk, phase in zip(np.broadcast_to(risks, len(phases)), phases, strict=True)]
+
+
+def phase_grid(problem: Problem, rounds: Sequence[int], step_size: float | None) -> tuple[Vector, Integers]:
+    """Step sizes (W, K) and numbers of averaged iterates (W, S) to try for W numbers of rounds."""
+    steps = np.array([[step_size] if step_size else step_grid(problem, total) for total in rounds])
+    return steps, np.maximum(1, np.rint(np.outer(rounds, suffix_shares(problem)))).astype(np.int64)
+
+
+def best_phases(
+    problem: Problem, rounds: Sequence[int], steps: Vector, suffixes: Integers, variances: Vector
+) -> list[tuple[float, PhaseModel]]:
+    """(predicted excess risk, phase) at the best of K steps and S suffixes for each of W numbers of rounds.
+
+    `variances` of one step broadcast to shape (W, K, S).
+    """
+    totals, averaged = np.array(rounds, np.float64)[:, None, None], suffixes[:, None, :].astype(np.float64)
+    risks = np.asarray(excess_risks(problem, [PhaseModels(totals, steps[:, :, None], averaged, variances)]))
+    every = np.broadcast_to(variances, risks.shape)
+    found = []
+    for place, total in enumerate(rounds):
+        step, suffix = np.unravel_index(np.argmin(risks[place]), risks[place].shape)
+        phase = PhaseModel(
+            rounds=total,
+            step_size=float(steps[place, step]),
+            suffix=int(suffixes[place, suffix]),
+            step_variance=float(every[place, step, suffix]),
+        )
+        found.append((float(risks[place, step, suffix]), phase))
+    return found
 
 
 def least_users(enough: Callable[[int], bool], too_few: int, *, within: float, most: int) -> int | None:

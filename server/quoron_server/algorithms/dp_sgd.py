@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
+import numpy as np
 import scipy
 from scipy.special import ndtr
 
@@ -21,7 +22,7 @@ from quoron_server.accounting import subsampling
 from quoron_server.accounting.gdp import mu_for
 from quoron_server.algorithms import _noisy_plans as noisy
 from quoron_server.algorithms._info import AlgorithmInfo
-from quoron_server.algorithms._search import round_grid, single_risks, step_grid, suffix_grid
+from quoron_server.algorithms._search import best_phases, phase_grid, round_grid
 from quoron_server.algorithms.noisy_sgd import NoisySGD, NoisySGDParameters, Sampling
 from quoron_server.mechanisms.clipping import mean_sensitivity
 from quoron_server.plan import Adjacency, Constants, Cost, Guarantee, Plan, Privacy
@@ -107,22 +108,16 @@ def _candidates(
     scheme: _Scheme, problem: Problem, options: DPSGDOptions, clip: float, wanted: Sequence[tuple[float, int, float]]
 ) -> list[tuple[float, PhaseModel, float]]:
     """(risk, phase, rate) with the best step and suffix for each (rate, number of rounds, μ a round)."""
-    phases, rates = [], []
-    for rate, rounds, mu in wanted:
+    rounds = [total for _, total, _ in wanted]
+    variances = []
+    for rate, _, mu in wanted:
         cohort = max(1, round(rate * problem.users))
         sigma = mean_sensitivity(clip, cohort, scheme.adjacency) / mu
-        variance = (1 - rate) * problem.user_deviation**2 / cohort + problem.dimension * sigma**2
-        for step in [options.step_size] if options.step_size else step_grid(problem, rounds):
-            for suffix in suffix_grid(problem, rounds):
-                phases.append(PhaseModel(rounds, step, suffix, variance))
-                rates.append(rate)
-    best: dict[tuple[float, int], tuple[float, PhaseModel, float]] = {}
-    for risk, phase, rate in zip(single_risks(problem, phases), phases, rates, strict=True):
-        known = best.get((rate, phase.rounds))
-        if known is None or risk < known[0]:
-            best[rate, phase.rounds] = risk, phase, rate
+        variances.append((1 - rate) * problem.user_deviation**2 / cohort + problem.dimension * sigma**2)
+    grid = phase_grid(problem, rounds, options.step_size)
+    best = best_phases(problem, rounds, *grid, np.array(variances)[:, None, None])
     floor = statistical_floor(problem)
-    return [(risk + floor, phase, rate) for risk, phase, rate in best.values()]
+    return [(risk + floor, phase, rate) for (risk, phase), (rate, _, _) in zip(best, wanted, strict=True)]
 
 
 def _effective_rate(scheme: _Scheme, rate: float, users: int) -> float:

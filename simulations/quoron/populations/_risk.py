@@ -12,6 +12,7 @@ is rotation invariant, so x* = c theta* with one number c found by quadrature (c
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import scipy
@@ -28,8 +29,12 @@ _NODES = 200
 _PIECE = 4096  # evaluation items summed together; the pieces are then added in order
 
 
+@lru_cache(maxsize=64)
 def sphere_coordinate(dimension: int) -> tuple[Vector, Vector]:
-    """Quadrature nodes and weights for one coordinate of a uniform point of the unit sphere of R^dimension."""
+    """Quadrature nodes and weights for one coordinate of a uniform point of the unit sphere of R^dimension.
+
+    The arrays are shared and read-only.
+    """
     if dimension == 1:
         return np.array([-1.0, 1.0]), np.array([0.5, 0.5])
     # Golub and Welsch (1969): eigenvalues of the Jacobi matrix of the Gegenbauer polynomials, sound for any dimension.
@@ -37,7 +42,10 @@ def sphere_coordinate(dimension: int) -> tuple[Vector, Vector]:
     half = (dimension - 2) / 2
     squares = np.concatenate([[1 / dimension], k * (k + 2 * half - 1) / (4 * (k + half) * (k + half - 1))])
     nodes, vectors = scipy.linalg.eigh_tridiagonal(np.zeros(_NODES), np.sqrt(squares))
-    return nodes, vectors[0] ** 2
+    weights: Vector = vectors[0] ** 2
+    for each in (nodes, weights):
+        each.setflags(write=False)
+    return nodes, weights
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from quoron_protos.errors import ConfigError, Infeasible, VerificationError
 from quoron_server.accounting import subsampled_lottery, subsampling
 from quoron_server.accounting.above_threshold import calibrate as calibrate_series
 from quoron_server.accounting.above_threshold import verify_above_threshold
-from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms import ALGORITHMS, acsa
 from quoron_server.algorithms import _accelerated_erm_search as search
 from quoron_server.algorithms._accelerated_erm_plans import forgiving_lottery, forgiving_series, release_chance
 from quoron_server.algorithms._accelerated_erm_search import Scene
@@ -248,6 +248,43 @@ def test_estimated_noise_is_near_the_calibrated(users, cohort, rounds, test):
     scene = Scene(problem, privacy, options, None)
     [estimate] = scene.noise([search.Draft(users, cohort, phase.rounds, phase.regularisation)])
     assert 0.7 < estimate * scene.radius(rounds) / phase.noise_scale < 1.5
+
+
+def risk_by_stages(scene, sketches, sigmas):
+    """One candidate's bound, phase by phase and stage by stage."""
+    problem, steep = scene.problem, scene.problem.lipschitz
+    total, away = 0.0, problem.radius**2
+    for sketch, sigma in zip(sketches, sigmas, strict=True):
+        pull, mu = sketch.pull + problem.ridge, sketch.shape.strength
+        total += sketch.pull * away / 2 + 2 * problem.user_deviation**2 / (pull * sketch.users)
+        unseen = (sketch.users - sketch.cohort) / (sketch.users - 1)
+        variance = problem.dimension * sigma**2 + unseen * problem.user_deviation**2 / sketch.cohort
+        gap, distance = steep**2 / (2 * mu), min((math.sqrt(away) + steep / mu) ** 2, (steep / mu) ** 2)
+        for length in sketch.stages:
+            gap = min(gap, acsa.stage_bound(length, distance, variance, mu, sketch.shape.smoothness))
+            distance = 2 * gap / mu
+        away = 2 * gap / pull
+    return total + steep * math.sqrt(away) + scene.bias
+
+
+@pytest.mark.parametrize("problem", [PROBLEM, UNKNOWN, replace(UNKNOWN, smoothness=None, user_smoothness=None)])
+def test_a_familys_risks_are_those_of_each_candidate(problem):
+    smoothing = 0.3 if problem.smoothness is None else None
+    scene = Scene(problem, PRIVACY, INFO.options(), smoothing)
+    tried = list(search.families(scene))[::7]
+    assert {len(family.drafts) for family in tried} >= {1, 2}
+    for family, estimates in zip(tried, search.estimated(scene, tried), strict=True):
+        radius = scene.radius(sum(draft.rounds for draft in family.drafts))
+        sigmas = scene.noise(family.drafts) * radius
+        assert estimates.tolist() == search.predicted(scene, family, sigmas).tolist()
+        for place, step in enumerate(family.steps):
+            alone = replace(family, steps=(step,))
+            assert search.predicted(scene, alone, sigmas) == pytest.approx(estimates[place], rel=1e-9)
+            sketches = family.at(place)
+            assert [sketch.rounds for sketch in sketches] == [draft.rounds for draft in family.drafts]
+            assert {len(sketch.stages) for sketch in sketches} == {step.stages}
+            if scene.curvature is None and np.isfinite(sigmas).all():
+                assert estimates[place] == pytest.approx(risk_by_stages(scene, sketches, sigmas), rel=1e-9)
 
 
 class TestStrongSchedule:

@@ -16,6 +16,7 @@ from quoron_client.smoothing import Moreau
 from quoron_protos.errors import ConfigError, Infeasible, VerificationError
 from quoron_server.accounting import bounded_range, gdp, subsampling
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms import _centring as centring
 from quoron_server.algorithms._mean_sgd_plans import known_rate
 from quoron_server.algorithms._noisy_plans import numeric_slack
 from quoron_server.noise import SeededNoise
@@ -236,3 +237,46 @@ def test_the_measured_risk_is_near_the_predicted_one(estimator):
         model, _ = fast_run(plan, Quadratic(), SeededNoise(seed))
         risks.append(0.1 * float(np.sum((model - optimum) ** 2)))
     assert np.mean(risks) < 4 * plan.predicted_excess_risk
+
+
+def variances_step_by_step(problem, smoothness, rounds, step, sampling, unit, spread, first):
+    """Predicted variances of the releases of one candidate, round by round."""
+    h = problem.typical_curvature if problem.curvature == "isotropic" else 0.0
+    start = problem.lipschitz if problem.start_gradient is None else problem.start_gradient
+    radius, far, variances = first, problem.radius, []
+    for t in range(rounds):
+        variances.append(sampling + problem.dimension * (unit * radius) ** 2)
+        gradient = h * far if h else min(start, problem.radius * math.sqrt(smoothness / (step * (t + 1))))
+        moved = min(2 * problem.radius, step * (gradient + math.sqrt(variances[-1])))
+        reach = centring.margin(problem.dimension) * math.sqrt(spread**2 + variances[-1])
+        radius = min(first, reach + smoothness * moved)
+        far *= abs(1 - step * h)
+    return variances
+
+
+@given(
+    wanted=st.lists(st.tuples(st.integers(1, 30), st.floats(0.0, 1.0), st.floats(1e-3, 1.0)), min_size=1, max_size=3),
+    steps=st.lists(st.floats(1e-2, 5.0), min_size=1, max_size=3),
+    curvature=st.sampled_from(["isotropic", "unknown"]),
+)
+@settings(derandomize=True, deadline=None, max_examples=50)
+def test_variances_of_many_candidates_are_those_of_each_step_by_step(wanted, steps, curvature):
+    problem = replace(PROBLEM, curvature=curvature)
+    rounds, samplings, units = (np.array(column) for column in zip(*wanted, strict=True))
+    suffixes = np.stack([rounds, np.maximum(1, rounds // 3)], axis=1)
+    found = centring.sgd_variances(
+        problem,
+        smoothness=0.3,
+        rounds=rounds,
+        steps=np.tile(steps, (len(wanted), 1)),
+        suffixes=suffixes,
+        samplings=samplings,
+        units=units,
+        spread=0.2,
+        first=0.7,
+    )
+    for w, (total, sampling, unit) in enumerate(wanted):
+        for k, step in enumerate(steps):
+            each = variances_step_by_step(problem, 0.3, total, step, sampling, unit, 0.2, 0.7)
+            expected = [np.mean(each[-suffix:]) for suffix in suffixes[w]]
+            np.testing.assert_allclose(found[w, k], expected, rtol=1e-12)

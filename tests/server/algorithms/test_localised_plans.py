@@ -1,0 +1,90 @@
+"""The search over schedules of localised SGD, against trying them one by one."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quoron_client.domains import L2Ball
+from quoron_server.algorithms._localised_plans import best_schedule, shapes
+from quoron_server.algorithms._search import best_phases, phase_grid, single_phases, step_grid, suffix_grid
+from quoron_server.prediction import PhaseModel, excess_risk
+from quoron_server.problem import Problem
+
+PROBLEM = Problem(
+    users=3000,
+    items_per_user=5,
+    dimension=4,
+    domain=L2Ball(1.5),
+    lipschitz=1.0,
+    smoothness=0.5,
+    curvature="isotropic",
+    typical_curvature=0.2,
+    least_curvature=0.1,
+)
+
+
+def one_by_one(problem, cohorts, scale, rounds, all_shapes):
+    """(risk, cohort, phases) of every candidate."""
+    for cohort in cohorts:
+        total = rounds or problem.users // cohort
+        for step in step_grid(problem, total) if total else []:
+            noise = scale(cohort, step)
+            if np.isinf(noise):
+                continue
+            for shape in all_shapes:
+                counts = [int(share * total) for share in shape.shares]
+                if min(counts) < 1:
+                    continue
+                counts[0] += total - sum(counts)
+                for suffix in suffix_grid(problem, total):
+                    phases = [
+                        PhaseModel(
+                            count,
+                            step / shape.shrink**index,
+                            max(1, round(count * (suffix / total))),
+                            problem.user_deviation**2 / cohort,
+                            noise * step / shape.shrink**index,
+                        )
+                        for index, count in enumerate(counts)
+                    ]
+                    yield excess_risk(problem, phases), cohort, phases
+
+
+@given(
+    cohorts=st.lists(st.integers(1, 4000), min_size=1, max_size=4),
+    rounds=st.sampled_from([None, 1, 2, 7]),
+    problem=st.sampled_from([PROBLEM, replace(PROBLEM, curvature="unknown"), replace(PROBLEM, smoothness=0.0)]),
+    numbers=st.sampled_from([(1,), (1, 2), (3, 5)]),
+    widest=st.floats(0.1, 4.0),
+)
+@settings(derandomize=True, deadline=None, max_examples=25)
+def test_the_best_schedule_is_the_best_of_all(cohorts, rounds, problem, numbers, widest):
+    def scale(cohort, step):  # long steps and small cohorts are infeasible
+        return np.where((step < widest) & (cohort > 2), 3.0 / cohort, np.inf)
+
+    every = list(shapes(numbers, (2.0, 3.0)))
+    found = best_schedule(problem, cohorts, scale, rounds=rounds, all_shapes=every)
+    expected = min(one_by_one(problem, cohorts, scale, rounds, every), key=lambda entry: entry[0], default=None)
+    if expected is None:
+        assert found is None
+        return
+    risk, schedule = found
+    assert risk == pytest.approx(expected[0], rel=1e-12)
+    assert excess_risk(problem, schedule.phases) == pytest.approx(risk, rel=1e-12)
+    assert schedule.rounds == (rounds or problem.users // schedule.cohort_size)
+
+
+@pytest.mark.parametrize("problem", [PROBLEM, replace(PROBLEM, curvature="unknown")])
+def test_single_phases_are_predicted_as_each_alone(problem):
+    variance = {1: 0.3, 5: 0.2, 12: 0.1}
+    found = single_phases(problem, variance, variance)
+    assert {phase.rounds for _, phase in found} == set(variance)
+    assert [risk for risk, _ in found] == pytest.approx([excess_risk(problem, [phase]) for _, phase in found])
+    rounds = list(variance)
+    best = best_phases(problem, rounds, *phase_grid(problem, rounds, None), np.array([0.3, 0.2, 0.1])[:, None, None])
+    for total, (risk, phase) in zip(rounds, best, strict=True):
+        expected = min((entry for entry in found if entry[1].rounds == total), key=lambda entry: entry[0])
+        assert (risk, phase) == (pytest.approx(expected[0]), expected[1])
