@@ -1,7 +1,8 @@
 """Private training inside somebody else's Flower project: what holds, whatever the project's own code does."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,6 +31,7 @@ from quoron_server.flower import apps, black_boxes, exchange
 from quoron_server.flower.apps import ASSUMED, FIT, UNFIT, Training
 from quoron_server.flower.black_boxes import Attendance
 from quoron_server.ledger import Ledger
+from quoron_server.noise import AnsweredNoise
 from quoron_server.plan import SEEDED, Plan
 from quoron_server.population_ledger import PopulationLedger
 from quoron_server.problem import Problem
@@ -198,9 +200,17 @@ sent = st.one_of(
 )
 
 
+@contextmanager
+def same_noise() -> Iterator[None]:
+    """Whatever is answered, as it must never be: so that two runs can be compared without it."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(AnsweredNoise, "stream", lambda noise, *labels: noise.source.stream(*labels))
+        yield
+
+
 def one_step(grid: FakeGrid) -> np.ndarray:
     """The step is one and the noise always the same, so the model moves as the released mean does."""
-    with TemporaryDirectory(dir=quick_folder()) as folder:
+    with same_noise(), TemporaryDirectory(dir=quick_folder()) as folder:
         return trained(grid, Path(folder), options={"rounds": 1, "step_size": 1.0}, radius=1e6).model
 
 
@@ -290,8 +300,10 @@ def test_a_simulation_says_that_its_noise_protects_nobody(tmp_path: Path) -> Non
 def test_training_counts_from_the_start(tmp_path: Path) -> None:
     start = np.full(DIMENSION, 7.0)
     shifted = {user: (lambda model, user=user: pulls(user)(model - start)) for user in range(USERS)}
-    moved = trained(plugged(shifted), tmp_path / "moved", start=start).model
-    np.testing.assert_allclose(moved - start, trained(plugged(people()), tmp_path / "here").model, atol=1e-12)
+    with same_noise():
+        moved = trained(plugged(shifted), tmp_path / "moved", start=start).model
+        here = trained(plugged(people()), tmp_path / "here").model
+    np.testing.assert_allclose(moved - start, here, atol=1e-12)
 
 
 def test_no_text_of_an_exception_leaves(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
