@@ -20,7 +20,7 @@ from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
 
 INFO = ALGORITHMS["mean-sgd"]
-USERS, RUNS, HUGE = 8, 12_000, 1e6
+USERS, RUNS, HUGE = 8, 8_000, 1e6
 EPSILON, DELTA = 1.0, 0.05  # a large δ, so that thousands of runs of two rounds say something
 PROBLEM = Problem(
     users=USERS,

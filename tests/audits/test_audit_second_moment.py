@@ -15,7 +15,7 @@ from quoron_server.mechanisms.second_moment import SecondMomentNoise
 from quoron_server.noise import SeededNoise
 
 EPSILON, DELTA, COHORT = 1.0, 0.01, 5
-DRAWS = 20_000
+DRAWS = 10_000
 MU = gdp.mu_for(EPSILON, DELTA)
 PILOT = SecondMomentNoise.for_mu(dimension=2, feature_norm=1.0, divisor=COHORT, mu=MU)
 FACTORS = {"e1": [7.0, 0.0, 0.0], "e2": [0.0, 0.0, 7.0], "absent": [np.nan, 0.0, 0.0]}  # clients that send too much

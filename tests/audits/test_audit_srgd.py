@@ -213,7 +213,7 @@ class TestCorollary9:
 class TestOneRunAtATime:
     """The same without widening: every run is an object of its own, with its own noise, made from a verified plan."""
 
-    RUNS = 1200
+    RUNS = 800
 
     def found(self, plan, make):
         def one_by_one(own, start):

@@ -1,5 +1,6 @@
 """Small problems on which every algorithm is feasible, and engines that misbehave."""
 
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -121,12 +122,22 @@ class Quadratic:
         return bits.randomise(rotated, own, round=round_, users=users).astype(np.float64)
 
 
+@cache
+def empty_ledger() -> bytes:
+    """The file of a ledger in which nothing has happened: it takes as long to make as a run."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ledger.sqlite"
+        Ledger.create(path, plan="{}", config_digest="c", noise_key=b"11").close()
+        assert [each.name for each in path.parent.iterdir()] == [path.name]
+        return path.read_bytes()
+
+
 def execute(name: str, folder: Path, engine: object = None, ledger_type: type[Ledger] = Ledger, **budget: int):
     """One run, fresh or resumed, in `folder`; returns the model."""
     algorithm = make(name)
     path = folder / "ledger.sqlite"
     if not path.exists():
-        ledger_type.create(path, plan="{}", config_digest="c", noise_key=b"11").close()
+        path.write_bytes(empty_ledger())
     with ledger_type.open(path) as ledger:
         return run(algorithm, engine or Quadratic(), ledger, SeededNoise(11), budget=Budget(**budget), simulation=True)
 

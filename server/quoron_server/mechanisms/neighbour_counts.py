@@ -191,6 +191,8 @@ def _counts_in(view: _View, inner: int, radii: Sequence[float], lanes: int) -> I
     if not open_:
         return counts
     lanes = min(lanes, len(open_))
+    if lanes == 1:  # a thread takes longer to start than a small cohort to count
+        return counts + _undecided(view, open_, radii)
     with ThreadPoolExecutor(lanes) as pool:
         parts = [pool.submit(_undecided, view, open_[lane::lanes], radii) for lane in range(lanes)]
         for part in parts:
