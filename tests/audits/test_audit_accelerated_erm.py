@@ -43,7 +43,7 @@ def planned(kind):
 class Untested(AcceleratedERM):
     """Releases every step."""
 
-    def _test(self, state, score, phase, place, noise):
+    def _test(self, state, score, phase, noise):
         return True, ()
 
 
@@ -140,7 +140,7 @@ def test_the_audit_catches_a_test_without_randomness():
     cut = sum(scores) // 2
 
     class Certain(AcceleratedERM):
-        def _test(self, state, score, phase, place, noise):
+        def _test(self, state, score, phase, noise):
             return score > cut, ()
 
     assert audit(plan, others, ends, make=Certain, runs=900) > EPSILON

@@ -69,7 +69,7 @@ def test_a_user_of_a_later_round_is_protected_too():
 
 
 def test_secure_noise_keeps_the_same_promise():
-    worlds = (world(honest(), own, SecureNoise(bytes([i] * 32))) for i, own in enumerate((SENSITIVITY, 0.0)))
+    worlds = (world(honest(), own, SecureNoise(bytes([i] * 32))) for i, own in enumerate((SENSITIVITY, 0.0), start=1))
     assert epsilon_lower_bound(*worlds, delta=DELTA, draws=DRAWS) <= EPSILON
 
 
