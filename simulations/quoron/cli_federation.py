@@ -265,14 +265,17 @@ def certs(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the authority and certificates are kept.")],
     clients: Annotated[int, typer.Option(min=0, help="Certificates client-1 to client-N.")] = 0,
     names: Annotated[list[str] | None, typer.Option("--client", help="A client's certificate by name.")] = None,
-    hosts: Annotated[list[str] | None, typer.Option("--host", help="Names and addresses of the coordinator.")] = None,
+    hosts: Annotated[
+        list[str] | None,
+        typer.Option("--host", help="A name or address of the coordinator, which is added to its certificate."),
+    ] = None,
     group: Annotated[str | None, typer.Option(help="Group of these clients; default everyone.")] = None,
     days: Annotated[int, typer.Option(min=1, help="How long certificates are valid.")] = 365,
     renew: Annotated[
         bool,
         typer.Option(
             "--renew",
-            help="Renew those named, with their keys; the coordinator's with --host.",
+            help="Renew those named, with their keys; the coordinator's with --host, for exactly these.",
         ),
     ] = False,
     revoke: Annotated[
@@ -298,18 +301,21 @@ def certs(
     for name in dict.fromkeys(("coordinator", *every_client)):
         coordinator, exists = name == "coordinator", (folder / f"{name}.pem").exists()
         wanted = name in every_client or hosts is not None  # the coordinator's certificate is made in passing
+        made: Path | None = None
         if not exists or (renew and wanted):
-            print(
-                certificates.issue(
-                    folder,
-                    name,
-                    coordinator=coordinator,
-                    hosts=tuple(hosts or (() if exists else ("localhost", "127.0.0.1"))) if coordinator else (),
-                    unit=None if coordinator else group,
-                    days=days,
-                    renew=renew,
-                )
+            made = certificates.issue(
+                folder,
+                name,
+                coordinator=coordinator,
+                hosts=tuple(hosts or (() if exists else ("localhost", "127.0.0.1"))) if coordinator else (),
+                unit=None if coordinator else group,
+                days=days,
+                renew=renew,
             )
+        elif coordinator and hosts:
+            made = certificates.add_hosts(folder, name, hosts, days=days)
+        if made is not None:
+            print(made)
 
 
 @tokens.command("add")

@@ -4,6 +4,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from federation.crowd import DIMENSION
 from quoron.cli import invoke
@@ -50,6 +51,28 @@ def test_certs_makes_a_private_authority_once_and_keeps_what_is_there(tmp_path: 
     renewed = certificates.load_certificate(tmp_path / "ada.pem")
     assert renewed.serial_number != own.serial_number
     assert certificates.fingerprint(renewed) == certificates.fingerprint(own)
+
+
+def test_certs_adds_the_hosts_that_a_coordinators_certificate_lacks_and_keeps_its_key(tmp_path: Path) -> None:
+    def stands() -> tuple[str, set[str], int]:
+        loaded = certificates.load_certificate(tmp_path / "coordinator.pem")
+        names = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return certificates.fingerprint(loaded), {str(each.value) for each in names}, loaded.serial_number
+
+    assert invoke(["certs", str(tmp_path), "--host", "hub", "--host", "10.0.0.7"]) == 0
+    key, _, number = stands()
+    assert invoke(["certs", str(tmp_path), "--host", "10.0.0.7"]) == 0
+    assert stands() == (key, {"hub", "10.0.0.7"}, number)  # it has that one
+    assert invoke(["certs", str(tmp_path), "--host", "hub.example.org", "--host", "hub"]) == 0
+    assert stands()[:2] == (key, {"hub", "10.0.0.7", "hub.example.org"})
+    assert invoke(["certs", str(tmp_path), "--host", "hub.example.org", "--renew"]) == 0
+    assert stands()[:2] == (key, {"hub.example.org"})
+
+
+@pytest.mark.parametrize("host", ["hub:7443", "https://hub", "a b", ""])
+def test_certs_refuses_what_cannot_be_a_host(tmp_path: Path, capsys: Captured, host: str) -> None:
+    assert invoke(["certs", str(tmp_path), "--host", host]) == 2
+    assert f"got {host!r}" in capsys.readouterr().err
 
 
 def test_certs_revokes_clients_and_makes_nothing_else(tmp_path: Path, capsys: Captured) -> None:

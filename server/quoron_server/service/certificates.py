@@ -13,6 +13,7 @@ pose as a coordinator, nor the other way round. Renewal keeps the key, and with 
 import datetime as dt
 import ipaddress
 import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -77,8 +78,7 @@ def issue(
         if (folder / revocation.FILE).exists() and fingerprint(old) in revocation.read(folder / revocation.FILE):
             raise ConfigError(f"Expected a certificate that is not revoked, but {path} is. Issue one of another name.")
         unit = group(old) if unit is None else unit
-        with suppress(x509.ExtensionNotFound):
-            names = names or list(old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+        names = names or _hosts(old)
     key = _key(folder, name)
     use = ExtendedKeyUsageOID.SERVER_AUTH if coordinator else ExtendedKeyUsageOID.CLIENT_AUTH
     builder = _builder(_name(name, unit), authority.subject, key.public_key(), dt.timedelta(days=days))
@@ -90,6 +90,18 @@ def issue(
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
     _write(path, builder.sign(signer, hashes.SHA256()))
     return path
+
+
+def add_hosts(folder: Path, name: str, hosts: Sequence[str], *, days: float) -> Path | None:
+    """Reissue NAME.pem, with its key, if it lacks one of `hosts`: those that it had and these; None if it has them all.
+
+    Raises as `issue` does, and IdentityError without the certificate.
+    """
+    stands = _hosts(load_certificate(folder / f"{name}.pem"))
+    if all(_host(host) in stands for host in hosts):
+        return None
+    every = dict.fromkeys([*(str(each.value) for each in stands), *hosts])
+    return issue(folder, name, coordinator=True, hosts=tuple(every), days=days, renew=True)
 
 
 def revoke(folder: Path, name: str) -> Path:
@@ -181,10 +193,19 @@ def _name(text: str, unit: str | None = None) -> x509.Name:
 
 
 def _host(text: str) -> x509.GeneralName:
-    try:
+    with suppress(ValueError):
         return x509.IPAddress(ipaddress.ip_address(text))
-    except ValueError:
-        return x509.DNSName(text)
+    if not re.fullmatch(r"[A-Za-z0-9_.*-]+", text):
+        raise ConfigError(f"Expected a host's name or address without a port, got {text!r}.")
+    return x509.DNSName(text)
+
+
+def _hosts(certificate: x509.Certificate) -> list[x509.GeneralName]:
+    """The names and addresses in a certificate."""
+    try:
+        return list(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+    except x509.ExtensionNotFound:
+        return []
 
 
 def _write(path: Path, certificate: x509.Certificate) -> None:
