@@ -1,6 +1,7 @@
 #!/bin/sh
 # Makes, once, what a trial federation needs before it starts: a private authority, a certificate for the coordinator
 # and for every client, an operator's token, and the database's password. Each part gets a folder that it alone sees.
+# `setup.sh renew` also makes new certificates for the same keys; `setup.sh revoke NAME` has a client refused from now on.
 set -eu
 umask 077
 trial="${QUORON_TRIAL:-/trial}"
@@ -13,19 +14,18 @@ give() { # give NAME FOLDER: a certificate, its key, and whom to trust
     cp "$trial/authority/authority.pem" "$trial/$2/authority.pem"
 }
 
-# The names at which the coordinator is reached; a new one, in QUORON_HOST, renews its certificate, not its key.
-known="$(cat "$trial/authority/hosts" 2>/dev/null || true)"
-hosts="${known:-coordinator localhost 127.0.0.1}"
-for host in ${QUORON_HOST:-}; do
-    case " $hosts " in *" $host "*) ;; *) hosts="$hosts $host" ;; esac
-done
-if [ "$hosts" != "$known" ]; then
-    # shellcheck disable=SC2046 # one word each
-    quoron certs "$trial/authority" --renew $(printf -- '--host %s ' $hosts)
-    printf '%s' "$hosts" > "$trial/authority/hosts"
-fi
-quoron certs "$trial/authority" --clients "$clients"
+# The names at which the coordinator is reached; one that its certificate lacks, from QUORON_HOST, is added.
+# shellcheck disable=SC2046,SC2086 # one word each
+quoron certs "$trial/authority" --clients "$clients" $(printf -- '--host %s ' coordinator localhost 127.0.0.1 ${QUORON_HOST:-})
+case "${1:-}" in
+    "") ;;
+    renew) quoron certs "$trial/authority" --clients "$clients" --client coordinator --renew ;;
+    revoke) quoron certs "$trial/authority" --revoke "${2:?Expected the name of a client: setup revoke NAME}" ;;
+    *) echo "Expected nothing, renew, or revoke and a client's name, got $*." >&2 && exit 2 ;;
+esac
 give coordinator coordinator
+cp "$trial/authority/revoked.json" "$trial/coordinator/revoked.json.new" # a coordinator may be reading it
+mv "$trial/coordinator/revoked.json.new" "$trial/coordinator/revoked.json"
 number=1
 while [ "$number" -le "$clients" ]; do
     give "client-$number" "client-$number"

@@ -81,7 +81,10 @@ def test_the_example_and_a_client_elsewhere_run_to_the_end(tmp_path: Path, kerne
             compiled = composed.running[name].exec("find", "/tmp/numba", "-name", "*.nb?", "-type", "f")
             assert compiled.stdout == "", f"{name} compiled what the image has:\n{compiled.stdout}"
         holds_its_promises(composed)
-        lasting = (*CLIENTS, "elsewhere-client", "coordinator", "postgres")
+        composed.finish("setup", "revoke", "client-4")
+        assert composed.running["elsewhere-client"].wait() != 0
+        assert "revoked" in composed.running["elsewhere-client"].log()
+        lasting = (*CLIENTS, "coordinator", "postgres")
         assert {name: composed.running[name].stop() for name in lasting} == dict.fromkeys(lasting, 0)
         composed.finish("setup")  # as on the next start: nothing is made anew
         assert keys == {path: path.read_bytes() for path in keys}

@@ -1,6 +1,7 @@
 """The example federation's scripts: a coordinator is certified for a public name, an identity is given out once."""
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -44,7 +45,6 @@ def test_a_trial_gets_a_public_name_when_it_needs_one_and_keeps_it(tmp_path: Pat
     coordinator = trial / "coordinator" / "certificate.pem"
     assert run("setup.sh", trial=trial, program=program).returncode == 0
     assert hosts(coordinator) == own
-    (trial / "authority" / "hosts").unlink()  # as in an authority of before
     keys = {path: path.read_bytes() for path in trial.rglob("key.pem")}
     done = run("setup.sh", trial=trial, program=program, QUORON_HOST="federation.example.org")
     assert done.returncode == 0, done.stderr
@@ -53,6 +53,26 @@ def test_a_trial_gets_a_public_name_when_it_needs_one_and_keeps_it(tmp_path: Pat
     assert run("setup.sh", trial=trial, program=program).returncode == 0  # without the published ports
     assert coordinator.read_bytes() == first, "a name that was given stays, and nothing is made anew"
     assert keys == {path: path.read_bytes() for path in keys}
+
+
+def test_certificates_are_renewed_and_clients_revoked_where_the_authority_is(tmp_path: Path, program: Path) -> None:
+    trial, public = tmp_path / "trial", {"QUORON_HOST": "federation.example.org"}
+    assert run("setup.sh", trial=trial, program=program, **public).returncode == 0
+    before = {path: path.read_bytes() for path in trial.glob("c*/*.pem")}
+    names = hosts(trial / "coordinator" / "certificate.pem")
+    renewed = run("setup.sh", "renew", trial=trial, program=program)
+    assert renewed.returncode == 0, renewed.stderr
+    for path, content in before.items():
+        assert (path.read_bytes() != content) == (path.name == "certificate.pem")
+    assert hosts(trial / "coordinator" / "certificate.pem") == names
+    revoked = trial / "coordinator" / "revoked.json"
+    assert json.loads(revoked.read_text()) == {}
+    assert run("setup.sh", "revoke", "client-2", trial=trial, program=program).returncode == 0
+    assert list(json.loads(revoked.read_text()).values()) == ["client-2"]
+    for words in (("revoke",), ("revoke", "nobody"), ("renwe",)):
+        refused = run("setup.sh", *words, trial=trial, program=program)
+        assert refused.returncode != 0
+        assert b"Expected" in refused.stderr
 
 
 def test_an_identity_is_given_out_once_and_without_the_authoritys_key(tmp_path: Path, program: Path) -> None:
