@@ -10,6 +10,7 @@ ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
 COPY protos protos
+COPY privacy privacy
 COPY client client
 COPY server server
 COPY simulations simulations

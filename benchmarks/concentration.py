@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client import AverageGradient, ItemBatch, average_gradient, make_loss
-from quoron_server.mechanisms import concentration
-from quoron_server.mechanisms.outlier_filter import decide, decide_by_all_pairs, filtered_mean
+from quoron_privacy.robust.filter import concentration
+from quoron_privacy.robust.filter.decisions import decide, decide_by_all_pairs, filtered_mean
 
 Matrix = NDArray[np.float64]
 STEP = 2.0**-16

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 
 import quoron
-from quoron_protos.errors import Infeasible
+from quoron_privacy.errors import Infeasible
 
 FIGURES = {
     (300_000, "filtered-sgd"): 4.6e-6,

@@ -23,18 +23,19 @@ from pathlib import Path
 import grpc
 import numpy as np
 
-from quoron.control import Address, Control
-from quoron_client import wire
-from quoron_client.domains import L2Ball
-from quoron_client.questions import Answers, Question, Status
+from quoron.operate.control import Address, Control
+from quoron_client.data.encoding import Encoding, Numeric, Signs
+from quoron_client.protocol import wire
+from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.questions import Answers, Question, Status
+from quoron_privacy.noise import SeededNoise
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.ledger import Ledger
-from quoron_server.noise import SeededNoise
+from quoron_server.books.ledger import Ledger
 from quoron_server.problem import Problem
 from quoron_server.rounds import run
-from quoron_server.service import Columns, RunSpecification, certificates, tokens
+from quoron_server.service import RunSpecification, certificates, tokens
 from quoron_server.specification import make_plan
 
 TARGET_RATE, TARGET_MEMORY = 2000, 500
@@ -58,8 +59,9 @@ def specification(clients: int, rounds: int, dimension: int) -> RunSpecification
         delta=0.1,
         problem=problem,
         loss={"name": "logistic"},
-        columns=Columns(label="y", numeric={f"x{j}": (-1.0, 1.0) for j in range(dimension)}, intercept=False),
+        columns=Encoding(tuple(Numeric(f"x{j}", -1.0, 1.0) for j in range(dimension)), Signs("y"), intercept=False),
         seconds=600.0,
+        early_ends=True,
         options={"rounds": rounds, "rate": 1.0},
         simulation=True,
         noise_seed=0,
@@ -151,6 +153,7 @@ def measured(options: argparse.Namespace, folder: Path) -> dict[str, float]:
             certificates.issue(folder, f"client-{user}", days=1)
         names = {"certificate": "coordinator.pem", "key": "coordinator.key", "authority": "authority.pem"}
         secure = [word for name, file in names.items() for word in (f"--{name}", folder / file)]
+        secure += ["--most-clients", 2 * options.clients]
     serve = ["-m", "quoron", "serve", "--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--allow-simulation"]
     places = ["--database", f"sqlite:///{folder}/coordinator.sqlite", "--tokens", folder / "tokens.json"]
     coordinator = spawn(*serve, *places, *secure)

@@ -36,20 +36,21 @@ from flower_apps.processes import VARIABLE, cpu_seconds, memory
 
 import federation
 from quoron import config as configs
-from quoron import runs
-from quoron.control import Address, Control
 from quoron.flower.bundle import write_bundle
 from quoron.flower.claim import LINES
 from quoron.flower.commands import Connection, Process, free_port
 from quoron.flower.simulation import simulate
-from quoron.folder import RunFolder
-from quoron.runs import Prepared
-from quoron_client.questions import Question
-from quoron_client.wire import question_from_wire
+from quoron.operate.control import Address, Control
+from quoron.simulation import run as runs
+from quoron.simulation.folder import RunFolder
+from quoron.simulation.run import Prepared
+from quoron_client.data.encoding import Encoding, Numeric, Signs
+from quoron_client.protocol.questions import Question
+from quoron_client.protocol.wire import question_from_wire
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.plan import Plan
 from quoron_server.rounds import RoundEvent
-from quoron_server.service import Columns, RunSpecification, certificates, tokens
+from quoron_server.service import RunSpecification, certificates, tokens
 
 APPS = Path(__file__).parent / "flower_apps"
 RATE, CPU, MEMORY = "answers/s", "CPU ms/answer", "peak MiB"
@@ -162,7 +163,9 @@ def native(prepared: Prepared, meter: Meter, folder: Path, options: argparse.Nam
 def specification(prepared: Prepared) -> RunSpecification:
     """The same run for a coordinator. The columns are never read: its clients draw their users as we do."""
     config, problem = prepared.config, prepared.scene.problem
-    columns = Columns(numeric={f"x{j}": (-1.0, 1.0) for j in range(problem.dimension)}, intercept=False)
+    columns = Encoding(
+        tuple(Numeric(f"x{j}", -1.0, 1.0) for j in range(problem.dimension)), Signs("y"), intercept=False
+    )
     return RunSpecification(
         run="load",
         algorithm=config.algorithm.name,
@@ -172,6 +175,7 @@ def specification(prepared: Prepared) -> RunSpecification:
         loss={"name": "logistic"},
         columns=columns,
         seconds=600.0,
+        early_ends=True,
         options=dict(config.algorithm.options),
         seed=config.run.seed,
         simulation=True,

@@ -15,7 +15,7 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_server.mechanisms.neighbour_counts import neighbour_counts
+from quoron_privacy.robust.neighbour_counts import neighbour_counts
 
 Matrix = NDArray[np.float64]
 BLOCK = 2048

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from quoron.config import from_tree
-from quoron.setup import Setup, setup
-from quoron_protos.errors import Infeasible
+from quoron.simulation.scene import Setup, setup
+from quoron_privacy.errors import Infeasible
+from quoron_privacy.noise import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.noise import SeededNoise
 from quoron_server.plan import Plan, Privacy
-from quoron_server.problem import Problem
+from quoron_server.problem import Beliefs, Problem
 
 SEEDS = (0, 1, 2)
 ITEM_NOISE = 0.3 * 3**0.5  # uniform noise of standard deviation 0.3
@@ -85,7 +85,7 @@ def measure(row: Row, name: str, known: Any = None, **options: Any) -> tuple[flo
 
 def blind(problem: Problem) -> Problem:
     """The problem of somebody who knows the loss and its bounds only."""
-    return replace(problem, curvature="unknown", typical_curvature=None, least_curvature=None, gradient_deviation=None)
+    return replace(problem, beliefs=Beliefs(heterogeneity=problem.beliefs.heterogeneity))
 
 
 def rows(chosen: tuple[Row, ...]) -> None:
@@ -114,7 +114,8 @@ def misspecified() -> None:
         for factor in factors:
 
             def told(problem: Problem, factor: float = factor) -> Problem:
-                return replace(problem, gradient_deviation=factor * problem.deviation)
+                beliefs = replace(problem.beliefs, gradient_deviation=factor * problem.deviation)
+                return replace(problem, beliefs=beliefs)
 
             try:
                 found.append(f"{measure(row, 'tracking-srgd', told)[0]:9.1e}")

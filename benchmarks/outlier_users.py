@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 
 import quoron
-from quoron_protos.errors import Infeasible
+from quoron_privacy.errors import Infeasible
 from quoron_server.algorithms import ALGORITHMS
 
 NAMES = ("outlier-iterates", "accelerated-erm", "one-pass-dp-sgd", "tracking-srgd")

@@ -22,11 +22,12 @@ from time import process_time
 FRESH = "--fresh"  # this process plans, and prints its seconds
 STARTED = process_time()
 
-from quoron import api, planning  # noqa: E402
+from quoron import api  # noqa: E402
 from quoron.config import Config  # noqa: E402
-from quoron.setup import setup  # noqa: E402
-from quoron_protos.errors import QuoronError  # noqa: E402
-from quoron_server.accounting import outlier_filter, soft_filter  # noqa: E402
+from quoron.planning import plans as planning  # noqa: E402
+from quoron.simulation.scene import setup  # noqa: E402
+from quoron_privacy.errors import QuoronError  # noqa: E402
+from quoron_privacy.robust.filter import outlier_filter, soft_filter  # noqa: E402
 from quoron_server.algorithms import ALGORITHMS, AlgorithmInfo  # noqa: E402
 from quoron_server.plan import Privacy  # noqa: E402
 from quoron_server.problem import Problem  # noqa: E402

@@ -16,7 +16,7 @@ from statistics import fmean, stdev
 import numpy as np
 
 import quoron
-from quoron_protos.errors import Infeasible
+from quoron_privacy.errors import Infeasible
 
 USERS = (10_000, 100_000, 1_000_000)
 GRID = [round(2 ** (k / 2)) for k in range(4, 17)]  # 4 to 256 in steps of √2

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("quoron_protos", "quoron_client", "quoron_server", "quoron")
+PACKAGES = ("quoron_protos", "quoron_privacy", "quoron_client", "quoron_server", "quoron")
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 

@@ -59,6 +59,8 @@ def _type(field: FieldInfo) -> str:
     if choices:
         return " or ".join(f"`{choice.strip()[1:-1]}`" for choice in choices[0].split(","))
     for sign, word in (
+        ("Weighted", "table"),
+        ("bool | int | str", "text, integer or true or false"),
         ("dict", "table"),
         ("tuple", "list"),
         ("str | float", "text or number"),

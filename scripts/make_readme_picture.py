@@ -10,9 +10,9 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from quoron import report_page
-from quoron.folder import RunFolder
-from quoron.summary import from_json
+from quoron.reports import page as report_page
+from quoron.reports.summary import from_json
+from quoron.simulation.folder import RunFolder
 
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "quickstart.svg"
 

@@ -18,11 +18,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import quoron
-from quoron.folder import RunFolder
-from quoron.report_page import BLUE, GREY, ORANGE, STYLE
-from quoron.runs import RunResult
-from quoron.setup import setup
-from quoron_client.questions import AverageGradient, Question
+from quoron.reports.page import BLUE, GREY, ORANGE, STYLE
+from quoron.simulation.folder import RunFolder
+from quoron.simulation.run import RunResult
+from quoron.simulation.scene import setup
+from quoron_client.protocol.questions import AverageGradient, Question
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 ALGORITHM = "tracking-srgd"

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import quoron
-from quoron import curve_plot
+from quoron.reports import curve as curve_plot
 
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "rounds.svg"
 ALGORITHMS = ("accelerated-srgd", "srgd", "accelerated-sgd", "tracking-srgd", "one-pass-dp-sgd", "phased-sgd")

@@ -4,6 +4,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,6 +16,7 @@ import warden
 settings.register_profile("quoron", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("quoron")
 WARDEN = pytest.StashKey[object]()
+VERIFIED: dict[int, object] = {}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,9 +40,24 @@ def our_logs(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixt
 
 
 @pytest.fixture
+def verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that has passed is not verified again for each of its runs, which takes longer than they do."""
+    from quoron_server.algorithms.info import AlgorithmInfo
+
+    verify = AlgorithmInfo.verify
+
+    def once(info: Any, plan: Any) -> None:
+        if id(plan) not in VERIFIED:
+            verify(info, plan)
+            VERIFIED[id(plan)] = plan  # kept, so that no other plan gets its number
+
+    monkeypatch.setattr(AlgorithmInfo, "verify", once)
+
+
+@pytest.fixture
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports without their plots, which take longer than a small run; test_report.py draws them all."""
-    monkeypatch.setattr("quoron.report_page.PLOTS", ())
+    monkeypatch.setattr("quoron.reports.page.PLOTS", ())
 
 
 @pytest.fixture(scope="session")

@@ -15,13 +15,14 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 from cryptography.x509.oid import NameOID
 
 from quoron_protos.v1 import federation_pb2 as federation
-from quoron_protos.v1.federation_pb2_grpc import ClientPlaneServicer, add_ClientPlaneServicer_to_server
+from quoron_protos.v1.federation_pb2_grpc import ClientPlaneServicer
 
 SECONDS = 300  # before a test that waits for ever fails, on a machine that does much else
 
 
 class FakeCoordinator(ClientPlaneServicer):
-    """Conversations one after the other. `None` in `to_say` ends one."""
+    """Conversations one after the other. `None` in `to_say` ends one, a status with words does so with these; bytes are
+    sent as they are."""
 
     def __init__(self, user=0, refusal=None):
         self.user, self.refusal = user, refusal
@@ -43,6 +44,8 @@ class FakeCoordinator(ClientPlaneServicer):
         try:
             await context.write(federation.ServerMessage(welcome=federation.Welcome(user=self.user)))
             while (message := await self.to_say.get()) is not None:
+                if isinstance(message, tuple):
+                    await context.abort(*message)
                 await context.write(message)
         finally:
             listening.cancel()
@@ -50,7 +53,13 @@ class FakeCoordinator(ClientPlaneServicer):
 
     async def start(self, credentials=None, port=0):
         self.server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-        add_ClientPlaneServicer_to_server(self, self.server)
+        methods = {
+            "Enrol": grpc.unary_unary_rpc_method_handler(
+                self.Enrol, federation.EnrolRequest.FromString, federation.EnrolReply.SerializeToString
+            ),
+            "Work": grpc.stream_stream_rpc_method_handler(self.Work, federation.ClientMessage.FromString, _as_bytes),
+        }
+        self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("quoron.v1.ClientPlane", methods),))
         place = f"127.0.0.1:{port}"
         self.port = (
             self.server.add_insecure_port(place)
@@ -78,6 +87,10 @@ class FakeCoordinator(ClientPlaneServicer):
         answer = await self.hears("answer")
         assert (answer.run, answer.round, answer.digest) == (question.run, question.round, question.digest)
         return answer
+
+
+def _as_bytes(message):
+    return message if isinstance(message, bytes) else message.SerializeToString()
 
 
 @asynccontextmanager

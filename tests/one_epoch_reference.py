@@ -6,9 +6,9 @@ from math import comb
 import numpy as np
 
 from contracts.scenes import PRIVACY
-from quoron_client.questions import Answers, Status
+from quoron_client.protocol.questions import Answers, Status
+from quoron_privacy.prefix.blt import nodes
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.mechanisms.factorisations.blt import nodes
 
 FAMILY = ["accelerated-srgd", "srgd", "accelerated-sgd", "dp-ftrl"]
 

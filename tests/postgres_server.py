@@ -30,6 +30,8 @@ def missing() -> str | None:
         return f"PostgreSQL is not installed: no {', '.join(absent)}"
     if os.geteuid() == 0 and _user() is None:
         return "PostgreSQL does not run as root, and there is no other user to run it as"
+    if os.geteuid() == 0 and shutil.which("setpriv") is None:
+        return "PostgreSQL does not run as root, and there is no setpriv to run it as another user"
     return None
 
 
@@ -59,10 +61,11 @@ class PostgresServer:
 
     def start(self) -> None:
         """Until it answers."""
-        command = [found("postgres"), "-D", self.folder / "data", "-k", self.folder, "-c", "listen_addresses="]
+        command = [*_as_user(), found("postgres"), "-D", self.folder / "data", "-k", self.folder]
+        command += ["-c", "listen_addresses="]
         command += ["-c", "shared_buffers=16MB", "-c", "max_wal_size=64MB", "-c", "min_wal_size=32MB"]
         with open(self.folder / "log", "ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, **_as_user())
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
         ready = [found("pg_isready"), "-q", "-h", self.folder, "-U", "postgres"]
         while subprocess.run(ready, check=False).returncode != 0:
             if self.process.poll() is not None:
@@ -83,11 +86,13 @@ class PostgresServer:
             self.process = None
 
 
-def _as_user() -> dict[str, object]:
+def _as_user() -> list[str]:
+    """What to put before a command that must not run as root. Not Popen's `user`: it forks, and a fork of a process in
+    which gRPC is at work may abort before it becomes the command."""
     if os.geteuid() != 0:
-        return {}
+        return []
     entry = pwd.getpwnam(_user() or "")
-    return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+    return ["setpriv", f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--clear-groups"]
 
 
 def quick_folder() -> str | None:
@@ -104,8 +109,8 @@ def running() -> Iterator[PostgresServer]:
         if os.geteuid() == 0:
             entry = pwd.getpwnam(_user() or "")
             os.chown(folder, entry.pw_uid, entry.pw_gid)
-        command = [found("initdb"), "-D", folder / "data", "-U", "postgres", "-A", "trust", "-N", "--no-locale"]
-        subprocess.run([*command, "-E", "UTF8"], check=True, capture_output=True, cwd=folder, **_as_user())
+        command = [*_as_user(), found("initdb"), "-D", folder / "data", "-U", "postgres", "-A", "trust", "-N"]
+        subprocess.run([*command, "--no-locale", "-E", "UTF8"], check=True, capture_output=True, cwd=folder)
         server = PostgresServer(folder)
         server.start()
         try:

@@ -1,5 +1,6 @@
 """The pages hold together: every link leads somewhere, every cited theorem is a page with that heading."""
 
+import importlib
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from contracts.scenes import SMALL, make_plan
 from quoron_server.algorithms import ALGORITHMS
 
 ROOT = Path(__file__).parent.parent
+FILES = {"quoron.losses", "quoron.unreleased"}  # what looks like a room and is none
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -26,6 +28,32 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert linked.exists(), f"{page.name} links to {target}"
         if anchor:
             assert anchor in anchors(linked), f"{page.name} links to {target}"
+
+
+def exists(name: str) -> bool:
+    """Whether a dotted name is a module, or something in one."""
+    module, _, rest = name.partition(".")
+    found = importlib.import_module(module)
+    for part in rest.split("."):
+        module = f"{module}.{part}"
+        if not hasattr(found, part):
+            try:
+                importlib.import_module(module)
+            except ModuleNotFoundError:
+                return False
+        found = getattr(found, part)
+    return True
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_room_that_a_page_names_is_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for package, one, several in re.findall(r"`(quoron(?:_[a-z]+)?)((?:\.\w+)+)?(?:\.\{([\w,]+)\})?`", text):
+        for each in several.split(",") if several else [""]:
+            name = f"{package}{one}.{each}".rstrip(".")
+            assert "." not in name or name in FILES or exists(name), f"{page.name} names {name}"
+    for path in re.findall(r"`((?:tests|benchmarks|scripts|examples|docs)/[\w./-]+\.\w+)`", text):
+        assert (ROOT / path).exists(), f"{page.name} names {path}"
 
 
 @pytest.mark.parametrize("name", sorted({*ALGORITHMS, *SMALL}))

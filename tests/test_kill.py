@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quoron.cli import invoke
-from quoron_server.ledger import Ledger
+from quoron.cli.app import invoke
+from quoron_server.books.ledger import Ledger
 
 SETTINGS = [
     "population.users=4000",
@@ -25,8 +25,8 @@ SETTINGS = [
 KILLER = textwrap.dedent(
     """
     import os, signal, sys
-    from quoron_server.ledger import Ledger
-    from quoron import folder
+    from quoron_server.books.ledger import Ledger
+    from quoron.simulation import folder
     from quoron.__main__ import main
 
     at, when, left = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -70,11 +70,11 @@ def whole(tmp_path_factory) -> np.ndarray:
         ("spend", "before", 1),
         pytest.param("spend", "after", 3, marks=pytest.mark.slow),
         pytest.param("commit", "before", 4, marks=pytest.mark.slow),
-        ("commit", "after", 5),
-        ("finish", "before", 1),
+        pytest.param("commit", "after", 5, marks=pytest.mark.slow),
+        pytest.param("finish", "before", 1, marks=pytest.mark.slow),
         ("replace", "before", 1),  # the first file of the run folder
-        ("replace", "after", 3),  # the ledger itself, just in place
-        ("replace", "before", 5),  # a result file
+        pytest.param("replace", "after", 3, marks=pytest.mark.slow),  # the ledger itself, just in place
+        pytest.param("replace", "before", 5, marks=pytest.mark.slow),  # a result file
     ],
 )
 def test_a_killed_run_resumes_to_identical_bits(at, when, left, whole, tmp_path):

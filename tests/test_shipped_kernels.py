@@ -71,6 +71,7 @@ def test_a_second_start_compiles_nothing_and_a_miss_is_compiled_elsewhere(shippe
     assert files(shipped) == before
 
 
+@pytest.mark.slow
 def test_another_processor_compiles_its_own(shipped: Path, tmp_path: Path) -> None:
     own = tmp_path / "own"
     variables = {"NUMBA_CACHE_LOCATOR_CLASSES": LOCATOR, "QUORON_KERNELS": str(shipped), "NUMBA_CPU_NAME": "generic"}
@@ -78,6 +79,7 @@ def test_another_processor_compiles_its_own(shipped: Path, tmp_path: Path) -> No
     assert len(files(own)) == 2
 
 
+@pytest.mark.slow
 def test_without_shipped_kernels_there_is_numbas_own_folder(shipped: Path, tmp_path: Path) -> None:
     own = tmp_path / "own"
     variables = {"NUMBA_CACHE_LOCATOR_CLASSES": LOCATOR, "QUORON_KERNELS": str(tmp_path / "absent")}

@@ -5,7 +5,19 @@ import sys
 
 import pytest
 
-HEAVY = {"numpy", "numba", "scipy", "pyarrow", "sqlalchemy", "matplotlib", "grpc", "flwr", "pydantic", "cryptography"}
+HEAVY = {
+    "cryptography",
+    "dp_accounting",
+    "flwr",
+    "grpc",
+    "matplotlib",
+    "numba",
+    "numpy",
+    "pyarrow",
+    "pydantic",
+    "scipy",
+    "sqlalchemy",
+}
 
 
 def loaded(code: str) -> set[str]:
@@ -17,12 +29,20 @@ def loaded(code: str) -> set[str]:
 
 def run(*arguments: str) -> str:
     """Code that carries out a command."""
-    return f"from quoron.cli import invoke\ninvoke({list(arguments)!r})"
+    return f"from quoron.cli.app import invoke\ninvoke({list(arguments)!r})"
 
 
 @pytest.mark.parametrize(
     "code",
-    ["import quoron", "import quoron_client", run("--help"), run("simulate", "--help"), run("--version")],
+    [
+        "import quoron",
+        "import quoron_client",
+        "import quoron_privacy",
+        "import quoron_server",
+        run("--help"),
+        run("simulate", "--help"),
+        run("--version"),
+    ],
 )
 def test_importing_and_help_bring_none_of_them(code: str) -> None:
     assert loaded(code) == set()
@@ -32,17 +52,25 @@ def test_a_health_probe_brings_grpc_alone() -> None:
     assert loaded(run("health", "127.0.0.1:1", "--insecure")) == {"grpc"}
 
 
-def test_a_plan_brings_no_database_no_pictures_and_no_network() -> None:
+def test_making_certificates_and_tokens_brings_cryptography_alone() -> None:
+    code = "from quoron_server.service import certificates, revocation, tokens"
+    assert loaded(code) == {"cryptography"}
+
+
+def test_a_plan_brings_no_database_no_table_no_pictures_and_no_network() -> None:
     held = loaded(run("plan", "quickstart", "--json"))
-    assert held & {"sqlalchemy", "matplotlib", "grpc", "flwr"} == set()
+    assert held & {"sqlalchemy", "matplotlib", "grpc", "flwr", "pyarrow", "dp_accounting"} == set()
 
 
 def test_every_public_name_is_found_where_the_stub_says() -> None:
     import quoron
+    import quoron.populations
     import quoron_client
     import quoron_client.federation
+    import quoron_privacy
+    import quoron_server
 
-    for package in (quoron, quoron_client, quoron_client.federation):
+    for package in (quoron, quoron.populations, quoron_client, quoron_client.federation, quoron_privacy, quoron_server):
         for name in package.__all__:
             assert getattr(package, name) is not None
         assert set(package.__all__) <= set(dir(package))
@@ -53,7 +81,10 @@ def test_a_module_never_hides_the_public_function_of_its_name() -> None:
     import pkgutil
 
     import quoron
+    import quoron.populations
     import quoron_client
+    import quoron_privacy
+    import quoron_server
 
-    for package in (quoron, quoron_client):
+    for package in (quoron, quoron.populations, quoron_client, quoron_privacy, quoron_server):
         assert not {each.name for each in pkgutil.iter_modules(package.__path__)} & set(package.__all__)

@@ -30,14 +30,17 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a warden reads 
 def test_killed_tests_leave_no_process_behind(workers: str, who: str, how: signal.Signals, tmp_path: Path) -> None:
     mark, scene = os.urandom(4).hex(), tmp_path / "scene"
     os.mkfifo(scene)
-    command = [sys.executable, "-m", "pytest", "-q", "-n", workers, "--max-worker-restart", "0"]
+    # Whatever runs in the background of a shell ignores an interrupt, and hands that down.
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "pytest"]
+    command += ["-q", "-n", workers, "--max-worker-restart", "0"]
     command += ["-p", "no:cacheprovider", str(TESTS / "warden_scene.py")]
     environment = os.environ | {warden.MARK: mark, "QUORON_SCENE": str(scene)}
     out = tmp_path / "out"
     with out.open("wb") as log:
         tests = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-    ready = os.open(scene, os.O_RDONLY | os.O_NONBLOCK)
-    assert select.select([ready], [], [], HANGS)[0], out.read_text()
+    ready, ended = os.open(scene, os.O_RDONLY | os.O_NONBLOCK), os.pidfd_open(tests.pid)
+    assert select.select([ready, ended], [], [], HANGS)[0] == [ready], out.read_text()
+    os.close(ended)
     worker = int(os.read(ready, 100))
     os.close(ready)
     begun = {number: os.pidfd_open(number) for number in warden.marked(mark)}

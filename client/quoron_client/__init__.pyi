@@ -1,18 +1,12 @@
-from .domains import (
-    Box as Box,
-)
-from .domains import (
-    Domain as Domain,
-)
-from .domains import (
-    L2Ball as L2Ball,
-)
-from .draws import user_keys as user_keys
-from .enforcement import bounded as bounded
-from .gradients import average_gradient as average_gradient
-from .gradients import average_loss as average_loss
-from .items import ItemBatch as ItemBatch
-from .local_iterates import local_sgd as local_sgd
+from .compute.draws import user_keys as user_keys
+from .compute.enforcement import bounded as bounded
+from .compute.gradients import average_gradient as average_gradient
+from .compute.gradients import average_loss as average_loss
+from .compute.local_iterates import local_sgd as local_sgd
+from .compute.moments import second_moment_factor as second_moment_factor
+from .compute.smoothness import smoothness_scale as smoothness_scale
+from .compute.work import answer as answer
+from .data.items import ItemBatch as ItemBatch
 from .losses import (
     LOSSES as LOSSES,
 )
@@ -22,43 +16,49 @@ from .losses import (
 from .losses import (
     make_loss as make_loss,
 )
-from .moments import second_moment_factor as second_moment_factor
-from .questions import (
+from .protocol.domains import (
+    Box as Box,
+)
+from .protocol.domains import (
+    Domain as Domain,
+)
+from .protocol.domains import (
+    L2Ball as L2Ball,
+)
+from .protocol.questions import (
     Answers as Answers,
 )
-from .questions import (
+from .protocol.questions import (
     AverageGradient as AverageGradient,
 )
-from .questions import (
+from .protocol.questions import (
     LocalSGD as LocalSGD,
 )
-from .questions import (
+from .protocol.questions import (
     Question as Question,
 )
-from .questions import (
+from .protocol.questions import (
     RangeReport as RangeReport,
 )
-from .questions import (
+from .protocol.questions import (
     SecondMoment as SecondMoment,
 )
-from .questions import (
+from .protocol.questions import (
     Status as Status,
 )
-from .questions import (
+from .protocol.questions import (
     Task as Task,
 )
-from .questions import (
+from .protocol.questions import (
     VectorReport as VectorReport,
 )
-from .randomisers import local_report as local_report
-from .smoothing import (
+from .protocol.smoothing import (
     Convolution as Convolution,
 )
-from .smoothing import (
+from .protocol.smoothing import (
     Moreau as Moreau,
 )
-from .smoothing import (
+from .protocol.smoothing import (
     Smoothing as Smoothing,
 )
-from .smoothness import smoothness_scale as smoothness_scale
-from .work import answer as answer
+from .randomisers import local_report as local_report

@@ -53,6 +53,7 @@ items_per_user = 20
 [privacy]
 epsilon = 8.0
 delta = 1e-2
+quorum = "none"
 
 [algorithm]
 name = "dp-sgd-wor"
@@ -276,7 +277,7 @@ def main() -> None:
             running.start_node(user)
         print(f"{given.users} SuperNodes, each one user, at the SuperLink {running.address}. Submit a run with\n")
         print(f"    quoron submit --engine flower --superlink {running.address} --authority {running.authority} \\")
-        print(f"        {config} --run first --users {given.users} --follow\n")
+        print(f"        {config} --run first --users {given.users} --seconds 20 --follow\n")
         print(f"Models arrive in {running.results}. End everything with Ctrl-C.", flush=True)
         while True:
             signal.pause()

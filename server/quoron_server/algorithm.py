@@ -16,20 +16,13 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.questions import Answers, Question
-from quoron_server.noise import NoiseSource
+from quoron_client.protocol.questions import Answers, Question
+from quoron_privacy.noise import NoiseSource
+from quoron_privacy.release import Release
 from quoron_server.plan import Plan
 
 Vector = NDArray[np.float64]
 S = TypeVar("S")
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """One value made public by a mechanism: its ledger entry, without the value itself."""
-
-    mechanism: str  # "gaussian", "outlier-filter", ...
-    parameters: Mapping[str, float]  # scale, sensitivity, ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +39,7 @@ class Update(Generic[S]):
 
 
 class Algorithm(Protocol[S]):
-    """One algorithm with one plan. States are frozen dataclasses of arrays, numbers, strings and booleans."""
+    """One algorithm with one plan. States are frozen dataclasses of arrays, plain values and such states."""
 
     plan: Plan
 

@@ -3,13 +3,13 @@
 >>> Budget(rounds=10).check(rounds=10, gradient_evaluations=0, epsilon=1.0)
 >>> Budget(rounds=10).check(rounds=11, gradient_evaluations=0, epsilon=1.0)
 Traceback (most recent call last):
-quoron_protos.errors.BudgetExceeded: Expected rounds <= 10 (budget.rounds), got 11. Raise the budget or run shorter.
+quoron_privacy.errors.BudgetExceeded: Expected rounds <= 10 (budget.rounds), got 11. Raise the budget or run shorter.
 """
 
 from dataclasses import dataclass
 
-from quoron_protos.errors import BudgetExceeded
-from quoron_server._validate import count, positive
+from quoron_privacy.errors import BudgetExceeded
+from quoron_privacy.validate import count, positive
 from quoron_server.plan import Plan
 
 

@@ -4,26 +4,44 @@ Sampling, noise, thresholds and accounting all come from this one object, so the
 `Algorithm.plan(problem, privacy, options)`, re-checked by `verify`, printed by `quoron plan`, and stored as JSON.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from quoron_protos.errors import ConfigError
-from quoron_server._validate import positive, probability
+from quoron_privacy.errors import ConfigError
+from quoron_privacy.quorum import Quorum, rest
+from quoron_privacy.release import Adjacency, Release
+from quoron_privacy.validate import positive, probability
 from quoron_server.problem import Problem
 
-Adjacency = Literal["replace-one", "zero-out", "none"]
+if TYPE_CHECKING:  # heavy, and only asked for by name
+    from dp_accounting import DpEvent
+
 Exposure = Literal["model", "broadcast", "local", "none"]
 Constants = Literal["calibrated", "paper"]
 # Not an assumption that anybody could make true: the seed stands beside the result, and runs of one seed share noise.
 SEEDED = "SIMULATED, with noise from a seed, which protects nobody: who knows it, or sees two runs of it, takes it off."
+CURATOR = (
+    "whoever sees the model and all else that this run shows or keeps (the machine that holds the table and computed "
+    "the model is trusted)"
+)
+AGAINST = {
+    "model": "whoever sees the released models and each phase's status (clients and coordinator are trusted)",
+    "broadcast": "every other client and whoever sees the released models (the coordinator is trusted)",
+    "local": "the coordinator too",
+}
+NO_QUORUM = "No quorum is declared: nobody checks whether anyone answers."
+QUORUM_THEOREM = "docs/privacy/quorum.md#statement"
 
 
 @dataclass(frozen=True, slots=True)
 class Privacy:
-    """The wish: (ε, δ) for one whole user."""
+    """The wish: (ε, δ) for one whole user, and a quorum that is paid out of it, if one is wanted."""
 
     epsilon: float
     delta: float
+    quorum: float | None = None  # q: a run goes on while this share of those asked answers
+    quorum_epsilon: float = 0.0  # ε_q, of ε; spent unless attendance is seen anyway
 
     def __post_init__(self) -> None:
         positive(epsilon=self.epsilon)
@@ -32,6 +50,18 @@ class Privacy:
             raise ConfigError(f"Expected epsilon in [0.01, 15], got epsilon={self.epsilon:g}.")
         if not 1e-12 <= self.delta <= 0.1:
             raise ConfigError(f"Expected delta in [1e-12, 0.1], got delta={self.delta:g}.")
+        if self.quorum is None:
+            if self.quorum_epsilon:
+                raise ConfigError(f"Expected a quorum with quorum_epsilon={self.quorum_epsilon:g}, got none.")
+            return
+        probability(quorum=self.quorum)
+        positive(quorum_epsilon=self.quorum_epsilon)
+        rest(self.epsilon, self.delta, self.quorum_epsilon)
+
+    def without_quorum(self, *, spent: bool) -> "Privacy":
+        """What is left for the algorithm: all of it if the quorum is not `spent` on."""
+        left = rest(self.epsilon, self.delta, self.quorum_epsilon) if spent else (self.epsilon, self.delta)
+        return Privacy(*left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,25 +76,37 @@ class Guarantee:
     theorem: str  # a file under docs/privacy/, with an anchor
     proved: bool = True  # False for the papers' printed constants where the notes find them unproved
     seeded: bool = False  # the noise of a simulation: nobody is protected
+    curated: bool = False  # one machine holds all items and computes every answer: no clients, and no coordinator
+    quorum: Quorum | None = None  # of the run, paid within (epsilon, delta); None: nobody checks whether anyone answers
 
     def simulated(self) -> "Guarantee":
         """The promise of the same run with noise from a seed."""
         return replace(self, seeded=True)
 
+    def by_curator(self, assumptions: tuple[str, ...] = (), *, vouched: str | None = None) -> "Guarantee":
+        """The promise of the same run on one trusted machine that holds the table and computes all answers itself.
+
+        What algorithms assume is about clients: that they send true answers, whenever they are asked, and keep nothing.
+        Here the answers are our own code's, nobody sees who was asked, and only the releases leave the machine. What is
+        `vouched` for of the loss stays assumed, and `assumptions` of the table.
+        """
+        return replace(self, curated=True, assumptions=assumptions if vouched is None else (*assumptions, vouched))
+
     def sentence(self) -> str:
         """The promise in one sentence, for people."""
         if self.exposure == "none":
             return "No privacy: this is the non-private reference."
-        against = {
-            "model": "whoever sees the released models and each phase's status (clients and coordinator are trusted)",
-            "broadcast": "every other client and whoever sees the released models (the coordinator is trusted)",
-            "local": "the coordinator too",
-        }[self.exposure]
+        against = CURATOR if self.curated else AGAINST[self.exposure]
         words = f"({self.epsilon:g}, {self.delta:g})-differential privacy for all items of any one user at once, "
-        words += f"adjacency {self.adjacency}, exposure {self.exposure}: protects against {against}"
+        seen_by = "" if self.curated else f", exposure {self.exposure}"
+        words += f"adjacency {self.adjacency}{seen_by}: protects against {against}"
         if self.assumptions:
             words += "; assuming " + "; ".join(self.assumptions)
-        words += f"; by {self.theorem}."
+        words += f"; by {self.theorem}"
+        if self.quorum is not None:
+            paid = f"{self.quorum.epsilon:g} of this ε" if self.quorum.epsilon else "nothing, as attendance is seen"
+            words += f", and {QUORUM_THEOREM} for a quorum of {self.quorum.share:g}, which costs {paid}"
+        words += "."
         if not self.proved:
             words = "NOT PROVED (the paper's printed constants, for comparison only): " + words
         return f"{SEEDED} With secret noise: {words}" if self.seeded else words
@@ -88,10 +130,30 @@ class Cost:
         return cls(rounds, messages, evaluations, payload * gradients_per_user, payload)
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedRelease:
+    """What a run will release by one mechanism, how often, and what that is charged.
+
+    A run's ledger holds `count` entries equal to `entry`, written in some of `rounds`: for `scaled` ones to
+    `entry.scaled(radius)` with the public radius of their round; of `tested` ones, and of a run that ends early, fewer.
+    """
+
+    mechanism: Any  # an object of quoron_privacy: what draws, or what the theorem is about
+    entry: Release
+    count: int
+    rounds: Sequence[int]  # whose answers go into it
+    mu: float | None  # charged for an answer in all that it goes into, as GDP; None: paid by the promise's (ε, δ)
+    scaled: bool = False  # for a radius of 1
+    tested: bool = False  # a private test may withhold it
+
+
 class Parameters(Protocol):
-    """An algorithm's own frozen dataclass of numbers: noise scales, thresholds, schedule."""
+    """An algorithm's own frozen dataclass of public numbers: noise scales, thresholds, schedule."""
 
     __dataclass_fields__: Any
+
+    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
+        """What these numbers release of `dimension` coordinates, by the mechanisms that the algorithm itself makes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +164,60 @@ class Plan:
     problem: Problem
     guarantee: Guarantee
     cost: Cost
-    parameters: Any  # the algorithm's frozen dataclass
+    parameters: Any  # the algorithm's frozen dataclass, see `Parameters`
     predicted_excess_risk: float | None  # None where no prediction is made
     seed: int  # public randomness: slots and partition; never noise
+
+    def without_quorum(self) -> "Plan":
+        """The plan of the algorithm by itself, with what it promises by itself."""
+        quorum = self.guarantee.quorum
+        if quorum is None:
+            return self
+        own = replace(self.guarantee, epsilon=quorum.rest_epsilon, delta=quorum.rest_delta, quorum=None)
+        return replace(self, guarantee=own)
 
     def simulated(self) -> "Plan":
         """The same plan carried out with noise from a seed."""
         return replace(self, guarantee=self.guarantee.simulated())
 
+    def by_curator(self, assumptions: tuple[str, ...] = ()) -> "Plan":
+        """The same plan carried out on one trusted machine that holds the table, of which `assumptions` are made."""
+        return replace(self, guarantee=self.guarantee.by_curator(assumptions, vouched=self.problem.vouched))
+
+    def require_deployable(self, *, trust_clients: bool) -> None:
+        """ConfigError unless it may be carried out for real: a proved promise, and clients trusted where needed."""
+        if not self.guarantee.proved or self.guarantee.exposure == "none":
+            raise ConfigError(
+                f"Expected a proved promise, got {self.algorithm} without one. Choose a private algorithm with "
+                "calibrated constants."
+            )
+        if self.guarantee.exposure == "model" and not (trust_clients or self.guarantee.curated):
+            raise ConfigError(
+                f"Expected trust_clients=true for {self.algorithm}: its clients see iterates without noise, and its "
+                "promise needs them to send true gradients and to answer or not whatever they see. Choose one with "
+                "exposure broadcast, or say that the clients are trusted."
+            )
+
+    def dp_event(self) -> "DpEvent":
+        """What a run releases as an event of dp-accounting, for an accountant of your own (docs/library.md).
+
+        A noise multiplier is in units of what one user moves under the plan's own adjacency, replace-one included: read
+        events with dp-accounting's default relation, and fixed-size cohorts with `RdpAccountant` and `REPLACE_ONE`.
+        Raises UsageError, naming algorithm and theorem, where dp-accounting has no event for the mechanism;
+        VerificationError for a plan that does not keep its promise.
+        """
+        from quoron_server.algorithms import ALGORITHMS  # they import plans
+
+        return ALGORITHMS[self.algorithm].dp_event(self)
+
+    def releases(self) -> tuple[PlannedRelease, ...]:
+        """All that a run will release, by which mechanisms, how often: what its ledger is compared with."""
+        from quoron_server.algorithms import ALGORITHMS  # they import plans
+
+        return ALGORITHMS[self.algorithm].releases(self)
+
     def as_json(self) -> dict[str, Any]:
-        """Plain nested numbers, strings and lists."""
-        return asdict(self) | {"statement": self.guarantee.sentence()}
+        """Plain nested numbers, strings and lists; what is believed stands among the problem's constants."""
+        whole = asdict(self) | {"statement": self.guarantee.sentence()}
+        beliefs = whole["problem"].pop("beliefs")
+        return whole | {"problem": whole["problem"] | beliefs}

@@ -1,71 +1,129 @@
-"""What is publicly known about the optimisation problem before any data is touched.
+"""What is publicly known about the optimisation problem before any data is touched, and what is only believed.
 
->>> from quoron_client.domains import L2Ball
+>>> from quoron_client.protocol.domains import L2Ball
 >>> problem = Problem(users=300_000, items_per_user=50, dimension=10, domain=L2Ball(3.0), lipschitz=1.0,
 ...                   smoothness=0.25, user_smoothness=0.055, convex=True)
 >>> problem.beta
 0.055
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
 
-from quoron_client.domains import Domain, L2Ball
-from quoron_protos.errors import ConfigError
-from quoron_server._validate import count, non_negative, positive
+from quoron_client.protocol.domains import Domain, L2Ball
+from quoron_client.protocol.questions import Bounds
+from quoron_privacy.errors import ConfigError, VerificationError
+from quoron_privacy.validate import count, non_negative, positive
 
 Curvature = Literal["unknown", "isotropic"]
+MOST = 10**12  # users, items of one, or numbers of a model
+_CONSTANTS = (
+    "lipschitz",
+    "smoothness",
+    "user_smoothness",
+    "start_gradient",
+    "feature_norm",
+    "link_curvature",
+    "ridge",
+)
+LONGEST = 1000  # characters of what a promise says about constants that nobody proved
+LARGEST = 1e30  # constant in its units, the smallest is 1 / LARGEST; beyond, squares and quotients leave float64
+
+
+def _in_range(held: Any, names: tuple[str, ...], *, zero: tuple[str, ...] = ()) -> None:
+    """Each number that is given is positive, or zero where that is meant, and within floating point; made a float."""
+    for name in names:
+        value = getattr(held, name)
+        if value is None:
+            continue
+        (non_negative if name in zero else positive)(**{name: value})
+        if not (value == 0 or 1 / LARGEST <= value <= LARGEST):
+            raise ConfigError(f"Expected {name} in [1e-30, 1e30], got {name}={value:g}. Change the units.")
+        object.__setattr__(held, name, float(value))
+
+
+@dataclass(frozen=True, slots=True)
+class Beliefs:
+    """What is believed of the users. It steers sizes and predictions of risk, never noise: `verify` does not see it."""
+
+    gradient_deviation: float | None = None  # σ_g: item gradient standard deviation; None means a bound on it
+    heterogeneity: float = 0.0  # standard deviation of a user's expected gradient around the population's
+    curvature: Curvature = "unknown"  # public knowledge of the Hessian
+    distance: float | None = None  # of the optimum from the start; None means the domain's radius
+    typical_curvature: float | None = None  # mean eigenvalue of the expected Hessian at the optimum, when isotropic
+    least_curvature: float | None = None  # its smallest eigenvalue; None means typical_curvature
+    hostile_share: float = 0.0  # declared share of users that may send anything
+
+    def __post_init__(self) -> None:
+        names = ("gradient_deviation", "heterogeneity", "distance", "typical_curvature", "least_curvature")
+        _in_range(self, names, zero=("heterogeneity",))
+        if not 0 <= self.hostile_share < 0.5:
+            raise ConfigError(f"Expected hostile_share in [0, 0.5), got hostile_share={self.hostile_share}.")
+        if self.curvature == "isotropic" and self.typical_curvature is None:
+            raise ConfigError("Expected typical_curvature with curvature='isotropic', got none.")
+
+    @property
+    def isotropic(self) -> float | None:
+        """The mean eigenvalue of the Hessian where it is known to be isotropic, else None."""
+        return self.typical_curvature if self.curvature == "isotropic" else None
+
+
+class _Unseen:
+    """Beliefs that whoever checks a promise may not look at."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise VerificationError(f"Expected a check that rests on the problem alone, got one that looks at {name}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Wide:
+    """A wider domain, and the bound on every item's gradient norm there; the other constants hold in it as well."""
+
+    domain: Domain
+    lipschitz: float
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Public constants of min_{x in domain} E F_u(x), F_u the average loss of one user's items.
+    """Public constants of min_{x in domain} E F_u(x), F_u the average loss of one user's items, each times its weight.
 
     Every bound holds for every conceivable item: clients enforce it by clipping features and labels.
     """
 
     users: int  # n
     items_per_user: int  # m; the public nominal number, for ragged users a lower typical value
-    dimension: int  # d
+    dimension: int  # d, of the model: outputs times the number of features
     domain: Domain  # X
     lipschitz: float  # G or L: bound on every item's gradient norm
     smoothness: float | None  # β: bound on every item's Hessian; None for non-smooth losses
     convex: bool = True
     user_smoothness: float | None = None  # β_u: bound on every user's average Hessian, enforced by client scaling
-    gradient_deviation: float | None = None  # σ_g: item gradient standard deviation; None means lipschitz
-    heterogeneity: float = 0.0  # standard deviation of a user's expected gradient around the population's
     start_gradient: float | None = None  # bound on every item's gradient norm at x = 0; None means lipschitz
-    curvature: Curvature = "unknown"  # public knowledge of the Hessian, used to predict risk, never for privacy
-    typical_curvature: float | None = None  # mean eigenvalue of the expected Hessian at the optimum, when isotropic
-    least_curvature: float | None = None  # its smallest eigenvalue; None means typical_curvature
-    feature_norm: float | None = None  # R: bound on every item's ‖a‖, for losses φ(⟨a, x⟩, y)
-    link_curvature: float | None = None  # sup φ''; None where φ' jumps
+    feature_norm: float | None = None  # R: bound on every item's ‖a‖, for losses φ(⟨a, x_1⟩, ..., ⟨a, x_K⟩, y)
+    link_curvature: float | None = None  # the largest eigenvalue of φ's Hessian, so sup φ''; None where φ' jumps
     ridge: float = 0.0  # λ of a public (λ/2)‖x‖², contained in lipschitz and smoothness
-    hostile_share: float = 0.0  # declared share of users that may send anything
+    wide: Wide | None = None  # for methods whose noise does not depend on the domain
+    outputs: int = 1  # K: predictions of an item, such as one for each of several classes
+    vouched: str | None = None  # who stands in for constants of the loss that nobody proved, as a promise says it
+    beliefs: Beliefs = Beliefs()
 
     def __post_init__(self) -> None:
-        count(users=self.users, items_per_user=self.items_per_user, dimension=self.dimension)
-        positive(lipschitz=self.lipschitz)
-        if self.smoothness is not None:
-            non_negative(smoothness=self.smoothness)
-        non_negative(heterogeneity=self.heterogeneity, ridge=self.ridge, link_curvature=self.link_curvature or 0.0)
-        if not 0 <= self.hostile_share < 0.5:
-            raise ConfigError(f"Expected hostile_share in [0, 0.5), got hostile_share={self.hostile_share:g}.")
-        for name in (
-            "user_smoothness",
-            "gradient_deviation",
-            "start_gradient",
-            "typical_curvature",
-            "least_curvature",
-            "feature_norm",
-        ):
-            if getattr(self, name) is not None:
-                positive(**{name: getattr(self, name)})
-        for name, value in (("lipschitz", self.lipschitz), ("radius of the domain", self.radius)):
-            if not 1e-30 <= value <= 1e30:
-                raise ConfigError(f"Expected {name} in [1e-30, 1e30], got {value:g}. Change the units.")
-        if self.curvature == "isotropic" and self.typical_curvature is None:
-            raise ConfigError("Expected typical_curvature with curvature='isotropic', got none.")
+        count(users=self.users, items_per_user=self.items_per_user, dimension=self.dimension, outputs=self.outputs)
+        if self.dimension % self.outputs:
+            raise ConfigError(
+                f"Expected dimension to be a multiple of outputs={self.outputs}, got dimension={self.dimension}."
+            )
+        for name in ("users", "items_per_user", "dimension"):
+            if getattr(self, name) > MOST:
+                raise ConfigError(f"Expected {name} <= {MOST:,}, got {name}={getattr(self, name):,}.")
+        _in_range(self, _CONSTANTS, zero=("smoothness", "ridge", "link_curvature"))
+        said: object = self.vouched
+        if said is not None and not (isinstance(said, str) and said.isprintable() and 0 < len(said) <= LONGEST):
+            raise ConfigError(
+                f"Expected vouched to be a line of at most {LONGEST:,} characters, got vouched={said!r:.99}."
+            )
+        if not 1 / LARGEST <= self.radius <= LARGEST:
+            raise ConfigError(f"Expected the radius of the domain in [1e-30, 1e30], got {self.radius:g}.")
 
     @property
     def beta(self) -> float | None:
@@ -76,13 +134,54 @@ class Problem:
 
     @property
     def deviation(self) -> float:
-        """σ_g, by default its bound G."""
-        return self.lipschitz if self.gradient_deviation is None else self.gradient_deviation
+        """σ_g, by default a bound on item gradients as far away as the optimum is believed to be."""
+        if self.beliefs.gradient_deviation is not None:
+            return self.beliefs.gradient_deviation
+        if self.smoothness is None:
+            return self.lipschitz
+        return min(self.lipschitz, self.start + self.smoothness * self.distance)
+
+    @property
+    def start(self) -> float:
+        """Bound on every item's gradient norm at x = 0, by default its bound everywhere."""
+        return self.lipschitz if self.start_gradient is None else self.start_gradient
 
     @property
     def user_deviation(self) -> float:
         """Standard deviation (root mean squared norm) of a user's average gradient around the population's."""
-        return float((self.deviation**2 / self.items_per_user + self.heterogeneity**2) ** 0.5)
+        return float((self.deviation**2 / self.items_per_user + self.beliefs.heterogeneity**2) ** 0.5)
+
+    @property
+    def distance(self) -> float:
+        """What the optimum is believed to be away from the start, at most the radius."""
+        return self.radius if self.beliefs.distance is None else min(self.beliefs.distance, self.radius)
+
+    def settled(self, *, wide: bool) -> "Problem":
+        """The same with one domain: the wide one, if there is one and the method's noise does not depend on it."""
+        if not wide or self.wide is None:
+            return replace(self, wide=None)
+        return replace(self, domain=self.wide.domain, lipschitz=self.wide.lipschitz, wide=None)
+
+    def without_beliefs(self) -> "Problem":
+        """The same, for whoever checks a promise: looking at a belief raises VerificationError."""
+        return replace(self, beliefs=cast(Beliefs, _Unseen()))
+
+    @property
+    def features(self) -> int:
+        """Features of an item."""
+        return self.dimension // self.outputs
+
+    @property
+    def even_bend(self) -> float | None:
+        """φ's curvature where chances are even: 1/K between any two of K classes. For predictions of risk only."""
+        if self.outputs == 1 or self.link_curvature is None:
+            return self.link_curvature
+        return min(self.link_curvature, 1 / self.outputs)
+
+    @property
+    def bounds(self) -> Bounds:
+        """What an honest answer keeps."""
+        return Bounds(self.lipschitz, self.radius, self.feature_norm or 1.0)
 
     @property
     def radius(self) -> float:

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.questions import Answers, Question
-from quoron_protos.errors import OtherVersion, RunError
-from quoron_server import serial
+from quoron_client.protocol.questions import Answers, Question
+from quoron_privacy.errors import OtherVersion, RunError
+from quoron_privacy.noise import AnsweredNoise, NoiseSource
 from quoron_server.algorithm import Algorithm
+from quoron_server.books import serial
 from quoron_server.budget import Budget
-from quoron_server.noise import AnsweredNoise, NoiseSource
 from quoron_server.plan import Plan
 from quoron_server.traffic import encoded
 
 if TYPE_CHECKING:  # a plan is made, and an engine written, without a database
-    from quoron_server.ledger import Ledger
+    from quoron_server.books.ledger import Ledger
 
 Vector = NDArray[np.float64]
 Evaluate = Callable[[Vector], Mapping[str, float]]
@@ -164,15 +164,7 @@ def _require_deployable(plan: Plan, noise: NoiseSource, evaluate: Evaluate | Non
     noise.require_deployable()
     if evaluate is not None:
         raise RunError("Expected no evaluation outside simulation, got one: it would reveal private data.")
-    if not plan.guarantee.proved or plan.guarantee.exposure == "none":
-        raise RunError(
-            f"Expected a proved promise outside simulation, got {plan.algorithm} without. Calibrate the plan."
-        )
-    if plan.guarantee.exposure == "model" and not trust_clients:
-        raise RunError(
-            f"Expected trust_clients=True for {plan.algorithm}: its clients see iterates without noise. "
-            "Choose an algorithm with exposure broadcast, or say that the clients are trusted."
-        )
+    plan.require_deployable(trust_clients=trust_clients)
 
 
 def chained(before: bytes, question: Question, answers: Answers) -> bytes:
@@ -202,7 +194,7 @@ def _resume(algorithm: Algorithm[Any], ledger: "Ledger") -> tuple[Any, bytes, di
     totals = {name: int(events[-1][f"total_{name}"]) if events else 0 for name in names}
     told = events[-1]["diagnostics"] if events else {}
     moved = {name: told[f"total_{name}"] for name in told if f"total_{name}" in told}
-    return serial.decode(type(initial), point[1][DIGEST:]), point[1][:DIGEST], totals, moved
+    return serial.decode(initial, point[1][DIGEST:]), point[1][:DIGEST], totals, moved
 
 
 def _cost(plan: Plan, question: Question) -> dict[str, int]:

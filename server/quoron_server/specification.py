@@ -2,7 +2,7 @@
 
     >>> RunSpecification.parse('{}')
     Traceback (most recent call last):
-    quoron_protos.errors.ConfigError: Expected a run specification, got run: Field required. Correct it.
+    quoron_privacy.errors.ConfigError: Expected a run specification, got run: Field required. Correct it.
 
 Nothing here is private: clients are told of all of it but the seconds and the group.
 """
@@ -10,21 +10,25 @@ Nothing here is private: clients are told of all of it but the seconds and the g
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
 
-from quoron_client import wire
-from quoron_client.domains import L2Ball
+from quoron_client.data.encoding import Encoding
 from quoron_client.losses import make_loss
-from quoron_protos.errors import ConfigError
+from quoron_client.protocol import wire
+from quoron_client.protocol.domains import L2Ball
+from quoron_privacy.errors import ConfigError
+from quoron_privacy.subsampling import SECRET
+from quoron_server import round_clock
 from quoron_server.algorithms import ALGORITHMS, AlgorithmInfo
+from quoron_server.algorithms.search import MOST_ROUNDS
 from quoron_server.plan import Plan, Privacy
-from quoron_server.problem import Problem
+from quoron_server.problem import Beliefs, Problem
 
 LONGEST = 1 << 20  # characters of a specification
-MOST_ROUNDS = 1_000_000  # beyond, planning alone would exhaust memory
 AROUND = 4 << 10  # bytes of a question or an answer beside its vectors
 _MOST_VECTORS = 4  # in a question to one user
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
@@ -32,29 +36,6 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Columns(_Section):
-    """How a client makes numbers of its table, by public rules only."""
-
-    label: str | None = None  # a column, or a comparison such as "arr_delay > 15"
-    numeric: dict[str, tuple[float, float]] = Field(default_factory=dict)  # public range of each
-    categorical: dict[str, tuple[str | int, ...]] = Field(default_factory=dict)  # public values of each
-    intercept: bool = True
-    unit_rows: bool = False
-
-    @field_validator("categorical")
-    @classmethod
-    def _public(cls, columns: dict[str, tuple[str | int, ...]]) -> dict[str, tuple[str | int, ...]]:
-        for name, values in columns.items():
-            if not values:
-                raise ValueError(f"the public values of categorical column {name!r} are missing; list them")
-        return columns
-
-    @property
-    def dimension(self) -> int:
-        """Number of features they become, d."""
-        return len(self.numeric) + sum(map(len, self.categorical.values())) + self.intercept
 
 
 class RunSpecification(_Section):
@@ -66,8 +47,11 @@ class RunSpecification(_Section):
     delta: float
     problem: Problem
     loss: dict[str, str | float]  # name and bounds
-    columns: Columns
-    seconds: Annotated[float, Field(gt=0, le=7 * 86400)]  # until a round closes
+    columns: Encoding  # how a client makes numbers of its table, by public rules only
+    seconds: Annotated[float, Field(gt=0, le=7 * 86400)]  # that a round takes answers
+    early_ends: bool = False  # a round ends once everybody was heard of; the promise says what that assumes
+    quorum: float | None = None  # share of those asked who must answer; None: nobody checks whether anyone does
+    quorum_epsilon: float = 0.0  # of epsilon, for the quorum
     options: dict[str, Any] = Field(default_factory=dict)
     constants: Literal["calibrated", "paper"] = "calibrated"
     trust_clients: bool = False  # accept exposure `model`
@@ -80,8 +64,8 @@ class RunSpecification(_Section):
     @field_validator("problem", mode="before")
     @classmethod
     def _known_constants(cls, value: object) -> object:
-        if isinstance(value, Mapping):
-            unknown = set(value) - {each.name for each in fields(Problem)}
+        for given, kind in ((value, Problem), (value.get("beliefs") if isinstance(value, Mapping) else None, Beliefs)):
+            unknown = set(given) - {each.name for each in fields(kind)} if isinstance(given, Mapping) else ()
             if unknown:
                 raise ValueError(f"unknown constants {', '.join(sorted(map(str, unknown)))}")
         return value
@@ -90,7 +74,8 @@ class RunSpecification(_Section):
     def _consistent(self) -> "RunSpecification":
         if self.simulation != (self.noise_seed is not None):
             raise ValueError("noise_seed belongs to a simulation, and a simulation needs one")
-        if self.columns.dimension != self.problem.dimension:
+        self.columns.check_public()
+        if self.columns.dimension != self.problem.features:
             raise ValueError(f"the columns make {self.columns.dimension} features, problem.dimension is another number")
         if not isinstance(self.loss.get("name"), str):
             raise ValueError("the loss has no name")
@@ -133,7 +118,7 @@ def make_plan(specification: RunSpecification) -> Plan:
         raise ConfigError(
             f"Expected constants to be one of {', '.join(info.constants)}, got {specification.constants!r}."
         )
-    privacy = Privacy(specification.epsilon, specification.delta)
+    privacy = Privacy(specification.epsilon, specification.delta, specification.quorum, specification.quorum_epsilon)
     options = options_of(info, specification.options)
     plan = info.plan(specification.problem, privacy, options, specification.constants, specification.seed)
     info.verify(plan)
@@ -142,7 +127,16 @@ def make_plan(specification: RunSpecification) -> Plan:
             f"Expected the coordinator to make the plan of {name} that you saw ({specification.plan_digest:.12}), got "
             f"another ({digest(plan):.12}). Use the same version of quoron on both sides."
         )
+    if specification.early_ends:
+        plan = ending_early(plan)
     return plan.simulated() if specification.simulation else plan
+
+
+def ending_early(plan: Plan) -> Plan:
+    """The same plan for rounds that end once everybody was heard of, with what its promise then assumes."""
+    return replace(
+        plan, guarantee=replace(plan.guarantee, assumptions=(*plan.guarantee.assumptions, round_clock.EARLY_ENDS))
+    )
 
 
 def check_constants(specification: RunSpecification) -> None:
@@ -151,6 +145,17 @@ def check_constants(specification: RunSpecification) -> None:
     name = str(specification.loss["name"])
     bounds = {key: float(value) for key, value in specification.loss.items() if key != "name"}
     loss = make_loss(name, **bounds)
+    specification.columns.check_loss(loss)
+    if given.wide is not None:
+        raise ConfigError(
+            "Expected a problem with one domain, got problem.wide, too. Submit with `quoron submit`, which settles it."
+        )
+    for key, held in (("outputs", loss.outputs), ("vouched", loss.vouched)):
+        if getattr(given, key) != held:
+            raise ConfigError(
+                f"Expected problem.{key}={held!r} for the {name} loss of this run, got {getattr(given, key)!r}. "
+                "Submit with `quoron submit`, which takes it from the loss."
+            )
     needed = {
         "lipschitz": loss.lipschitz(given.domain, given.dimension),
         "smoothness": loss.smoothness,
@@ -173,19 +178,35 @@ def check_constants(specification: RunSpecification) -> None:
 def require_deployable(specification: RunSpecification, plan: Plan, *, allow_simulation: bool) -> None:
     """ConfigError unless this run may be carried out here: the same conditions as `rounds.run`, before anyone is asked.
 
-    A simulation needs a coordinator that allows it. Anything else needs a proved promise, and exposure `model` needs
-    trusted clients.
+    A simulation needs a coordinator that allows it. Anything else needs a proved promise; exposure `model` needs
+    trusted clients; a promise over secret cohorts needs rounds whose end does not tell who was asked.
     """
     if specification.simulation:
         if not allow_simulation:
             raise ConfigError("Expected simulation=false, got true: tests need `quoron serve --allow-simulation`.")
         return
-    if not plan.guarantee.proved or plan.guarantee.exposure == "none":
-        raise ConfigError(f"Expected a proved promise, got {plan.algorithm} without one. Choose a private algorithm.")
-    if plan.guarantee.exposure == "model" and not specification.trust_clients:
+    plan.require_deployable(trust_clients=specification.trust_clients)
+    if specification.early_ends:
+        require_open_cohorts(plan)
+
+
+def require_open_cohorts(plan: Plan) -> None:
+    """ConfigError if the promise rests on cohorts that nobody knows: early ends would tell who was in them."""
+    if SECRET in plan.guarantee.assumptions:
         raise ConfigError(
-            f"Expected trust_clients=true for {plan.algorithm}: its clients see iterates without noise. "
-            "Choose an algorithm with exposure broadcast, or say that the clients are trusted."
+            f"Expected early_ends=false for {plan.algorithm}, got true: its promise rests on secret cohorts, and the "
+            "end of a round tells who was asked. Let rounds end at their deadline, or choose an algorithm that "
+            "samples nobody."
+        )
+
+
+def require_connections(specification: RunSpecification, most_clients: int) -> None:
+    """ConfigError if not all users of a run could be connected at a time."""
+    users = specification.problem.users
+    if users > most_clients:
+        raise ConfigError(
+            f"Expected at most {most_clients:,} users, as many clients as this coordinator lets in at a time, got "
+            f"{users:,}. Start it with --most-clients {users}, and as many files (ulimit -n) and 300 more."
         )
 
 
@@ -207,13 +228,6 @@ def require_fitting(plan: Plan, largest_message: int) -> None:
         )
 
 
-def _participations(plan: Plan) -> int:
-    """Questions to one user, at most: one in one pass, but two when a user's budget is split between two reports."""
-    if ALGORITHMS[plan.algorithm].passes == "many":
-        return plan.cost.rounds
-    return 2 if getattr(plan.parameters, "reports", None) == "split" else 1
-
-
 def describe(specification: RunSpecification, plan: Plan) -> dict[str, Any]:
     """What clients are told before they decide, as JSON.
 
@@ -229,27 +243,47 @@ def describe(specification: RunSpecification, plan: Plan) -> dict[str, Any]:
         "adjacency": promise.adjacency,
         "exposure": promise.exposure,
         "rounds": plan.cost.rounds,
-        "participations": _participations(plan),
+        "participations": ALGORITHMS[plan.algorithm].participations(plan),
         "dimension": plan.problem.dimension,
         "loss": specification.loss,
         "domain": {"l2-ball": domain.radius} if isinstance(domain, L2Ball) else {"box": domain.half_width},
-        "columns": specification.columns.model_dump(mode="json"),
+        "columns": specification.columns.as_json(),
         "simulation": specification.simulation,
+        "quorum": specification.quorum,
     }
 
 
-def options_of(info: AlgorithmInfo, given: Mapping[str, Any]) -> Any:
-    """An algorithm's options; ConfigError names the one that is unknown or wrong."""
+def options_of(info: AlgorithmInfo, given: Mapping[str, Any], *, called: str = "options") -> Any:
+    """An algorithm's options; ConfigError names the one that is unknown, of a wrong type or out of range."""
     known = [each.name for each in fields(info.options)]
     for key in given:
         if key not in known:
-            raise ConfigError(f"Expected options of {info.name} among {', '.join(known)}, got options.{key}.")
-    rounds = given.get("rounds")
-    if isinstance(rounds, int) and not 1 <= rounds <= MOST_ROUNDS:
-        raise ConfigError(f"Expected options.rounds in [1, {MOST_ROUNDS:,}], got {rounds:,}.")
+            close = get_close_matches(key, known, n=1, cutoff=0.5)
+            hint = f"; did you mean {called}.{close[0]}?" if close else "."
+            raise ConfigError(f"Expected {called} of {info.name} among {', '.join(known)}, got {called}.{key}{hint}")
+    counts = ("rounds", "phases")
+    for key, value in given.items():
+        if key not in counts:
+            _check_range(f"{called}.{key}", value)
     try:
-        return TypeAdapter(info.options).validate_python(dict(given))
+        read: Any = TypeAdapter(info.options).validate_python(dict(given))
     except ValidationError as error:
         wrong = error.errors()[0]
-        key = ".".join(("options", *map(str, wrong["loc"])))
-        raise ConfigError(f"Expected {key} to be valid ({wrong['msg']}), got {key}={wrong['input']!r}.") from None
+        name = ".".join((called, *map(str, wrong["loc"])))
+        raise ConfigError(f"Expected {name} to be valid ({wrong['msg']}), got {name}={wrong['input']!r}.") from None
+    for key in counts:  # as they were read: 1e9 and "1000000000" are numbers of rounds too
+        count = getattr(read, key, None)
+        if count is not None and not 1 <= count <= MOST_ROUNDS:
+            raise ConfigError(f"Expected {called}.{key} in [1, {MOST_ROUNDS:,}], got {count:,}.")
+    return read
+
+
+def _check_range(name: str, value: Any) -> None:
+    """Options are positive, rates at most 1, reserves may be zero; ConfigError otherwise."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return
+    least, most = (0, 1e9) if name.endswith(".reserve") else (1e-12, 1.0 if name.endswith(".rate") else 1e9)
+    if not least <= value <= most:
+        raise ConfigError(
+            f"Expected {name} in [{least:g}, {most:g}], got {name}={value}. Leave it out to let the plan choose."
+        )

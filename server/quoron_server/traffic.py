@@ -13,8 +13,8 @@ from math import ceil
 
 import numpy as np
 
-from quoron_client import wire
-from quoron_client.questions import Question, RangeReport, Status
+from quoron_client.protocol import wire
+from quoron_client.protocol.questions import Question, RangeReport, Status
 
 GRPC, HTTP2, TLS, FRAME = 5, 9, 22, 1 << 14
 _DIGEST = bytes(16)

@@ -2,6 +2,9 @@
 
     import quoron
 
+    trained = quoron.train(visits, user="patient", label="ill", numeric={"age": (0, 100)}, epsilon=2.0)
+    trained.model.predict(new_visits)
+
     run = quoron.simulate("quickstart", epsilon=2.0)
     print(run.summary)
 

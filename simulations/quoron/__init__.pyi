@@ -1,4 +1,10 @@
 from .api import (
+    TableColumns as TableColumns,
+)
+from .api import (
+    load as load,
+)
+from .api import (
     plan as plan,
 )
 from .api import (
@@ -10,20 +16,26 @@ from .api import (
 from .api import (
     simulate as simulate,
 )
+from .api import (
+    train as train,
+)
 from .config import Config as Config
 from .errors import QuoronError as QuoronError
 from .mean import PrivateMean as PrivateMean
 from .mean import private_mean as private_mean
-from .planning import (
+from .planning.plans import (
     Candidate as Candidate,
 )
-from .planning import (
+from .planning.plans import (
     Planned as Planned,
 )
-from .planning import (
+from .planning.plans import (
     RoundsCurve as RoundsCurve,
 )
-from .runs import RunResult as RunResult
-from .summary import Summary as Summary
+from .reports.summary import Summary as Summary
+from .simulation.engines import EngineChoice as EngineChoice
+from .simulation.run import RunResult as RunResult
+from .training.model import Model as Model
+from .training.result import Trained as Trained
 
 __version__: str

@@ -1,15 +1,20 @@
 """`python -m quoron` and the `quoron` command."""
 
 import gc
+import os
 import sys
 
 
 def main() -> int:
     """Run the command line and return its exit code."""
-    from quoron.cli import invoke  # imported here, so that `import quoron.__main__` stays cheap
+    from quoron import caches  # imported here, so that `import quoron.__main__` stays cheap
+    from quoron.cli.app import invoke
 
     # Libraries bring a hundred thousand objects that last: looking through them all the time is a tenth of a command.
     gc.set_threshold(50_000, 20, 20)
+    # Whatever a library or a program of somebody else's writes for us, under whatever umask: others may not change it.
+    os.umask(os.umask(0o077) | 0o022)
+    caches.ensure(os.environ)
     return invoke(sys.argv[1:])
 
 

@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from quoron_protos.errors import ConfigError
+from quoron_privacy.errors import ConfigError
 
 Tree = dict[str, Any]
 

@@ -1,6 +1,9 @@
-"""The public Python interface: plan, simulate, resume, report.
+"""The public Python interface: train, plan, simulate, resume, report.
 
     import quoron
+
+    run = quoron.train(visits, user="patient", label="ill", numeric={"age": (0, 100)}, epsilon=2.0)
+    run.model.predict(new_visits)
 
     run = quoron.simulate("quickstart", epsilon=2.0)
     print(run.summary)
@@ -9,27 +12,99 @@ Wrong requests and failed runs raise QuoronError, with the thing, its value and 
 """
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from quoron import config as configs
-from quoron import runs
 from quoron.config import Config, Table
-from quoron.engines import EngineChoice
-from quoron.folder import RunFolder, as_parquet, claim, write
-from quoron.planning import Planned
+from quoron.planning.plans import Planned
 from quoron.presets import preset
-from quoron.runs import RunResult
-from quoron.summary import from_json
-from quoron_protos.errors import ConfigError, DataError
+from quoron.reports.summary import from_json
+from quoron.simulation import run as runs
+from quoron.simulation.engines import EngineChoice
+from quoron.simulation.folder import FRAME, RunFolder, as_parquet, claim, write
+from quoron.simulation.run import RunResult
+from quoron_privacy.errors import ConfigError
 from quoron_server.rounds import Observer
+
+if TYPE_CHECKING:  # planning needs no table, and no database
+    import pyarrow as pa
+
+    from quoron.training.model import Model
+    from quoron.training.result import Trained
 
 Frame = Any  # a pandas or polars DataFrame, or a pyarrow Table
 Source = str | Path | Config | Frame
-FRAME = "population.parquet"
+
+
+class TableColumns(TypedDict, total=False):
+    """How the rows of a DataFrame become items: the keys of the table section, docs/config-reference.md."""
+
+    user: str  # column that says whose item a row is; needed
+    label: str  # column, or a comparison such as "delay > 15"; needed but for the linear loss
+    numeric: Mapping[str, tuple[float, float]]  # public range of each numeric column
+    categorical: Mapping[str, Sequence[str | int]] | Sequence[str]  # public values of each categorical column
+    positive: str | int | bool  # the label's value that counts as positive
+    classes: Sequence[str | int]  # public values of the label
+    label_range: tuple[float, float]  # public range of a label that is a number
+    weight: Mapping[str, str | float]  # what a row counts: {"column": ..., "most": ...}
+    missing: Literal["drop", "middle"]  # what becomes of a row where a number is missing
+    intercept: bool  # whether there is a constant
+    unit_rows: bool  # whether rows are divided by their own length
+
+
+def train(
+    source: Source,
+    *,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    algorithm: str | None = None,
+    items_per_user: int | None = None,
+    population: str | None = None,
+    ledger: str | Path | None = None,
+    out: str | Path | None = None,
+    settings: Sequence[str] = (),
+    observers: Sequence[Observer] = (),
+    progress: bool | None = None,
+    **columns: Unpack[TableColumns],
+) -> "Trained":
+    """Train for real on a table that you hold: secret noise, every user, one model that may be shown to anybody.
+
+    Args:
+        source: a TOML file's path, a `Config`, or a DataFrame with one item a row.
+        epsilon, delta, algorithm, items_per_user, out: short for the keys privacy.epsilon, privacy.delta,
+            algorithm.name, problem.items_per_user and run.out. Undeclared, a user's items are planned as 1.
+        population, ledger: whose lifetime account is charged (train.population), and the file that keeps it.
+        settings: further `dotted.key=value` texts, as with `--set`.
+        observers: told of every round, in public figures.
+        progress: whether a bar is shown on standard error; by default if that is a terminal.
+        columns: for a DataFrame, how its rows become items, see `TableColumns`. Nothing of them is taken from the data.
+
+    The plan reads nothing from the table but the number of users. The run is charged to the population's ledger before
+    any value is looked at. Interrupted, it goes on with the same call and `out`, or `quoron resume`, to the same bits.
+
+    Raises:
+        QuoronError: with the thing, its value and the fix; BudgetExceeded beyond the population's limit.
+    """
+    from quoron.reports.progress import display
+    from quoron.training import run as training
+
+    short = short_keys(
+        epsilon=epsilon,
+        delta=delta,
+        algorithm=algorithm,
+        out=out,
+        items_per_user=items_per_user,
+        population=population,
+        ledger=ledger,
+    )
+    config, name, frame = _described(source, columns, (*settings, *short))
+    folder = None if config.run.out is None else RunFolder(Path(config.run.out))
+    with display(quiet=not (sys.stderr.isatty() if progress is None else progress)) as shown:
+        prepared = training.prepare(config, Path.cwd(), name=name, folder=folder, frame=frame)
+        return training.carry_out(prepared, claim(config, name), (*observers, shown))
 
 
 def simulate(
@@ -39,53 +114,46 @@ def simulate(
     delta: float | None = None,
     algorithm: str | None = None,
     seed: int | None = None,
-    out: str | Path | None = None,
+    items_per_user: int | None = None,
     network: str | None = None,
+    out: str | Path | None = None,
     settings: Sequence[str] = (),
-    user: str | None = None,
-    label: str | None = None,
-    numeric: Mapping[str, tuple[float, float]] | None = None,
-    categorical: Mapping[str, Sequence[str | int]] | Sequence[str] | None = None,
     observers: Sequence[Observer] = (),
-    engine: str = "inline",
-    nodes: int | None = None,
-    cpus: int | None = None,
-    superlink: str | None = None,
-    authority: str | Path | None = None,
-    insecure: bool = False,
+    engine: str | EngineChoice = "inline",
+    **columns: Unpack[TableColumns],
 ) -> RunResult:
     """Simulate a private training run and return its model, summary, plan and folder.
 
     Args:
         source: a preset's name, a path of a TOML file, a `Config`, or a DataFrame with one item a row.
-        epsilon, delta, algorithm, seed, out, network: short for the keys privacy.epsilon, privacy.delta,
-            algorithm.name, run.seed, run.out and run.network.
+        epsilon, delta, algorithm, seed, items_per_user, network, out: short for the keys privacy.epsilon,
+            privacy.delta, algorithm.name, run.seed, problem.items_per_user, run.network and run.out.
         settings: further `dotted.key=value` texts, as with `--set`.
-        user, label, numeric, categorical: for a DataFrame, as in the table section of the configuration. Categorical
-            columns given without values take those in the data, which thereby become public.
         observers: told of every round.
-        engine: "inline" computes in this process, "flower" on Flower's nodes; the bits are the same.
-        nodes, cpus: for flower, simulated SuperNodes (50) and processors for them (all).
-        superlink, authority, insecure: for flower, use the SuperNodes of the federation at this host:port instead;
-            the certificate that signed its own, or True for plaintext.
+        engine: "inline" computes in this process, "flower" on 50 simulated nodes of Flower; the bits are the same.
+            `EngineChoice.of("flower", nodes=..., cpus=...)` has other nodes, `superlink=` those of a federation.
+        columns: for a DataFrame, how its rows become items, see `TableColumns`. Categorical columns given without
+            values take those in the data, which thereby become public.
 
     Raises:
-        QuoronError: with the thing, its value and the fix; see quoron_protos.errors.
+        QuoronError: with the thing, its value and the fix; see quoron_privacy.errors.
     """
-    where = EngineChoice.of(engine, nodes=nodes, cpus=cpus, superlink=superlink, authority=authority, insecure=insecure)
-    short = short_keys(epsilon=epsilon, delta=delta, algorithm=algorithm, seed=seed, out=out, network=network)
-    settings = (*settings, *short)
-    if isinstance(source, str | Path | Config):
-        if any(given is not None for given in (user, label, numeric, categorical)):
-            raise ConfigError(
-                "Expected user, label, numeric and categorical with a DataFrame only, got a configuration."
-            )
-        config, name = _config(source, settings)
-        prepared = runs.prepare(config, Path.cwd())
-        return where.carry_out(prepared, claim(config, name), Path.cwd(), observers)
-    config, table = _framed(source, user, label, numeric, categorical, settings)
+    where = EngineChoice.of(engine) if isinstance(engine, str) else engine
+    short = short_keys(
+        epsilon=epsilon,
+        delta=delta,
+        algorithm=algorithm,
+        seed=seed,
+        out=out,
+        network=network,
+        items_per_user=items_per_user,
+    )
+    config, name, frame = _described(source, columns, (*settings, *short))
+    table = None if frame is None else _needed(frame, config)
     prepared = runs.prepare(config, Path.cwd(), frame=table)
-    folder = claim(config, "table")
+    folder = claim(config, name)
+    if table is None:
+        return where.carry_out(prepared, folder, Path.cwd(), observers)
     if not folder.ledger.exists():
         write(folder.path / FRAME, as_parquet(table))
     return where.carry_out(prepared, folder, folder.path, observers)
@@ -108,34 +176,49 @@ def plan(
 
 
 def resume(
-    directory: str | Path,
-    observers: Sequence[Observer] = (),
-    *,
-    engine: str = "inline",
-    nodes: int | None = None,
-    cpus: int | None = None,
-    superlink: str | None = None,
-    authority: str | Path | None = None,
-    insecure: bool = False,
-) -> RunResult:
+    directory: str | Path, observers: Sequence[Observer] = (), *, engine: str | EngineChoice = "inline"
+) -> "RunResult | Trained":
     """Continue an interrupted run from its last committed round, with identical bits; a complete one is returned.
 
-    Any engine continues what any began; the arguments that choose one are those of `simulate`.
+    Any engine continues what any began, a simulation that is: a run of `train` is carried out here. One on a DataFrame
+    goes on with the same call of `train`, as its table is stored nowhere.
     """
-    where = EngineChoice.of(engine, nodes=nodes, cpus=cpus, superlink=superlink, authority=authority, insecure=insecure)
+    where = EngineChoice.of(engine) if isinstance(engine, str) else engine
     folder = RunFolder(Path(directory))
+    if folder.is_training:
+        from quoron.training import run as training
+
+        return training.resume(folder, observers)
     return where.carry_out(runs.prepare(folder.config(), folder.path), folder, folder.path, observers)
 
 
 def report(directory: str | Path) -> Path:
     """Write report.html of a complete run again, and return its path."""
-    from quoron import report_page  # it brings matplotlib
+    from quoron.reports import page as report_page
 
     folder = RunFolder(Path(directory))
     folder.config()
-    page = report_page.page(from_json(folder.summary()), folder.rounds(), name=folder.path.resolve().name)
+    if folder.is_training:
+        from quoron.training import run as training
+
+        return training.report(folder)
+    stored = folder.path / "model.json"
+    tables = [("Coefficients", load(stored).table())] if stored.is_file() else []
+    name = folder.path.resolve().name
+    summary = from_json(folder.summary())
+    remarks = summary.remarks_simulation_only
+    page = report_page.page(summary, folder.rounds(), name=name, tables=tables, remarks=remarks)
     folder.write_text("report.html", page)
     return folder.path / "report.html"
+
+
+def load(path: str | Path) -> "Model":
+    """The model in a file, or in the folder of a run that has released one. DataError for anything else."""
+    from quoron.training.model import Model
+    from quoron.training.result import MODEL
+
+    given = Path(path)
+    return Model.load(given / MODEL if given.is_dir() else given)
 
 
 def resolve(source: str | Path, settings: Sequence[str] = ()) -> tuple[Config, str]:
@@ -156,7 +239,9 @@ def _config(source: str | Path | Config, settings: Sequence[str]) -> tuple[Confi
 
 
 def short_keys(**values: Any) -> tuple[str, ...]:
-    """`dotted.key=value` texts for the arguments that are not None."""
+    """`dotted.key=value` texts for the arguments that are not None; a ledger's path is relative to where we are."""
+    if values.get("ledger") is not None:
+        values["ledger"] = Path(values["ledger"]).expanduser().resolve()
     keys = {
         "epsilon": "privacy.epsilon",
         "delta": "privacy.delta",
@@ -164,36 +249,47 @@ def short_keys(**values: Any) -> tuple[str, ...]:
         "seed": "run.seed",
         "out": "run.out",
         "network": "run.network",
+        "items_per_user": "problem.items_per_user",
+        "population": "train.population",
+        "ledger": "train.ledger",
     }
     given = {keys[name]: value for name, value in values.items() if value is not None}
     return tuple(f"{key}={json.dumps(value, default=str)}" for key, value in given.items())
 
 
-def _framed(
-    frame: Frame,
-    user: str | None,
-    label: str | None,
-    numeric: Mapping[str, tuple[float, float]] | None,
-    categorical: Mapping[str, Sequence[str | int]] | Sequence[str] | None,
-    settings: Sequence[str],
-) -> tuple[Config, pa.Table]:
-    if user is None or label is None:
+def _described(source: Source, columns: Mapping[str, Any], settings: Sequence[str]) -> tuple[Config, str, Frame | None]:
+    """Configuration, name and DataFrame of a source; `columns` describe a DataFrame, and only that."""
+    if not isinstance(source, str | Path | Config):
+        return _framed(columns, settings), "table", source
+    if any(given is not None for given in columns.values()):
+        raise ConfigError(f"Expected {', '.join(columns)} with a DataFrame only, got a configuration.")
+    return *_config(source, settings), None
+
+
+def _framed(columns: Mapping[str, Any], settings: Sequence[str]) -> Config:
+    given = {name: value for name, value in columns.items() if value is not None}
+    if "user" not in given or "label" not in given:
+        user, label = columns.get("user"), columns.get("label")
         raise ConfigError(f"Expected user and label with a DataFrame, got user={user!r} and label={label!r}.")
-    try:
-        table = pa.table(frame)
-    except (TypeError, ValueError, pa.ArrowInvalid) as error:
-        raise DataError(
-            f"Expected a preset's name, a path, a Config or a DataFrame, got {type(frame).__name__} ({error})."
-        ) from None
     population = {
+        **{name: _plain(value) for name, value in given.items()},
         "kind": Table.model_fields["kind"].default,
         "path": FRAME,
-        "user": user,
-        "label": label,
-        "numeric": {column: list(ends) for column, ends in (numeric or {}).items()},
-        "categorical": {column: list(values) for column, values in _vocabularies(categorical).items()},
+        "numeric": {column: list(ends) for column, ends in given.get("numeric", {}).items()},
+        "categorical": {column: list(values) for column, values in _vocabularies(given.get("categorical")).items()},
     }
-    return configs.from_tree(configs.overlay({"population": population}, settings)), table
+    return configs.from_tree(configs.overlay({"population": population}, settings))
+
+
+def _needed(frame: Frame, config: Config) -> "pa.Table":
+    """The columns of a DataFrame that a configuration names."""
+    from quoron.simulation.scene import encoding_of, loss_of
+    from quoron_client.data import columns
+
+    section = config.population
+    if not isinstance(section, Table):
+        raise ConfigError(f"Expected population.kind='table' with a DataFrame, got {section.kind!r}.")
+    return columns.read(frame, (*encoding_of(section, loss_of(config.loss)).columns, section.user))
 
 
 def _vocabularies(
@@ -201,3 +297,8 @@ def _vocabularies(
 ) -> Mapping[str, Sequence[str | int]]:
     """Public values of each categorical column; none for those given by name only."""
     return categorical if isinstance(categorical, Mapping) else dict.fromkeys(categorical or (), ())
+
+
+def _plain(value: Any) -> Any:
+    """Sequences as lists."""
+    return list(value) if isinstance(value, tuple | set | frozenset) else value

@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,13 +20,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from quoron import _toml
 from quoron._explain import explain
-from quoron.network import Network
-from quoron_protos.errors import ConfigError
+from quoron.planning.network import Network
+from quoron_privacy.errors import ConfigError
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
+PACKAGED = "package:"  # a table's path that begins so is a file that ships with quoron
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
@@ -67,14 +69,37 @@ class Synthetic(Simulated):
     )
 
 
+class Weighted(Section):
+    """What a row counts in its user's average: a column's value divided by the most that it can be."""
+
+    column: str = Field(description="column of the weights")
+    most: Positive = Field(description="public largest weight, which counts 1; larger values are held at it")
+
+
 class Table(Simulated):
     """A CSV or Parquet file with one item a row and a column that names the user."""
 
     kind: Literal["table"] = "table"
-    path: str = Field(description="CSV or Parquet file, relative to the configuration file")
+    path: str = Field(
+        description="CSV or Parquet file, relative to the configuration file; `package:NAME.parquet` is one that ships "
+        "with quoron: `storms`, `scorecard` or `flights`"
+    )
     user: str = Field(description="column that says whose item a row is")
     label: str | None = Field(
-        default=None, description="a column, or a comparison such as 'arr_delay > 15'; none for the linear loss only"
+        default=None,
+        description="a column of true/false, 0/1 or -1/+1, or a comparison such as 'arr_delay > 15', or a column that "
+        "`positive`, `classes` or `label_range` speaks of; none for the linear loss only",
+    )
+    positive: bool | int | str | None = Field(
+        default=None, description="the label's value that counts as positive: a text, an integer or true; others do not"
+    )
+    classes: tuple[str | int, ...] = Field(
+        default=(), description="public values of the label: two, the first of them negative, or more for softmax"
+    )
+    label_range: tuple[float, float] | None = Field(
+        default=None,
+        description="public range [low, high] of a regression's label in its own units; values outside are held at "
+        "the ends",
     )
     numeric: dict[str, tuple[float, float]] = Field(
         default_factory=dict, description="numeric features with their public range, { column = [low, high] }"
@@ -83,6 +108,16 @@ class Table(Simulated):
         default_factory=dict,
         description="categorical features with their public values, { column = [values] }; an empty list takes the "
         "values in the data, which thereby become public",
+    )
+    weight: Weighted | None = Field(
+        default=None,
+        description="what a row counts, { column = name, most = number }: its value in the column divided by the "
+        "public most, larger ones held at it; default: all count alike",
+    )
+    missing: Literal["drop", "middle"] = Field(
+        default="drop",
+        description="what becomes of a row with a numeric feature that is no number: it is left out, or the feature is "
+        "taken to be in the middle of its range; rows without a usable label are always left out",
     )
     intercept: bool = Field(default=True, description="add a constant feature")
     unit_rows: bool = Field(default=False, description="scale each row to the feature norm by its own length")
@@ -109,22 +144,44 @@ class Flights(Simulated):
 class LossSection(Section):
     """The loss of one item. Its bounds are enforced on every item, so that they hold for every conceivable user."""
 
-    name: Literal["auto", "logistic", "least_squares", "huber", "smoothed_hinge", "hinge", "absolute", "linear"] = (
-        Field(default="auto", description="which loss; auto: that of a synthetic family, else logistic")
+    name: str = Field(
+        default="auto",
+        description="which loss: logistic, least_squares, huber, smoothed_hinge, hinge, absolute, linear, softmax, or "
+        "one that an installed package brings (docs/losses.md); auto: that of a synthetic family; of a table "
+        "least_squares with a label_range, softmax with three classes or more, else logistic",
     )
     feature_norm: Positive = Field(default=1.0, description="features are scaled down to this Euclidean norm R")
     label_bound: Positive = Field(default=1.0, description="regression labels are clipped to [-bound, bound]")
     width: Positive = Field(
-        default=1.0, description="width of the smooth part: Huber's threshold, the hinge's rounding"
+        default=1.0,
+        description="width of the smooth part: Huber's threshold, the hinge's rounding, or that of a package's loss",
+    )
+    classes: Annotated[int, Field(ge=2, le=10_000)] | None = Field(
+        default=None, description="number of classes of the softmax loss, whose labels are 0, 1, ..., classes - 1"
     )
     ridge: NonNegative = Field(default=0.0, description="adds ridge/2 times the squared norm of the model")
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in ("auto", "logistic"):
+            from quoron_client.losses import loss_names  # heavy
+
+            names = ("auto", *loss_names())
+            if name not in names:
+                raise ValueError(f"to be {', '.join(map(repr, names[:-1]))} or {names[-1]!r}")
+        return name
 
 
 class DomainSection(Section):
     """The set that models live in, centred at zero."""
 
     kind: Literal["l2-ball", "box"] = Field(default="l2-ball", description="Euclidean ball, or box")
-    radius: Positive = Field(default=3.0, description="radius of the ball, or half width of the box")
+    radius: Positive | None = Field(
+        default=None,
+        description="radius of the ball, or half width of the box. Default: 3 / feature_norm; for a table, 30 / "
+        "feature_norm with methods whose noise does not depend on it",
+    )
 
 
 class ProblemSection(Section):
@@ -164,6 +221,14 @@ class PrivacySection(Section):
     adjacency: Literal["replace-one", "zero-out"] = Field(
         default="replace-one", description="the adjacency to promise: a user's data replaced, or only left out (weaker)"
     )
+    quorum: Annotated[float, Field(gt=0, lt=1)] | Literal["none"] | None = Field(
+        default=None,
+        description="share of those asked who must answer in every round, by a noisy count, or the run ends without a "
+        "model; 'none' declares that nobody checks. Default: none, but 0.5 with `quoron submit`",
+    )
+    quorum_epsilon: Positive | None = Field(
+        default=None, description="of epsilon, for the quorum; default: a twentieth of epsilon"
+    )
     trust_server: bool = Field(
         default=True, description="whether the coordinator may see answers; false leaves exposure `local` only"
     )
@@ -179,7 +244,9 @@ class AlgorithmSection(Section):
         default="calibrated", description="proved and calibrated, or as printed in the paper (for comparison, unproved)"
     )
     trust_clients: bool = Field(
-        default=False, description="accept exposure `model` in a real federation, where clients see un-noised iterates"
+        default=False,
+        description="accept exposure `model` in a real federation: clients see un-noised iterates, and are trusted to "
+        "tell nobody, to send true gradients, and to answer or not whatever the iterate is",
     )
     options: dict[str, Any] = Field(default_factory=dict, description="options of that algorithm")
 
@@ -217,6 +284,24 @@ class RunSection(Section):
         return None if self.network is None else Network.parse(self.network)
 
 
+class TrainSection(Section):
+    """Training for real on a table that one machine holds: `quoron train`. Simulations leave it alone."""
+
+    population: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$")] = Field(
+        default="default",
+        description="name for the people in the table: all runs on the same people are charged to one name",
+    )
+    ledger: str | None = Field(
+        default=None,
+        description="file of the lifetime ledger; default: QUORON_LEDGER, else where the platform keeps programs' data",
+    )
+    users: Count | None = Field(
+        default=None,
+        description="declared number of users, for adjacency zero-out: slots without rows hold nobody. With "
+        "replace-one the number of users in the table is public",
+    )
+
+
 class Config(Section):
     """A complete configuration."""
 
@@ -228,6 +313,7 @@ class Config(Section):
     algorithm: AlgorithmSection = AlgorithmSection()
     budget: BudgetSection = BudgetSection()
     run: RunSection = RunSection()
+    train: TrainSection = TrainSection()
 
     def as_toml(self) -> str:
         """The configuration with every default written out."""
@@ -235,14 +321,14 @@ class Config(Section):
 
     def digest(self) -> str:
         """Fingerprint of everything that decides the run's bits; where run and table are kept is left out."""
-        tree = self.model_dump(mode="json", exclude={"run": {"out"}, "population": {"path"}})
+        tree = self.model_dump(mode="json", exclude={"run": {"out"}, "population": {"path"}, "train": {"ledger"}})
         return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 
 def from_tree(tree: Mapping[str, Any]) -> Config:
     """The checked configuration of nested tables; raises ConfigError naming each wrong key, its value and the fix."""
     try:
-        return Config.model_validate_json(json.dumps(_with_kind(tree), default=str))
+        return Config.model_validate_json(json.dumps(_with_loss(_with_kind(tree)), default=str))
     except ValidationError as error:
         raise ConfigError(explain(error, Config)) from None
 
@@ -264,11 +350,26 @@ def load(path: Path, settings: Sequence[str] = ()) -> Config:
 
 
 def located(config: Config, folder: Path) -> Config:
-    """The same configuration with a table's path made absolute, relative to `folder`."""
-    if not isinstance(config.population, Table):
+    """The same configuration with the paths of a table and of a lifetime ledger made absolute, relative to `folder`."""
+    if config.train.ledger is not None:
+        ledger = str((folder / Path(config.train.ledger).expanduser()).resolve())
+        config = config.model_copy(update={"train": config.train.model_copy(update={"ledger": ledger})})
+    if not isinstance(config.population, Table) or config.population.path.startswith(PACKAGED):
         return config
     path = str((folder / config.population.path).resolve())
     return config.model_copy(update={"population": config.population.model_copy(update={"path": path})})
+
+
+def table_file(table: Table, folder: Path) -> Path:
+    """The file of a table: relative to `folder`, or shipped with quoron. ConfigError for one that does not ship."""
+    if not table.path.startswith(PACKAGED):
+        return folder / table.path
+    shipped = {entry.name: Path(str(entry)) for entry in files("quoron").joinpath("data").iterdir()}
+    name = table.path.removeprefix(PACKAGED)
+    if not name.endswith(".parquet") or name not in shipped:
+        tables = ", ".join(PACKAGED + each for each in sorted(shipped) if each.endswith(".parquet"))
+        raise ConfigError(f"Expected population.path to be a file or one of {tables}, got {table.path!r}.")
+    return shipped[name]
 
 
 def overlay(tree: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
@@ -298,3 +399,19 @@ def _with_kind(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(population, Mapping) and "kind" not in population:
         return {**tree, "population": {"kind": "synthetic", **population}}
     return tree
+
+
+def _with_loss(tree: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A loss that is left to us follows from what a table's label is declared to be."""
+    population, loss = tree.get("population"), tree.get("loss", {})
+    if not (isinstance(population, Mapping) and isinstance(loss, Mapping)):
+        return tree
+    classes = population.get("classes")
+    many = len(classes) if isinstance(classes, Sequence) and not isinstance(classes, str) and len(classes) > 2 else None
+    chosen = "least_squares" if population.get("label_range") else "softmax" if many else None
+    name = loss.get("name", "auto")
+    if chosen and name == "auto":
+        name, loss = chosen, {**loss, "name": chosen}
+    if many and name == "softmax" and loss.get("classes") is None:
+        loss = {**loss, "classes": many}
+    return {**tree, "loss": loss} if loss else tree

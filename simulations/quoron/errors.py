@@ -1,6 +1,6 @@
-"""The exceptions that quoron raises on purpose, to catch by name: see `quoron_protos.errors` for the tree."""
+"""The exceptions that quoron raises on purpose, to catch by name: see `quoron_privacy.errors` for the tree."""
 
-from quoron_protos.errors import (
+from quoron_privacy.errors import (
     BudgetExceeded,
     ConfigError,
     DataError,
@@ -8,12 +8,14 @@ from quoron_protos.errors import (
     Infeasible,
     LedgerError,
     LedgerUnavailable,
+    NothingReleased,
     OtherVersion,
     QuoronError,
     RunError,
     UsageError,
     VerificationError,
     WireError,
+    WithoutQuorum,
 )
 
 __all__ = [
@@ -24,10 +26,12 @@ __all__ = [
     "Infeasible",
     "LedgerError",
     "LedgerUnavailable",
+    "NothingReleased",
     "OtherVersion",
     "QuoronError",
     "RunError",
     "UsageError",
     "VerificationError",
     "WireError",
+    "WithoutQuorum",
 ]

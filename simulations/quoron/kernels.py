@@ -15,7 +15,7 @@ from typing import Any
 
 import quoron_client
 from quoron import api
-from quoron_client._compiled import Pointwise, UserLoop
+from quoron_client.compute.compiled import Pointwise, UserLoop
 from quoron_server.algorithms import ALGORITHMS
 
 # So generous a promise that filters and lotteries are feasible with these users.

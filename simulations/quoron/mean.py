@@ -11,39 +11,48 @@
 | `clip`      | the mean clipped at `bound`, with noise                                       | all but the curator |
 | `two-stage` | that with part of the budget, then the mean clipped around it                 | all but the curator |
 | `range`     | private ranges of rotated coordinates, then the mean clipped around them      | all but the curator |
+| `robust`    | whether all but the declared `outliers` agree; if so, the mean of those who do | all but the curator |
 | `local`     | noisy reports of the users; with `spread`, some of them to find the centre    | the curator as well |
-| `auto`      | whichever of the first three has the least noise, by public numbers           | all but the curator |
+| `auto`      | `robust` where outliers are declared, else of the first three the least noisy | all but the curator |
 
-Source: Bassily & Sun (2023), Algorithms 1, 2, 3 and 6. Proofs: docs/privacy/private-mean.md and
-docs/privacy/local-model.md.
+A few users at a far corner move the first three by their share of `bound` or `radius`; `robust` leaves them out:
+
+    >>> visits[:100] = 11.0
+    >>> found = private_mean(visits, 1.0, 1e-6, bound=20.0, spread=6.0, outliers=0.01, seed=1)
+    >>> found.method, bool(np.abs(found.value - visits[100:].mean(axis=0)).max() < 0.1)
+    ('robust', True)
+
+Source: Bassily & Sun (2023), Algorithms 1, 2, 3 and 6; Lowy, Liu & Asi (2024) for the outliers. Proofs:
+docs/privacy/private-mean.md and docs/privacy/local-model.md.
 """
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from quoron_client.randomisers import LocalRandomness, RangeBits, SeededRandomness, SystemRandomness, VectorNoise
 from quoron_client.randomisers.hadamard import rotated_coordinates
-from quoron_protos.errors import ConfigError, DataError, Infeasible
-from quoron_server.accounting import gdp, local
-from quoron_server.mechanisms import local_range, truncated_mean
-from quoron_server.mechanisms.clipping import clip_rows
-from quoron_server.mechanisms.hadamard import coordinate_bound, padded, random_signs
-from quoron_server.mechanisms.truncated_mean import Crude, TruncatedMean
-from quoron_server.noise import NoiseSource, RandomStream, SecureNoise, SeededNoise, total_variation
+from quoron_privacy import gdp, local, truncated_mean
+from quoron_privacy.clipping import clip_rows
+from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased
+from quoron_privacy.noise import NoiseSource, RandomStream, SecureNoise, SeededNoise, total_variation
+from quoron_privacy.robust import robust_mean
+from quoron_privacy.rotation import coordinate_bound, padded, random_signs
+from quoron_privacy.truncated_mean import Crude, TruncatedMean
 from quoron_server.plan import Guarantee, Privacy
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
-Method = Literal["auto", "clip", "two-stage", "range", "local"]
+Method = Literal["auto", "clip", "two-stage", "range", "robust", "local"]
 
 FAILURE = 1e-3  # chance that a user within `spread` is clipped
 _CRUDE: dict[str, Crude] = {"clip": "none", "two-stage": "gaussian", "range": "range"}
+_NUMBERS = "biuf"  # kinds of numpy types that are numbers
 _CHUNK = 1 << 22  # noisy bits held at a time
 _MOST_BINS = 1 << 8  # of a user's range report, one bit each
 
@@ -55,7 +64,7 @@ class PrivateMean:
     value: Vector  # (d,)
     guarantee: Guarantee
     noise_scale: float  # standard deviation of `value`, per coordinate, from noise alone
-    radius: float  # users farther than this from the centre were moved towards it
+    radius: float  # users farther than this from the centre were moved towards it, or, if robust, from most left out
     method: str
 
 
@@ -66,17 +75,20 @@ def private_mean(
     *,
     bound: float,
     spread: float | None = None,
+    outliers: float | None = None,
     method: Method = "auto",
     seed: int | None = None,
 ) -> PrivateMean:
     """The mean over users of each user's own mean, (ε, δ)-private when one user is replaced by any other.
 
     Args:
-        users: (n, d) numbers, one row a user; or for each user its own (items, d) array, which counts by its mean.
+        users: (n, d) numbers, one row a user, also as a data frame; or for each user its own (items, d) array, which
+            counts by its mean.
         epsilon, delta: the promise for one whole user.
         bound: ℓ2 norm that a user's mean is clipped to; from public knowledge.
         spread: radius of a ball that holds all users' means, wherever it lies; from public knowledge. Without it,
             methods that centre are not tried. A wrong bound or spread costs accuracy and never privacy.
+        outliers: share of users that may lie anywhere, outside `spread` too; for `robust`. A wrong one costs the value.
         method: see the table above.
         seed: makes noise and rotation reproducible, and the result unfit for real people. None: from the system.
 
@@ -85,33 +97,41 @@ def private_mean(
     Raises:
         DataError: no users, users of different dimensions.
         ConfigError: a parameter out of range.
-        Infeasible: too few users for the method asked for.
+        Infeasible: too few users for the method asked for, or for the outliers declared; names how many would do.
+        NothingReleased: `robust` found privately that too few users agree. (ε, δ) is spent all the same.
     """
     values = _user_means(users)
     privacy = Privacy(epsilon, delta)
     for name, number in (("bound", bound), ("spread", spread)):
         if number is not None and not 1e-100 < number < 1e100:
             raise ConfigError(f"Expected {name} in (1e-100, 1e100), got {name}={number}.")
-    if method not in ("auto", "local", *_CRUDE):
-        raise ConfigError(f"Expected method in auto, clip, two-stage, range, local, got method={method!r}.")
-    if method in ("two-stage", "range") and spread is None:
-        raise ConfigError(f"Expected spread with method={method!r}, got none. Use method='clip' where it is unknown.")
+    if method not in ("auto", "robust", "local", *_CRUDE):
+        raise ConfigError(f"Expected method in auto, clip, two-stage, range, robust, local, got method={method!r}.")
+    if outliers is not None and method not in ("auto", "robust"):
+        raise ConfigError(f"Expected no outliers with method={method!r}, which keeps them. Use method='robust'.")
+    robust = method == "robust" or outliers is not None
+    if (robust or method in ("two-stage", "range")) and spread is None:
+        asked = f"outliers={outliers:g}" if outliers is not None else f"method={method!r}"
+        raise ConfigError(f"Expected spread with {asked}, got none. Use method='clip' where it is unknown.")
     noise: NoiseSource = SecureNoise.fresh() if seed is None else SeededNoise(seed)
     if method == "local":
         own: LocalRandomness = SystemRandomness() if seed is None else SeededRandomness(seed)
         return _local(values, privacy, bound, spread, noise, own)
+    if robust and spread is not None:
+        return _robust(values, privacy, bound, spread, outliers or 0.0, noise)
     return _central(values, privacy, bound, spread, method, noise)
 
 
-def _user_means(users: ArrayLike | Sequence[ArrayLike]) -> Matrix:
+def _user_means(users: Any) -> Matrix:
     """One row a user. A user's own overflow or NaN stays in that user's row."""
+    if hasattr(users, "columns") and hasattr(users, "astype"):
+        users = _table(users)
     if isinstance(users, np.ndarray) and users.ndim == 2:
-        values = np.asarray(users, np.float64)
+        values = _numbers(users)
+    elif isinstance(users, Mapping | str | bytes) or not np.iterable(users):
+        raise DataError(f"Expected users as arrays of numbers, got a {type(users).__name__}. Pass its rows.")
     else:
-        try:
-            rows = [np.atleast_2d(np.asarray(own, np.float64)) for own in users]  # type: ignore[union-attr]
-        except (TypeError, ValueError) as error:
-            raise DataError("Expected users as arrays of numbers, got something else.") from error
+        rows = [np.atleast_2d(_numbers(own)) for own in users]
         if len({row.shape[1:] for row in rows}) > 1 or any(row.ndim != 2 or not len(row) for row in rows):
             raise DataError("Expected each user to have at least one item and all the same dimension.")
         with np.errstate(all="ignore"):
@@ -119,6 +139,51 @@ def _user_means(users: ArrayLike | Sequence[ArrayLike]) -> Matrix:
     if values.ndim != 2 or not values.size:
         raise DataError(f"Expected users as an (n, d) array or as one (items, d) array each, got shape {values.shape}.")
     return values
+
+
+def _table(table: Any) -> Matrix:
+    """The (n, d) values of a data frame as of pandas, missing ones as NaN; DataError names columns of other things."""
+    wrong = [str(name) for name, kind in zip(table.columns, table.dtypes, strict=True) if kind.kind not in _NUMBERS]
+    if wrong:
+        raise DataError(f"Expected a table of numbers, got others in columns {', '.join(wrong)}. Leave them out.")
+    values: Matrix = table.astype("float64").to_numpy()
+    return values
+
+
+def _numbers(own: ArrayLike) -> Matrix:
+    """An array of numbers as float64; words, dates and objects are refused, not read as numbers."""
+    try:
+        values = np.asarray(own)
+    except (TypeError, ValueError) as error:
+        raise DataError("Expected users as arrays of numbers, got something else.") from error
+    if values.dtype.kind not in _NUMBERS:
+        raise DataError(f"Expected users as arrays of numbers, got values of type {values.dtype}.")
+    return values.astype(np.float64)
+
+
+def _robust(
+    values: Matrix, privacy: Privacy, bound: float, spread: float, outliers: float, noise: NoiseSource
+) -> PrivateMean:
+    users, dimension = values.shape
+    mean = robust_mean.calibrate(
+        users=users,
+        dimension=dimension,
+        bound=bound,
+        spread=spread,
+        outliers=outliers,
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
+    )
+    value = mean.release(values, _finite(values), noise)
+    if value is None:
+        raise NothingReleased(
+            f"Nothing was released: by a private test, more than {100 * outliers:g} % of the users lie farther than "
+            f"spread={spread:g} from one point. What it cost, (epsilon={privacy.epsilon:g}, delta={privacy.delta:g}), "
+            "is spent; declare a larger spread or more outliers."
+        )
+    theorem = "docs/privacy/private-mean.md#m5-without-outliers"
+    guarantee = Guarantee(privacy.epsilon, privacy.delta, "replace-one", "broadcast", (), theorem)
+    return PrivateMean(value, guarantee, mean.noise.scale, mean.radius, "robust")
 
 
 def _central(
@@ -178,20 +243,20 @@ def _local(
     centre = np.zeros(dimension)
     if bits is not None:
         signs = random_signs(dimension, public)
-        coordinates = local_range.deal_coordinates(scouts, dimension, public)
+        coordinates = local.deal_coordinates(scouts, dimension, public)
         counts = np.zeros((padded(dimension), bits.bins), np.int64)
         step = max(1, _CHUNK // bits.bins)
         for start in range(0, scouts, step):
             asked, at = order[start : min(start + step, scouts)], coordinates[start : start + step]
             reports = bits.randomise(rotated_coordinates(rows[asked], signs, at), own, round=0, users=asked)
-            counts += local_range.count_bits(reports, np.ones(len(asked), np.bool_), at, len(counts))
-        centre = local_range.crude_mean(counts, bits.half_width, signs)
+            counts += local.count_bits(reports, np.ones(len(asked), np.bool_), at, len(counts))
+        centre = local.crude_mean(counts, bits.half_width, signs)
     asked = order[scouts:]
     randomiser = VectorNoise(privacy.epsilon, privacy.delta, radius)
     vectors = randomiser.randomise(rows[asked], centre, own, round=1, users=asked)
     scale = randomiser.scale(dimension)
     largest = radius + scale * (math.sqrt(dimension) + math.sqrt(2 * math.log(1e6 * users)))
-    value = local_range.mean_of_reports(vectors, np.ones(len(asked), np.bool_), centre, largest)
+    value = local.mean_of_reports(vectors, np.ones(len(asked), np.bool_), centre, largest)
     guarantee = Guarantee(privacy.epsilon, privacy.delta, "replace-one", "local", (), "docs/privacy/local-model.md")
     return PrivateMean(value, guarantee, scale / math.sqrt(len(asked)), radius, "local")
 

@@ -3,7 +3,7 @@
 Every run is a real object in one dimension; the statistic adds up the released gradients. The bounds are wrong with
 probability at most `harness.FAILURE` = 1e-8, and six sound mechanisms are tried. What simulation has no power for,
 sampling with replacement and amplification given that a test has passed, is refuted by exact enumeration in
-tests/server/accounting/test_subsampled_lottery.py and refused by `verify` in the tests of plans.
+tests/privacy/robust/test_subsampled_lottery.py and refused by `verify` in the tests of plans.
 """
 
 from dataclasses import replace
@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 from audits.harness import epsilon_lower_bound
-from quoron_client.domains import L2Ball
-from quoron_client.questions import Answers
+from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.questions import Answers
+from quoron_privacy.noise import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.accelerated_erm import AcceleratedERM
-from quoron_server.noise import SeededNoise
+from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM
+from quoron_server.algorithms.slots import partition
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
-from quoron_server.slots import partition
 
-EPSILON, DELTA, USERS, ROUNDS, RUNS = 2.0, 1e-2, 600, 3, 400
+EPSILON, DELTA, USERS, ROUNDS, RUNS = 2.0, 1e-2, 600, 2, 400
 PROBLEM = Problem(
     users=USERS, items_per_user=1, dimension=1, domain=L2Ball(1.0), lipschitz=1.0, smoothness=1.0, feature_norm=1.0
 )
@@ -127,6 +127,7 @@ def test_the_audit_catches_a_sixteenth_of_the_noise(kind):
     assert audit(replace(plan, parameters=less), *antipodal(plan), runs=600) > EPSILON
 
 
+@pytest.mark.slow
 def test_the_audit_catches_a_test_without_randomness():
     """Release exactly when the score reaches the middle of the ladder: one user decides whether anything is said."""
     plan = planned("lottery")
@@ -135,8 +136,9 @@ def test_the_audit_catches_a_test_without_randomness():
     scores = []
     for own in ends:
         rows = World(plan, others, own).places[:, None]
-        mean = plan.parameters.phases[0].mechanism
-        scores.append(mean.observe(rows, np.ones(size, np.bool_), reference=np.zeros(1)).score)
+        phase = plan.parameters.phases[0]
+        at = {"radius": phase.radius, "reference": np.zeros(1)}
+        scores.append(phase.accounting.mean.observe(rows, np.ones(size, np.bool_), **at).score)
     cut = sum(scores) // 2
 
     class Certain(AcceleratedERM):

@@ -5,9 +5,9 @@ import pytest
 from scipy import stats
 
 from audits.harness import delta_bounds, epsilon_lower_bound
-from quoron_server.mechanisms.cutoff import HiddenCutoff
-from quoron_server.mechanisms.laplace import LaplaceThreshold
-from quoron_server.noise import SeededNoise
+from quoron_privacy.noise import SeededNoise
+from quoron_privacy.robust.filter.cutoff import HiddenCutoff
+from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
 
 SOURCE = SeededNoise(31)
 EPSILON = 0.5  # of one decision, for a score that moves by one

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from audits.harness import delta_bounds, epsilon_lower_bound
-from quoron.engine import InlineEngine
-from quoron_client.domains import L2Ball
-from quoron_client.items import ItemBatch
+from quoron.simulation.inline import InlineEngine
+from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss, make_loss
-from quoron_client.questions import AverageGradient, Question, RangeReport, VectorReport
+from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.questions import AverageGradient, Question, RangeReport, VectorReport
 from quoron_client.randomisers import RangeBits, VectorNoise, report, vector
-from quoron_server.accounting import gdp, local
+from quoron_privacy import gdp, local
 
 DRAWS = 400_000
 EPSILON, DELTA = 1.0, 1e-3

@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 
 from audits.harness import delta_bounds
-from quoron_client.domains import L2Ball
-from quoron_client.questions import Answers
+from problems import problem_of
+from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.questions import Answers
+from quoron_privacy.noise import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.mean_sgd import MeanSGD
-from quoron_server.noise import SeededNoise
+from quoron_server.algorithms.mean.method import MeanSGD
 from quoron_server.plan import Privacy
-from quoron_server.problem import Problem
 
 INFO = ALGORITHMS["mean-sgd"]
 USERS, RUNS, HUGE = 8, 8_000, 1e6
 EPSILON, DELTA = 1.0, 0.05  # a large δ, so that thousands of runs of two rounds say something
-PROBLEM = Problem(
+PROBLEM = problem_of(
     users=USERS,
     items_per_user=5000,
     dimension=1,

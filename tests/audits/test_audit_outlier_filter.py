@@ -13,8 +13,8 @@ import pytest
 from scipy import stats
 
 from audits.harness import delta_bounds, epsilon_lower_bound
-from quoron_server.accounting.outlier_filter import calibrate, verify
-from quoron_server.mechanisms.concentration import score_error, scores
+from quoron_privacy.robust.filter.concentration import score_error, scores
+from quoron_privacy.robust.filter.outlier_filter import calibrate, verify
 
 EPSILON, DELTA, SIZE, DRAWS = 2.0, 1e-3, 1500, 300_000
 SOUND = calibrate(

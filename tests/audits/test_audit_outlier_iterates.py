@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 
 from audits.harness import epsilon_lower_bound
-from quoron_server.algorithms import _outlier_iterate_releases as releases
-from quoron_server.algorithms._outlier_iterate_plans import Phase, release_scale
-from quoron_server.algorithms._outlier_iterate_releases import Wish
-from quoron_server.algorithms.outlier_iterates import _test
-from quoron_server.mechanisms.gaussian import GaussianNoise
-from quoron_server.mechanisms.laplace_test import in_score_units, score_scale
-from quoron_server.mechanisms.lottery import TICKETS, LotteryTest
-from quoron_server.noise import SeededNoise
+from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.noise import SeededNoise
+from quoron_privacy.robust import one_release
+from quoron_privacy.robust.laplace_test import in_score_units, score_scale
+from quoron_privacy.robust.lottery import TICKETS, Lottery
+from quoron_privacy.robust.one_release import Wish, release_scale
+from quoron_server.algorithms.outlier_iterates.plan import Phase
 
 EPSILON, DELTA, CHAINS, DRAWS = 1.0, 1e-3, 300, 400_000
 SILENT = 1e12
@@ -28,7 +27,7 @@ FAR = 1e5
 
 def phase_of(test, kind, kappa):
     wish = Wish(EPSILON, DELTA, test, kind, kappa)
-    made = releases.release(wish, CHAINS, CHAINS**2)
+    made = one_release.release(wish, CHAINS, CHAINS**2)
     return Phase(1, 1, 1.0, 1.0, release_scale(made, 1.0, 1), made)
 
 
@@ -92,7 +91,7 @@ def on_the_ramp(phase):
     mean = phase.release.mean
     stray = max(1, (CHAINS - mean.core) // 3)
     others = np.zeros((CHAINS - 1, 1))
-    others[:stray] = phase.mechanism().removal_radius
+    others[:stray] = mean.removal_radius
     others[stray : (CHAINS + stray) // 2] = 1e-3
     return [np.vstack([[[at]], others]) for at in (0.9, -1.0)]
 
@@ -109,26 +108,26 @@ CERTAIN = [name for name in SCENARIOS if name != "on the ramp"]  # where random 
 
 def released(phase, rows, twin, label):
     """Draws of what one world shows."""
-    mechanism, reference = phase.mechanism(), np.zeros(1)
-    seen = mechanism.observe(rows, np.ones(CHAINS, bool), reference=reference)
-    source, test = SeededNoise(17), _test(phase)
+    mean, at = phase.release.mean, {"radius": phase.radius, "reference": np.zeros(1)}
+    seen = mean.observe(rows, np.ones(CHAINS, bool), **at)
+    source, test = SeededNoise(17), phase.release.test
     gaussian = GaussianNoise(1.0, phase.release_scale * twin.noise)
 
     def passes(draws):
         stream = source.stream("test", label)
         if not twin.tests:
             return np.ones(draws, bool)
-        if isinstance(test, LotteryTest):
+        if isinstance(test, Lottery):
             return stream.uniform_below(TICKETS, draws) < test.tickets(seen.score)
         noise = stream.laplace_steps(score_scale(test.scale, CHAINS), draws)
         return seen.score + noise >= in_score_units(test.threshold, CHAINS)
 
     def means(draws):
-        if phase.release.mean.kind == "weighted":
-            return np.full(draws, mechanism.aggregate(rows, seen.weights, reference=reference)[0])
+        if mean.kind == "weighted":
+            return np.full(draws, mean.aggregate(rows, seen.weights, **at)[0])
         stream = source.stream("inclusion", label)
-        kept = [mechanism.include(seen.weights, stream) for _ in range(400)]  # as many different aggregates
-        found = np.array([mechanism.aggregate(rows, weights, reference=reference)[0] for weights in kept])
+        kept = [mean.include(seen.weights, stream) for _ in range(400)]  # as many different aggregates
+        found = np.array([mean.aggregate(rows, weights, **at)[0] for weights in kept])
         return found[stream.uniform_below(len(found), draws)] if len(np.unique(found)) > 1 else np.full(draws, found[0])
 
     def sample(draws):

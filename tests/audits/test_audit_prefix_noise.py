@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from audits.harness import epsilon_lower_bound
-from quoron_server.mechanisms.factorisations import FACTORISATIONS, factorise
-from quoron_server.mechanisms.prefix_noise import PrefixNoise, corollary_9_scale
-from quoron_server.noise import SecureNoise, SeededNoise
+from quoron_privacy.noise import SecureNoise, SeededNoise
+from quoron_privacy.prefix import FACTORISATIONS, factorise
+from quoron_privacy.prefix.noise import PrefixNoise, corollary_9_scale
 
 DRAWS, ROUNDS = 400_000, 8
 SENSITIVITY = 0.05

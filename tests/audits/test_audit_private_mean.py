@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from audits.harness import epsilon_lower_bound
-from quoron_server.accounting import gdp
-from quoron_server.accounting.bounded_range import bounded_range_epsilon
-from quoron_server.mechanisms.clipping import clipped_mean
-from quoron_server.mechanisms.private_range import PrivateRange, costs, weights
-from quoron_server.mechanisms.truncated_mean import calibrate
-from quoron_server.noise import SeededNoise
+from quoron_privacy import gdp
+from quoron_privacy.clipping import clipped_mean
+from quoron_privacy.noise import SeededNoise
+from quoron_privacy.private_range import PrivateRange, bounded_range_epsilon, costs, weights
+from quoron_privacy.robust import robust_mean
+from quoron_privacy.robust.lottery import TICKETS
+from quoron_privacy.truncated_mean import calibrate
 
 DRAWS = 400_000
 EPSILON, DELTA = 1.0, 1e-3
@@ -138,3 +139,81 @@ class TestWholeEstimator:
 
     def test_the_audit_catches_a_tenth_of_the_noise(self):
         assert self.found(10.0) > EPSILON
+
+
+class TestRobustMean:
+    """Test and release together. Score, weights and mean are the mechanism's, coins and noise its samplers'."""
+
+    USERS = 300
+    SILENT = 1e12
+    MEAN = robust_mean.calibrate(
+        users=300, dimension=1, bound=1e6, spread=1.0, outliers=0.05, epsilon=EPSILON, delta=DELTA
+    )
+
+    def rows(self, own, strays=0):
+        """Users at zero but for strays, far from everybody, and the own user."""
+        rows = np.zeros((self.USERS, 1))
+        rows[:strays, 0] = 1e4 * np.arange(1, strays + 1)
+        rows[-1] = own
+        return rows
+
+    def halves(self, own):
+        """Two camps of equal size, to which the own user adds."""
+        rows = np.where(np.arange(self.USERS)[:, None] % 2, -1e4, 1e4)
+        rows[-1] = own
+        return rows
+
+    def strays(self, chance):
+        """How many strays bring the chance of a release, the own user at zero, down to this."""
+        test = self.MEAN.plan.test
+        return next(gone for gone in range(self.USERS) if test.chance((self.USERS - gone) ** 2 + gone) <= chance)
+
+    def found(self, worlds, noise=1.0, tests=True):
+        def world(rows, label):
+            mean, source = self.MEAN, SeededNoise(91)
+            at = {"radius": mean.radius, "reference": np.zeros(1)}
+            seen = mean.plan.mean.observe(rows, np.ones(len(rows), bool), **at)
+            value = mean.plan.mean.aggregate(rows, seen.weights, **at)[0]
+            gaussian = replace(mean.noise, scale=mean.noise.scale * noise)
+
+            def draw(runs):
+                coins = source.stream("test", label).uniform_below(TICKETS, runs)
+                passes = coins < mean.plan.test.tickets(seen.score) if tests else np.ones(runs, bool)
+                released = gaussian.release(np.full(runs, value), source.stream("release", label))
+                return np.where(passes, released, self.SILENT)
+
+            return draw
+
+        return epsilon_lower_bound(*(world(rows, i) for i, rows in enumerate(worlds)), delta=DELTA, draws=DRAWS)
+
+    def antipodal(self):
+        return [self.rows(end * self.MEAN.radius) for end in (1.0, -1.0)]
+
+    def test_it_never_exceeds_the_claimed_epsilon_where_everybody_agrees(self):
+        assert self.found(self.antipodal()) <= EPSILON
+
+    @pytest.mark.parametrize("chance", [2 * DELTA, 0.3])
+    def test_it_never_exceeds_the_claimed_epsilon_where_the_own_user_moves_the_chance_of_a_release(self, chance):
+        strays = self.strays(chance)
+        assert self.found([self.rows(own, strays) for own in (0.0, -1e5)]) <= EPSILON
+
+    def test_it_never_exceeds_the_claimed_epsilon_between_two_camps(self):
+        assert self.found([self.halves(own) for own in (1e4, -1e4)]) <= EPSILON
+
+    def test_the_audit_catches_a_sixteenth_of_the_noise(self):
+        assert self.found(self.antipodal(), noise=1 / 16) > EPSILON
+
+    def test_the_audit_catches_a_mean_that_is_not_tested(self):
+        assert self.found([self.halves(own) for own in (1e4, -1e4)], tests=False) > EPSILON
+
+    def test_a_run_is_what_is_audited(self):
+        """The same test, mean and noise as in `release`, by the law of large numbers: false alarm below 1e-9."""
+        rows = self.rows(0.0, self.strays(0.5))
+        seen = self.MEAN.plan.mean.observe(
+            rows, np.ones(self.USERS, bool), radius=self.MEAN.radius, reference=np.zeros(1)
+        )
+        chance = self.MEAN.plan.test.chance(seen.score)
+        runs = [self.MEAN.release(rows, np.ones(self.USERS, bool), SeededNoise(seed)) for seed in range(2000)]
+        values = np.array([value[0] for value in runs if value is not None])
+        assert abs(len(values) - 2000 * chance) < 6.2 * math.sqrt(2000 * chance * (1 - chance))
+        assert abs(values.mean()) < 6.2 * self.MEAN.noise.scale / math.sqrt(len(values))

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from audits.harness import delta_bounds, epsilon_lower_bound
-from quoron_server.accounting import gdp
-from quoron_server.mechanisms.clipping import clipped_residuals, mean_sensitivity
-from quoron_server.mechanisms.gaussian import GaussianNoise
-from quoron_server.mechanisms.radius_cells import RadiusCells
-from quoron_server.mechanisms.second_moment import SecondMomentNoise
-from quoron_server.noise import SeededNoise
+from quoron_privacy import gdp
+from quoron_privacy.clipping import clipped_residuals, mean_sensitivity
+from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.moment import SecondMomentNoise
+from quoron_privacy.noise import SeededNoise
+from quoron_privacy.radius_cells import RadiusCells
 
 EPSILON, DELTA, COHORT = 1.0, 0.01, 5
 DRAWS = 10_000

@@ -11,16 +11,16 @@ import pytest
 
 from audits.harness import epsilon_lower_bound
 from one_epoch_reference import FAMILY, drive, released_sums, strategy
-from quoron_client.domains import Box
-from quoron_client.questions import Answers, Status
+from quoron_client.protocol.domains import Box
+from quoron_client.protocol.questions import Answers, Status
+from quoron_privacy.clipping import mean_sensitivity
+from quoron_privacy.noise import SeededNoise
+from quoron_privacy.prefix.noise import PrefixNoise, corollary_9_scale
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.srgd import OneEpoch
-from quoron_server.mechanisms.clipping import mean_sensitivity
-from quoron_server.mechanisms.prefix_noise import PrefixNoise, corollary_9_scale
-from quoron_server.noise import SeededNoise
+from quoron_server.algorithms.one_epoch.method import OneEpoch
+from quoron_server.algorithms.slots import partition
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
-from quoron_server.slots import partition
 
 RUNS, ROUNDS, CLIP = 200_000, 8, 1.0
 EPSILON, DELTA = 1.0, 1e-2

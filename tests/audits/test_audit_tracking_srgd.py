@@ -15,17 +15,17 @@ from audits import tracking_lab as lab
 from audits.harness import epsilon_lower_bound
 from audits.tracking_lab import HUGE, Scene, evidence, next_centre, next_spread
 from one_epoch_reference import strategy
-from quoron_client.domains import L2Ball
-from quoron_client.questions import Answers
-from quoron_protos.errors import VerificationError
-from quoron_server.accounting.gdp import mu_for
+from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.questions import Answers
+from quoron_privacy.clipping import clipped_residuals
+from quoron_privacy.errors import VerificationError
+from quoron_privacy.gdp import mu_for
+from quoron_privacy.noise import SeededNoise
+from quoron_privacy.prefix.noise import PrefixNoise
+from quoron_privacy.radius_cells import RadiusCells
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.tracking_srgd import TrackingSRGD
-from quoron_server.mechanisms.clipping import clipped_residuals
-from quoron_server.mechanisms.prefix_noise import PrefixNoise
-from quoron_server.mechanisms.radius_cells import RadiusCells
-from quoron_server.noise import SeededNoise
-from quoron_server.slots import partition
+from quoron_server.algorithms.slots import partition
+from quoron_server.algorithms.tracking.method import TrackingSRGD
 from server.algorithms.tracking_reference import small_plan
 
 EPSILON, DELTA, RUNS, LONG_RUNS = 1.0, 1e-2, 100_000, 40_000

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from one_epoch_reference import strategy
-from quoron_server.algorithms import _tracking_plans as planning
-from quoron_server.mechanisms.gaussian import GaussianNoise
+from quoron_privacy.gaussian import GaussianNoise
+from quoron_server.algorithms.tracking import plan as planning
 from quoron_server.plan import Plan
 
 HUGE = 1e6

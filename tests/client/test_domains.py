@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from quoron_client import Box, L2Ball
-from quoron_protos.errors import ConfigError
+from quoron_privacy.errors import ConfigError
 
 STEADY = settings(derandomize=True, deadline=None, max_examples=100)
 domains = st.builds(L2Ball, st.floats(1e-3, 1e3)) | st.builds(Box, st.floats(1e-3, 1e3))

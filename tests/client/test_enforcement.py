@@ -6,7 +6,7 @@ from hypothesis.extra import numpy as hnp
 
 from client import reference
 from quoron_client import ItemBatch, bounded, make_loss
-from quoron_protos.errors import DataError
+from quoron_privacy.errors import DataError
 
 STEADY = settings(derandomize=True, deadline=None, max_examples=100)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from client import reference
 from quoron_client import AverageGradient, ItemBatch, average_gradient, average_loss, make_loss
-from quoron_protos.errors import ConfigError, DataError
+from quoron_privacy.errors import ConfigError, DataError
 
 by_name = pytest.mark.parametrize("loss", reference.some_losses(), ids=lambda loss: loss.name)
 STEADY = settings(derandomize=True, deadline=None, max_examples=30)

@@ -3,7 +3,7 @@ import pytest
 
 from client import reference
 from quoron_client import Box, ItemBatch, L2Ball, LocalSGD, local_sgd, make_loss
-from quoron_protos.errors import DataError
+from quoron_privacy.errors import DataError
 
 DOMAINS = pytest.mark.parametrize("domain", [L2Ball(0.8), Box(0.3)], ids=["ball", "box"])
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from quoron_client.randomisers.randomness import SeededRandomness, SystemRandomness
-from quoron_protos.errors import RunError
+from quoron_privacy.errors import RunError
 
 FALSE_ALARM = 1e-8  # of each statistical check; three here. Seeds are fixed
 fast = settings(derandomize=True, deadline=None, max_examples=60)
@@ -35,10 +35,10 @@ class TestSeededRandomness:
 
     def test_the_generator_is_the_published_one(self):
         assert philox([0] * 4, [0] * 2) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
-        from quoron_client.randomisers.randomness import _fill
+        from quoron_client.randomisers.randomness import fill_words
 
         key, user, out = 0x0123456789ABCDEF, 0xFEDCBA98_00000007, np.empty((1, 4), np.uint64)
-        _fill(np.uint64(key), np.array([user], np.uint64).view(np.int64), 2, out)
+        fill_words(np.uint64(key), np.array([user], np.uint64).view(np.int64), 2, out)
         for block in (1, 2):
             c = philox([block, 0, user & 0xFFFFFFFF, user >> 32], [key & 0xFFFFFFFF, key >> 32])
             assert out[0, 2 * block - 2 : 2 * block].tolist() == [c[0] | c[1] << 32, c[2] | c[3] << 32]

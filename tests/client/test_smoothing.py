@@ -22,9 +22,9 @@ from quoron_client import (
     make_loss,
     user_keys,
 )
-from quoron_client.draws import ball_coordinates
-from quoron_client.smoothing import ball_ratio
-from quoron_protos.errors import ConfigError
+from quoron_client.compute.draws import ball_coordinates
+from quoron_client.protocol.smoothing import ball_ratio
+from quoron_privacy.errors import ConfigError
 
 STEADY = settings(derandomize=True, deadline=None, max_examples=40)
 RAGGED = (3, 0, 1, 33, 64, 4, 65, 2, 7)

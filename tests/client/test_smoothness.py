@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from client import reference
 from quoron_client import AverageGradient, ItemBatch, average_gradient, average_loss, make_loss, smoothness_scale
-from quoron_protos.errors import ConfigError
+from quoron_privacy.errors import ConfigError
 
 STEADY = settings(derandomize=True, deadline=None, max_examples=60)
 

@@ -15,7 +15,7 @@ from quoron_client import (
     bounded,
     make_loss,
 )
-from quoron_protos.errors import DataError
+from quoron_privacy.errors import DataError
 
 HOSTILE = (np.nan, np.inf, -np.inf)
 

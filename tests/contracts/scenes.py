@@ -2,14 +2,15 @@
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-from quoron_client.domains import L2Ball
-from quoron_client.questions import (
+from problems import problem_of
+from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.questions import (
     Answers,
     AverageGradient,
     LocalSGD,
@@ -21,17 +22,17 @@ from quoron_client.questions import (
 )
 from quoron_client.randomisers import RangeBits, SeededRandomness, VectorNoise
 from quoron_client.randomisers.hadamard import rotated_coordinates
+from quoron_privacy.noise import SeededNoise
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.books.ledger import Ledger
 from quoron_server.budget import Budget
-from quoron_server.ledger import Ledger
-from quoron_server.noise import SeededNoise
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 from quoron_server.rounds import run
 
 PRIVACY = Privacy(epsilon=8.0, delta=1e-3)  # generous, so that the filters are feasible with few users
-PROBLEM = Problem(
+PROBLEM = problem_of(
     users=2400,
     items_per_user=4,
     dimension=3,
@@ -45,13 +46,25 @@ PROBLEM = Problem(
 )
 SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "mean-sgd": {"rounds": 5, "rate": 0.1},
+    "mean-sgd/clip": {"rounds": 5, "rate": 0.1, "estimator": "clip"},
+    "mean-sgd/range": {"rounds": 5, "rate": 0.1, "estimator": "range"},
     "local-model": {"rounds": 6, "estimator": "tracking"},
+    "local-model/clip": {"rounds": 6, "estimator": "clip"},
+    "local-model/range": {"rounds": 6, "estimator": "range"},
     "accelerated-erm": {"rounds": 5, "phases": 2, "cohort": 300},
+    "accelerated-erm/random": {"rounds": 5, "phases": 2, "aggregate": "random"},
+    "accelerated-erm/above-threshold": {"rounds": 4, "phases": 2, "test": "above-threshold", "schedule": "public"},
     "outlier-iterates": {"rounds": 6, "phases": 2},
     "outlier-iterates/broadcast": {"rounds": 3, "broadcast": True},
-    "outlier-iterates/random": {"rounds": 4, "phases": 2, "aggregate": "random"},
-    "outlier-iterates/laplace": {"rounds": 4, "phases": 2, "test": "laplace"},
-    "outlier-iterates/laplace-random": {"rounds": 4, "phases": 2, "test": "laplace", "aggregate": "random"},
+    "outlier-iterates/random": {"rounds": 4, "phases": 2, "step_size": 0.1, "aggregate": "random"},
+    "outlier-iterates/laplace": {"rounds": 4, "phases": 2, "step_size": 0.1, "test": "laplace"},
+    "outlier-iterates/laplace-random": {
+        "rounds": 4,
+        "phases": 2,
+        "step_size": 0.1,
+        "test": "laplace",
+        "aggregate": "random",
+    },
     "phased-sgd": {"cohort_size": 300},
     "one-pass-dp-sgd": {"rounds": 6},
     "dp-sgd-poisson": {"rounds": 5, "rate": 0.1},
@@ -61,18 +74,32 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "accelerated-sgd": {"rounds": 5},
     "dp-ftrl": {"rounds": 6, "reserve": 2},
     "tracking-srgd": {"rounds": 6},
+    "tracking-srgd/independent": {"rounds": 6, "variant": "independent"},
     "sgd": {"rounds": 6},
 }
+PROBLEMS = {
+    "local-model/range": replace(PROBLEM, items_per_user=10_000)
+}  # users far apart leave ranges nothing to find
 
 
 @cache
-def make_plan(name: str, problem: Problem = PROBLEM, privacy: Privacy = PRIVACY) -> Plan:
+def make_plan(name: str, problem: Problem | None = None, privacy: Privacy = PRIVACY) -> Plan:
     info = ALGORITHMS[name.partition("/")[0]]  # what follows a slash names a variant of the options
-    return info.plan(problem, privacy, info.options(**SMALL.get(name, {})), "calibrated", 7)
+    return info.plan(
+        problem or PROBLEMS.get(name, PROBLEM), privacy, info.options(**SMALL.get(name, {})), "calibrated", 7
+    )
+
+
+@cache
+def verify(name: str) -> None:
+    """What `make` does for every run, here once a plan: it can take longer than the runs."""
+    ALGORITHMS[name.partition("/")[0]].verify(make_plan(name))
 
 
 def make(name: str) -> Algorithm:
-    return ALGORITHMS[name.partition("/")[0]].make(make_plan(name))
+    """As `AlgorithmInfo.make`: a new object every time, so that nothing is known of an earlier run."""
+    verify(name)
+    return ALGORITHMS[name.partition("/")[0]].maker(make_plan(name))
 
 
 class Quadratic:
@@ -128,7 +155,7 @@ def empty_ledger() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ledger.sqlite"
         Ledger.create(path, plan="{}", config_digest="c", noise_key=b"11").close()
-        assert [each.name for each in path.parent.iterdir()] == [path.name]
+        assert {each.name for each in path.parent.iterdir()} == {path.name, f"{path.name}-acknowledged"}
         return path.read_bytes()
 
 

@@ -2,19 +2,28 @@
 
 import dataclasses
 import json
+import tempfile
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from contracts.scenes import FAULTS, PROBLEM, Fault, Quadratic, execute, make, make_plan
-from quoron_protos.errors import BudgetExceeded
-from quoron_server import serial
+import warden
+from contracts.scenes import FAULTS, PROBLEM, SMALL, Fault, Quadratic, execute, make, make_plan
+from quoron_privacy.errors import BudgetExceeded
+from quoron_privacy.noise import SeededNoise
+from quoron_privacy.release import Release
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.books import serial
+from quoron_server.books.ledger import Ledger
 from quoron_server.budget import Budget
-from quoron_server.ledger import Ledger
-from quoron_server.noise import SeededNoise
+from quoron_server.plan import Plan
 
 DISJOINT = [name for name, info in ALGORITHMS.items() if info.passes == "one"]
+SCENES = list({**dict.fromkeys(ALGORITHMS), **SMALL})  # with the variants of options
 every_algorithm = pytest.mark.parametrize("name", list(ALGORITHMS))
 
 
@@ -43,6 +52,21 @@ def crashing(at: int, *, after: bool) -> type[Ledger]:
     return type("DyingLedger", (Ledger,), members)
 
 
+def require_planned(plan: Plan, releases: list[tuple[int, Release]], events: list[dict[str, Any]]) -> None:
+    """Every entry is one that the plan announced for that round, and of each there are as many as announced."""
+    planned, written = plan.releases(), Counter()
+    for number, entry in releases:
+        radius = events[number]["public"].get("radius", 1.0)
+        expected = [each.entry.scaled(radius) if each.scaled else each.entry for each in planned]
+        (found,) = [at for at, each in enumerate(planned) if number in each.rounds and entry == expected[at]]
+        written[found] += 1
+    for at, each in enumerate(planned):
+        assert written[at] == each.count or (each.tested and written[at] < each.count), each
+    steps = [event["public"]["released"] for event in events if "released" in event["public"]]
+    if steps:  # those that a test did not withhold
+        assert sum(entry.mechanism == "gaussian" for _, entry in releases) == sum(steps) > 1
+
+
 @every_algorithm
 def test_same_seed_gives_the_same_bits(name, tmp_path):
     (tmp_path / "a").mkdir()
@@ -50,21 +74,22 @@ def test_same_seed_gives_the_same_bits(name, tmp_path):
     np.testing.assert_array_equal(execute(name, tmp_path / "a"), execute(name, tmp_path / "b"))
 
 
+# What is there before a write is what was there after the one before it.
+@pytest.mark.parametrize("after", [True, pytest.param(False, marks=pytest.mark.slow)])
 @every_algorithm
-def test_a_crash_at_every_write_resumes_to_identical_bits_and_asks_nobody_twice(name, tmp_path):
+def test_a_crash_at_every_write_resumes_to_identical_bits_and_asks_nobody_twice(name, after, tmp_path):
     (tmp_path / "whole").mkdir()
     whole = execute(name, tmp_path / "whole")
     rounds = make_plan(name).cost.rounds
-    for after in (False, True):
-        for at in range(1, 2 * rounds + 3):  # the initial commit, two writes a round, the end
-            folder = tmp_path / f"{at}-{after}"
-            folder.mkdir()
-            with pytest.raises(Crash):
-                execute(name, folder, ledger_type=crashing(at, after=after))
-            np.testing.assert_array_equal(execute(name, folder), whole)
-            with Ledger.open(folder / "ledger.sqlite") as ledger:
-                assert ledger.finished
-                assert ledger.spent()["rounds"] == len(ledger.events()) == rounds
+    for at in range(1, 2 * rounds + 3):  # the initial commit, two writes a round, the end
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        with pytest.raises(Crash):
+            execute(name, folder, ledger_type=crashing(at, after=after))
+        np.testing.assert_array_equal(execute(name, folder), whole)
+        with Ledger.open(folder / "ledger.sqlite") as ledger:
+            assert ledger.finished
+            assert ledger.spent()["rounds"] == len(ledger.events()) == rounds
 
 
 @every_algorithm
@@ -75,6 +100,15 @@ def test_resuming_a_finished_run_asks_nobody(name, tmp_path):
     assert engine.asked == []
 
 
+@cache
+def asked_of_honest_users(name: str) -> list[np.ndarray]:
+    """The cohorts of a run that nobody disturbs."""
+    with tempfile.TemporaryDirectory(prefix=warden.prefix()) as folder:
+        engine = Quadratic()
+        execute(name, Path(folder), engine)
+    return engine.asked
+
+
 @every_algorithm
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_nothing_a_user_sends_changes_the_course_of_a_run(name, fault: Fault, tmp_path):
@@ -82,15 +116,13 @@ def test_nothing_a_user_sends_changes_the_course_of_a_run(name, fault: Fault, tm
     model = execute(name, tmp_path, engine)
     assert model.shape == (PROBLEM.dimension,)
     assert np.isfinite(model).all()
-    honest = Quadratic()
-    (tmp_path / "honest").mkdir()
-    execute(name, tmp_path / "honest", honest)
-    assert len(engine.asked) == len(honest.asked)
-    for one, other in zip(engine.asked, honest.asked, strict=True):
+    honest = asked_of_honest_users(name)
+    assert len(engine.asked) == len(honest)
+    for one, other in zip(engine.asked, honest, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
-@every_algorithm
+@pytest.mark.parametrize("name", SCENES)
 def test_the_ledger_equals_the_plan(name, tmp_path):
     plan = make_plan(name)
     execute(name, tmp_path)
@@ -99,25 +131,24 @@ def test_the_ledger_equals_the_plan(name, tmp_path):
     assert spent["rounds"] == plan.cost.rounds
     assert spent["users"] == plan.cost.messages  # as planned: the number of a Poisson cohort is a secret
     assert spent["gradient_evaluations"] == plan.cost.gradient_evaluations
-    if name == "accelerated-erm":  # one decision a round, and the noise of each that passed
-        passed = [event["public"] for event in events if event["public"]["released"]]
-        scales = [plan.parameters.phases[public["phase"]].noise_scale for public in passed]
-        assert len(passed) > 1
-        assert [entry.mechanism for _, entry in releases].count("lottery-test") == plan.cost.rounds
-        releases = [entry for entry in releases if entry[1].mechanism == "gaussian"]
-    elif hasattr(plan.parameters, "estimator"):  # noise in proportion to each round's public radius
-        scales = [event["public"]["radius"] * plan.parameters.noise_scale for event in events]
-    elif hasattr(plan.parameters, "phases"):
-        scales = [phase.release_scale for phase in plan.parameters.phases]
-    elif hasattr(plan.parameters, "pilot_scale"):  # the second moment, then gradient and cells of every round
-        p, scales = plan.parameters, [plan.parameters.pilot_scale]
-        for event in events[1:]:
-            main = event["public"]["phase"] == "main"
-            radius = event["public"]["radius"]
-            scales += [radius * (p.main_scale if main else p.warmup_scale), p.main_cells if main else p.warmup_cells]
-    else:
-        scales = [plan.parameters.noise_scale] * plan.cost.rounds if plan.parameters.noise_scale else []
-    assert [entry.parameters["scale"] for _, entry in releases] == scales
+    require_planned(plan, releases, events)
+
+
+def test_a_ledger_with_a_quarter_of_the_noise_or_a_release_too_many_or_too_few_is_not_the_plan():
+    plan = make_plan("tracking-srgd")
+    radius = 0.5
+    events = [{"public": {"radius": radius}} for _ in range(plan.cost.rounds)]
+    written = [
+        (number, each.entry.scaled(radius) if each.scaled else each.entry)
+        for each in plan.releases()
+        for number in each.rounds
+    ]
+    require_planned(plan, written, events)
+    number, last = written[-1]
+    quieter = dataclasses.replace(last, parameters={**last.parameters, "scale": last.parameters["scale"] / 4})
+    for wrong in ([*written[:-1], (number, quieter)], [*written, written[0]], written[1:], [(number - 1, last)]):
+        with pytest.raises((AssertionError, ValueError)):
+            require_planned(plan, wrong, events)
 
 
 @pytest.mark.parametrize("name", DISJOINT)
@@ -139,11 +170,11 @@ def test_a_budget_one_round_short_is_refused_before_anyone_is_asked(name, tmp_pa
 @every_algorithm
 def test_states_survive_storage_unchanged(name):
     algorithm, noise, engine = make(name), SeededNoise(3), Quadratic()
-    state = algorithm.init()
+    initial = state = algorithm.init()
     while (question := algorithm.request(state, noise)) is not None:
         state = algorithm.update(state, engine.ask(question), noise).state
         stored = serial.encode(state)
-        assert serial.encode(serial.decode(type(state), stored)) == stored
+        assert serial.encode(serial.decode(initial, stored)) == stored
 
 
 @every_algorithm

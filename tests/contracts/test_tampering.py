@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from contracts.scenes import make_plan
-from quoron_protos.errors import VerificationError
+from quoron_privacy.errors import VerificationError
 from quoron_server.algorithms import ALGORITHMS
 
 PRIVATE = [name for name, info in ALGORITHMS.items() if info.exposure != "none"]

@@ -1,8 +1,13 @@
 """Fixtures of a federation's tests."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
+
+from federation.tls import USERS
+from quoron_server.service import certificates
 
 
 @pytest.fixture
@@ -13,4 +18,15 @@ def data(tmp_path):
     )
     path = tmp_path / "mine.csv"
     frame.to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture(scope="module")
+def issued(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An authority, a coordinator's certificate, and certificates of twenty clients."""
+    path = tmp_path_factory.mktemp("certificates")
+    certificates.make_authority(path, days=2)
+    certificates.issue(path, "coordinator", coordinator=True, hosts=("localhost", "127.0.0.1"), days=1)
+    for user in range(USERS):
+        certificates.issue(path, f"client-{user}", days=1)
     return path

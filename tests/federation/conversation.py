@@ -7,10 +7,11 @@ from contextlib import asynccontextmanager
 import numpy as np
 
 from fake_coordinator import coordinator
+from quoron_client.data.encoding import Encoding, Numeric, Signs
 from quoron_client.federation import ClientConfig, run_client
-from quoron_client.questions import AverageGradient, Question, RangeReport, VectorReport
-from quoron_client.smoothing import Convolution
-from quoron_client.wire import answer_from_wire, question_to_wire
+from quoron_client.protocol.questions import AverageGradient, Question, RangeReport, VectorReport
+from quoron_client.protocol.smoothing import Convolution
+from quoron_client.protocol.wire import answer_from_wire, question_to_wire
 
 D = 3
 TERMS = {
@@ -26,7 +27,7 @@ TERMS = {
     "dimension": D,
     "loss": {"name": "logistic"},
     "domain": {"l2-ball": 3.0},
-    "columns": {"label": "sick", "numeric": {"age": [0, 100], "weight": [0, 200]}},
+    "columns": Encoding((Numeric("age", 0, 100), Numeric("weight", 0, 200)), Signs("sick")).as_json(),
 }
 GRADIENT = AverageGradient(np.array([[0.5, -0.25, 1.0]]), (1.0,))
 CONVOLVED = AverageGradient(GRADIENT.points, (1.0,), smoothing=Convolution(0.5, 11))

@@ -11,19 +11,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from quoron.engine import InlineEngine
-from quoron.populations import Numeric, Population, Synthetic, TablePopulation, from_table
-from quoron_client import wire
-from quoron_client.domains import L2Ball
-from quoron_client.questions import Question, Status
+from problems import problem_of
+from quoron.populations import Population, Synthetic, TablePopulation, from_table
+from quoron.simulation.inline import InlineEngine
+from quoron_client.data.encoding import Encoding, Numeric, Signs
+from quoron_client.protocol import wire
+from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.questions import Question, Status
+from quoron_privacy.noise import SeededNoise
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.ledger import Ledger
-from quoron_server.noise import SeededNoise
-from quoron_server.problem import Problem
+from quoron_server.books.ledger import Ledger
 from quoron_server.rounds import run
-from quoron_server.service import Columns, Coordinator, RunSpecification, ServeConfig, Transport
+from quoron_server.service import Coordinator, RunSpecification, ServeConfig, Transport
 from quoron_server.specification import make_plan
 
 SEED = 7
@@ -87,7 +88,7 @@ def write_items(folder: Path, users: int) -> list[Path]:
 
 def specification(algorithm: str, run_name: str = "trial", **changes: object) -> RunSpecification:
     users, options = FEW[algorithm]
-    problem = Problem(
+    problem = problem_of(
         users=users,
         items_per_user=4,
         dimension=DIMENSION,
@@ -106,8 +107,9 @@ def specification(algorithm: str, run_name: str = "trial", **changes: object) ->
         delta=0.1,
         problem=problem,
         loss={"name": "logistic", "feature_norm": 1.0},
-        columns=Columns(label="sick", numeric={f"x{j}": (-1.0, 1.0) for j in range(DIMENSION)}, intercept=False),
+        columns=Encoding(tuple(Numeric(f"x{j}", -1.0, 1.0) for j in range(DIMENSION)), Signs("sick"), intercept=False),
         seconds=60.0,
+        early_ends=True,
         options=options,
         seed=SEED,
         simulation=True,
@@ -277,20 +279,20 @@ def put_clock_forward(seconds: float) -> None:
 
 def _waiting_for(running: Coordinator) -> set[int]:
     """Users that an open round of the run "trial" has not heard of."""
-    room = running.rooms.rooms.get("trial")
-    if room is None or room.open is None:
+    session = running.sessions.runs.get("trial")
+    if session is None or session.open is None:
         return set()
-    return {user for user in room.open.rows if user not in room.asked or not room.asked[user].heard}
+    return {user for user in session.open.rows if user not in session.asked or not session.asked[user].heard}
 
 
 async def no_deadline_is_waited_for(running: Coordinator, silent: Iterable[int], seconds: float) -> None:
     """For ever: once a round waits for none but those who are `silent`, its `seconds` are over."""
     while True:
         await until(lambda: _waiting_for(running) and _waiting_for(running) <= set(silent))
-        room = running.rooms.rooms["trial"]
-        ended = room.open
+        session = running.sessions.runs["trial"]
+        ended = session.open
         put_clock_forward(seconds)
-        while room.open is ended:
+        while session.open is ended:
             await asyncio.sleep(0.001)
 
 

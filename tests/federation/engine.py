@@ -141,8 +141,11 @@ class Container:
         return self.log_file.read_text(encoding="utf-8", errors="replace")
 
     def wait(self, limit: float = PATIENCE) -> int:
-        """Its exit code."""
-        return self.process.wait(limit)
+        """Its exit code; an assertion with what it has printed if it goes on for longer."""
+        try:
+            return self.process.wait(limit)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.name} is still at work after {limit:g} s:\n{self.log()}") from None
 
     def exec(self, *words: str, limit: float = PATIENCE) -> subprocess.CompletedProcess[str]:
         """Run another program inside, as the service's user."""
@@ -370,7 +373,7 @@ class Engine:
         """What the image has: this environment's Python, the packages, the examples as the Dockerfile copies them."""
         pythons = dict.fromkeys((sys.base_prefix, sys.prefix))
         places = [str(Path(each).resolve()) for each in pythons if not each.startswith("/usr/")]
-        places += [str(ROOT / folder) for folder in ("protos", "client", "server", "simulations")]
+        places += [str(ROOT / folder) for folder in ("protos", "privacy", "client", "server", "simulations")]
         copied = re.findall(r"^COPY (\S+) (/opt/quoron/\S+)$", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
         examples = [(str(self._readable(source)), target, False) for source, target in copied]
         kernels = [] if self.kernels is None else [(str(self.kernels), "/opt/quoron/kernels", False)]

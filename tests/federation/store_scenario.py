@@ -13,17 +13,17 @@ import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.engine.default import DefaultDialect
 
-from quoron_client.questions import AverageGradient, Question
-from quoron_server.algorithm import Release
-from quoron_server.books import Books
-from quoron_server.database import Database
-from quoron_server.ledger import Ledger
-from quoron_server.population_ledger import PopulationLedger
-from quoron_server.registry import OPEN
+from quoron_client.protocol.questions import AverageGradient, Question
+from quoron_privacy.release import Release
+from quoron_server.books.books import Books
+from quoron_server.books.database import Database
+from quoron_server.books.ledger import Ledger
+from quoron_server.books.lifetime_ledger import PopulationLedger
+from quoron_server.books.registry import OPEN
 
 ROUNDS = 2
 WRITES = ("INSERT", "UPDATE", "DELETE", "CREATE")
-TIMES = ("enrolled_at", "created", "owner")
+TIMES = ("enrolled_at", "created", "owner", "acknowledged")
 
 
 def carry_out(url: str) -> None:
@@ -124,7 +124,7 @@ def empty(url: str) -> None:
     """As if nothing had ever been there."""
     parsed = sa.make_url(url)
     if parsed.get_backend_name() == "sqlite":
-        for ending in ("", "-wal", "-journal", "-shm"):
+        for ending in ("", "-wal", "-journal", "-shm", "-acknowledged"):
             if os.path.exists(parsed.database + ending):
                 os.unlink(parsed.database + ending)
         return

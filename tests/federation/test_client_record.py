@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from quoron_client.federation.record import Agreement, Record
-from quoron_protos.errors import LedgerError
+from quoron_privacy.errors import LedgerError
 
 Q, OTHER = b"q" * 16, b"o" * 16
 

@@ -7,12 +7,13 @@ import pandas as pd
 import pytest
 
 from federation.conversation import CONVOLVED, GRADIENT, RANGE, VECTOR, D, asked, converse, terms, values
-from quoron_client.draws import user_keys
+from quoron_client.compute.draws import user_keys
+from quoron_client.compute.work import answer
+from quoron_client.data.encoding import Encoding, Numeric, Signs
+from quoron_client.data.table import own_items
 from quoron_client.federation import Record, read_terms, work
-from quoron_client.federation.table import own_items
-from quoron_client.questions import AverageGradient, SecondMoment, Status
+from quoron_client.protocol.questions import AverageGradient, SecondMoment, Status
 from quoron_client.randomisers import SeededRandomness, local_report
-from quoron_client.work import answer
 from quoron_protos.v1 import federation_pb2 as federation
 
 
@@ -49,9 +50,10 @@ class TestAnswers:
 
         assert converse(data, script) == converse(data, script)
 
-    def test_of_users_without_usable_items_are_rejected(self, data):
+    @pytest.mark.parametrize("every", [False, True])
+    def test_of_users_without_usable_items_are_rejected_and_other_rows_are_left_out(self, data, every):
         table = pd.read_csv(data)
-        table.loc[2, "age"] = np.nan
+        table.loc[slice(None) if every else 2, "age"] = np.nan
         table.to_csv(data, index=False)
 
         async def script(fake):
@@ -59,8 +61,8 @@ class TestAnswers:
             return await fake.ask(asked())
 
         found, status = values(converse(data, script))
-        assert status == Status.REJECTED
-        assert not found.any()
+        assert (status == Status.REJECTED) == bool(every)
+        assert found.any() != bool(every)
 
 
 class TestRefusals:
@@ -169,6 +171,9 @@ class TestRefusals:
         assert converse(data, script).status == federation.STATUS_ANSWERED
 
 
+HEIGHT = Encoding((Numeric("height", 0, 3),), Signs("sick")).as_json()
+
+
 class TestConsent:
     @pytest.mark.parametrize(
         ("changes", "options", "said"),
@@ -179,7 +184,7 @@ class TestConsent:
             ({"epsilon": float("inf"), "exposure": "none"}, {"accept_exposures": ("none",)}, "exceed the lifetime"),
             ({"delta": 1e-4}, {}, "exceed the lifetime limit 1e-05"),
             ({"dimension": D + 1}, {}, "columns that become 4 features, as announced, got 3"),
-            ({"columns": {"label": "sick", "numeric": {"height": [0, 3]}}}, {}, r"mine.csv': Expected column 'height'"),
+            ({"columns": HEIGHT}, {}, r"mine.csv': Expected column 'height'"),
             (
                 {"adjacency": "zero-out", "epsilon": 1.5},
                 {},

@@ -17,7 +17,7 @@ from federation.conversation import (
     terms,
 )
 from quoron_client.federation import Record, run_client
-from quoron_protos.errors import ConfigError, DataError, IdentityError, LedgerError, RunError, WireError
+from quoron_privacy.errors import ConfigError, DataError, IdentityError, LedgerError, RunError, WireError
 from quoron_protos.v1 import federation_pb2 as federation
 
 
@@ -72,20 +72,6 @@ class TestTransport:
         given |= spoil(given, Authority(tmp_path, "elsewhere"))
         with pytest.raises(IdentityError, match=said):
             asyncio.run(run_client(made(data, 1, **given)))
-
-    @pytest.mark.parametrize("impostor", ["another authority", "another name"])
-    def test_with_a_coordinator_that_is_another_ends_the_client(self, data, tmp_path, authority, impostor):
-        if impostor == "another authority":
-            credentials = Authority(tmp_path, "elsewhere").server_credentials()
-        else:
-            credentials = authority.server_credentials(address="192.0.2.1")
-
-        async def scenario():
-            async with coordinator(credentials) as fake:
-                await run_client(made(data, fake.port, **self.identity(authority)))
-
-        with pytest.raises(IdentityError, match=r"certificate of its name from the authority in '.*authority.pem'"):
-            asyncio.run(scenario())
 
     def test_warns_of_a_key_and_a_record_that_others_may_use(self, data, authority, our_logs):
         given, record = self.identity(authority), data.parent / "record.sqlite"

@@ -13,7 +13,7 @@ import typer.main
 import yaml
 
 from federation.engine import FILE, ROOT, services
-from quoron.cli import app
+from quoron.cli.app import app
 
 COMPOSED = yaml.safe_load(FILE.read_text(encoding="utf-8"))
 SERVICES = services()

@@ -9,7 +9,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import HealthServicer
 
-from quoron.cli import invoke
+from quoron.cli.app import invoke
 from quoron_server.service import certificates
 
 

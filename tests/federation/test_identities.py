@@ -40,6 +40,7 @@ def hosts(certificate: Path) -> list[str]:
     return [str(each.value) for each in names]
 
 
+@pytest.mark.slow
 def test_a_trial_gets_a_public_name_when_it_needs_one_and_keeps_it(tmp_path: Path, program: Path) -> None:
     trial, own = tmp_path / "trial", ["coordinator", "localhost", "127.0.0.1"]
     coordinator = trial / "coordinator" / "certificate.pem"
@@ -102,7 +103,14 @@ def test_an_identity_is_given_out_once_and_without_the_authoritys_key(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "words", [(), ("coordinator",), ("coordinator", "--renew"), ("authority", "--renew"), ("a/b",)]
+    "words",
+    [
+        (),
+        pytest.param(("coordinator",), marks=pytest.mark.slow),
+        pytest.param(("coordinator", "--renew"), marks=pytest.mark.slow),
+        pytest.param(("authority", "--renew"), marks=pytest.mark.slow),
+        ("a/b",),
+    ],
 )
 def test_what_is_nobodys_to_give_is_refused(words: tuple[str, ...], tmp_path: Path, program: Path) -> None:
     where = tmp_path / "trial" / "authority"

@@ -9,9 +9,9 @@ import pytest
 
 from federation.crowd import Honest, Peer, carried_out, complete, coordinator, specification
 from federation.link import Link
-from quoron.network import Network, Times
-from quoron.projection import by_round
-from quoron_server.ledger import Ledger
+from quoron.planning.network import Network, Times
+from quoron.planning.projection import by_round
+from quoron_server.books.ledger import Ledger
 
 EXACT = ["one-pass-dp-sgd", "srgd", "local-model", "phased-sgd", "tracking-srgd"]
 FACTOR = 2.0  # measured over projected time, and the other way round
@@ -63,7 +63,7 @@ def test_messages_and_bytes_are_those_that_pass_between_clients_and_coordinator(
     ],
 )
 def test_time_is_as_projected_within_the_stated_factor(text: str, silent: range, tmp_path: Path) -> None:
-    network = Network.parse(f"{text},compute=1e9items/s")
+    network = Network.parse(f"{text},compute=1e9items/s,ends=early")
     link = {"delay": network.rtt / 2, "up": network.up, "down": network.down}
     events, _ = carried_out(federated("dp-sgd-wor", tmp_path, seconds=network.deadline, silent=silent, **link))
     (tmp_path / "beside").mkdir()

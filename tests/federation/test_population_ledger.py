@@ -5,10 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from quoron_protos.errors import BudgetExceeded, ConfigError, LedgerError
-from quoron_server.accounting.gdp import mu_for
-from quoron_server.database import Database
-from quoron_server.population_ledger import PopulationLedger, row_hash, verify_export, verify_rows
+from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError
+from quoron_privacy.gdp import mu_for
+from quoron_privacy.lifetime import SAMPLERS
+from quoron_server.books.database import Database
+from quoron_server.books.lifetime_ledger import PopulationLedger, row_hash, verify_export, verify_rows
 
 PROMISE = {"epsilon": 0.5, "delta": 1e-6}
 
@@ -26,8 +27,8 @@ def ledger(database):
 
 def filled(ledger: PopulationLedger) -> PopulationLedger:
     ledger.limit("everyone", epsilon=4.0, delta=1e-5)
-    for run in ("spring", "summer", "autumn"):
-        ledger.charge(run, "everyone", **PROMISE, statement=f"what {run} promises; ü, 'quotes'")
+    for run, gaussian in (("spring", {}), ("summer", {"mu": 0.1, "variation": 1e-13}), ("autumn", {})):
+        ledger.charge(run, "everyone", **PROMISE, **gaussian, statement=f"what {run} promises; ü, 'quotes'")
         ledger.release(run, {"what": "model", "sha256": "00"})
         ledger.end(run, "complete")
     return ledger
@@ -42,6 +43,10 @@ ATTACKS = {
     "a number in a payload": (
         1,
         "UPDATE population SET payload = replace(payload, '\"epsilon\":0.5', '\"epsilon\":0.1') WHERE sequence = 1",
+    ),
+    "what a Gaussian run's samplers lack": (
+        4,
+        "UPDATE population SET payload = replace(payload, ':1e-13', ':1e-14') WHERE sequence = 4",
     ),
     "a payload that says the same in other words": (
         4,
@@ -125,7 +130,10 @@ class TestChain:
         head = ledger.verify()
         assert verify_export(text, head) == head
         told = json.loads(text)
-        assert told["groups"]["everyone"] == {"epsilon": 1.5, "delta": 3e-6, "runs": 3, "mu": 0.0}
+        spent = ledger.spent("everyone").epsilon
+        assert 1.0 < spent < 1.5
+        total = {"epsilon": spent, "delta": 3e-6, "runs": 3, "mu": 0.1, "variation": 1e-13}
+        assert told["groups"]["everyone"] == total
         for spoil in (
             lambda export: export["rows"].pop(),
             lambda export: export["rows"].pop(0),
@@ -162,9 +170,9 @@ class TestCharges:
 
     def test_a_charge_never_changes(self, ledger):
         filled(ledger)
-        for other in (PROMISE | {"epsilon": 0.4}, PROMISE | {"mu": 0.1}, PROMISE | {"adjacency": "zero-out"}):
+        for other in ({"epsilon": 0.4}, {"mu": 0.1, "variation": 1e-12}, {"adjacency": "zero-out"}):
             with pytest.raises(LedgerError, match="another promise or group"):
-                ledger.charge("spring", "everyone", **other)
+                ledger.charge("spring", "everyone", **(PROMISE | other))
         with pytest.raises(LedgerError, match="another promise or group"):
             ledger.charge("spring", "phones", **PROMISE)
 
@@ -197,12 +205,12 @@ class TestCharges:
 
     def test_gaussian_runs_fill_their_share_as_squares(self, ledger):
         ledger.limit("everyone", epsilon=1.0, delta=1e-5, gaussian_share=1.0)
-        quarter = mu_for(1.0, 1e-5) / 2
+        quarter = mu_for(1.0, 1e-5 * (1 - SAMPLERS)) / 2
         for number in range(4):
-            ledger.charge(f"run {number}", "everyone", **PROMISE, mu=quarter)
+            ledger.charge(f"run {number}", "everyone", **PROMISE, mu=quarter, variation=1e-300)
         with pytest.raises(BudgetExceeded):
-            ledger.charge("one more", "everyone", **PROMISE, mu=quarter / 100)
-        assert ledger.spent("everyone", 1e-5).epsilon == pytest.approx(1.0, rel=1e-9)
+            ledger.charge("one more", "everyone", **PROMISE, mu=quarter / 100, variation=1e-300)
+        assert ledger.spent("everyone", 1e-5 * (1 - SAMPLERS)).epsilon == pytest.approx(1.0, rel=1e-8)
 
     def test_a_limit_that_is_lowered_stops_further_runs_only(self, ledger):
         filled(ledger)

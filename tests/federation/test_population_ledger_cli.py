@@ -7,10 +7,10 @@ import click
 import pytest
 
 from federation.crowd import carried_out, coordinator
-from quoron.cli_ledger import app
-from quoron_protos.errors import ConfigError, DataError, IdentityError, LedgerError, LedgerUnavailable
-from quoron_server.database import Database
-from quoron_server.population_ledger import PopulationLedger
+from quoron.cli.ledger import app
+from quoron_privacy.errors import ConfigError, DataError, IdentityError, LedgerError, LedgerUnavailable
+from quoron_server.books.database import Database
+from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.service import tokens
 
 
@@ -23,7 +23,7 @@ def filled(database_url):
     with Database(database_url) as database:
         ledger = PopulationLedger(database)
         ledger.charge("spring [1]", "everyone", epsilon=0.5, delta=1e-6)
-        ledger.charge("summer", "phones", epsilon=0.25, delta=1e-6, mu=0.05)
+        ledger.charge("summer", "phones", epsilon=0.25, delta=1e-6, mu=0.05, variation=1e-13)
     return database_url
 
 
@@ -32,12 +32,21 @@ def test_a_limit_is_set_shown_and_kept(filled, capsys):
     assert capsys.readouterr().out == "everyone: ε = 0.8, δ = 1e-05\n"
     invoke("show", "--database", filled, "--json")
     told = json.loads(capsys.readouterr().out)
-    assert told["everyone"] == {"epsilon": 0.5, "delta": 1e-5, "runs": 1, "limit": "ε = 0.8, δ = 1e-05"}
-    assert told["phones"]["limit"] is None
+    assert told["everyone"] == {
+        "epsilon": 0.5,
+        "delta": 1e-5,
+        "runs": 1,
+        "mu": 0.0,
+        "variation": 0.0,
+        "limit": "ε = 0.8, δ = 1e-05",
+    }
+    assert (told["phones"]["mu"], told["phones"]["variation"], told["phones"]["limit"]) == (0.05, 1e-13, None)
     invoke("show", "--database", filled, "--group", "everyone")
     assert "spring [1]" in capsys.readouterr().out
     invoke("show", "--database", filled)
     assert "phones" in capsys.readouterr().out
+    invoke("show", "--database", filled, "--group", "phones")
+    assert "μ = 0.05 up to 1e-13 in total variation" in " ".join(capsys.readouterr().out.split())
 
 
 def test_an_export_is_verified_with_and_without_its_database(filled, capsys, tmp_path):
@@ -93,7 +102,7 @@ def beside(tmp_path, work):
     with Database(url) as database:
         ledger = PopulationLedger(database)
         ledger.charge("spring", "everyone", epsilon=0.5, delta=1e-6)
-        ledger.charge("summer", "phones", epsilon=0.25, delta=1e-6, mu=0.05)
+        ledger.charge("summer", "phones", epsilon=0.25, delta=1e-6, mu=0.05, variation=1e-13)
 
     async def scene():
         async with coordinator(tmp_path) as running:
@@ -134,6 +143,8 @@ def test_a_running_coordinator_is_asked_for_its_ledger_and_limited(tmp_path, cap
             "epsilon": 0.5,
             "delta": 1e-5,
             "runs": 1,
+            "mu": 0.0,
+            "variation": 0.0,
             "limit": "ε = 0.8, δ = 1e-05",
         }
         assert verified == head

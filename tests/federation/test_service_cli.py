@@ -7,10 +7,10 @@ import pytest
 from cryptography import x509
 
 from federation.crowd import DIMENSION
-from quoron.cli import invoke
+from quoron.cli.app import invoke
 from quoron.config import parse
-from quoron.submission import specify
-from quoron_protos.errors import ConfigError
+from quoron.operate.submission import specify
+from quoron_privacy.errors import ConfigError
 from quoron_server import service, specification
 from quoron_server.service import ServeConfig, certificates, revocation
 
@@ -186,7 +186,7 @@ def test_a_submission_has_the_problem_of_a_simulation_and_its_plan(tmp_path: Pat
     assert specification.make_plan(again) == plan
     assert plan.problem.dimension == DIMENSION + 2 + 1
     described = specification.describe(wanted, plan)
-    assert described["columns"]["categorical"] == {"ward": ["A", "B"]}
+    assert described["columns"]["features"][-1] == {"column": "ward", "categories": ["A", "B"]}
     assert described["simulation"] is False
 
 
@@ -208,7 +208,8 @@ def test_a_submission_that_leaves_something_unsaid_is_refused(changes: list[str]
 
 @pytest.mark.parametrize("loss", ["logistic", "least_squares", "huber", "smoothed_hinge"])
 def test_constants_that_the_loss_does_not_keep_are_refused(loss: str) -> None:
-    wanted, _ = specify(parse(TABLE, settings=[f"loss.name={loss}"]), run="summer", users=5000, seconds=60.0)
+    label = ["population.label=income", "population.label_range=[0, 9]"] if loss in ("least_squares", "huber") else []
+    wanted, _ = specify(parse(TABLE, settings=[f"loss.name={loss}", *label]), run="summer", users=5000, seconds=60.0)
     given = wanted.problem
     for key in ("lipschitz", "smoothness", "feature_norm"):
         claimed = getattr(given, key)

@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 
 from federation.crowd import Honest, carried_out, complete, coordinator, crowd, everybody, inline_model, specification
-from quoron.control import Address, Control
-from quoron_protos.errors import BudgetExceeded, ConfigError, LedgerError
+from quoron.operate.control import Address, Control
+from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.database import Database
-from quoron_server.ledger import Ledger
-from quoron_server.population_ledger import PopulationLedger
+from quoron_server.books.database import Database
+from quoron_server.books.ledger import Ledger
+from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.service import Coordinator, control_plane, tokens
+from quoron_server.specification import make_plan
 
 NAME, USERS = "one-pass-dp-sgd", 20
 
@@ -61,6 +62,11 @@ def test_roles_decide_who_may_and_a_removed_token_is_refused_at_once(tmp_path: P
                 async with control(running, wrong) as call:
                     for method in ("Submit", "List", "Cancel", "Plan", "Model", "Ledger", "Limit"):
                         assert (await status(call(method)))[0] == grpc.StatusCode.UNAUTHENTICATED
+            kept = file.read_text()
+            file.write_text("{")
+            async with control(running, auditor) as call:  # whoever has shown no token learns nothing of this machine
+                assert await status(call("List")) == (grpc.StatusCode.UNAVAILABLE, control_plane.UNREADABLE)
+            file.write_text(kept)
             async with control(running, auditor) as call:
                 assert (await status(call("Submit", specification=text)))[0] == grpc.StatusCode.PERMISSION_DENIED
                 assert (await status(call("Cancel", run="trial")))[0] == grpc.StatusCode.PERMISSION_DENIED
@@ -98,7 +104,8 @@ def test_watch_tells_every_public_event_from_the_first_and_again_after_a_restart
         async with grpc.aio.insecure_channel(running.control) as channel:
             stub = federation_pb2_grpc.ControlPlaneStub(channel)
             stream = stub.Watch(pb.RunReference(run="trial"), metadata=(("authorization", f"Bearer {token}"),))
-            return [json.loads(document.json) async for document in stream]
+            told = [json.loads(document.json) async for document in stream]
+            return [event for event in told if event["kind"] != "awaits"]  # of which each sees what there was then
 
     async def scene() -> list[list[dict[str, object]]]:
         async with (
@@ -142,6 +149,8 @@ def test_watching_ends_when_the_token_is_removed(tmp_path: Path, monkeypatch: py
             (await running.manager.feed("trial")).add({"kind": "round", "round": 0})
             for stream in (ending, lasting):
                 assert json.loads((await stream.read()).json)["round"] == 0
+            for stream in (ending, lasting):
+                assert json.loads((await stream.read()).json)["kind"] == "awaits"
             waiting = asyncio.create_task(lasting.read())
             tokens.remove(file, name="gone")
             assert (await status(ending.read()))[0] == grpc.StatusCode.UNAUTHENTICATED
@@ -181,7 +190,7 @@ def test_wrong_requests_are_refused_by_name(tmp_path: Path) -> None:
         "colour": good | {"colour": 1},
         "run": good | {"run": "../escape"},
         "noise_seed": good | {"noise_seed": None},
-        "features": good | {"columns": {"label": "sick"}},
+        "features": good | {"columns": {"features": []}},
         "the plan": good | {"plan_digest": "0" * 64},
         "problem.lipschitz": good | {"problem": problem | {"lipschitz": 0.5}},
         "seconds": good | {"seconds": -1},
@@ -280,7 +289,10 @@ def test_a_cancelled_run_ends_without_a_model_and_stays_charged(tmp_path: Path) 
 
     assert carried_out(scene())["state"] == "cancelled"
     with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
-        assert PopulationLedger(database).spent("everyone").epsilon == 15.0
+        ledger = PopulationLedger(database)
+        assert ledger.spent("everyone").epsilon == 15.0
+        (charge,), promise = ledger.charges("everyone"), ALGORITHMS[NAME].gaussian(make_plan(specification(NAME)))
+        assert (charge.mu, charge.variation) == (promise.mu, promise.variation)
 
 
 def test_two_runs_at_once_share_the_clients(tmp_path: Path) -> None:
@@ -310,14 +322,16 @@ def test_health_and_reflection_answer_on_both_planes(tmp_path: Path) -> None:
     from grpc_health.v1 import health_pb2, health_pb2_grpc
     from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+    token = tokens.add(tmp_path / "tokens.json", name="ada", role="auditor")  # reflection of the control plane needs it
+
     async def scene() -> list[set[str]]:
         async with coordinator(tmp_path) as running:
-            listed = []
+            listed, shown = [], (("authorization", f"Bearer {token}"),)
             for where in (running.listen, running.control):
                 async with grpc.aio.insecure_channel(where) as channel:
                     health = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
                     assert health.status == health_pb2.HealthCheckResponse.SERVING
-                    stream = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo()
+                    stream = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(metadata=shown)
                     await stream.write(reflection_pb2.ServerReflectionRequest(list_services=""))
                     reply = await stream.read()
                     await stream.done_writing()
@@ -331,7 +345,7 @@ def test_health_and_reflection_answer_on_both_planes(tmp_path: Path) -> None:
 
 def test_every_algorithm_can_be_described(tmp_path: Path) -> None:
     from quoron_client.federation import read_terms
-    from quoron_server.specification import describe, make_plan
+    from quoron_server.specification import describe
 
     for name in ALGORITHMS:
         if name not in ("filtered-sgd", "soft-filtered-sgd", "accelerated-erm"):  # these take seconds to plan

@@ -2,19 +2,34 @@
 
 import asyncio
 import contextlib
+import sys
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from federation.crowd import Honest, carried_out, complete, coordinator, everybody, inline_model, specification
+from federation.crowd import (
+    HANGS,
+    Honest,
+    Peer,
+    carried_out,
+    complete,
+    coordinator,
+    everybody,
+    inline_model,
+    specification,
+)
 from postgres_server import PostgresServer
-from quoron_protos.errors import ConfigError, LedgerError, LedgerUnavailable
-from quoron_server.books import Books
-from quoron_server.ledger import Ledger
-from quoron_server.service import RunSpecification
-from quoron_server.service import manager as managers
+from quoron.cli import health as cli_health
+from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, RunError
+from quoron_protos.v1 import federation_pb2 as pb
+from quoron_protos.v1 import federation_pb2_grpc
+from quoron_server.books.books import Books
+from quoron_server.books.database import Database
+from quoron_server.books.ledger import Ledger
+from quoron_server.service import Coordinator, RunSpecification, records, tokens
 
 NAME, USERS = "one-pass-dp-sgd", 20
 
@@ -57,7 +72,7 @@ def test_a_run_pauses_while_the_database_is_away_and_goes_on_with_the_same_bits(
 
 
 def test_a_run_of_another_version_pauses_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = managers.specifications.make_plan
+    original = records.make_plan
     broken = specification("mean-sgd", "broken")
 
     async def scene() -> tuple[np.ndarray, list[dict[str, object]]]:
@@ -70,7 +85,7 @@ def test_a_run_of_another_version_pauses_and_the_others_go_on(tmp_path: Path, mo
                 raise ConfigError("Expected the plan of another version.")
             return original(wanted)
 
-        monkeypatch.setattr(managers.specifications, "make_plan", another_version)
+        monkeypatch.setattr(records, "make_plan", another_version)
         async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
             await everybody(running, stack)
             return await complete(running), await running.manager.records.runs()
@@ -145,3 +160,63 @@ def test_a_run_on_postgresql_goes_on_after_its_connections_are_killed(
             return await complete(running)
 
     np.testing.assert_array_equal(carried_out(scene()), inline_model(specification(NAME), tmp_path))
+
+
+def test_whoever_asks_over_the_network_hears_nothing_of_where_the_database_is_or_what_it_holds(
+    tmp_path: Path, our_logs: pytest.LogCaptureFixture
+) -> None:
+    token = tokens.add(tmp_path / "tokens.json", name="ada", role="operator")
+
+    async def scene() -> list[tuple[grpc.StatusCode, str]]:
+        async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.control) as channel:
+            with running.manager._books.database.writing() as connection:
+                connection.execute(sa.text("ALTER TABLE runs RENAME TO elsewhere"))
+                connection.execute(sa.text("ALTER TABLE users RENAME TO people"))
+            stub, metadata = federation_pb2_grpc.ControlPlaneStub(channel), (("authorization", f"Bearer {token}"),)
+            found = []
+            for call in (stub.List(pb.ListRequest(), metadata=metadata), enrolled(running.listen)):
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await call
+                found.append((caught.value.code(), caught.value.details()))
+            return found
+
+    async def enrolled(where: str) -> None:
+        async with grpc.aio.insecure_channel(where) as channel:
+            await Peer(channel, "ada").enrol()
+
+    (operator, told), (client, said) = carried_out(scene())
+    assert (operator, client) == (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNAVAILABLE)
+    for words in (told, said):
+        assert not any(inside in words for inside in ("sqlite", "runs", "users", str(tmp_path)))
+    assert "coordinator.sqlite" in our_logs.text
+    assert "no such table: runs" in our_logs.text
+
+
+@pytest.mark.parametrize("error", [LedgerUnavailable("away"), LedgerError("another's")], ids=str)
+def test_health_says_whether_there_is_a_database_and_still_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: LedgerError
+) -> None:
+    monkeypatch.setattr(sys.modules[Coordinator.__module__], "LOOK", 0.01)
+
+    def gone(_: Database) -> None:
+        raise error
+
+    async def scene() -> None:
+        async with coordinator(tmp_path) as running:
+
+            async def becomes(status: str) -> None:
+                for where in (running.listen, running.control):
+                    told = None
+                    while told != status:
+                        with contextlib.suppress(RunError):
+                            told = await asyncio.to_thread(cli_health.check, where, None, timeout=HANGS)
+                            continue
+                        told = "NOT_SERVING"
+
+            await becomes("SERVING")
+            with monkeypatch.context() as away:
+                away.setattr(Database, "probe", gone)
+                await becomes("NOT_SERVING")
+            await becomes("SERVING")
+
+    carried_out(scene())

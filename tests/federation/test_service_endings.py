@@ -3,21 +3,24 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from federation.crowd import Honest, carried_out, complete, coordinator, crowd, inline_model, specification
-from quoron_protos.errors import ConfigError, LedgerError, OtherVersion, RunError
-from quoron_server import books, rounds, serial
-from quoron_server import ledger as ledgers
-from quoron_server.database import Database
-from quoron_server.ledger import Ledger
-from quoron_server.noise import SeededNoise
+from quoron_privacy.errors import ConfigError, LedgerError, OtherVersion, RunError
+from quoron_privacy.noise import SeededNoise
+from quoron_server import rounds
+from quoron_server.books import books, serial
+from quoron_server.books import ledger as ledgers
+from quoron_server.books.database import Database
+from quoron_server.books.ledger import Ledger
+from quoron_server.books.registry import Registry
 from quoron_server.plan import Plan
-from quoron_server.registry import Registry
-from quoron_server.service import Coordinator
+from quoron_server.service import Coordinator, records
 from quoron_server.service import manager as managers
 from quoron_server.specification import make_plan
 
@@ -115,7 +118,7 @@ def test_a_run_of_another_version_is_left_as_it_is_until_that_version_comes_or_i
                 original = Plan.as_json
                 patch.setattr(Plan, "as_json", lambda plan: original(plan) | {"novelty": 1})
             elif how == "no plan":
-                patch.setattr(managers.specifications, "make_plan", refused)
+                patch.setattr(records, "make_plan", refused)
             elif how == "no specification":
                 patch.setattr(managers.RunSpecification, "parse", refused)
             async with coordinator(tmp_path, allow_simulation=how != "no simulation") as running:
@@ -176,12 +179,17 @@ def another_kind_of_noise(patch: pytest.MonkeyPatch) -> None:
 
 def another_state(patch: pytest.MonkeyPatch) -> None:
     original = serial.decode
-    patch.setattr(serial, "decode", lambda kind, data: original(type("Another", (kind,), {}), data))
+
+    def decode(like: Any, data: bytes) -> Any:
+        another = type("Another", (type(like),), {})
+        return original(another(*(getattr(like, item.name) for item in fields(like))), data)
+
+    patch.setattr(serial, "decode", decode)
 
 
 def another_charge(patch: pytest.MonkeyPatch) -> None:
-    original = books._charge
-    patch.setattr(books, "_charge", lambda *given: original(*given) | {"epsilon": 14.0})
+    original = books.charge_of
+    patch.setattr(books, "charge_of", lambda *given: original(*given) | {"epsilon": 14.0})
 
 
 @pytest.mark.parametrize(
@@ -270,8 +278,8 @@ def test_whoever_comes_back_hears_of_every_run_of_its_own_that_has_ended_up_to_t
             await other.hello()
             await peer.hello()
             heard = [await peer.next("ended") for _ in range(min(told, len(ended)))]
-            running.rooms.open("last", "{}", np.arange(2))
-            running.rooms.close("last", "complete")
+            running.sessions.open("last", "{}", np.arange(2))
+            running.sessions.close("last", "complete")
             assert (await peer.next("ended")).run == "last"
             assert (await other.next("ended")).run == "last"
             return {each.run: each.how for each in heard}

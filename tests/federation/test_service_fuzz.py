@@ -11,8 +11,8 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from federation.crowd import Honest, Peer, carried_out, complete, coordinator, crowd, inline_model, specification
-from quoron_client import wire
-from quoron_client.questions import Status
+from quoron_client.protocol import wire
+from quoron_client.protocol.questions import Status
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.service import Coordinator
 
@@ -98,9 +98,9 @@ def _kind(content: bytes) -> str:
 
 def state(running: Coordinator) -> list[object]:
     """Everything that an answer could change."""
-    room = running.rooms.rooms["trial"]
-    asked = sorted((user, each.round, each.digest, each.heard) for user, each in room.asked.items())
-    return [asked, room.open.left, room.open.values.tobytes(), room.open.status.tobytes()]
+    session = running.sessions.runs["trial"]
+    asked = sorted((user, each.round, each.digest, each.heard) for user, each in session.asked.items())
+    return [asked, session.open.left, session.open.values.tobytes(), session.open.status.tobytes()]
 
 
 def fuzz(count: int, folder: Path) -> None:
@@ -119,7 +119,7 @@ def fuzz(count: int, folder: Path) -> None:
                 await peer.send(consent=pb.Consent(run=announced.run, takes_part=True))
             asked = [peer for peer in peers if peer.user in await cohort(running)]
             template = honest(asked[0].user, await asked[0].next("question"))
-            while len(running.rooms.rooms["trial"].asked) < len(asked):  # from then on nothing changes by itself
+            while len(running.sessions.runs["trial"].asked) < len(asked):  # from then on nothing changes by itself
                 await asyncio.sleep(0)
             others = [peer for peer in peers if peer not in asked][:FUZZERS]
             for other in others:
@@ -152,10 +152,10 @@ def fuzz(count: int, folder: Path) -> None:
 
 async def cohort(running: Coordinator) -> set[int]:
     """Users of the open round, once there is one."""
-    room = running.rooms.rooms["trial"]
-    while room.open is None:
+    session = running.sessions.runs["trial"]
+    while session.open is None:
         await asyncio.sleep(0)
-    return set(room.open.rows)
+    return set(session.open.rows)
 
 
 def test_thousands_of_wrong_messages_change_nothing(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from federation.crowd import (
 )
 from quoron.flower.commands import free_port
 from quoron_client.federation import ClientConfig, run_client
-from quoron_protos.errors import ConfigError
+from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.service import Coordinator, client_plane
 from quoron_server.service import conversation as conversations
@@ -36,7 +36,7 @@ HELLO = pb.ClientMessage(hello=pb.Hello(protocol=1)).SerializeToString()
 
 
 async def connected(running: Coordinator, users: int) -> None:
-    await until(lambda: running.rooms.connected >= users)
+    await until(lambda: running.sessions.connected >= users)
 
 
 def test_clients_survive_an_orderly_stop_and_answer_the_next_coordinator(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_who_is_dismissed_may_come_back_and_who_is_replaced_may_not(tmp_path: Pa
             first = peer.call
             await peer.hello()
             replaced = await first.code()
-            running.rooms.dismiss()
+            running.sessions.dismiss()
             return [replaced, await peer.call.code()]
 
     assert carried_out(scene()) == [grpc.StatusCode.ABORTED, grpc.StatusCode.UNAVAILABLE]
@@ -97,7 +97,7 @@ def test_a_taken_over_conversation_that_is_being_written_to_ends_quietly(
 
     async def scene() -> None:
         async with coordinator(tmp_path) as running, crowd(running.listen, 1) as (peer,):
-            conversation = running.rooms._here[peer.user]
+            conversation = running.sessions._here[peer.user]
             for number in range(60):  # more than the transport takes for one who does not read
                 conversation.send(announcement(1 << 18, str(number)))
             await until(lambda: conversation._writing)
@@ -119,7 +119,7 @@ def announcement(length: int, run: str = "trial") -> pb.ServerMessage:
 def test_a_client_that_does_not_read_is_hung_up_on(how: str, tmp_path: Path) -> None:
     async def scene() -> tuple[str | None, grpc.StatusCode, int]:
         async with coordinator(tmp_path) as running, crowd(running.listen, 1) as (peer,):
-            conversation = running.rooms._here[peer.user]
+            conversation = running.sessions._here[peer.user]
             for number in range(64):  # one for each run is no sign of it
                 conversation.send(announcement(1 << 16, str(number)))
             assert conversation.ending is None
@@ -127,7 +127,7 @@ def test_a_client_that_does_not_read_is_hung_up_on(how: str, tmp_path: Path) -> 
             while conversation.ending is None:
                 conversation.send(announcement(1 << 16 if how == "large" else 1, "again"))
                 sent += 1
-            await until(lambda: not running.rooms.connected)
+            await until(lambda: not running.sessions.connected)
             return conversation.ending, conversation.code, sent
 
     why, code, sent = carried_out(scene())
@@ -161,20 +161,20 @@ def test_long_greetings_and_answers_are_refused_however_they_would_parse(tmp_pat
 def test_the_longest_answer_is_that_of_the_runs_a_user_is_in(tmp_path: Path) -> None:
     async def scene() -> list[int]:
         async with coordinator(tmp_path) as running, crowd(running.listen, USERS) as peers:
-            before = running.rooms.longest_answer(0)
+            before = running.sessions.longest_answer(0)
             await running.manager.submit(specification("one-pass-dp-sgd").as_text())
             for peer in peers:
                 announced = await peer.next("run")
                 await peer.send(consent=pb.Consent(run=announced.run, takes_part=True))
-            room = running.rooms.rooms["trial"]
-            await until(lambda: room.open is not None)
-            return [before, running.rooms.longest_answer(0), running.rooms.longest_answer(USERS)]
+            session = running.sessions.runs["trial"]
+            await until(lambda: session.open is not None)
+            return [before, running.sessions.longest_answer(0), running.sessions.longest_answer(USERS)]
 
     assert carried_out(scene()) == [0, 3, 0]
 
 
 def test_whoever_does_not_say_hello_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_plane, "_GREETING_SECONDS", 0.1)
+    monkeypatch.setattr(client_plane, "GREETING_SECONDS", 0.1)
 
     async def scene() -> tuple[grpc.StatusCode, str]:
         async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.listen) as channel:

@@ -19,14 +19,14 @@ from federation.crowd import (
     specification,
     until,
 )
-from quoron_client import wire
-from quoron_client.questions import Answers, AverageGradient, Question, Status
-from quoron_protos.errors import ConfigError
+from quoron_client.protocol import wire
+from quoron_client.protocol.questions import Answers, AverageGradient, Question, Status
+from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server.service import Coordinator, conversation
 from quoron_server.service.conversation import Backlog
-from quoron_server.service.rooms import Rooms
+from quoron_server.service.sessions import Sessions
 from quoron_server.specification import make_plan, require_fitting
 
 DIMENSION = 40_000  # 320 kB, more than the transport takes for one who does not read
@@ -46,21 +46,21 @@ async def answering(peer: Peer) -> None:
 
 async def asked(running: Coordinator, users: int, seconds: float) -> Answers:
     """One question to everybody who has consented."""
-    room = running.rooms.rooms["trial"]
+    session = running.sessions.runs["trial"]
     question = Question(0, np.arange(users), AverageGradient(np.ones((1, DIMENSION)), (1.0,)))
-    return await running.rooms.ask(room, question, shape=(DIMENSION,), seconds=seconds)
+    return await running.sessions.ask(session, question, shape=(DIMENSION,), seconds=seconds, early_ends=True)
 
 
 async def consented(running: Coordinator, peers: list[Peer]) -> None:
-    room = running.rooms.open("trial", "{}", np.arange(len(peers)))
+    session = running.sessions.open("trial", "{}", np.arange(len(peers)))
     for peer in peers:
         await peer.send(consent=pb.Consent(run="trial", takes_part=True))
-    await until(lambda: len(room.present) == len(peers))
+    await until(lambda: len(session.present) == len(peers))
 
 
 async def left_unread(running: Coordinator, users: int) -> None:
     """A question to everybody, given up once each of them has a part of it and reads no more."""
-    asking, here = asyncio.create_task(asked(running, users, seconds=600.0)), running.rooms._here
+    asking, here = asyncio.create_task(asked(running, users, seconds=600.0)), running.sessions._here
     await until(lambda: [each._writing > DIMENSION for each in here.values()] == [True] * users)
     asking.cancel()
     await asyncio.wait({asking})
@@ -87,15 +87,15 @@ def test_a_crowd_that_does_not_read_loses_the_round_and_the_others_are_asked_wit
     users, silent, most, seconds = 18, 6, 6 * QUESTION, 40.0
 
     async def patience_is_over(backlog: Backlog) -> None:
-        """Those who do not read have all the room, and others wait for it."""
+        """Those who do not read have all the space, and others wait for it."""
         await until(lambda: backlog._queue and {each.user for each in backlog._since} == set(range(silent)))
         put_clock_forward(seconds / 4)
 
     async def scene() -> tuple[Answers, Backlog]:
         async with coordinator(tmp_path) as running, separate(running.listen, users) as peers:
-            running.rooms.backlog.most = most
+            running.sessions.backlog.most = most
             await consented(running, peers)
-            backlog = running.rooms.backlog
+            backlog = running.sessions.backlog
             working = [asyncio.create_task(answering(peer)) for peer in peers[silent:]]
             working.append(asyncio.create_task(patience_is_over(backlog)))
             working.append(asyncio.create_task(no_deadline_is_waited_for(running, range(silent), seconds)))
@@ -110,7 +110,7 @@ def test_a_crowd_that_does_not_read_loses_the_round_and_the_others_are_asked_wit
     assert backlog.bytes == 0
 
 
-class Told:
+class Listener:
     """A conversation that notes what it is sent, and in which order others are."""
 
     def __init__(self, user: int, order: list[int]) -> None:
@@ -126,25 +126,25 @@ class Told:
 
 
 def test_who_left_a_question_unread_is_asked_once_a_round_and_from_then_on_after_the_others() -> None:
-    async def comes(rooms: Rooms, user: int, order: list[int]) -> None:
-        rooms.enter(Told(user, order))
-        await rooms.consent(rooms._here[user], pb.Consent(run="trial", takes_part=True))
+    async def comes(sessions: Sessions, user: int, order: list[int]) -> None:
+        sessions.enter(Listener(user, order))
+        await sessions.consent(sessions._here[user], pb.Consent(run="trial", takes_part=True))
 
     async def scene() -> list[list[int]]:
-        rooms, orders = Rooms(), [[], [], []]
-        room = rooms.open("trial", "{}", np.arange(4))
+        sessions, orders = Sessions(), [[], [], []]
+        session = sessions.open("trial", "{}", np.arange(4))
         for user in range(4):
-            await comes(rooms, user, orders[0])
+            await comes(sessions, user, orders[0])
         for number, order in enumerate(orders):
-            for told in rooms._here.values():
+            for told in sessions._here.values():
                 told.order = order
             question = Question(number, np.arange(4), AverageGradient(np.ones((1, 2)), (1.0,)))
-            asking = asyncio.create_task(rooms.ask(room, question, shape=(2,), seconds=600.0))
+            asking = asyncio.create_task(sessions.ask(session, question, shape=(2,), seconds=600.0, early_ends=True))
             while len(order) < 4:
                 await asyncio.sleep(0)
             if number < 2:
-                rooms.backlog.slow[1] = asyncio.get_running_loop().time()  # as by `Conversation.hang_up`
-                await comes(rooms, 1, order)
+                sessions.backlog.slow[1] = asyncio.get_running_loop().time()  # as by `Conversation.hang_up`
+                await comes(sessions, 1, order)
             asking.cancel()
             await asyncio.wait({asking})
         return orders
@@ -154,19 +154,19 @@ def test_who_left_a_question_unread_is_asked_once_a_round_and_from_then_on_after
 
 def test_who_is_slow_and_comes_in_the_middle_of_a_round_waits_for_the_others() -> None:
     async def scene() -> list[int]:
-        rooms, order = Rooms(Backlog(most=1)), []
-        room = rooms.open("trial", "{}", np.arange(3))
+        sessions, order = Sessions(Backlog(most=1)), []
+        session = sessions.open("trial", "{}", np.arange(3))
         for user in (0, 2):
-            rooms.enter(Told(user, order))
-            await rooms.consent(rooms._here[user], pb.Consent(run="trial", takes_part=True))
-        rooms.backlog.slow[1], rooms.backlog.bytes = 0.0, 1  # somebody else's: nobody can be asked yet
+            sessions.enter(Listener(user, order))
+            await sessions.consent(sessions._here[user], pb.Consent(run="trial", takes_part=True))
+        sessions.backlog.slow[1], sessions.backlog.bytes = 0.0, 1  # somebody else's: nobody can be asked yet
         question = Question(0, np.arange(3), AverageGradient(np.ones((1, 2)), (1.0,)))
-        asking = asyncio.create_task(rooms.ask(room, question, shape=(2,), seconds=600.0))
+        asking = asyncio.create_task(sessions.ask(session, question, shape=(2,), seconds=600.0, early_ends=True))
         await asyncio.sleep(0)
-        rooms.enter(Told(1, order))
-        coming = asyncio.create_task(rooms.consent(rooms._here[1], pb.Consent(run="trial", takes_part=True)))
+        sessions.enter(Listener(1, order))
+        coming = asyncio.create_task(sessions.consent(sessions._here[1], pb.Consent(run="trial", takes_part=True)))
         await asyncio.sleep(0)
-        rooms.backlog.shrank(1)
+        sessions.backlog.shrank(1)
         await coming
         asking.cancel()
         await asyncio.wait({asking})
@@ -181,7 +181,7 @@ def test_who_takes_over_its_own_conversation_leaves_nothing_unread_behind(
     monkeypatch.setattr(conversation, "_LATE_PARTING_SECONDS", 0.05)
 
     async def patience_is_over(backlog: Backlog, seconds: float) -> None:
-        """The conversation that was taken over has all the room, and others wait for it."""
+        """The conversation that was taken over has all the space, and others wait for it."""
         await until(lambda: backlog._queue and backlog._since and all(each.ending for each in backlog._since))
         put_clock_forward(seconds / 4)
 
@@ -189,12 +189,12 @@ def test_who_takes_over_its_own_conversation_leaves_nothing_unread_behind(
         async with coordinator(tmp_path) as running, separate(running.listen, 2) as peers:
             await consented(running, peers)
             await left_unread(running, 2)
-            running.rooms.backlog.most = 1
-            assert running.rooms.backlog.bytes > DIMENSION
+            running.sessions.backlog.most = 1
+            assert running.sessions.backlog.bytes > DIMENSION
             await peers[0].hello()
             await peers[0].send(consent=pb.Consent(run="trial", takes_part=True))
             working = [asyncio.create_task(answering(peer)) for peer in peers]
-            working.append(asyncio.create_task(patience_is_over(running.rooms.backlog, 40.0)))
+            working.append(asyncio.create_task(patience_is_over(running.sessions.backlog, 40.0)))
             answers = await asked(running, 2, seconds=40.0)
             for task in working:
                 task.cancel()
@@ -212,16 +212,16 @@ def test_who_left_a_question_unread_comes_back_once_its_old_connection_is_gone(
         async with coordinator(tmp_path) as running, separate(running.listen, 1) as (peer,):
             await consented(running, [peer])
             await left_unread(running, 1)
-            running.rooms._here[0].hang_up()
-            await until(lambda: not running.rooms.backlog.bytes)
+            running.sessions._here[0].hang_up()
+            await until(lambda: not running.sessions.backlog.bytes)
             old, again = peer.call, federation_pb2_grpc.ClientPlaneStub(peer.channel).Work(metadata=peer.metadata)
             await again.write(pb.ClientMessage(hello=pb.Hello(protocol=1)))
             code = await again.code()
             old.cancel()
-            await until(lambda: not running.rooms.backlog.unread(0))
+            await until(lambda: not running.sessions.backlog.unread(0))
             await peer.hello()
-            assert set(running.rooms.backlog.slow) == {0}
-            return code, running.rooms.connected
+            assert set(running.sessions.backlog.slow) == {0}
+            return code, running.sessions.connected
 
     assert carried_out(scene()) == (grpc.StatusCode.UNAVAILABLE, 1)
 
@@ -229,13 +229,13 @@ def test_who_left_a_question_unread_comes_back_once_its_old_connection_is_gone(
 def test_everybody_who_reads_is_asked_however_little_may_wait(tmp_path: Path) -> None:
     async def scene() -> tuple[Answers, int]:
         async with coordinator(tmp_path) as running, crowd(running.listen, 20) as peers:
-            running.rooms.backlog.most = 1
+            running.sessions.backlog.most = 1
             await consented(running, peers)
             reading = [asyncio.create_task(answering(peer)) for peer in peers]
             answers = await asked(running, 20, seconds=600.0)
             for task in reading:
                 task.cancel()
-            return answers, running.rooms.backlog.peak
+            return answers, running.sessions.backlog.peak
 
     answers, peak = carried_out(scene())
     assert np.all(answers.status == Status.ANSWERED)
@@ -245,8 +245,8 @@ def test_everybody_who_reads_is_asked_however_little_may_wait(tmp_path: Path) ->
 def test_those_who_come_in_the_middle_of_a_round_wait_for_room_too(tmp_path: Path) -> None:
     async def scene() -> tuple[Answers, int]:
         async with coordinator(tmp_path) as running, crowd(running.listen, 20) as peers:
-            running.rooms.backlog.most = QUESTION
-            running.rooms.open("trial", "{}", np.arange(20))
+            running.sessions.backlog.most = QUESTION
+            running.sessions.open("trial", "{}", np.arange(20))
             asking = asyncio.create_task(asked(running, 20, seconds=600.0))
             reading = [asyncio.create_task(answering(peer)) for peer in peers]
             for peer in peers:
@@ -254,7 +254,7 @@ def test_those_who_come_in_the_middle_of_a_round_wait_for_room_too(tmp_path: Pat
             answers = await asking
             for task in reading:
                 task.cancel()
-            return answers, running.rooms.backlog.peak
+            return answers, running.sessions.backlog.peak
 
     answers, peak = carried_out(scene())
     assert np.all(answers.status == Status.ANSWERED)

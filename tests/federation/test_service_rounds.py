@@ -20,12 +20,12 @@ from federation.crowd import (
     put_clock_forward,
     specification,
 )
-from quoron.engine import InlineEngine
-from quoron_client.questions import Answers, Question, Status
+from quoron.simulation.inline import InlineEngine
+from quoron_client.protocol.questions import Answers, Question, Status
+from quoron_privacy.noise import SeededNoise
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.ledger import Ledger
-from quoron_server.noise import SeededNoise
+from quoron_server.books.ledger import Ledger
 from quoron_server.rounds import run
 from quoron_server.service import Coordinator
 from quoron_server.specification import make_plan

@@ -1,6 +1,9 @@
-"""Real clients with certificates of their own, over mutual TLS; and everybody who must not come in."""
+"""Real clients with certificates of their own, over mutual TLS; and how their conversations end."""
 
 import asyncio
+import datetime as dt
+import errno
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,56 +20,27 @@ from federation.crowd import (
     from_items,
     inline_model,
     specification,
+    until,
     write_items,
 )
+from federation.tls import USERS, channel, own_authority, refused, transport
 from quoron_client.federation import ClientConfig, run_client
-from quoron_protos.errors import ConfigError, IdentityError
+from quoron_privacy.errors import ConfigError, IdentityError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.service import Coordinator, ServeConfig, Transport, certificates, client_plane, revocation
+from quoron_server.service import Coordinator, certificates, client_plane, revocation, security
 from quoron_server.service.revocation import Revocations
-
-USERS = 20
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An authority, a coordinator's certificate, and certificates of twenty clients."""
-    path = tmp_path_factory.mktemp("certificates")
-    certificates.make_authority(path, days=2)
-    certificates.issue(path, "coordinator", coordinator=True, hosts=("localhost", "127.0.0.1"), days=1)
-    for user in range(USERS):
-        certificates.issue(path, f"client-{user}", days=1)
-    return path
-
-
-def transport(folder: Path) -> Transport:
-    return Transport(folder / "coordinator.pem", folder / "coordinator.key", folder / "authority.pem")
-
-
-def channel(where: str, folder: Path, name: str | None, authority: str = "authority") -> grpc.aio.Channel:
-    """A client's secure channel, with its certificate if it has one."""
-    pair = [None, None] if name is None else [(folder / f"{name}.{end}").read_bytes() for end in ("key", "pem")]
-    credentials = grpc.ssl_channel_credentials((folder / f"{authority}.pem").read_bytes(), *pair)
-    return grpc.aio.secure_channel(where, credentials)
-
-
-async def refused(where: str, folder: Path, name: str | None) -> grpc.StatusCode:
-    async with channel(where, folder, name) as own:
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await Peer(own).enrol()
-    return caught.value.code()
 
 
 @pytest.mark.parametrize("algorithm", ["one-pass-dp-sgd", "mean-sgd", "local-model"])
 def test_twenty_clients_over_tls_give_the_bits_of_the_inline_engine(
-    algorithm: str, folder: Path, tmp_path: Path
+    algorithm: str, issued: Path, tmp_path: Path
 ) -> None:
     wanted, paths = specification(algorithm, trust_clients=True), write_items(tmp_path, USERS)
 
     async def federated() -> np.ndarray:
-        async with coordinator(tmp_path, transport=transport(folder)) as running:
+        async with coordinator(tmp_path, transport=transport(issued)) as running:
             for user in range(USERS):  # in order: user i of the table is the i-th to enrol
-                async with channel(running.listen, folder, f"client-{user}") as own:
+                async with channel(running.listen, issued, f"client-{user}") as own:
                     assert await Peer(own).enrol() == user
             stop = asyncio.Event()
             clients = [asyncio.create_task(run_client(config(running, user), stop=stop)) for user in range(USERS)]
@@ -83,9 +57,9 @@ def test_twenty_clients_over_tls_give_the_bits_of_the_inline_engine(
             record=tmp_path / f"record-{user}.sqlite",
             lifetime_epsilon=100.0,
             lifetime_delta=0.5,
-            certificate=folder / f"client-{user}.pem",
-            key=folder / f"client-{user}.key",
-            authority=folder / "authority.pem",
+            certificate=issued / f"client-{user}.pem",
+            key=issued / f"client-{user}.key",
+            authority=issued / "authority.pem",
             allow_simulation=True,
             seed=SEED,
         )
@@ -94,11 +68,11 @@ def test_twenty_clients_over_tls_give_the_bits_of_the_inline_engine(
     np.testing.assert_array_equal(model, inline_model(wanted, tmp_path, from_items(USERS)))
 
 
-def test_one_certificate_is_one_user_and_a_renewed_one_the_same(folder: Path, tmp_path: Path) -> None:
-    certificates.issue(tmp_path_authority(folder, tmp_path), "again", days=1)
+def test_one_certificate_is_one_user_and_a_renewed_one_the_same(issued: Path, tmp_path: Path) -> None:
+    certificates.issue(own_authority(issued, tmp_path), "again", days=1)
 
     async def enrolled() -> list[int]:
-        async with coordinator(tmp_path, transport=transport(folder)) as running:
+        async with coordinator(tmp_path, transport=transport(issued)) as running:
             users = []
             for name in ("again", "again", "client-0", "again"):
                 async with channel(running.listen, tmp_path, name) as own:
@@ -110,94 +84,36 @@ def test_one_certificate_is_one_user_and_a_renewed_one_the_same(folder: Path, tm
     assert carried_out(enrolled()) == [0, 0, 1, 0]
 
 
-def tmp_path_authority(folder: Path, to: Path) -> Path:
-    """The same authority and first client in a folder of one's own."""
-    for name in ("authority", "client-0"):
-        for end in ("pem", "key"):
-            (to / f"{name}.{end}").write_bytes((folder / f"{name}.{end}").read_bytes())
-    return to
-
-
-def test_a_second_conversation_of_one_certificate_ends_the_first(folder: Path, tmp_path: Path) -> None:
+def test_a_second_conversation_of_one_certificate_ends_the_first(issued: Path, tmp_path: Path) -> None:
     async def twice() -> grpc.StatusCode:
         async with (
-            coordinator(tmp_path, transport=transport(folder)) as running,
-            channel(running.listen, folder, "client-0") as one,
-            channel(running.listen, folder, "client-0") as other,
+            coordinator(tmp_path, transport=transport(issued)) as running,
+            channel(running.listen, issued, "client-0") as one,
+            channel(running.listen, issued, "client-0") as other,
         ):
             first, second = Peer(one), Peer(other)
             for peer in (first, second):
                 await peer.enrol()
                 await peer.hello()
-            assert running.rooms.connected == 1
+            assert running.sessions.connected == 1
             return await first.call.code()
 
     assert carried_out(twice()) == grpc.StatusCode.ABORTED
 
 
-@pytest.mark.parametrize("who", ["expired", "of another authority", "without a certificate", "coordinator"])
-def test_whoever_has_no_valid_certificate_is_not_let_in(who: str, folder: Path, tmp_path: Path) -> None:
-    own = tmp_path_authority(folder, tmp_path)
-    if who == "expired":
-        certificates.issue(own, who, days=-1)
-    if who == "of another authority":
-        certificates.make_authority(tmp_path / "other", days=1)
-        certificates.issue(tmp_path / "other", "stranger", days=1)
-        for end in ("pem", "key"):
-            (own / f"{who}.{end}").write_bytes((tmp_path / "other" / f"stranger.{end}").read_bytes())
-    if who == "coordinator":  # a server's certificate is none for a client
-        for end in ("pem", "key"):
-            (own / f"{who}.{end}").write_bytes((folder / f"{who}.{end}").read_bytes())
-
-    async def outside() -> tuple[grpc.StatusCode, int]:
-        async with coordinator(tmp_path, transport=transport(folder)) as running:
-            code = await refused(running.listen, own, None if who == "without a certificate" else who)
-            async with channel(running.listen, folder, "client-0") as invited:
-                return code, await Peer(invited).enrol()  # nobody had come in before, and it goes on
-
-    assert carried_out(outside()) == (grpc.StatusCode.UNAVAILABLE, 0)
-
-
-def test_plain_text_and_a_name_do_not_get_past_tls(folder: Path, tmp_path: Path) -> None:
-    async def outside() -> grpc.StatusCode:
-        async with (
-            coordinator(tmp_path, transport=transport(folder)) as running,
-            grpc.aio.insecure_channel(running.listen) as plain,
-        ):
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await Peer(plain, "client-0").enrol()
-            return caught.value.code()
-
-    assert carried_out(outside()) == grpc.StatusCode.UNAVAILABLE
-
-
-def test_a_user_keeps_its_group(folder: Path, tmp_path: Path) -> None:
-    own = tmp_path_authority(folder, tmp_path)
-    certificates.issue(own, "nurse", days=1, unit="ward-3")
-
-    async def moved() -> tuple[int, int, grpc.StatusCode]:
-        async with coordinator(tmp_path, transport=transport(folder)) as running:
-            async with channel(running.listen, own, "nurse") as first:
-                user = await Peer(first).enrol()
-            certificates.issue(own, "nurse", days=1, unit="ward-4", renew=True)
-            return user, 0, await refused(running.listen, own, "nurse")
-
-    assert carried_out(moved()) == (0, 0, grpc.StatusCode.FAILED_PRECONDITION)
-
-
 class TestRevocation:
     """By the key, so that no renewal undoes it; in the list as it is now."""
 
-    def test_ends_a_conversation_and_lets_nobody_in_again(self, folder: Path, tmp_path: Path) -> None:
-        own = tmp_path_authority(folder, tmp_path)
+    def test_ends_a_conversation_and_lets_nobody_in_again(self, issued: Path, tmp_path: Path) -> None:
+        own = own_authority(issued, tmp_path)
         certificates.make_authority(own, days=1)
-        trusted = replace(transport(folder), revoked=Revocations(own / "revoked.json"))
+        trusted = replace(transport(issued), revoked=Revocations(own / "revoked.json"))
 
         async def scene() -> tuple[list[grpc.StatusCode], str, bool]:
             async with (
                 coordinator(tmp_path, transport=trusted) as running,
-                channel(running.listen, folder, "client-0") as bad,
-                channel(running.listen, folder, "client-1") as good,
+                channel(running.listen, issued, "client-0") as bad,
+                channel(running.listen, issued, "client-1") as good,
             ):
                 lost, kept = Peer(bad), Peer(good)
                 for peer in (lost, kept):
@@ -207,14 +123,14 @@ class TestRevocation:
                 for peer in (lost, kept):
                     await peer.send(consent=pb.Consent(run="none", takes_part=True))
                 codes, again = [await lost.call.code()], Peer(bad)
-                codes.append(await refused(running.listen, folder, "client-0"))
+                codes.append(await refused(running.listen, issued, "client-0"))
                 again.user = lost.user
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await again.hello()
                 codes.append(caught.value.code())
                 await kept.send(answer=pb.Answer(run="none"))
                 await kept.next("receipt")
-                return codes, caught.value.details(), running.rooms.connected == 1
+                return codes, caught.value.details(), running.sessions.connected == 1
 
         codes, said, alone = carried_out(scene())
         assert codes == [grpc.StatusCode.UNAUTHENTICATED] * 3
@@ -222,18 +138,18 @@ class TestRevocation:
         assert alone
 
     def test_ends_a_conversation_with_a_client_that_only_listens_before_it_hears_another_question(
-        self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(client_plane, "LOOK", 0.02)
-        own = tmp_path_authority(folder, tmp_path)
+        own = own_authority(issued, tmp_path)
         certificates.make_authority(own, days=1)
-        trusted = replace(transport(folder), revoked=Revocations(own / "revoked.json"))
+        trusted = replace(transport(issued), revoked=Revocations(own / "revoked.json"))
 
         async def scene() -> tuple[grpc.StatusCode, str, int]:
             async with (
                 coordinator(tmp_path, transport=trusted) as running,
-                channel(running.listen, folder, "client-0") as bad,
-                channel(running.listen, folder, "client-1") as good,
+                channel(running.listen, issued, "client-0") as bad,
+                channel(running.listen, issued, "client-1") as good,
             ):
                 lost, kept = Peer(bad), Peer(good)
                 for peer in (lost, kept):
@@ -241,19 +157,19 @@ class TestRevocation:
                     await peer.hello()
                 certificates.revoke(own, "client-0")
                 code, said = await lost.call.code(), await lost.call.details()
-                running.rooms.open("later", "{}", np.arange(2))
+                running.sessions.open("later", "{}", np.arange(2))
                 await kept.next("run")
-                return code, said, running.rooms.connected
+                return code, said, running.sessions.connected
 
         code, said, connected = carried_out(scene())
         assert code == grpc.StatusCode.UNAUTHENTICATED
         assert said == revocation.WORDS
         assert connected == 1
 
-    def test_ends_the_client_itself_with_the_reason(self, folder: Path, tmp_path: Path) -> None:
-        own = tmp_path_authority(folder, tmp_path)
+    def test_ends_the_client_itself_with_the_reason(self, issued: Path, tmp_path: Path) -> None:
+        own = own_authority(issued, tmp_path)
         certificates.revoke(own, "client-0")
-        trusted = replace(transport(folder), revoked=Revocations(own / "revoked.json"))
+        trusted = replace(transport(issued), revoked=Revocations(own / "revoked.json"))
 
         async def scene() -> None:
             async with coordinator(tmp_path, transport=trusted) as running:
@@ -264,24 +180,24 @@ class TestRevocation:
                         record=tmp_path / "record.sqlite",
                         lifetime_epsilon=1.0,
                         lifetime_delta=1e-6,
-                        certificate=folder / "client-0.pem",
-                        key=folder / "client-0.key",
-                        authority=folder / "authority.pem",
+                        certificate=issued / "client-0.pem",
+                        key=issued / "client-0.key",
+                        authority=issued / "authority.pem",
                     )
                 )
 
         with pytest.raises(IdentityError, match=r"client-0\.pem.*was revoked"):
             carried_out(scene())
 
-    def test_holds_for_a_renewed_certificate_which_is_not_made(self, folder: Path, tmp_path: Path) -> None:
-        own = tmp_path_authority(folder, tmp_path)
+    def test_holds_for_a_renewed_certificate_which_is_not_made(self, issued: Path, tmp_path: Path) -> None:
+        own = own_authority(issued, tmp_path)
         certificates.revoke(own, "client-0")
         with pytest.raises(ConfigError, match="not revoked"):
             certificates.issue(own, "client-0", days=1, renew=True)
         with pytest.raises(IdentityError, match=r"nobody\.pem"):
             certificates.revoke(own, "nobody")
 
-    def test_stays_in_force_while_the_list_cannot_be_read(
+    def test_of_nobody_is_known_while_the_list_cannot_be_read_and_it_is_read_again_until_it_can(
         self, tmp_path: Path, our_logs: pytest.LogCaptureFixture
     ) -> None:
         file, bad, worse = tmp_path / "revoked.json", "a" * 64, "b" * 64
@@ -291,69 +207,136 @@ class TestRevocation:
         revoked = Revocations(file)
         for spoilt in ("{", "[]", '{"not a fingerprint": "x"}', None):
             file.unlink() if spoilt is None else file.write_text(spoilt)
-            assert bad in revoked
-            assert our_logs.text.count("stays in force") == 1
-            assert bad in revoked  # and said once
-            assert our_logs.text.count("stays in force") == 1
+            for _ in range(2):
+                with pytest.raises(ConfigError, match="list of revoked certificates"):
+                    revoked.now()
+                assert our_logs.text.count("no client is let in") == 1  # said once
             our_logs.clear()
+            file.unlink(missing_ok=True)
+            revocation.add(file, bad, name="client-7")
+            assert bad in revoked
+            assert worse not in revoked
         revocation.add(file, worse, name="client-8")
-        assert worse in revoked
-        assert bad not in revoked
+        assert {bad, worse} == revoked.now()
 
+    def test_is_found_at_the_next_look_when_the_list_could_not_be_read_once(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file, bad = tmp_path / "revoked.json", "a" * 64
+        revocation.make(file)
+        revoked = Revocations(file)
+        revocation.add(file, bad, name="client-7")
 
-class TestListening:
-    def config(self, tmp_path: Path, transport: Transport, **changes: str) -> ServeConfig:
-        database = f"sqlite:///{tmp_path}/c.sqlite"
-        return replace(ServeConfig(transport, "127.0.0.1:0", "127.0.0.1:0", database), **changes)
+        def none_free(*_: object, **__: object) -> str:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    def test_plain_text_is_refused_off_loopback(self, tmp_path: Path) -> None:
-        for changes in ({"listen": "0.0.0.0:0"}, {"control": "0.0.0.0:0"}, {"listen": "example.org:1"}):
-            with pytest.raises(ConfigError, match="Expected TLS to listen on"):
-                Coordinator(self.config(tmp_path, Transport(insecure=True), **changes))
-        Coordinator(self.config(tmp_path, Transport(insecure_anywhere=True), listen="0.0.0.0:0"))
+        with monkeypatch.context() as busy:
+            busy.setattr(Path, "read_text", none_free)
+            with pytest.raises(ConfigError):
+                revoked.now()
+        assert bad in revoked
 
-    def test_plain_text_knows_no_certificates_to_refuse(self, tmp_path: Path) -> None:
-        revocation.make(tmp_path / "revoked.json")
-        mixed = Transport(insecure=True, revoked=Revocations(tmp_path / "revoked.json"))
-        with pytest.raises(ConfigError, match="either TLS files or --insecure"):
-            Coordinator(self.config(tmp_path, mixed))
+    def test_closes_the_door_to_everybody_while_the_list_cannot_be_read(
+        self, issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(client_plane, "LOOK", 0.02)
+        file = tmp_path / "revoked.json"
+        revocation.make(file)
+        trusted = replace(transport(issued), revoked=Revocations(file))
 
-    def test_without_a_word_about_plain_text_certificates_are_needed(self, tmp_path: Path) -> None:
-        with pytest.raises(ConfigError, match="quoron certs"):
-            Coordinator(self.config(tmp_path, Transport()))
-
-    def test_a_key_of_another_certificate_is_named(self, folder: Path, tmp_path: Path) -> None:
-        mixed = Transport(folder / "coordinator.pem", folder / "client-0.key", folder / "authority.pem")
-        with pytest.raises(IdentityError, match=r"to be the key of .*coordinator\.pem"):
-            Coordinator(self.config(tmp_path, mixed))
-
-    def test_an_expired_certificate_of_its_own_is_named(self, folder: Path, tmp_path: Path) -> None:
-        own = tmp_path_authority(folder, tmp_path)
-        certificates.issue(own, "late", coordinator=True, days=-1)
-        with pytest.raises(IdentityError, match="valid now"):
-            Coordinator(self.config(tmp_path, Transport(own / "late.pem", own / "late.key", own / "authority.pem")))
-
-    def test_a_port_in_use_is_named(self, tmp_path: Path) -> None:
-        async def second() -> None:
-            async with coordinator(tmp_path) as running:
-                (tmp_path / "other").mkdir()
-                taken = self.config(tmp_path / "other", Transport(insecure=True), listen=running.listen)
-                async with Coordinator(taken):
-                    pass
-
-        with pytest.raises(ConfigError, match="in use"):
-            carried_out(second())
-
-    def test_a_message_of_another_protocol_version_is_refused(self, tmp_path: Path) -> None:
-        async def other() -> grpc.StatusCode:
+        async def scene() -> tuple[list[grpc.StatusCode], str, int]:
             async with (
-                coordinator(tmp_path) as running,
-                grpc.aio.insecure_channel(running.listen) as plain,
+                coordinator(tmp_path, transport=trusted) as running,
+                channel(running.listen, issued, "client-0") as one,
             ):
-                method = plain.unary_unary("/quoron.v1.ClientPlane/Enrol")
-                request = pb.EnrolRequest(protocol=2).SerializeToString()
-                with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await method(request, metadata=(("quoron-client", "a"),))
-                return caught.value.code()
+                inside = Peer(one)
+                await inside.enrol()
+                await inside.hello()
+                file.write_text("{")
+                codes = [await refused(running.listen, issued, "client-1"), await inside.call.code()]
+                said = await inside.call.details()
+                file.write_text("{}")
+                await inside.hello()
+                return codes, said, running.sessions.connected
 
-        assert carried_out(other()) == grpc.StatusCode.FAILED_PRECONDITION
+        codes, said, connected = carried_out(scene())
+        assert codes == [grpc.StatusCode.UNAVAILABLE] * 2  # which means: come back later
+        assert (said, connected) == (revocation.CLOSED, 1)
+
+
+class TestExpiry:
+    """TLS looks at a certificate when a connection begins, and not at all when it is taken up again."""
+
+    def at(self, certificate: Path, ended: bool) -> dt.datetime:
+        ends = certificates.load_certificate(certificate).not_valid_after_utc
+        return ends + dt.timedelta(seconds=1 if ended else -1)
+
+    @pytest.mark.parametrize("said", ["a message", "nothing"])
+    def test_ends_an_open_conversation_and_lets_nobody_in_by_an_open_connection(
+        self, issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
+    ) -> None:
+        monkeypatch.setattr(client_plane, "LOOK", 0.02 if said == "nothing" else 3600.0)
+        own = own_authority(issued, tmp_path)
+        certificates.issue(own, "late", days=2)
+
+        async def scene() -> tuple[list[grpc.StatusCode], set[str], int]:
+            async with (
+                coordinator(tmp_path, transport=transport(issued)) as running,
+                channel(running.listen, own, "client-0") as one,
+                channel(running.listen, own, "late") as other,
+            ):
+                ending, lasting = Peer(one), Peer(other)
+                monkeypatch.setattr(security, "now", lambda: self.at(own / "client-0.pem", ended=False))
+                for peer in (ending, lasting):
+                    await peer.enrol()
+                    await peer.hello()
+                monkeypatch.setattr(security, "now", lambda: self.at(own / "client-0.pem", ended=True))
+                if said == "a message":
+                    for peer in (ending, lasting):
+                        await peer.send(answer=pb.Answer(run="none"))
+                codes, words = [await ending.call.code()], {await ending.call.details()}
+                for again in (ending.enrol, ending.hello):
+                    with pytest.raises(grpc.aio.AioRpcError) as caught:
+                        await again()
+                    codes.append(caught.value.code())
+                    words.add(caught.value.details())
+                await lasting.send(answer=pb.Answer(run="none"))
+                await lasting.next("receipt")
+                return codes, words, running.sessions.connected
+
+        codes, words, connected = carried_out(scene())
+        assert codes == [grpc.StatusCode.FAILED_PRECONDITION] * 3
+        assert (words, connected) == ({security.EXPIRED}, 1)
+
+    def test_is_outlived_by_a_client_whose_certificate_is_renewed(
+        self, issued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(client_plane, "LOOK", 0.02)
+        own = own_authority(issued, tmp_path)
+        certificates.issue(own, "mine", days=0.5)
+
+        async def scene() -> int:
+            async with coordinator(tmp_path, transport=transport(issued)) as running, asyncio.TaskGroup() as group:
+                stop = asyncio.Event()
+                config = ClientConfig(
+                    coordinator=running.listen,
+                    data=write_items(tmp_path, 1)[0],
+                    record=tmp_path / "record.sqlite",
+                    lifetime_epsilon=1.0,
+                    lifetime_delta=1e-6,
+                    certificate=own / "mine.pem",
+                    key=own / "mine.key",
+                    authority=own / "authority.pem",
+                    retry_seconds=0.01,
+                )
+                group.create_task(run_client(config, stop=stop))
+                await until(lambda: running.sessions.connected == 1)
+                over = self.at(own / "mine.pem", ended=True)
+                monkeypatch.setattr(security, "now", lambda: over)
+                await until(lambda: running.sessions.connected == 0)
+                certificates.issue(own, "mine", days=2, renew=True)
+                await until(lambda: running.sessions.connected == 1)
+                stop.set()
+                return len(running.sessions.runs)
+
+        assert carried_out(scene()) == 0

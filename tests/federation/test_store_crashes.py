@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -11,17 +12,18 @@ import pytest
 import sqlalchemy as sa
 
 from federation import store_scenario as scenario
-from quoron_protos.errors import LedgerUnavailable
-from quoron_server.database import Database
-from quoron_server.ledger import Ledger
-from quoron_server.population_ledger import PopulationLedger
-from quoron_server.registry import Registry
+from quoron_privacy.errors import LedgerError, LedgerUnavailable
+from quoron_server.books.database import Database
+from quoron_server.books.ledger import Ledger
+from quoron_server.books.lifetime_ledger import PopulationLedger
+from quoron_server.books.registry import Registry
 
 TESTS = Path(__file__).parent.parent
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(TESTS), "OPENBLAS_NUM_THREADS": "1"}
 PROGRAM = [sys.executable, "-m", "federation.store_scenario"]
 
 
+@pytest.mark.parametrize("database_url", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)], indirect=True)
 def test_killed_at_every_write_and_commit_the_rest_is_carried_on_to_the_same_rows(database_url):
     done = subprocess.run([*PROGRAM, "main", database_url], env=ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -58,6 +60,7 @@ def test_killed_in_the_middle_of_a_write_keeps_what_was_acknowledged_and_no_part
         ledger.commit(round_ + 1, b"next", (), {})
 
 
+@pytest.mark.slow
 def test_a_connection_ended_at_any_write_is_an_error_that_another_try_survives(postgres):
     """pg_terminate_backend at every point of the scenario; every statement after it fails, and the next try goes on."""
     scenario.carry_out(postgres)
@@ -152,3 +155,76 @@ def test_what_was_acknowledged_survives_a_crash_of_the_server(postgres, postgres
         assert ledger.resume_point() == (-1, b"state")
         assert population.verify() == head
         assert registry.enrol("ben") == 1
+
+
+def begun_and_killed(path: Path) -> None:
+    """Three users, a charge and a run's beginning, acknowledged; then the process is gone, its journal not folded."""
+
+    def work() -> None:
+        database = Database(f"sqlite:///{path}")
+        registry = Registry(database)
+        for name in ("ada", "bob", "eve"):
+            registry.enrol(name)
+        PopulationLedger(database).charge("spring", group="everyone", epsilon=1.0, delta=1e-6, statement="a promise")
+        Ledger.begin(database, "spring", plan="{}", config_digest="c", noise_key=bytes(range(32)))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert scenario.forked(work) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.7, 0.98])
+def test_a_flipped_byte_in_the_journal_undoes_nothing_without_a_word(share: float, tmp_path: Path) -> None:
+    """SQLite itself reads the journal up to the flipped page and finds everything in order."""
+    path = tmp_path / "store.sqlite"
+    begun_and_killed(path)
+    journal = bytearray((tmp_path / "store.sqlite-wal").read_bytes())
+    journal[int(share * len(journal))] ^= 1
+    (tmp_path / "store.sqlite-wal").write_bytes(journal)
+    with pytest.raises(
+        LedgerError, match=r"Expected \d+ acknowledged transactions in .*, got \d+|found something else"
+    ):
+        Database(f"sqlite:///{path}")
+
+
+def test_a_whole_journal_of_a_killed_process_is_read_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    begun_and_killed(path)
+    with Database(f"sqlite:///{path}") as database:
+        assert Registry(database).users_count() == 3
+        assert Ledger.begun(database, "spring")
+
+
+def test_a_count_that_cannot_be_read_is_named_and_one_that_is_missing_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    with Database(f"sqlite:///{path}") as database:
+        Registry(database).enrol("ada")
+    kept = tmp_path / "store.sqlite-acknowledged"
+    assert int(kept.read_text()) >= 2
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    kept.write_text("some")
+    with pytest.raises(LedgerError, match=r"store\.sqlite-acknowledged, got something unreadable"):
+        Database(f"sqlite:///{path}")
+    kept.unlink()
+    Database(f"sqlite:///{path}").close()
+    assert int(kept.read_text()) >= 2
+
+
+def test_a_database_restored_from_before_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    with Database(f"sqlite:///{path}") as database:
+        Registry(database).enrol("ada")
+    backup = path.read_bytes()
+    with Database(f"sqlite:///{path}") as database:
+        Registry(database).enrol("bob")
+    path.write_bytes(backup)
+    with pytest.raises(LedgerError, match="or it was restored from a backup"):
+        Database(f"sqlite:///{path}")
+
+
+def test_a_database_that_is_gone_is_not_begun_anew_without_a_word(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    with Database(f"sqlite:///{path}") as database:
+        Registry(database).enrol("ada")
+    path.unlink()
+    with pytest.raises(LedgerError, match=r"got 0: .*Remove store\.sqlite-acknowledged only if nothing was shown"):
+        Database(f"sqlite:///{path}")

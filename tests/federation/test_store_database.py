@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import sqlalchemy as sa
 
-from quoron_protos.errors import ConfigError, LedgerError, LedgerUnavailable
-from quoron_server import _connections
-from quoron_server.database import Database
-from quoron_server.registry import Registry
+from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable
+from quoron_server.books import connections as _connections
+from quoron_server.books.database import Database
+from quoron_server.books.registry import Registry
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ def test_a_second_owner_is_refused_and_accepted_when_the_first_is_gone(database_
 
 
 def test_a_second_process_is_refused_while_one_owns_the_database(database_url):
-    code = "import sys; from quoron_server.database import Database; Database(sys.argv[1])"
+    code = "import sys; from quoron_server.books.database import Database; Database(sys.argv[1])"
     with Database(database_url):
         done = subprocess.run([sys.executable, "-c", code, database_url], capture_output=True, text=True, check=False)
     assert done.returncode != 0
@@ -93,12 +93,12 @@ def test_postgres_can_be_read_beside_its_owner(postgres):
         assert Registry(reader).users_count() == 1
 
 
-@pytest.mark.parametrize("stored", [1, 3])
+@pytest.mark.parametrize("stored", [1, 3, 5])
 def test_another_format_is_named_and_left_alone(database_url, stored):
     with Database(database_url) as database, database.writing() as connection:
         connection.execute(sa.text(f"UPDATE meta SET format = {stored}"))
     for create in (True, False):
-        with pytest.raises(LedgerError, match=f"format 2 in .*, got {stored}. Use the version that wrote it"):
+        with pytest.raises(LedgerError, match=f"format 4 in .*, got {stored}. Use the version that wrote it"):
             Database(database_url, create=create)
 
 

@@ -7,12 +7,12 @@ import pytest
 import sqlalchemy as sa
 
 from contracts.scenes import Quadratic, execute, make
-from quoron_client.questions import AverageGradient, Question
-from quoron_protos.errors import LedgerError
-from quoron_server.algorithm import Release
-from quoron_server.database import Database
-from quoron_server.ledger import Ledger, digest
-from quoron_server.noise import SeededNoise
+from quoron_client.protocol.questions import AverageGradient, Question
+from quoron_privacy.errors import LedgerError
+from quoron_privacy.noise import SeededNoise
+from quoron_privacy.release import Release
+from quoron_server.books.database import Database
+from quoron_server.books.ledger import Ledger, digest
 from quoron_server.rounds import run
 
 

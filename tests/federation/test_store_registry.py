@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from quoron_protos.errors import ConfigError, LedgerError, OtherVersion
-from quoron_server import registry as module
-from quoron_server.database import Database
-from quoron_server.registry import FRONTS, Registry
+from quoron_privacy.errors import ConfigError, LedgerError, OtherVersion
+from quoron_server.books import registry as module
+from quoron_server.books.database import Database
+from quoron_server.books.registry import FRONTS, Registry
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quoron_client.domains import Box, L2Ball
-from quoron_client.questions import (
+from quoron_client.protocol.domains import Box, L2Ball
+from quoron_client.protocol.questions import (
     AverageGradient,
     LocalSGD,
     Question,
@@ -18,8 +18,8 @@ from quoron_client.questions import (
     Status,
     VectorReport,
 )
-from quoron_client.smoothing import Convolution, Moreau
-from quoron_client.wire import (
+from quoron_client.protocol.smoothing import Convolution, Moreau
+from quoron_client.protocol.wire import (
     DIGEST_SIZE,
     MAX_NUMBERS,
     answer_from_wire,
@@ -30,7 +30,7 @@ from quoron_client.wire import (
     question_from_wire,
     question_to_wire,
 )
-from quoron_protos.errors import WireError
+from quoron_privacy.errors import WireError
 from quoron_protos.v1 import federation_pb2 as federation
 from quoron_protos.v1 import values_pb2 as values
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from google.protobuf.message import DecodeError
 
-from quoron_client.domains import Box, L2Ball
-from quoron_client.questions import (
+from quoron_client.protocol.domains import Box, L2Ball
+from quoron_client.protocol.questions import (
     AverageGradient,
     LocalSGD,
     Question,
@@ -14,9 +14,9 @@ from quoron_client.questions import (
     Status,
     VectorReport,
 )
-from quoron_client.smoothing import Convolution, Moreau
-from quoron_client.wire import answer_from_wire, answer_to_wire, question_from_wire, question_to_wire
-from quoron_protos.errors import WireError
+from quoron_client.protocol.smoothing import Convolution, Moreau
+from quoron_client.protocol.wire import answer_from_wire, answer_to_wire, question_from_wire, question_to_wire
+from quoron_privacy.errors import WireError
 from quoron_protos.v1 import federation_pb2 as federation
 
 MESSAGES = 50_000  # of each of the two directions

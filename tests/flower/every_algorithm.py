@@ -12,9 +12,10 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from quoron import api, runs
+from quoron import api
 from quoron.flower.simulated import RUN
-from quoron.folder import RunFolder, dumps
+from quoron.simulation import run as runs
+from quoron.simulation.folder import RunFolder, dumps
 from quoron_server.flower.engine import FlowerEngine
 from quoron_server.flower.shards import Shards
 
@@ -31,7 +32,7 @@ def main(grid: Grid, context: Context) -> None:
         config, _ = api.resolve("quickstart", settings)
         prepared, folder = runs.prepare(config, out), RunFolder(out / name)
         folder.path.mkdir()
-        engine = FlowerEngine(grid, fleet, RUN, prepared.scene.problem, 600.0, demanding=True)
+        engine = FlowerEngine(grid, fleet, RUN, prepared.scene.problem, 600.0, early_ends=True, demanding=True)
         began = time.perf_counter()
         runs.carry_out(replace(prepared, scene=replace(prepared.scene, engine=engine)), folder)
         figures[name] = time.perf_counter() - began

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from federation.crowd import FEW, SEED, from_items, inline_model, specification, write_items
-from quoron.engine import InlineEngine
-from quoron.flower import submission
-from quoron_client.questions import Answers, Question, Status
+from quoron.operate import flower_submission as submission
+from quoron.simulation.inline import InlineEngine
+from quoron_client.protocol.questions import Answers, Question, Status
+from quoron_privacy.noise import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.ledger import Ledger
-from quoron_server.noise import SeededNoise
+from quoron_server.books.ledger import Ledger
 from quoron_server.rounds import run
 from quoron_server.specification import RunSpecification, make_plan
 
@@ -56,7 +56,7 @@ Loopback = _loopback().Loopback
 def small(name: str, run: str, users: int, **changes: object) -> RunSpecification:
     """A run of `users` that is done in seconds."""
     problem = replace(specification(name).problem, users=users)
-    usual = {"problem": problem, "options": SMALL[name], "seconds": 300.0}
+    usual = {"problem": problem, "options": SMALL[name], "seconds": 300.0, "early_ends": True}
     return specification(name, run, **(usual | changes))
 
 

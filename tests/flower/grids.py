@@ -13,11 +13,10 @@ from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
-from quoron.engine import InlineEngine
-from quoron_client.federation.work import with_directions
-from quoron_client.flower.records import Values, answers_record, question_from_values
+from quoron.simulation.inline import InlineEngine
 from quoron_client.flower.serving import make_app
-from quoron_client.questions import Answers, Question
+from quoron_client.protocol.flower_records import Values, answers_record, question_from_values
+from quoron_client.protocol.questions import Answers, Question
 from quoron_server.rounds import Engine
 
 SECRET = "the diagnosis of user seven"
@@ -129,7 +128,7 @@ class Computing:
 
     def answer(self, values: Values, context: Context) -> RecordDict:
         question = question_from_values(values)
-        return answers_record(self.engine.ask(replace(question, task=with_directions(question.task, self.seed))))
+        return answers_record(self.engine.ask(replace(question, task=question.task.directed(self.seed))))
 
     def ended(self, values: Values, context: Context) -> None:
         pass

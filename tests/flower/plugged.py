@@ -1,13 +1,29 @@
 """A Grid in this process whose ClientApps answer with functions of a test's own, one a user."""
 
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from flower.grids import FakeGrid
+from quoron.flower import Trained, train_privately
 from quoron_client.flower.answering import answer_with
+
+USERS, DIMENSION, CLIP = 6, 3, 0.5
+
+SMALL: dict[str, dict[str, Any]] = {  # options that keep the runs short
+    "one-pass-dp-sgd": {"rounds": 3},
+    "dp-ftrl": {"rounds": 3},
+    "srgd": {"rounds": 3},
+    "accelerated-srgd": {"rounds": 3},
+    "accelerated-sgd": {"rounds": 3},
+    "dp-sgd-poisson": {"rounds": 3, "rate": 0.5},
+    "dp-sgd-wor": {"rounds": 3, "rate": 0.5},
+    "mean-sgd": {"rounds": 3, "rate": 1.0},
+}
 
 Gradient = Callable[[np.ndarray], np.ndarray]
 
@@ -44,3 +60,26 @@ def questions(grid: FakeGrid) -> list[bytes]:
 def words(grid: FakeGrid) -> list[str]:
     """All that clients have sent, in words."""
     return [repr(reply.content) for reply in grid.received]
+
+
+def pulls(user: int) -> Gradient:
+    """The gradient of half the squared distance to a point of this user's own."""
+    own = np.random.default_rng(user).normal(0.3, 0.1, DIMENSION)
+    return lambda model: model - own
+
+
+def people(users: int = USERS) -> dict[int, Gradient]:
+    return {user: pulls(user) for user in range(users)}
+
+
+def trained(grid: FakeGrid, folder: Path, name: str = "one-pass-dp-sgd", **changed: Any) -> Trained:
+    given = {"users": USERS, "dimension": DIMENSION, "epsilon": 8.0, "delta": 1e-3, "clip_norm": CLIP, "radius": 2.0}
+    given |= {
+        "algorithm": name,
+        "options": SMALL.get(name, {}),
+        "smoothness": 1.0,
+        "simulation_seed": 5,
+        "early_ends": True,
+        "waiting": 0.01,
+    }
+    return train_privately(grid, folder=folder, **(given | changed))

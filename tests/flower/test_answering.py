@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quoron_client.domains import L2Ball
 from quoron_client.flower.answering import combined
-from quoron_client.questions import AverageGradient, LocalSGD, SecondMoment
-from quoron_client.smoothing import Moreau
-from quoron_protos.errors import DataError, WireError
+from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.questions import AverageGradient, LocalSGD, SecondMoment
+from quoron_client.protocol.smoothing import Moreau
+from quoron_privacy.errors import DataError, WireError
 
 
 def test_two_points_are_combined_around_the_centre() -> None:

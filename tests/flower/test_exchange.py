@@ -24,7 +24,7 @@ from flower.grids import (
     in_reply_to,
     spread,
 )
-from quoron_client.flower.records import HELLO, values_of
+from quoron_client.protocol.flower_records import HELLO, values_of
 from quoron_server.flower import exchange as exchanging
 from quoron_server.flower.exchange import PATIENCE, Letter, SuperLinkAway, exchange, heard, nodes
 from quoron_server.flower.pulls import Pulls

@@ -9,11 +9,12 @@ import pytest
 
 from federation.crowd import DIMENSION, FEW, SEED
 from flower.federation import LARGE, SMALL, expected, federation, model_of, small, submit
-from quoron import api, runs
-from quoron.cli import invoke
+from quoron import api
+from quoron.cli.app import invoke
 from quoron.flower.simulation import simulate
-from quoron.folder import RunFolder
-from quoron.submission import specify
+from quoron.operate.submission import specify
+from quoron.simulation import run as runs
+from quoron.simulation.folder import RunFolder
 from quoron_server.algorithms import ALGORITHMS
 
 pytestmark = pytest.mark.slow
@@ -31,6 +32,7 @@ intercept = false
 items_per_user = 4
 
 [privacy]
+quorum = "none"
 epsilon = 15.0
 delta = 0.1
 
@@ -87,11 +89,11 @@ def test_submitting_from_the_command_line_shows_the_run_until_its_model_is_there
     (tmp_path / "run.toml").write_text(CONFIG)
     flower = ["--engine", "flower", "--superlink", running.address, "--authority", str(running.authority)]
     what = [str(tmp_path / "run.toml"), "--run", "typed", "--users", str(USERS), "--simulation-seed", str(SEED)]
-    assert invoke(["submit", *flower, *what, "--seconds", "300", "--follow"]) == 0
+    assert invoke(["submit", *flower, *what, "--seconds", "300", "--early-ends", "--follow"]) == 0
     told = capsys.readouterr().out
     assert "(15, 0.1)-differential privacy" in told
     assert "round 2 of at most 2: 3 users asked" in told
     assert f"the model is in {running.results / 'typed'}" in told
     config, _ = api.resolve(str(tmp_path / "run.toml"), ())
-    wanted, _ = specify(config, run="typed", users=USERS, seconds=300.0, simulation_seed=SEED)
+    wanted, _ = specify(config, run="typed", users=USERS, seconds=300.0, simulation_seed=SEED, early_ends=True)
     np.testing.assert_array_equal(RunFolder(running.results / "typed").model(), expected(wanted, tmp_path))

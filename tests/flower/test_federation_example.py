@@ -31,7 +31,8 @@ def marked(monkeypatch: pytest.MonkeyPatch) -> Marked:
 
 
 def example(folder: Path, users: int) -> subprocess.Popen[str]:
-    program = [sys.executable, str(EXAMPLE), "--users", str(users), "--folder", "trial"]
+    heard = ["env", "--default-signal=INT,HUP"]  # whatever a shell in the background hands down
+    program = [*heard, sys.executable, str(EXAMPLE), "--users", str(users), "--folder", "trial"]
     return subprocess.Popen(program, cwd=folder, stdout=subprocess.PIPE, text=True)
 
 

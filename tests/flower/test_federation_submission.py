@@ -20,16 +20,17 @@ from flwr.supercore.object_ref import load_app
 from flower.federation import expected, small
 from flower.grids import FakeGrid, FakeTime
 from flower.test_users import USERS, people
-from quoron.cli import invoke
-from quoron.flower import federated, submission
-from quoron.flower.submission import COMPONENTS, SAYS, follow, operator, submit
-from quoron.folder import RunFolder
-from quoron_protos.errors import ConfigError, QuoronError, RunError
-from quoron_server.database import Database
+from quoron.cli.app import invoke
+from quoron.operate import flower_app as federated
+from quoron.operate import flower_submission as submission
+from quoron.operate.flower_submission import COMPONENTS, SAYS, follow, operator, submit
+from quoron.simulation.folder import RunFolder
+from quoron_privacy.errors import ConfigError, QuoronError, RunError
+from quoron_server.books.database import Database
+from quoron_server.books.ledger import Ledger
+from quoron_server.books.lifetime_ledger import PopulationLedger
+from quoron_server.books.registry import Registry
 from quoron_server.flower import exchange, serving
-from quoron_server.ledger import Ledger
-from quoron_server.population_ledger import PopulationLedger
-from quoron_server.registry import Registry
 from quoron_server.service import certificates
 
 WANTED = small("dp-sgd-wor", "trial", USERS)
@@ -136,7 +137,7 @@ def test_the_operator_decides_whose_lifetime_budget_is_drawn_on(
 def test_a_run_whose_messages_no_client_takes_is_refused(
     environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quoron_client.wire.MAX_MESSAGE", 4100)
+    monkeypatch.setattr("quoron_client.protocol.wire.MAX_MESSAGE", 4100)
     with pytest.raises(ConfigError, match="Expected messages of at most 4,100 bytes"):
         serve(tmp_path)
 
@@ -153,7 +154,11 @@ def test_a_start_ends_what_was_ended_but_not_to_its_last_line(
     with monkeypatch.context() as dies:
         if fails:
             dies.setattr(serving.Books, "carry_out", _raises(RunError("no room")))
-        place = "quoron_server.books.Ledger.abandon" if fails else "quoron_server.books.PopulationLedger.release"
+        place = (
+            "quoron_server.books.books.Ledger.abandon"
+            if fails
+            else "quoron_server.books.books.PopulationLedger.release"
+        )
         dies.setattr(place, _raises(Killed()))
         with pytest.raises(Killed):
             serve(tmp_path)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from federation.crowd import specification
-from quoron_protos.errors import OtherVersion
-from quoron_server.books import Books
-from quoron_server.database import Database
+from quoron_privacy.errors import OtherVersion
+from quoron_server.books.books import Books
+from quoron_server.books.database import Database
+from quoron_server.books.ledger import Ledger
 from quoron_server.flower import apps, serving
-from quoron_server.ledger import Ledger
 from quoron_server.specification import make_plan
 
 WANTED = specification("one-pass-dp-sgd")

@@ -22,7 +22,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.superlink.grid import HttpGrid
 
 from flower.grids import FakeTime
-from quoron_client.flower.records import HELLO, record, values_of
+from quoron_client.protocol.flower_records import HELLO, record, values_of
 from quoron_server.flower import exchange as exchanging
 from quoron_server.flower.exchange import Letter, heard
 

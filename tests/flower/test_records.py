@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flower.grids import crossed
-from quoron_client.domains import Box, L2Ball
-from quoron_client.flower.records import (
+from quoron_client.protocol.domains import Box, L2Ball
+from quoron_client.protocol.flower_records import (
     Values,
     answers_from_record,
     answers_record,
@@ -17,7 +17,7 @@ from quoron_client.flower.records import (
     record,
     values_of,
 )
-from quoron_client.questions import (
+from quoron_client.protocol.questions import (
     Answers,
     AverageGradient,
     LocalSGD,
@@ -27,8 +27,8 @@ from quoron_client.questions import (
     Status,
     VectorReport,
 )
-from quoron_client.smoothing import Convolution, Moreau
-from quoron_protos.errors import WireError
+from quoron_client.protocol.smoothing import Convolution, Moreau
+from quoron_privacy.errors import WireError
 
 FIVE = ("gradient", "moment", "passes", "range", "vector")
 

@@ -21,11 +21,11 @@ from flower.grids import (
     with_values,
 )
 from flower.test_records import FIVE, array, question_of
-from quoron_client.domains import L2Ball
 from quoron_client.flower import serving
 from quoron_client.flower.serving import make_app
-from quoron_client.questions import Question, Status
-from quoron_protos.errors import RunError
+from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.questions import Question, Status
+from quoron_privacy.errors import RunError
 from quoron_server.flower import exchange, shards
 from quoron_server.flower.engine import FlowerEngine, NodeFailed
 from quoron_server.flower.shards import Shards
@@ -56,7 +56,8 @@ def problem(dimension: int) -> Problem:
 
 
 def engine_of(grid: FakeGrid, dimension: int, *, demanding: bool = False) -> FlowerEngine:
-    return FlowerEngine(grid, Shards.found(grid, run="trial", seconds=60), "trial", problem(dimension), 60, demanding)
+    fleet = Shards.found(grid, run="trial", seconds=60)
+    return FlowerEngine(grid, fleet, "trial", problem(dimension), 60, early_ends=True, demanding=demanding)
 
 
 def node_of(grid: FakeGrid, partition: int) -> int:

@@ -20,17 +20,19 @@ from flwr.common.config import flatten_dict
 import quoron
 from federation.crowd import HANGS
 from flower.grids import SECRET, Failing, FakeGrid, Rows, error_reply, spread
-from quoron import api, report_page, runs
-from quoron.cli import invoke
-from quoron.engines import EngineChoice
+from quoron import api
+from quoron.cli.app import invoke
 from quoron.flower import claim as claims
 from quoron.flower import simulated, simulation
 from quoron.flower.bundle import write_bundle
-from quoron.flower.claim import CLAIM, LINES, Claim, Told, alive
+from quoron.flower.claim import CLAIM, LINES, Claim, ClaimObserver, alive
 from quoron.flower.simulation import COMPONENTS, simulate
-from quoron.folder import RunFolder
+from quoron.reports import page as report_page
+from quoron.simulation import run as runs
+from quoron.simulation.engines import EngineChoice
+from quoron.simulation.folder import RunFolder
 from quoron_client.flower.serving import make_app
-from quoron_protos.errors import ConfigError, LedgerError, RunError
+from quoron_privacy.errors import ConfigError, LedgerError, RunError
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower" / "simulation"
 SMALL = (
@@ -42,6 +44,8 @@ SMALL = (
     "algorithm.name=one-pass-dp-sgd",
     "algorithm.options.rounds=4",
 )
+
+LEDGER = {"ledger.sqlite", "ledger.sqlite-acknowledged"}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -160,8 +164,8 @@ def test_a_run_on_flower_leaves_the_same_folder_and_tells_observers(
     np.testing.assert_array_equal(result.model, model)
     assert watching.heard[:-1] == ["started", 0, 1, 2, 3]
     np.testing.assert_array_equal(watching.heard[-1], model)
-    made = ("config.toml", "ledger.sqlite", "model.npz", "plan.json", "report.html", "rounds.parquet", "summary.json")
-    assert sorted(each.name for each in folder.path.iterdir()) == sorted(made)
+    made = LEDGER | {"config.toml", "model.npz", "plan.json", "report.html", "rounds.parquet", "summary.json"}
+    assert {each.name for each in folder.path.iterdir()} == made
     assert result.summary.statement == prepared.planned.plan.guarantee.sentence()
     assert flower_here.error is None
 
@@ -193,7 +197,7 @@ def test_a_node_that_fails_ends_the_run_by_name_and_either_engine_goes_on(
     with pytest.raises(RunError, match=rf"in round \d, got \d.* `quoron resume {folder.path}` goes on") as raised:
         simulate(prepared, folder, tmp_path, connection=flower_here)  # type: ignore[arg-type]
     assert SECRET not in str(raised.value)
-    assert {each.name for each in folder.path.iterdir()} == {"config.toml", "ledger.sqlite", "plan.json"}
+    assert {each.name for each in folder.path.iterdir()} == LEDGER | {"config.toml", "plan.json"}
     flower_here.thread.join()  # type: ignore[union-attr]
     np.testing.assert_array_equal(api.resume(folder.path).model, model)
     assert left == []
@@ -382,20 +386,20 @@ def test_flwr_run_makes_a_run_folder_of_its_own_and_goes_on_there(
 def test_a_serverapp_without_the_folder_of_whoever_started_it_writes_nothing(tmp_path: Path) -> None:
     with Claim(tmp_path) as claim:
         with pytest.raises(ConfigError, match="Share that folder with the ServerApp's machine"):
-            Told(tmp_path / "elsewhere", claim.token)
+            ClaimObserver(tmp_path / "elsewhere", claim.token)
         with pytest.raises(ConfigError, match="does not see it, or the run is no longer wanted"):
-            Told(tmp_path, "another token")
+            ClaimObserver(tmp_path, "another token")
         assert not (tmp_path / LINES).exists()
     with pytest.raises(ConfigError, match="no longer wanted"):
-        Told(tmp_path, claim.token)
+        ClaimObserver(tmp_path, claim.token)
 
 
 def test_a_serverapp_that_is_no_longer_wanted_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = threading.Event()
     monkeypatch.setattr(claims.os, "_exit", lambda code: gone.set())
     with Claim(tmp_path) as claim:
-        told = Told(tmp_path, claim.token)
-        told.__enter__()
+        observer = ClaimObserver(tmp_path, claim.token)
+        observer.__enter__()
         assert next(claim.lines())["process"] == os.getpid()
     assert gone.wait(HANGS)
 
@@ -405,11 +409,11 @@ def test_a_serverapp_whose_owner_was_killed_ends_the_superlink_too(tmp_path: Pat
     owner = subprocess.Popen([sys.executable, "-c", "pass"])
     owner.wait()
     with Claim(tmp_path, superlink.pid) as claim:
-        told = Told(tmp_path, claim.token)
+        observer = ClaimObserver(tmp_path, claim.token)
         stored = json.loads((tmp_path / CLAIM).read_text())
         (tmp_path / CLAIM).write_text(json.dumps(stored | {"owner": owner.pid}))
         assert not alive(owner.pid)
-        assert not told._wanted()
+        assert not observer._wanted()
     assert superlink.wait(HANGS) == -15
     superlink.stdin.close()  # type: ignore[union-attr]
 

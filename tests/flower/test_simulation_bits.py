@@ -14,16 +14,16 @@ from contracts.test_algorithms import Crash, crashing, every_algorithm
 from federation.crowd import FEW, SEED, inline_model, people, specification
 from flower.grids import FakeGrid, FakeTime, computing, error_reply, spread, with_values
 from flower.test_records import array
-from quoron.engine import InlineEngine
 from quoron.populations import Synthetic
-from quoron_client.flower.records import ACTIONS
-from quoron_client.questions import Answers, Question
+from quoron.simulation.inline import InlineEngine
+from quoron_client.protocol.questions import Answers, Question
+from quoron_client.protocol.wire import TASKS
+from quoron_privacy.noise import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.books.ledger import Ledger
 from quoron_server.flower import exchange
 from quoron_server.flower.engine import FlowerEngine
 from quoron_server.flower.shards import Shards
-from quoron_server.ledger import Ledger
-from quoron_server.noise import SeededNoise
 from quoron_server.rounds import Engine, run
 from quoron_server.specification import RunSpecification
 from quoron_server.specification import make_plan as plan_of
@@ -46,7 +46,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
 def flower(engine: Engine, problem: object, *, seed: int = 0, **faults: object) -> FlowerEngine:
     """That engine behind the nodes of a Grid."""
     grid = FakeGrid(computing(engine, seed), spread(NODES), shuffled=True, **faults)
-    return FlowerEngine(grid, Shards.found(grid, run="trial", seconds=60), "trial", problem, 60.0)
+    return FlowerEngine(grid, Shards.found(grid, run="trial", seconds=60), "trial", problem, 60.0, early_ends=True)
 
 
 def of_people(wanted: RunSpecification) -> FlowerEngine:
@@ -68,7 +68,7 @@ def test_same_seed_gives_the_bits_of_the_inline_engine_for_every_kind_of_questio
         folder.mkdir()
         np.testing.assert_array_equal(carried_out(wanted, folder / "ledger", engine), inline_model(wanted, folder))
         asked |= {message.metadata.message_type for message in engine.grid.asked}  # type: ignore[attr-defined]
-    assert asked == {"query.hello", *(f"query.{action}" for action in ACTIONS.values() if action != "range_report")}
+    assert asked == {"query.hello", *(f"query.{action}" for action in TASKS if action != "range_report")}
 
 
 @pytest.mark.slow

@@ -19,14 +19,16 @@ import pytest
 
 from federation.crowd import FEW
 from flower.grids import SECRET
-from quoron import api, runs
+from quoron import api
 from quoron.flower import simulation
 from quoron.flower.bundle import write_bundle
 from quoron.flower.claim import CLAIM, LINES, alive
 from quoron.flower.commands import Connection, Process, environment, free_port, program
 from quoron.flower.simulation import COMPONENTS, LOG, simulate
-from quoron.folder import RunFolder
-from quoron_protos.errors import RunError
+from quoron.simulation import run as runs
+from quoron.simulation.engines import EngineChoice
+from quoron.simulation.folder import RunFolder
+from quoron_privacy.errors import RunError
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
 pytestmark = pytest.mark.slow
@@ -172,7 +174,9 @@ def test_whatever_is_killed_either_engine_goes_on_to_the_same_bits(tmp_path: Pat
     assert not (folder.path / "model.npz").exists(), "it was in the middle"
     shutil.copytree(folder.path, tmp_path / "copy")
     np.testing.assert_array_equal(api.resume(tmp_path / "copy").model, model)
-    np.testing.assert_array_equal(api.resume(folder.path, engine="flower", nodes=7, cpus=2).model, model)
+    np.testing.assert_array_equal(
+        api.resume(folder.path, engine=EngineChoice.of("flower", nodes=7, cpus=2)).model, model
+    )
     assert not (folder.path / CLAIM).exists()
 
 
@@ -227,7 +231,8 @@ def test_a_stopped_command_leaves_nothing_running_and_a_folder_that_goes_on(
     folder = RunFolder(tmp_path / "run")
     words = [word for setting in SMALL for word in ("--set", setting)]
     words += ["--out", str(folder.path), "--engine", "flower", "--nodes", "10", "--cpus", "1"]
-    command = subprocess.Popen([sys.executable, "-m", "quoron", "simulate", *words], stderr=subprocess.PIPE, text=True)
+    ours = ["env", "--default-signal=INT", sys.executable, "-m", "quoron", "simulate"]  # in the background too
+    command = subprocess.Popen([*ours, *words], stderr=subprocess.PIPE, text=True)
     assert command.stderr is not None
     with command.stderr:
         assert f"round 1/{ROUNDS}" in command.stderr.readline()

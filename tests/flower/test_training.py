@@ -11,42 +11,27 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Message
-from flwr.proto.node_pb2 import NodeInfo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flower.grids import FakeGrid, FakeTime, with_values
-from flower.plugged import Gradient, Killed, plugged, questions, words
+from flower.grids import FakeGrid, with_values
+from flower.plugged import CLIP, DIMENSION, SMALL, USERS, Killed, people, plugged, pulls, questions, trained, words
 from postgres_server import quick_folder
-from quoron.flower import Trained, train_privately
 from quoron.flower.training import BOOKS
-from quoron_client.domains import L2Ball
-from quoron_client.flower.records import record
-from quoron_client.wire import MAX_NUMBERS
-from quoron_protos.errors import BudgetExceeded, ConfigError, LedgerError, OtherVersion, RunError
-from quoron_server.accounting.subsampling import FORGETFUL
+from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.wire import MAX_NUMBERS
+from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, OtherVersion
+from quoron_privacy.noise import AnsweredNoise
+from quoron_privacy.subsampling import FORGETFUL
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.database import Database
-from quoron_server.flower import apps, black_boxes, exchange
-from quoron_server.flower.apps import ASSUMED, FIT, UNFIT, Training
-from quoron_server.flower.black_boxes import Attendance
-from quoron_server.ledger import Ledger
-from quoron_server.noise import AnsweredNoise
+from quoron_server.books.database import Database
+from quoron_server.books.ledger import Ledger
+from quoron_server.books.lifetime_ledger import PopulationLedger
+from quoron_server.flower.apps import ASSUMED, Training
 from quoron_server.plan import SEEDED, Plan
-from quoron_server.population_ledger import PopulationLedger
 from quoron_server.problem import Problem
 
-USERS, DIMENSION, CLIP = 6, 3, 0.5
-SMALL: dict[str, dict[str, Any]] = {  # options that keep the runs short
-    "one-pass-dp-sgd": {"rounds": 3},
-    "dp-ftrl": {"rounds": 3},
-    "srgd": {"rounds": 3},
-    "accelerated-srgd": {"rounds": 3},
-    "accelerated-sgd": {"rounds": 3},
-    "dp-sgd-poisson": {"rounds": 3, "rate": 0.5},
-    "dp-sgd-wor": {"rounds": 3, "rate": 0.5},
-    "mean-sgd": {"rounds": 3, "rate": 1.0},
-}
+FIT = tuple(SMALL)
 
 
 @pytest.fixture(autouse=True)
@@ -54,37 +39,6 @@ def _trial(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ServerApp's environment allows made-up users and seeds."""
     monkeypatch.setenv("QUORON_ALLOW_SIMULATION", "1")
     monkeypatch.delenv("QUORON_SUPERNODE_AUTH", raising=False)
-
-
-@pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
-    """Nobody sleeps."""
-    fake = FakeTime()
-    for module in (apps, black_boxes, exchange):
-        monkeypatch.setattr(module, "time", fake)
-    return fake
-
-
-def pulls(user: int) -> Gradient:
-    """The gradient of half the squared distance to a point of this user's own."""
-    own = np.random.default_rng(user).normal(0.3, 0.1, DIMENSION)
-    return lambda model: model - own
-
-
-def people(users: int = USERS) -> dict[int, Gradient]:
-    return {user: pulls(user) for user in range(users)}
-
-
-def trained(grid: FakeGrid, folder: Path, name: str = "one-pass-dp-sgd", **changed: Any) -> Trained:
-    given = {"users": USERS, "dimension": DIMENSION, "epsilon": 8.0, "delta": 1e-3, "clip_norm": CLIP, "radius": 2.0}
-    given |= {
-        "algorithm": name,
-        "options": SMALL.get(name, {}),
-        "smoothness": 1.0,
-        "simulation_seed": 5,
-        "waiting": 0.01,
-    }
-    return train_privately(grid, folder=folder, **(given | changed))
 
 
 @pytest.mark.parametrize("name", FIT)
@@ -99,12 +53,12 @@ def test_whatever_one_user_computes_every_algorithm_that_clips_carries_on(name: 
 def test_an_algorithm_that_needs_more_than_a_clip_is_refused_with_the_reason(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="rests on the server alone") as error:
         trained(plugged({}), tmp_path, name)
-    assert UNFIT[name] in str(error.value)
+    assert ALGORITHMS[name].black_box in str(error.value)
     assert not list(tmp_path.iterdir())
 
 
 def test_only_broadcast_algorithms_that_clip_answers_are_fit() -> None:
-    assert set(FIT) | set(UNFIT) == set(ALGORITHMS)
+    assert {name for name, info in ALGORITHMS.items() if info.black_box is None} == set(FIT)
     for name in FIT:
         info = ALGORITHMS[name]
         assert (info.exposure, info.removes_outliers) == ("broadcast", False)
@@ -192,6 +146,8 @@ def test_a_question_that_looks_inside_the_loss_is_never_planned_for(tmp_path: Pa
 
 
 numbers = st.floats(allow_nan=True, allow_infinity=True, width=64)
+
+
 sent = st.one_of(
     st.lists(numbers, min_size=DIMENSION, max_size=DIMENSION),
     st.lists(st.floats(-1e12, 1e12), min_size=DIMENSION, max_size=DIMENSION),
@@ -253,6 +209,8 @@ def test_the_noise_is_that_of_the_plan_and_of_the_ledger(tmp_path: Path) -> None
         assert not Ledger.unreleased(database)
     assert [(number, told.parameters["scale"]) for number, told in releases] == [(0, sigma)]
     assert (charge["epsilon"], charge["delta"], charge["adjacency"]) == (8.0, 1e-3, "replace-one")
+    promise = ALGORITHMS[found.plan.algorithm].gaussian(found.plan)
+    assert (charge["mu"], charge["variation"]) == (promise.mu, promise.variation)
     assert charge["statement"] == found.guarantee.sentence()
     assert ASSUMED["keys"] in charge["statement"]
     assert SEEDED not in charge["statement"]
@@ -327,106 +285,6 @@ def test_only_a_simulation_tells_that_nobody_has_answered(tmp_path: Path, caplog
     assert "round 0: nobody has answered" in caplog.text
 
 
-class Leaves(FakeGrid):
-    """Node 10 is gone once there are questions, and node 99, if there is one, never answers."""
-
-    def get_nodes(self) -> Iterable[NodeInfo]:
-        return [node for node in super().get_nodes() if not (node.node_id == 10 and questions(self))]
-
-
-@pytest.mark.parametrize("identities", ["keys", "partitions"])
-def test_a_stranger_that_never_says_hello_holds_up_no_round(identities: str, tmp_path: Path, time: FakeTime) -> None:
-    def took(*, stranger: bool) -> float:
-        grid = plugged(people())
-        grid.__class__ = Leaves
-        if stranger:
-            grid.configs, grid.keys = {**grid.configs, 99: grid.configs[10]}, {**grid.keys, 99: b"stranger"}
-        grid.fault = lambda message, reply: [] if message.metadata.dst_node_id == 99 else [reply]
-        began, rounds = time.now, {"rounds": 10, "rate": 1.0}
-        trained(grid, tmp_path / f"{stranger}", "dp-sgd-wor", options=rounds, identities=identities, waiting=5.0)
-        return time.now - began
-
-    greeting, briefly = 120.0, 2.0  # before the first round; in the first of them
-    assert took(stranger=True) - took(stranger=False) <= greeting + briefly + 1.0
-
-
-class Late(FakeGrid):
-    """Node 10 comes after the second look, and node 99 never answers."""
-
-    looks = 0
-
-    def get_nodes(self) -> Iterable[NodeInfo]:
-        self.looks += 1
-        return [node for node in super().get_nodes() if node.node_id != 10 or self.looks > 2]
-
-
-def test_whoever_comes_while_a_stranger_is_waited_for_still_takes_part(tmp_path: Path, time: FakeTime) -> None:
-    grid = plugged(people())
-    grid.__class__ = Late
-    grid.configs, grid.keys = {**grid.configs, 99: grid.configs[10]}, {**grid.keys, 99: b"stranger"}
-    grid.fault = lambda message, reply: [] if message.metadata.dst_node_id == 99 else [reply]
-    trained(grid, tmp_path, waiting=5.0)
-    assert any(message.metadata.dst_node_id == 10 for message in grid.asked)
-
-
-def test_a_node_that_took_no_part_is_greeted_again_ever_less_often(time: FakeTime) -> None:
-    grid, mended = plugged(people(2)), False
-
-    def refuses(message: Message, reply: Message) -> Iterable[Message]:
-        if message.metadata.dst_node_id == 11 and not mended:
-            reply.content = record(refused="another version", version="0")
-        return [reply]
-
-    grid.fault = refuses
-    there = Attendance(grid, "private", identities="keys", users=2)
-    began, at = time.now, []
-    while time.now < began + 1000:
-        before = len(grid.asked)
-        there.greet(5.0)
-        at += [time.now - began] * (len(grid.asked) > before)
-        time.now += 1.0
-    assert at == pytest.approx([0, 30, 90, 210, 450, 930], abs=5.0)
-    assert len(there.homes()) == 1
-    mended, time.now = True, time.now + 3600
-    there.greet(5.0)
-    assert len(there.homes()) == 2
-
-
-def test_the_first_node_of_a_partition_stays_while_it_is_there() -> None:
-    grid = plugged(people(2))
-    there = Attendance(grid, "private", identities="partitions", users=2)
-    there.greet(5.0)
-    grid.configs = {3: grid.configs[10], **grid.configs}  # another says that it is the same, and its number is lower
-    there.greet(5.0)
-    assert there.homes() == {"partition:0": 10, "partition:1": 11}
-    del grid.configs[10]
-    assert there.homes() == {"partition:0": 3, "partition:1": 11}
-
-
-def test_no_words_of_a_node_make_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    grid = plugged(people(1))
-    said = "x\nquoron: the model is in \x1b[31m/srv/evil" + "y" * 100
-
-    def refuses(message: Message, reply: Message) -> Iterable[Message]:
-        reply.content = record(refused=said)
-        return [reply]
-
-    grid.fault = refuses
-    Attendance(grid, "private", identities="keys", users=1).greet(5.0)
-    (told,) = [each.getMessage() for each in caplog.records if "takes no part" in each.getMessage()]
-    assert told.isprintable()
-    assert "y" * 60 not in told
-
-
-def test_clients_of_another_version_take_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "VERSION", "0.0.0")
-    grid = plugged(people())
-    with pytest.raises(RunError, match=f"Expected {USERS} users in group everyone"):
-        trained(grid, tmp_path)
-    assert not questions(grid)
-    assert all("another version" in told for told in words(grid))
-
-
 def test_runs_in_one_folder_add_up_to_its_limit(tmp_path: Path) -> None:
     with Database(f"sqlite:///{tmp_path}/{BOOKS}") as database:
         PopulationLedger(database).limit("everyone", epsilon=12.0, delta=1e-2)
@@ -436,10 +294,3 @@ def test_runs_in_one_folder_add_up_to_its_limit(tmp_path: Path) -> None:
         trained(grid, tmp_path, run="second")
     assert not questions(grid)
     trained(grid, tmp_path, run="second", epsilon=2.0)
-
-
-def test_too_few_users_are_asked_nothing(tmp_path: Path) -> None:
-    grid = plugged(people(USERS - 1))
-    with pytest.raises(RunError, match="got 5"):
-        trained(grid, tmp_path)
-    assert not questions(grid)

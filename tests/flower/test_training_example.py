@@ -17,9 +17,9 @@ from flower import federation
 from flower.grids import FakeGrid, spread
 from quoron.flower.commands import Connection, Process, environment, free_port, program
 from quoron.flower.training import BOOKS
-from quoron_protos.errors import ConfigError
-from quoron_server.database import Database
-from quoron_server.ledger import Ledger
+from quoron_privacy.errors import ConfigError
+from quoron_server.books.database import Database
+from quoron_server.books.ledger import Ledger
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower" / "plug-in"
 CONFIG = tomllib.loads((EXAMPLE / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["config"]

@@ -29,15 +29,15 @@ from flower.grids import (
 )
 from quoron_client.federation.record import Record
 from quoron_client.flower import app as apps
-from quoron_client.questions import AverageGradient, Question, Status
-from quoron_client.wire import answer_to_wire
-from quoron_protos.errors import ConfigError, LedgerError, RunError
+from quoron_client.protocol.questions import AverageGradient, Question, Status
+from quoron_client.protocol.wire import answer_to_wire
+from quoron_privacy.errors import ConfigError, LedgerError, RunError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.database import Database
+from quoron_server.books.database import Database
+from quoron_server.books.registry import Registry
 from quoron_server.flower import exchange, serving
 from quoron_server.flower.serving import serve
 from quoron_server.flower.users import Users, identity
-from quoron_server.registry import Registry
 from quoron_server.specification import RunSpecification
 
 USERS = 5

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from contracts.scenes import Quadratic, execute, make
-from quoron_client.questions import Answers, Status
-from quoron_protos.errors import BudgetExceeded, LedgerError, RunError
+from quoron_client.protocol.questions import Answers, Status
+from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, RunError
+from quoron_privacy.noise import AnsweredNoise, SecureNoise, SeededNoise
+from quoron_server.books.ledger import Ledger
 from quoron_server.budget import Budget
-from quoron_server.ledger import Ledger
-from quoron_server.noise import AnsweredNoise, SecureNoise, SeededNoise
 from quoron_server.rounds import chained, run
 
 NAME = "one-pass-dp-sgd"
@@ -105,14 +105,14 @@ def test_seeded_noise_is_refused_outside_simulation(ledger):
 
 def test_exposure_model_needs_trusted_clients_outside_simulation(deployed):
     engine = Quadratic()
-    with pytest.raises(RunError, match="trust_clients=True for phased-sgd"):
+    with pytest.raises(ConfigError, match="trust_clients=true for phased-sgd"):
         run(make("phased-sgd"), engine, deployed, SecureNoise(b"k" * 32))
     assert engine.asked == []
     run(make("phased-sgd"), engine, deployed, SecureNoise(b"k" * 32), trust_clients=True)
 
 
 def test_what_is_not_proved_or_not_private_is_refused_outside_simulation(deployed):
-    with pytest.raises(RunError, match="proved promise"):
+    with pytest.raises(ConfigError, match="proved promise"):
         run(make("sgd"), Quadratic(), deployed, SecureNoise(b"k" * 32))
 
 

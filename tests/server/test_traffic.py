@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from contracts.scenes import SMALL, Quadratic, execute
-from quoron_client import wire
-from quoron_client.domains import L2Ball
-from quoron_client.questions import (
+from quoron_client.protocol import wire
+from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.questions import (
     AverageGradient,
     LocalSGD,
     Question,
@@ -16,9 +16,9 @@ from quoron_client.questions import (
     Task,
     VectorReport,
 )
-from quoron_client.smoothing import Convolution
+from quoron_client.protocol.smoothing import Convolution
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.ledger import Ledger
+from quoron_server.books.ledger import Ledger
 from quoron_server.traffic import FRAME, encoded, round_bytes, traffic
 
 USERS, RUN, SECONDS = 5, "a-run", 60

@@ -8,10 +8,11 @@ import pandas as pd
 import pytest
 
 import quoron
-from quoron import api, runs
+from quoron import api
 from quoron import config as configs
-from quoron.folder import RunFolder
-from quoron_protos.errors import ConfigError, DataError, Infeasible, LedgerError, QuoronError
+from quoron.simulation import run as runs
+from quoron.simulation.folder import RunFolder
+from quoron_privacy.errors import ConfigError, DataError, Infeasible, LedgerError, QuoronError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import SEEDED
 from small_run import TOML
@@ -98,7 +99,7 @@ def test_wrong_frames_are_refused_with_the_column_or_the_argument(frame: pd.Data
         quoron.simulate(frame, user="patient", label="stay > 6", categorical=["wrad"])
     with pytest.raises(DataError, match="patients"):
         quoron.simulate(frame, user="patients", label="stay > 6", numeric={"age": (0, 100)})
-    with pytest.raises(DataError, match="or a DataFrame, got int"):
+    with pytest.raises(DataError, match="a DataFrame or a pyarrow Table, got int"):
         quoron.simulate(3, user="patient", label="stay")
     with pytest.raises(ConfigError, match="with a DataFrame only"):
         quoron.simulate(SMALL, user="patient")
@@ -121,7 +122,7 @@ def test_everything_raised_on_purpose_is_a_quoron_error() -> None:
 
 def test_a_run_resumes_before_its_ledger_exists(place: Path) -> None:
     run = quoron.simulate(SMALL, out="mine")
-    for name in ("ledger.sqlite", "summary.json", "model.npz"):
+    for name in ("ledger.sqlite", "ledger.sqlite-acknowledged", "summary.json", "model.npz"):
         (place / "mine" / name).unlink()
     assert np.array_equal(quoron.resume("mine").model, run.model)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from quoron import progress
-from quoron.cli import invoke
+from quoron.cli.app import invoke
+from quoron.reports import progress
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.rounds import RoundEvent
 from small_run import TOML
@@ -23,7 +23,8 @@ FIELDS = {
     "users_filtered_simulation_only", "halted", "epsilon", "delta", "adjacency", "exposure", "excess_risk", "test",
     "seconds", "peak_memory_bytes", "algorithm", "excess_risk_initial", "predicted_excess_risk",
 }  # fmt: skip
-FILES = {"config.toml", "plan.json", "ledger.sqlite", "rounds.parquet", "model.npz", "summary.json", "report.html"}
+LEDGER = {"ledger.sqlite", "ledger.sqlite-acknowledged"}
+FILES = LEDGER | {"config.toml", "plan.json", "rounds.parquet", "model.npz", "summary.json", "report.html"}
 
 
 @pytest.fixture(autouse=True)
@@ -134,8 +135,6 @@ BAD_TABLES = [
     ("who,age,stay\na,1,2\nb,3,4\n", ["population.user=whom"], "'whom'"),
     ("who,age,stay\na,1,2\nb,3,4\n", ["population.label='stays > 3'"], "'stays'"),
     ("who,age,stay\na,1,2\nb,3,4\n", ["population.numeric={ weight = [0, 1] }"], "'weight'"),
-    ("who,age,stay\na,nan,2\nb,3,4\n", [], "'age'"),
-    ("who,age,stay\na,old,2\nb,3,4\n", [], "'age'"),
     ("who,age,stay\n,1,2\n7,3,4\n", [], "'who'"),
     ("who,age,stay\n", [], "Expected a table with rows"),
 ]
@@ -201,7 +200,7 @@ def test_a_full_disk_exits_1_says_so_and_the_run_goes_on_later(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("quoron.folder.os.fsync", full)
+        patched.setattr("quoron.simulation.folder.os.fsync", full)
         code, told = failing(capsys, "simulate", "small.toml", "--out", "mine", "--quiet")
     assert code == 1
     assert "No space left on device" in told

@@ -10,7 +10,7 @@ from quoron import _toml
 from quoron import config as configs
 from quoron.config import Config, Synthetic, Table
 from quoron.presets import presets
-from quoron_protos.errors import ConfigError
+from quoron_privacy.errors import ConfigError
 
 TABLE = 'population={kind="table", path="rows.csv", user="who", label="late > 15", %s}'
 
@@ -80,6 +80,20 @@ def test_a_table_path_is_relative_to_its_configuration_file(tmp_path: Path) -> N
     population = configs.load(path).population
     assert isinstance(population, Table)
     assert population.path == str(tmp_path / "rows.csv")
+
+
+@pytest.mark.parametrize(
+    ("keys", "loss"),
+    [
+        ("label_range = [0, 9]", "least_squares"),
+        ("label_range = [0, 9]\n[loss]\nname = 'huber'", "huber"),
+        ("positive = 'yes'", "auto"),
+        ("classes = ['no', 'yes']", "auto"),
+    ],
+)
+def test_a_loss_that_is_left_open_follows_from_the_label(keys: str, loss: str) -> None:
+    text = f"[population]\nkind = 'table'\npath = 'rows.csv'\nuser = 'who'\nlabel = 'late'\n{keys}\n"
+    assert configs.parse(text).loss.name == loss
 
 
 def test_settings_lie_over_the_file_in_order_and_take_bare_words() -> None:

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from quoron.engine import InlineEngine
 from quoron.populations import Outliers, PublicKnowledge, Synthetic
-from quoron_client.domains import Domain, L2Ball
-from quoron_client.items import ItemBatch
+from quoron.simulation.inline import InlineEngine
+from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Logistic, Loss
-from quoron_client.questions import AverageGradient, LocalSGD, Question, SecondMoment, Status
-from quoron_client.smoothing import Convolution
+from quoron_client.protocol.domains import Domain, L2Ball
+from quoron_client.protocol.questions import AverageGradient, LocalSGD, Question, SecondMoment, Status
+from quoron_client.protocol.smoothing import Convolution
 
 D = 3
 POINT = np.array([[0.3, -0.2, 0.1]])

@@ -6,18 +6,18 @@ from functools import cached_property
 import numpy as np
 import pytest
 
-from quoron.engine import InlineEngine
+from problems import problem_of
 from quoron.populations import Outliers, Synthetic
-from quoron_client.domains import L2Ball
-from quoron_client.enforcement import bounded
-from quoron_client.gradients import average_gradient
-from quoron_client.items import ItemBatch
-from quoron_client.questions import AverageGradient, Question, RangeReport, Status, VectorReport
+from quoron.simulation.inline import InlineEngine
+from quoron_client.compute.enforcement import bounded
+from quoron_client.compute.gradients import average_gradient
+from quoron_client.data.items import ItemBatch
+from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.questions import AverageGradient, Question, RangeReport, Status, VectorReport
 from quoron_client.randomisers import VectorNoise
+from quoron_privacy.noise import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.noise import SeededNoise
 from quoron_server.plan import Privacy
-from quoron_server.problem import Problem
 
 USERS, D = 3000, 4
 COHORT = np.arange(100, 2100)
@@ -137,7 +137,7 @@ def test_a_corrupt_client_hurts_only_its_own_row():
 
 class TestAWholeRun:
     INFO = ALGORITHMS["local-model"]
-    PROBLEM = Problem(
+    PROBLEM = problem_of(
         users=USERS,
         items_per_user=3,
         dimension=D,

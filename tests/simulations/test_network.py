@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 import quoron
-from quoron.cli import invoke
-from quoron.engine import InlineEngine
-from quoron.folder import RunFolder
-from quoron.network import DEADLINE, SERVER, Counts, Network, Times, total
+from quoron.cli.app import invoke
+from quoron.planning.network import DEADLINE, SERVER, Counts, Network, Times, total
 from quoron.populations import Synthetic
-from quoron_client.domains import L2Ball
-from quoron_client.questions import AverageGradient, Question, Status
-from quoron_protos.errors import ConfigError
+from quoron.simulation.folder import RunFolder
+from quoron.simulation.inline import InlineEngine
+from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.questions import AverageGradient, Question, Status
+from quoron_privacy.errors import ConfigError
+from quoron_server.round_clock import REST
 from small_run import TOML
 
 
@@ -27,9 +28,10 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_network_is_read_with_its_units() -> None:
     network = Network.parse(
-        "rtt=80ms, jitter=0.02s,up=1Mbps,down=1.5Gbps,dropout=5%,deadline=30s,compute=2e3items/s,server=500answers/s"
+        "rtt=80ms, jitter=0.02s,up=1Mbps,down=1.5Gbps,dropout=5%,"
+        "deadline=30s,compute=2e3items/s,server=500answers/s,ends=early"
     )
-    assert network == Network(0.08, 0.02, 1e6, 1.5e9, 0.05, 30.0, 2000.0, 500.0)
+    assert network == Network(0.08, 0.02, 1e6, 1.5e9, 0.05, 30.0, 2000.0, 500.0, "early")
     assert Network.parse("up=9kbps,dropout=0.25") == Network(up=9e3, dropout=0.25)
 
 
@@ -45,8 +47,10 @@ def test_a_network_is_read_with_its_units() -> None:
         ("dropout=100%", "dropout to be a share below 1"),
         ("dropout=5", "got dropout=5"),
         ("compute=5", "compute to be a speed above 0 such as 2000items/s"),
-        ("ping=3ms", "keys rtt, jitter, up, down, dropout, deadline, compute, server, got 'ping=3ms'"),
+        ("ping=3ms", "keys rtt, jitter, up, down, dropout, deadline, compute, server, ends, got 'ping=3ms'"),
         ("rtt", "got 'rtt'"),
+        ("deadline=0s", "deadline to be a time above 0 such as 60s, got deadline=0s"),
+        ("ends=late", "ends to be deadline or early, got ends=late"),
         ("rtt=1ms,rtt=2ms", "each key of a network once, got rtt twice"),
         ("", "Expected a network such as"),
         (" , ", "Expected a network such as"),
@@ -81,7 +85,7 @@ def simulated(network: Network, counts: Counts, draws: np.random.Generator, roun
     ],
 )
 def test_the_projection_is_the_mean_of_a_simulation_of_every_client(text: str, asked: int) -> None:
-    network = Network.parse(text)
+    network = Network.parse(f"{text},ends=early")
     counts = Counts(asked, 300 * asked, 4000 * asked, computing=0.01, aggregating=0.005)
     mean = simulated(network, counts, np.random.default_rng(3), 4000)
     # The mean of 4,000 rounds is within five standard errors, at most 5 * 4.5 s / sqrt(4000) with dropouts, and far
@@ -90,13 +94,28 @@ def test_the_projection_is_the_mean_of_a_simulation_of_every_client(text: str, a
 
 
 def test_nothing_is_waited_for_without_a_network() -> None:
-    times = Network(server=math.inf).project(Counts(100, 10**6, 10**6))
+    times = Network(server=math.inf, ends="early").project(Counts(100, 10**6, 10**6))
     assert times == Times()
+
+
+def test_a_round_lasts_its_deadline_and_rest_whoever_answers_and_however_fast() -> None:
+    for text in (
+        "deadline=5s",
+        "rtt=80ms,up=1Mbps,deadline=5s",
+        "rtt=80ms,dropout=30%,deadline=5s,server=900answers/s",
+    ):
+        times = Network.parse(text).project(Counts(100, 10_000, 10_000, computing=0.2, aggregating=0.4))
+        assert times.total == pytest.approx((1 + REST) * 5)
+
+
+def test_work_that_does_not_fit_into_the_rest_costs_whole_rests() -> None:
+    times = Network(deadline=5.0).project(Counts(100, 10_000, 10_000, aggregating=0.6))
+    assert times.total == pytest.approx((1 + 2 * REST) * 5)
 
 
 def test_a_worse_network_is_never_projected_to_be_faster() -> None:
     counts = Counts(1000, 300_000, 300_000, items=50)
-    fair = "rtt=80ms,jitter=5ms,up=1Mbps,down=10Mbps,dropout=0.01%,compute=1000items/s"
+    fair = "rtt=80ms,jitter=5ms,up=1Mbps,down=10Mbps,dropout=0.01%,compute=1000items/s,ends=early"
     good = Network.parse(fair).project(counts).total
     for worse in ("rtt=90ms", "jitter=6ms", "up=900kbps", "down=9Mbps", "dropout=0.02%", "compute=900items/s"):
         pairs = dict(pair.split("=") for pair in fair.split(","))
@@ -120,7 +139,7 @@ def test_parts_sum_to_the_whole() -> None:
 
 
 def test_a_run_is_projected_round_by_round(small: Path) -> None:
-    text = "rtt=80ms,up=1Mbps,down=10Mbps,compute=1000items/s"
+    text = "rtt=80ms,up=1Mbps,down=10Mbps,compute=1000items/s,ends=early"
     result = quoron.simulate("small.toml", network=text, out=small / "run")
     rows = RunFolder(small / "run").rounds()
     shown = result.summary.network
@@ -152,7 +171,7 @@ def test_bytes_on_the_wire_are_told_without_a_network_too(small: Path) -> None:
 
 @pytest.mark.usefixtures("no_pictures")
 def test_a_plan_projects_what_the_run_then_counts(small: Path) -> None:
-    text = "rtt=80ms,up=1Mbps,down=10Mbps,compute=1000items/s"
+    text = "rtt=80ms,up=1Mbps,down=10Mbps,compute=1000items/s,ends=early"
     planned = quoron.plan("small.toml", network=text)
     assert planned.network is not None
     run = quoron.simulate("small.toml", network=text, out=small / "run").summary
@@ -196,7 +215,7 @@ def test_who_drops_out_is_drawn_anew_in_every_round_and_by_public_seed_alone() -
 
 @pytest.mark.usefixtures("no_pictures")
 def test_a_resumed_run_keeps_its_network(small: Path) -> None:
-    text = "rtt=80ms,dropout=5%"
+    text = "rtt=80ms,dropout=5%,ends=early"
     quoron.simulate("small.toml", network=text, out=small / "run")
     assert RunFolder(small / "run").config().run.network == text
     again = quoron.resume(small / "run").summary.network

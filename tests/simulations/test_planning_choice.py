@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 import quoron
+from problems import problem_of
 from quoron import config as configs
-from quoron.choosing import Candidate, automatic
-from quoron.planning import Planned, choose
-from quoron_client.domains import L2Ball
-from quoron_protos.errors import ConfigError, Infeasible
+from quoron.planning.choosing import Candidate, automatic
+from quoron.planning.plans import Planned, choose
+from quoron_client.protocol.domains import L2Ball
+from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_server.algorithms import AlgorithmInfo
 from quoron_server.plan import Cost, Guarantee, Plan
 from quoron_server.problem import Problem
@@ -25,7 +26,7 @@ class Options:
 
 
 def problem(users: int = 1_000, hostile_share: float = 0.0) -> Problem:
-    return Problem(
+    return problem_of(
         users=users,
         items_per_user=5,
         dimension=2,
@@ -48,13 +49,13 @@ def pretended(
 ) -> AlgorithmInfo:
     """An algorithm that predicts `risk` from `users` users on, and asks many passes five times a round."""
 
-    def plan(problem: Problem, privacy: Any, options: Options, constants: str, seed: int) -> Plan:
+    def plan(problem: Problem, privacy: Any, options: Options, seed: int) -> Plan:
         if problem.users < users:
             raise Infeasible(name, f"n={problem.users:,} users are too few", f"n >= {users:,} (better {2 * users:,})")
         many = 5 if passes == "many" else 1
         cost = Cost.of(problem, rounds=options.rounds or rounds, messages=many * problem.users)
         guarantee = Guarantee(1.0, 1e-6, "replace-one", exposure, (), "docs/privacy/gaussian.md")  # type: ignore[arg-type]
-        return Plan(name, problem, guarantee, cost, Options(), risk, seed)
+        return Plan(name, problem, guarantee, cost, None, risk, seed)
 
     return AlgorithmInfo(
         name=name,
@@ -63,12 +64,11 @@ def pretended(
         algorithm_numbers="-",
         exposure=exposure,  # type: ignore[arg-type]
         adjacency=("replace-one",),
-        constants=("calibrated",),
         theorem="docs/privacy/gaussian.md",
         options=Options,
-        plan=plan,  # type: ignore[arg-type]
-        verify=lambda _: None,
-        make=lambda _: None,  # type: ignore[arg-type, return-value]
+        planner=plan,
+        verifier=lambda _: None,
+        maker=lambda _: None,  # type: ignore[arg-type, return-value]
         passes=passes,  # type: ignore[arg-type]
         removes_outliers=removes_outliers,
     )

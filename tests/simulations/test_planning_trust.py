@@ -4,7 +4,7 @@ import pytest
 
 import quoron
 from quoron import config as configs
-from quoron_protos.errors import ConfigError, Infeasible
+from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_server.algorithms import ALGORITHMS
 from small_run import TOML
 

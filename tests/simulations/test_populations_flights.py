@@ -30,6 +30,7 @@ def test_every_row_has_norm_one_and_the_vocabulary_is_not_read_from_data(late):
     assert late.knowledge.assumptions == ()
 
 
+@pytest.mark.slow
 def test_the_non_private_model_ranks_held_out_flights_with_an_auc_of_684_thousandths(late):
     figures = late.test_metrics(late.optimum)
     assert figures["auc"] >= 0.684

@@ -10,11 +10,11 @@ from scipy.special import expit
 
 from quoron.populations import Corruption, Outliers, Synthetic
 from quoron.populations._risk import LogisticDesign, _mean_divergence, sphere_coordinate
-from quoron_client.domains import Box, L2Ball
-from quoron_client.enforcement import bounded
-from quoron_client.questions import AverageGradient
-from quoron_client.work import answer
-from quoron_protos.errors import ConfigError
+from quoron_client.compute.enforcement import bounded
+from quoron_client.compute.work import answer
+from quoron_client.protocol.domains import Box, L2Ball
+from quoron_client.protocol.questions import AverageGradient
+from quoron_privacy.errors import ConfigError
 
 FAMILIES = ("logistic", "least_squares", "linear")
 

@@ -11,11 +11,18 @@ from scipy.optimize import minimize
 
 from quoron.populations import Categorical, Corruption, Numeric, Outliers, from_table
 from quoron.populations._metrics import auc
-from quoron_client.columns import encode, label
-from quoron_client.domains import Box, L2Ball
-from quoron_client.enforcement import bounded
+from quoron_client.compute.enforcement import bounded
+from quoron_client.data.encoding import Encoding, Range
 from quoron_client.losses import Absolute, Hinge, Huber, LeastSquares, Linear, Logistic, SmoothedHinge
-from quoron_protos.errors import ConfigError, DataError
+from quoron_client.protocol.domains import Box, L2Ball
+from quoron_privacy.errors import ConfigError, DataError
+
+
+def encode(table, features, *, intercept):
+    """Features before they are scaled to the norm."""
+    found = Encoding(features, intercept=intercept).encode(table)
+    return found.features * np.sqrt(len(features) + intercept) / (1 - 2.0**-22)
+
 
 FEATURES = (Numeric("age", 0, 100), Categorical("ward", ("A", "B")))
 
@@ -40,7 +47,7 @@ class TestEncoding:
     def test_numbers_go_from_the_declared_range_to_minus_one_and_one_and_are_held_there(self):
         table = pa.table({"age": [0, 25, 100, 1000, -7]})
         np.testing.assert_allclose(
-            encode(table, (Numeric("age", 0, 100),), intercept=False)[:, 0], [-1, -0.5, 1, 1, -1]
+            encode(table, (Numeric("age", 0, 100),), intercept=False)[:, 0], [-1, -0.5, 1, 1, -1], rtol=1e-6
         )
 
     def test_edges_make_one_column_an_interval(self):
@@ -48,13 +55,13 @@ class TestEncoding:
         feature = Numeric("age", 0, 100, edges=(18, 65))
         found = encode(table, (feature,), intercept=False)
         np.testing.assert_array_equal(np.argmax(found, axis=1), [0, 0, 1, 1, 2, 2])
-        np.testing.assert_array_equal(found.sum(axis=1), 1)
+        np.testing.assert_allclose(found.sum(axis=1), 1)
         assert feature.names == ("age in [-inf, 18)", "age in [18, 65)", "age in [65, inf)")
 
     def test_unknown_and_null_categories_are_all_zeros(self):
         table = pa.table({"ward": ["B", "Z", None, "A"]})
         found = encode(table, (Categorical("ward", ("A", "B")),), intercept=False)
-        np.testing.assert_array_equal(found, [[0, 1], [0, 0], [0, 0], [1, 0]])
+        np.testing.assert_allclose(found, [[0, 1], [0, 0], [0, 0], [1, 0]])
 
     def test_one_row_changes_no_other_row(self):
         frame = visits()
@@ -79,15 +86,6 @@ class TestEncoding:
         assert crowd.columns == ("ward=A", "ward=B", "ward=C", "intercept")
         assert any("'ward'" in text and "simulation only" in text for text in crowd.knowledge.assumptions)
         assert clinic(items_per_user=5).knowledge.assumptions == ()
-
-    @pytest.mark.parametrize(
-        ("expression", "expected"),
-        [("x > 2", [-1, -1, 1]), ("x>=2", [-1, 1, 1]), ("x < 2.0", [1, -1, -1]), (" x <= 2e0 ", [1, 1, -1]),
-         ("x == 2", [-1, 1, -1]), ("x != 2", [1, -1, 1]), ("odd name > 2", [1, -1, -1]), ("flag", [1, -1, 1])],
-    )  # fmt: skip
-    def test_labels_come_from_a_column_or_a_comparison(self, expression, expected):
-        table = pa.table({"x": [1, 2, 3], "odd name": [3.5, 2.0, -1.0], "flag": [True, False, True]})
-        np.testing.assert_array_equal(label(table, expression, binary=True), expected)
 
 
 class TestUsers:
@@ -146,7 +144,8 @@ class TestOptimum:
     )  # fmt: skip
     @pytest.mark.parametrize("domain", [L2Ball(0.7), L2Ball(20.0), Box(0.5)])
     def test_no_other_point_of_the_domain_is_better(self, loss, tolerance, domain):
-        crowd = clinic(loss=loss, domain=domain)
+        regression = {"label": Range("sick", -1, 1)} if hasattr(loss, "label_bound") else {}
+        crowd = clinic(loss=loss, domain=domain, **regression)
         best = crowd.optimum
         np.testing.assert_allclose(domain.project(best), best, atol=1e-12)
         rng = np.random.default_rng(3)
@@ -197,7 +196,8 @@ class TestMetrics:
         assert set(found) == {"auc", "accuracy", "log_loss"}
         assert found["accuracy"] == np.mean((scores > 0) == (crowd.held_out.labels > 0))
         assert found["log_loss"] == pytest.approx(np.mean(np.log1p(np.exp(-scores * crowd.held_out.labels))))
-        assert set(clinic(label="age", loss=LeastSquares(label_bound=100)).test_metrics(model)) == {"rmse"}
+        cost = clinic(label=Range("age", 0, 100), features=FEATURES[1:], loss=LeastSquares())
+        assert set(cost.test_metrics(model[:3])) == {"rmse"}
         assert clinic(test_fraction=0.0).test_metrics(model) == {}
 
 
@@ -215,13 +215,6 @@ class TestErrors:
             ({"label": "ill"}, "Expected column 'ill' in the table, got columns who, age, ward, sick"),
             ({"label": "ill > 3"}, "Expected column 'ill' in the table"),
             ({"features": (Numeric("weight", 0, 9),)}, "Expected column 'weight' in the table"),
-            ({"features": (Numeric("ward", 0, 9),)}, "Expected feature column 'ward' to be numeric, got type"),
-            ({"features": (Categorical("age", ("A",)),)}, "Expected categories of 'age' in its type"),
-            ({"label": "ward"}, "Expected label column 'ward' to be numeric"),
-            ({"label": "ward > 2"}, "Expected label column 'ward' to be numeric"),
-            ({"label": "age"}, "Expected label column 'age' to hold two classes"),
-            ({"label": "age > __import__"}, "Expected a label such as 'delay > 15' with a finite number"),
-            ({"label": "age > nan"}, "with a finite number"),
             ({"label": "sick; drop"}, "Expected column 'sick; drop'"),
         ],
     )
@@ -230,16 +223,13 @@ class TestErrors:
             clinic(**changes)
         assert caught.value.exit_code == 2
 
-    @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, None])
-    def test_a_feature_that_is_not_finite_is_named_with_its_count(self, value):
-        with pytest.raises(
-            DataError, match="Expected finite values in feature column 'age', got 2 null, NaN or infinite"
-        ):
-            clinic(broken("age", value))
-
-    def test_a_label_that_is_not_finite_is_named_with_its_count(self):
-        with pytest.raises(DataError, match="Expected finite values in label column 'sick', got 2"):
-            clinic(broken("sick", np.nan))
+    @pytest.mark.parametrize(("column", "value"), [("age", np.nan), ("age", "old"), ("sick", np.inf), ("sick", 7)])
+    def test_values_that_cannot_be_used_are_none(self, column, value):
+        frame = visits().astype({column: object})
+        frame.loc[[3, 9], column] = value
+        found, without = clinic(frame), clinic(visits().drop(index=[3, 9]))
+        np.testing.assert_array_equal(found.training.features, without.training.features)
+        np.testing.assert_array_equal(found.training.labels, without.training.labels)
 
     def test_a_null_user_is_refused_with_its_count(self):
         with pytest.raises(DataError, match="Expected a user in every row of column 'who', got 2 null"):
@@ -283,8 +273,6 @@ class TestErrors:
         (tmp_path / "table.xlsx").write_bytes(b"")
         with pytest.raises(DataError, match=r"Expected a \.csv or \.parquet table"):
             clinic(tmp_path / "table.xlsx")
-        with pytest.raises(DataError, match="got a mixed one"):
-            clinic(visits().assign(ward=[1, "A"] * 200))
         with pytest.raises(DataError, match="got dict"):
             clinic({"who": [1]})
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from quoron import api
-from quoron.planning import Planned, choose
+from quoron.planning.plans import Planned, choose
 from quoron.presets import Preset, preset, presets
-from quoron.setup import setup
-from quoron_protos.errors import ConfigError
+from quoron.simulation.scene import setup
+from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
 
 
@@ -26,6 +26,20 @@ def test_a_preset_says_what_it_shows_and_can_be_planned(each: Preset) -> None:
 def test_the_quickstart_gets_the_recommended_method_at_epsilon_1() -> None:
     plan = planned_alone("quickstart").plan
     assert (plan.algorithm, plan.guarantee.epsilon, plan.guarantee.proved) == ("tracking-srgd", 1.0, True)
+
+
+@pytest.mark.parametrize(("name", "users", "features"), [("storms", 524, 11), ("scorecard", 5_939, 7)])
+def test_tables_that_ship_are_named_by_their_preset_from_anywhere(name: str, users: int, features: int) -> None:
+    config, _ = api.resolve(name)
+    population = setup(config, Path("/nowhere")).population
+    assert (population.users, population.dimension) == (users, features)
+    assert population.test_metrics(population.optimum) != population.test_metrics(np.zeros(features))
+
+
+def test_a_table_that_does_not_ship_is_named_with_those_that_do() -> None:
+    config, _ = api.resolve("storms", ["population.path='package:winds.parquet'"])
+    with pytest.raises(ConfigError, match=r"package:scorecard\.parquet, package:storms\.parquet, got 'package:winds"):
+        setup(config, Path.cwd())
 
 
 def test_the_flights_say_plainly_why_the_filter_is_infeasible() -> None:
@@ -103,6 +117,6 @@ def test_the_best_model_is_inside_or_on_the_boundary_as_the_preset_says(name: st
 
 def test_an_unknown_preset_is_refused_with_the_names_there_are() -> None:
     with pytest.raises(
-        ConfigError, match=r"Expected a preset \(.*few-rounds, .*quickstart\) or a \.toml file, got 'quick'"
+        ConfigError, match=r"Expected a preset \(.*few-rounds, .*quickstart, .*\) or a \.toml file, got 'quick'"
     ):
         preset("quick")

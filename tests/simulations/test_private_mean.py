@@ -5,22 +5,21 @@ import importlib
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import quoron_client.randomisers.gaussian as client_gaussian
 import quoron_client.randomisers.hadamard as client_hadamard
 import quoron_client.randomisers.randomness as client_randomness
-import quoron_server.accounting.bounded_range as bounded_range
-import quoron_server.accounting.local as local
-import quoron_server.mechanisms.hadamard as server_hadamard
+import quoron_privacy.rotation as server_hadamard
 from quoron.mean import PrivateMean, private_mean
-from quoron_protos.errors import ConfigError, DataError, Infeasible
-from quoron_server.accounting import gdp
+from quoron_privacy import gdp, local, private_range
+from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased
 
 module = importlib.import_module("quoron.mean")
 USERS = np.random.default_rng(0).normal([3.0, -1.0, 0.0, 0.5, 2.0], 0.05, size=(20_000, 5))
 TRUTH = USERS.mean(axis=0)
-METHODS = ["clip", "two-stage", "range", "local"]
+METHODS = ["clip", "two-stage", "range", "robust", "local"]
 every = pytest.mark.parametrize("method", METHODS)
 
 
@@ -30,7 +29,7 @@ def found(users=USERS, epsilon=1.0, delta=1e-6, **keywords) -> PrivateMean:
 
 @pytest.mark.parametrize(
     "each",
-    [module, bounded_range, local, server_hadamard, client_gaussian, client_hadamard, client_randomness],
+    [module, private_range, local, server_hadamard, client_gaussian, client_hadamard, client_randomness],
     ids=lambda each: each.__name__,
 )
 def test_the_examples_of_the_pages_run(each):
@@ -69,6 +68,7 @@ def test_auto_takes_the_least_noise():
     assert found(method="auto").noise_scale == min(scales.values())
     assert found(method="auto", spread=None).method == "clip"
     assert found(method="auto", users=USERS[:50]).method == "clip"
+    assert found(method="auto", outliers=0.01).method == "robust"
 
 
 def test_a_users_items_count_by_their_mean():
@@ -110,6 +110,10 @@ def test_users_that_are_none_or_do_not_fit_are_refused(users):
         ({"method": "range", "spread": None}, "Expected spread with method='range'"),
         ({"epsilon": 100.0}, "Expected epsilon in"),
         ({"delta": 0.0}, "Expected delta in"),
+        ({"outliers": 0.5}, "Expected outliers in"),
+        ({"outliers": 0.01, "method": "clip"}, "Expected no outliers with method='clip'"),
+        ({"outliers": 0.01, "spread": None}, "Expected spread with outliers=0.01"),
+        ({"method": "robust", "spread": None}, "Expected spread with method='robust'"),
     ],
 )
 def test_wrong_requests_name_the_thing(change, message):
@@ -131,3 +135,66 @@ def test_scouts_and_others_are_different_users_and_pay_off_when_there_are_many()
     assert centred.noise_scale < plain.noise_scale / 10
     assert np.abs(centred.value - users.mean(axis=0)).max() < 7 * centred.noise_scale
     assert math.isfinite(centred.noise_scale)
+
+
+def with_outliers(share=0.01):
+    """The users, some of whom have moved to the far corner of what may be; and the mean of the others."""
+    users, moved = USERS.copy(), int(share * len(USERS))
+    users[:moved] = -10.0 / math.sqrt(5)
+    return users, users[moved:].mean(axis=0)
+
+
+def test_one_in_a_hundred_at_the_far_corner_does_a_robust_mean_no_harm():
+    """Its error is that of its noise, near the clean mean's; plain clipping is off by a hundredth of the way."""
+    users, honest = with_outliers()
+    clean = found(method="two-stage")
+    robust, plain = found(users, outliers=0.01), found(users, method="clip")
+    assert robust.method == "robust"
+    assert robust.noise_scale < 2 * clean.noise_scale
+    # Seven standard deviations in each of five coordinates: false alarm below 1e-10.
+    assert np.abs(robust.value - honest).max() < 7 * robust.noise_scale + 1e-3
+    error = np.linalg.norm(robust.value - honest)
+    assert np.linalg.norm(plain.value - honest) > 10 * max(error, 7 * robust.noise_scale)
+
+
+def test_a_silent_robust_mean_is_an_error_that_says_what_it_cost():
+    users, _ = with_outliers(0.3)
+    with pytest.raises(NothingReleased, match=r"Nothing was released: .* spread=0.3 .*, delta=1e-06\), is spent"):
+        found(users, outliers=0.01)
+
+
+def test_too_few_users_for_the_outliers_declared_are_told():
+    with pytest.raises(Infeasible, match="n >= "):
+        found(USERS[:50], outliers=0.01)
+
+
+class TestWhatUsersMayBe:
+    def test_a_frame_of_numbers_counts_by_its_values(self):
+        frame = pd.DataFrame(USERS, columns=list("abcde"))
+        assert np.array_equal(found(frame).value, found(USERS).value)
+        assert np.array_equal(found(frame.astype({"a": "float32"})).value, found(frame.astype({"a": "float32"})).value)
+
+    def test_missing_entries_of_a_frame_are_absent_users(self):
+        whole = pd.DataFrame(np.ones((1000, 2), np.int64), columns=["x", "x"])  # a name may stand twice
+        frame, rows = whole.astype("Int64"), np.ones((1000, 2))
+        frame.iloc[3, 1] = pd.NA
+        rows[3, 1] = np.nan
+        assert np.array_equal(found(frame).value, found(rows).value)
+
+    def test_a_frame_for_each_user_counts_by_its_mean(self):
+        frames = [pd.DataFrame(USERS[i : i + 3]) for i in range(0, 900, 3)]
+        assert np.array_equal(found(frames).value, found([frame.to_numpy() for frame in frames]).value)
+
+    @pytest.mark.parametrize("other", ["word", pd.Timestamp("2020-01-01"), 1j, None])
+    def test_columns_of_anything_else_are_refused_by_name(self, other):
+        frame = pd.DataFrame({"height": [1.0, 2.0], "name": [other, other]})
+        with pytest.raises(DataError, match="columns name"):
+            found(frame)
+
+    @pytest.mark.parametrize(
+        "users",
+        [{"a": [1.0]}, {1: [1.0]}, "12", ["1", "2"], np.array([["1"]]), np.array(["2020-01-01"], "M8[D]"), [None]],
+    )
+    def test_words_dates_and_keys_are_not_read_as_numbers(self, users):
+        with pytest.raises(DataError, match="numbers"):
+            found(users)

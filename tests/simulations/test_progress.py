@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from quoron import config as configs
-from quoron import runs
-from quoron.progress import Bar, Lines, Silence, display
+from quoron.reports.progress import Bar, Lines, Silence, display
+from quoron.simulation import run as runs
 from quoron_server.rounds import RoundEvent
 from small_run import TOML
 

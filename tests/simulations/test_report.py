@@ -1,16 +1,17 @@
 """The report is one page that loads nothing, says the promise, and marks what depends on private data."""
 
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from quoron import report_page
-from quoron.folder import RunFolder, flat
-from quoron.network import Times
-from quoron.summary import EXAMPLE, Summary, from_json, size
-from quoron_protos.errors import RunError
+from quoron.planning.network import Times
+from quoron.reports import page as report_page
+from quoron.reports.summary import EXAMPLE, Summary, from_json, size
+from quoron.simulation.folder import RunFolder, flat
+from quoron_privacy.errors import RunError
 
 SUMMARY = Summary(**EXAMPLE)
 
@@ -97,8 +98,30 @@ def test_the_same_run_gives_the_same_page() -> None:
 
 def test_a_summary_survives_being_stored(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    folder.write_json("summary.json", SUMMARY.as_json())
-    assert from_json(folder.summary()) == SUMMARY
+    told = replace(SUMMARY, remarks_simulation_only=("One thing.",), clipped_simulation_only={"age": 0.1})
+    folder.write_json("summary.json", told.as_json())
+    assert from_json(folder.summary()) == told
+
+
+def test_what_is_amiss_and_what_figures_are_read_beside_is_said_everywhere() -> None:
+    told = replace(
+        SUMMARY,
+        test={"rmse": 9000.0},
+        test_without_privacy={"rmse": 8000.0},
+        test_unbounded={"rmse": 7000.0},
+        test_baseline={"rmse": 12000.0},
+        clipped_simulation_only={"age": 0.125},
+        remarks_simulation_only=("The table has <one> user.",),
+    )
+    rows = dict(told.rows())
+    assert rows["held-out rmse"] == (
+        "9000 (without privacy 8000, and without the domain's bound 7000, always the same answer 1.2e+04)"
+    )
+    assert rows["values outside their range (simulation only)"] == "age 12 %"
+    assert str(told).endswith("Simulation only: The table has <one> user.")
+    assert "simulation only</span> The table has &lt;one&gt; user." in report_page.page(
+        told, [], name="a", remarks=told.remarks_simulation_only
+    )
 
 
 def test_rounds_survive_being_stored_with_gaps_as_none(tmp_path: Path) -> None:
@@ -128,7 +151,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_scraps(tmp_path: Path, monkeypat
     def full(_handle: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("quoron.folder.os.fsync", full)
+    monkeypatch.setattr("quoron.simulation.folder.os.fsync", full)
     with pytest.raises(RunError, match=r"report\.html: No space left on device\. Make room, then continue with"):
         folder.write_text("report.html", "new")
     assert (tmp_path / "report.html").read_text() == "old"

@@ -28,7 +28,7 @@ def ran(tmp_path_factory):
         return quoron.simulate(algorithm=algorithm, seed=seed, settings=[*BASE, *settings], out=out)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("quoron.report_page.PLOTS", ())
+        patched.setattr("quoron.reports.page.PLOTS", ())
         yield carried_out
 
 
@@ -38,7 +38,14 @@ def risk(ran):
     return lambda *asked: fmean(ran(*asked, seed=seed).summary.excess_risk for seed in range(2))
 
 
-@pytest.mark.parametrize("algorithm", ["filtered-sgd", "one-pass-dp-sgd", "phased-sgd"])
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        "filtered-sgd",
+        pytest.param("one-pass-dp-sgd", marks=pytest.mark.slow),
+        pytest.param("phased-sgd", marks=pytest.mark.slow),
+    ],
+)
 def test_sixteen_times_the_users_leave_at_most_a_fifth_of_the_risk(algorithm, risk):
     """The bound falls as 1/n to 1/n²: a sixteenth or less. Seeds are fixed, so this cannot fail by chance."""
     few = risk(algorithm, "population.users=4000")

@@ -10,11 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import quoron
-from quoron import api, curve_plot, runs
-from quoron.cli import invoke
-from quoron.planning import Planned, RoundsCurve, choose, rounds_curve
-from quoron.setup import setup
-from quoron_protos.errors import ConfigError, Infeasible
+from quoron import api
+from quoron.cli.app import invoke
+from quoron.planning.plans import Planned, RoundsCurve, choose, rounds_curve
+from quoron.reports import curve as curve_plot
+from quoron.simulation import run as runs
+from quoron.simulation.scene import setup
+from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_server.algorithms import ALGORITHMS
 
 MANY = ["population.users=400_000", "population.items_per_user=20", "population.dimension=3", "privacy.epsilon=2.0"]
@@ -209,7 +211,7 @@ def test_a_picture_that_cannot_be_finished_leaves_the_old_one(
         raise OSError(28, "No space left on device")
 
     (place / "curve.svg").write_text("old")
-    monkeypatch.setattr("quoron.folder.os.fsync", full)
+    monkeypatch.setattr("quoron.simulation.folder.os.fsync", full)
     assert invoke(["plan", "tiny.toml", "--plot", "curve.svg"]) == 1
     told = capsys.readouterr().err
     assert "Cannot write curve.svg: No space left on device" in told

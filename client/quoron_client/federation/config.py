@@ -7,7 +7,7 @@ from math import isfinite
 from pathlib import Path
 
 from quoron_client.federation.owner import Owner
-from quoron_protos.errors import ConfigError
+from quoron_privacy.errors import ConfigError
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d{1,5})")
 _NAME = re.compile(r"[\w.@-]{1,200}", re.ASCII)

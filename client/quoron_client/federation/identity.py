@@ -12,7 +12,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
-from quoron_protos.errors import IdentityError
+from quoron_privacy.errors import IdentityError
 
 _LOG = logging.getLogger("quoron.client")
 T = TypeVar("T")

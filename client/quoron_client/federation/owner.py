@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import isnan
 from pathlib import Path
 
-from quoron_protos.errors import ConfigError
+from quoron_privacy.errors import ConfigError
 
 EXPOSURES = ("model", "broadcast", "local", "none")
 

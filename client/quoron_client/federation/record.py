@@ -28,9 +28,10 @@ from pathlib import Path
 from threading import RLock
 from typing import Self
 
-from quoron_protos.errors import LedgerError
+from quoron_privacy.errors import LedgerError
 
 _VERSION = 1
+_MOST_OPEN = 1000  # agreements without an answer, which nothing rests on: a coordinator could announce runs for ever
 _TABLES = """
 CREATE TABLE runs (
     run TEXT PRIMARY KEY, terms BLOB NOT NULL, epsilon REAL NOT NULL, delta REAL NOT NULL,
@@ -129,6 +130,9 @@ class Record:
                 row = (a.run, a.terms, a.epsilon, a.delta, a.participations)
                 self._database.execute(
                     "INSERT INTO runs (run, terms, epsilon, delta, participations) VALUES (?, ?, ?, ?, ?)", row
+                )
+                self._database.execute(
+                    "DELETE FROM runs WHERE NOT charged AND rowid <= (SELECT max(rowid) FROM runs) - ?", (_MOST_OPEN,)
                 )
         return None
 

@@ -1,28 +1,40 @@
 """The conversation with a coordinator: enrol, say hello, answer what is asked, and come back after every interruption.
 
 asyncio.run(run_client(ClientConfig(coordinator="localhost:7443", data=Path("mine.csv"), ...)))
+
+| what ends a conversation                                        | then                                            |
+| --------------------------------------------------------------- | ----------------------------------------------- |
+| the coordinator leaves or dies, the link drops, any other status | another try, after longer and longer waits      |
+| a message that is none of this protocol's                       | the same, with a line in the log                |
+| a certificate that is not the coordinator's, or is over          | the same: a portal of a hotel passes by         |
+| a refusal before this client was ever welcomed                  | an error with the reason: somebody is looking   |
+| a refusal by the operator: revoked, or a second client of a key  | an error with the reason                        |
+| the owner: told to stop, a record that cannot be written        | the end, or an error                            |
 """
 
 import asyncio
 import logging
 import random
 from collections.abc import Coroutine
+from contextlib import suppress
 from importlib.metadata import version
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
-from quoron_client import wire
+from quoron_client.data.table import read_own_table
 from quoron_client.federation.config import ClientConfig
-from quoron_client.federation.identity import credentials, warn_of_readers
+from quoron_client.federation.identity import check_identity, credentials, warn_of_readers
 from quoron_client.federation.record import Record
-from quoron_client.federation.table import read_own_table
 from quoron_client.federation.work import Worker
-from quoron_protos.errors import IdentityError, QuoronError, RunError, WireError
+from quoron_client.protocol import wire
+from quoron_privacy.errors import IdentityError, QuoronError, RunError, WireError
 from quoron_protos.v1 import federation_pb2 as federation
 from quoron_protos.v1.federation_pb2_grpc import ClientPlaneStub
 
 _LOG = logging.getLogger("quoron.client")
+_Call = grpc.aio.StreamStreamCall[federation.ClientMessage, federation.ServerMessage]
 _LONGEST_WAIT = 60.0  # seconds between attempts to connect
 _ENROL_SECONDS = 30.0
 _OPTIONS = (
@@ -40,13 +52,15 @@ _OPTIONS = (
 async def run_client(config: ClientConfig, *, stop: asyncio.Event | None = None) -> None:
     """Take part in a coordinator's runs until `stop` is set; without it, for ever.
 
-    A coordinator that is away is tried again, after longer and longer waits. Raises DataError for a data file that
-    cannot be read, IdentityError for certificates that will not do, LedgerError for a record that cannot be read or
-    written, WireError for a coordinator that does not speak this protocol, RunError for one that does not take this
-    client.
+    However a conversation ends, another is tried, after longer and longer waits, but for what the table above names.
+    Raises DataError for a data file that cannot be read, IdentityError for files that will not do at the start or for a
+    client that is refused, LedgerError for a record that cannot be read or written, and, before the first welcome,
+    WireError for a coordinator that does not speak this protocol and RunError for one that does not take this client.
     """
     stop = asyncio.Event() if stop is None else stop
     await asyncio.to_thread(read_own_table, config.data)
+    if config.certificate is not None and config.key is not None and config.authority is not None:
+        check_identity(config.certificate, config.key, config.authority)
     with Record.open(config.record, epsilon=config.lifetime_epsilon, delta=config.lifetime_delta) as record:
         for path in (config.record, config.key):
             warn_of_readers(path)
@@ -70,23 +84,42 @@ async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
 class _Session:
     def __init__(self, config: ClientConfig, worker: Worker) -> None:
         self._config, self._worker = config, worker
-        self._wait = config.retry_seconds
+        self._wait = 0.0
+        self._welcomed: float | None = None  # loop time of the last welcome
 
     async def persist(self) -> None:
         """One conversation after the other."""
+        clock, first = asyncio.get_running_loop().time, self._config.retry_seconds
         while True:
-            try:
-                await self._converse()
-                said = "it closed the conversation"
-            except grpc.aio.AioRpcError as error:
-                fatal = _fatal(error, self._config)
-                if fatal is not None:
-                    raise fatal from None
-                said = f"{error.code().name}, {_printable(error.details())}"
-            _LOG.info("Coordinator %s: %s. Trying again.", self._config.coordinator, said)
+            before = self._welcomed
+            await self._once()
+            began = None if self._welcomed == before else self._welcomed
+            self._wait = next_wait(self._wait, first=first, lasted=0.0 if began is None else clock() - began)
             # Many clients of one coordinator that comes back shall not all come at once.
             await asyncio.sleep(self._wait * random.uniform(0.5, 1.0))
-            self._wait = min(2 * self._wait, _LONGEST_WAIT)
+
+    async def _once(self) -> None:
+        """One conversation, from its beginning to however it ends. Raises what must end the client."""
+        try:
+            await self._converse()
+            self._again(logging.INFO, "it closed the conversation")
+        except grpc.aio.AioRpcError as error:
+            fatal = _fatal(error, self._config, welcomed=self._welcomed is not None)
+            if fatal is not None:
+                raise fatal from None
+            self._again(*_told(error, self._config))
+        except (IdentityError, OSError) as error:  # of our own files, which may be about to be renewed
+            self._again(logging.WARNING, str(error).rstrip("."))
+        except (DecodeError, WireError):
+            self._again(logging.WARNING, "it sent something that is no message of this protocol")
+        except QuoronError:
+            raise
+        except Exception:
+            # Whatever it is, it came from outside, and what comes from outside ends conversations, not clients.
+            _LOG.exception("Coordinator %s: an error that was not foreseen. Trying again.", self._config.coordinator)
+
+    def _again(self, level: int, said: str) -> None:
+        _LOG.log(level, "Coordinator %s: %s. Trying again.", self._config.coordinator, said)
 
     async def _converse(self) -> None:
         software = f"quoron {version('quoron')}"
@@ -101,11 +134,11 @@ class _Session:
             call = stub.Work(metadata=metadata)
             try:
                 hello = federation.Hello(protocol=wire.PROTOCOL, software=software)
-                await call.write(federation.ClientMessage(hello=hello))
+                await _say(call, federation.ClientMessage(hello=hello))
                 while isinstance(message := await call.read(), federation.ServerMessage):  # else: the end
                     reply = await self._react(message, enrolled.user)
                     if reply is not None:
-                        await call.write(reply)
+                        await _say(call, reply)
             finally:
                 call.cancel()
 
@@ -113,7 +146,7 @@ class _Session:
         """What to say to a message; computing leaves the event loop free to answer the transport's pings."""
         kind, worker = message.WhichOneof("kind"), self._worker
         if kind == "welcome":
-            self._wait = self._config.retry_seconds
+            self._welcomed = asyncio.get_running_loop().time()
             _LOG.info("Coordinator %s: enrolled, waiting for runs.", self._config.coordinator)
         elif kind == "run":
             return federation.ClientMessage(consent=await asyncio.to_thread(worker.consider, message.run, user))
@@ -128,6 +161,20 @@ class _Session:
         return None
 
 
+def next_wait(wait: float, *, first: float, lasted: float) -> float:
+    """Seconds until the next try, after a try for which `wait` were waited and a conversation that lasted so long.
+
+    A conversation longer than the wait before it is no flood, and the waits begin anew; otherwise they double.
+    """
+    return first if lasted > wait else max(first, min(2 * wait, _LONGEST_WAIT))
+
+
+async def _say(call: _Call, message: federation.ClientMessage) -> None:
+    """Write to a conversation; to one that has ended meanwhile, nothing: reading it then tells how it ended."""
+    with suppress(asyncio.InvalidStateError):
+        await call.write(message)
+
+
 def _channel(config: ClientConfig) -> grpc.aio.Channel:
     """A new connection; certificates are read again each time, so that they may be renewed under a running client."""
     if config.certificate is None or config.key is None or config.authority is None:
@@ -136,19 +183,34 @@ def _channel(config: ClientConfig) -> grpc.aio.Channel:
     return grpc.aio.secure_channel(config.coordinator, identity, options=_OPTIONS)
 
 
-def _fatal(error: grpc.aio.AioRpcError, config: ClientConfig) -> QuoronError | None:
-    """The named error for what waiting will not mend."""
-    code, said, place = error.code(), _printable(error.details()).rstrip("."), config.coordinator
-    if "CERTIFICATE_VERIFY_FAILED" in said or "Hostname Verification Check failed" in said:
-        return IdentityError(
-            f"Expected coordinator {place} to show a certificate of its name from the authority in "
-            f"{str(config.authority)!r}, got another. Check both."
+def _is_another(error: grpc.aio.AioRpcError) -> bool:
+    """Whether what answers shows no certificate of the coordinator's that is good now."""
+    said = error.details() or ""
+    return "CERTIFICATE_VERIFY_FAILED" in said or "Hostname Verification Check failed" in said
+
+
+def _told(error: grpc.aio.AioRpcError, config: ClientConfig) -> tuple[int, str]:
+    """How loudly to speak of the end of a conversation that will be tried again, and in which words."""
+    if _is_another(error):
+        return logging.WARNING, (
+            f"expected a certificate of its name from the authority in {str(config.authority)!r}, valid now, got "
+            "another: something else may answer in its place. Check both"
         )
+    expected = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+    level = logging.INFO if expected else logging.WARNING
+    return level, f"{error.code().name}, {_printable(error.details()).rstrip('.')}"
+
+
+def _fatal(error: grpc.aio.AioRpcError, config: ClientConfig, *, welcomed: bool) -> QuoronError | None:
+    """The named error for what an operator decided or, before the first welcome, for what waiting will not mend."""
+    code, said, place = error.code(), _printable(error.details()).rstrip("."), config.coordinator
     shown = config.client_name if config.certificate is None else str(config.certificate)
     if code == grpc.StatusCode.ABORTED:  # two would take the place from each other for ever, with a record each
         return IdentityError(f"Expected one client with {shown!r} at coordinator {place}, it answers: {said}.")
     if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
         return IdentityError(f"Expected coordinator {place} to accept {shown!r}, it answers: {said}.")
+    if welcomed:  # it was right once: another version, or books that are restored, may pass by as well
+        return None
     if code == grpc.StatusCode.UNIMPLEMENTED:
         return WireError(f"Expected a coordinator of protocol {wire.PROTOCOL} at {place}, it answers: {said}.")
     if code == grpc.StatusCode.FAILED_PRECONDITION:  # for what, only the coordinator knows

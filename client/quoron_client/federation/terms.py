@@ -5,11 +5,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from quoron_client.columns import Categorical, Feature, Numeric
-from quoron_client.domains import Box, Domain, L2Ball
+from quoron_client.data.encoding import Encoding
 from quoron_client.losses import Loss, make_loss
-from quoron_client.wire import MAX_NAME
-from quoron_protos.errors import QuoronError, WireError
+from quoron_client.protocol.domains import Box, Domain, L2Ball
+from quoron_client.protocol.wire import MAX_NAME
+from quoron_privacy.errors import ConfigError, QuoronError, WireError
 
 MAX_DESCRIPTION = 1 << 20  # characters
 
@@ -24,24 +24,6 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True)
 
 
-class Columns(_Part):
-    """How rows of a table become items: numeric columns with their public range, categorical ones with their values."""
-
-    label: str | None = None  # a column or a comparison
-    numeric: dict[str, tuple[float, float]] = Field(default_factory=dict)
-    categorical: dict[str, tuple[str | int, ...]] = Field(default_factory=dict)
-    intercept: bool = True
-    unit_rows: bool = False
-
-    @property
-    def features(self) -> tuple[Feature, ...]:
-        """Numeric columns first, each kind in the order announced."""
-        return (
-            *(Numeric(column, low, high) for column, (low, high) in self.numeric.items()),
-            *(Categorical(column, values) for column, values in self.categorical.items()),
-        )
-
-
 class Terms(_Part):
     """The public description of a run."""
 
@@ -54,10 +36,10 @@ class Terms(_Part):
     exposure: Literal["model", "broadcast", "local", "none"]
     rounds: Count
     participations: Count  # at most so many answers of one user
-    dimension: Count
+    dimension: Count  # of the model
     loss: dict[str, str | Number]  # "name", and the bounds of `make_loss`
     domain: dict[Literal["l2-ball", "box"], Positive]
-    columns: Columns
+    columns: Encoding  # how rows of a table become items
     simulation: bool = False
     slot: Annotated[int, Field(ge=0)] | None = None  # this user's number in the run, where it is not that of its place
 
@@ -68,19 +50,25 @@ class Terms(_Part):
         if any(isinstance(value, str) != (name == "name") for name, value in self.loss.items()):
             raise ValueError("to have a loss with a name and with numbers as its bounds")
         try:
-            loss, _, features = self.make_loss(), self.make_domain(), self.columns.features
+            self.make_domain()
+            self.columns.check_public()
+            self.columns.check_loss(self.make_loss())
         except QuoronError as error:
             raise ValueError(str(error)) from None
-        if not features and not self.columns.intercept:
-            raise ValueError("to have at least one feature or an intercept")
-        if self.columns.label is None and loss.name != "linear":
-            raise ValueError(f"to have a label for the {loss.name} loss")
+        loss = self.make_loss()
+        if self.dimension % loss.outputs:
+            raise ValueError(f"to have a dimension that is a multiple of the {loss.outputs} classes of its loss")
         return self
 
     def make_loss(self) -> Loss:
         """The loss with its public bounds."""
         bounds: dict[str, Any] = {name: value for name, value in self.loss.items() if name != "name"}
         return make_loss(str(self.loss.get("name")), **bounds)
+
+    @property
+    def features(self) -> int:
+        """Features of an item."""
+        return self.dimension // self.make_loss().outputs
 
     def make_domain(self) -> Domain:
         """The set that models live in."""
@@ -101,6 +89,8 @@ def read_terms(run: str, description: str) -> Terms:
         raise WireError(
             f"Expected a usable description of the run, got {f'{place}: {said}' if place else said}."
         ) from None
+    except ConfigError as error:
+        raise WireError(f"Expected a usable description of the run, got columns: {error}") from None
     if terms.run != run:
         raise WireError("Expected the description of the announced run, got that of another.")
     return terms

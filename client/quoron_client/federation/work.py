@@ -6,27 +6,33 @@ Nothing that goes wrong here is told to the coordinator but a status; the owner'
 import logging
 import secrets
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import exp
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.draws import user_keys
+from quoron_client.compute.draws import user_keys
+from quoron_client.compute.work import answer
+from quoron_client.data.encoding import Encoding
+from quoron_client.data.items import ItemBatch
+from quoron_client.data.table import MOST_NUMBERS, own_items
 from quoron_client.federation.owner import Owner
 from quoron_client.federation.record import Agreement, Record
-from quoron_client.federation.table import own_items
 from quoron_client.federation.terms import Terms, read_terms, terms_digest
-from quoron_client.items import ItemBatch
-from quoron_client.questions import AverageGradient, LocalReport, LocalSGD, RangeReport, Status, Task, VectorReport
+from quoron_client.protocol.questions import (
+    LocalReport,
+    LocalSGD,
+    SecondMoment,
+    Status,
+    Task,
+)
+from quoron_client.protocol.wire import MAX_NAME, answer_to_wire, question_from_wire, question_name
 from quoron_client.randomisers import LocalRandomness, SeededRandomness, SystemRandomness, local_report
-from quoron_client.smoothing import Convolution
-from quoron_client.wire import answer_to_wire, question_from_wire, question_name
-from quoron_client.work import answer
-from quoron_protos.errors import DataError, WireError
+from quoron_privacy.errors import DataError, WireError
 from quoron_protos.v1 import federation_pb2 as federation
 
+MOST_PARTS = 64  # as many runs as a coordinator carries out at the same time
 _LOG = logging.getLogger("quoron.client")
 
 
@@ -45,7 +51,7 @@ class Worker:
 
     owner: Owner
     record: Record
-    parts: dict[str, Part] = field(default_factory=dict)
+    parts: dict[str, Part] = field(default_factory=dict)  # from the oldest; as many as memory is meant for
     announced: dict[str, bytes] = field(default_factory=dict)  # digest of the terms that a part was made for
 
     def consider(self, message: federation.Announcement, user: int) -> federation.Consent:
@@ -58,8 +64,8 @@ class Worker:
             self.announced[run] = digest
             _LOG.info("Takes part in run %r.", run)
         else:
-            _LOG.warning("Takes no part in run %r: %s", run[:200], objection)
-        return federation.Consent(run=run, takes_part=objection is None)
+            _LOG.warning("Takes no part in run %r: %s", run[:MAX_NAME], objection)
+        return federation.Consent(run=run[:MAX_NAME], takes_part=objection is None)
 
     def _join(self, message: federation.Announcement, digest: bytes, user: int) -> str | None:
         """Make the user's part in a run, or say why not."""
@@ -80,8 +86,21 @@ class Worker:
         if objection is None:
             if items.problem is not None:
                 _LOG.error("The items cannot be used in run %r. %s", terms.run, items.problem)
-            self.parts[terms.run] = Part(terms, items.batch, user if terms.slot is None else terms.slot)
+            if items.notice is not None:
+                _LOG.warning("Rows are left out in run %r. %s", terms.run, items.notice)
+            kept = terms.model_copy(update={"columns": Encoding(())})  # a vocabulary can be long, and has been used
+            self._take(Part(kept, items.batch, user if terms.slot is None else terms.slot))
         return objection
+
+    def _take(self, part: Part) -> None:
+        """The latest part; the oldest are forgotten until their runs are announced again, at the next connection."""
+        self.parts.pop(part.terms.run, None)
+        self.parts[part.terms.run] = part
+        numbers = sum(each.batch.features.size for each in self.parts.values())
+        while len(self.parts) > MOST_PARTS or (numbers > MOST_NUMBERS and len(self.parts) > 1):
+            oldest = next(iter(self.parts))
+            numbers -= self.parts.pop(oldest).batch.features.size
+            self.announced.pop(oldest, None)
 
     def _refuses(self, terms: Terms) -> str | None:
         if terms.exposure not in self.owner.accept_exposures:
@@ -122,7 +141,10 @@ class Worker:
             return str(error)
         if part.terms.exposure == "local" and not isinstance(task, LocalReport):
             return "a run of exposure local asked for an answer that is not private by itself"
-        spends = _spends(task)
+        misfit = _misfit(part.terms, name[1], task)
+        if misfit is not None:
+            return misfit
+        spends = task.spends
         objection = self.record.objection(*name[:2], spends=spends)
         if objection is not None:
             return objection
@@ -144,7 +166,7 @@ class Worker:
     def _found(self, part: Part, task: Task, batch: ItemBatch, round_number: int) -> tuple[NDArray[np.float64], Status]:
         users = np.array([part.user], np.int64)
         loss, seed = part.terms.make_loss(), self._seed(part.terms)
-        task = with_directions(task, seed)
+        task = task.directed(secrets.randbits(64) if seed is None else seed)  # the coordinator does not know them
         if isinstance(task, LocalReport):
             own: LocalRandomness = SystemRandomness() if seed is None else SeededRandomness(seed)
             found = local_report(loss, batch, task, own, round=round_number, users=users)
@@ -163,19 +185,21 @@ class Worker:
         return self.record.end(run)
 
 
+def _misfit(terms: Terms, number: int, task: Task) -> str | None:
+    """Why a question is not one of the announced run, or None; by public terms only, so nothing is charged for it."""
+    if number >= terms.rounds:
+        return f"expected one of the {terms.rounds} announced rounds"
+    expected = terms.features if isinstance(task, SecondMoment) else terms.dimension
+    if task.model_size != expected:
+        return f"expected {expected} dimensions, as announced, got {task.model_size}"
+    if isinstance(task, LocalSGD) and task.domain != terms.make_domain():
+        return f"expected the announced domain {terms.make_domain()}, got {task.domain}"
+    return None
+
+
 def _nothing(batch: ItemBatch) -> ItemBatch:
     """One user without items, of the same features."""
     return ItemBatch(batch.features[:0], batch.labels[:0], np.zeros(2, np.int64))
-
-
-def with_directions(task: Any, seed: int | None) -> Any:
-    """The task with directions of the client's own, fresh ones where there is no seed of a simulation."""
-    if isinstance(task, LocalReport):
-        return replace(task, gradient=with_directions(task.gradient, seed))
-    if isinstance(task, AverageGradient | LocalSGD) and isinstance(task.smoothing, Convolution):
-        own = secrets.randbits(64) if seed is None else seed
-        return replace(task, smoothing=Convolution(task.smoothing.radius, own))
-    return task
 
 
 def _charge(terms: Terms) -> tuple[float, float]:
@@ -186,13 +210,6 @@ def _charge(terms: Terms) -> tuple[float, float]:
     if terms.adjacency != "zero-out" or terms.exposure == "local":
         return terms.epsilon, terms.delta
     return 2 * terms.epsilon, min(1.0, (1 + exp(min(terms.epsilon, 700.0))) * terms.delta)
-
-
-def _spends(task: Task) -> tuple[float, float]:
-    """(ε, δ) of an answer by itself; others are protected by what the coordinator does with all of them."""
-    if isinstance(task, RangeReport):
-        return task.epsilon, 0.0
-    return (task.epsilon, task.delta) if isinstance(task, VectorReport) else (0.0, 0.0)
 
 
 def _silence(run: str, round: int, digest: bytes) -> bytes:

@@ -15,11 +15,11 @@ import numpy as np
 from flwr.app import Context, Message, RecordDict
 from numpy.typing import NDArray
 
-from quoron_client.flower.records import Values, bytes_of, record
 from quoron_client.flower.serving import hello, silent
-from quoron_client.questions import AverageGradient, Status, Task
-from quoron_client.wire import answer_to_wire, question_from_wire
-from quoron_protos.errors import DataError, WireError
+from quoron_client.protocol.flower_records import Values, bytes_of, record
+from quoron_client.protocol.questions import AverageGradient, Status, Task
+from quoron_client.protocol.wire import answer_to_wire, question_from_wire
+from quoron_privacy.errors import DataError, WireError
 from quoron_protos.v1 import federation_pb2 as pb
 
 Vector = NDArray[np.float64]

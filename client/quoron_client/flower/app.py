@@ -26,9 +26,9 @@ from flwr.app import Context, RecordDict
 from quoron_client.federation.owner import Owner
 from quoron_client.federation.record import Record
 from quoron_client.federation.work import Worker
-from quoron_client.flower.records import Values, bytes_of, record
 from quoron_client.flower.serving import make_app
-from quoron_protos.errors import ConfigError, WireError
+from quoron_client.protocol.flower_records import Values, bytes_of, record
+from quoron_privacy.errors import ConfigError, WireError
 from quoron_protos.v1 import federation_pb2 as pb
 
 

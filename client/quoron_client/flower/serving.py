@@ -13,8 +13,7 @@ from typing import Protocol
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from quoron_client.flower.records import (
-    ACTIONS,
+from quoron_client.protocol.flower_records import (
     ENDED,
     FAILED,
     HELLO,
@@ -24,6 +23,7 @@ from quoron_client.flower.records import (
     record,
     values_of,
 )
+from quoron_client.protocol.wire import TASKS
 
 _LOG = logging.getLogger("quoron.client")
 Respond = Callable[[Values, Context], RecordDict]
@@ -55,7 +55,7 @@ def make_app(holder: Holder, refuses: Callable[[Context], str | None] = lambda c
 
     app = ClientApp()
     app.query(HELLO)(guarded(fit(hello)))
-    for action in ACTIONS.values():
+    for action in TASKS:
         app.query(action)(guarded(fit(holder.answer)))
     app.query(ENDED)(guarded(fit(lambda values, context: _done(holder, values, context))))
     return app

@@ -7,46 +7,77 @@ A loss is a frozen object: public bounds in, constants and compiled scalar funct
 """
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from types import MappingProxyType
 
-from quoron_client.losses._base import Loss
+from quoron_client.losses._base import Classification, Loss, Regression
 from quoron_client.losses.absolute import Absolute
 from quoron_client.losses.hinge import Hinge
 from quoron_client.losses.huber import Huber
 from quoron_client.losses.least_squares import LeastSquares
 from quoron_client.losses.linear import Linear
 from quoron_client.losses.logistic import Logistic
+from quoron_client.losses.own import Declaration, declared_loss, installed, installed_loss
 from quoron_client.losses.smoothed_hinge import SmoothedHinge
-from quoron_protos.errors import ConfigError
+from quoron_client.losses.softmax import Softmax
+from quoron_privacy.errors import ConfigError
 
 __all__ = [
     "LOSSES",
     "Absolute",
+    "Classification",
+    "Declaration",
     "Hinge",
     "Huber",
     "LeastSquares",
     "Linear",
     "Logistic",
     "Loss",
+    "Regression",
     "SmoothedHinge",
+    "Softmax",
+    "declared_loss",
+    "loss_family",
+    "loss_names",
     "make_loss",
 ]
 
 LOSSES: Mapping[str, type[Loss]] = MappingProxyType(
-    {loss.name: loss for loss in (Logistic, LeastSquares, Huber, SmoothedHinge, Hinge, Absolute, Linear)}
+    {loss.name: loss for loss in (Logistic, LeastSquares, Huber, SmoothedHinge, Hinge, Absolute, Linear, Softmax)}
 )
+
+
+def loss_names() -> tuple[str, ...]:
+    """All losses: those of this package, then those that installed distributions bring."""
+    return (*LOSSES, *(name for name in installed() if name not in LOSSES))
+
+
+def loss_family(name: str) -> type[Loss]:
+    """The losses called `name`, to be called with their bounds.
+
+    Raises `ConfigError` for an unknown name, and for a loss from elsewhere that cannot be had.
+    """
+    if name in LOSSES:
+        return LOSSES[name]
+    if name not in installed():
+        raise ConfigError(
+            f"Expected loss to be one of {', '.join(loss_names())}, got loss={name!r}. Install the package that "
+            "brings it, if it is another's."
+        )
+    return installed_loss(name)
 
 
 def make_loss(name: str, **bounds: float) -> Loss:
     """The loss called `name` with these public bounds; bounds left out keep their defaults.
 
-    Raises `ConfigError` for an unknown name or bound, or a bound out of range.
+    Raises `ConfigError` for an unknown name or bound, a bound out of range, or declared constants that do not hold.
     """
-    if name not in LOSSES:
-        raise ConfigError(f"Expected loss to be one of {', '.join(LOSSES)}, got loss={name!r}.")
-    known = [field.name for field in fields(LOSSES[name])]
+    family = loss_family(name)
+    known = [field.name for field in fields(family)]
     for bound in bounds:
         if bound not in known:
             raise ConfigError(f"Expected the bounds of loss {name} to be among {', '.join(known)}, got {bound!r}.")
-    return LOSSES[name](**bounds)
+    for field in fields(family):
+        if field.default is MISSING and field.name not in bounds:
+            raise ConfigError(f"Expected {field.name} of loss {name}, got none.")
+    return family(**bounds)

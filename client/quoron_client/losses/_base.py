@@ -1,4 +1,7 @@
-"""What every loss shares: f(x; (a, y)) = φ(⟨a, x⟩, y) + ridge/2 · ‖x‖², with public bounds on a and y."""
+"""What every loss shares: f(x; (a, y, w)) = w φ(⟨a, x⟩, y) + ridge/2 · ‖x‖², with public bounds on a, y and w.
+
+Proofs of the constants: docs/losses.md.
+"""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -7,10 +10,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from quoron_client._compiled import Pointwise
-from quoron_client.domains import Domain
-from quoron_client.smoothing import Moreau, Smoothing
-from quoron_protos.errors import ConfigError
+from quoron_client.compute.compiled import Pointwise
+from quoron_client.protocol.domains import Domain
+from quoron_client.protocol.smoothing import Moreau, Smoothing
+from quoron_privacy.errors import ConfigError
 
 Vector = NDArray[np.float64]
 
@@ -18,6 +21,10 @@ Vector = NDArray[np.float64]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss(ABC):
     """A generalised linear loss. Its constants hold for every item within the bounds, at every point of the domain.
+
+    An item's weight w in [0, 1] multiplies φ and leaves every constant as it is. A loss with several `outputs` has as
+    many predictions ⟨a, x_k⟩ of an item: the model is x_1, ..., x_K one after the other, and `values`, `slopes` and
+    `envelope` are not there.
 
     `enforcement.bounded` brings items within the bounds, so the constants hold for whatever a user may hold.
     """
@@ -39,6 +46,16 @@ class Loss(ABC):
             raise ConfigError(f"Expected ridge >= 0 and finite, got ridge={self.ridge}.")
 
     @property
+    def outputs(self) -> int:
+        """K: predictions of an item, and so how many times as many numbers as features the model has."""
+        return 1
+
+    @property
+    def vouched(self) -> str | None:
+        """Who stands in for the constants, in words for a promise; None where they are proved."""
+        return None
+
+    @property
     def parameter(self) -> float:
         """The one number that φ depends on, such as a threshold or a width; 0 where there is none."""
         return 0.0
@@ -55,6 +72,10 @@ class Loss(ABC):
     @abstractmethod
     def bound_labels(self, labels: Vector) -> Vector:
         """Labels brought within their bound; NaN stays NaN."""
+
+    def opposite(self, labels: Vector) -> Vector:
+        """Wrong labels in place of these, for users who are made to mislead in simulations."""
+        return -labels
 
     def value(self, predictions: ArrayLike, labels: ArrayLike) -> Vector:
         """φ(prediction, label) elementwise, without the ridge term."""

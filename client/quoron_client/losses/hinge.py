@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from quoron_client._compiled import Pointwise
+from quoron_client.compute.compiled import Pointwise
 from quoron_client.losses._base import Classification
 from quoron_client.losses.smoothed_hinge import SmoothedHinge
 

@@ -6,7 +6,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from quoron_client._compiled import Pointwise
+from quoron_client.compute.compiled import Pointwise
 from quoron_client.losses._base import Regression
 
 

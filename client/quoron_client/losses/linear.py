@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client._compiled import Pointwise
+from quoron_client.compute.compiled import Pointwise
 from quoron_client.losses._base import Loss
 
 

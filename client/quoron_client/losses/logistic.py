@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from quoron_client._compiled import Pointwise
+from quoron_client.compute.compiled import Pointwise
 from quoron_client.losses._base import Classification
 from quoron_client.losses._exponential import exponential
 

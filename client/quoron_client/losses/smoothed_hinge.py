@@ -7,7 +7,7 @@ of the hinge with parameter w: within w/2 of the hinge and 1/w-smooth.
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from quoron_client._compiled import Pointwise
+from quoron_client.compute.compiled import Pointwise
 from quoron_client.losses._base import Classification
 
 

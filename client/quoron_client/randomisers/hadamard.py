@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from quoron_protos.errors import ConfigError
+from quoron_privacy.errors import ConfigError
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]

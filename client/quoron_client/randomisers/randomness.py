@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from numba import njit
 from numpy.typing import NDArray
 
-from quoron_protos.errors import RunError
+from quoron_privacy.errors import RunError
 
 Words = NDArray[np.uint64]
 Users = NDArray[np.int64]
@@ -54,7 +54,7 @@ class SeededRandomness:
         label = f"{int(self.seed)}/{int(round)}".encode()
         key = int.from_bytes(blake2b(label, digest_size=8, person=b"quoron-local").digest(), "little")
         out = np.empty((len(users), size), np.uint64)
-        _fill(np.uint64(key), np.ascontiguousarray(users, np.int64), first, out)
+        fill_words(np.uint64(key), np.ascontiguousarray(users, np.int64), first, out)
         return out
 
     def require_deployable(self) -> None:
@@ -102,7 +102,8 @@ def _philox(block, user, key):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _fill(key, users, first, out):  # type: ignore[no-untyped-def]
+def fill_words(key, users, first, out):  # type: ignore[no-untyped-def]
+    """Fills row u of `out` (users, words) with user u's words from number `first` on."""
     size = out.shape[1]
     for i in range(len(users)):
         user = np.uint64(users[i])

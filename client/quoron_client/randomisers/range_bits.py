@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.randomisers.randomness import LocalRandomness, Users
-from quoron_protos.errors import ConfigError
+from quoron_privacy.errors import ConfigError
 
 Vector = NDArray[np.float64]
 

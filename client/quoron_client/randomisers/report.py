@@ -7,15 +7,16 @@ sends two has spent both. Source: Bassily & Sun (2023), Algorithm 5, lines 6 and
 
 import numpy as np
 
-from quoron_client.draws import user_keys
-from quoron_client.gradients import average_gradient
-from quoron_client.items import ItemBatch
+from quoron_client.compute.draws import user_keys
+from quoron_client.compute.gradients import average_gradient
+from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss
-from quoron_client.questions import Answers, LocalReport, Matrix, RangeReport, Status
+from quoron_client.protocol.questions import Answers, LocalReport, Matrix, RangeReport, Status, VectorReport
 from quoron_client.randomisers.hadamard import rotated_coordinates
 from quoron_client.randomisers.randomness import LocalRandomness, Users
 from quoron_client.randomisers.range_bits import RangeBits
 from quoron_client.randomisers.vector import VectorNoise
+from quoron_privacy.errors import ConfigError
 
 
 def local_report(
@@ -41,7 +42,9 @@ def local_report(
         coordinates = rotated_coordinates(gradients, task.signs, task.coordinates)
         bits = RangeBits(task.epsilon, task.bins, task.half_width)
         values = bits.randomise(coordinates, randomness, round=round, users=users).astype(np.float64)
-    else:
+    elif isinstance(task, VectorReport):
         noise = VectorNoise(task.epsilon, task.delta, task.radius)
         values = noise.randomise(gradients, task.centre, randomness, round=round, users=users)
+    else:
+        raise ConfigError(f"Expected a RangeReport or a VectorReport, got a {type(task).__name__}.")
     return Answers(values, np.full(batch.users, Status.ANSWERED, np.uint8))

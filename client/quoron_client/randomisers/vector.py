@@ -12,9 +12,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from quoron_client.randomisers.gaussian import GRID_BITS, gaussian_steps, noise_scale
+from quoron_client.randomisers.gaussian import gaussian_steps, noise_scale
 from quoron_client.randomisers.randomness import LocalRandomness, Users
-from quoron_protos.errors import ConfigError
+from quoron_privacy.errors import ConfigError
+from quoron_privacy.noise import GRID_BITS
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]

@@ -1,50 +1,39 @@
-"""One algorithm of one paper a file, and the registry of all of them.
+"""A folder a family of algorithms, and the registry of all of them.
 
 >>> ALGORITHMS["filtered-sgd"].exposure
 'model'
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from types import MappingProxyType
 
-from quoron_server.algorithms import (
-    accelerated_erm,
-    dp_sgd,
-    filtered_sgd,
-    local_model,
-    mean_sgd,
-    one_epoch,
-    one_pass_dp_sgd,
-    outlier_iterates,
-    phased_sgd,
-    sgd,
-    soft_filtered_sgd,
-    tracking_srgd,
+from quoron_server.algorithms.info import AlgorithmInfo, GaussianPromise
+
+_PLACES = (  # modules whose AlgorithmInfo are the registry's, in the order in which people are shown them
+    "tracking.entry",
+    "localised.filtered",
+    "localised.soft_filtered",
+    "outlier_iterates.entry",
+    "localised.phased",
+    "noisy.one_pass",
+    "one_epoch.family",
+    "accelerated_erm.entry",
+    "noisy.dp_sgd",
+    "mean.entry",
+    "local_model.entry",
+    "noisy.sgd",
 )
-from quoron_server.algorithms._info import AlgorithmInfo, guarded
+
+
+def _infos(place: str) -> Iterator[AlgorithmInfo]:
+    for each in vars(import_module(f"{__name__}.{place}")).values():
+        if isinstance(each, AlgorithmInfo):
+            yield each
+
 
 ALGORITHMS: Mapping[str, AlgorithmInfo] = MappingProxyType(
-    {
-        info.name: guarded(info)
-        for info in (
-            tracking_srgd.INFO,
-            filtered_sgd.INFO,
-            soft_filtered_sgd.INFO,
-            outlier_iterates.INFO,
-            phased_sgd.INFO,
-            one_pass_dp_sgd.INFO,
-            one_epoch.ACCELERATED_SRGD,
-            one_epoch.ACCELERATED_SGD,
-            one_epoch.SRGD,
-            one_epoch.DP_FTRL,
-            accelerated_erm.INFO,
-            dp_sgd.POISSON,
-            dp_sgd.WITHOUT_REPLACEMENT,
-            mean_sgd.INFO,
-            local_model.INFO,
-            sgd.INFO,
-        )
-    }
+    {info.name: info for place in _PLACES for info in _infos(place)}
 )
 
-__all__ = ["ALGORITHMS", "AlgorithmInfo"]
+__all__ = ["ALGORITHMS", "AlgorithmInfo", "GaussianPromise"]

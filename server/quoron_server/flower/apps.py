@@ -22,20 +22,20 @@ import numpy as np
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from quoron_client import wire
-from quoron_client.questions import Answers, Question
-from quoron_protos.errors import ConfigError, RunError
+from quoron_client.protocol import wire
+from quoron_client.protocol.questions import Answers, Question
+from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.books import Books
+from quoron_server.books.books import Books
+from quoron_server.books.ledger import Ledger
+from quoron_server.books.registry import OPEN
 from quoron_server.flower.black_boxes import Attendance, BlackBoxes, Identities
 from quoron_server.flower.engine import FlowerEngine
 from quoron_server.flower.serving import to_the_end
-from quoron_server.ledger import Ledger
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
-from quoron_server.registry import OPEN
 from quoron_server.rounds import Engine
-from quoron_server.specification import options_of
+from quoron_server.specification import ending_early, options_of, require_open_cohorts
 
 ASSUMED: Mapping[str, str] = MappingProxyType(
     {
@@ -43,29 +43,6 @@ ASSUMED: Mapping[str, str] = MappingProxyType(
         "other user's items",
         "partitions": "a user is one partition, whose answers depend on no other user's items",
     }
-)
-_ITERATES = "its clients are sent iterates without noise, and its promise needs to know their loss"
-UNFIT: Mapping[str, str] = MappingProxyType(
-    {
-        "tracking-srgd": "it asks for the second moment of a user's features, which no gradient tells",
-        "accelerated-erm": "it has no clip; it leaves out answers that are far from the others, of convex losses",
-        "filtered-sgd": _ITERATES,
-        "soft-filtered-sgd": _ITERATES,
-        "outlier-iterates": _ITERATES,
-        "phased-sgd": _ITERATES,
-        "local-model": "its clients add noise of their own, which only clients of ours are known to do",
-        "sgd": "it has no privacy",
-    }
-)
-FIT = (
-    "one-pass-dp-sgd",
-    "dp-ftrl",
-    "dp-sgd-wor",
-    "dp-sgd-poisson",
-    "mean-sgd",
-    "srgd",
-    "accelerated-srgd",
-    "accelerated-sgd",
 )
 _GREETING_SECONDS = 120.0
 _log = logging.getLogger("quoron")
@@ -76,7 +53,7 @@ class Training:
     """One private training run of a black box."""
 
     run: str
-    algorithm: str  # one of FIT
+    algorithm: str  # whose promise rests on the server alone: `AlgorithmInfo.black_box` is None
     problem: Problem  # users, dimension, domain; its bound on gradients is the clip
     epsilon: float
     delta: float
@@ -87,11 +64,19 @@ class Training:
     seed: int = 0  # public randomness: slots and partition
     noise_seed: int | None = None  # of a simulation
     start: str = ""  # digest of the model that training starts from
+    early_ends: bool = False  # rounds end once all have answered; with "partitions", where nobody else is, always
+    quorum: float | None = None  # share of those asked who must answer; None: nobody checks whether anyone does
+    quorum_epsilon: float = 0.0  # of epsilon, for the quorum
 
     @property
     def simulation(self) -> bool:
         """Whether its noise is seeded."""
         return self.noise_seed is not None
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether a round ends before its time once everybody has answered."""
+        return self.early_ends or self.identities == "partitions"
 
     @property
     def trust_clients(self) -> bool:
@@ -107,10 +92,11 @@ class Training:
 
         ConfigError, with the reason, for what a black box cannot carry out; Infeasible; VerificationError.
         """
-        if self.algorithm not in FIT:
-            reason = UNFIT.get(self.algorithm, "there is none of that name")
+        reason = ALGORITHMS[self.algorithm].black_box if self.algorithm in ALGORITHMS else "there is none of that name"
+        if reason is not None:
+            fit = ", ".join(name for name, each in ALGORITHMS.items() if each.black_box is None)
             raise ConfigError(
-                f"Expected an algorithm whose promise rests on the server alone ({', '.join(FIT)}), got "
+                f"Expected an algorithm whose promise rests on the server alone ({fit}), got "
                 f"algorithm={self.algorithm!r}: {reason}."
             )
         if self.identities not in get_args(Identities):
@@ -120,8 +106,9 @@ class Training:
             raise ConfigError("Expected clip_norm beside the options, got it among them.")
         info = ALGORITHMS[self.algorithm]
         options = options_of(info, {**self.options, "clip_norm": self.clip_norm})
-        plan = info.plan(self.problem, Privacy(self.epsilon, self.delta), options, "calibrated", self.seed)
-        if getattr(plan.parameters, "smoothing", 0.0):
+        privacy = Privacy(self.epsilon, self.delta, self.quorum, self.quorum_epsilon)
+        plan = info.plan(self.problem, privacy, options, "calibrated", self.seed)
+        if info.smooths(plan):
             raise ConfigError(
                 f"Expected smoothness for {self.algorithm}, got smoothness=None, so that clients would have to smooth "
                 'their loss. Give it, or options={"estimator": "clip"}.'
@@ -130,13 +117,17 @@ class Training:
         assumed = [ASSUMED[self.identities]]
         promise = replace(plan.guarantee, assumptions=(*plan.guarantee.assumptions, *assumed))
         plan = replace(plan, guarantee=promise)
+        if self.ends_early:
+            plan = ending_early(plan)
+        if self.early_ends and self.identities == "keys" and not self.simulation:
+            require_open_cohorts(plan)
         info.verify(plan)
         return plan.simulated() if self.simulation else plan
 
 
 def _require_fitting(algorithm: str, plan: Plan) -> None:
     """ConfigError for questions that no client takes: they would all refuse, and the model would be noise."""
-    points = 2 if getattr(plan.parameters, "gradients", None) == "recursive" else 1
+    points = ALGORITHMS[algorithm].points(plan)
     most = wire.MAX_NUMBERS // points
     if plan.problem.dimension > most:
         raise ConfigError(
@@ -177,7 +168,7 @@ def train(
         fleet = BlackBoxes(there, run, members, cache(books.registry.user), start)
         if not complete:
             _wait_for(fleet, waiting)
-        asks = FlowerEngine(grid, fleet, run, plan.problem, seconds)
+        asks = FlowerEngine(grid, fleet, run, plan.problem, seconds, training.ends_early)
         simulated = training.simulation or training.identities == "partitions"
         return _Watched(asks) if simulated else asks
 

@@ -15,10 +15,10 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from quoron_client import wire
-from quoron_client.flower.records import refusal, values_of
-from quoron_client.questions import Answers, AverageGradient, Question
-from quoron_protos.errors import RunError, WireError
+from quoron_client.protocol import wire
+from quoron_client.protocol.flower_records import refusal, values_of
+from quoron_client.protocol.questions import Answers, AverageGradient, Question
+from quoron_privacy.errors import RunError, WireError
 from quoron_server.flower.engine import Part
 from quoron_server.flower.exchange import Letter, exchange, nodes
 from quoron_server.flower.pulls import Pulls

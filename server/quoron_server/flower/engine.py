@@ -4,8 +4,11 @@ engine = FlowerEngine(grid, fleet, run="spring", problem=problem, seconds=600)
 answers = engine.ask(question)
 """
 
+import logging
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from math import inf
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -13,12 +16,14 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from quoron_client.questions import Answers, Question, Status
-from quoron_protos.errors import RunError
-from quoron_server.flower.exchange import Letter, heard
+from quoron_client.protocol.questions import FAR, Answers, Question, Status
+from quoron_privacy.errors import RunError
+from quoron_server.flower.exchange import Clock, Letter, heard
 from quoron_server.flower.pulls import Pulls
-from quoron_server.plausible import FAR, honest
 from quoron_server.problem import Problem
+from quoron_server.round_clock import REST, opening
+
+_log = logging.getLogger("quoron")
 
 
 class NodeFailed(RunError):
@@ -65,11 +70,17 @@ class FlowerEngine:
     run: str
     problem: Problem
     seconds: float
+    early_ends: bool = False
     demanding: bool = False
     pulls: Pulls = field(default_factory=Pulls)
+    _due: float = -inf  # before which the next round does not open
 
     def ask(self, question: Question) -> Answers:
         """One row an asked user, in cohort order; who is not heard of in time is MISSING."""
+        opens = opening(self._due, now := time.monotonic(), self.seconds)
+        if opens > self._due > -inf:
+            _log.warning("a round's own work took longer than %g s: give rounds more seconds", REST * self.seconds)
+        time.sleep(max(0.0, opens - now))
         shape = question.task.answer_shape(self.problem.dimension)
         users = len(question.cohort)
         values, status = np.zeros((users, *shape)), np.full(users, Status.MISSING, np.uint8)
@@ -81,11 +92,17 @@ class FlowerEngine:
                 yield letter
 
         group, answered = f"{self.run}/{question.round}", 0
-        for index, reply in heard(self.grid, letters(), group=group, seconds=self.seconds, pulls=self.pulls):
+        replies = heard(
+            self.grid, letters(), group=group, seconds=self.seconds, pulls=self.pulls, clock=(clock := Clock())
+        )
+        for index, reply in replies:
             answers = self.fleet.read(reply, parts[index], shape)
             if answers is not None:
                 values[parts[index].rows], status[parts[index].rows] = answers.values, answers.status
                 answered += 1
+        if not self.early_ends:
+            time.sleep(clock.left)
+            self._due = clock.ends + REST * self.seconds
         if self.demanding and answered < len(parts):
             raise NodeFailed(f"Expected answers of {len(parts)} nodes in round {question.round}, got {answered}.")
-        return Answers.checked(values, status, largest=FAR * honest(self.problem, question.task))
+        return Answers.checked(values, status, largest=FAR * question.task.honest(self.problem.bounds))

@@ -23,8 +23,8 @@ from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.serverapp import Grid
 from flwr.superlink.grid import InMemoryGrid
 
-from quoron_client.flower.records import VERSION, Values, record
-from quoron_protos.errors import RunError
+from quoron_client.protocol.flower_records import VERSION, Values, record
+from quoron_privacy.errors import RunError
 from quoron_server.flower.pulls import Pulls
 
 PATIENCE = 600.0  # seconds that a SuperLink may be away
@@ -65,14 +65,21 @@ def exchange(
 
 
 def heard(
-    grid: Grid, letters: Iterable[Letter], *, group: str, seconds: float, pulls: Pulls | None = None
+    grid: Grid,
+    letters: Iterable[Letter],
+    *,
+    group: str,
+    seconds: float,
+    pulls: Pulls | None = None,
+    clock: "Clock | None" = None,
 ) -> Iterator[tuple[int, RecordDict]]:
     """Index of a letter and its reply, as they come, until `seconds` after the last was sent. Raises SuperLinkAway.
 
+    It ends before when all are there. `clock` then says what is left.
     Letters are taken a few at a time, and nothing of them is kept. `pulls` remembers whose replies held up an earlier
     exchange.
     """
-    clock = _Clock()
+    clock = Clock() if clock is None else clock
     waiting = _pushed(grid, letters, group, seconds, clock)
     clock.start(seconds)
     alone = None if isinstance(grid, InMemoryGrid) else pulls or Pulls()
@@ -97,10 +104,10 @@ def heard(
 
 def nodes(grid: Grid) -> dict[int, bytes]:
     """Public key of every node that is there, by number. Raises SuperLinkAway."""
-    return {each.node_id: bytes(each.public_key) for each in _Clock().reached(grid.get_nodes)}
+    return {each.node_id: bytes(each.public_key) for each in Clock().reached(grid.get_nodes)}
 
 
-def _pushed(grid: Grid, letters: Iterable[Letter], group: str, seconds: float, clock: "_Clock") -> dict[str, _Sent]:
+def _pushed(grid: Grid, letters: Iterable[Letter], group: str, seconds: float, clock: "Clock") -> dict[str, _Sent]:
     """What the SuperLink has taken, by message."""
     rest, taken = enumerate(letters), dict[str, _Sent]()
     while some := [(_Sent(index, each.node), _message(each, group, seconds)) for index, each in islice(rest, _AT_ONCE)]:
@@ -112,7 +119,7 @@ def _pushed(grid: Grid, letters: Iterable[Letter], group: str, seconds: float, c
 
 
 def _looked(
-    grid: Grid, waiting: Mapping[str, _Sent], clock: "_Clock", pulls: Pulls | None
+    grid: Grid, waiting: Mapping[str, _Sent], clock: "Clock", pulls: Pulls | None
 ) -> Iterator[tuple[list[Message], str | None]]:
     """Replies that are there, or a message whose reply Flower itself cannot read.
 
@@ -157,26 +164,30 @@ def _message(letter: Letter, group: str, seconds: float) -> Message:
     return Message(record(**values), letter.node, f"query.{letter.action}", group_id=group, ttl=ttl)
 
 
-class _Clock:
+class Clock:
     """Time left, in which what is spent waiting for a SuperLink that is away does not count."""
 
     def __init__(self) -> None:
-        self._ends = time.monotonic()
+        self.ends = time.monotonic()
         self._stood = 0.0  # seconds
 
     def start(self, seconds: float) -> None:
-        self._ends = time.monotonic() + seconds
+        """So much time from now."""
+        self.ends = time.monotonic() + seconds
 
     @property
     def left(self) -> float:
-        return max(0.0, self._ends - time.monotonic())
+        """Seconds to the end, 0 after it."""
+        return max(0.0, self.ends - time.monotonic())
 
     @property
     def late(self) -> float:
-        return max(0.0, time.monotonic() - self._ends)
+        """Seconds since the end, 0 before it."""
+        return max(0.0, time.monotonic() - self.ends)
 
     @property
     def over(self) -> bool:
+        """Whether the end has come."""
         return self.left == 0.0
 
     def stood_for(self, call: Callable[[], Iterable[object]]) -> bool:
@@ -200,7 +211,7 @@ class _Clock:
                 took = time.monotonic() - began
                 if took > _AWAY or pause > 0.2:
                     self._require_patience(took, "")
-                    self._ends += took
+                    self.ends += took
                     self._stood += took
                 return found
 

@@ -17,20 +17,28 @@ import numpy as np
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from quoron_client import wire
-from quoron_client.flower.records import ENDED, HELLO, refusal, values_of
-from quoron_protos.errors import ConfigError, LedgerUnavailable, OtherVersion, QuoronError, RunError, WireError
+from quoron_client.protocol import wire
+from quoron_client.protocol.flower_records import ENDED, HELLO, refusal, values_of
+from quoron_privacy.errors import (
+    ConfigError,
+    LedgerUnavailable,
+    OtherVersion,
+    QuoronError,
+    RunError,
+    WireError,
+    WithoutQuorum,
+)
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server import specification as specifications
-from quoron_server.books import Books, Described
-from quoron_server.database import Database
+from quoron_server.books.books import Books, Described
+from quoron_server.books.database import Database
+from quoron_server.books.ledger import Ledger
+from quoron_server.books.registry import EVERYONE, OPEN, State
 from quoron_server.flower.engine import FlowerEngine
 from quoron_server.flower.exchange import Letter, SuperLinkAway, exchange, nodes
 from quoron_server.flower.pulls import Pulls
 from quoron_server.flower.users import Users, identity
-from quoron_server.ledger import Ledger
-from quoron_server.plan import Plan
-from quoron_server.registry import EVERYONE, OPEN
+from quoron_server.plan import NO_QUORUM, Plan
 from quoron_server.rounds import Engine, RoundEvent
 from quoron_server.specification import RunSpecification
 
@@ -110,7 +118,8 @@ def _carry_out(grid: Grid, books: Books, specification: RunSpecification, plan: 
         told = pb.Announcement(run=specification.run, description=described)
         fleet = Users(grid, told, members, cache(books.registry.user))
         _wait_for(fleet, waiting)
-        return FlowerEngine(grid, fleet, specification.run, plan.problem, specification.seconds)
+        seconds, early_ends = specification.seconds, specification.early_ends
+        return FlowerEngine(grid, fleet, specification.run, plan.problem, seconds, early_ends)
 
     to_the_end(books, specification, plan, engine)
 
@@ -123,16 +132,17 @@ def to_the_end(
     Whatever a later start may mend leaves the run as it is: LedgerUnavailable, OtherVersion, SuperLinkAway.
     """
     try:
-        members = patiently(lambda: books.begin(specification, plan))
+        members = retried_while_away(lambda: books.begin(specification, plan))
         asks = engine(members)
-        model = patiently(lambda: books.carry_out(specification, plan, asks, [Told()]))
+        model = retried_while_away(lambda: books.carry_out(specification, plan, asks, [LogObserver()]))
     except (LedgerUnavailable, OtherVersion, SuperLinkAway):
         raise
     except QuoronError as problem:
+        how: State = "without-quorum" if isinstance(problem, WithoutQuorum) else "failed"
         said = str(problem)
-        patiently(lambda: books.end(specification.run, "failed", said))
+        retried_while_away(lambda: books.end(specification.run, how, said))
         raise
-    patiently(lambda: books.end(specification.run, "complete"))
+    retried_while_away(lambda: books.end(specification.run, "complete"))
     return model
 
 
@@ -210,7 +220,7 @@ def _say_farewell(grid: Grid, books: Books, run: str) -> None:
         _log.warning("not all members have heard that the run has ended: %s", error)
 
 
-def patiently(work: Callable[[], T]) -> T:
+def retried_while_away(work: Callable[[], T]) -> T:
     """What `work` returns, tried again while the database is away."""
     pause = 0.1
     while True:
@@ -222,16 +232,19 @@ def patiently(work: Callable[[], T]) -> T:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-class Told:
+class LogObserver:
     """An observer: public events, in Flower's log."""
 
     def started(self, plan: Plan) -> None:
         """The promise."""
         _log.info("%s: %s", plan.algorithm, plan.guarantee.sentence())
+        if plan.guarantee.quorum is None:
+            _log.info("%s", NO_QUORUM)
 
     def round_finished(self, event: RoundEvent) -> None:
         """One line a round."""
-        _log.info("round %d of at most %d: %d users asked", event.round + 1, event.rounds, event.asked)
+        quorum = f", quorum {event.public['quorum']}" if "quorum" in event.public else ""
+        _log.info("round %d of at most %d: %d users asked%s", event.round + 1, event.rounds, event.asked, quorum)
 
     def finished(self, model: NDArray[np.float64]) -> None:
         """The end."""

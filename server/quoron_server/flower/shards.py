@@ -14,9 +14,16 @@ import numpy as np
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
-from quoron_client.flower.records import ACTIONS, HELLO, answers_from_record, question_values, refusal, values_of
-from quoron_client.questions import Answers, Question
-from quoron_protos.errors import RunError, WireError
+from quoron_client.protocol.flower_records import (
+    HELLO,
+    answers_from_record,
+    question_values,
+    refusal,
+    values_of,
+)
+from quoron_client.protocol.questions import Answers, Question
+from quoron_client.protocol.wire import task_name
+from quoron_privacy.errors import RunError, WireError
 from quoron_server.flower.engine import Part
 from quoron_server.flower.exchange import Letter, exchange, nodes
 
@@ -57,7 +64,7 @@ class Shards:
         homes = question.cohort % len(self.nodes)
         order = np.argsort(homes, kind="stable")
         ends = np.searchsorted(homes[order], np.arange(len(self.nodes) + 1))
-        action, rows = ACTIONS[type(question.task)], np.split(order, ends[1:-1])
+        action, rows = task_name(question.task), np.split(order, ends[1:-1])
         holding = [(node, own) for node, own in zip(self.nodes, rows, strict=True) if len(own)]
         values = question_values(question, [own for _, own in holding], run=self.run, seconds=seconds)
         for (node, own), each in zip(holding, values, strict=True):

@@ -21,10 +21,11 @@ from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from quoron_client import wire
-from quoron_client.flower.records import ACTIONS, bytes_of, values_of
-from quoron_client.questions import Answers, Question, Status
-from quoron_protos.errors import WireError
+from quoron_client.protocol import wire
+from quoron_client.protocol.flower_records import bytes_of, values_of
+from quoron_client.protocol.questions import Answers, Question, Status
+from quoron_client.protocol.wire import task_name
+from quoron_privacy.errors import WireError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.flower.engine import Asked, Part
 from quoron_server.flower.exchange import Letter, nodes
@@ -55,7 +56,7 @@ class Users:
             if user in homes:
                 asked = wire.question_to_wire(question, row, run=run, user=user, seconds=seconds)
                 values = {"announcement": told, "user": user, "question": asked.SerializeToString()}
-                letter = Letter(homes[user], ACTIONS[type(question.task)], values)
+                letter = Letter(homes[user], task_name(question.task), values)
                 yield Part(np.array([row]), asked_of(asked, user)), letter
 
     def read(self, reply: RecordDict, part: Part, shape: tuple[int, ...]) -> Answers:

@@ -1,7 +1,26 @@
 """The coordinator as a service: who may speak, what runs, and what is said to whom. Start it with `quoron serve`."""
 
-from quoron_server.service.security import Transport
-from quoron_server.service.serve import Coordinator, ServeConfig, serve
-from quoron_server.specification import Columns, RunSpecification
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Columns", "Coordinator", "RunSpecification", "ServeConfig", "Transport", "serve"]
+if TYPE_CHECKING:
+    from quoron_server.service.coordinator import Coordinator, ServeConfig, serve
+    from quoron_server.service.security import Transport
+    from quoron_server.specification import RunSpecification
+
+__all__ = ["Coordinator", "RunSpecification", "ServeConfig", "Transport", "serve"]
+
+# A home is imported when one of its names is first used: whoever makes a certificate or a token waits for no compiler.
+_HOMES = {
+    "Coordinator": "quoron_server.service.coordinator",
+    "RunSpecification": "quoron_server.specification",
+    "ServeConfig": "quoron_server.service.coordinator",
+    "Transport": "quoron_server.service.security",
+    "serve": "quoron_server.service.coordinator",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

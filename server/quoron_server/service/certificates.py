@@ -12,28 +12,36 @@ pose as a coordinator, nor the other way round. Renewal keeps the key, and with 
 
 import datetime as dt
 import ipaddress
-import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from quoron_protos.errors import ConfigError, IdentityError
+from quoron_privacy.errors import ConfigError, IdentityError
+from quoron_server.books.durable import PRIVATE, PUBLIC, make_folder, replace_whole
 from quoron_server.service import revocation
+from quoron_server.service.turns import alone
 
 AUTHORITY = "authority"
+_LEAST_RSA, _LEAST_CURVE = 2048, 256  # bits of a client's key
 _SLACK = dt.timedelta(minutes=5)  # clocks differ
 
 
 def make_authority(folder: Path, *, days: int) -> None:
     """authority.pem, authority.key and an empty revoked.json in `folder`, unless they are there."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     revocation.make(folder / revocation.FILE)
+    with alone(folder):
+        _make_authority(folder, days)
+
+
+def _make_authority(folder: Path, days: int) -> None:
     if (folder / f"{AUTHORITY}.pem").exists():
         return
     key = _key(folder, AUTHORITY)
@@ -68,6 +76,13 @@ def issue(
     usable authority.
     """
     check_name(name)
+    with alone(folder):
+        return _issue(folder, name, coordinator=coordinator, hosts=hosts, days=days, unit=unit, renew=renew)
+
+
+def _issue(
+    folder: Path, name: str, *, coordinator: bool, hosts: Sequence[str], days: float, unit: str | None, renew: bool
+) -> Path:
     path = folder / f"{name}.pem"
     if path.exists() and not renew:
         raise ConfigError(f"Expected no certificate {path}, found one: one name, one user. Renew it with --renew.")
@@ -97,11 +112,13 @@ def add_hosts(folder: Path, name: str, hosts: Sequence[str], *, days: float) -> 
 
     Raises as `issue` does, and IdentityError without the certificate.
     """
-    stands = _hosts(load_certificate(folder / f"{name}.pem"))
-    if all(_host(host) in stands for host in hosts):
-        return None
-    every = dict.fromkeys([*(str(each.value) for each in stands), *hosts])
-    return issue(folder, name, coordinator=True, hosts=tuple(every), days=days, renew=True)
+    check_name(name)
+    with alone(folder):
+        stands = _hosts(load_certificate(folder / f"{name}.pem"))
+        if all(_host(host) in stands for host in hosts):
+            return None
+        every = tuple(dict.fromkeys([*(str(each.value) for each in stands), *hosts]))
+        return _issue(folder, name, coordinator=True, hosts=every, days=days, unit=None, renew=True)
 
 
 def revoke(folder: Path, name: str) -> Path:
@@ -144,6 +161,45 @@ def fingerprint(certificate: x509.Certificate) -> str:
     return digest.finalize().hex()
 
 
+def strong(certificate: x509.Certificate) -> bool:
+    """Whether its key is one that nobody can compute: RSA of 2048 bits, or a curve of 256."""
+    key = certificate.public_key()
+    if isinstance(key, rsa.RSAPublicKey):
+        return key.key_size >= _LEAST_RSA
+    if isinstance(key, ec.EllipticCurvePublicKey):
+        return key.curve.key_size >= _LEAST_CURVE
+    return isinstance(key, ed25519.Ed25519PublicKey | ed448.Ed448PublicKey)
+
+
+def near(certificate: x509.Certificate, authorities: Sequence[x509.Certificate]) -> bool:
+    """Whether one of `authorities` issued it, or allows that others do so in its place (their path length is not 0)."""
+    return any(_issued(authority, certificate) or _delegates(authority) for authority in authorities)
+
+
+def load_authorities(path: Path) -> list[x509.Certificate]:
+    """Every certificate in a PEM file; IdentityError if it is missing or unreadable."""
+    try:
+        return x509.load_pem_x509_certificates(read(path))
+    except ValueError:
+        raise IdentityError(f"Expected a PEM certificate in {path}, got something else.") from None
+
+
+def _issued(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def _delegates(authority: x509.Certificate) -> bool:
+    try:
+        stands = authority.extensions.get_extension_for_class(x509.BasicConstraints).value
+    except (x509.ExtensionNotFound, ValueError):
+        return False
+    return stands.ca and (stands.path_length is None or stands.path_length > 0)
+
+
 def group(certificate: x509.Certificate) -> str | None:
     """The group that the authority put its holder in: the organisational unit of the subject."""
     units = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
@@ -166,14 +222,14 @@ def _key(folder: Path, name: str, *, must_exist: bool = False) -> ec.EllipticCur
     if path.exists() or must_exist:
         with suppress(ValueError, TypeError):
             stored = serialization.load_pem_private_key(read(path), None)
-            if isinstance(stored, ec.EllipticCurvePrivateKey):
+            if isinstance(stored, ec.EllipticCurvePrivateKey) and stored.curve.key_size >= _LEAST_CURVE:
                 return stored
-        raise IdentityError(f"Expected an elliptic-curve key without password in {path}, got something else.")
+        raise IdentityError(
+            f"Expected an elliptic-curve key of {_LEAST_CURVE} bits or more without password in {path}, got another."
+        )
     key = ec.generate_private_key(ec.SECP256R1())
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "wb") as stream:
-        stream.write(pem)
+    replace_whole(path, pem, mode=PRIVATE)
     return key
 
 
@@ -209,6 +265,4 @@ def _hosts(certificate: x509.Certificate) -> list[x509.GeneralName]:
 
 
 def _write(path: Path, certificate: x509.Certificate) -> None:
-    draft = path.with_name(f".{path.name}.new")
-    draft.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    os.replace(draft, path)
+    replace_whole(path, certificate.public_bytes(serialization.Encoding.PEM), mode=PUBLIC)

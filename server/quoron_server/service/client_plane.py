@@ -5,28 +5,34 @@ Messages are read as bytes and parsed here, so that whatever bytes a client send
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import suppress
-from typing import Any, NoReturn
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import grpc
+from cryptography.x509 import Certificate
 from google.protobuf.message import DecodeError
 
-from quoron_client import wire
-from quoron_protos.errors import QuoronError
+from quoron_client.protocol import wire
+from quoron_privacy.errors import ConfigError, LedgerError, QuoronError
 from quoron_protos.v1 import federation_pb2 as pb
+from quoron_server.books.registry import OtherGroup
 from quoron_server.service import revocation, security
 from quoron_server.service.conversation import Conversation
+from quoron_server.service.doorkeeper import Doorkeeper
 from quoron_server.service.engine import RunStopped
 from quoron_server.service.manager import Manager
+from quoron_server.service.pace import Pace
 from quoron_server.service.revocation import Revocations
+from quoron_server.service.security import Caller
 from quoron_server.specification import AROUND
 
 SERVICE = "quoron.v1.ClientPlane"
+GREETING_SECONDS = 30.0
 NONSENSE, LEAVING = "Expected a message of this protocol.", "The coordinator is leaving. Come back later."
 _UNREAD = "An earlier conversation with this client ended unread, on a connection that is still open. Close it."
-LOOK = 3.0  # seconds between two looks for those who are revoked and say nothing
-_GREETING_SECONDS = 30.0
+_SLOW = f"Expected an enrolment within {GREETING_SECONDS:g} seconds, and one a second from one client."
+LOOK = 3.0  # seconds between two looks for those whose certificate is no longer good, and who say nothing
 _LONGEST_GREETING, _LONGEST_SMALL = 4 << 10, 64 << 10  # bytes of an enrolment or a hello, and of what is no answer
 _log = logging.getLogger("quoron")
 Context = Any  # grpc.aio.ServicerContext[bytes, bytes]
@@ -35,159 +41,256 @@ Context = Any  # grpc.aio.ServicerContext[bytes, bytes]
 class ClientPlane:
     """The two methods of the client plane, on raw bytes."""
 
-    def __init__(self, manager: Manager, *, plaintext: bool, revoked: Revocations | None = None) -> None:
+    def __init__(
+        self,
+        manager: Manager,
+        *,
+        plaintext: bool,
+        revoked: Revocations | None = None,
+        authorities: Sequence[Certificate] = (),
+        doorkeeper: Doorkeeper | None = None,
+    ) -> None:
         self._manager, self._plaintext, self._revoked = manager, plaintext, revoked
-        self._identities: dict[Conversation, str] = {}
+        self._authorities, self._doorkeeper = tuple(authorities), doorkeeper
+        self._callers: dict[Conversation, Caller] = {}
+        self._pace = Pace()
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """What a server is given."""
         methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-            "Enrol": grpc.unary_unary_rpc_method_handler(self.enrol),
+            "Enrol": grpc.stream_unary_rpc_method_handler(self.enrol),
             "Work": grpc.stream_stream_rpc_method_handler(self.work),
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
-    async def enrol(self, request: bytes, context: Context) -> bytes:
-        """A place in the population, the same for the same certificate."""
-        identity, group = await self._identity(context)
-        await _check_length(request, _LONGEST_GREETING, context)
+    async def enrol(self, requests: AsyncIterator[bytes], context: Context) -> bytes:
+        """A place in the population, the same for the same certificate. Who calls is known before its message is read.
+
+        Whoever enrols again and again waits: the database is everybody's.
+        """
+        try:
+            with _foreseen():
+                return await self._enrol(requests, context)
+        except Refused as refusal:
+            self._note(refusal, context)
+            await context.abort(refusal.code, refusal.words)
+            raise
+
+    async def _enrol(self, requests: AsyncIterator[bytes], context: Context) -> bytes:
+        caller = self._caller(context)
+        try:
+            async with asyncio.timeout(GREETING_SECONDS):
+                request = await anext(requests, b"")
+                while wait := self._pace.wait(caller.identity, asyncio.get_running_loop().time()):
+                    await asyncio.sleep(wait)
+        except TimeoutError:
+            raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, _SLOW) from None
+        _check_length(request, _LONGEST_GREETING)
         try:
             protocol = pb.EnrolRequest.FromString(request).protocol
         except DecodeError:
-            await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, NONSENSE)
-        await _check_protocol(protocol, context)
+            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, NONSENSE) from None
+        _check_protocol(protocol)
         try:
-            user = await self._manager.enrol(identity, group)
+            user = await self._manager.enrol(caller.identity, caller.group)
         except RunStopped:
-            await _refuse(context, grpc.StatusCode.UNAVAILABLE, LEAVING)
-        except QuoronError as error:
+            raise Refused(grpc.StatusCode.UNAVAILABLE, LEAVING) from None
+        except OtherGroup as error:
             _log.warning("refused an enrolment: %s", error)
-            await _refuse(context, grpc.StatusCode.FAILED_PRECONDITION, "This client cannot be enrolled here.")
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "This client cannot be enrolled here.") from None
         return pb.EnrolReply(user=user).SerializeToString()
 
     async def work(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """Hello, then announcements, consents, questions, answers and receipts until either side leaves."""
         try:
-            async with asyncio.timeout(_GREETING_SECONDS):
-                user, identity = await self._greeted(requests, context)
-        except TimeoutError:
-            words = f"Expected a hello within {_GREETING_SECONDS:g} seconds."
-            await _refuse(context, grpc.StatusCode.DEADLINE_EXCEEDED, words)
-        rooms = self._manager.rooms
-        if rooms.backlog.unread(user):
-            await _refuse(context, grpc.StatusCode.UNAVAILABLE, _UNREAD)
-        conversation = Conversation(user, rooms.backlog)
+            with _foreseen():
+                user, caller = await self._greeted(requests, context)
+            conversation = Conversation(user, self._manager.sessions.backlog)
+        except Refused as refusal:
+            self._note(refusal, context)
+            await context.abort(refusal.code, refusal.words)
+            raise
         conversation.start(context)
-        self._identities[conversation] = identity
-        rooms.enter(conversation)
+        self._callers[conversation] = caller
+        sessions = self._manager.sessions
+        sessions.enter(conversation)
         catching_up = asyncio.create_task(self._catch_up(conversation))  # runs that end from now on: `Rooms.close`
         try:
-            async for data in requests:
-                limit = max(8 * rooms.longest_answer(user) + AROUND, _LONGEST_SMALL)
-                await self._admit(identity, context)
-                await self._hear(conversation, await _parsed(data, limit, context), len(data))
-                await conversation.room()
+            with _foreseen():
+                async for data in requests:
+                    limit = max(8 * sessions.longest_answer(user) + AROUND, _LONGEST_SMALL)
+                    self._admit(caller)
+                    await self._hear(conversation, _parsed(data, limit), len(data))
+                    await conversation.wait_for_space()
+        except Refused as refusal:
+            self._note(refusal, context)
+            conversation.stop(refusal.words, refusal.code)
+            sessions.leave(conversation)
+            await _hang_up(context, conversation)
         except asyncio.CancelledError:
             if conversation.ending is None:
                 raise
-            rooms.leave(conversation)
+            sessions.leave(conversation)
             await _hang_up(context, conversation)
         finally:
-            rooms.leave(conversation)
-            del self._identities[conversation]
+            sessions.leave(conversation)
+            del self._callers[conversation]
             catching_up.cancel()
             conversation.close()
 
-    async def watch_revocations(self) -> None:
-        """For ever, every few seconds: end conversations with clients that are revoked but only listen."""
-        while self._revoked is not None:
+    def _note(self, refusal: "Refused", context: Context) -> None:
+        """One line for the operator; who writes the log keeps its length within bounds."""
+        who = self._shown(context)
+        name = context.peer() if who is None else who.identity[:64]
+        _log.info("refused %r: %s, %s", name, refusal.code.name, refusal.words)
+
+    async def watch_certificates(self) -> None:
+        """For ever, every few seconds: end conversations with clients that only listen, by certificates that are
+        revoked or have expired.
+
+        A list that cannot be read at two looks in a row, which is longer than it takes to replace it, ends them all.
+        """
+        closed = False
+        while not self._plaintext:
             await asyncio.sleep(LOOK)
-            revoked = self._revoked.now()
-            for conversation in [each for each, identity in self._identities.items() if identity in revoked]:
-                conversation.end(revocation.WORDS, grpc.StatusCode.UNAUTHENTICATED)
+            try:
+                revoked, before, closed = frozenset() if self._revoked is None else self._revoked.now(), False, False
+            except ConfigError:
+                revoked, before, closed = frozenset(), closed, True
+            for conversation, caller in list(self._callers.items()):
+                if caller.identity in revoked:
+                    conversation.end(revocation.WORDS, grpc.StatusCode.UNAUTHENTICATED)
+                elif before:
+                    conversation.end(revocation.CLOSED, grpc.StatusCode.UNAVAILABLE)
+                elif not caller.timely():
+                    conversation.end(security.EXPIRED, grpc.StatusCode.FAILED_PRECONDITION)
 
     async def _catch_up(self, conversation: Conversation) -> None:
         """Tell a client which runs have ended while it was away, so that it erases the answers that it keeps."""
         with suppress(QuoronError):  # the database is another's, or the coordinator leaves: it will ask again
             for run, how in await self._manager.ended_with(conversation.user):
                 conversation.send(pb.ServerMessage(ended=pb.Ended(run=run, how=how)))
-                await conversation.room()
+                await conversation.wait_for_space()
 
-    async def _greeted(self, requests: AsyncIterator[bytes], context: Context) -> tuple[int, str]:
-        """The user that a conversation is with, and its identity, after its hello."""
-        identity, _ = await self._identity(context)
+    async def _greeted(self, requests: AsyncIterator[bytes], context: Context) -> tuple[int, Caller]:
+        """The user that a conversation is with, and who that is, after its hello."""
         try:
-            user = await self._manager.user(identity)
+            async with asyncio.timeout(GREETING_SECONDS):
+                user, caller = await self._hello(requests, context)
+        except TimeoutError:
+            words = f"Expected a hello within {GREETING_SECONDS:g} seconds."
+            raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, words) from None
+        if self._manager.sessions.backlog.unread(user):
+            raise Refused(grpc.StatusCode.UNAVAILABLE, _UNREAD)
+        return user, caller
+
+    async def _hello(self, requests: AsyncIterator[bytes], context: Context) -> tuple[int, Caller]:
+        caller = self._caller(context)
+        try:
+            user = await self._manager.user(caller.identity)
         except RunStopped:
-            await _refuse(context, grpc.StatusCode.UNAVAILABLE, LEAVING)
+            raise Refused(grpc.StatusCode.UNAVAILABLE, LEAVING) from None
         if user is None:
-            await _refuse(context, grpc.StatusCode.FAILED_PRECONDITION, "Expected an enrolled client. Enrol first.")
-        first = await _parsed(await anext(requests, b""), _LONGEST_GREETING, context)
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "Expected an enrolled client. Enrol first.")
+        first = _parsed(await anext(requests, b""), _LONGEST_GREETING)
         if first.WhichOneof("kind") != "hello":
-            await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "Expected a hello first.")
-        await _check_protocol(first.hello.protocol, context)
-        return user, identity
+            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, "Expected a hello first.")
+        _check_protocol(first.hello.protocol)
+        return user, caller
 
     async def _hear(self, conversation: Conversation, message: pb.ClientMessage, size: int) -> None:
         kind = message.WhichOneof("kind")
         if kind == "answer":
             answer = message.answer
-            verdict = self._manager.rooms.answer(conversation.user, answer, size)
+            verdict = self._manager.sessions.answer(conversation.user, answer, size)
             receipt = pb.Receipt(run=answer.run, round=answer.round, verdict=verdict)
             conversation.send(pb.ServerMessage(receipt=receipt))
         elif kind == "consent":
-            await self._manager.rooms.consent(conversation, message.consent)
+            await self._manager.sessions.consent(conversation, message.consent)
 
-    async def _identity(self, context: Context) -> tuple[str, str]:
-        """Fingerprint and group of whoever calls."""
-        found = security.identity(
-            context.auth_context(), tuple(context.invocation_metadata()), plaintext=self._plaintext
-        )
+    def _caller(self, context: Context) -> Caller:
+        """Whoever calls, if it may."""
+        found = self._shown(context)
         if found is None:
-            await _refuse(context, grpc.StatusCode.UNAUTHENTICATED, "Expected a client certificate.")
-        await self._admit(found[0], context)
+            raise Refused(grpc.StatusCode.UNAUTHENTICATED, "Expected a client certificate.")
+        if found.objection is not None:
+            raise Refused(grpc.StatusCode.UNAUTHENTICATED, found.objection)
+        self._admit(found)
+        if self._doorkeeper is not None:
+            self._doorkeeper.admit(context.peer(), found.identity)
         return found
 
-    async def _admit(self, identity: str, context: Context) -> None:
-        """Refuse a client that is revoked, in the middle of a conversation too."""
-        if self._revoked is not None and identity in self._revoked:
-            await _refuse(context, grpc.StatusCode.UNAUTHENTICATED, revocation.WORDS)
+    def _shown(self, context: Context) -> Caller | None:
+        metadata = tuple(context.invocation_metadata())
+        return security.caller(
+            context.auth_context(), metadata, plaintext=self._plaintext, authorities=self._authorities
+        )
+
+    def _admit(self, caller: Caller) -> None:
+        """Refuse a client by its certificate, in the middle of a conversation too: one that is revoked, or has expired,
+        or that nobody can tell to be good."""
+        try:
+            revoked = self._revoked is not None and caller.identity in self._revoked
+        except ConfigError:
+            raise Refused(grpc.StatusCode.UNAVAILABLE, revocation.CLOSED) from None
+        if revoked:
+            raise Refused(grpc.StatusCode.UNAUTHENTICATED, revocation.WORDS)
+        if not caller.timely():  # not UNAUTHENTICATED, which ends a client: it will read its certificate again
+            raise Refused(grpc.StatusCode.FAILED_PRECONDITION, security.EXPIRED)
 
 
-async def _check_length(data: bytes, limit: int, context: Context) -> None:
+class Refused(Exception):
+    """A call that ends here, with a status and words for the client."""
+
+    def __init__(self, code: grpc.StatusCode, words: str) -> None:
+        super().__init__(words)
+        self.code, self.words = code, words
+
+
+@contextmanager
+def _foreseen() -> Iterator[None]:
+    """Every call ends with a status of ours: whatever goes wrong is a refusal, of which the log has the rest."""
+    try:
+        yield
+    except (Refused, asyncio.CancelledError):
+        raise
+    except LedgerError as error:  # the database is another's, or away: whoever has it goes on
+        _log.warning("a call could not be answered: %s", error)
+        raise Refused(grpc.StatusCode.UNAVAILABLE, LEAVING) from None
+    except Exception:
+        _log.exception("a call could not be answered")
+        raise Refused(grpc.StatusCode.INTERNAL, "The coordinator could not answer. Its log says why.") from None
+
+
+def _check_length(data: bytes, limit: int) -> None:
     """Before parsing, which takes many times the memory of some messages."""
     if len(data) > limit:
-        await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, NONSENSE)
+        raise Refused(grpc.StatusCode.INVALID_ARGUMENT, NONSENSE)
 
 
-async def _parsed(data: bytes, limit: int, context: Context) -> pb.ClientMessage:
-    await _check_length(data, limit, context)
+def _parsed(data: bytes, limit: int) -> pb.ClientMessage:
+    _check_length(data, limit)
     try:
         message = pb.ClientMessage.FromString(data)
     except DecodeError:
-        await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, NONSENSE)
+        raise Refused(grpc.StatusCode.INVALID_ARGUMENT, NONSENSE) from None
     if len(message.answer.run) > wire.MAX_NAME:  # a receipt would repeat it
-        await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, NONSENSE)
+        raise Refused(grpc.StatusCode.INVALID_ARGUMENT, NONSENSE)
     return message
 
 
-async def _check_protocol(protocol: int, context: Context) -> None:
+def _check_protocol(protocol: int) -> None:
     if protocol != wire.PROTOCOL:
         words = f"Expected protocol {wire.PROTOCOL}. Use a matching version."
-        await _refuse(context, grpc.StatusCode.FAILED_PRECONDITION, words)
+        raise Refused(grpc.StatusCode.FAILED_PRECONDITION, words)
 
 
 async def _hang_up(context: Context, conversation: Conversation) -> None:
-    """End the call as the conversation was ended; a write that the client never took may be in the way."""
+    """End the call as the conversation was ended, once nothing is being written; the client may never take that."""
     try:
         async with asyncio.timeout(conversation.parting):
-            await context.abort(conversation.code, conversation.ending)
-    except grpc.aio.AbortError:
-        raise
-    except Exception as error:
-        _log.debug("user %d was not told %r: %r", conversation.user, conversation.ending, error)
-
-
-async def _refuse(context: Context, code: grpc.StatusCode, words: str) -> NoReturn:
-    await context.abort(code, words)
-    raise AssertionError  # abort has raised
+            await conversation.quiet()
+    except TimeoutError:
+        _log.debug("user %d was not told %r: it does not read", conversation.user, conversation.ending)
+        raise asyncio.CancelledError from None  # a status cannot be sent now, nor can gRPC
+    await context.abort(conversation.code, conversation.ending)

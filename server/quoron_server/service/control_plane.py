@@ -11,24 +11,67 @@ A stream ends soon after its token was removed.
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
 import numpy as np
 
-from quoron_protos.errors import LedgerUnavailable, QuoronError, UsageError
+from quoron_privacy.errors import ConfigError, LedgerUnavailable, QuoronError, UsageError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc, values_pb2
 from quoron_server.service import security, tokens
 from quoron_server.service.manager import Manager
-from quoron_server.service.records import UnknownRun
+from quoron_server.service.pace import Pace
+from quoron_server.service.records import UnknownRun, outside
 
+LATE = 1.0  # seconds before a call is refused, when there are more than a hundred a second
 MOST_TRUSTED = 5.0  # seconds for which a quiet stream goes without asking again who watches
+_LOOK = 1.0  # seconds between two looks at what a run awaits
+_NO_TOKEN = "Expected a token. Make one: `quoron tokens add`."
+UNREADABLE = "The coordinator cannot read its tokens now. Its log says why."
 _log = logging.getLogger("quoron")
 Context = Any  # grpc.aio.ServicerContext
 T = TypeVar("T")
+
+
+class TokenGate(grpc.aio.ServerInterceptor):
+    """Turns callers without a token away before their message is read: what they send takes no memory.
+
+    The health service stays open to probes.
+    """
+
+    def __init__(self, token_file: Path, open_to_all: frozenset[str]) -> None:
+        """`open_to_all`: names of services that ask for no token."""
+        self._tokens, self._open = token_file, open_to_all
+        self._pace = Pace(burst=100, seconds=0.01)
+
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: grpc.HandlerCallDetails
+    ) -> Any:
+        """The handler of a call: the service's own, or one that refuses."""
+        if str(handler_call_details.method).split("/")[1] in self._open:
+            return await continuation(handler_call_details)
+        token = security.bearer(tuple(handler_call_details.invocation_metadata))
+        try:
+            if token is not None and tokens.role_of(self._tokens, token) is not None:
+                return await continuation(handler_call_details)
+        except ConfigError as error:  # where the file is, is nothing for those who have not shown a token
+            _log.error("nobody can be let in: %s", error)
+            return self._refusing(grpc.StatusCode.UNAVAILABLE, UNREADABLE)
+        return self._refusing(grpc.StatusCode.UNAUTHENTICATED, _NO_TOKEN)
+
+    def _refusing(self, code: grpc.StatusCode, why: str) -> Any:
+        """A handler of any kind of call that reads nothing. When many are refused, each is told so late."""
+
+        async def refuse(_requests: Any, context: Context) -> None:
+            _log.info("refused %s: a call without a token of ours", context.peer())
+            if self._pace.wait("", asyncio.get_running_loop().time()):
+                await asyncio.sleep(LATE)
+            await context.abort(code, why)
+
+        return grpc.stream_stream_rpc_method_handler(refuse)
 
 
 class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
@@ -48,15 +91,20 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
         return _document({"runs": await _told(self._manager.records.runs(), context)})
 
     async def Watch(self, request: pb.RunReference, context: Context) -> AsyncIterator[pb.Document]:
-        """Public events from the first to the end."""
+        """Public events from the first to the end, and what the run awaits meanwhile."""
         await self._require(context)
         feed = await _told(self._manager.feed(request.run), context)
-        events = feed.watch()
+        events, shown = feed.watch(), {"kind": "awaits"}
         while True:
             coming = asyncio.ensure_future(anext(events, None))
             try:
+                await asyncio.wait({coming}, timeout=0)
                 while not coming.done():
-                    await asyncio.wait({coming}, timeout=MOST_TRUSTED)
+                    awaited = await self._manager.awaited(request.run)
+                    if awaited is not None and _named(awaited) != _named(shown):
+                        shown = awaited
+                        yield _document(awaited)
+                    await asyncio.wait({coming}, timeout=min(_LOOK, MOST_TRUSTED))
                     await self._require(context)
             finally:
                 coming.cancel()
@@ -95,15 +143,21 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
 
     async def _require(self, context: Context, *, operator: bool = False) -> None:
         token = security.bearer(tuple(context.invocation_metadata()))
-        role = None if token is None else await _told(_role(self._tokens, token), context)
+        try:
+            role = None if token is None else tokens.role_of(self._tokens, token)
+        except ConfigError as error:  # where the file is, is nothing for those who have not shown a token
+            _log.error("nobody can be let in: %s", error)
+            await context.abort(grpc.StatusCode.UNAVAILABLE, UNREADABLE)
+            raise
         if role is None:
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "Expected a token. Make one: `quoron tokens add`.")
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, _NO_TOKEN)
         if operator and role != "operator":
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "Expected a token with role operator, got auditor.")
 
 
-async def _role(file: Path, token: str) -> tokens.Role | None:
-    return tokens.role_of(file, token)
+def _named(awaited: dict[str, Any]) -> dict[str, Any]:
+    """What makes it another thing to await: not the time to which it is rounded."""
+    return {key: value for key, value in awaited.items() if key != "ends"}
 
 
 async def _told(call: Awaitable[T], context: Context) -> T:
@@ -117,7 +171,14 @@ async def _told(call: Awaitable[T], context: Context) -> T:
             (LedgerUnavailable, grpc.StatusCode.UNAVAILABLE),
         )
         code = next((code for kind, code in kinds if isinstance(error, kind)), grpc.StatusCode.FAILED_PRECONDITION)
-        await context.abort(code, str(error))
+        words = outside(error)
+        if words != str(error):
+            _log.warning("a call could not be answered: %s", error)
+        await context.abort(code, words)
+        raise
+    except Exception:
+        _log.exception("a call could not be answered")
+        await context.abort(grpc.StatusCode.INTERNAL, "The coordinator could not answer. Its log says why.")
         raise
 
 

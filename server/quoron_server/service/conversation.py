@@ -1,7 +1,7 @@
 """What waits to be sent: for one client, and for all of them together.
 
     backlog = Backlog()
-    await backlog.room(patience=15)         # before something large is said that nobody asked for
+    await backlog.wait_for_space(patience=15)         # before something large is said that nobody asked for
     conversation.send(message)
 
 A message is held from `send` until the transport has taken it, which it does as fast as the client reads. A client that
@@ -41,7 +41,7 @@ class Backlog:
         self._unread: set[Conversation] = set()  # ended in the middle of a write that the transport has not done with
         self._queue: deque[asyncio.Future[None]] = deque()
 
-    async def room(self, patience: float) -> None:
+    async def wait_for_space(self, patience: float) -> None:
         """Wait until something may be added, in order of coming.
 
         After `patience` seconds, whoever has not read a message for as long is hung up on.
@@ -111,7 +111,7 @@ class Conversation:
         self._waiting = 0  # bytes of these, and of what is being written
         self._writing = 0  # bytes of the latter
         self._largest: dict[tuple[str, str], int] = {}  # bytes of a message, by kind and run, since all was sent
-        self._room = asyncio.Event()
+        self._space = asyncio.Event()
         self._handler = asyncio.current_task()
         self._pump: asyncio.Task[None] | None = None
 
@@ -142,15 +142,26 @@ class Conversation:
 
     def end(self, why: str, code: grpc.StatusCode = grpc.StatusCode.ABORTED) -> None:
         """Hang up, once."""
+        if self.stop(why, code) and self._handler is not None:
+            self._handler.cancel()
+
+    def stop(self, why: str, code: grpc.StatusCode) -> bool:
+        """Say nothing more; what is being written is all that is left. Whether this is new."""
         if self.ending is not None:
-            return
+            return False
         self.ending, self.code = why, code
         self._unsent = asyncio.Queue()  # who does not read may keep the call for a while, not the memory
         self._less(self._waiting - self._writing)
         if self._writing:
             self._backlog.left(self)
-        if self._handler is not None:
-            self._handler.cancel()
+        return True
+
+    async def quiet(self) -> None:
+        """After `stop`, wait until nothing is being written: a call is given its status after its last message."""
+        if self._pump is not None:
+            if not self._writing:
+                self._pump.cancel()
+            await asyncio.wait({self._pump})
 
     def start(self, context: Context) -> None:
         """Send what waits, for as long as the conversation lasts."""
@@ -177,16 +188,16 @@ class Conversation:
                     if not self._waiting:
                         self._largest.clear()
                     if self._unsent.qsize() < MOST_UNSENT:
-                        self._room.set()
+                        self._space.set()
         finally:
             self._writing = 0
             self._backlog.written(self)
 
-    async def room(self) -> None:
+    async def wait_for_space(self) -> None:
         """Wait until the client has read most of what it was sent."""
         while self._unsent.qsize() >= MOST_UNSENT:
-            self._room.clear()
-            await self._room.wait()
+            self._space.clear()
+            await self._space.wait()
 
     def _less(self, size: int) -> None:
         size = min(size, self._waiting)

@@ -1,6 +1,6 @@
 """The engine of a federation: called from a run's own thread, answered by clients through the event loop.
 
-engine = GrpcEngine(rooms, room, loop, problem=problem, seconds=30)
+engine = GrpcEngine(sessions, session, loop, problem=problem, seconds=30)
 answers = engine.ask(question)
 """
 
@@ -8,11 +8,10 @@ import asyncio
 import concurrent.futures
 from dataclasses import dataclass
 
-from quoron_client.questions import Answers, Question
-from quoron_protos.errors import RunError
-from quoron_server.plausible import FAR, honest
+from quoron_client.protocol.questions import FAR, Answers, Question
+from quoron_privacy.errors import RunError
 from quoron_server.problem import Problem
-from quoron_server.service.rooms import Room, Rooms
+from quoron_server.service.sessions import RunSession, Sessions
 
 
 class RunStopped(RunError):
@@ -21,32 +20,37 @@ class RunStopped(RunError):
 
 @dataclass(slots=True, eq=False)
 class GrpcEngine:
-    """Asks the members of one room."""
+    """Asks the members of one run."""
 
-    rooms: Rooms
-    room: Room
+    sessions: Sessions
+    session: RunSession
     loop: asyncio.AbstractEventLoop
     problem: Problem
     seconds: float
+    early_ends: bool = False
     stopped: bool = False
     _pending: "concurrent.futures.Future[Answers] | None" = None
 
     def ask(self, question: Question) -> Answers:
         """One row an asked user, in cohort order; RunStopped after `stop`, from whichever thread."""
         shape = question.task.answer_shape(self.problem.dimension)
-        coroutine = self.rooms.ask(self.room, question, shape=shape, seconds=self.seconds)
+        coroutine = self.sessions.ask(
+            self.session, question, shape=shape, seconds=self.seconds, early_ends=self.early_ends
+        )
         self._pending = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         if self.stopped:
             self._pending.cancel()
         try:
             answers = self._pending.result()
         except concurrent.futures.CancelledError:
-            raise RunStopped(f"Run {self.room.run} was stopped before round {question.round} was complete.") from None
-        return Answers.checked(answers.values, answers.status, largest=FAR * honest(self.problem, question.task))
+            raise RunStopped(
+                f"Run {self.session.run} was stopped before round {question.round} was complete."
+            ) from None
+        return Answers.checked(answers.values, answers.status, largest=FAR * question.task.honest(self.problem.bounds))
 
     def measured(self) -> dict[str, float]:
         """Of the last round, as messages of gRPC: bytes of the questions that were said and of the answers taken."""
-        down, up = self.room.moved
+        down, up = self.session.moved
         return {"measured_down": down, "measured_up": up}
 
     def stop(self) -> None:

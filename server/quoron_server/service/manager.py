@@ -9,27 +9,31 @@ allowed, one of Flower's) is left as it is, for one that may, or for `cancel`.
 import asyncio
 import json
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client import wire
-from quoron_protos.errors import ConfigError, LedgerError, LedgerUnavailable, OtherVersion, QuoronError
+from quoron_client.protocol import wire
+from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, OtherVersion, QuoronError, WithoutQuorum
+from quoron_privacy.lifetime import Limit
 from quoron_server import specification as specifications
-from quoron_server.accounting.lifetime import Limit
-from quoron_server.books import Books
-from quoron_server.database import Database
+from quoron_server.books.books import Books
+from quoron_server.books.database import Database
+from quoron_server.books.registry import OPEN, SERVICE, State
 from quoron_server.plan import Plan
-from quoron_server.registry import OPEN, SERVICE, State
+from quoron_server.round_clock import opening
 from quoron_server.rounds import RoundEvent
 from quoron_server.service.engine import GrpcEngine, RunStopped
 from quoron_server.service.feed import Feed, public
-from quoron_server.service.records import Records, patiently
-from quoron_server.service.rooms import Rooms
+from quoron_server.service.records import Records, outside, retried_once
+from quoron_server.service.sessions import RunSession, Sessions
 from quoron_server.specification import RunSpecification
 
 MOST_RUNS = 64  # at the same time
@@ -48,6 +52,12 @@ class _Run:
     engine: GrpcEngine | None = None
     task: "asyncio.Task[None] | None" = None
     cancelled: bool = False
+    untold: list[dict[str, Any]] = field(default_factory=list)  # events of committed rounds whose time has not come
+
+    def tell(self) -> None:
+        """The feed hears of every committed round."""
+        while self.untold:
+            self.feed.add(self.untold.pop(0))
 
     @property
     def name(self) -> str:
@@ -60,21 +70,25 @@ class Manager:
     def __init__(
         self,
         database: Database,
-        rooms: Rooms,
+        sessions: Sessions,
         *,
         allow_simulation: bool = False,
         largest_message: int = wire.MAX_MESSAGE,
+        most_clients: int | None = None,
     ) -> None:
         """`lost` fails when the database is another's: the process must then end, and start again."""
-        self.rooms = rooms
+        self.sessions = sessions
         self._books = Books(database)
         self._registry = self._books.registry
         self.records = Records(database)
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._allow_simulation, self._largest = allow_simulation, largest_message
+        self._allow_simulation, self._largest, self._most = allow_simulation, largest_message, most_clients
         self._active: dict[str, _Run] = {}
         self._waiting: dict[str, _Run] = {}
         self._paused: dict[str, Feed] = {}
+        # At most `_counted + _came` users are in a group: who had not come yet when it was last counted, and who has.
+        self._counted: dict[str, int] = {}
+        self._came: Counter[str] = Counter()
         self._threads = ThreadPoolExecutor(MOST_RUNS, thread_name_prefix="run")
         self._stopping = asyncio.Event()
         self._starting = asyncio.Lock()
@@ -93,7 +107,7 @@ class Manager:
                 try:
                     row.require(SERVICE)
                     specification = RunSpecification.parse(row.specification)
-                    plan = await asyncio.to_thread(specifications.make_plan, specification)
+                    plan = await self.records.make_plan(specification)
                     self._require_possible(specification, plan)
                 except QuoronError as error:
                     self._pause(row.run, Feed(await self._stored(self.records.events, row.run)), error)
@@ -112,10 +126,12 @@ class Manager:
                 tasks.append(run.task)
         await asyncio.gather(*tasks, return_exceptions=True)
         self._threads.shutdown(wait=True)
+        await asyncio.to_thread(self.records.close)
 
     async def enrol(self, identity: str, group: str) -> int:
         """The user of an identity, its place in the population."""
         user: int = await self._stored(self._registry.enrol, identity, group)
+        self._came[group] += 1
         if self._waiting:
             await self._begin_those_that_can()
         return user
@@ -134,14 +150,14 @@ class Manager:
         Raises ConfigError, Infeasible, VerificationError, BudgetExceeded and LedgerError.
         """
         specification = RunSpecification.parse(text)
-        plan = await asyncio.to_thread(specifications.make_plan, specification)
+        plan = await self.records.make_plan(specification)
         self._require_possible(specification, plan)
-        await patiently(lambda: self._books.check(specification, plan))
+        await retried_once(lambda: self._books.check(specification, plan))
         name = specification.run
         async with self._taking:
-            new = await patiently(lambda: self._registry.add_run(name, specification.as_text()))
+            new = await retried_once(lambda: self._registry.add_run(name, specification.as_text()))
             if not new and name not in self._waiting and name not in self._active:  # entered, but never acknowledged?
-                row = await patiently(lambda: self._registry.run(name))
+                row = await retried_once(lambda: self._registry.run(name))
                 new = row is not None and row.state == "waiting"
             if new:
                 self._go_on(name)
@@ -153,6 +169,8 @@ class Manager:
     def _require_possible(self, specification: RunSpecification, plan: Plan) -> None:
         specifications.require_deployable(specification, plan, allow_simulation=self._allow_simulation)
         specifications.require_fitting(plan, self._largest)
+        if self._most is not None:
+            specifications.require_connections(specification, self._most)
 
     async def cancel(self, run: str) -> dict[str, Any]:
         """End a run without a model, unless it has one. What it has spent stays spent; its secrets are erased."""
@@ -164,7 +182,7 @@ class Manager:
                 how = await self._stored(self._books.cancel, run)
                 self._waiting.pop(run, None)
                 self._go_on(run)
-                self.rooms.close(run, str(how))  # it may have paused in the middle
+                self.sessions.close(run, str(how))  # it may have paused in the middle
                 if waiting is not None:
                     waiting.feed.add({"kind": "ended", "how": how})
         if active is not None:
@@ -180,7 +198,7 @@ class Manager:
         if not 1 <= len(group) <= _LONGEST_GROUP:
             raise ConfigError(f"Expected a group's name of 1 to {_LONGEST_GROUP} characters, got {len(group)}.")
         numbers = {"epsilon": epsilon, "delta": delta, "gaussian_share": gaussian_share}
-        return await patiently(lambda: self._books.population.limit(group, **numbers))
+        return await retried_once(lambda: self._books.population.limit(group, **numbers))
 
     async def feed(self, run: str) -> Feed:
         """The public events of a run; UnknownRun if there is none of that name."""
@@ -188,12 +206,32 @@ class Manager:
         feed = self._paused.get(run) if known is None else known.feed
         return await self.records.feed(run) if feed is None else feed
 
+    async def awaited(self, run: str) -> dict[str, Any] | None:
+        """What a run waits for now, all of it public: users to enrol, or the end of the open round. None for neither.
+
+        Nothing of who is here or has answered: a round's end is known when it opens.
+        """
+        waiting, active, session = self._waiting.get(run), self._active.get(run), self.sessions.runs.get(run)
+        if waiting is not None:
+            wanted = waiting.specification
+            with suppress(LedgerUnavailable):
+                enrolled = await self.records.users(wanted.group)
+                told = {"enrolled": enrolled, "needed": wanted.problem.users, "group": wanted.group}
+                return {"kind": "awaits", "what": "users", **told, "quorum": wanted.quorum}
+        if active is None or session is None or session.open is None:
+            return None
+        left, question = session.open.closes - asyncio.get_running_loop().time(), session.open.question
+        ends = (datetime.now(UTC) + timedelta(seconds=left)).isoformat(timespec="seconds")
+        told = {"round": question.round, "rounds": active.plan.cost.rounds, "asked": question.messages, "ends": ends}
+        return {"kind": "awaits", "what": "answers", **told, "quorum": active.specification.quorum}
+
     def _pause(self, run: str, feed: Feed, error: QuoronError) -> None:
         """Leave a run as it is stored; watchers are told why."""
         _log.warning("run %s is paused: %s", run, error)
         self._active.pop(run, None)
-        self._paused[run], self.records.paused[run] = feed, str(error)
-        feed.add({"kind": "paused", "error": str(error)})
+        words = outside(error)
+        self._paused[run], self.records.paused[run] = feed, words
+        feed.add({"kind": "paused", "error": words})
 
     def _go_on(self, run: str) -> None:
         self._paused.pop(run, None)
@@ -202,30 +240,48 @@ class Manager:
     async def _begin_those_that_can(self) -> None:
         async with self._starting:
             for name, run in list(self._waiting.items()):
-                specification = run.specification
-                users = await self._stored(self._registry.users_count, specification.group)
+                if len(self._active) >= MOST_RUNS:
+                    return  # the others wait until one has ended
+                group, needed = run.specification.group, run.specification.problem.users
+                if self._counted.get(group, needed) + self._came[group] < needed:
+                    continue  # spares every enrolment a count of its whole group
+                before = self._came[group]
+                users = await self._stored(self._registry.users_count, group)
+                self._counted[group] = users - before
                 waits = name in self._waiting and not run.cancelled
-                if waits and users >= specification.problem.users and not self._stopping.is_set():
+                if waits and users >= needed and not self._stopping.is_set():
                     self._active[name] = self._waiting.pop(name)
-                    run.task = asyncio.create_task(self._live(run))
+                    run.task = asyncio.create_task(self._whole(run))
+
+    async def _whole(self, run: _Run) -> None:
+        """A run to its end; then whoever waited for its place."""
+        await self._live(run)
+        if self._waiting and not self._stopping.is_set():
+            with suppress(RunStopped):
+                await self._begin_those_that_can()
 
     async def _live(self, run: _Run) -> None:
         """A run from here to its end, through every absence of the database."""
         how: State = "complete"
         error: str | None = None
         try:
-            await self._patiently(lambda: self._carry_out(run))
+            await self._read(lambda: self._carry_out(run))
         except RunStopped:
             if not run.cancelled:
                 return
             how = "cancelled"
+        except WithoutQuorum as problem:
+            _log.warning("run %s has ended: %s", run.name, problem)
+            how, error = "without-quorum", str(problem)
         except OtherVersion as problem:
             if not run.cancelled:
+                run.tell()
                 self._pause(run.name, run.feed, problem)
                 return
             how = "cancelled"
         except QuoronError as problem:
-            how, error = "failed", str(problem)
+            _log.error("run %s failed: %s", run.name, problem)
+            how, error = "failed", outside(problem)
         except Exception as problem:
             _log.exception("run %s failed", run.name)
             how, error = "failed", f"{type(problem).__name__}: see the coordinator's log"
@@ -238,8 +294,9 @@ class Manager:
                 self.lost.set_exception(problem)
             return
         self._active.pop(run.name, None)
-        self.rooms.close(run.name, how)
-        run.feed.add({"kind": "ended", "how": how, "error": error if how == "failed" else None})
+        self.sessions.close(run.name, how)
+        run.tell()
+        run.feed.add({"kind": "ended", "how": how, "error": error if how in ("failed", "without-quorum") else None})
 
     async def _carry_out(self, run: _Run) -> None:
         """One try: begin unless begun, then ask on from where the ledger stands."""
@@ -247,26 +304,37 @@ class Manager:
         members, events = await asyncio.to_thread(self._begin, run)
         for event in events:
             run.feed.add(event)
-        room = self.rooms.rooms.get(run.name)
-        if room is None:
+        session = self.sessions.runs.get(run.name)
+        if session is None:
             told = json.dumps(specifications.describe(run.specification, run.plan))
-            room = self.rooms.open(run.name, told, members)
-        run.engine = GrpcEngine(self.rooms, room, loop, run.plan.problem, run.specification.seconds)
+            session = self.sessions.open(run.name, told, members)
+        wanted = run.specification
+        run.engine = GrpcEngine(self.sessions, session, loop, run.plan.problem, wanted.seconds, wanted.early_ends)
         if run.cancelled or self._stopping.is_set():
             raise RunStopped(f"Run {run.name} was stopped.")
-        tellers = [_Teller(run, loop)]
-        await loop.run_in_executor(
-            self._threads, self._books.carry_out, run.specification, run.plan, run.engine, tellers
-        )
+        observers = [_FeedObserver(run, session, loop)]
+        try:
+            await loop.run_in_executor(self._threads, self._books.carry_out, wanted, run.plan, run.engine, observers)
+        except WithoutQuorum:
+            await self._until_published(run, session)
+            raise
+        await self._until_published(run, session)
+
+    async def _until_published(self, run: _Run, session: RunSession) -> None:
+        """The end is told on the schedule too."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(published_at(session, run)):
+                await self._stopping.wait()
+        run.tell()
 
     def _begin(self, run: _Run) -> tuple[NDArray[np.int64], list[dict[str, Any]]]:
         members = self._books.begin(run.specification, run.plan)
         return members, self.records.events(run.name)
 
     async def _stored(self, function: Callable[..., T], *arguments: Any) -> T:
-        return await self._patiently(lambda: asyncio.to_thread(function, *arguments))
+        return await self._read(lambda: asyncio.to_thread(function, *arguments))
 
-    async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def _read(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Try again while the database is away; RunStopped when the coordinator leaves."""
         pause = 0.1
         while True:
@@ -282,19 +350,29 @@ class Manager:
                 raise RunStopped("The coordinator is leaving.")
 
 
+def published_at(session: RunSession, run: _Run) -> float:
+    """Loop time at which what the last round has brought may be told."""
+    return opening(session.due, asyncio.get_running_loop().time(), run.specification.seconds)
+
+
 @dataclass(slots=True, eq=False)
-class _Teller:
+class _FeedObserver:
     """An observer that tells the feed, from the run's thread."""
 
     run: _Run
+    session: RunSession
     loop: asyncio.AbstractEventLoop
 
     def started(self, plan: Plan) -> None:
         """Nothing to tell: the plan is public from the start."""
 
     def round_finished(self, event: RoundEvent) -> None:
-        """After the round's commit."""
-        self.loop.call_soon_threadsafe(self.run.feed.add, public(asdict(event)))
+        """After the round's commit. It is told when its time is over, which shows nothing of who answered."""
+        self.loop.call_soon_threadsafe(self._keep, public(asdict(event)))
+
+    def _keep(self, event: dict[str, Any]) -> None:
+        self.run.untold.append(event)
+        self.loop.call_at(published_at(self.session, self.run), self.run.tell)
 
     def finished(self, model: NDArray[np.float64]) -> None:
         """After the last commit; watchers hear of the end from the manager."""

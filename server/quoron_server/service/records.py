@@ -3,20 +3,23 @@
 import asyncio
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_protos.errors import ConfigError, LedgerUnavailable, RunError
-from quoron_server.database import Database
-from quoron_server.ledger import Ledger
-from quoron_server.population_ledger import PopulationLedger
-from quoron_server.registry import OPEN, Registry, RunRow
+from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, QuoronError, RunError
+from quoron_server.books.database import Database
+from quoron_server.books.ledger import Ledger
+from quoron_server.books.lifetime_ledger import PopulationLedger
+from quoron_server.books.registry import OPEN, Registry, RunRow
+from quoron_server.plan import Plan
 from quoron_server.service.feed import Feed, public
 from quoron_server.specification import RunSpecification, make_plan
 
+_READERS = 4  # threads for everything that is only read
 T = TypeVar("T")
 
 
@@ -28,7 +31,10 @@ class Records:
     """Reads. Methods raise UnknownRun, and LedgerUnavailable while the database is away."""
 
     def __init__(self, database: Database) -> None:
+        """It reads in threads of its own, and plans in one: whoever asks much keeps nobody else waiting."""
         self._database = database
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="read")
+        self._planner = ThreadPoolExecutor(1, thread_name_prefix="plan")
         self._registry, self._population = Registry(database), PopulationLedger(database)
         self.paused: dict[str, str] = {}  # by run: why this coordinator leaves it as it is, though it has not ended
 
@@ -38,33 +44,48 @@ class Records:
 
     async def runs(self) -> list[dict[str, Any]]:
         """State of every run, in order of submission."""
-        return [self._told(row) for row in await patiently(self._registry.runs)]
+        return [self._told(row) for row in await self._read(self._registry.runs)]
+
+    async def make_plan(self, specification: RunSpecification) -> Plan:
+        """The plan of a specification, verified; one at a time. Raises what `specification.make_plan` raises."""
+        return await asyncio.get_running_loop().run_in_executor(self._planner, make_plan, specification)
 
     async def plan(self, run: str) -> dict[str, Any]:
-        """The plan of a run."""
+        """The plan of a run, as it is stored once the run has begun, with the columns and the loss of its items."""
         row = await self._row(run)
-        plan = await asyncio.to_thread(make_plan, RunSpecification.parse(row.specification))
-        return plan.as_json()
+        specification = RunSpecification.parse(row.specification)
+        stored = await self._read(lambda: self._stored_plan(run))
+        plan = (await self.make_plan(specification)).as_json() if stored is None else stored
+        return plan | {"columns": specification.columns.as_json(), "loss": specification.loss}
+
+    def close(self) -> None:
+        """Wait for reads in progress; no others may follow."""
+        self._readers.shutdown(wait=True)
+        self._planner.shutdown(wait=True)
 
     async def model(self, run: str) -> NDArray[np.float64]:
         """The released model of a complete run, shape (d,); RunError before."""
         row = await self._row(run)
         if row.state != "complete":
             raise RunError(f"Expected run {run} to be complete, got state {row.state}. Watch it with `quoron watch`.")
-        return await patiently(lambda: Ledger.within(self._database, run).model)
+        return await self._read(lambda: Ledger.within(self._database, run).model)
 
     async def ledger(self, run: str) -> dict[str, Any]:
         """What a run has spent and released; without a name, the population's lifetime ledger."""
         if not run:
-            exported: dict[str, Any] = json.loads(await patiently(self._population.export))
+            exported: dict[str, Any] = json.loads(await self._read(self._population.export))
             return exported
         row = await self._row(run)
-        return await patiently(lambda: self._spent(row))
+        return await self._read(lambda: self._spent(row))
+
+    async def users(self, group: str) -> int:
+        """How many users of a group have enrolled."""
+        return await self._read(lambda: self._registry.users_count(group))
 
     async def feed(self, run: str) -> Feed:
         """The public events of a run that has ended, or that nobody carries out now."""
         row = await self._row(run)
-        feed = Feed(await patiently(lambda: self.events(run)))
+        feed = Feed(await self._read(lambda: self.events(run)))
         if row.state in OPEN:
             feed.add({"kind": "paused", "error": self._error(row)})
         else:
@@ -78,10 +99,19 @@ class Records:
         return [public(event) for event in Ledger.within(self._database, run).events()]
 
     async def _row(self, run: str) -> RunRow:
-        row = await patiently(lambda: self._registry.run(run))
+        row = await self._read(lambda: self._registry.run(run))
         if row is None:
             raise UnknownRun(f"Expected the name of a run, got {run!r}. `quoron runs` lists them.")
         return row
+
+    async def _read(self, function: Callable[[], T]) -> T:
+        return await retried_once(function, self._readers)
+
+    def _stored_plan(self, run: str) -> dict[str, Any] | None:
+        if not Ledger.begun(self._database, run):
+            return None
+        stored: dict[str, Any] = json.loads(Ledger.within(self._database, run).plan_json)
+        return stored
 
     def _told(self, row: RunRow) -> dict[str, Any]:
         return {"run": row.run, "state": row.state, "created": row.created, "error": self._error(row)}
@@ -97,9 +127,15 @@ class Records:
         return {"run": row.run, "state": row.state, "spent": ledger.spent(), "releases": releases}
 
 
-async def patiently(function: Callable[[], T]) -> T:
+def outside(error: QuoronError) -> str:
+    """What is told of an error over a network: nothing of where the database is, or of what it holds."""
+    return error.outside if isinstance(error, LedgerError) else str(error)
+
+
+async def retried_once(function: Callable[[], T], pool: ThreadPoolExecutor | None = None) -> T:
     """For somebody who waits: in a thread, once more over a new connection if need be, and then the error."""
+    loop = asyncio.get_running_loop()
     try:
-        return await asyncio.to_thread(function)
+        return await loop.run_in_executor(pool, function)
     except LedgerUnavailable:
-        return await asyncio.to_thread(function)
+        return await loop.run_in_executor(pool, function)

@@ -8,31 +8,38 @@
     >>> 64 * "a" in revoked, 64 * "b" in revoked
     (True, False)
 
-The file is a JSON object, fingerprint to name, and is read again when it changes.
+The file is a JSON object, fingerprint to name, and is read again when it changes. While it has changed and cannot be
+read, nobody knows who is revoked: then the door is closed to everybody.
 """
 
 import json
 import logging
-import os
 from pathlib import Path
 
-from quoron_protos.errors import ConfigError
+from quoron_privacy.errors import ConfigError
+from quoron_server.books.durable import PUBLIC, replace_whole
+from quoron_server.service.turns import alone
 
 FILE = "revoked.json"  # in an authority's folder
 WORDS = "This client's certificate was revoked. Ask whoever issued it."
+CLOSED = "The coordinator cannot tell now who is revoked. Come back later."
 _log = logging.getLogger("quoron")
 
 
 def make(file: Path) -> None:
     """An empty list, unless there is one."""
-    if not file.exists():
-        _write(file, {})
+    with alone(file.parent):
+        _make(file)
 
 
 def add(file: Path, fingerprint: str, *, name: str) -> None:
-    """Enter a fingerprint, with a name for people; again is the same. ConfigError for a list that cannot be read."""
-    make(file)
-    _write(file, read(file) | {fingerprint: name})
+    """Enter a fingerprint, with a name for people; again is the same. ConfigError for a list that cannot be read.
+
+    Whoever adds takes turns with everybody else: what is reported is on the list, and on the disk.
+    """
+    with alone(file.parent):
+        _make(file)
+        _write(file, read(file) | {fingerprint: name})
 
 
 def read(file: Path) -> dict[str, str]:
@@ -50,45 +57,55 @@ def read(file: Path) -> dict[str, str]:
 
 
 class Revocations:
-    """The list in a file as it is now. A file that has become unreadable leaves what was read before in force."""
+    """The list in a file as it is now. Only what was read counts as seen; what could not be is read again each time."""
 
     def __init__(self, file: Path) -> None:
         """Raises ConfigError if there is no list yet."""
         self._file, self._seen = file, _version(file)
         self._fingerprints = frozenset(read(file))
+        self._closed = False
 
     def __contains__(self, fingerprint: str) -> bool:
         return fingerprint in self.now()
 
     def now(self) -> frozenset[str]:
-        """Every fingerprint on the list, which is read again if it has changed."""
-        found = _version(self._file)
-        if found != self._seen:
-            self._seen = found
+        """Every fingerprint on the list, which is read again if it has changed.
+
+        ConfigError while it cannot be read: then no certificate is known to be good.
+        """
+        found = _version(self._file)  # before the reading: what is written meanwhile is another version
+        if found is None or found != self._seen:
             try:
                 self._fingerprints = frozenset(read(self._file))
             except ConfigError as error:
-                _log.error("%s The last list stays in force.", error)
+                if not self._closed:
+                    _log.error("%s Until there is one, no client is let in.", error)
+                self._closed = True
+                raise
+            self._seen = found
+        if self._closed:
+            _log.info("the list of revoked certificates at %s can be read again", self._file)
+        self._closed = False
         return self._fingerprints
 
 
-def _version(file: Path) -> tuple[int, int, int] | None:
+def _version(file: Path) -> tuple[int, ...] | None:
     """Another one whenever the file was written or replaced."""
     try:
         found = file.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _is_fingerprint(text: str) -> bool:
     return len(text) == 64 and not set(text) - set("0123456789abcdef")
 
 
+def _make(file: Path) -> None:
+    if not file.exists():
+        _write(file, {})
+
+
 def _write(file: Path, entries: dict[str, str]) -> None:
-    draft = file.with_name(f".{file.name}.new")
-    with draft.open("w", encoding="utf-8") as stream:
-        json.dump(entries, stream, indent=1)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(draft, file)
+    replace_whole(file, json.dumps(entries, indent=1).encode(), mode=PUBLIC)

@@ -14,14 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from quoron_protos.errors import ConfigError, IdentityError
+from quoron_privacy.errors import ConfigError, IdentityError
 from quoron_server.service import certificates
 from quoron_server.service.revocation import Revocations
 
 NAME, GROUP = "quoron-client", "quoron-group"  # metadata that names a client, in plaintext only
 EVERYONE = "everyone"  # the group of users without one
+EXPIRED = "This client's certificate is not valid now. Renew it, or correct the clock, and come back."
+WEAK = "This client's key is too short. Have a certificate made for an RSA key of 2048 bits or a curve of 256."
+FAR = "This client's certificate is not from the authority itself, which lets nobody issue any in its place."
+SLACK = dt.timedelta(minutes=5)  # clocks differ, and TLS has looked at the beginning by this one
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,10 @@ class Transport:
         _check_pair(self.certificate, self.key)
         certificates.load_certificate(self.authority)
 
+    def authorities(self) -> list[x509.Certificate]:
+        """Whose word on clients is trusted; nobody's in plaintext."""
+        return [] if self.plaintext or self.authority is None else certificates.load_authorities(self.authority)
+
     def client_plane(self) -> grpc.ServerCredentials | None:
         """Mutual TLS; None for plaintext."""
         if self.plaintext:
@@ -76,13 +85,31 @@ class Transport:
         return _pem(self.key), _pem(self.certificate)
 
 
-def identity(
-    auth: Mapping[str, Any], metadata: Sequence[tuple[str, str | bytes]], *, plaintext: bool
-) -> tuple[str, str] | None:
-    """Who is calling, and of which group: by the connection's certificate, in plaintext by name; None if neither."""
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who is calling: by the connection's certificate, in plaintext by name."""
+
+    identity: str
+    group: str
+    dates: tuple[dt.datetime, dt.datetime] | None = None  # from which to which its certificate is valid
+    objection: str | None = None  # to its certificate, whenever it is
+
+    def timely(self) -> bool:
+        """Whether its certificate is valid now: TLS looks at the dates when a connection begins, and never again."""
+        return self.dates is None or self.dates[0] - SLACK <= now() <= self.dates[1]
+
+
+def caller(
+    auth: Mapping[str, Any],
+    metadata: Sequence[tuple[str, str | bytes]],
+    *,
+    plaintext: bool,
+    authorities: Sequence[x509.Certificate] = (),
+) -> Caller | None:
+    """Whoever is calling; None if nobody can tell. `authorities` are those whose word on clients is trusted."""
     if plaintext:
         name, group = _one(metadata, NAME), _one(metadata, GROUP)
-        return None if name is None else (f"name:{name}", group or EVERYONE)
+        return None if name is None else Caller(f"name:{name}", group or EVERYONE)
     shown = auth.get("x509_pem_cert")
     if not shown:
         return None
@@ -90,7 +117,24 @@ def identity(
         certificate = certificates.parse_certificate(bytes(shown[0]), "the connection")
     except IdentityError:
         return None
-    return certificates.fingerprint(certificate), certificates.group(certificate) or EVERYONE
+    return Caller(
+        certificates.fingerprint(certificate),
+        certificates.group(certificate) or EVERYONE,
+        (certificate.not_valid_before_utc, certificate.not_valid_after_utc),
+        _objection(certificate, authorities),
+    )
+
+
+def _objection(certificate: x509.Certificate, authorities: Sequence[x509.Certificate]) -> str | None:
+    """What gRPC's TLS lets pass and we do not."""
+    if not certificates.strong(certificate):
+        return WEAK
+    return FAR if authorities and not certificates.near(certificate, authorities) else None
+
+
+def now() -> dt.datetime:
+    """The time by which certificates are valid."""
+    return dt.datetime.now(dt.UTC)
 
 
 def bearer(metadata: Sequence[tuple[str, str | bytes]]) -> str | None:
@@ -128,8 +172,7 @@ def _check_pair(certificate: Path, key: Path) -> None:
         raise IdentityError(f"Expected a private key without password in {key}, got something else.") from None
     if shown.public_key() != held.public_key():
         raise IdentityError(f"Expected {key} to be the key of {certificate}, got another. Take both from one place.")
-    now = dt.datetime.now(dt.UTC)
-    if not shown.not_valid_before_utc <= now <= shown.not_valid_after_utc:
+    if not shown.not_valid_before_utc <= now() <= shown.not_valid_after_utc:
         raise IdentityError(
             f"Expected {certificate} to be valid now, got one valid from {shown.not_valid_before_utc:%Y-%m-%d %H:%M} "
             f"to {shown.not_valid_after_utc:%Y-%m-%d %H:%M} UTC. Renew it: `quoron certs DIR --client NAME --renew`."

@@ -7,18 +7,20 @@
     ('operator', None)
 
 A token is 256 random bits, so a plain SHA-256 hides it: there is nothing to guess with a dictionary. The file is read
-for every call, so that a token removed is a token refused.
+for every call, so that a token removed is a token refused. Whoever adds or removes takes turns with everybody else, and
+what is reported is on the disk.
 """
 
 import hashlib
 import hmac
 import json
-import os
 import secrets
 from pathlib import Path
 from typing import Literal, cast, get_args
 
-from quoron_protos.errors import ConfigError
+from quoron_privacy.errors import ConfigError
+from quoron_server.books.durable import PRIVATE, replace_whole
+from quoron_server.service.turns import alone
 
 Role = Literal["operator", "auditor"]
 PREFIX = "quoron_"
@@ -28,20 +30,22 @@ def add(file: Path, *, name: str, role: str) -> str:
     """A new token, which is shown this once; ConfigError if the name is taken or the role unknown."""
     if role not in get_args(Role):
         raise ConfigError(f"Expected role to be operator or auditor, got role={role!r}.")
-    entries = _read(file)
-    if name in entries:
-        raise ConfigError(f"Expected a new name, but {file} has a token named {name!r}. Remove that one first.")
     token = PREFIX + secrets.token_urlsafe(32)
-    _write(file, entries | {name: {"role": role, "sha256": _hash(token)}})
+    with alone(file.parent):
+        entries = _read(file)
+        if name in entries:
+            raise ConfigError(f"Expected a new name, but {file} has a token named {name!r}. Remove that one first.")
+        _write(file, entries | {name: {"role": role, "sha256": _hash(token)}})
     return token
 
 
 def remove(file: Path, *, name: str) -> None:
     """Forget a token; ConfigError if there is none of that name."""
-    entries = _read(file)
-    if name not in entries:
-        raise ConfigError(f"Expected one of the names {', '.join(entries) or '(none)'} in {file}, got {name!r}.")
-    _write(file, {other: entry for other, entry in entries.items() if other != name})
+    with alone(file.parent):
+        entries = _read(file)
+        if name not in entries:
+            raise ConfigError(f"Expected one of the names {', '.join(entries) or '(none)'} in {file}, got {name!r}.")
+        _write(file, {other: entry for other, entry in entries.items() if other != name})
 
 
 def names(file: Path) -> dict[str, Role]:
@@ -63,13 +67,13 @@ def _hash(token: str) -> str:
 
 
 def _read(file: Path) -> dict[str, dict[str, str]]:
-    if not file.exists():
-        return {}
     try:
         entries = json.loads(file.read_text(encoding="utf-8"))
         well_formed = all(
             isinstance(entry["sha256"], str) and entry["role"] in get_args(Role) for entry in entries.values()
         )
+    except FileNotFoundError:
+        return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         well_formed = False
     if not well_formed:
@@ -78,10 +82,4 @@ def _read(file: Path) -> dict[str, dict[str, str]]:
 
 
 def _write(file: Path, entries: dict[str, dict[str, str]]) -> None:
-    draft = file.with_name(f".{file.name}.new")
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "w", encoding="utf-8") as stream:
-        json.dump(entries, stream, indent=1)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(draft, file)
+    replace_whole(file, json.dumps(entries, indent=1).encode(), mode=PRIVATE)

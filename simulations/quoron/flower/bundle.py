@@ -8,7 +8,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from quoron import _toml
-from quoron.folder import write
+from quoron.simulation.folder import write
+from quoron_server.books.durable import make_folder
 
 
 def write_bundle(
@@ -33,6 +34,6 @@ def write_bundle(
             }
         },
     }
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     write(folder / "pyproject.toml", _toml.dumps(tree).encode(), advice="Choose another folder.")
     return folder

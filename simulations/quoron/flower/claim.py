@@ -2,8 +2,8 @@
 
     with Claim.of(folder, superlink=pid) as claim:      # who starts the run and follows it
         for line in claim.lines(): ...
-    with Told(folder, token) as told:                   # the ServerApp
-        runs.carry_out(prepared, folder, [told])
+    with ClaimObserver(folder, token) as observer:      # the ServerApp
+        runs.carry_out(prepared, folder, [observer])
 
 The claim says that the run is still wanted, and by whom. Without it the ServerApp ends at once, wherever it is: so a
 folder never has a second writer, and a ServerApp that another machine starts in a folder of the same name writes
@@ -26,8 +26,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.folder import dumps, write
-from quoron_protos.errors import ConfigError, QuoronError, RunError
+from quoron.simulation.folder import dumps, write
+from quoron_privacy.errors import ConfigError, QuoronError, RunError
+from quoron_server.books.durable import public
 from quoron_server.plan import Plan
 from quoron_server.rounds import RoundEvent
 
@@ -74,7 +75,7 @@ class Claim:
                 yield json.loads(line)
 
 
-class Told:
+class ClaimObserver:
     """An observer whose rounds the owner of a claim reads. Raises ConfigError where there is no such claim."""
 
     def __init__(self, folder: Path, token: str) -> None:
@@ -85,7 +86,7 @@ class Told:
                 "does not see it, or the run is no longer wanted. Share that folder with the ServerApp's machine."
             )
 
-    def __enter__(self) -> "Told":
+    def __enter__(self) -> "ClaimObserver":
         threading.Thread(target=self._leave_when_unwanted, daemon=True).start()
         self._tell(kind="started", process=os.getpid(), host=socket.gethostname())
         return self
@@ -110,7 +111,7 @@ class Told:
         """The owner reads the folder."""
 
     def _tell(self, **line: Any) -> None:
-        with (self._folder / LINES).open("a", encoding="utf-8") as lines:
+        with open(self._folder / LINES, "a", encoding="utf-8", opener=public) as lines:
             lines.write(dumps(line) + "\n")
 
     def _wanted(self) -> bool:

@@ -18,8 +18,9 @@ from typing import Any
 
 import httpx
 
-from quoron.folder import write
-from quoron_protos.errors import ConfigError, RunError
+from quoron.simulation.folder import write
+from quoron_privacy.errors import ConfigError, RunError
+from quoron_server.books.durable import OWN, make_folder, public
 
 _START_SECONDS = 60.0
 _PORTS = range(10_000, 32_000)  # below those that a system gives to whoever asks for any
@@ -40,7 +41,7 @@ class Connection:
 
     def begin(self) -> None:
         """Write what `flwr` reads."""
-        self.home.mkdir(parents=True, exist_ok=True)
+        make_folder(self.home, mode=OWN)
         how = "insecure = true" if self.authority is None else f"root-certificates = {json.dumps(str(self.authority))}"
         text = f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = {json.dumps(self.address)}\n{how}\n'
         write(self.home / "config.toml", text.encode(), advice="Choose another folder.")
@@ -135,9 +136,9 @@ class Process:
         self, name: str, arguments: Sequence[str], *, home: Path, log: Path, more: Mapping[str, str] | None = None
     ) -> None:
         """`more` is put into its environment."""
-        log.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(log.parent)
         self.name, self.log = name, log
-        with log.open("ab") as out:
+        with open(log, "ab", opener=public) as out:
             self._process = subprocess.Popen(
                 [program(name), *arguments],
                 env={**environment(home), **(more or {})},

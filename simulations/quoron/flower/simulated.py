@@ -27,16 +27,16 @@ from typing import Any
 from flwr.app import Context, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from quoron import api, runs
+from quoron import api
 from quoron import config as configs
 from quoron.config import Config
-from quoron.flower.claim import Told
-from quoron.folder import RunFolder, claim
-from quoron.progress import Lines
-from quoron.setup import setup
-from quoron_client.federation.work import with_directions
-from quoron_client.flower.records import NOT_SIMULATED, Values, answers_record, question_from_values
+from quoron.flower.claim import ClaimObserver
+from quoron.reports.progress import Lines
+from quoron.simulation import run as runs
+from quoron.simulation.folder import RunFolder, claim
+from quoron.simulation.scene import setup
 from quoron_client.flower.serving import make_app
+from quoron_client.protocol.flower_records import NOT_SIMULATED, Values, answers_record, question_from_values
 from quoron_server.flower.engine import FlowerEngine, NodeFailed
 from quoron_server.flower.shards import Shards
 from quoron_server.rounds import Engine, Observer
@@ -55,7 +55,7 @@ class SimulatedUsers:
         """The answers of the users who are asked, in their order."""
         engine, seed = _engine(tuple(sorted(context.run_config.items())))
         question = question_from_values(values)
-        return answers_record(engine.ask(replace(question, task=with_directions(question.task, seed))))
+        return answers_record(engine.ask(replace(question, task=question.task.directed(seed))))
 
     def ended(self, values: Values, context: Context) -> None:
         """Nothing is kept of a run."""
@@ -84,8 +84,8 @@ def carry_out(grid: Grid, context: Context) -> None:
     config, name, base = read(settings)
     if token := str(settings.get("token", "")):
         folder = RunFolder(Path(str(settings["folder"])))
-        with Told(folder.path, token) as told:
-            _in_folder(grid, config, base, folder, told)
+        with ClaimObserver(folder.path, token) as observer:
+            _in_folder(grid, config, base, folder, observer)
         return
     if settings.get("folder", ""):
         config = config.model_copy(update={"run": config.run.model_copy(update={"out": str(settings["folder"])})})
@@ -97,7 +97,7 @@ def carry_out(grid: Grid, context: Context) -> None:
 def _in_folder(grid: Grid, config: Config, base: Path, folder: RunFolder, observer: Observer) -> None:
     prepared = runs.prepare(config, base)
     fleet = Shards.found(grid, run=RUN, seconds=WAITING)
-    engine = FlowerEngine(grid, fleet, RUN, prepared.scene.problem, SECONDS, demanding=True)
+    engine = FlowerEngine(grid, fleet, RUN, prepared.scene.problem, SECONDS, early_ends=True, demanding=True)
     try:
         result = runs.carry_out(replace(prepared, scene=replace(prepared.scene, engine=engine)), folder, [observer])
     except NodeFailed as error:

@@ -17,14 +17,15 @@ from socket import gethostname
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from quoron import runs
 from quoron.flower.bundle import write_bundle
 from quoron.flower.claim import Claim, alive
 from quoron.flower.commands import Connection, Process, free_port
-from quoron.folder import RunFolder
-from quoron.runs import Prepared, RunResult
-from quoron_protos import errors
-from quoron_protos.errors import ConfigError, QuoronError, RunError
+from quoron.simulation import run as runs
+from quoron.simulation.folder import RunFolder
+from quoron.simulation.run import Prepared, RunResult
+from quoron_privacy import errors
+from quoron_privacy.errors import ConfigError, QuoronError, RunError
+from quoron_server.books.durable import public
 from quoron_server.rounds import Observer, RoundEvent
 
 COMPONENTS = {"server": "quoron.flower.simulated:server_app", "client": "quoron.flower.simulated:client_app"}
@@ -154,7 +155,7 @@ class _Follower:
 
     def _failed(self, connection: Connection, run: int, why: str) -> RunError:
         log = self._folder.path / LOG
-        with suppress(RunError), log.open("a", encoding="utf-8") as text:
+        with suppress(RunError), open(log, "a", encoding="utf-8", opener=public) as text:
             text.write(connection.log(run))
         return RunError(
             f"Flower ended the run: {why}. Its log is {log}. Nothing is lost: continue with "

@@ -23,12 +23,14 @@ import numpy as np
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from quoron.flower.leave import require_secret_noise, require_users
-from quoron_client.domains import L2Ball
-from quoron_protos.errors import ConfigError
-from quoron_server._validate import positive
-from quoron_server.books import Books
-from quoron_server.database import Database
+from quoron.flower.permission import require_secret_noise, require_users
+from quoron_client.protocol.domains import L2Ball
+from quoron_privacy.errors import ConfigError
+from quoron_privacy.quorum import spent_on
+from quoron_privacy.validate import positive
+from quoron_server.books.books import Books
+from quoron_server.books.database import Database
+from quoron_server.books.durable import OWN, make_folder
 from quoron_server.flower.apps import Training, train
 from quoron_server.flower.black_boxes import Identities
 from quoron_server.plan import Guarantee, Plan
@@ -67,7 +69,10 @@ def train_privately(
     items_per_user: int = 1,
     action: str = "private",
     seconds: float = 60.0,
+    early_ends: bool = False,
     waiting: float = 600.0,
+    quorum: float | None = None,
+    quorum_epsilon: float | None = None,
     run: str = "private",
     group: str = "everyone",
     identities: Identities = "keys",
@@ -85,8 +90,13 @@ def train_privately(
     | `smoothness`      | of users' average losses, if known: sets step sizes only                                |
     | `items_per_user`  | a public guess, which sets step sizes only                                              |
     | `folder`          | keeps the books: members, spent budget, ledger. Secret until the run is complete; yours |
-    | `seconds`         | until a round goes on without those who have not answered                               |
+    | `seconds`         | that a round takes answers, also when all have answered before                          |
+    | `early_ends`      | a round ends once all have answered: who sees when learns whether one was absent, so    |
+    |                   | the promise says so; refused where cohorts are secret. With "partitions" always         |
     | `waiting`         | seconds for users to come                                                               |
+    | `quorum`          | a share of those asked: a round in which fewer answer, by a noisy count, ends the run   |
+    |                   | as `WithoutQuorum`. None: nobody checks whether anyone answers                          |
+    | `quorum_epsilon`  | of `epsilon`, for the quorum; a twentieth unless told                                   |
     | `run`, `group`    | the name of this run in the books, and whose lifetime budget it is charged to           |
     | `identities`      | "keys": a user is a SuperNode's key, proved by `--enable-supernode-auth`; "partitions": |
     |                   | a partition of Flower's simulation, where all data are yours anyway                     |
@@ -97,7 +107,8 @@ def train_privately(
 
     Called again with the same arguments and folder, it goes on where it stopped, to the same bits as far as clients
     answer the same; a complete run returns its model and asks nobody. Raises ConfigError, naming why, for algorithms
-    that need more of clients than gradients; Infeasible, BudgetExceeded, LedgerError, OtherVersion, RunError.
+    that need more of clients than gradients; Infeasible, BudgetExceeded, LedgerError, OtherVersion, WithoutQuorum,
+    RunError.
     """
     _speak()
     origin = np.zeros(dimension) if start is None else np.array(start, dtype=np.float64)
@@ -127,6 +138,9 @@ def train_privately(
         group=group,
         seed=seed,
         noise_seed=simulation_seed,
+        early_ends=early_ends,
+        quorum=quorum,
+        quorum_epsilon=spent_on(quorum, epsilon, quorum_epsilon),
         start=hashlib.sha256(origin.astype("<f8").tobytes()).hexdigest(),
     )
     plan = training.plan()
@@ -140,7 +154,7 @@ def train_privately(
 
 def _make_ours(folder: Path) -> None:
     """ConfigError for a folder in which somebody else could put other books, or links in their place."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(folder, mode=OWN)
     found = folder.stat()
     if found.st_uid != os.geteuid() or found.st_mode & 0o022:
         raise ConfigError(

@@ -1,24 +1,6 @@
 """Populations: many users on one machine, synthetic or from a table, with the truth to compare with."""
 
-from quoron.populations._base import Corruption, Population, PublicKnowledge
-from quoron.populations._outliers import OutlierKind, Outliers
-from quoron.populations.flights import flights
-from quoron.populations.synthetic import FamilyName, Synthetic
-from quoron.populations.table import TablePopulation, from_table
-from quoron_client.columns import Categorical, Feature, Numeric
+import lazy_loader
 
-__all__ = [
-    "Categorical",
-    "Corruption",
-    "FamilyName",
-    "Feature",
-    "Numeric",
-    "OutlierKind",
-    "Outliers",
-    "Population",
-    "PublicKnowledge",
-    "Synthetic",
-    "TablePopulation",
-    "flights",
-    "from_table",
-]
+# The public names and their homes stand in __init__.pyi; a module is imported when one of its names is first used.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -4,16 +4,17 @@ Everything a plan may use is public: `users`, `dimension`, `items_per_user`, the
 `optimum`, `excess_risk`, `test_metrics` and `corruption` are functions of private data, for simulation reports only.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.domains import Domain
-from quoron_client.items import ItemBatch
+from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss
+from quoron_client.protocol.domains import Domain
 
 Vector = NDArray[np.float64]
 Users = NDArray[np.int64]
@@ -47,8 +48,19 @@ class PublicKnowledge:
     assumptions: tuple[str, ...] = ()  # what a reader must believe for the above, in words
 
 
-class Population(Protocol):
-    """Users 0 to `users` - 1, whose items can be asked for in any order and any number of times."""
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What a model's figures on held-out users are read beside. Of private data: for simulation reports only."""
+
+    start: Mapping[str, float] = field(default_factory=dict)  # the same figures of the model zero
+    baseline: Mapping[str, float] = field(default_factory=dict)  # of always answering the training users' mean
+    unbounded: Mapping[str, float] = field(default_factory=dict)  # of the optimum without the domain's bound
+    clipped: Mapping[str, float] = field(default_factory=dict)  # by column, share of values outside their range
+    remarks: tuple[str, ...] = ()  # what is amiss, each with its fix
+
+
+class Known(Protocol):
+    """What is public of users: all that a plan may use."""
 
     @property
     def users(self) -> int:
@@ -56,7 +68,7 @@ class Population(Protocol):
 
     @property
     def dimension(self) -> int:
-        """Number of features d."""
+        """Numbers of the model, d: as many as features, for each output of the loss."""
 
     @property
     def items_per_user(self) -> int:
@@ -74,6 +86,22 @@ class Population(Protocol):
     def knowledge(self) -> PublicKnowledge:
         """Public facts for predictions."""
 
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What is declared of users whose items nobody has looked at: all that a plan may rest on."""
+
+    users: int  # n, the number of slots
+    items_per_user: int  # m
+    dimension: int  # numbers of a model
+    loss: Loss
+    domain: Domain
+    knowledge: PublicKnowledge = field(default_factory=PublicKnowledge)
+
+
+class Population(Known, Protocol):
+    """Users 0 to `users` - 1, whose items can be asked for in any order and any number of times."""
+
     @property
     def optimum(self) -> Vector:
         """Non-private minimiser over the domain of the honest users' expected loss, shape (d,)."""
@@ -89,3 +117,16 @@ class Population(Protocol):
 
     def test_metrics(self, model: Vector) -> dict[str, float]:
         """Figures on users that are not trained on; empty where there are none."""
+
+    def beside(self, model: Vector) -> Beside:
+        """What to read these figures beside, and what is amiss with the data or the model (d,)."""
+
+
+class Answering(Known, Protocol):
+    """What it takes of users to have questions answered."""
+
+    def items(self, users: Users) -> ItemBatch:
+        """The items of `users` (k,), in that order; float32 features."""
+
+    def corruption(self, users: Users) -> NDArray[np.uint8]:
+        """Which `Corruption` each of `users` (k,) shows."""

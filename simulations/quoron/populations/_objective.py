@@ -1,14 +1,18 @@
-"""The training objective of a table: the mean over users of each user's average loss, and its non-private minimiser."""
+"""The training objective of a table: the mean over users of each user's average loss, and its non-private minimiser.
+
+As clients do, an item's weight multiplies its loss and not the ridge, and a user's average divides by its number of
+items.
+"""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from quoron.populations._optimum import minimise
-from quoron_client.domains import Domain, Vector
-from quoron_client.items import ItemBatch
-from quoron_client.losses import Absolute, Hinge, Huber, Loss, SmoothedHinge
-from quoron_client.questions import Matrix
+from quoron_client.data.items import ItemBatch
+from quoron_client.losses import Absolute, Hinge, Huber, Loss, SmoothedHinge, Softmax
+from quoron_client.protocol.domains import Domain, Vector
+from quoron_client.protocol.questions import Matrix
 
 _ROWS = 1 << 16  # items whose products are held at a time
 _WIDTHS = (1.0, 0.1, 0.01, 1e-3)  # smoothing of the non-smooth losses, each solution the next one's start
@@ -16,21 +20,24 @@ _WIDTHS = (1.0, 0.1, 0.01, 1e-3)  # smoothing of the non-smooth losses, each sol
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingObjective:
-    """F(x) = mean over users u of (1/m_u) sum of u's item losses, ridge included."""
+    """F(x) = mean over users u of (1/m_u) sum of u's weighted item losses, plus ridge/2 |x|^2."""
 
     items: ItemBatch
     loss: Loss
 
     @property
     def weights(self) -> Vector:
-        """What one item counts: 1 / (n m_u), shape (N,)."""
+        """What one item counts: its weight / (n m_u), shape (N,)."""
         counts = np.diff(self.items.offsets)
-        return np.repeat(1.0 / (self.items.users * counts), counts)
+        shares = np.repeat(1.0 / (self.items.users * counts), counts)
+        return shares if self.items.weights is None else shares * self.items.weights
 
     def scores(self, model: Vector) -> Vector:
-        """<a, x> of every item, shape (N,), float64."""
+        """<a, x> of every item, shape (N,), float64; <a, x_k>, shape (N, K), of a loss with K outputs."""
+        point = model if self.loss.outputs == 1 else model.reshape(self.loss.outputs, -1).T
         return np.concatenate(
-            [self.items.features[i : i + _ROWS].astype(np.float64) @ model for i in self._starts] or [np.zeros(0)]
+            [self.items.features[i : i + _ROWS].astype(np.float64) @ point for i in self._starts]
+            or [np.zeros((0, *point.shape[1:]))]
         )
 
     def difference(self, model: Vector, other: Vector) -> float:
@@ -40,7 +47,12 @@ class TrainingObjective:
         return float(self.weights @ apart + 0.5 * self.loss.ridge * ((model - other) @ (model + other)))
 
     def expansion(self, model: Vector) -> tuple[float, Vector, Matrix]:
-        """Value, gradient (d,) and Hessian (d, d) at `model`; second derivatives are central differences of slopes."""
+        """Value, gradient (d,) and Hessian (d, d) at `model`; second derivatives are central differences of slopes.
+
+        Those of the softmax loss are diag(p) - p p' between its classes.
+        """
+        if isinstance(self.loss, Softmax):
+            return self._expansion_of_classes(self.loss, model)
         labels, scores, weights = self.loss.bound_labels(self.items.labels), self.scores(model), self.weights
         slopes = weights * self.loss.slope(scores, labels)
         nudge = 1e-5
@@ -55,12 +67,31 @@ class TrainingObjective:
         value = weights @ self.loss.value(scores, labels) + 0.5 * self.loss.ridge * (model @ model)
         return float(value), gradient, hessian
 
+    def _expansion_of_classes(self, loss: Softmax, model: Vector) -> tuple[float, Vector, Matrix]:
+        labels, scores, weights = loss.bound_labels(self.items.labels), self.scores(model), self.weights
+        slopes, chances = weights[:, None] * loss.slope(scores, labels), loss.chances(scores)
+        classes, features = loss.classes, self.items.dimension
+        gradient, hessian = np.zeros((classes, features)), np.zeros((classes, features, classes, features))
+        for i in self._starts:
+            rows, part = self.items.features[i : i + _ROWS].astype(np.float64), slice(i, i + _ROWS)
+            gradient += slopes[part].T @ rows
+            for k in range(classes):
+                for j in range(k + 1):
+                    bends = weights[part] * chances[part, k] * ((k == j) - chances[part, j])
+                    hessian[k, :, j] += rows.T @ (bends[:, None] * rows)
+        for k in range(classes):
+            for j in range(k):
+                hessian[j, :, k] = hessian[k, :, j].T
+        whole = hessian.reshape(model.size, model.size) + loss.ridge * np.eye(model.size)
+        value = weights @ loss.value(scores, labels) + 0.5 * loss.ridge * (model @ model)
+        return float(value), gradient.ravel() + loss.ridge * model, whole
+
     def minimiser(self, domain: Domain) -> Vector:
         """argmin over `domain`, shape (d,).
 
         For the hinge and absolute losses it is that of their smoothed forms, whose value is at most 5e-4 above.
         """
-        point = np.zeros(self.items.dimension)
+        point = np.zeros(self.items.dimension * self.loss.outputs)
         for loss, scale in _smooth_forms(self.loss):
             smooth = TrainingObjective(self.items, loss)
 

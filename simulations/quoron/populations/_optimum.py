@@ -9,9 +9,9 @@ from collections.abc import Callable
 import numpy as np
 import scipy
 
-from quoron_client.domains import Domain, L2Ball, Vector
-from quoron_client.questions import Matrix
-from quoron_protos.errors import RunError
+from quoron_client.protocol.domains import Domain, L2Ball, Vector
+from quoron_client.protocol.questions import Matrix
+from quoron_privacy.errors import RunError
 
 Objective = Callable[[Vector], tuple[float, Vector, Matrix]]
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from quoron.populations._base import Corruption, Users
 from quoron.populations._streams import Purpose, uniforms, words
-from quoron_protos.errors import ConfigError
+from quoron_privacy.errors import ConfigError
 
 OutlierKind = Literal["shifted", "huge", "nan", "inf", "missing", "zero"]
 

@@ -21,9 +21,9 @@ from scipy.special import expit
 
 from quoron.populations._base import Vector
 from quoron.populations._threads import in_ranges
-from quoron_client.domains import Domain, L2Ball
-from quoron_client.items import Features
-from quoron_protos.errors import ConfigError
+from quoron_client.data.items import Features
+from quoron_client.protocol.domains import Domain, L2Ball
+from quoron_privacy.errors import ConfigError
 
 _NODES = 200
 _PIECE = 4096  # evaluation items summed together; the pieces are then added in order

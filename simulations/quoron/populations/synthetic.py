@@ -1,6 +1,6 @@
 """Synthetic users, made when asked for: ten million of them take no memory, and the true optimum is known.
 
-    >>> from quoron_client.domains import L2Ball
+    >>> from quoron_client.protocol.domains import L2Ball
     >>> crowd = Synthetic("logistic", users=10_000_000, items_per_user=50, dimension=10, domain=L2Ball(5.0), seed=1,
     ...                   signal_norm=3.0)
     >>> crowd.items(np.array([9_999_999, 3])).features.shape
@@ -20,17 +20,17 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.populations._base import Corruption, PublicKnowledge, Users, Vector
+from quoron.populations._base import Beside, Corruption, PublicKnowledge, Users, Vector
 from quoron.populations._families import Family, fill_items
 from quoron.populations._outliers import Outliers
 from quoron.populations._risk import LinearRisk, LogisticDesign, QuadraticRisk, Risk, logistic_risk
 from quoron.populations._streams import Purpose, normals, uniforms, words
 from quoron.populations._threads import in_ranges
-from quoron_client.domains import Domain
-from quoron_client.items import ItemBatch
+from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss, make_loss
-from quoron_protos.errors import ConfigError
-from quoron_server._validate import count, non_negative, positive
+from quoron_client.protocol.domains import Domain
+from quoron_privacy.errors import ConfigError
+from quoron_privacy.validate import count, non_negative, positive
 
 FamilyName = Literal["logistic", "least_squares", "linear"]
 
@@ -118,6 +118,11 @@ class Synthetic:
         """Empty: the excess risk already speaks of new users."""
         del model
         return {}
+
+    def beside(self, model: Vector) -> Beside:
+        """Nothing: users are as declared."""
+        del model
+        return Beside()
 
     @cached_property
     def knowledge(self) -> PublicKnowledge:

@@ -10,30 +10,33 @@ Features are scaled by public ranges and vocabularies, and every row to the loss
 one user holds changes nobody else's numbers. Held-out users are drawn by a public seed.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from quoron.populations import _metrics
-from quoron.populations._base import Corruption, PublicKnowledge, Users, Vector
+from quoron.populations._base import Beside, Corruption, PublicKnowledge, Users, Vector
 from quoron.populations._objective import TrainingObjective
 from quoron.populations._outliers import Outliers
+from quoron.populations._remarks import Fit, about_boundary, on_boundary
 from quoron.populations._streams import Purpose, words
-from quoron_client import columns
-from quoron_client.columns import Categorical, Feature, Numeric
-from quoron_client.domains import Domain, L2Ball
-from quoron_client.items import Features, ItemBatch
-from quoron_client.losses import Logistic, Loss
-from quoron_protos.errors import ConfigError, DataError
+from quoron_client.data import columns
+from quoron_client.data.encoding import Categorical, Encoding, Feature, Label, Numeric, Range, Weight, group, read_label
+from quoron_client.data.items import ItemBatch
+from quoron_client.losses import Classification, Logistic, Loss
+from quoron_client.protocol.domains import Domain, L2Ball
+from quoron_privacy.errors import ConfigError, DataError, RunError
 
 __all__ = ["Categorical", "Feature", "Numeric", "TablePopulation", "from_table"]
 
-_BINARY = frozenset({"logistic", "hinge", "smoothed_hinge"})
+_UNDECLARED = (
+    "items_per_user is not declared: planned as if every user had 1. Set problem.items_per_user to a low typical "
+    "number of items."
+)
+_FAR = 100.0  # times the domain's size, where a bound is no bound any more
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,11 +45,14 @@ class TablePopulation:
 
     training: ItemBatch = field(repr=False)  # float32 features
     held_out: ItemBatch = field(repr=False)
-    columns: tuple[str, ...]  # names of the d features
+    encoding: Encoding
     items_per_user: int
     loss: Loss
     domain: Domain
     knowledge: PublicKnowledge
+    usual: float | Vector  # the score, or K of them, that answers training items best if it is the same for all
+    fit: Fit = field(repr=False)  # how the table fits its rules
+    tested: NDArray[np.bool_] = field(repr=False)  # held-out items that are rows, and do not stand for none
     outliers: Outliers
     seed: int
 
@@ -57,19 +63,24 @@ class TablePopulation:
 
     @property
     def dimension(self) -> int:
-        """Number of features d."""
-        return self.training.dimension
+        """Numbers of the model, d: as many as features, for each output of the loss."""
+        return self.training.dimension * self.loss.outputs
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the d features."""
+        return self.encoding.names
 
     def items(self, users: Users) -> ItemBatch:
         """The rows of `users` (k,), in that order."""
-        batch = _rows_of(self.training, users)
+        batch = self.training.of(users)
         flipped = np.repeat(self.corruption(users) == Corruption.SHIFTED, np.diff(batch.offsets))
         if not flipped.any():
             return batch
         if self.loss.name == "linear":
             features = np.where(flipped[:, None], -batch.features, batch.features)
-            return ItemBatch(features, batch.labels, batch.offsets)
-        return ItemBatch(batch.features, np.where(flipped, -batch.labels, batch.labels), batch.offsets)
+            return replace(batch, features=features)
+        return replace(batch, labels=np.where(flipped, self.loss.opposite(batch.labels), batch.labels))
 
     def corruption(self, users: Users) -> NDArray[np.uint8]:
         """`Corruption` of each of `users`, shape (k,)."""
@@ -82,9 +93,7 @@ class TablePopulation:
     @cached_property
     def _honest(self) -> TrainingObjective:
         honest = np.flatnonzero(self.corruption(np.arange(self.users)) == Corruption.HONEST)
-        return TrainingObjective(
-            self.training if len(honest) == self.users else _rows_of(self.training, honest), self.loss
-        )
+        return TrainingObjective(self.training if len(honest) == self.users else self.training.of(honest), self.loss)
 
     @property
     def optimum(self) -> Vector:
@@ -96,32 +105,61 @@ class TablePopulation:
         return self._honest.difference(np.asarray(model, np.float64), self._best)
 
     def test_metrics(self, model: Vector) -> dict[str, float]:
-        """On all items of the held-out users: auc, accuracy and log_loss, or rmse; empty without such users."""
-        if not self.held_out.users or self.loss.name == "linear":
+        """On usable items of held-out users: auc (of two classes), accuracy and log_loss, or rmse; empty without any.
+
+        With the public range of a label, rmse is in the label's own units.
+        """
+        return self._figures(TrainingObjective(self.held_out, self.loss).scores(np.asarray(model, np.float64)))
+
+    def _figures(self, scores: Vector) -> dict[str, float]:
+        """Of scores of the held-out items, shape (N,), or (N, K) with an output for each class."""
+        if not self.tested.any() or self.loss.name == "linear":
             return {}
-        scores = self.held_out.features.astype(np.float64) @ np.asarray(model, np.float64)
-        figures = _metrics.binary if self.loss.name in _BINARY else _metrics.regression
-        return figures(scores, self.held_out.labels)
+        scores, labels = scores[self.tested], self.held_out.labels[self.tested]
+        if self.loss.outputs > 1:
+            return _metrics.classes(scores, labels)
+        if isinstance(self.loss, Classification):
+            return _metrics.binary(scores, labels)
+        unit = self.encoding.label.unit if isinstance(self.encoding.label, Range) else 1.0
+        return _metrics.regression(unit * scores, unit * labels)
 
+    def beside(self, model: Vector) -> Beside:
+        """Figures of the start, of the best constant and of the optimum without bounds; and what is amiss."""
+        items = len(self.held_out.labels)
+        return Beside(
+            start=self._figures(np.zeros((items, *np.shape(self.usual)))),
+            baseline=self._figures(np.tile(self.usual, (items, *(1 for _ in np.shape(self.usual))))),
+            unbounded=self._unbounded(),
+            clipped=self.fit.clipped(),
+            remarks=(
+                *self.knowledge.assumptions,
+                *self.fit.remarks(self.encoding),
+                *about_boundary(self.domain, np.asarray(model, np.float64), self._best),
+            ),
+        )
 
-@dataclass(frozen=True, slots=True)
-class _Grouped:
-    """Row numbers of each user, users in sorted order."""
-
-    order: NDArray[np.int64] = field(repr=False)
-    offsets: NDArray[np.int64] = field(repr=False)
+    def _unbounded(self) -> dict[str, float]:
+        """Figures of the minimiser over a much larger ball; where the domain does not bind, it is the optimum."""
+        if not self.tested.any() or not on_boundary(self.domain, self._best):
+            return self.test_metrics(self._best)
+        try:
+            return self.test_metrics(self._honest.minimiser(L2Ball(_FAR * self.domain.norm_bound(self.dimension))))
+        except RunError:  # no minimum, as of separable classes
+            return {}
 
 
 def from_table(
     source: Any,
     *,
     user: str,
-    label: str | None,
+    label: Label | str | None,
     features: tuple[Feature, ...],
     loss: Loss | None = None,
     domain: Domain | None = None,
     intercept: bool = True,
     unit_rows: bool = False,
+    weight: Weight | None = None,
+    missing: Literal["drop", "middle"] = "drop",
     test_fraction: float = 0.2,
     items_per_user: int | None = None,
     outliers: Outliers | None = None,
@@ -129,84 +167,83 @@ def from_table(
 ) -> TablePopulation:
     """The users of a table as a population.
 
-    `source` is a path (.csv, .parquet), a DataFrame or a pyarrow Table; `label` a column, or a comparison such as
-    `arr_delay > 15`; None only for the linear loss. Rows are divided by the largest norm a row can have; with
-    `unit_rows` each by its own norm instead, which uses the whole bound but is no longer linear in numeric features.
-    `items_per_user` is the public nominal m; left out, the median is read from the data and the knowledge says so.
+    `source` is a path (.csv, .parquet), a DataFrame or a pyarrow Table; `label` a kind of label, or as text a column
+    of signs or a comparison such as `arr_delay > 15`; None only for the linear loss. What becomes of a row is said by
+    `quoron_client.data.encoding.Encoding`, with the same arguments. `items_per_user` is the public nominal m; left
+    out, it is 1.
 
-    Raises DataError for a table that cannot be read, a missing column, an unusable value (with column and count), a
-    user without items; ConfigError for arguments out of range.
+    Raises DataError for a table that cannot be read, a missing column, a row without a user; ConfigError for arguments
+    out of range and for labels that the loss does not take. No other value of a row is an error.
     """
-    if not 0 <= test_fraction < 1:
-        raise ConfigError(f"Expected test_fraction in [0, 1), got test_fraction={test_fraction}.")
     loss = Logistic() if loss is None else loss
-    table = columns.read(source)
-    assumptions = [
-        f"the values of {f.column!r} were taken from the data as its vocabulary: for simulation only"
-        for f in features
-        if isinstance(f, Categorical) and f.categories == "from-data"
-    ]
-    resolved = columns.resolve(table, features)
-    encoded = columns.encode(table, resolved, intercept=intercept)
-    rows = columns.scaled(encoded, len(features) + intercept, loss.feature_norm, unit_rows=unit_rows)
-    labels = _labels(table, label, loss)
-    grouped = _group(table, user)
-    everyone = ItemBatch(
-        np.ascontiguousarray(rows[grouped.order]),
-        np.ascontiguousarray(labels[grouped.order]),
-        grouped.offsets,
+    encoding = Encoding(
+        features,
+        label=read_label(label) if isinstance(label, str) else label,
+        intercept=intercept,
+        unit_rows=unit_rows,
+        feature_norm=loss.feature_norm,
+        weight=weight,
+        missing=missing,
     )
-    chosen, held = _split(everyone.users, test_fraction, seed)
-    if not len(chosen):
-        raise DataError(
-            f"Expected a user to train on, got none of {everyone.users} with test_fraction={test_fraction}."
-        )
-    if items_per_user is None:
-        items_per_user = max(1, int(np.median(np.diff(everyone.offsets)[chosen])))
-        assumptions.append("items_per_user is the median read from the data: for simulation only")
-    names = tuple(name for feature in resolved for name in feature.names) + (("intercept",) if intercept else ())
-    return TablePopulation(
-        training=_rows_of(everyone, chosen),
-        held_out=_rows_of(everyone, held),
-        columns=names,
-        items_per_user=items_per_user,
+    return encoded_table(
+        source,
+        encoding,
+        user=user,
         loss=loss,
-        domain=L2Ball(10.0) if domain is None else domain,
-        knowledge=PublicKnowledge(assumptions=tuple(assumptions)),
-        outliers=Outliers() if outliers is None else outliers,
+        domain=domain,
+        test_fraction=test_fraction,
+        items_per_user=items_per_user,
+        outliers=outliers,
         seed=seed,
     )
 
 
-def _labels(table: pa.Table, expression: str | None, loss: Loss) -> Vector:
-    if expression is not None:
-        return columns.label(table, expression, binary=loss.name in _BINARY)
-    if loss.name != "linear":
-        raise ConfigError(f"Expected a label for the {loss.name} loss, got none.")
-    return np.zeros(table.num_rows)
-
-
-def _group(table: pa.Table, user: str) -> _Grouped:
-    values = columns.column(table, user)
-    unnamed = values.null_count
-    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
-        unnamed += pc.sum(pc.equal(values, "")).as_py() or 0  # what a CSV file makes of an empty field
-    if unnamed:
-        raise DataError(f"Expected a user in every row of column {user!r}, got {unnamed} null or empty.")
-    declared = table.column(user).combine_chunks()
-    distinct = pc.unique(values)
-    if pa.types.is_dictionary(declared.type):
-        absent = len(pc.unique(declared.dictionary)) - len(distinct)
-        if absent:
-            raise DataError(
-                f"Expected items for every user of column {user!r}, got {absent} declared users without any; "
-                "drop unused categories."
-            )
-    ranks = np.empty(len(distinct), np.int64)
-    ranks[pc.sort_indices(distinct).to_numpy(zero_copy_only=False)] = np.arange(len(distinct))
-    owners = ranks[pc.index_in(values, value_set=distinct).to_numpy(zero_copy_only=False)]
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=len(distinct)))])
-    return _Grouped(np.argsort(owners, kind="stable"), offsets.astype(np.int64))
+def encoded_table(
+    source: Any,
+    encoding: Encoding,
+    *,
+    user: str,
+    loss: Loss,
+    domain: Domain | None = None,
+    test_fraction: float = 0.2,
+    items_per_user: int | None = None,
+    outliers: Outliers | None = None,
+    seed: int = 0,
+) -> TablePopulation:
+    """The users of a table as a population, by rules made before. Arguments and errors are those of `from_table`."""
+    if not 0 <= test_fraction < 1:
+        raise ConfigError(f"Expected test_fraction in [0, 1), got test_fraction={test_fraction}.")
+    encoding.check_loss(loss)
+    table = columns.read(source, (*encoding.columns, user))
+    assumptions = [
+        f"The values of {f.column!r} were taken from the data as its vocabulary: for simulation only. List them."
+        for f in encoding.features
+        if isinstance(f, Categorical) and f.categories == "from-data"
+    ]
+    if items_per_user is None:
+        assumptions.append(_UNDECLARED)
+    encoding = encoding.resolved(table)
+    users, owners = group(table, user)
+    encoded = encoding.encode(table)
+    everyone = encoded.batch(users, owners)
+    kept = np.bincount(owners[encoded.kept], minlength=users)
+    chosen, held = _split(users, test_fraction, seed)
+    if not len(chosen):
+        raise DataError(f"Expected a user to train on, got none of {users} with test_fraction={test_fraction}.")
+    return TablePopulation(
+        training=everyone.of(chosen),
+        held_out=everyone.of(held),
+        encoding=encoding,
+        items_per_user=1 if items_per_user is None else items_per_user,
+        loss=loss,
+        domain=L2Ball(10.0) if domain is None else domain,
+        knowledge=PublicKnowledge(assumptions=tuple(assumptions)),
+        usual=_usual(encoded.labels[encoded.kept & np.isin(owners, chosen)], loss),
+        fit=Fit(encoded.counts, users, int(np.sum(kept == 0)), int(np.bincount(owners).max())),
+        tested=np.repeat(kept[held] > 0, np.maximum(kept[held], 1)),
+        outliers=Outliers() if outliers is None else outliers,
+        seed=seed,
+    )
 
 
 def _split(users: int, fraction: float, seed: int) -> tuple[Users, Users]:
@@ -217,10 +254,8 @@ def _split(users: int, fraction: float, seed: int) -> tuple[Users, Users]:
     return np.flatnonzero(~held), np.flatnonzero(held)
 
 
-def _rows_of(batch: ItemBatch, users: Users) -> ItemBatch:
-    """The items of some users of a batch, in the given order."""
-    counts = np.diff(batch.offsets)[users]
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    rows = np.arange(offsets[-1]) + np.repeat(batch.offsets[users] - offsets[:-1], counts)
-    features: Features = batch.features[rows]
-    return ItemBatch(features, batch.labels[rows], offsets)
+def _usual(labels: Vector, loss: Loss) -> float | Vector:
+    """The scores that answer labels best whatever the row: a number, or one for each of more than two classes."""
+    if loss.outputs > 1:
+        return _metrics.class_odds(labels, loss.outputs)
+    return _metrics.constant(labels, two_classes=isinstance(loss, Classification))

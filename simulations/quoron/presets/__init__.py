@@ -7,7 +7,7 @@ True
 from dataclasses import dataclass
 from importlib.resources import files
 
-from quoron_protos.errors import ConfigError
+from quoron_privacy.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

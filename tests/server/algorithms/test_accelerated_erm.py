@@ -1,6 +1,6 @@
 """Accelerated ERM: AC-SA against its definition, runs against a slow loop, every sound combination, hostile users."""
 
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -9,15 +9,18 @@ from hypothesis import strategies as st
 
 from contracts.scenes import FAULTS, PRIVACY, PROBLEM, Fault, Quadratic
 from one_epoch_reference import drive
-from quoron_client.domains import Box, L2Ball
-from quoron_client.questions import Answers, Status
-from quoron_client.smoothing import Convolution
-from quoron_server import serial
-from quoron_server.accounting.combinations import UnsoundCombination
-from quoron_server.algorithms import ALGORITHMS, acsa
-from quoron_server.algorithms.accelerated_erm import AcceleratedERM, AcceleratedERMState
-from quoron_server.noise import SeededNoise
+from problems import changed
+from quoron_client.protocol.domains import Box, L2Ball
+from quoron_client.protocol.questions import Answers, Status
+from quoron_client.protocol.smoothing import Convolution
+from quoron_privacy.noise import SeededNoise
+from quoron_privacy.robust.combinations import UnsoundCombination
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.accelerated_erm import acsa
+from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM, AcceleratedERMState
+from quoron_server.books import serial
 
+pytestmark = pytest.mark.usefixtures("verified_once")
 NAME = "accelerated-erm"
 INFO = ALGORITHMS[NAME]
 COMBINATIONS = [
@@ -258,7 +261,7 @@ def test_a_run_resumed_from_any_stored_state_gives_the_same_bits(options):
     plan, engine, noise = planned(options), Quadratic(), SeededNoise(4)
     states = drive(INFO.make(plan), engine, noise)
     for stored in states[::3]:
-        algorithm, state = INFO.make(plan), serial.decode(AcceleratedERMState, serial.encode(stored))
+        algorithm, state = INFO.make(plan), serial.decode(stored, serial.encode(stored))
         while (question := algorithm.request(state, noise)) is not None:
             state = algorithm.update(state, engine.ask(question), noise).state
         np.testing.assert_array_equal(algorithm.model(state), algorithm.model(states[-1]))
@@ -351,7 +354,7 @@ def test_combinations_without_a_proof_cannot_be_planned(options, reason):
 
 # -- losses whose slope jumps ------------------------------------------------------------------------------------------
 
-ROUGH = replace(PROBLEM, smoothness=None, curvature="unknown", typical_curvature=None, users=20_000)
+ROUGH = changed(PROBLEM, smoothness=None, curvature="unknown", typical_curvature=None, users=20_000)
 
 
 def test_a_rough_loss_is_smoothed_by_its_users_and_the_step_uses_the_stand_ins_smoothness():

@@ -9,19 +9,21 @@ import pytest
 
 from contracts.scenes import PRIVACY, PROBLEM, Quadratic
 from one_epoch_reference import drive
-from quoron_protos.errors import ConfigError, Infeasible, VerificationError
-from quoron_server.accounting import subsampled_lottery, subsampling
-from quoron_server.accounting.above_threshold import calibrate as calibrate_series
-from quoron_server.accounting.above_threshold import verify_above_threshold
-from quoron_server.algorithms import ALGORITHMS, acsa
-from quoron_server.algorithms import _accelerated_erm_search as search
-from quoron_server.algorithms._accelerated_erm_plans import forgiving_lottery, forgiving_series, release_chance
-from quoron_server.algorithms._accelerated_erm_search import Scene
-from quoron_server.noise import SeededNoise
+from problems import changed
+from quoron_privacy import subsampling
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.noise import SeededNoise
+from quoron_privacy.robust import subsampled_lottery
+from quoron_privacy.robust.above_threshold import calibrate as calibrate_series
+from quoron_privacy.robust.above_threshold import verify_above_threshold
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.accelerated_erm import acsa, search
+from quoron_server.algorithms.accelerated_erm.plan import forgiving_lottery, forgiving_series, release_chance
+from quoron_server.algorithms.accelerated_erm.search import Scene
 from quoron_server.plan import Privacy
 
 INFO = ALGORITHMS["accelerated-erm"]
-UNKNOWN = replace(PROBLEM, curvature="unknown", typical_curvature=None)
+UNKNOWN = changed(PROBLEM, curvature="unknown", typical_curvature=None)
 STRONG = replace(UNKNOWN, users=40_000, ridge=0.1)
 
 
@@ -90,14 +92,14 @@ def test_too_few_users_are_refused_with_a_number_that_suffices():
 
 
 def test_a_declared_share_of_hostile_users_is_allowed_for_and_costs_noise():
-    clean, hostile = planned({"rounds": 6}), planned({"rounds": 6}, replace(PROBLEM, hostile_share=0.02))
+    clean, hostile = planned({"rounds": 6}), planned({"rounds": 6}, changed(PROBLEM, hostile_share=0.02))
     INFO.verify(hostile)
     phase = hostile.parameters.phases[0]
     assert release_chance(phase, 0.02) > 0.99
     assert release_chance(clean.parameters.phases[0], 0.02) < 0.5
     assert phase.noise_scale > clean.parameters.phases[0].noise_scale
     with pytest.raises(Infeasible, match=r"hostile_share=0\.3"):
-        planned({"rounds": 6}, replace(PROBLEM, hostile_share=0.3))
+        planned({"rounds": 6}, changed(PROBLEM, hostile_share=0.3))
 
 
 class TestForgivingTests:
@@ -125,7 +127,7 @@ class TestForgivingTests:
             forgiving_lottery(self.PLAN, 900, 1.0, 1e-6)
 
 
-def changed(plan, **numbers):
+def tampered(plan, **numbers):
     phases = tuple(replace(phase, **numbers) for phase in plan.parameters.phases)
     return replace(plan, parameters=replace(plan.parameters, phases=phases))
 
@@ -161,15 +163,15 @@ class TestVerify:
     )
     def test_nonsense_is_refused(self, plan, numbers):
         with pytest.raises((VerificationError, ConfigError, Infeasible)):
-            INFO.make(changed(plan, **numbers))
+            INFO.make(tampered(plan, **numbers))
 
     @pytest.mark.parametrize("plan", [LOTTERY, SERIES, PUBLIC], ids=["lottery", "series", "public"])
     def test_a_hair_less_noise_is_refused(self, plan):
         phase = plan.parameters.phases[0]
         with pytest.raises(VerificationError, match="more noise"):
-            INFO.make(changed(plan, noise_scale=phase.noise_scale * (1 - 1e-5)))
+            INFO.make(tampered(plan, noise_scale=phase.noise_scale * (1 - 1e-5)))
         with pytest.raises(VerificationError, match="more noise"):
-            INFO.make(changed(plan, radius=phase.radius * (1 + 1e-5)))
+            INFO.make(tampered(plan, radius=phase.radius * (1 + 1e-5)))
 
     def test_an_account_of_other_users_observers_or_releases_is_refused(self):
         account = self.LOTTERY.parameters.phases[0].accounting
@@ -181,7 +183,7 @@ class TestVerify:
             replace(account, noise_multiplier=account.noise_multiplier * 0.9),
         ):
             with pytest.raises(VerificationError):
-                INFO.make(changed(self.LOTTERY, accounting=wrong))
+                INFO.make(tampered(self.LOTTERY, accounting=wrong))
         series = self.SERIES.parameters.phases[0].accounting
         for wrong in (
             replace(series, participations=1),
@@ -189,7 +191,7 @@ class TestVerify:
             replace(series, noise_multiplier=series.noise_multiplier * 0.9),
         ):
             with pytest.raises(VerificationError):
-                INFO.make(changed(self.SERIES, accounting=wrong))
+                INFO.make(tampered(self.SERIES, accounting=wrong))
 
     def test_amplification_by_the_test_being_outside_the_sampling_is_refused(self):
         """Conditional amplification as printed: the Gaussian alone is amplified, and tests come for nothing."""
@@ -201,7 +203,7 @@ class TestVerify:
         printed = replace(account, noise_multiplier=account.mean.sensitivity / each)
         assert printed.noise_multiplier < 0.99 * account.noise_multiplier
         with pytest.raises(VerificationError, match="certified delta"):
-            INFO.make(changed(plan, accounting=printed, noise_scale=2 * phase.noise_scale))
+            INFO.make(tampered(plan, accounting=printed, noise_scale=2 * phase.noise_scale))
 
     @pytest.mark.parametrize("sampling", ["everybody", "public-schedule", "with-replacement", "poisson"])
     def test_another_way_of_sampling_is_refused(self, sampling):
@@ -223,7 +225,7 @@ class TestVerify:
 )
 def test_predicted_risk_is_the_measured_one_on_users_of_one_curvature(options):
     """16 seeds of noise and users: the mean of their risks has a relative deviation of 1/√(16 · 3/2), about 0.2."""
-    problem = replace(
+    problem = changed(
         PROBLEM, typical_curvature=0.2, gradient_deviation=0.2 * 0.1 * math.sqrt(3) * 2, heterogeneity=1e-9
     )
     plan = planned(options, problem)
@@ -315,7 +317,7 @@ def test_guaranteed_radii_hold_every_pair_with_heterogeneity_and_never_exceed_th
     wide = Scene(problem, PRIVACY, INFO.options(radius="guaranteed"), None).radius(10)
     rule = Scene(problem, PRIVACY, INFO.options(), None).radius(10)
     assert rule < wide < 0.1
-    mixed = replace(problem, heterogeneity=0.1)
+    mixed = changed(problem, heterogeneity=0.1)
     assert Scene(mixed, PRIVACY, INFO.options(radius="guaranteed"), None).radius(10) == 2.0
 
 

@@ -11,21 +11,21 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from contracts.scenes import PRIVACY, PROBLEM, Quadratic
-from quoron_client.domains import L2Ball
-from quoron_client.questions import RangeReport, VectorReport
+from problems import changed
+from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.questions import RangeReport, VectorReport
+from quoron_client.protocol.smoothing import Moreau
 from quoron_client.randomisers import RangeBits, VectorNoise
-from quoron_client.smoothing import Moreau
-from quoron_protos.errors import ConfigError, Infeasible, VerificationError
-from quoron_server.accounting import gdp, local
+from quoron_privacy import gdp, local
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.noise import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.mechanisms import local_range
-from quoron_server.noise import SeededNoise
+from quoron_server.algorithms.local_model.forecast import response
 from quoron_server.plan import Privacy
-from quoron_server.prediction_accelerated import response
 
 INFO = ALGORITHMS["local-model"]
 MANY_ITEMS = replace(PROBLEM, items_per_user=400_000)
-ROUGH = replace(PROBLEM, smoothness=None, curvature="unknown", typical_curvature=None, link_curvature=None)
+ROUGH = changed(PROBLEM, smoothness=None, curvature="unknown", typical_curvature=None, link_curvature=None)
 
 
 class Silent:
@@ -277,7 +277,7 @@ def test_a_hostile_report_moves_the_mean_by_no_more_than_its_share(kind):
     spoiled[0] = 1e5
     largest = plan.parameters.largest(question.task.radius, 3, PROBLEM.users)
     means = [
-        local_range.mean_of_reports(values, answers.answered, question.task.centre, largest)
+        local.mean_of_reports(values, answers.answered, question.task.centre, largest)
         for values in (answers.values, spoiled)
     ]
     assert np.linalg.norm(means[0] - means[1]) <= 2 * largest / len(answers.values) * (1 + 1e-9)
@@ -286,7 +286,7 @@ def test_a_hostile_report_moves_the_mean_by_no_more_than_its_share(kind):
 @pytest.mark.parametrize("kind", ["clip", "tracking", "range"])
 def test_the_measured_risk_is_near_the_predicted_one(kind):
     """12 populations and seeds; a mean of 36 squares beyond 4 times its expectation has chance < 1e-6."""
-    problem = replace(MANY_ITEMS, gradient_deviation=0.04, heterogeneity=0.02, typical_curvature=0.2)  # as `Quadratic`
+    problem = changed(MANY_ITEMS, gradient_deviation=0.04, heterogeneity=0.02, typical_curvature=0.2)  # as `Quadratic`
     plan = planned(problem, PRIVACY, estimator=kind, rounds=8)
     risks = []
     for seed in range(12):

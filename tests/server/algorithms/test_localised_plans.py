@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quoron_client.domains import L2Ball
-from quoron_server.algorithms._localised_plans import best_schedule, shapes
-from quoron_server.algorithms._search import best_phases, phase_grid, single_phases, step_grid, suffix_grid
-from quoron_server.prediction import PhaseModel, excess_risk
-from quoron_server.problem import Problem
+from problems import changed, problem_of
+from quoron_client.protocol.domains import L2Ball
+from quoron_server.algorithms.forecast import PhaseModel, excess_risk
+from quoron_server.algorithms.localised.plan import best_schedule, shapes
+from quoron_server.algorithms.search import best_phases, phase_grid, single_phases, step_grid, suffix_grid
 
-PROBLEM = Problem(
+PROBLEM = problem_of(
     users=3000,
     items_per_user=5,
     dimension=4,
@@ -56,7 +56,7 @@ def one_by_one(problem, cohorts, scale, rounds, all_shapes):
 @given(
     cohorts=st.lists(st.integers(1, 4000), min_size=1, max_size=4),
     rounds=st.sampled_from([None, 1, 2, 7]),
-    problem=st.sampled_from([PROBLEM, replace(PROBLEM, curvature="unknown"), replace(PROBLEM, smoothness=0.0)]),
+    problem=st.sampled_from([PROBLEM, changed(PROBLEM, curvature="unknown"), replace(PROBLEM, smoothness=0.0)]),
     numbers=st.sampled_from([(1,), (1, 2), (3, 5)]),
     widest=st.floats(0.1, 4.0),
 )
@@ -77,7 +77,7 @@ def test_the_best_schedule_is_the_best_of_all(cohorts, rounds, problem, numbers,
     assert schedule.rounds == (rounds or problem.users // schedule.cohort_size)
 
 
-@pytest.mark.parametrize("problem", [PROBLEM, replace(PROBLEM, curvature="unknown")])
+@pytest.mark.parametrize("problem", [PROBLEM, changed(PROBLEM, curvature="unknown")])
 def test_single_phases_are_predicted_as_each_alone(problem):
     variance = {1: 0.3, 5: 0.2, 12: 0.1}
     found = single_phases(problem, variance, variance)

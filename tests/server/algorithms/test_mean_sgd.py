@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from contracts.scenes import PRIVACY, PROBLEM, Quadratic
-from quoron_client.questions import AverageGradient
-from quoron_client.smoothing import Moreau
-from quoron_protos.errors import ConfigError, Infeasible, VerificationError
-from quoron_server.accounting import bounded_range, gdp, subsampling
-from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms import _centring as centring
-from quoron_server.algorithms._mean_sgd_plans import known_rate
-from quoron_server.algorithms._noisy_plans import numeric_slack
-from quoron_server.noise import SeededNoise
+from problems import changed
+from quoron_client.protocol.questions import AverageGradient
+from quoron_client.protocol.smoothing import Moreau
+from quoron_privacy import gdp, private_range, subsampling
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.noise import SeededNoise
+from quoron_server.algorithms import ALGORITHMS, centring
+from quoron_server.algorithms.mean.plan import known_rate
+from quoron_server.algorithms.noisy.plan import numeric_slack
 from quoron_server.plan import Privacy
 
 INFO = ALGORITHMS["mean-sgd"]
 MANY_ITEMS = replace(PROBLEM, items_per_user=400_000)  # users so alike that a private range pays for itself
-ROUGH = replace(PROBLEM, smoothness=None, curvature="unknown", typical_curvature=None, link_curvature=None)
+ROUGH = changed(PROBLEM, smoothness=None, curvature="unknown", typical_curvature=None, link_curvature=None)
 
 
 def planned(problem=PROBLEM, privacy=PRIVACY, seed=7, **options):
@@ -123,7 +123,7 @@ class TestAccounting:
         plan = planned(replace(MANY_ITEMS, users=20_000), Privacy(2.0, 1e-5), estimator=estimator, rate=rate, rounds=9)
         p = plan.parameters
         gaussian = p.gaussian.sensitivity / p.noise_scale
-        choices = 4 * bounded_range.bounded_range_mu(p.range_epsilon) ** 2 if estimator == "range" else 0.0
+        choices = 4 * private_range.bounded_range_mu(p.range_epsilon) ** 2 if estimator == "range" else 0.0
         delta = 1e-5 - numeric_slack(plan.problem, 2.0, 9)
         spent = subsampling.wor_epsilon(known_rate(p.cohort_size, 20_000), 9, math.sqrt(choices + gaussian**2), delta)
         assert 0.98 * 2.0 <= spent <= 2.0
@@ -136,7 +136,7 @@ class TestAccounting:
         p = planned(
             replace(PROBLEM, users=20_000), Privacy(2.0, 1e-5), estimator="clip", rate=0.1, rounds=16
         ).parameters
-        assert 2.0 <= bounded_range.renyi_ceiling(known_rate(2000, 20_000), 16, p.round_mu**2 / 2, 1e-5) < 12.0
+        assert 2.0 <= private_range.renyi_ceiling(known_rate(2000, 20_000), 16, p.round_mu**2 / 2, 1e-5) < 12.0
 
     def test_a_curious_client_knows_that_it_was_not_asked_itself(self):
         assert known_rate(10, 101) == 0.1
@@ -229,7 +229,7 @@ class TestSmoothing:
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_the_measured_risk_is_near_the_predicted_one(estimator):
     """12 seeds. The risk is half a sum of three squares: a mean beyond 4 times its expectation has chance < 1e-6."""
-    problem = replace(MANY_ITEMS, gradient_deviation=0.04, heterogeneity=0.02, typical_curvature=0.2)  # as `Quadratic`
+    problem = changed(MANY_ITEMS, gradient_deviation=0.04, heterogeneity=0.02, typical_curvature=0.2)  # as `Quadratic`
     plan = planned(problem, Privacy(4.0, 1e-5), estimator=estimator, rounds=12, rate=1.0)
     optimum = Quadratic().centres.mean(axis=0)
     risks = []
@@ -241,7 +241,7 @@ def test_the_measured_risk_is_near_the_predicted_one(estimator):
 
 def variances_step_by_step(problem, smoothness, rounds, step, sampling, unit, spread, first):
     """Predicted variances of the releases of one candidate, round by round."""
-    h = problem.typical_curvature if problem.curvature == "isotropic" else 0.0
+    h = problem.beliefs.isotropic or 0.0
     start = problem.lipschitz if problem.start_gradient is None else problem.start_gradient
     radius, far, variances = first, problem.radius, []
     for t in range(rounds):
@@ -261,7 +261,7 @@ def variances_step_by_step(problem, smoothness, rounds, step, sampling, unit, sp
 )
 @settings(derandomize=True, deadline=None, max_examples=50)
 def test_variances_of_many_candidates_are_those_of_each_step_by_step(wanted, steps, curvature):
-    problem = replace(PROBLEM, curvature=curvature)
+    problem = changed(PROBLEM, curvature=curvature)
     rounds, samplings, units = (np.array(column) for column in zip(*wanted, strict=True))
     suffixes = np.stack([rounds, np.maximum(1, rounds // 3)], axis=1)
     found = centring.sgd_variances(

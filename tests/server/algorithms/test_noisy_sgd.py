@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contracts.scenes import PRIVACY, PROBLEM, Quadratic, make_plan
-from quoron_protos.errors import Infeasible, VerificationError
-from quoron_server.accounting.gdp import delta_for, mu_for
+from problems import changed
+from quoron_privacy.errors import Infeasible, VerificationError
+from quoron_privacy.gdp import delta_for, mu_for
+from quoron_privacy.noise import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.noisy_sgd import NoisySGD
-from quoron_server.noise import SeededNoise
+from quoron_server.algorithms.noisy.method import NoisySGD
 from quoron_server.plan import Privacy
 
 PRIVATE = ["one-pass-dp-sgd", "dp-sgd-poisson", "dp-sgd-wor"]
@@ -104,6 +105,6 @@ def test_losses_that_are_not_smooth_are_infeasible_where_contraction_is_needed(n
 @pytest.mark.parametrize("name", PRIVATE)
 def test_clipped_algorithms_take_rough_losses(name):
     info = ALGORITHMS[name]
-    rough = replace(PROBLEM, smoothness=None, curvature="unknown", typical_curvature=None)
+    rough = changed(PROBLEM, smoothness=None, curvature="unknown", typical_curvature=None)
     plan = info.plan(rough, PRIVACY, info.options(), "calibrated", 1)
     info.verify(plan)

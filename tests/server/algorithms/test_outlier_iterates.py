@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contracts.scenes import FAULTS, PRIVACY, PROBLEM, Quadratic, execute, make, make_plan
-from quoron_client.questions import Answers, Status
-from quoron_protos.errors import VerificationError
-from quoron_server import serial
-from quoron_server.accounting.combinations import UnsoundCombination
-from quoron_server.accounting.lottery import Lottery
+from quoron_client.protocol.questions import Answers, Status
+from quoron_privacy.errors import VerificationError
+from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.noise import SeededNoise
+from quoron_privacy.robust.combinations import UnsoundCombination
+from quoron_privacy.robust.lottery import Lottery
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.outlier_iterates import HALTED, RELEASED, OutlierIterates, _test
-from quoron_server.mechanisms.gaussian import GaussianNoise
-from quoron_server.noise import SeededNoise
-from quoron_server.slots import partition
+from quoron_server.algorithms.outlier_iterates.method import HALTED, RELEASED, OutlierIterates
+from quoron_server.algorithms.slots import partition
+from quoron_server.books import serial
 
 INFO = ALGORITHMS["outlier-iterates"]
 VARIANTS = ["", "/broadcast", "/random", "/laplace", "/laplace-random"]
@@ -53,7 +53,7 @@ def by_loops(plan, centres, noise):
         asked += phase.users * chains
         apart = np.array([np.linalg.norm(np.array(y) - a, axis=1) for a in y])
         score = np.sum(apart <= phase.radius)
-        if not _test(phase).decide(int(score), noise.stream("test", index)):
+        if not phase.release.test.decide(int(score), noise.stream("test", index)):
             continue
         mean = phase.release.mean
         heights = np.sum(apart <= phase.radius * mean.removal_radius, axis=1)
@@ -105,7 +105,7 @@ def test_every_combination_continues_from_any_round_to_the_same_bits(name):
     states, _ = drive(algorithm, engine, noise)
     whole = algorithm.model(states[-1])
     for state in states:
-        state = serial.decode(type(state), serial.encode(state))
+        state = serial.decode(state, serial.encode(state))
         while (question := algorithm.request(state, noise)) is not None:
             state = algorithm.update(state, engine.ask(question), noise).state
         np.testing.assert_array_equal(algorithm.model(state), whole)
@@ -185,12 +185,13 @@ def test_replacing_one_user_moves_the_released_mean_by_no_more_than_the_theorem_
     last = [e.ask(q).values for e, q in zip((Quadratic(), Other()), questions, strict=True)]
     averages = [state.averages + (values[:, 1] / phase.averaged) for state, values in zip(worlds, last, strict=True)]
     assert np.count_nonzero((averages[0] != averages[1]).any(axis=1)) <= 1
-    mechanism, everybody = phase.mechanism(), np.ones(len(averages[0]), bool)
-    seen = [mechanism.observe(y, everybody, reference=np.zeros(3)) for y in averages]
+    mean, everybody = phase.release.mean, np.ones(len(averages[0]), bool)
+    at = {"radius": phase.radius, "reference": np.zeros(3)}
+    seen = [mean.observe(y, everybody, **at) for y in averages]
     assert abs(seen[0].score - seen[1].score) <= 2 * (len(everybody) - 1)
-    if min(s.score for s in seen) >= len(everybody) * phase.release.mean.core:
-        shifts = [mechanism.aggregate(y, s.weights, reference=np.zeros(3)) for y, s in zip(averages, seen, strict=True)]
-        most = phase.release.mean.sensitivity * phase.radius * (1 + mechanism.rounding_slack(3))
+    if min(s.score for s in seen) >= len(everybody) * mean.core:
+        shifts = [mean.aggregate(y, s.weights, **at) for y, s in zip(averages, seen, strict=True)]
+        most = phase.release.mean.sensitivity * phase.radius * (1 + mean.rounding_slack(3))
         assert np.linalg.norm(shifts[0] - shifts[1]) <= most
 
 

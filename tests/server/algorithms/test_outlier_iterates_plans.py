@@ -9,18 +9,20 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from contracts.scenes import PROBLEM
-from quoron_client.domains import L2Ball
-from quoron_protos.errors import ConfigError, Infeasible
+from problems import changed
+from quoron_client.protocol.domains import L2Ball
+from quoron_privacy.errors import ConfigError, Infeasible
+from quoron_privacy.robust import one_release
+from quoron_privacy.robust.one_release import Wish
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms import _outlier_iterate_releases as releases
-from quoron_server.algorithms._outlier_iterate_plans import FAILURE, guaranteed_radius, left_of_delta, usual_factor
-from quoron_server.algorithms._outlier_iterate_releases import Wish
+from quoron_server.algorithms.forecast import averaging as summed
+from quoron_server.algorithms.outlier_iterates import releases
+from quoron_server.algorithms.outlier_iterates.forecast import Stage, apart, averaging, course, distance
+from quoron_server.algorithms.outlier_iterates.plan import FAILURE, guaranteed_radius, left_of_delta, usual_factor
 from quoron_server.plan import Privacy
-from quoron_server.prediction import averaging as summed
-from quoron_server.prediction_chains import Stage, apart, averaging, course, distance
 
 INFO = ALGORITHMS["outlier-iterates"]
-ISSUE = replace(PROBLEM, users=100_000, items_per_user=200, gradient_deviation=0.4)
+ISSUE = changed(PROBLEM, users=100_000, items_per_user=200, gradient_deviation=0.4)
 ONE = Privacy(1.0, 1e-6)
 
 
@@ -48,7 +50,7 @@ def test_options_are_obeyed():
 
 
 def test_outliers_that_are_declared_make_room_in_the_test_and_count_neighbours_within_one_radius():
-    clean, ready = plan_of(), plan_of(replace(ISSUE, hostile_share=0.05))
+    clean, ready = plan_of(), plan_of(changed(ISSUE, hostile_share=0.05))
     assert {phase.release.mean.kappa for phase in ready.parameters.phases} == {1}
     for phase in ready.parameters.phases:
         chains = ready.parameters.cohort_size
@@ -68,20 +70,20 @@ def test_outliers_that_are_declared_make_room_in_the_test_and_count_neighbours_w
 @settings(derandomize=True, deadline=None, max_examples=25)
 def test_a_release_passes_at_the_score_it_is_meant_for_and_is_certified(chains, lost, test, kappa):
     wish, score = Wish(4.0, 1e-6, test, "weighted", kappa), releases.expected_score(chains, lost)
-    made = releases.release(wish, chains, score)
-    assert releases.certify(made, 4.0, 1e-6) <= 1e-6
+    made = one_release.release(wish, chains, score)
+    assert one_release.certify(made, 4.0, 1e-6) <= 1e-6
     chance = made.lottery.chance(score) if test == "lottery" else made.test.chance(score)
     assert chance >= 0.999 * (1 - 1e-9)
-    assert made.noise_multiplier == pytest.approx(releases.noise(wish, chains, score), rel=1e-4)
+    assert made.noise_multiplier == pytest.approx(one_release.noise(wish, chains, score), rel=1e-4)
 
 
 @pytest.mark.parametrize(("test", "kind"), [("lottery", "weighted"), ("laplace", "random")])
 def test_the_smallest_number_of_chains_is_feasible_and_one_less_is_not(test, kind):
     wish = Wish(4.0, 1e-6, test, kind, None if kind == "weighted" else 2)
     least = releases.smallest(wish, 0.02)
-    releases.release(wish, least, releases.expected_score(least, 0.02))
+    one_release.release(wish, least, releases.expected_score(least, 0.02))
     with pytest.raises(Infeasible):
-        releases.release(wish, least - 1, releases.expected_score(least - 1, 0.02))
+        one_release.release(wish, least - 1, releases.expected_score(least - 1, 0.02))
 
 
 def test_too_few_users_are_told_the_least_number_of_chains_and_how_many_users_would_do():
@@ -100,7 +102,7 @@ def test_nobody_is_asked_where_the_prediction_is_no_better_than_not_training():
 
 
 def test_losses_may_be_rough_and_need_not_be_convex():
-    rough = replace(
+    rough = changed(
         ISSUE,
         users=300_000,
         items_per_user=2000,
@@ -143,8 +145,8 @@ def test_closed_forms_of_averaging_equal_the_sums(factor, steps, share):
 def test_courses_of_many_candidates_are_those_of_each(steps, users, phases, problem):
     chosen = {
         "isotropic": PROBLEM,
-        "unknown": replace(PROBLEM, curvature="unknown"),
-        "rough": replace(PROBLEM, curvature="unknown", smoothness=None, typical_curvature=None),
+        "unknown": changed(PROBLEM, curvature="unknown"),
+        "rough": changed(PROBLEM, curvature="unknown", smoothness=None, typical_curvature=None),
     }[problem]
 
     def walked(lengths, first):
@@ -178,7 +180,7 @@ def chains_of_sgd(dimension, users, averaged, seed, *, chains=600, items=20, rat
     for t in range(steps):
         x = (1 - step * curvature) * x + step * rng.normal(size=x.shape) / np.sqrt(dimension)
         total += x * (t >= (users - averaged) * items)
-    problem = replace(
+    problem = changed(
         PROBLEM,
         dimension=dimension,
         items_per_user=items,

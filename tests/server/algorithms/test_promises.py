@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from contracts.scenes import make_plan
-from quoron_protos.errors import VerificationError
+from quoron_privacy.errors import VerificationError
 from quoron_server.algorithms import ALGORITHMS
 
 every_algorithm = pytest.mark.parametrize("name", list(ALGORITHMS))

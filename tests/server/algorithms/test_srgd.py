@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from contracts.scenes import PRIVACY, PROBLEM, Quadratic, make_plan
 from one_epoch_reference import FAMILY, Silent, Users, drive, planned, reference, released_sums, strategy
-from quoron_client.domains import Box, L2Ball
-from quoron_client.questions import Answers, Status
-from quoron_protos.errors import Infeasible, VerificationError
-from quoron_server.accounting.gdp import delta_for
+from quoron_client.protocol.domains import Box, L2Ball
+from quoron_client.protocol.questions import Answers, Status
+from quoron_privacy.errors import Infeasible, VerificationError
+from quoron_privacy.gdp import delta_for
+from quoron_privacy.noise import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.srgd import OneEpoch
-from quoron_server.noise import SeededNoise
+from quoron_server.algorithms.one_epoch.method import OneEpoch
 
 SUMMED = [name for name in FAMILY if name != "accelerated-sgd"]  # their noise is correlated over rounds
 every_algorithm = pytest.mark.parametrize("name", FAMILY)

@@ -7,11 +7,12 @@ import pytest
 
 from contracts.scenes import PROBLEM
 from one_epoch_reference import FAMILY, Silent, drive, planned, strategy
-from quoron_client.domains import Box, L2Ball
-from quoron_client.questions import Answers
-from quoron_server.algorithms.srgd import OneEpoch
-from quoron_server.noise import SeededNoise
-from quoron_server.prediction_one_epoch import bounded_risk, isotropic_risk
+from problems import changed
+from quoron_client.protocol.domains import Box, L2Ball
+from quoron_client.protocol.questions import Answers
+from quoron_privacy.noise import SeededNoise
+from quoron_server.algorithms.one_epoch.forecast import bounded_risk, isotropic_risk
+from quoron_server.algorithms.one_epoch.method import OneEpoch
 
 every_algorithm = pytest.mark.parametrize("name", FAMILY)
 
@@ -112,7 +113,7 @@ def test_the_predicted_risk_is_the_measured_one_on_an_isotropic_quadratic(name, 
     start, spread, scale = (float(part in ("all", one)) for one in ("start", "users", "noise"))
     spread, scale = spread or 1e-9, 0.3 * scale or 1e-9
     problem = replace(PROBLEM, users=rounds * cohort, dimension=runs, items_per_user=1, smoothness=0.0)
-    problem = replace(problem, gradient_deviation=h * spread * runs**0.5, typical_curvature=h)
+    problem = changed(problem, gradient_deviation=h * spread * runs**0.5, typical_curvature=h)
     problem = replace(problem, domain=L2Ball(max(start, 1e-9) * runs**0.5))
     plan = planned(name, replace(problem, smoothness=h, domain=Box(1e9)), rounds=rounds, factorisation="sqrt-toeplitz")
     p = replace(plan.parameters, beta=beta, suffix=4, clip_norm=np.inf, noise_scale=scale, sensitivity=scale)
@@ -156,8 +157,8 @@ class Stretched:
 def test_the_proved_bound_is_above_the_measured_risk(name, smooth, factor):
     rounds, cohort, beta = 8, 20, 0.2 * factor
     deviation = float(np.sqrt(np.sum(Stretched.hessian**2) * 0.4**2 / 3))
-    problem = replace(PROBLEM, users=rounds * cohort, items_per_user=1, domain=L2Ball(1.0), curvature="unknown")
-    problem = replace(problem, smoothness=0.2 if smooth else None, gradient_deviation=deviation, lipschitz=0.5)
+    problem = changed(PROBLEM, users=rounds * cohort, items_per_user=1, domain=L2Ball(1.0), curvature="unknown")
+    problem = changed(problem, smoothness=0.2 if smooth else None, gradient_deviation=deviation, lipschitz=0.5)
     clip = 0.5 if name in ("accelerated-sgd", "dp-ftrl") else 2.0  # never active
     plan = planned(name, problem, rounds=rounds, inverse_step=beta, clip_norm=clip, factorisation="sqrt-toeplitz")
     p = plan.parameters
@@ -188,7 +189,7 @@ def by_theorem(problem, name, beta, clip, cohort, stds):
     if name == "accelerated-sgd":
         square = problem.user_deviation**2 / cohort + d * stds[0] ** 2
         return 2 * beta * radius**2 / (rounds * (rounds + 1)) + square * (rounds + 2) / (6 * gap)
-    deviation = min(clip, (clip**2 / problem.items_per_user + problem.heterogeneity**2) ** 0.5)
+    deviation = min(clip, (clip**2 / problem.items_per_user + problem.beliefs.heterogeneity**2) ** 0.5)
     total = beta * radius**2 * (1.0 if name == "accelerated-srgd" else 0.5)
     for t in range(rounds):
         square = deviation**2 / (cohort * (t + 1)) + d * stds[t] ** 2 / (t + 1) ** 2
@@ -203,7 +204,7 @@ def by_theorem(problem, name, beta, clip, cohort, stds):
 @pytest.mark.parametrize(("name", "smooth"), [*((name, True) for name in FAMILY), ("dp-ftrl", False)])
 @pytest.mark.parametrize("heterogeneity", [0.0, 0.3, 5.0])
 def test_the_bound_that_ranks_plans_is_the_one_on_the_page(name, smooth, heterogeneity):
-    problem = replace(PROBLEM, heterogeneity=heterogeneity, smoothness=0.25 if smooth else None)
+    problem = changed(PROBLEM, heterogeneity=heterogeneity, smoothness=0.25 if smooth else None)
     p = planned(name, replace(PROBLEM, smoothness=0.25), rounds=7).parameters
     stds = np.full(7, 0.3) if name == "accelerated-sgd" else np.linspace(0.2, 0.5, 7)
     found = bounded_risk(problem, p.gradients, p.method, 0.4, 0.7, 30, stds)

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from contracts.scenes import PRIVACY, PROBLEM, Quadratic, make_plan
 from one_epoch_reference import drive
-from quoron_client.domains import L2Ball
-from quoron_protos.errors import ConfigError, Infeasible, VerificationError
-from quoron_server.accounting.gdp import delta_for
+from problems import changed
+from quoron_client.protocol.domains import L2Ball
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.gdp import delta_for
+from quoron_privacy.noise import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms._tracking_plans import mechanisms
-from quoron_server.noise import SeededNoise
+from quoron_server.algorithms.tracking.plan import mechanisms
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
 from server.algorithms.tracking_reference import small_plan
@@ -171,7 +172,7 @@ def test_the_cost_counts_both_points_of_a_difference_and_the_pilots_matrices():
 
 def test_client_weights_and_hostile_users_reach_the_plan():
     assert plan_of(reference_items=9).parameters.reference_items == 9
-    assert plan_of(replace(PROBLEM, hostile_share=0.2)).parameters.quantile == pytest.approx(0.6)
+    assert plan_of(changed(PROBLEM, hostile_share=0.2)).parameters.quantile == pytest.approx(0.6)
 
 
 TEN_THOUSAND = Problem(

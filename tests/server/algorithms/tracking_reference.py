@@ -10,13 +10,13 @@ import numpy as np
 from scipy.optimize import brentq, lsq_linear
 
 from one_epoch_reference import strategy
-from quoron_client.domains import Box, L2Ball
-from quoron_client.questions import Answers, SecondMoment, Status
-from quoron_server.algorithms._tracking_plans import THEOREM, TrackingParameters, margin
-from quoron_server.mechanisms.clipping import mean_sensitivity
-from quoron_server.mechanisms.prefix_noise import PrefixNoise
-from quoron_server.mechanisms.radius_cells import RadiusCells
-from quoron_server.mechanisms.second_moment import SecondMomentNoise
+from quoron_client.protocol.domains import Box, L2Ball
+from quoron_client.protocol.questions import Answers, SecondMoment, Status
+from quoron_privacy.clipping import mean_sensitivity
+from quoron_privacy.moment import SecondMomentNoise
+from quoron_privacy.prefix.noise import PrefixNoise
+from quoron_privacy.radius_cells import RadiusCells
+from quoron_server.algorithms.tracking.plan import THEOREM, TrackingParameters, margin
 from quoron_server.plan import Cost, Guarantee, Plan
 from quoron_server.problem import Problem
 

@@ -25,6 +25,7 @@ def main(grid: Grid, context: Context) -> None:
         delta=float(config["delta"]),
         clip_norm=float(config["clip-norm"]),
         radius=float(config["radius"]),
+        seconds=float(config["seconds"]),
         algorithm=str(config["algorithm"]),
         options={"rounds": config["rounds"], **json.loads(str(config["options"]))},
         start=task.first_model(),

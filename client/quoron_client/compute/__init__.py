@@ -1,0 +1,1 @@
+"""What a client computes: gradients, local SGD, second moments, within certified bounds."""

@@ -1,0 +1,154 @@
+"""How this package compiles its loops: numba with one set of flags, on first use, kept on disk.
+
+Loops over users take a range of them and release the interpreter lock, so that plain threads share the work. A user's
+result depends on that user's items alone and is computed by one thread: every split gives the same bits.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property, partial
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import float64, int64, intp, types
+from numba.extending import intrinsic
+from numpy.typing import ArrayLike, NDArray
+
+from quoron_client.data.items import ItemBatch
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+LINE = 16  # float32 numbers in a cache line
+
+_FLAGS: Any = {"cache": True, "nogil": True, "error_model": "numpy"}
+# Sums may be reordered and fused. NaN and infinities keep their meaning: they are how a bad row is recognised.
+_SUMS = _FLAGS | {"fastmath": {"reassoc", "contract"}}
+_CONFIG: Any = numba.config
+_SMALL = 1 << 22  # numbers in a batch that one thread reads in about the time it takes to start another
+
+
+def read_only(element: Any, dimensions: int) -> Any:
+    """Numba type of a C-ordered array that the loop does not write; writable arrays are accepted too."""
+    return types.Array(element, dimensions, "C", readonly=True)
+
+
+def writable(element: Any, dimensions: int) -> Any:
+    """Numba type of a C-ordered array that the loop fills."""
+    return types.Array(element, dimensions, "C")
+
+
+POINTWISE = types.FunctionType(
+    types.void(writable(float64, 1), writable(float64, 1), writable(float64, 1), writable(float64, 1))
+)  # (predictions, labels, parameters, out); a value and not a constant of the loops, so a new loss recompiles none
+
+
+def helper(function: F) -> F:
+    """Compile a function that compiled loops of the same file call.
+
+    Of the same file, because numba's stored code is renewed when its own file changes, not when a called one does.
+    """
+    compiled: F = numba.njit(**_SUMS)(function)
+    return compiled
+
+
+class Pointwise:
+    """A scalar function of (prediction, label, parameter), compiled over arrays; see `POINTWISE`."""
+
+    def __init__(self, function: Callable[..., None], *, kept: bool = True) -> None:
+        self._function, self._kept = function, kept
+
+    @classmethod
+    def of_scalar(cls, function: Callable[[float, float, float], float]) -> "Pointwise":
+        """The loop over a function of one (prediction, label, parameter), which is compiled anew in every process."""
+
+        def loop(predictions: Any, labels: Any, parameters: Any, out: Any) -> None:
+            for i in range(out.size):
+                out[i] = scalar(predictions[i], labels[i], parameters[i])
+
+        scalar: Any = numba.njit(**_FLAGS | {"cache": False})(function)
+        return cls(loop, kept=False)
+
+    @cached_property
+    def compiled(self) -> Any:
+        """The compiled loop, to hand to a user loop."""
+        return numba.njit(POINTWISE.signature, **_FLAGS | {"cache": self._kept})(self._function)
+
+    def __call__(self, predictions: ArrayLike, labels: ArrayLike, parameters: ArrayLike) -> NDArray[np.float64]:
+        """Values of the function, elementwise, with the usual broadcasting."""
+        arguments = np.broadcast_arrays(*(np.asarray(given, np.float64) for given in (predictions, labels, parameters)))
+        flat = [np.array(values, order="C").ravel() for values in arguments]
+        out = np.empty(flat[0].size)
+        self.compiled(*flat, out)
+        return out.reshape(arguments[0].shape)
+
+
+class UserLoop:
+    """A compiled loop over the users of a batch.
+
+    The function's arguments are features, labels, offsets, then its own (of the given numba types), then the first and
+    one past the last user to do.
+    """
+
+    def __init__(self, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        self._function, self._arguments = function, arguments
+
+    @cached_property
+    def _float32(self) -> Any:
+        return self._compile(numba.float32)
+
+    @cached_property
+    def _float64(self) -> Any:
+        return self._compile(float64)
+
+    def compile(self) -> None:
+        """Compile for both precisions now, rather than at the first call."""
+        _ = self._float32, self._float64
+
+    def _compile(self, element: Any) -> Any:
+        batch = (read_only(element, 2), read_only(float64, 1), read_only(int64, 1))
+        return numba.njit(types.void(*batch, *self._arguments, int64, int64), **_SUMS)(self._function)
+
+    def __call__(self, batch: ItemBatch, *arguments: Any, threads: int | None = None) -> None:
+        """Run over all users of `batch` on `threads` threads.
+
+        By default that is as many as numba was given, or one where starting threads costs more than it saves.
+        """
+        loop: Any = self._float32 if batch.features.dtype == np.float32 else self._float64
+        run = partial(loop, batch.features, batch.labels, batch.offsets, *arguments)
+        if threads is None:
+            threads = 1 if batch.features.size < _SMALL else _CONFIG.NUMBA_NUM_THREADS
+        if threads == 1:
+            run(0, batch.users)
+            return
+        shares = np.linspace(0, batch.offsets[-1], threads + 1)[1:-1]  # equal numbers of items, not of users
+        bounds = [0, *np.searchsorted(batch.offsets, shares), batch.users]
+        with ThreadPoolExecutor(threads - 1) as pool:
+            others = [pool.submit(run, first, last) for first, last in pairwise(bounds[1:])]
+            run(*bounds[:2])
+            for part in others:
+                part.result()
+
+
+def user_loop(*arguments: Any) -> Callable[[Callable[..., None]], UserLoop]:
+    """Decorator for `UserLoop`; the arguments are the numba types of the loop's own arguments."""
+    return lambda function: UserLoop(function, arguments)
+
+
+def _prefetch(context: Any, array: Any, index: Any) -> Any:
+    def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
+        data = target.make_array(signature.args[0])(target, builder, values[0]).data
+        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        call = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+        read, near, of_data = (ir.Constant(word, value) for value in (0, 3, 1))
+        builder.call(call, [builder.bitcast(builder.gep(data, [values[1]]), byte), read, near, of_data])
+        return target.get_dummy_value()
+
+    return types.void(array, intp), generate
+
+
+# prefetch(array, index): ask for the cache line of a one-dimensional array's element. Past the end is allowed.
+prefetch: Any = intrinsic(_prefetch)

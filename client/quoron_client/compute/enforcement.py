@@ -1,0 +1,84 @@
+"""Bringing a user's items within the public bounds that every guarantee assumes."""
+
+from typing import Any
+
+import numpy as np
+from numba import float64
+from numpy.typing import NDArray
+
+from quoron_client.compute.compiled import user_loop, writable
+from quoron_client.data.items import ItemBatch
+from quoron_client.losses import Loss
+
+
+def bounded(batch: ItemBatch, loss: Loss) -> ItemBatch:
+    """`batch` with every feature row's norm at most loss.feature_norm, every label and weight within its bounds.
+
+    Formal guarantee: for whatever the batch holds, every finite row of the result satisfies the bounds under which
+    `loss.lipschitz` and `loss.smoothness` hold.
+
+    | input                           | what happens                                                             |
+    | ------------------------------- | ------------------------------------------------------------------------ |
+    | row longer than feature_norm    | scaled down, a little more than the rounding of its stored type          |
+    | row or label not finite         | the whole item becomes NaN; its user's answer is REJECTED, nothing raised |
+    | label that is no class number   | the same, for a loss that counts classes                                 |
+    | weight below 0 or above 1       | becomes 0 or 1; one that is not finite makes the whole item NaN          |
+    | row longer by float64 rounding  | kept: its computed norm is within the bound                              |
+
+    Applying it twice changes nothing more. Nothing is copied where nothing changes.
+    """
+    labels, weights = loss.bound_labels(batch.labels), batch.weights
+    if weights is not None:
+        labels = np.where(np.isfinite(weights), labels, np.nan)
+        if not np.all((weights >= 0) & (weights <= 1)):
+            weights = np.clip(weights, 0.0, 1.0)
+    factors, largest = np.empty(len(labels)), np.empty(len(labels))
+    _factors(ItemBatch(batch.features, _told(batch.labels, labels), batch.offsets), loss.feature_norm, factors, largest)
+    bad = np.isnan(factors)
+    features = batch.features
+    changed = np.flatnonzero(factors != 1.0)  # NaN is unequal to 1
+    if len(changed):
+        features = features.copy()
+        # Divided by its largest entry first: that entry may be too large to square.
+        rows = features[changed].astype(np.float64) / largest[changed, None]
+        features[changed] = rows * factors[changed, None]
+        labels = np.where(bad, np.nan, labels)
+    return ItemBatch(features, labels, batch.offsets, weights)
+
+
+def _told(given: NDArray[np.float64], within: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Labels as they were given, but NaN where they have no place within their bound."""
+    lost = np.isnan(within)
+    return np.where(lost, np.nan, given) if lost.any() else given
+
+
+@user_loop(float64, writable(float64, 1), writable(float64, 1))
+def _factors(
+    features: Any,
+    labels: Any,
+    offsets: Any,
+    bound: float,
+    factors: Any,
+    largest: Any,
+    start: int,
+    stop: int,
+) -> None:
+    """factor = 1: keep the row; NaN: not finite; otherwise the row becomes factor · (row / its largest magnitude)."""
+    dimension = features.shape[1]
+    rounding = 2.0 * np.finfo(features.dtype).eps + 4.0 * (dimension + 4) * np.finfo(np.float64).eps
+    for i in range(offsets[start], offsets[stop]):
+        squares = 0.0
+        for j in range(dimension):
+            squares += np.float64(features[i, j]) * np.float64(features[i, j])
+        factors[i] = largest[i] = 1.0
+        if np.sqrt(squares) <= bound and np.isfinite(labels[i]):
+            continue
+        top = 0.0
+        for j in range(dimension):
+            top = max(top, abs(np.float64(features[i, j])))
+        scaled = 0.0
+        for j in range(dimension):
+            scaled += (features[i, j] / top) * (features[i, j] / top)
+        usable = np.isfinite(scaled) and np.isfinite(top) and np.isfinite(labels[i])
+        factors[i] = bound * (1.0 - rounding) / np.sqrt(scaled) if usable else np.nan
+        largest[i] = top if usable else 1.0

@@ -1,0 +1,58 @@
+"""What a client computes for a task whose answer may be seen as it is (the others: `randomisers.local_report`).
+
+Bad data gives a status, never an exception.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import boolean, float64
+
+from quoron_client.compute.compiled import read_only, user_loop, writable
+from quoron_client.compute.draws import Keys
+from quoron_client.compute.gradients import average_gradient
+from quoron_client.compute.local_iterates import local_sgd
+from quoron_client.compute.moments import second_moment_factor
+from quoron_client.data.items import ItemBatch
+from quoron_client.losses import Loss
+from quoron_client.protocol.questions import Answers, AverageGradient, LocalSGD, Matrix, SecondMoment, Status, Task
+from quoron_privacy.errors import ConfigError, DataError
+
+
+def answer(
+    loss: Loss, batch: ItemBatch, task: Task, *, keys: Keys | None = None, threads: int | None = None
+) -> Answers:
+    """Each user's answer to `task`: values (k, *task.answer_shape(d)), and a status (k,).
+
+    A user without items is `MISSING`, one with a non-finite feature or label is `REJECTED`; both rows are zero. `batch`
+    is as `bounded` returns it; `keys` (k,) are what a `Convolution` draws from, see `draws.user_keys`. Raises
+    `DataError` or `ConfigError` only for a task that does not fit the batch's shape or the loss, or has no keys.
+    """
+    values: Matrix
+    if isinstance(task, AverageGradient):
+        values = average_gradient(loss, batch, task, keys=keys, threads=threads)
+    elif isinstance(task, SecondMoment):
+        if task.dimension != batch.dimension:
+            raise DataError(f"Expected dimension={batch.dimension}, like the items, got dimension={task.dimension}.")
+        values = second_moment_factor(batch, threads=threads)
+    elif isinstance(task, LocalSGD):
+        values = local_sgd(loss, batch, task, keys=keys, threads=threads)
+    else:
+        raise ConfigError(f"Expected a task whose answer may be seen as it is, got a {type(task).__name__}.")
+    rows = values.reshape(batch.users, values[0].size if batch.users else 0)
+    finite = np.empty(batch.users, np.bool_)
+    _finite(batch, rows, finite, threads=threads)
+    status = np.where(finite, np.uint8(Status.ANSWERED), np.uint8(Status.REJECTED))
+    status[np.diff(batch.offsets) == 0] = Status.MISSING
+    rows[status != Status.ANSWERED] = 0.0
+    return Answers(values, status)
+
+
+@user_loop(read_only(float64, 2), writable(boolean, 1))
+def _finite(features: Any, labels: Any, offsets: Any, rows: Any, finite: Any, start: int, stop: int) -> None:
+    for u in range(start, stop):
+        # 0 · v is 0 for finite v and NaN otherwise, and sums without a branch.
+        total = 0.0
+        for j in range(rows.shape[1]):
+            total += 0.0 * rows[u, j]
+        finite[u] = total == 0.0

@@ -1,0 +1,398 @@
+"""How the rows of a table become items: the whole of it, public, in one object.
+
+    >>> import pyarrow as pa
+    >>> rules = Encoding((Numeric("age", 0, 100), Categorical("ward", ("A", "B"))), label=Signs("sick"))
+    >>> rules.names
+    ('age', 'ward=A', 'ward=B', 'intercept')
+    >>> table = pa.table({"age": ["50", "old"], "ward": ["B", "A"], "sick": [1, 0]})
+    >>> rules.encode(table).kept.tolist()
+    [True, False]
+
+One row's numbers depend on that row alone, by declared ranges and vocabularies. No value of a row is an error: a row
+that cannot be used (a feature or a weight that is no finite number, a label that is none of those declared) is left
+out, or with `missing="middle"` a feature without a number is taken to be in the middle of its range. A column that is
+not there, or is there twice, is an error: a table's columns are public.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from quoron_client.data.features import Categorical, Feature, Numeric
+from quoron_client.data.items import ItemBatch
+from quoron_client.data.labels import Classes, Comparison, Label, Positive, Range, Signs, read_label
+from quoron_client.losses import Classification, Loss
+from quoron_privacy.errors import ConfigError, DataError
+
+if TYPE_CHECKING:  # a coordinator has rules, but no table
+    import pyarrow as pa
+
+Vector = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Owners = NDArray[np.int64]
+
+_HAIR = 1 - 2.0**-22  # below the bound, so that rounding to float32 cannot pass it
+
+__all__ = [
+    "Categorical",
+    "Classes",
+    "Comparison",
+    "Encoded",
+    "Encoding",
+    "Feature",
+    "Label",
+    "Numeric",
+    "Positive",
+    "Range",
+    "Signs",
+    "Weight",
+    "group",
+    "read_label",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """What a row counts: its value in a column divided by `most`, values above held at 1."""
+
+    column: str
+    most: float
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.most) and self.most > 0):
+            raise ConfigError(f"Expected the most a weight of {self.column!r} can be, > 0 and finite, got {self.most}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How often a table did not fit its rules. Functions of private data: for reports of simulations only."""
+
+    rows: int
+    dropped: int  # rows left out
+    unusable: Mapping[str, int]  # by column: values that made a row unusable
+    filled: Mapping[str, int]  # by numeric column: values taken to be in the middle of their range
+    clipped: Mapping[str, int]  # by numeric column or weight: values outside the declared range
+    unknown: Mapping[str, tuple[int, int]]  # by categorical column: values in no category, and how many different ones
+    labels_clipped: Mapping[str, int]  # of the label's column: labels outside the declared range
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoded:
+    """The rows of a table as items. A row that is not kept is zero throughout."""
+
+    features: NDArray[np.float32]  # (N, p), norms at most the feature norm
+    labels: Vector  # (N,)
+    weights: Vector | None  # (N,) in [0, 1]; None where all count alike
+    kept: Mask  # (N,)
+    counts: Counts = field(repr=False)
+
+    def batch(self, users: int, owners: Owners, *, zero_rows: bool = True) -> ItemBatch:
+        """The items of `users` users, row i being that of user owners[i] (N,).
+
+        A user without a row that can be used has one item of zeros, whose gradient is zero but for the ridge; without
+        `zero_rows` it has no item, and is one who does not answer.
+        """
+        rows = np.flatnonzero(self.kept)
+        rows = rows[np.argsort(owners[rows], kind="stable")]
+        held = np.bincount(owners[rows], minlength=users)
+        counts = np.maximum(held, 1) if zero_rows else held
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        places = np.flatnonzero(np.repeat(held > 0, counts))
+
+        def placed(values: Any) -> Any:
+            if len(places) == offsets[-1]:
+                return values[rows]
+            placed = np.zeros((offsets[-1], *values.shape[1:]), values.dtype)
+            placed[places] = values[rows]
+            return placed
+
+        weighted: dict[str, Any] = {} if self.weights is None else {"weights": placed(self.weights)}
+        return ItemBatch(placed(self.features), placed(self.labels), offsets, **weighted)
+
+    def users_without(self, users: int, owners: Owners) -> int:
+        """Users whose rows are all left out. A function of private data: for reports of simulations only."""
+        return int(np.count_nonzero(np.bincount(owners[self.kept], minlength=users) == 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """Public rules by which rows become features (N, p), labels (N,) and weights (N,).
+
+    Every row's features are scaled to a norm of at most `feature_norm`: all rows by the same number, or with
+    `unit_rows` each by its own length, which uses the whole bound but is no longer linear in numeric features.
+
+    Formal guarantee: a row's features, label, weight and whether it is kept are functions of that row alone.
+
+    | input                                         | what happens                                            |
+    | --------------------------------------------- | ------------------------------------------------------- |
+    | number outside its declared range             | held at the nearer end                                  |
+    | category that is not declared, or null        | all zeros                                               |
+    | feature that is null, NaN, infinite or text   | the row is left out; `missing="middle"`: the middle     |
+    | label that is none of those declared, or null | the row is left out                                     |
+    | weight that is null, negative or not finite   | the row is left out                                     |
+    | column missing or repeated                    | DataError, whatever the rows                            |
+
+    Raises ConfigError for rules that cannot be meant, among them a label whose column is a feature too.
+    """
+
+    features: tuple[Feature, ...]
+    label: Label | None = None  # None only for the linear loss
+    intercept: bool = True
+    unit_rows: bool = False
+    feature_norm: float = 1.0  # the loss's
+    weight: Weight | None = None
+    missing: Literal["drop", "middle"] = "drop"
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    def __post_init__(self) -> None:
+        if not self.features and not self.intercept:
+            raise ConfigError("Expected at least one feature or an intercept, got none.")
+        if not (np.isfinite(self.feature_norm) and self.feature_norm > 0):
+            raise ConfigError(f"Expected feature_norm > 0 and finite, got feature_norm={self.feature_norm}.")
+        if self.missing not in ("drop", "middle"):
+            raise ConfigError(f"Expected missing to be 'drop' or 'middle', got missing={self.missing!r}.")
+        if self.label is not None and any(each.column == self.label.column for each in self.features):
+            raise ConfigError(
+                f"Expected features other than the label's own column, got {self.label.column!r} as both. Leave it "
+                "out of the features: a model would read its answer off."
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the p features, in order."""
+        return (
+            *(name for feature in self.features for name in feature.names),
+            *(("intercept",) if self.intercept else ()),
+        )
+
+    @property
+    def dimension(self) -> int:
+        """Number of features p."""
+        widths = (1 + len(f.edges) if isinstance(f, Numeric) and f.edges else len(f.names) for f in self.features)
+        return sum(widths) + self.intercept
+
+    @property
+    def scale(self) -> float:
+        """What all rows are multiplied by, without `unit_rows`: the feature norm by the largest that a row can have."""
+        return self.feature_norm * _HAIR / math.sqrt(len(self.features) + self.intercept)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The table's columns that are read, each once."""
+        label = () if self.label is None else (self.label.column,)
+        weight = () if self.weight is None else (self.weight.column,)
+        return tuple(dict.fromkeys((*(feature.column for feature in self.features), *label, *weight)))
+
+    def check(self, table: "pa.Table") -> None:
+        """Raises DataError unless the table has every column once, of numbers or of text; looks at no value."""
+        from quoron_client.data import columns
+
+        for name in self.columns:
+            columns.check(table, name)
+
+    def check_public(self) -> None:
+        """Raises ConfigError where values would be taken from the data, and so become public."""
+        for feature in self.features:
+            if isinstance(feature, Categorical) and feature.categories == "from-data":
+                raise ConfigError(f"Expected the public values of column {feature.column!r}, got none. List them.")
+
+    def check_loss(self, loss: Loss) -> None:
+        """Raises ConfigError unless labels, their bound and the feature norm are what the loss takes."""
+        label, classes, bound = self.label, getattr(loss, "classes", 2), getattr(loss, "label_bound", None)
+        if self.feature_norm != loss.feature_norm:
+            raise ConfigError(
+                f"Expected the loss's feature_norm={loss.feature_norm:g}, got feature_norm={self.feature_norm:g}."
+            )
+        if label is None:
+            if loss.name != "linear":
+                raise ConfigError(f"Expected a label for the {loss.name} loss, got none.")
+            return
+        found = len(label.values) if isinstance(label, Classes) else 2
+        if found != classes and not isinstance(label, Range):
+            fix = "Take the loss softmax." if classes == 2 else "Declare as many classes of the label."
+            raise ConfigError(f"Expected {classes} classes for the {loss.name} loss, got {found}. {fix}")
+        if classes == 2 and loss.outputs > 1:  # its labels are 0 and 1, those of two classes -1 and +1
+            raise ConfigError(f"Expected 3 classes or more for the {loss.name} loss, got 2. Take the loss logistic.")
+        if bound is not None and isinstance(label, Signs):
+            raise ConfigError(
+                f"Expected the public range of label {label.column!r} for the {loss.name} loss, got none. Declare "
+                "label_range = [low, high], in the label's own units."
+            )
+        if isinstance(label, Range) and (classes > 2 or isinstance(loss, Classification)):
+            raise ConfigError(
+                f"Expected classes for the {loss.name} loss, got the range of label {label.column!r}. Write a "
+                f"comparison such as '{label.column} > {label.middle:g}', or take the loss least_squares."
+            )
+        if isinstance(label, Range) and bound is not None and label.bound != bound:
+            raise ConfigError(f"Expected labels within the loss's label_bound={bound:g}, got bound={label.bound:g}.")
+
+    def resolved(self, table: "pa.Table") -> "Encoding":
+        """The same rules with every `from-data` vocabulary replaced by the values found. For simulation only."""
+        from quoron_client.data import columns
+
+        found = (
+            Categorical(f.column, columns.vocabulary(table, f.column))
+            if isinstance(f, Categorical) and f.categories == "from-data"
+            else f
+            for f in self.features
+        )
+        return replace(self, features=tuple(found))
+
+    def encode(self, table: "pa.Table") -> Encoded:
+        """All rows as items. Raises DataError as `check` does, and never for a value."""
+        self.check(table)
+        kept, tally = np.ones(table.num_rows, np.bool_), _Tally()
+        with np.errstate(all="ignore"):  # a value may be too large for any step, and is then held at an end
+            blocks = [self._feature(table, feature, kept, tally) for feature in self.features]
+            labels = self._labels(table, kept, tally)
+            weights = self._weights(table, kept, tally)
+        if self.intercept:
+            blocks.append(np.ones((len(kept), 1), np.float32))
+        features = self._scaled(np.ascontiguousarray(np.hstack(blocks)))
+        for each in (features, labels, weights):
+            if each is not None:
+                each[~kept] = 0.0
+        dropped = int(np.count_nonzero(~kept))
+        return Encoded(features, labels, weights, kept, Counts(len(kept), dropped, **asdict(tally)))
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values that `from_json` reads."""
+        return dict(_adapter().dump_python(self, mode="json"))
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> "Encoding":
+        """The rules that `as_json` gave. Raises ConfigError naming the key that is wrong."""
+        try:
+            return _adapter().validate_json(json.dumps(tree, allow_nan=False), strict=True)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            place = ".".join(map(str, first["loc"])) or "the whole"
+            raise ConfigError(f"Expected the encoding of a table, got {place}: {first['msg']}. Correct it.") from None
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"Expected the encoding of a table as JSON, got {type(error).__name__}.") from None
+
+    def _feature(self, table: "pa.Table", feature: Feature, kept: Mask, tally: "_Tally") -> NDArray[np.float32]:
+        from quoron_client.data import columns
+
+        if isinstance(feature, Categorical):
+            if feature.categories == "from-data":
+                raise ConfigError(f"Expected declared values of {feature.column!r}, got 'from-data'. List them.")
+            found = columns.places(table, feature.column, feature.categories)
+            unknown = found < 0
+            tally.unknown[feature.column] = (
+                int(np.count_nonzero(unknown)),
+                columns.kinds(table, feature.column, unknown),
+            )
+            return _one_hot(found, len(feature.categories))
+        values = columns.numbers(table, feature.column)
+        missing = np.isnan(values)
+        place = tally.unusable if self.missing == "drop" else tally.filled
+        place[feature.column] = int(np.count_nonzero(missing))
+        tally.clipped[feature.column] = int(np.count_nonzero((values < feature.low) | (values > feature.high)))
+        if self.missing == "drop":
+            kept &= ~missing
+        values[missing] = 0.5 * feature.low + 0.5 * feature.high
+        if feature.edges:
+            return _one_hot(np.digitize(values, feature.edges), len(feature.edges) + 1)
+        scaled = (2.0 * values - feature.low - feature.high) / (feature.high - feature.low)
+        return np.clip(scaled, -1.0, 1.0).astype(np.float32)[:, None]
+
+    def _labels(self, table: "pa.Table", kept: Mask, tally: "_Tally") -> Vector:
+        if self.label is None:
+            return np.zeros(table.num_rows)
+        labels = self.label.of(table)
+        missing = np.isnan(labels)
+        tally.unusable[self.label.column] = int(np.count_nonzero(missing))
+        if isinstance(self.label, Range):
+            tally.labels_clipped[self.label.column] = int(np.count_nonzero(self.label.outside(table)))
+        kept &= ~missing
+        return labels
+
+    def _weights(self, table: "pa.Table", kept: Mask, tally: "_Tally") -> Vector | None:
+        if self.weight is None:
+            return None
+        from quoron_client.data import columns
+
+        values = columns.numbers(table, self.weight.column)
+        usable = values >= 0
+        tally.unusable[self.weight.column] = int(np.count_nonzero(~usable))
+        tally.clipped[self.weight.column] = int(np.count_nonzero(values > self.weight.most))
+        kept &= usable
+        return np.minimum(values / self.weight.most, 1.0)
+
+    def _scaled(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """All rows divided by the largest norm that one can have, or each by its own; then at most `feature_norm`."""
+        if not self.unit_rows:
+            return (rows.astype(np.float64) * self.scale).astype(np.float32)
+        norms = np.linalg.norm(rows.astype(np.float64), axis=1)
+        scale = self.feature_norm * _HAIR / np.where(norms > 0, norms, 1.0)
+        return (rows * scale[:, None]).astype(np.float32)
+
+
+def group(table: "pa.Table", user: str, *, without_rows: bool = False) -> tuple[int, Owners]:
+    """Number of users n, and whose each row is, shape (N,): users are numbered in the order of their names.
+
+    All rows count, whether they can be used or not, so that n does not depend on values. A categorical column may
+    declare users that have no row (any more): with `without_rows` they count too. Raises DataError for a row without a
+    user, which is nobody's, and else for such users.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from quoron_client.data import columns
+
+    values = columns.column(table, user)
+    unnamed = values.null_count
+    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        unnamed += pc.sum(pc.equal(values, "")).as_py() or 0  # what a CSV file makes of an empty field
+    elif pa.types.is_floating(values.type):
+        unnamed += pc.sum(pc.is_nan(values)).as_py() or 0
+    if unnamed:
+        raise DataError(f"Expected a user in every row of column {user!r}, got {unnamed} null or empty.")
+    declared, distinct = table.column(user).combine_chunks(), pc.unique(values)
+    if pa.types.is_dictionary(declared.type):
+        named = pc.unique(declared.dictionary).drop_null()
+        absent = len(named) - len(distinct)
+        if without_rows:
+            distinct = named
+        elif absent:
+            raise DataError(
+                f"Expected items for every user of column {user!r}, got {absent} declared users without any; "
+                "drop unused categories."
+            )
+    ranks = np.empty(len(distinct), np.int64)
+    ranks[pc.sort_indices(distinct).to_numpy(zero_copy_only=False)] = np.arange(len(distinct))
+    return len(distinct), ranks[pc.index_in(values, value_set=distinct).to_numpy(zero_copy_only=False)]
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Counts while they are taken."""
+
+    unusable: dict[str, int] = field(default_factory=dict)
+    filled: dict[str, int] = field(default_factory=dict)
+    clipped: dict[str, int] = field(default_factory=dict)
+    unknown: dict[str, tuple[int, int]] = field(default_factory=dict)
+    labels_clipped: dict[str, int] = field(default_factory=dict)
+
+
+@cache
+def _adapter() -> TypeAdapter[Encoding]:
+    return TypeAdapter(Encoding)
+
+
+def _one_hot(indices: NDArray[np.int64], size: int) -> NDArray[np.float32]:
+    block = np.zeros((len(indices), size), np.float32)
+    known = indices >= 0
+    block[np.flatnonzero(known), indices[known]] = 1.0
+    return block

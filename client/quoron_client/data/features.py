@@ -1,0 +1,83 @@
+"""What a column of a table becomes: the public range of a number, the public vocabulary of a category."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import ConfigDict
+
+from quoron_privacy.errors import ConfigError
+
+_LARGEST = 2**53  # integer categories below it are what they are as float64 too
+
+
+@dataclass(frozen=True, slots=True)
+class Numeric:
+    """[low, high] to [-1, 1], values outside held at the ends; with `edges`, one 0/1 column per interval instead."""
+
+    column: str
+    low: float
+    high: float
+    edges: tuple[float, ...] = ()  # inner borders; a value on a border belongs to the interval above
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.low) and np.isfinite(self.high) and self.low < self.high):
+            raise ConfigError(
+                f"Expected a public range low < high for numeric feature {self.column!r}, "
+                f"got [{self.low}, {self.high}]."
+            )
+        if not np.isfinite(self.high - self.low):
+            raise ConfigError(f"Expected a smaller range for feature {self.column!r}, got [{self.low}, {self.high}].")
+        if list(self.edges) != sorted(set(self.edges)) or not np.all(np.isfinite(self.edges)):
+            raise ConfigError(f"Expected finite, increasing edges for feature {self.column!r}, got {self.edges}.")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns it becomes."""
+        if not self.edges:
+            return (self.column,)
+        borders = ["-inf", *(f"{edge:g}" for edge in self.edges), "inf"]
+        return tuple(f"{self.column} in [{a}, {b})" for a, b in pairwise(borders))
+
+
+@dataclass(frozen=True, slots=True)
+class Categorical:
+    """One 0/1 column for each declared category; other values, and nulls, are all zeros.
+
+    Text categories are compared as text, integer ones as integers. `"from-data"` takes the values found, for
+    simulation only: in a deployment the vocabulary itself would leak.
+    """
+
+    column: str
+    categories: tuple[str | int, ...] | Literal["from-data"]
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    def __post_init__(self) -> None:
+        if self.categories != "from-data":
+            check_vocabulary(f"categorical feature {self.column!r}", tuple(self.categories))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns it becomes."""
+        return tuple(f"{self.column}={category}" for category in self.categories)
+
+
+Feature = Numeric | Categorical
+
+
+def check_vocabulary(what: str, values: tuple[str | int, ...]) -> None:
+    """ConfigError unless there are values, all text or all integers, each once."""
+    if not values:
+        raise ConfigError(f"Expected the public values of {what}, got none. List them.")
+    if len({isinstance(value, str) for value in values}) > 1:
+        raise ConfigError(f"Expected the values of {what} to be all text or all integers, got both.")
+    if len(set(values)) < len(values):
+        raise ConfigError(f"Expected different values of {what}, got one twice.")
+    if "" in values:
+        raise ConfigError(f"Expected values of {what} with at least a character, got an empty one: it means missing.")
+    if any(not isinstance(value, str) and not -_LARGEST < value < _LARGEST for value in values):
+        raise ConfigError(f"Expected integers below 2**53 as values of {what}, got a larger one. Write them as text.")

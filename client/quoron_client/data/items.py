@@ -1,0 +1,71 @@
+"""The items of a batch of users, ragged, in one block of memory (compressed rows)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_privacy.errors import DataError
+
+Features = NDArray[np.float32] | NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ItemBatch:
+    """Items offsets[u] to offsets[u + 1] belong to the batch's user u.
+
+    A user without items is allowed here (offsets equal) and answers nothing; populations refuse such users by name.
+    """
+
+    features: Features  # (N, d), C-contiguous
+    labels: NDArray[np.float64]  # (N,)
+    offsets: NDArray[np.int64]  # (k + 1,), from 0 to N, non-decreasing
+    weights: NDArray[np.float64] | None = None  # (N,), what each item's loss counts, in [0, 1]; None: all 1
+
+    def __post_init__(self) -> None:
+        features, labels, offsets = self.features, self.labels, self.offsets
+        if features.ndim != 2 or labels.shape != (len(features),):
+            raise DataError(f"Expected features (N, d) and labels (N,), got {features.shape} and {labels.shape}.")
+        if offsets.ndim != 1 or len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != len(features):
+            raise DataError(f"Expected offsets from 0 to {len(features)}, got shape {offsets.shape}.")
+        # Compiled loops read this memory without looking: what they rely on is settled here.
+        if features.dtype not in (np.float32, np.float64) or labels.dtype != np.float64 or offsets.dtype != np.int64:
+            found = f"{features.dtype}, {labels.dtype} and {offsets.dtype}"
+            raise DataError(f"Expected float32 or float64 features, float64 labels and int64 offsets, got {found}.")
+        if not all(array.flags.c_contiguous and array.flags.aligned for array in (features, labels, offsets)):
+            raise DataError("Expected C-contiguous features, labels and offsets, got strided ones.")
+        if np.any(offsets[1:] < offsets[:-1]):
+            raise DataError("Expected non-decreasing offsets, got a user with a negative number of items.")
+        if self.weights is not None:
+            _check_weights(self.weights, len(features))
+
+    @property
+    def users(self) -> int:
+        """Number of users k."""
+        return len(self.offsets) - 1
+
+    @property
+    def dimension(self) -> int:
+        """Number of features d."""
+        return int(self.features.shape[1])
+
+    def of(self, users: NDArray[np.int64]) -> "ItemBatch":
+        """The items of some of its users (k,), in the given order."""
+        counts = np.diff(self.offsets)[users]
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        rows = np.arange(offsets[-1]) + np.repeat(self.offsets[users] - offsets[:-1], counts)
+        features: Features = self.features[rows]
+        weights = None if self.weights is None else self.weights[rows]
+        return ItemBatch(features, self.labels[rows], offsets, weights)
+
+    @property
+    def item_weights(self) -> NDArray[np.float64]:
+        """The weights (N,) as compiled loops take them; empty where all are 1."""
+        return np.empty(0) if self.weights is None else self.weights
+
+
+def _check_weights(weights: NDArray[np.float64], items: int) -> None:
+    if weights.shape != (items,) or weights.dtype != np.float64:
+        raise DataError(f"Expected float64 weights of shape ({items},), got {weights.dtype} of shape {weights.shape}.")
+    if not (weights.flags.c_contiguous and weights.flags.aligned):
+        raise DataError("Expected C-contiguous weights, got strided ones.")

@@ -1,0 +1,219 @@
+"""What a row's label is, by public rules only: a comparison, a positive value, classes, a range, or given signs.
+
+>>> read_label("arr_delay > 15")
+Comparison(column='arr_delay', operator='>', number=15.0)
+>>> read_label("r2", positive="Y")
+Positive(column='r2', value='Y')
+
+A value that says nothing (null, NaN, infinite, text where a number is due, none of the declared classes) gives NaN.
+"""
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict, Field
+
+from quoron_client.data.features import check_vocabulary
+from quoron_privacy.errors import ConfigError
+
+if TYPE_CHECKING:  # a coordinator has rules, but no table
+    import pyarrow as pa
+
+Vector = NDArray[np.float64]
+
+_COMPARISON = re.compile(r"\s*(?P<column>.+?)\s*(?P<operator>>=|<=|==|!=|>|<)\s*(?P<number>\S+)\s*")
+_OPERATORS = {
+    ">": np.greater,
+    ">=": np.greater_equal,
+    "<": np.less,
+    "<=": np.less_equal,
+    "==": np.equal,
+    "!=": np.not_equal,
+}
+_CLOSED: ConfigDict = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """+1 where a numeric column compares so with the number, else -1."""
+
+    column: str
+    operator: Literal[">", ">=", "<", "<=", "==", "!="]
+    number: float
+    kind: Literal["comparison"] = field(default="comparison", repr=False)
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+
+    def __post_init__(self) -> None:
+        if self.operator not in _OPERATORS:
+            raise ConfigError(f"Expected a comparison by {', '.join(_OPERATORS)}, got {self.operator!r}.")
+        if not np.isfinite(self.number):
+            raise ConfigError(f"Expected a label such as 'delay > 15' with a finite number, got {self.number}.")
+
+    def of(self, table: "pa.Table") -> Vector:
+        """Labels of all rows, shape (N,); NaN where there is none."""
+        from quoron_client.data import columns
+
+        values = columns.numbers(table, self.column)
+        return np.where(np.isnan(values), np.nan, _signs(_OPERATORS[self.operator](values, self.number)))
+
+
+@dataclass(frozen=True, slots=True)
+class Positive:
+    """+1 for one value of a text, boolean or integer column, -1 for every other value."""
+
+    column: str
+    value: str | int | bool
+    kind: Literal["positive"] = field(default="positive", repr=False)
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+
+    def __post_init__(self) -> None:
+        check_vocabulary(f"label {self.column!r}", (self.value,))
+
+    def of(self, table: "pa.Table") -> Vector:
+        """Labels of all rows, shape (N,); NaN where there is none."""
+        from quoron_client.data import columns
+
+        if isinstance(self.value, str):
+            missing = np.asarray(columns.texts(table, self.column).is_null().to_numpy(zero_copy_only=False))
+        else:
+            missing = np.isnan(columns.numbers(table, self.column))
+        found = columns.places(table, self.column, (self.value,))
+        return np.where(missing, np.nan, _signs(found == 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """The place of a value among the declared ones: -1 and +1 for two classes, 0 to K - 1 for more."""
+
+    column: str
+    values: tuple[str | int, ...]
+    kind: Literal["classes"] = field(default="classes", repr=False)
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+
+    def __post_init__(self) -> None:
+        check_vocabulary(f"label {self.column!r}", tuple(self.values))
+        if len(self.values) < 2:
+            raise ConfigError(f"Expected two classes of label {self.column!r} or more, got {len(self.values)}.")
+
+    def of(self, table: "pa.Table") -> Vector:
+        """Labels of all rows, shape (N,); NaN where there is none."""
+        from quoron_client.data import columns
+
+        found = columns.places(table, self.column, self.values)
+        labels = _signs(found == 1) if len(self.values) == 2 else found.astype(np.float64)
+        return np.where(found < 0, np.nan, labels)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A number, [low, high] scaled linearly to [-bound, bound]; values outside are held at the ends."""
+
+    column: str
+    low: float
+    high: float
+    bound: float = 1.0  # the loss's label_bound
+    kind: Literal["range"] = field(default="range", repr=False)
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.low) and np.isfinite(self.high) and self.low < self.high):
+            raise ConfigError(
+                f"Expected a public range low < high of label {self.column!r}, got [{self.low}, {self.high}]."
+            )
+        if not (np.isfinite(self.high - self.low) and np.isfinite(self.bound) and self.bound > 0):
+            raise ConfigError(f"Expected a finite range and bound > 0 of label {self.column!r}, got {self}.")
+
+    @property
+    def unit(self) -> float:
+        """What one unit of a prediction is in the column's own units."""
+        return 0.5 * (self.high - self.low) / self.bound
+
+    @property
+    def middle(self) -> float:
+        """What a prediction of zero is in the column's own units."""
+        return 0.5 * self.low + 0.5 * self.high
+
+    def in_units(self, predictions: Vector) -> Vector:
+        """Predictions or labels in the column's own units, same shape."""
+        return self.middle + self.unit * predictions
+
+    def of(self, table: "pa.Table") -> Vector:
+        """Labels of all rows, shape (N,); NaN where there is none."""
+        from quoron_client.data import columns
+
+        values = np.clip(columns.numbers(table, self.column), self.low, self.high)
+        return np.clip((values - self.middle) / self.unit, -self.bound, self.bound)
+
+    def outside(self, table: "pa.Table") -> NDArray[np.bool_]:
+        """Which values were held at an end, shape (N,)."""
+        from quoron_client.data import columns
+
+        values = columns.numbers(table, self.column)
+        return np.asarray((values < self.low) | (values > self.high))
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """+1 for true, 1 and +1; -1 for false, 0 and -1."""
+
+    column: str
+    kind: Literal["signs"] = field(default="signs", repr=False)
+
+    __pydantic_config__: ClassVar[ConfigDict] = _CLOSED
+
+    def of(self, table: "pa.Table") -> Vector:
+        """Labels of all rows, shape (N,); NaN where there is none."""
+        from quoron_client.data import columns
+
+        values = columns.numbers(table, self.column)
+        return np.where(np.isin(values, (-1.0, 0.0, 1.0)), _signs(values == 1.0), np.nan)
+
+
+Label = Annotated[Comparison | Positive | Classes | Range | Signs, Field(discriminator="kind")]
+
+
+def read_label(
+    text: str,
+    *,
+    positive: str | int | bool | None = None,
+    classes: tuple[str | int, ...] = (),
+    label_range: tuple[float, float] | None = None,
+    bound: float = 1.0,
+) -> Comparison | Positive | Classes | Range | Signs:
+    """The label that a configuration means: `text` is a column, or alone a comparison such as 'delay > 15'.
+
+    Raises ConfigError for a comparison without a finite number, and where two of the others are given.
+    """
+    given = {"positive": positive is not None, "classes": bool(classes), "label_range": label_range is not None}
+    said = [name for name, is_given in given.items() if is_given]
+    if len(said) > 1:
+        raise ConfigError(
+            f"Expected one of positive, classes and label_range for label {text!r}, got {' and '.join(said)}."
+        )
+    if positive is not None:
+        return Positive(text, positive)
+    if classes:
+        return Classes(text, tuple(classes))
+    if label_range is not None:
+        return Range(text, *label_range, bound)
+    parts = _COMPARISON.fullmatch(text)
+    if parts is None:
+        return Signs(text)
+    try:
+        number = float(parts["number"])
+    except ValueError:
+        number = np.nan
+    if not np.isfinite(number):
+        raise ConfigError(f"Expected a label such as 'delay > 15' with a finite number, got {text!r}.")
+    return Comparison(parts["column"], parts["operator"], number)  # type: ignore[arg-type]  # the pattern's operators
+
+
+def _signs(positive: NDArray[np.bool_]) -> Vector:
+    return np.where(positive, 1.0, -1.0)

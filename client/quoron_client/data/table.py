@@ -1,0 +1,85 @@
+"""One user's own table as items, by a run's public rules.
+
+What is wrong with the file or its columns is an error, told to the owner: of a CSV file the header alone says so, of a
+Parquet file its schema. What is wrong with the rows is not: the coordinator would learn it. Rows that
+cannot be used are left out. Where none is left, the items become one that is not finite, which is rejected, or in the
+local model counts as a gradient of zero, like anybody's.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from quoron_client.compute.enforcement import bounded
+from quoron_client.data import columns
+from quoron_client.data.items import ItemBatch
+from quoron_client.federation.terms import Terms
+from quoron_privacy.errors import DataError
+
+MOST_NUMBERS = 1 << 28  # of a user's items, 1 GiB: whoever announces a run says how many features a row becomes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OwnItems:
+    """A user's items within the public bounds, and what the owner should know of them and nobody else."""
+
+    batch: ItemBatch
+    problem: str | None  # why no row can be used; None: some can
+    notice: str | None = None  # how many rows were left out
+
+
+def read_own_table(path: Path) -> pa.Table:
+    """The table in a CSV or Parquet file. Raises DataError, which names the file."""
+    try:
+        return columns.read(path)
+    except DataError as error:
+        raise DataError(f"Data file {str(path)!r}: {error}") from None
+
+
+def own_items(path: Path, terms: Terms) -> OwnItems:
+    """The items of the user whose rows are in `path`, encoded as a population's table would be.
+
+    Raises DataError for a file that is not there, lacks a column, or has one stored as another type.
+    """
+    rules, loss = terms.columns, terms.make_loss()
+    try:
+        rules.check(columns.header(path))
+    except DataError as error:
+        raise DataError(f"Data file {str(path)!r}: {error}") from None
+    width = rules.dimension
+    if width != terms.features:
+        raise DataError(f"Expected columns that become {terms.features} features, as announced, got {width}.")
+    problem = notice = None
+    try:
+        table = columns.read(path, rules.columns)
+        if table.num_rows * width > MOST_NUMBERS:
+            raise DataError(f"Expected at most {MOST_NUMBERS:,} numbers, got {table.num_rows:,} rows of {width:,}.")
+        encoded = rules.encode(table)
+        counts = encoded.counts
+        if counts.dropped:
+            blamed = ", ".join(f"{name!r} ({count:,})" for name, count in counts.unusable.items() if count)
+            notice = (
+                f"Data file {str(path)!r}: Expected rows that can be used, got {counts.dropped:,} of {counts.rows:,} "
+                f"that cannot, by column: {blamed}."
+            )
+        if counts.dropped == counts.rows:
+            problem, notice = notice, None
+            batch = _unusable(width)
+        else:
+            batch = encoded.batch(1, np.zeros(counts.rows, np.int64))
+    except Exception as error:
+        # Whatever it is, consent must not depend on it; other libraries' words may quote a value.
+        said = (
+            str(error)
+            if isinstance(error, DataError)
+            else f"Expected rows that can be used, got {type(error).__name__}."
+        )
+        batch, problem = _unusable(width), f"Data file {str(path)!r}: {said}"
+    return OwnItems(bounded(batch, loss), problem, notice)
+
+
+def _unusable(width: int) -> ItemBatch:
+    """One item that is not finite."""
+    return ItemBatch(np.full((1, width), np.nan, np.float32), np.zeros(1), np.array([0, 1]))

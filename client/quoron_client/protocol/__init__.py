@@ -1,0 +1,1 @@
+"""The words that coordinator and clients share: questions, answers, domains, and their bytes."""

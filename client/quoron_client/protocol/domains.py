@@ -1,0 +1,65 @@
+"""Closed convex sets that models live in, and their exact Euclidean projections.
+
+    >>> import numpy as np
+    >>> L2Ball(radius=1.0).project(np.array([3.0, 4.0]))
+    array([0.6, 0.8])
+
+Projections are non-expansive, which is what the contraction arguments of phased SGD (Feldman, Koren, Talwar 2020) and
+of Ghazi et al. (Algorithm 2) need. A box is the domain of the ℓ∞ variants.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_privacy.errors import ConfigError
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class L2Ball:
+    """{x : ‖x‖₂ ≤ radius}, centred at zero."""
+
+    radius: float
+
+    def __post_init__(self) -> None:
+        _positive("radius", self.radius)
+
+    def project(self, points: Vector) -> Vector:
+        """Nearest points of the ball; `points` has shape (..., d), float64, and is left unchanged."""
+        norms = np.sqrt(np.sum(points * points, axis=-1, keepdims=True))
+        shrunk: Vector = points * np.minimum(1.0, self.radius / np.maximum(norms, self.radius))
+        return shrunk
+
+    def norm_bound(self, dimension: int) -> float:
+        """Largest ‖x‖₂ of the set."""
+        del dimension
+        return self.radius
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """{x : |x_j| ≤ half_width for every coordinate j}, centred at zero."""
+
+    half_width: float
+
+    def __post_init__(self) -> None:
+        _positive("half_width", self.half_width)
+
+    def project(self, points: Vector) -> Vector:
+        """Nearest points of the box; `points` has shape (..., d), float64, and is left unchanged."""
+        return np.clip(points, -self.half_width, self.half_width)
+
+    def norm_bound(self, dimension: int) -> float:
+        """Largest ‖x‖₂ of the set."""
+        return self.half_width * float(np.sqrt(dimension))
+
+
+Domain = L2Ball | Box
+
+
+def _positive(name: str, value: float) -> None:
+    if not (np.isfinite(value) and value > 0):
+        raise ConfigError(f"Expected {name} > 0 and finite, got {name}={value}.")

@@ -1,0 +1,145 @@
+"""Questions and answers as Flower's records. The bytes within are those of the protocol: see `wire`.
+
+| message            | record "quoron" holds                                                          |
+| ------------------ | ------------------------------------------------------------------------------- |
+| `query.hello`      | version; a nonce, as in every message                                           |
+| its reply          | version, partition, partitions (-1 where the node was given none)               |
+| `query.<task>`     | version, announcement, user, question: to the one user of a node                |
+| its reply          | answer, or declined                                                             |
+| `query.<task>`     | version, question, users; starts or coordinates where each has its own          |
+| its reply          | values (k, *shape), status (k,): of the users of a simulation                   |
+| `query.ended`      | version, run, how                                                               |
+| any reply          | refused: why, in words that no data can influence                               |
+
+A node of a federation holds one user; one of a simulation may hold many.
+"""
+
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from math import prod
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord, RecordDict
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from quoron_client.protocol import wire
+from quoron_client.protocol.questions import (
+    Answers,
+    Question,
+    Status,
+    Task,
+)
+from quoron_privacy.errors import WireError
+from quoron_protos.v1 import federation_pb2 as pb
+from quoron_protos.v1 import values_pb2
+
+HELLO, ENDED = "hello", "ended"
+FAILED, OTHER_VERSION = "failed", "another version"
+NOT_SIMULATED = "a user's data is configured here"
+REFUSALS = (FAILED, OTHER_VERSION, NOT_SIMULATED)  # all that a node of ours says when it refuses
+VERSION = version("quoron")  # read once: looking it up costs as much as answering a small question
+_NAME = "quoron"
+Values = dict[str, int | float | str | bytes]
+
+
+def record(**values: int | float | str | bytes) -> RecordDict:
+    """Our values as the one record of a message."""
+    return RecordDict({_NAME: ConfigRecord({**values})})
+
+
+def values_of(content: RecordDict) -> Values:
+    """Our values in a message. Raises WireError for a message without them."""
+    found = content.get(_NAME)
+    if not isinstance(found, ConfigRecord):
+        raise WireError("Expected a message of quoron, got one without its record.")
+    return {key: value for key, value in found.items() if isinstance(value, int | float | str | bytes)}
+
+
+def refusal(values: Values) -> str | None:
+    """Why a node refuses, fit for a log whatever it has sent; None if it does not."""
+    said = values.get("refused")
+    return said if said is None or said in REFUSALS else f"in other words, {str(said)[:60]!r}"
+
+
+def question_values(
+    question: Question, parts: Sequence[NDArray[np.int64]], *, run: str, seconds: int
+) -> Iterator[Values]:
+    """The part of a question for each of `parts`, rows (k,) of its cohort; a user is its number in the cohort."""
+    task = question.task
+
+    def encoded(row: int) -> bytes:
+        user = int(question.cohort[row])
+        return bytes(wire.question_to_wire(question, row, run=run, user=user, seconds=seconds).SerializeToString())
+
+    # Large models: what all are asked alike is encoded once.
+    shared = None if task.own or not parts else encoded(int(parts[0][0]))
+    for rows in parts:
+        asked = shared or encoded(int(rows[0]))
+        values: Values = {"question": asked, "users": _sent(question.cohort[rows])}
+        if len(rows) > 1 and task.own:
+            values[task.own] = _sent(getattr(task, task.own)[rows])
+        yield values
+
+
+def question_from_values(values: Values) -> Question:
+    """The part that `question_values` made: its users as the cohort. Raises WireError for anything else."""
+    message = pb.Question.FromString(bytes_of(values, "question"))
+    _, number, _, task = wire.question_from_wire(message)
+    users = _received(values, "users", "int64")
+    if users.ndim != 1 or not len(users):
+        raise WireError("Expected the numbers of the users who are asked, got none.")
+    return Question(number, users, _own_parts(task, values, len(users)))
+
+
+def _own_parts(task: Task, values: Values, users: int) -> Task:
+    if users == 1 or task.own is None:
+        return task
+    mine = getattr(task, task.own)  # of the first user
+    rows = _received(values, task.own, mine.dtype.name)
+    if rows.shape != (users, *mine.shape[1:]):
+        raise WireError(f"Expected {task.own} of each of {users} users, got shape {rows.shape}.")
+    return task.with_own(rows)
+
+
+def answers_record(answers: Answers) -> RecordDict:
+    """The answers of a part, in the order of its users."""
+    return record(values=_sent(answers.values), status=answers.status.astype(np.uint8).tobytes())
+
+
+def answers_from_record(content: RecordDict, users: int, shape: tuple[int, ...]) -> Answers | None:
+    """Rows of that shape for so many users, or None if it is anything else. Never raises.
+
+    A row with numbers that are not finite is zeros that are REJECTED, and changes no other row.
+    """
+    try:
+        values = values_of(content)
+        told = np.frombuffer(bytes_of(values, "status"), np.uint8)
+        sent = values_pb2.Array.FromString(bytes_of(values, "values"))
+    except (WireError, DecodeError):
+        return None
+    if sent.dtype != "float64" or tuple(sent.shape) != (users, *shape) or told.shape != (users,):
+        return None
+    data = sent.data  # every look at it is a copy
+    if len(data) != 8 * users * prod(shape) or (told > Status.REJECTED).any():
+        return None
+    found = np.frombuffer(data, "<f8").astype(np.float64, copy=False).reshape(users, *shape)
+    return Answers.checked(found, told.copy(), largest=np.finfo(np.float64).max)
+
+
+def _sent(array: NDArray[np.float64] | NDArray[np.int64]) -> bytes:
+    return bytes(wire.array_to_wire(array).SerializeToString())
+
+
+def _received(values: Values, key: str, dtype: str) -> NDArray[Any]:
+    message = values_pb2.Array.FromString(bytes_of(values, key))
+    return wire.array_from_wire(message, dtype=dtype, max_numbers=wire.MAX_NUMBERS)
+
+
+def bytes_of(values: Values, key: str) -> bytes:
+    """One of our values. Raises WireError where it is missing, or is no bytes."""
+    value = values.get(key)
+    if not isinstance(value, bytes):
+        raise WireError(f"Expected {key} in a message, got none.")
+    return value

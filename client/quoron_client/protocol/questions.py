@@ -1,0 +1,344 @@
+"""The two types that cross between coordinator and clients: a question to a cohort, and its answers.
+
+An answer is a fixed-shape array and a status. Whoever drops out, is late, or sends nonsense becomes a row of zeros with
+a status other than `ANSWERED`; what that means (a zero vector, an isolated point) is the algorithm's neutral element.
+No value a user sends can raise, stall or change the shape of a round.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from math import prod
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_client.protocol.domains import Domain
+from quoron_client.protocol.smoothing import Convolution, Smoothing
+
+Matrix = NDArray[np.float64]
+Vector = NDArray[np.float64]
+
+
+class Status(IntEnum):
+    """What became of one asked user."""
+
+    ANSWERED = 0
+    MISSING = 1  # no answer in time, or nobody there
+    REJECTED = 2  # wrong shape, non-finite, or absurdly large
+
+
+FAR = 1e9  # answers beyond this many times the largest honest coordinate are rejected, so that no sum overflows
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Public bounds of a problem that an honest answer keeps."""
+
+    lipschitz: float  # of every item's gradient norm
+    radius: float  # of the domain: the largest norm of an iterate
+    feature_norm: float
+
+
+class Task(ABC):
+    """What every user of a cohort is asked to compute."""
+
+    __slots__ = ()
+    own: ClassVar[str | None] = None  # the field whose row i is for the i-th asked user alone; the rest is for all
+
+    @property
+    @abstractmethod
+    def model_size(self) -> int:
+        """d: the numbers of the model that it is about."""
+
+    @property
+    @abstractmethod
+    def gradients_per_user(self) -> int:
+        """User-average gradients each asked user computes."""
+
+    @abstractmethod
+    def answer_shape(self, dimension: int) -> tuple[int, ...]:
+        """Of one user's answer."""
+
+    @abstractmethod
+    def numbers_down(self, dimension: int) -> int:
+        """Numbers in the question to one user."""
+
+    @abstractmethod
+    def honest(self, bounds: Bounds) -> float:
+        """The size of an honest answer's coordinates up to a moderate factor, from public constants alone."""
+
+    @property
+    def spends(self) -> tuple[float, float]:
+        """(ε, δ) of one answer by itself; (0, 0) where what the coordinator does with all of them protects it."""
+        return 0.0, 0.0
+
+    def part(self, slots: slice | NDArray[np.int64]) -> Self:
+        """The task of some slots of the cohort."""
+        return self if self.own is None else self.with_own(getattr(self, self.own)[slots])
+
+    def with_own(self, rows: NDArray[Any]) -> Self:
+        """The same task with these rows of what each user has of its own."""
+        changes: dict[str, Any] = {str(self.own): rows}
+        return replace(self, **changes)  # type: ignore[type-var]  # every task is a dataclass
+
+    def directed(self, seed: int) -> Self:
+        """The task with the directions of its smoothing drawn from `seed`, where it has any."""
+        smoothing = getattr(self, "smoothing", None)
+        if not isinstance(smoothing, Convolution):
+            return self
+        return replace(self, smoothing=Convolution(smoothing.radius, seed))  # type: ignore[type-var]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AverageGradient(Task):
+    """w_u · (Σ_k weights[k] · ∇F_u(points[k]) - centre), with F_u the average loss of user u's m_u items.
+
+    One point with weight 1 is the plain gradient; two weighted points are a recursive gradient, computed in one pass
+    over the items. With `user_smoothness` the client scales its loss by min(1, user_smoothness / λ_u), λ_u an upper
+    bound on its Hessian over the whole domain, so that every conceivable user is `user_smoothness`-smooth. With
+    `reference_items` w_u = min(1, √(m_u / reference_items)), else 1: users with few items, whose averages are far
+    from the centre by chance alone, count for less. With `smoothing` every item's loss is replaced by its smooth
+    stand-in.
+    """
+
+    points: Matrix  # (p, d), p = 1 or 2
+    weights: tuple[float, ...]  # (p,)
+    user_smoothness: float | None = None
+    centre: Vector | None = None  # (d,); None is zero
+    reference_items: int | None = None
+    smoothing: Smoothing | None = None
+
+    @property
+    def model_size(self) -> int:
+        """d."""
+        return int(self.points.shape[1])
+
+    @property
+    def gradients_per_user(self) -> int:
+        """User-average gradients each asked user computes."""
+        return len(self.weights)
+
+    def answer_shape(self, dimension: int) -> tuple[int, ...]:
+        """Of one user's answer."""
+        return (dimension,)
+
+    def numbers_down(self, dimension: int) -> int:
+        """Numbers in the question to one user."""
+        return (len(self.weights) + (self.centre is not None)) * dimension
+
+    def honest(self, bounds: Bounds) -> float:
+        """The weighted bound of the gradients, and the centre."""
+        centre = 0.0 if self.centre is None else float(np.linalg.norm(self.centre))
+        return bounds.lipschitz * float(np.abs(self.weights).sum()) + centre
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SecondMoment(Task):
+    """A triangular factor of the second moment of a user's features: upper triangular U with Uᵀ U = (1/m_u) Σ w a aᵀ.
+
+    Items have weights w in [0, 1]. Its rows are packed without the zeros below the diagonal: (d (d + 1) / 2,) numbers
+    whose Euclidean norm is the root mean squared norm of the features, so at most the feature norm R. The factor says
+    no more than the moment.
+    """
+
+    dimension: int  # d, of the features: of the model too, where an item has one prediction
+
+    @property
+    def model_size(self) -> int:
+        """d."""
+        return self.dimension
+
+    @property
+    def gradients_per_user(self) -> int:
+        """None: features only."""
+        return 0
+
+    def answer_shape(self, dimension: int) -> tuple[int, ...]:
+        """Of one user's answer."""
+        del dimension
+        return (self.dimension * (self.dimension + 1) // 2,)
+
+    def numbers_down(self, dimension: int) -> int:
+        """None."""
+        del dimension
+        return 0
+
+    def honest(self, bounds: Bounds) -> float:
+        """A feature norm."""
+        return bounds.feature_norm
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LocalSGD(Task):
+    """One pass of projected SGD over a user's items, item by item, from that user's own start iterate.
+
+    The answer holds the final iterate and the mean of the iterates after each step: shape (k, 2, d). With `smoothing`
+    every item's loss is replaced by its smooth stand-in.
+    """
+
+    own: ClassVar[str] = "starts"
+    starts: Matrix  # (k, d), one per asked user
+    step_size: float  # η
+    domain: Domain
+    smoothing: Smoothing | None = None
+
+    @property
+    def model_size(self) -> int:
+        """d."""
+        return int(self.starts.shape[1])
+
+    @property
+    def gradients_per_user(self) -> int:
+        """A pass costs as many item gradients as one average gradient."""
+        return 1
+
+    def answer_shape(self, dimension: int) -> tuple[int, ...]:
+        """Final iterate and mean iterate."""
+        return (2, dimension)
+
+    def numbers_down(self, dimension: int) -> int:
+        """The start iterate."""
+        return dimension
+
+    def honest(self, bounds: Bounds) -> float:
+        """An iterate lies in the domain."""
+        return bounds.radius
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LocalReport(Task):
+    """A report that is private before it leaves the client, made of its average gradient."""
+
+    gradient: AverageGradient
+    epsilon: float
+
+    @property
+    def model_size(self) -> int:
+        """d."""
+        return self.gradient.model_size
+
+    @property
+    def gradients_per_user(self) -> int:
+        """Those of its gradient."""
+        return self.gradient.gradients_per_user
+
+    def directed(self, seed: int) -> Self:
+        """The same report of the gradient with directions from `seed`."""
+        return replace(self, gradient=self.gradient.directed(seed))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RangeReport(LocalReport):
+    """Noisy bits of coordinate coordinates[i] of the rotated gradient of the i-th asked user: an answer of (bins,).
+
+    The client makes them (ε, 0)-locally private before it sends them: `randomisers.RangeBits`.
+    """
+
+    own: ClassVar[str] = "coordinates"
+    bins: int  # of equal width on [-half_width, half_width]
+    half_width: float
+    signs: Vector  # (d,), of the public rotation
+    coordinates: NDArray[np.int64]  # (k,), below the padded dimension
+
+    def answer_shape(self, dimension: int) -> tuple[int, ...]:
+        """Bits, one a bin."""
+        del dimension
+        return (self.bins,)
+
+    def numbers_down(self, dimension: int) -> int:
+        """The gradient's, the signs, one coordinate."""
+        return self.gradient.numbers_down(dimension) + dimension + 1
+
+    def honest(self, bounds: Bounds) -> float:
+        """A bit."""
+        del bounds
+        return 1.0
+
+    @property
+    def spends(self) -> tuple[float, float]:
+        """(ε, 0)."""
+        return self.epsilon, 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VectorReport(LocalReport):
+    """The gradient clipped to a ball around a public centre, with the client's own noise: an answer of (d,).
+
+    The client makes it (ε, δ)-locally private before it sends it, with a noise scale of its own computing:
+    `randomisers.VectorNoise`.
+    """
+
+    delta: float
+    radius: float  # C
+    centre: Vector  # (d,), public
+
+    def answer_shape(self, dimension: int) -> tuple[int, ...]:
+        """A vector."""
+        return (dimension,)
+
+    def numbers_down(self, dimension: int) -> int:
+        """The gradient's and the centre."""
+        return self.gradient.numbers_down(dimension) + dimension
+
+    def honest(self, bounds: Bounds) -> float:
+        """The centre, and noise, which is below 10⁴ radii."""
+        del bounds
+        return float(np.linalg.norm(self.centre)) + 1e4 * self.radius
+
+    @property
+    def spends(self) -> tuple[float, float]:
+        """(ε, δ)."""
+        return self.epsilon, self.delta
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    """What one cohort is asked in one round; `cohort` holds distinct user numbers, in slot order."""
+
+    round: int  # from 0
+    cohort: NDArray[np.int64]  # (k,)
+    task: Task
+    planned: int | None = None  # users as told in public; None where k itself is public
+
+    @property
+    def messages(self) -> int:
+        """Users asked, as planned: under Poisson sampling the realised number is a secret."""
+        return len(self.cohort) if self.planned is None else self.planned
+
+    def payload(self, dimension: int) -> tuple[int, int]:
+        """(bytes down, bytes up) of the round's float64 numbers, as planned."""
+        down, up = self.task.numbers_down(dimension), prod(self.task.answer_shape(dimension))
+        return 8 * self.messages * down, 8 * self.messages * up
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answers:
+    """Row i answers for cohort[i]. Rows whose status is not ANSWERED are zero."""
+
+    values: Matrix  # (k, *task.answer_shape(d))
+    status: NDArray[np.uint8]  # (k,)
+
+    @classmethod
+    def checked(cls, values: Matrix, status: NDArray[np.uint8], *, largest: float) -> "Answers":
+        """Rows taken out, before any arithmetic, when non-finite or with a coordinate beyond `largest` in magnitude.
+
+        The rule for a row looks at that row only, so nobody's value changes what happens to another user.
+        """
+        axes = tuple(range(1, values.ndim))
+        with np.errstate(
+            invalid="ignore"
+        ):  # the comparisons are False for NaN and, with a finite `largest`, infinities
+            usable = (values.max(axis=axes, initial=0.0) <= largest) & (values.min(axis=axes, initial=0.0) >= -largest)
+        kept = np.where((status == Status.ANSWERED) & ~usable, np.uint8(Status.REJECTED), status).astype(np.uint8)
+        absent = kept != Status.ANSWERED
+        if not absent.any():
+            return cls(values, kept)
+        return cls(np.where(absent.reshape((-1,) + (1,) * (values.ndim - 1)), 0.0, values), kept)
+
+    @property
+    def answered(self) -> NDArray[np.bool_]:
+        """Which rows hold a usable answer, shape (k,)."""
+        answered: NDArray[np.bool_] = self.status == Status.ANSWERED
+        return answered

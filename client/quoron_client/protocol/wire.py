@@ -1,0 +1,328 @@
+"""Questions and answers as messages of the protocol, and back: whatever arrives is checked before it is believed.
+
+    >>> task = AverageGradient(np.zeros((1, 2)), (1.0,))
+    >>> message = question_to_wire(Question(3, np.array([7]), task), 0, run="r", user=7, seconds=60)
+    >>> question_from_wire(message)[:2]
+    ('r', 3)
+
+Arrays are raw little-endian bytes in C order. A question holds the part of one user. A message of the coordinator that
+is not of this protocol raises `WireError`; what a client sends never raises: it becomes zeros that are `REJECTED`.
+"""
+
+from collections.abc import Callable
+from hashlib import blake2b
+from math import isfinite, prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_client.protocol.domains import Box, Domain, L2Ball
+from quoron_client.protocol.questions import (
+    AverageGradient,
+    LocalSGD,
+    Matrix,
+    Question,
+    RangeReport,
+    SecondMoment,
+    Status,
+    Task,
+    Vector,
+    VectorReport,
+)
+from quoron_client.protocol.smoothing import Convolution, Moreau, Smoothing
+from quoron_privacy.errors import QuoronError, WireError
+from quoron_protos.v1 import federation_pb2 as federation
+from quoron_protos.v1 import values_pb2 as values
+
+PROTOCOL = 1
+MAX_MESSAGE = 64 << 20  # bytes
+MAX_NUMBERS = MAX_MESSAGE // 8 - 1024  # of one array, so that what surrounds it fits as well
+DIGEST_SIZE = 16  # bytes
+MAX_NAME = 200  # characters of a run's name
+MAX_BINS = 1 << 16
+KEEPALIVE_SECONDS = 30  # between a client's pings; a server must allow them this often, also without data
+
+_AXES = 3
+_NUMBERS = ("float64", "int64")
+
+
+def question_to_wire(question: Question, slot: int, *, run: str, user: int, seconds: int) -> federation.Question:
+    """The part of cohort row `slot`, who is `user`, of a question whose round closes in `seconds`."""
+    message = federation.Question(run=run, round=question.round, seconds=seconds)
+    task = question.task
+    kind, encode, _ = _CODECS[type(task)]
+    part = encode(task.part(slice(slot, slot + 1)))
+    getattr(message, kind).CopyFrom(part)
+    message.digest = question_digest(run, question.round, user, part.SerializeToString(deterministic=True))
+    return message
+
+
+def task_name(task: Task) -> str:
+    """What a task is called on the wire."""
+    return _CODECS[type(task)][0]
+
+
+def question_digest(run: str, round: int, user: int, task: bytes) -> bytes:
+    """The name of a question to one user, 16 bytes; `task` is the task's message as bytes."""
+    label = f"{len(run)}/{run}/{round}/{user}/".encode()
+    return blake2b(label + task, digest_size=DIGEST_SIZE, person=b"quoron-question").digest()
+
+
+def question_name(message: federation.Question) -> tuple[str, int, bytes]:
+    """Run, round and digest of a question, which an answer quotes. Raises WireError."""
+    if not 0 < len(message.run) <= MAX_NAME:
+        raise WireError(f"Expected a run's name of 1 to {MAX_NAME} characters, got {len(message.run)}.")
+    if len(message.digest) != DIGEST_SIZE:
+        raise WireError(f"Expected a digest of {DIGEST_SIZE} bytes, got {len(message.digest)}.")
+    return message.run, message.round, message.digest
+
+
+def question_from_wire(message: federation.Question) -> tuple[str, int, bytes, Task]:
+    """Run, round, digest and the task of one user: starts (1, d), coordinates (1,).
+
+    The client draws its own directions: a `Convolution` comes without a seed, here 0, to be replaced. Raises WireError
+    for anything that is not a question of this protocol.
+    """
+    run, round_number, digest = question_name(message)
+    kind = message.WhichOneof("task")
+    if kind is None:
+        raise WireError("Expected a question with a task that this client knows, got another. Update the client.")
+    try:
+        task = TASKS[kind](getattr(message, kind))
+    except WireError:
+        raise
+    except QuoronError as error:  # constructors of domains and smoothings check their numbers
+        raise WireError(str(error)) from None
+    return run, round_number, digest, task
+
+
+def answer_to_wire(run: str, round: int, digest: bytes, values: NDArray[Any], status: Status) -> federation.Answer:
+    """One user's answer, `values` of the task's answer shape; zeros unless answered, so that its size says nothing."""
+    sent = values if status == Status.ANSWERED else np.zeros_like(values)
+    name = f"STATUS_{status.name}"
+    return federation.Answer(run=run, round=round, digest=digest, status=name, values=array_to_wire(sent))
+
+
+def answer_from_wire(message: federation.Answer, shape: tuple[int, ...]) -> tuple[NDArray[np.float64], Status]:
+    """Values of that shape and a status; never raises. Whatever is not a usable answer is zeros.
+
+    | what was sent                                        | status         |
+    | ---------------------------------------------------- | -------------- |
+    | finite float64 numbers of `shape`, answered          | ANSWERED       |
+    | missing, or rejected by the client itself            | as sent        |
+    | another type, shape or length, or a number not finite | REJECTED      |
+    | a status of another protocol                         | REJECTED       |
+    """
+    nothing = np.zeros(shape)
+    status, sent = int(message.status), message.values
+    if status in (Status.MISSING, Status.REJECTED):
+        return nothing, Status(status)
+    if status != Status.ANSWERED or sent.dtype != "float64" or tuple(sent.shape) != shape:
+        return nothing, Status.REJECTED
+    data = sent.data  # every look at it is a copy
+    if len(data) != 8 * prod(shape):
+        return nothing, Status.REJECTED
+    found = np.frombuffer(data, "<f8").astype(np.float64).reshape(shape)
+    return (found, Status.ANSWERED) if np.isfinite(found).all() else (nothing, Status.REJECTED)
+
+
+def array_to_wire(array: NDArray[Any]) -> values.Array:
+    """Raw little-endian bytes in C order."""
+    little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+    return values.Array(dtype=array.dtype.name, shape=array.shape, data=little.tobytes())
+
+
+def array_from_wire(message: values.Array, *, dtype: str, max_numbers: int) -> NDArray[Any]:
+    """An array of its own memory, with up to three axes. Raises WireError unless it is of `dtype` ("float64", "int64"),
+    finite, and of at most `max_numbers` numbers."""
+    if dtype not in _NUMBERS or message.dtype != dtype:
+        raise WireError(f"Expected an array of {dtype}, got one of {message.dtype[:20]!r}.")
+    shape = tuple(message.shape)
+    # Each axis first: a product of enormous numbers would be slow, and with a zero axis among them small.
+    if len(shape) > _AXES or any(size > max_numbers for size in shape) or prod(shape) > max_numbers:
+        raise WireError(f"Expected an array of at most {_AXES} axes and {max_numbers:,} numbers, got another shape.")
+    data = message.data  # every look at it is a copy
+    if len(data) != 8 * prod(shape):
+        raise WireError(f"Expected {8 * prod(shape):,} bytes in an array of shape {shape}, got {len(data):,}.")
+    kind = np.dtype(dtype)
+    found = np.frombuffer(data, kind.newbyteorder("<")).astype(kind).reshape(shape)
+    if not np.isfinite(found).all():
+        raise WireError("Expected an array of finite numbers, got others among them.")
+    return found
+
+
+def _gradient_to_wire(task: AverageGradient) -> federation.AverageGradient:
+    message = federation.AverageGradient(
+        points=array_to_wire(task.points), weights=task.weights, smoothing=_smoothing_to_wire(task.smoothing)
+    )
+    if task.user_smoothness is not None:
+        message.user_smoothness = task.user_smoothness
+    if task.centre is not None:
+        message.centre.CopyFrom(array_to_wire(task.centre))
+    if task.reference_items is not None:
+        message.reference_items = task.reference_items
+    return message
+
+
+def _gradient_from_wire(message: federation.AverageGradient) -> AverageGradient:
+    points, weights = _floats(message.points, axes=2), tuple(message.weights)
+    if len(points) not in (1, 2) or len(weights) != len(points):
+        raise WireError(f"Expected one or two points, each with its weight, got {len(points)} and {len(weights)}.")
+    if not all(map(isfinite, weights)):
+        raise WireError("Expected finite weights, got others among them.")
+    reference = message.reference_items if message.HasField("reference_items") else None
+    if reference is not None and not 1 <= reference < 2**63:
+        raise WireError(f"Expected reference_items in [1, 2^63), got {reference}.")
+    smoothness = message.user_smoothness if message.HasField("user_smoothness") else None
+    return AverageGradient(
+        points,
+        weights,
+        user_smoothness=None if smoothness is None else _positive("user_smoothness", smoothness),
+        centre=_vector(message.centre, points.shape[1]) if message.HasField("centre") else None,
+        reference_items=reference,
+        smoothing=_smoothing_from_wire(message.smoothing),
+    )
+
+
+def _second_moment_to_wire(task: SecondMoment) -> federation.SecondMoment:
+    return federation.SecondMoment(dimension=task.dimension)
+
+
+def _second_moment_from_wire(message: federation.SecondMoment) -> SecondMoment:
+    dimension = message.dimension
+    if not (0 < dimension <= MAX_NUMBERS and dimension * (dimension + 1) // 2 <= MAX_NUMBERS):
+        raise WireError(f"Expected a dimension whose second moment fits into a message, got {dimension}.")
+    return SecondMoment(dimension)
+
+
+def _local_sgd_to_wire(task: LocalSGD) -> federation.LocalSGD:
+    return federation.LocalSGD(
+        start=array_to_wire(task.starts[0]),
+        step_size=task.step_size,
+        domain=_domain_to_wire(task.domain),
+        smoothing=_smoothing_to_wire(task.smoothing),
+    )
+
+
+def _local_sgd_from_wire(message: federation.LocalSGD) -> LocalSGD:
+    return LocalSGD(
+        _floats(message.start, axes=1)[None, :],
+        _positive("step_size", message.step_size),
+        _domain_from_wire(message.domain),
+        _smoothing_from_wire(message.smoothing),
+    )
+
+
+def _range_report_to_wire(task: RangeReport) -> federation.RangeReport:
+    return federation.RangeReport(
+        gradient=_gradient_to_wire(task.gradient),
+        epsilon=task.epsilon,
+        bins=task.bins,
+        half_width=task.half_width,
+        signs=array_to_wire(task.signs.astype(np.int64)),
+        coordinate=int(task.coordinates[0]),
+    )
+
+
+def _range_report_from_wire(message: federation.RangeReport) -> RangeReport:
+    gradient = _gradient_from_wire(message.gradient)
+    dimension = gradient.points.shape[1]
+    signs = array_from_wire(message.signs, dtype="int64", max_numbers=MAX_NUMBERS)
+    if signs.shape != (dimension,) or not np.all(np.abs(signs) == 1):
+        raise WireError(f"Expected {dimension} signs, each -1 or 1, got others.")
+    if not message.coordinate < 1 << (dimension - 1).bit_length():
+        raise WireError(f"Expected a coordinate of the rotated gradient, got {message.coordinate}.")
+    if not 2 <= message.bins <= MAX_BINS:
+        raise WireError(f"Expected bins in [2, {MAX_BINS}], got {message.bins}.")
+    return RangeReport(
+        gradient,
+        _positive("epsilon", message.epsilon),
+        message.bins,
+        _positive("half_width", message.half_width),
+        signs.astype(np.float64),
+        np.array([message.coordinate], np.int64),
+    )
+
+
+def _vector_report_to_wire(task: VectorReport) -> federation.VectorReport:
+    return federation.VectorReport(
+        gradient=_gradient_to_wire(task.gradient),
+        epsilon=task.epsilon,
+        delta=task.delta,
+        radius=task.radius,
+        centre=array_to_wire(task.centre),
+    )
+
+
+def _vector_report_from_wire(message: federation.VectorReport) -> VectorReport:
+    gradient = _gradient_from_wire(message.gradient)
+    delta = _positive("delta", message.delta)
+    if delta >= 1:
+        raise WireError(f"Expected delta in (0, 1), got delta={delta}.")
+    return VectorReport(
+        gradient,
+        _positive("epsilon", message.epsilon),
+        delta,
+        _positive("radius", message.radius),
+        _vector(message.centre, gradient.points.shape[1]),
+    )
+
+
+def _domain_to_wire(domain: Domain) -> federation.Domain:
+    if isinstance(domain, L2Ball):
+        return federation.Domain(ball_radius=domain.radius)
+    return federation.Domain(box_half_width=domain.half_width)
+
+
+def _domain_from_wire(message: federation.Domain) -> Domain:
+    kind = message.WhichOneof("kind")
+    if kind is None:
+        raise WireError("Expected a ball or a box as the domain, got neither.")
+    return L2Ball(message.ball_radius) if kind == "ball_radius" else Box(message.box_half_width)
+
+
+def _smoothing_to_wire(smoothing: Smoothing | None) -> federation.Smoothing | None:
+    if smoothing is None:
+        return None
+    if isinstance(smoothing, Moreau):
+        return federation.Smoothing(moreau=smoothing.parameter)
+    return federation.Smoothing(convolution_radius=smoothing.radius)
+
+
+def _smoothing_from_wire(message: federation.Smoothing) -> Smoothing | None:
+    kind = message.WhichOneof("kind")
+    if kind is None:
+        return None
+    return Moreau(message.moreau) if kind == "moreau" else Convolution(message.convolution_radius, seed=0)
+
+
+def _floats(message: values.Array, *, axes: int) -> Matrix:
+    found: Matrix = array_from_wire(message, dtype="float64", max_numbers=MAX_NUMBERS)
+    if found.ndim != axes or found.size == 0:
+        raise WireError(f"Expected numbers along {axes} axes, got shape {found.shape}.")
+    return found
+
+
+def _vector(message: values.Array, dimension: int) -> Vector:
+    found = _floats(message, axes=1)
+    if found.shape != (dimension,):
+        raise WireError(f"Expected {dimension} numbers, got shape {found.shape}.")
+    return found
+
+
+def _positive(name: str, number: float) -> float:
+    if not (isfinite(number) and number > 0):
+        raise WireError(f"Expected {name} > 0 and finite, got {name}={number}.")
+    return number
+
+
+_Codec = tuple[str, Callable[[Any], Any], Callable[[Any], Task]]
+_CODECS: dict[type[Task], _Codec] = {  # of a task, its name on the wire and both directions, for one user
+    AverageGradient: ("average_gradient", _gradient_to_wire, _gradient_from_wire),
+    SecondMoment: ("second_moment", _second_moment_to_wire, _second_moment_from_wire),
+    LocalSGD: ("local_sgd", _local_sgd_to_wire, _local_sgd_from_wire),
+    RangeReport: ("range_report", _range_report_to_wire, _range_report_from_wire),
+    VectorReport: ("vector_report", _vector_report_to_wire, _vector_report_from_wire),
+}
+TASKS = {name: decode for name, _, decode in _CODECS.values()}  # by their names

@@ -1,0 +1,15 @@
+"""Mechanisms as a library of their own: samplers, guarantees, calibration and checks. Arrays in, arrays out.
+
+Each module is one mechanism or one kind of account, with its statement and proof under docs/privacy/. What is most
+asked for stands here too; the accounts are modules to import: `gdp`, `subsampling`, `lifetime`.
+
+    >>> from quoron_privacy import GaussianNoise, gdp
+    >>> noise = GaussianNoise.calibrate(sensitivity=0.02, epsilon=1.0, delta=1e-6, dimension=1)
+    >>> round(gdp.epsilon_for(noise.effective_mu(1), 1e-6), 3)
+    1.0
+"""
+
+import lazy_loader
+
+# The public names and their homes stand in __init__.pyi; a module is imported when one of its names is first used.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

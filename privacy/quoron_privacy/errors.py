@@ -1,0 +1,103 @@
+"""The exceptions of every quoron package, one small tree.
+
+    QuoronError
+    ├── UsageError            the request is wrong; exit code 2
+    │   ├── ConfigError       a key, a value or a preset
+    │   ├── DataError         a table, a column, a user's items
+    │   ├── IdentityError     a certificate, a key or a token
+    │   └── Infeasible        no parameters satisfy the theorem; says what would
+    └── RunError              the request was fine, carrying it out failed; exit code 1
+        ├── BudgetExceeded    refused before the round that would overspend
+        ├── LedgerError       the ledger cannot be read, written or continued
+        │   ├── LedgerUnavailable  for now: connection lost, locked, disk full; worth another try
+        │   └── OtherVersion       begun by another version or configuration, which alone may go on with it
+        ├── WithoutQuorum     too few answered: the run has ended without a model; exit code 3
+        ├── NothingReleased   a private test found too few who agree: there is no value; exit code 3
+        ├── VerificationError a plan that its theorem does not accept
+        └── WireError         a message that is not of this protocol
+
+Messages name the thing, its value and the fix. They never hold a user's data.
+"""
+
+
+class QuoronError(Exception):
+    """Root of everything quoron raises on purpose."""
+
+    exit_code = 1
+
+
+class UsageError(QuoronError):
+    """The request cannot be carried out as asked."""
+
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    """A configuration key, value or preset is wrong."""
+
+
+class DataError(UsageError):
+    """A table, a column or a user's items cannot be used."""
+
+
+class IdentityError(UsageError):
+    """A certificate, a key or a token is missing, unreadable, expired, or not of whom it should be."""
+
+
+class Infeasible(UsageError):
+    """No parameters satisfy the theorem for this problem.
+
+    `condition` is the inequality that fails; `needs` what would satisfy it (for example `n >= 199,560`).
+    """
+
+    def __init__(self, algorithm: str, condition: str, needs: str, feasible: tuple[str, ...] = ()) -> None:
+        self.algorithm, self.condition, self.needs, self.feasible = algorithm, condition, needs, feasible
+        message = f"Infeasible: {algorithm}: {condition}; needs {needs}."
+        super().__init__(message + (f" Feasible here: {', '.join(feasible)}." if feasible else ""))
+
+
+class RunError(QuoronError):
+    """A correct request could not be completed."""
+
+
+class BudgetExceeded(RunError):
+    """The next round would exceed the budget; it was not asked."""
+
+
+class LedgerError(RunError):
+    """The ledger cannot be read, written or continued.
+
+    The words may name a database's address, role and tables; `outside` is what is said over a network in their place.
+    """
+
+    def __init__(self, words: str, *, outside: str | None = None) -> None:
+        super().__init__(words)
+        self.outside = words if outside is None else outside
+
+
+class LedgerUnavailable(LedgerError):
+    """The database cannot be used now; the same request may succeed later. What was written stays whole."""
+
+
+class OtherVersion(LedgerError):
+    """Another version or configuration began this run: nothing of it was changed, so that it can still go on there."""
+
+
+class WithoutQuorum(RunError):
+    """Too few of those asked answered, as far as a count with noise tells: the run has ended without a model."""
+
+    exit_code = 3
+
+
+class NothingReleased(RunError):
+    """Too few users agree, as far as a private test tells: there is no value. What was spent on the test is spent."""
+
+    exit_code = 3
+
+
+class VerificationError(RunError):
+    """A plan does not satisfy the theorem that it cites."""
+
+
+class WireError(RunError):
+    """A message is not of this protocol; it was not acted on."""

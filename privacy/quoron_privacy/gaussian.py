@@ -1,0 +1,100 @@
+"""The Gaussian mechanism on an integer grid: the least noise that makes a bounded change (ε, δ)-indistinguishable.
+
+    >>> noise = GaussianNoise.calibrate(sensitivity=0.02, epsilon=1.0, delta=1e-6, dimension=1)
+    >>> round(noise.scale, 4)
+    0.0845
+
+Source: Balle & Wang (2018), Theorem 8, on a grid of 2⁻³⁰ standard deviations. Proof: docs/privacy/noise.md, theorem N4.
+"""
+
+from dataclasses import dataclass
+from math import exp, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_privacy import gdp
+from quoron_privacy.errors import ConfigError, Infeasible
+from quoron_privacy.noise import GRID_BITS, RandomStream, total_variation
+from quoron_privacy.release import Release
+from quoron_privacy.validate import count, positive, probability
+
+LARGEST = 2.0**22  # a released coordinate is at most this many standard deviations before noise
+_ARITHMETIC = 1 + 1e-9  # rounding of plans: products and quotients of public floats
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianNoise:
+    """Independent N(0, scale²) noise on every coordinate, rounded down to multiples of scale / 2³⁰.
+
+    Formal guarantee: if replacing one user moves `value` by at most `sensitivity` in ℓ2, the release is
+    `effective_mu(dimension)`-GDP with exact noise (theorem N4); `noise.total_variation` bounds what the noise lacks.
+
+    | input                          | what happens                                               |
+    | ------------------------------ | ---------------------------------------------------------- |
+    | sensitivity = 0                | refused: the value needs no mechanism                      |
+    | coordinate beyond 2²² · scale  | clamped to it, which moves no two values apart             |
+    | non-finite coordinate          | clamped, NaN as zero: no value can raise. The guarantee    |
+    |                                | is for finite values: aggregation has to exclude the rest  |
+    """
+
+    sensitivity: float  # ℓ2, one user replaced
+    scale: float  # standard deviation per coordinate; the papers' σ
+
+    def __post_init__(self) -> None:
+        positive(sensitivity=self.sensitivity, scale=self.scale)
+        if not 1e-200 < self.scale < 1e200:
+            raise ConfigError(f"Expected scale in (1e-200, 1e200), got scale={self.scale}. Change the units.")
+
+    @classmethod
+    def calibrate(cls, *, sensitivity: float, epsilon: float, delta: float, dimension: int) -> "GaussianNoise":
+        """The least noise for one (ε, δ) release of `dimension` coordinates, all slack included; Infeasible if none."""
+        positive(sensitivity=sensitivity, epsilon=epsilon)
+        probability(delta=delta)
+        count(dimension=dimension)
+        left = delta - (1 + exp(min(epsilon, 700.0))) * total_variation(gaussians=dimension)
+        if left <= 0:
+            raise Infeasible("gaussian", f"delta={delta:g} is below the resolution of the noise", "a larger delta")
+        return cls.for_mu(sensitivity=sensitivity, mu=gdp.mu_for(epsilon, left), dimension=dimension)
+
+    @classmethod
+    def for_mu(cls, *, sensitivity: float, mu: float, dimension: int) -> "GaussianNoise":
+        """The least noise for one μ-GDP release of `dimension` coordinates; Infeasible if rounding alone costs μ."""
+        positive(sensitivity=sensitivity, mu=mu)
+        count(dimension=dimension)
+        left = mu - _grid_mu(dimension)
+        if left <= 0:
+            raise Infeasible("gaussian", f"mu={mu:g} is below the resolution of the grid", "fewer rounds")
+        return cls(sensitivity, sensitivity * _ARITHMETIC / left)
+
+    @property
+    def step(self) -> float:
+        """Distance of neighbouring outputs; a power of two times the scale, so exact."""
+        return self.scale * 2.0**-GRID_BITS
+
+    def effective_mu(self, dimension: int) -> float:
+        """μ of one release: sensitivity / scale, plus what rounding the value to the grid can add."""
+        count(dimension=dimension)
+        return self.sensitivity * _ARITHMETIC / self.scale + _grid_mu(dimension)
+
+    def release(self, value: NDArray[np.float64], stream: RandomStream) -> NDArray[np.float64]:
+        """Noised copy of `value`, any shape: a function of the integers round(value / step) + noise only."""
+        with np.errstate(all="ignore"):  # an overflow becomes a clamp, silently: nothing in the data may warn or raise
+            scaled = np.nan_to_num(np.asarray(value, np.float64) / self.scale, nan=0.0)
+        steps = np.rint(np.clip(scaled, -LARGEST, LARGEST) * 2.0**GRID_BITS).astype(np.int64)
+        return (steps + stream.gaussian_steps(steps.shape)).astype(np.float64) * self.step
+
+    def entry(self) -> Release:
+        """The ledger entry of one release."""
+        return Release("gaussian", {"sensitivity": self.sensitivity, "scale": self.scale})
+
+
+def mean_slack(cohort_size: int) -> float:
+    """Rounding of `clipping.clipped_mean` relative to its sensitivity: its sum is exact, only the quotient is not."""
+    count(cohort_size=cohort_size)
+    return (64 * cohort_size + 4) * 2.0**-51
+
+
+def _grid_mu(dimension: int) -> float:
+    """Each coordinate of each of two values is rounded by at most one step: 2 √d steps apart (theorem N4)."""
+    return 2 * sqrt(dimension) * 2.0**-GRID_BITS

@@ -1,0 +1,161 @@
+"""The second moment of a cohort's features, privately: what a step may be in each direction, learnt once and cheaply.
+
+    >>> noise = SecondMomentNoise.for_mu(dimension=10, feature_norm=1.0, divisor=5000, mu=0.2367)
+    >>> round(noise.scale * 1000, 3), round(noise.spectral_error * 1000, 3)
+    (1.195, 5.344)
+
+A user answers with a triangular factor U of A = Uᵀ U. The server scales U into a ball, so A is positive semidefinite
+with trace at most R² *whatever was sent*, and two such matrices are at most √2 R² apart. Ours, after Dwork, Talwar,
+Thakurta & Zhang (2014), whose noise has the same variance everywhere; half of it will do off the diagonal.
+Statement and proof: docs/privacy/second-moment.md, theorems M1 and M2.
+"""
+
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from quoron_privacy.clipping import acute_sensitivity, shrink, sum_bits
+from quoron_privacy.errors import ConfigError
+from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.noise import RandomStream
+from quoron_privacy.release import Adjacency, Release
+from quoron_privacy.validate import count, positive
+
+Matrix = NDArray[np.float64]
+Vector = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+_ROUNDOFF = 2.0**-53
+
+
+@dataclass(frozen=True, slots=True)
+class SecondMomentNoise:
+    """Symmetric Gaussian noise on Σ A_u / divisor: variance scale² on the diagonal, half of it off, one draw a pair.
+
+    Formal guarantee: the release is `effective_mu`-GDP with exact noise (theorem M2), for every answer of every user,
+    the protected one's own included; `noise.total_variation(gaussians=d (d + 1) / 2)` bounds what the noise lacks.
+
+    | input                                 | what happens                                              |
+    | ------------------------------------- | --------------------------------------------------------- |
+    | factor longer than `feature_norm`     | scaled down to it                                         |
+    | non-finite factor, absent user        | the zero matrix, without a change of the divisor          |
+    | more or fewer answers than `divisor`  | released like any other, up to 64 times as many           |
+    """
+
+    dimension: int  # d
+    feature_norm: float  # R
+    divisor: int  # planned answers: never a count of those that came
+    adjacency: Adjacency
+    scale: float  # s: standard deviation of a diagonal entry
+
+    def __post_init__(self) -> None:
+        count(dimension=self.dimension, divisor=self.divisor)
+        positive(feature_norm=self.feature_norm, scale=self.scale)
+        _ = self._gaussian  # refuses a scale or an adjacency out of range
+
+    @classmethod
+    def for_mu(
+        cls, *, dimension: int, feature_norm: float, divisor: int, mu: float, adjacency: Adjacency = "replace-one"
+    ) -> "SecondMomentNoise":
+        """The least noise for a μ-GDP release; Infeasible if rounding to the grid alone costs μ."""
+        sensitivity = moment_sensitivity(dimension, feature_norm, divisor, adjacency)
+        gaussian = GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu, dimension=packed(dimension))
+        return cls(dimension, feature_norm, divisor, adjacency, gaussian.scale)
+
+    @property
+    def sensitivity(self) -> float:
+        """In Frobenius norm, one user replaced or left out, rounding included."""
+        return moment_sensitivity(self.dimension, self.feature_norm, self.divisor, self.adjacency)
+
+    @property
+    def effective_mu(self) -> float:
+        """μ of the release."""
+        return self._gaussian.effective_mu(packed(self.dimension))
+
+    @property
+    def spectral_error(self) -> float:
+        """√(2d) · scale: the typical spectral norm of the noise (the limit for many dimensions)."""
+        return sqrt(2 * self.dimension) * self.scale
+
+    def release(self, factors: Matrix, answered: Mask, stream: RandomStream) -> Matrix:
+        """The noisy second moment, symmetric (d, d); `factors` has shape (k, d (d + 1) / 2), each packed by rows."""
+        moment = moment_mean(factors, answered, dimension=self.dimension, norm=self.feature_norm, divisor=self.divisor)
+        rows, columns = np.triu_indices(self.dimension)
+        noised = self._gaussian.release(moment, stream) / np.where(rows == columns, 1.0, sqrt(2.0))
+        symmetric = np.empty((self.dimension, self.dimension))
+        symmetric[rows, columns] = symmetric[columns, rows] = noised
+        return symmetric
+
+    def entry(self) -> Release:
+        """The ledger entry of the release."""
+        parameters = {"sensitivity": self.sensitivity, "scale": self.scale, "divisor": self.divisor}
+        return Release("second-moment", parameters | {"dimension": self.dimension})
+
+    @property
+    def _gaussian(self) -> GaussianNoise:
+        return GaussianNoise(self.sensitivity, self.scale)
+
+
+def packed(dimension: int) -> int:
+    """d (d + 1) / 2: numbers in a triangular factor, and in the vector of a symmetric matrix."""
+    count(dimension=dimension)
+    return dimension * (dimension + 1) // 2
+
+
+def moment_mean(factors: Matrix, answered: Mask, *, dimension: int, norm: float, divisor: int) -> Vector:
+    """Σ vec(UᵀU) / divisor over answered rows, each U scaled into the ball of radius `norm`; shape (d (d + 1) / 2,).
+
+    vec keeps Frobenius norms: the upper triangle by rows, entries off the diagonal times √2. Added in integers: the
+    same bits in every order of the rows, and a row adds what that row alone says. At most 64 · divisor rows.
+    """
+    positive(norm=norm)
+    rows = np.ascontiguousarray(factors, np.float64)
+    if rows.shape[1:] != (packed(dimension),):
+        raise ConfigError(f"Expected factors of {packed(dimension)} numbers (dimension={dimension}), got {rows.shape}.")
+    bits = sum_bits(len(rows), divisor)
+    total = _sum_moments(rows, answered, norm, 2.0**bits, dimension)
+    diagonal, columns = np.triu_indices(dimension)
+    unit = norm * norm / 2.0**bits / divisor
+    return total.astype(np.float64) * np.where(diagonal == columns, unit, sqrt(2.0) * unit)
+
+
+def moment_sensitivity(dimension: int, norm: float, divisor: int, adjacency: Adjacency = "replace-one") -> float:
+    """ℓ2 sensitivity of `moment_mean`: √2 norm² / divisor, zero-out norm² / divisor, rounding included (theorem M1)."""
+    count(dimension=dimension)
+    off = 1.01 * (dimension + 2) * _ROUNDOFF + dimension * 2.0 ** -sum_bits(0, divisor)  # of one moment of trace one
+    return acute_sensitivity(norm * norm, divisor, adjacency) * (1 + 1.5 * off)
+
+
+@njit(cache=True)
+def _sum_moments(factors: Matrix, answered: Mask, norm: float, unit: float, d: int) -> NDArray[np.int64]:
+    """Exact Σ ⌊UᵀU · unit⌋ towards zero over answered rows, U = row / norm in the unit ball; packed as the rows are.
+
+    No library product: its order of additions, so its bits, may change with the number of threads.
+    """
+    total = np.zeros(d * (d + 1) // 2, np.int64)
+    z, moment = np.empty(len(total)), np.empty(d)
+    for user in range(len(factors)):
+        if not answered[user]:
+            continue
+        largest, s, _ = shrink(factors[user], norm)
+        if s <= 0:
+            continue
+        for j in range(len(z)):
+            z[j] = factors[user, j] / largest * s
+        start = 0  # of row i in the packing
+        for i in range(d):
+            width = d - i
+            moment[:width] = 0.0
+            at = i  # of entry (k, i)
+            for k in range(i + 1):
+                weight = z[at]
+                for j in range(width):
+                    moment[j] += weight * z[at + j]
+                at += d - 1 - k
+            for j in range(width):
+                total[start + j] += np.int64(moment[j] * unit)
+            start += width
+    return total

@@ -1,0 +1,378 @@
+"""All randomness of the server: independent streams of uniform words, and samplers that are exact on an integer grid.
+
+    >>> noise = SeededNoise(7)
+    >>> first, again = noise.stream("release", 3), noise.stream("release", 3)
+    >>> bool((first.gaussian_steps(5) == again.gaussian_steps(5)).all())
+    True
+
+A stream is a function of (key, labels): a resumed run asks for the same labels and gets the same bits, so nothing is
+drawn twice. `SeededNoise` and `SecureNoise` differ in their words only; the samplers are shared, so a simulation tests
+the code that a deployment runs. Samplers return whole steps of a grid, never a rounded float: a release is then a
+post-processing of the exact continuous mechanism. Statements, proofs and error budget: docs/privacy/noise.md.
+"""
+
+import operator
+import secrets
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal, localcontext
+from hashlib import blake2b
+from itertools import accumulate
+from math import isqrt, prod, sqrt
+from typing import Protocol
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from numba import njit
+from numpy.typing import ArrayLike, NDArray
+
+from quoron_privacy.errors import ConfigError, RunError
+from quoron_privacy.validate import count, positive, probability
+
+Words = NDArray[np.uint64]
+Steps = NDArray[np.int64]
+
+GRID_BITS = 30  # gaussian_steps counts in units of 2⁻³⁰ standard deviations
+GAUSSIAN_SLACK = 2.0**-47  # total variation of one Gaussian sample (theorem N1)
+LAPLACE_SLACK = 2.0**-52  # error of P(noise >= k) for every k: total variation of one threshold decision (theorem N2)
+WHOLE_SLACK = 2.0**-58  # total variation of one sample of `whole_laplaces` (N7)
+
+_ODDS_BITS = 96  # of the odds of a digit in `whole_laplace`
+_MOST_DIGITS = 45  # a digit of odds exp(-2^i / scale) below e⁻⁴⁵ < 2⁻⁶⁴ counts as zero in `whole_laplaces`
+_BIN_BITS = 4  # the Gaussian proposal is flat on bins of width 1/16
+_BLOCK = 1 << 16  # samples at a time, so that the words stay in cache
+
+
+class RandomStream:
+    """One stream of independent uniform 64-bit words, and the samplers on top. Each call moves the stream forward."""
+
+    __slots__ = ("_draw",)
+
+    def __init__(self, draw: Callable[[int], Words]) -> None:
+        self._draw = draw
+
+    def words(self, size: int) -> Words:
+        """`size` uniform words, shape (size,)."""
+        return self._draw(size)
+
+    def gaussian_steps(self, shape: int | tuple[int, ...]) -> Steps:
+        """⌊2³⁰ Z⌋ for independent standard normal Z, up to total variation GAUSSIAN_SLACK a sample (theorem N1).
+
+        Rejection from a step-shaped proposal. The number of rejections is independent of the values that are kept, so
+        time says nothing about them; the oversample is fixed, and falls short with probability below 2⁻⁶⁰.
+        """
+        size = _size(shape)
+        steps = np.empty(size, np.int64)
+        done = 0
+        while done < size:
+            block = steps[done : done + _BLOCK]
+            proposals = len(block) + len(block) // 32 + 2 * isqrt(len(block)) + 12
+            done += _accept_gaussian(self.words(3 * proposals).reshape(proposals, 3), GAUSSIAN_BINS, block)
+        return steps.reshape(shape)
+
+    def laplace_steps(self, scale: float, shape: int | tuple[int, ...]) -> Steps:
+        """⌊L⌋ for independent L ~ Laplace(scale), with `scale` in steps and at most 2⁵⁰. For threshold decisions only.
+
+        Each tail probability is right up to LAPLACE_SLACK (theorem N2); the cells are not good enough for a release.
+        """
+        positive(scale=scale)
+        if scale > 2.0**50:
+            raise ConfigError(f"Expected scale <= 2**50 steps, got scale={scale}. Use a coarser grid.")
+        return _laplace(self.words(_size(shape)), scale).reshape(shape)
+
+    def whole_laplace(self, scale: float) -> int:
+        """⌊L⌋ for L ~ Laplace(scale), up to total variation 2⁻⁸⁸: cell by cell, unlike `laplace_steps`.
+
+        |L|'s whole part is geometric, and the binary digits of a geometric variable are independent: digit i is one
+        with odds exp(-2^i / scale).
+        """
+        magnitude, digit = 0, 0
+        with localcontext() as context:
+            context.prec = 60
+            while odds := int((-(2**digit) / Decimal(scale)).exp() * 2**_ODDS_BITS):
+                magnitude += self.weighted_choice((2**_ODDS_BITS, odds)) << digit
+                digit += 1
+        return magnitude if self.weighted_choice((1, 1)) else -magnitude - 1
+
+    def whole_laplaces(self, scale: float, size: int) -> Steps:
+        """`size` independent ⌊L⌋, L ~ Laplace(scale) with scale at most 2⁵⁰; total variation WHOLE_SLACK a sample.
+
+        As `whole_laplace`, one word for each binary digit, so that every sample takes the same time: for many counts.
+        """
+        positive(scale=scale)
+        if scale > 2.0**50:
+            raise ConfigError(f"Expected scale <= 2**50, got scale={scale}.")
+        chances = _digit_chances(scale)
+        places = np.left_shift(1, np.arange(len(chances), dtype=np.int64))
+        steps = np.empty(size, np.int64)
+        for start in range(0, size, _BLOCK):
+            block = steps[start : start + _BLOCK]
+            words = self.words(len(block) * (len(chances) + 1)).reshape(len(block), -1)
+            block[:] = (words[:, 1:] < chances) @ places ^ -(words[:, 0] & np.uint64(1)).astype(np.int64)
+        return steps
+
+    def uniform_below(self, bound: int, size: int) -> Steps:
+        """`size` independent exact uniform integers in {0, ..., bound - 1}; bound at most 2⁶³."""
+        count(bound=bound)
+        return self._below(np.full(size, bound, np.uint64))
+
+    def bernoulli(self, chance: ArrayLike, shape: int | tuple[int, ...]) -> NDArray[np.bool_]:
+        """Independent coins, True with probability ⌈2⁵³ chance⌉ / 2⁵³ (exactly `chance` from one half up)."""
+        return self.uniform(shape) < np.clip(np.asarray(chance, np.float64), 0.0, 1.0)
+
+    def uniform(self, shape: int | tuple[int, ...]) -> NDArray[np.float64]:
+        """Independent uniform multiples of 2⁻⁵³ in [0, 1)."""
+        return ((self.words(_size(shape)) >> np.uint64(11)).astype(np.float64) * 2.0**-53).reshape(shape)
+
+    def permutation(self, size: int) -> Steps:
+        """An exact uniform permutation of range(size)."""
+        return _shuffle(self._below(np.arange(1, size + 1, dtype=np.uint64)))
+
+    def subset(self, size: int, chosen: int) -> Steps:
+        """An exact uniform subset of range(size) with `chosen` members, ascending: sampling without replacement."""
+        if not 0 <= chosen <= size:
+            raise ConfigError(f"Expected 0 <= chosen <= size, got chosen={chosen}, size={size}.")
+        bounds = np.arange(size - chosen + 1, size + 1, dtype=np.uint64)
+        return np.flatnonzero(_floyd(self._below(bounds), size)).astype(np.int64)
+
+    def poisson_subset(self, size: int, rate: float) -> Steps:
+        """Each member of range(size) independently with probability `rate`, ascending: Poisson sampling."""
+        probability(rate=rate)
+        return np.flatnonzero(self.bernoulli(rate, size)).astype(np.int64)
+
+    def weighted_choice(self, weights: Sequence[int]) -> int:
+        """Index i with probability exactly weights[i] / sum(weights); non-negative integers of any size."""
+        totals = list(accumulate(weights))
+        if not totals or totals[-1] <= 0 or min(weights) < 0:
+            raise ConfigError("Expected non-negative integer weights with a positive sum.")
+        length = -(-totals[-1].bit_length() // 64)
+        limit = (1 << 64 * length) // totals[-1] * totals[-1]
+        while True:
+            number = int.from_bytes(self.words(length).astype("<u8").tobytes(), "little")
+            if number < limit:
+                return bisect_right(totals, number % totals[-1])
+
+    def _below(self, bounds: Words) -> Steps:
+        """Exact uniform integers below each bound (1 to 2⁶³), rejecting an incomplete multiple of it."""
+        excess = (np.uint64(0) - bounds) % bounds  # 2⁶⁴ mod bound: words below it are rejected
+        words = self.words(len(bounds))
+        while (rejected := np.flatnonzero(words < excess)).size:
+            words[rejected] = self.words(len(rejected))
+        return (words % bounds).astype(np.int64)
+
+
+class NoiseSource(Protocol):
+    """The one injected source of a run."""
+
+    def stream(self, *labels: str | int) -> RandomStream:
+        """The stream of these labels, from its start; streams of different labels are independent."""
+
+    def require_deployable(self) -> None:
+        """Raises RunError unless the noise is fit to protect real people."""
+
+    def export_key(self) -> bytes:
+        """What rebuilds this source after a crash. Secret: with it, all noise can be subtracted."""
+
+    def fingerprint(self) -> str:
+        """A public name of the key (32 hexadecimal digits), by which errors and logs tell sources apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeededNoise:
+    """Reproducible noise for simulations and tests: Philox, keyed by a hash of the seed and the labels."""
+
+    seed: int
+
+    def stream(self, *labels: str | int) -> RandomStream:
+        """See NoiseSource."""
+        key = blake2b(_encode(self.seed, *labels), digest_size=16, person=b"quoron-seeded").digest()
+        return RandomStream(np.random.Philox(key=int.from_bytes(key, "little")).random_raw)
+
+    def require_deployable(self) -> None:
+        """Always refuses."""
+        raise RunError(
+            "Expected cryptographic noise, got SeededNoise: whoever knows or guesses the seed can subtract the noise. "
+            "Use SecureNoise.fresh() outside simulation."
+        )
+
+    def export_key(self) -> bytes:
+        """The seed, as decimal text."""
+        return str(self.seed).encode()
+
+    def fingerprint(self) -> str:
+        """See NoiseSource."""
+        return blake2b(self.export_key(), digest_size=16, person=b"quoron-name").hexdigest()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SecureNoise:
+    """Cryptographic noise: ChaCha20 under a key for each stream, derived from a 256-bit secret by keyed BLAKE2b.
+
+    >>> SecureNoise.fresh()
+    SecureNoise()
+    """
+
+    key: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.key) != 32:
+            raise ConfigError(f"Expected a noise key of 32 bytes, got {len(self.key)}. Use SecureNoise.fresh().")
+        if not any(self.key):
+            raise ConfigError("Expected a secret noise key, got zero bytes. Use SecureNoise.fresh().")
+
+    @classmethod
+    def fresh(cls) -> "SecureNoise":
+        """A source with a new key from the operating system."""
+        return cls(secrets.token_bytes(32))
+
+    def stream(self, *labels: str | int) -> RandomStream:
+        """See NoiseSource. One stream gives at most 2³⁵ words."""
+        key = blake2b(_encode(*labels), key=self.key, digest_size=32, person=b"quoron-secure").digest()
+        cipher = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()  # a key serves one stream: the nonce is fixed
+
+        def draw(size: int) -> Words:
+            stream = bytearray(8 * size)
+            cipher.update_into(bytes(8 * size), stream)
+            return np.frombuffer(stream, "<u8").astype(np.uint64, copy=False)
+
+        return RandomStream(draw)
+
+    def require_deployable(self) -> None:
+        """Accepts."""
+
+    def export_key(self) -> bytes:
+        """The secret. Store it where the ledger lives and nowhere else; destroy it when the run is complete."""
+        return self.key
+
+    def fingerprint(self) -> str:
+        """See NoiseSource."""
+        return blake2b(b"", key=self.key, digest_size=16, person=b"quoron-name").hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredNoise:
+    """A source whose streams depend on every answer of the run so far, too.
+
+    Equal answers give equal noise, so that a run resumes with its bits. Where books are restored and somebody answers
+    otherwise than before, the noise is independent of what was drawn then: without, the difference of the two releases
+    would be the difference of the answers.
+    """
+
+    source: NoiseSource
+    answers: str  # digest of all answers so far; secret, as they are
+
+    def stream(self, *labels: str | int) -> RandomStream:
+        """See NoiseSource."""
+        return self.source.stream(*labels, "answers", self.answers)
+
+    def require_deployable(self) -> None:
+        """As the source."""
+        self.source.require_deployable()
+
+    def export_key(self) -> bytes:
+        """The source's."""
+        return self.source.export_key()
+
+    def fingerprint(self) -> str:
+        """The source's."""
+        return self.source.fingerprint()
+
+
+def total_variation(*, gaussians: int = 0, decisions: int = 0) -> float:
+    """How far all the noise of a run is from exact, in total variation (theorem N3).
+
+    A mechanism that is (ε, δ) with exact noise is (ε, δ + (1 + e^ε) · total_variation) with this noise.
+    """
+    return 2.0**-49 * sqrt(gaussians) + 2.0**-57 * gaussians + LAPLACE_SLACK * decisions
+
+
+def _size(shape: int | tuple[int, ...]) -> int:
+    return shape if isinstance(shape, int) else prod(shape)
+
+
+def _encode(*labels: str | int) -> bytes:
+    """Injective: kind, length and text of each label."""
+    texts = [("s", label) if isinstance(label, str) else ("i", str(operator.index(label))) for label in labels]
+    return b"".join(b"%s%d:%s" % (kind.encode(), len(text.encode()), text.encode()) for kind, text in texts)
+
+
+def _digit_chances(scale: float) -> Words:
+    """The nearest integer to 2⁶⁴ / (1 + exp(2^i / scale)) for digits i = 0, 1, ... of a geometric magnitude."""
+    chances: list[int] = []
+    with localcontext() as context:
+        context.prec = 50
+        while (power := Decimal(2 ** len(chances)) / Decimal(scale)) < _MOST_DIGITS:
+            chances.append(int((2**64 / (1 + power.exp())).to_integral_value()))
+    return np.array(chances, np.uint64)
+
+
+def _gaussian_bins() -> Words:
+    """⌊2⁶⁴ P(bin <= k)⌉ for k = 0..254, where P(bin = k) ∝ exp(-(k/16)²/2), from 50 digits."""
+    with localcontext() as context:
+        context.prec = 50
+        heights = [(-(Decimal(k * k) / 2 ** (2 * _BIN_BITS + 1))).exp() for k in range(256)]
+        total = sum(heights)
+        below = [int((2**64 * part / total).to_integral_value()) for part in accumulate(heights[:255])]
+    bins = np.array([min(level, 2**64 - 1) for level in below], np.uint64)
+    bins.setflags(write=False)
+    return bins
+
+
+GAUSSIAN_BINS = _gaussian_bins()
+
+
+@njit(cache=True, inline="always")
+def propose_gaussian(which, inside, coin, bins):  # type: ignore[no-untyped-def]
+    """(whether to accept, ⌊2³⁰ Z⌋) from three words and GAUSSIAN_BINS: one proposal of theorem N1, in fixed time."""
+    k = 0
+    for level in range(7, -1, -1):  # binary search: k = number of thresholds <= word
+        k += (which >= bins[k + (1 << level) - 1]) << level
+    w = (inside >> np.uint64(11)) * 2.0**-53
+    accept = np.exp(-(2.0 ** -(2 * _BIN_BITS + 1)) * (w * (2 * k + w)))  # density over proposal, one at w = 0
+    inner = np.int64(inside >> np.uint64(64 - GRID_BITS + _BIN_BITS))
+    magnitude = (np.int64(k) << (GRID_BITS - _BIN_BITS)) | inner
+    step = magnitude ^ -np.int64(inside & np.uint64(1))  # sign bit set: -magnitude - 1, the floor
+    return (coin >> np.uint64(11)) * 2.0**-53 < accept, step
+
+
+@njit(cache=True)
+def _accept_gaussian(words: Words, bins: Words, steps: Steps) -> int:
+    """Fills `steps` with accepted proposals (words: proposals × 3) and returns how many."""
+    done = 0
+    for i in range(len(words)):
+        accepted, step = propose_gaussian(words[i, 0], words[i, 1], words[i, 2], bins)
+        if accepted and done < len(steps):
+            steps[done] = step
+            done += 1
+    return done
+
+
+@njit(cache=True)
+def _laplace(words: Words, scale: float) -> Steps:
+    steps = np.empty(len(words), np.int64)
+    for i in range(len(words)):
+        u = ((words[i] >> np.uint64(1)) + np.uint64(1)) * 2.0**-63  # in (0, 1]: the logarithm is finite
+        magnitude = np.int64(np.floor(-np.log(u) * scale))
+        steps[i] = magnitude ^ -np.int64(words[i] & np.uint64(1))
+    return steps
+
+
+@njit(cache=True)
+def _shuffle(picks: Steps) -> Steps:
+    """Fisher–Yates from picks[i] uniform in {0, ..., i}."""
+    order = np.arange(len(picks))
+    for i in range(len(picks) - 1, 0, -1):
+        order[i], order[picks[i]] = order[picks[i]], order[i]
+    return order
+
+
+@njit(cache=True)
+def _floyd(picks: Steps, size: int) -> NDArray[np.bool_]:
+    """Floyd's sampling without replacement from picks[i] uniform in {0, ..., size - len(picks) + i}."""
+    taken = np.zeros(size, np.bool_)
+    for i in range(len(picks)):
+        pick = picks[i]
+        taken[size - len(picks) + i if taken[pick] else pick] = True
+    return taken

@@ -1,0 +1,435 @@
+"""The noisy-threshold outlier filter (Ghazi et al., Algorithm 2): what its parameters promise, and which to choose.
+
+    >>> parameters = calibrate(4.0, 1e-6, cohort_size=2500, eta_beta=1.0, phase_users=25_000)
+    >>> verify(parameters, 4.0, 1e-6) <= 1e-6
+    True
+
+A phase keeps user i of a cohort of B when κ_i + Lap(λ) > F, κ_i the concentration score; halts when the number of users
+filtered reaches a hidden random cutoff; and releases a public average of its iterates with Gaussian noise. `verify`
+evaluates Theorem 1, `calibrate` searches for the least noise that `verify` accepts. Everything is free of scale: a
+length d (how far apart ordinary users' average gradients lie) enters only through τ = θ/d and σ = η·d·Ξ/B.
+
+Source: Ghazi, Kumar, Liu & Manurangsi, Algorithm 2, with the cutoff, the halt and the constants of our own proof.
+Statement, proof and symbols: docs/privacy/outlier-filter.md.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_privacy import gdp
+from quoron_privacy.errors import Infeasible, VerificationError
+from quoron_privacy.release import Adjacency
+from quoron_privacy.robust.filter import search as _filter_search
+from quoron_privacy.robust.filter.charging import game_values
+from quoron_privacy.robust.filter.cutoff import cutoff_law, end_mass
+from quoron_privacy.robust.filter.paper_constants import paper_constants as paper_constants
+from quoron_privacy.validate import count, non_negative, positive, probability
+
+Vector = NDArray[np.float64]
+Integers = NDArray[np.int64]
+_ROUNDING = 1e-9  # relative slack on every δ for float arithmetic in the evaluation of the theorem
+_TAIL_SHARE = 0.1  # of δ, for each of the two tails
+_WIDE = np.linspace(0.53, 0.98, 24)  # thresholds, as shares of the cohort, that are tried first
+_MUS_PER_FOLD = 30  # verification rounds μ up to a grid of this many points for each factor e
+
+
+@dataclass(frozen=True, slots=True)
+class FilterParameters:
+    """Numbers of one phase, fixed before it starts. Scores and thresholds are in users, as κ is."""
+
+    cohort_size: int  # B
+    decision_epsilon: float  # e0: what one user can do to another's decision
+    laplace_scale: float  # λ
+    threshold: float  # F
+    cutoff_centre: int  # c_mid; the cutoff lies in {1, …, 2·c_mid − 1}
+    cutoff_lattice: int  # j_c; the cutoff law decays as exp(−j_c·e0·|k − c_mid|)
+    own_tail: float  # w1: a user scoring below F − w1 is taken to be filtered
+    others_tail: float  # w2, the same for the users around
+    eta_beta: float  # upper bound on step size × smoothness over the phase
+    theta: float  # τ·d: the distance of ordinary users on the kernel's scale
+    noise_multiplier: float  # s
+    score_error: float  # kerr: bound on |computed κ − κ|
+
+    @property
+    def cutoff_max(self) -> int:
+        """Largest possible cutoff, c_max."""
+        return 2 * self.cutoff_centre - 1
+
+    @property
+    def survivors(self) -> int:
+        """N = B − c_max: other users of a cohort that are kept unless the phase halts."""
+        return self.cohort_size - self.cutoff_max
+
+    @property
+    def cutoff_decay(self) -> float:
+        """ε_c = j_c·e0."""
+        return self.cutoff_lattice * self.decision_epsilon
+
+    @property
+    def noise_factor(self) -> float:
+        """Ξ = s·B / (θ·(N + 1)): the release's noise is η·d·Ξ/B, against η·G·(2/μ)/B for a plain average."""
+        return self.noise_multiplier * self.cohort_size / (self.theta * (self.survivors + 1))
+
+    def temperature(self, distance: float) -> float:
+        """τ = θ/d for a public typical distance d between users' average gradients."""
+        positive(distance=distance)
+        return self.theta / distance
+
+    def noise_scale(self, step: float, distance: float) -> float:
+        """σ = η·s / (τ·(N + 1)): standard deviation per coordinate of the release; any public average of iterates."""
+        positive(step=step)
+        return step * self.noise_multiplier / (self.temperature(distance) * (self.survivors + 1))
+
+    def sensitivity(self, step: float, distance: float) -> float:
+        """b = η·ρ/(τ·(N + 1)): one user moves the release by at most this, unless its own noise exceeds w1."""
+        positive(step=step)
+        farthest = max(float(bound[0]) for bound in _shifts(self, np.array([self.own_tail]), "replace-one"))
+        return step * farthest / (self.temperature(distance) * (self.survivors + 1))
+
+    def cutoff_law(self) -> Vector:
+        """Probabilities of the cutoff 1, …, c_max."""
+        return cutoff_law(self.cutoff_centre, self.cutoff_decay)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Frontier:
+    """Cutoff laws with their e0 (P,), and ln δ_A, ln δ_B (P, M) on a grid of μ. Free of the cohort size."""
+
+    each: Vector  # e0
+    centres: Integers  # c_mid
+    lattices: Integers  # j_c
+    log_mus: Vector  # (M,)
+    log_same: Vector
+    log_shifted: Vector
+
+
+def verify(
+    parameters: FilterParameters,
+    epsilon: float,
+    delta: float,
+    adjacency: Adjacency = "replace-one",
+    *,
+    delta_slack: float = 0.0,
+) -> float:
+    """δ that Theorem 1 certifies at ε for one phase, and for any number of phases on disjoint users; at most `delta`.
+
+    `delta_slack` bounds the total-variation distance between the noise drawn in a phase (Laplace, cutoff, Gaussian, all
+    draws together) and the ideal laws; it costs (1 + e^ε)·delta_slack.
+
+    Raises VerificationError naming the condition that fails, also when the certified δ exceeds `delta`.
+    """
+    positive(epsilon=epsilon)
+    probability(delta=delta)
+    non_negative(delta_slack=delta_slack)
+    if adjacency not in ("replace-one", "zero-out"):
+        raise VerificationError(f"Expected adjacency 'replace-one' or 'zero-out', got {adjacency!r}.")
+    certified = _certified(parameters, epsilon, delta, adjacency)(parameters.noise_multiplier)
+    certified += (1 + math.exp(epsilon)) * delta_slack
+    if not certified <= delta:
+        raise VerificationError(
+            f"Expected a certified delta <= {delta:g} at epsilon={epsilon:g}, got {certified:.4g} for {parameters}."
+        )
+    return certified
+
+
+def calibrate(
+    epsilon: float,
+    delta: float,
+    cohort_size: int,
+    eta_beta: float,
+    phase_users: int,
+    *,
+    score_error: float = 0.0,
+    adjacency: Adjacency = "replace-one",
+    delta_slack: float = 0.0,
+) -> FilterParameters:
+    """Parameters with small noise factor Ξ that `verify` accepts at (ε, δ).
+
+    `phase_users` (users asked over the longest phase) bears on utility alone: θ leaves ordinary users so far above the
+    threshold that about a tenth of the cutoff is spent on them by bad luck.
+
+    Raises Infeasible naming the smallest cohort that would do.
+    """
+    positive(epsilon=epsilon)
+    probability(delta=delta)
+    count(cohort_size=cohort_size, phase_users=phase_users)
+    non_negative(eta_beta=eta_beta, score_error=score_error, delta_slack=delta_slack)
+    target = delta - (1 + math.exp(epsilon)) * delta_slack
+    if target <= 0:
+        raise Infeasible("outlier filter", "(1 + e^ε)·delta_slack < δ fails", f"delta > {delta - target:.3g}")
+    if eta_beta > 2:
+        raise Infeasible("outlier filter", f"step·smoothness = {eta_beta:g} <= 2 fails", "a step of at most 2/β")
+    best = _search(epsilon, target, cohort_size, eta_beta, phase_users, score_error, adjacency == "zero-out")
+    if best is None:
+        edge = _smallest_cohort(epsilon, target, eta_beta, phase_users, score_error, adjacency == "zero-out")
+        raise Infeasible(
+            "outlier filter (theorem 1)",
+            f"cohort_size={cohort_size:,} is too small at epsilon={epsilon:g}, delta={delta:g}, ηβ={eta_beta:g}",
+            f"cohort_size >= {edge:,} (better {math.ceil(1.5 * edge):,})",
+        )
+    return _least_noise(best, epsilon, delta, adjacency, delta_slack)
+
+
+def smallest_cohort(epsilon: float, delta: float, eta_beta: float, *, adjacency: Adjacency = "replace-one") -> int:
+    """B_min, the least cohort for which `calibrate` finds parameters, at ten rounds a phase.
+
+    The noise explodes at this edge; plan for at least 1.5 times as many.
+    """
+    positive(epsilon=epsilon)
+    probability(delta=delta)
+    non_negative(eta_beta=eta_beta)
+    if eta_beta > 2:
+        raise Infeasible("outlier filter", f"step·smoothness = {eta_beta:g} <= 2 fails", "a step of at most 2/β")
+    return _smallest_cohort(epsilon, delta, eta_beta, 1, 0.0, adjacency == "zero-out")
+
+
+@lru_cache(maxsize=256)
+def _smallest_cohort(
+    epsilon: float, delta: float, eta_beta: float, users: int, score_error: float, zero_out: bool
+) -> int:
+    frontier = _frontier(epsilon, delta, 2)  # whether anything is feasible hangs on the smallest μ alone
+
+    def feasible(size: int) -> bool:
+        wanted = size, eta_beta, max(users, 10 * size), score_error, zero_out
+        return _proposed(delta, *wanted, frontier, np.arange(len(frontier.each)), _WIDE)[0] >= 0
+
+    high = 64
+    while not feasible(high):
+        high *= 2
+        if high > 1 << 40:
+            raise Infeasible("outlier filter", "no cohort is large enough", "a larger epsilon or delta")
+    low = high // 2
+    while high - low > max(1, low // 1000):
+        middle = (low + high) // 2
+        low, high = (low, middle) if feasible(middle) else (middle, high)
+    return high
+
+
+def _certified(p: FilterParameters, epsilon: float, delta: float, adjacency: Adjacency) -> Callable[[float], float]:
+    """δ of Theorem 1 as a function of the noise multiplier alone, after every hypothesis has been checked."""
+    _check_hypotheses(p, adjacency)
+    size = p.cohort_size
+    both_kept, one_kept = _shifts(p, np.array([p.own_tail]), adjacency)
+    farthest = float(np.maximum(both_kept, one_kept)[0])
+    sensitivity = score_sensitivity(size, p.eta_beta * farthest / (p.survivors + 1)) + 2 * p.score_error
+    _require(sensitivity / p.laplace_scale <= p.decision_epsilon, "(Δ + 2·kerr)/λ <= e0", p)
+    # The mean over the own user's noise: bins of max(ν, 0)/λ, each at its right end, where the shift is largest.
+    depth = np.linspace(0.0, p.own_tail / p.laplace_scale, 512)
+    weights = np.concatenate(([0.5], -0.5 * np.diff(np.exp(-depth))))
+    both_kept, one_kept = _shifts(p, depth * p.laplace_scale, adjacency)
+    largest = gdp.mu_for(epsilon, delta)
+    grid, same, shifted = _curves(epsilon, largest, p.decision_epsilon, p.cutoff_centre, p.cutoff_lattice)
+    tails = 0.5 * math.exp(-p.own_tail / p.laplace_scale)
+    tails += 0.5 * (size - 1) * math.exp(-(p.others_tail - 1 - 2 * p.score_error) / p.laplace_scale)
+
+    def certified(noise_multiplier: float) -> float:
+        kept, half = both_kept / noise_multiplier, one_kept / noise_multiplier
+        if adjacency == "replace-one":
+            pairs = np.maximum(_look_up(grid, same, kept), _look_up(grid, shifted, half))
+        else:
+            # Kept against absent meets the same cutoff law; filtered against absent shifts the law and nothing else.
+            pairs = np.maximum(_look_up(grid, same, half), shifted[0])
+        return (float(weights @ pairs) + tails) * (1 + _ROUNDING)
+
+    return certified
+
+
+def _least_noise(
+    p: FilterParameters, epsilon: float, delta: float, adjacency: Adjacency, delta_slack: float
+) -> FilterParameters:
+    """The smallest noise multiplier that the theorem accepts, the other parameters as proposed."""
+    certified = _certified(p, epsilon, delta, adjacency)
+    target = delta - (1 + math.exp(epsilon)) * delta_slack
+    low, high = p.noise_multiplier / 2, p.noise_multiplier
+    while certified(high) > target:
+        low, high = high, 1.2 * high
+        if high > 1e6 * p.noise_multiplier:
+            raise Infeasible("outlier filter (theorem 1)", "decisions alone exceed delta", "a larger cohort")
+    while high > low * (1 + 1e-4):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if certified(middle) <= target else (middle, high)
+    return replace(p, noise_multiplier=high)
+
+
+def _search(
+    epsilon: float, delta: float, size: int, eta_beta: float, users: int, score_error: float, zero_out: bool
+) -> FilterParameters | None:
+    """The proposal with the smallest Ξ, or None."""
+    frontier, wanted = _frontier(epsilon, delta), (size, eta_beta, users, score_error, zero_out)
+    found = _proposed(delta, *wanted, frontier, np.arange(len(frontier.each)), _WIDE)
+    if found[0] < 0:
+        return None
+    point, width = int(found[0]), 0.02
+    for _ in range(2):
+        around = found[1] / size + width * np.linspace(-1, 1, 9)
+        found = _proposed(delta, *wanted, frontier, np.array([point]), around)
+        width /= 5
+    _, threshold, scale, own, others, theta, multiplier, _ = found
+    return FilterParameters(
+        cohort_size=size,
+        decision_epsilon=float(frontier.each[point]),
+        laplace_scale=scale,
+        threshold=threshold,
+        cutoff_centre=int(frontier.centres[point]),
+        cutoff_lattice=int(frontier.lattices[point]),
+        own_tail=own,
+        others_tail=others,
+        eta_beta=eta_beta,
+        theta=theta,
+        noise_multiplier=multiplier,
+        score_error=score_error,
+    )
+
+
+def _proposed(
+    delta: float,
+    size: int,
+    eta_beta: float,
+    users: int,
+    score_error: float,
+    zero_out: bool,
+    frontier: _Frontier,
+    points: Integers,
+    fractions: Vector,
+) -> tuple[float, ...]:
+    """`_filter_search.propose` for some points of the frontier and thresholds; the point is −1 if none is feasible."""
+    tails = math.log(0.5 / (_TAIL_SHARE * delta)), math.log(0.5 * (size - 1) / (_TAIL_SHARE * delta))
+    tables = (
+        frontier.each[points],
+        frontier.centres[points],
+        frontier.log_mus,
+        frontier.log_same[points],
+        frontier.log_shifted[points],
+    )
+    found: tuple[float, ...] = _filter_search.propose(
+        size, eta_beta, users, score_error, zero_out, *tails, (1 - 2 * _TAIL_SHARE) * delta, tables, fractions
+    )
+    return (int(points[int(found[0])]), *found[1:]) if found[0] >= 0 else found
+
+
+@lru_cache(maxsize=32)
+def _frontier(epsilon: float, delta: float, columns: int | None = None) -> _Frontier:
+    """Pairs of (cutoff law, e0) worth trying, with their curves at the first `columns` of a coarse grid of μ."""
+    main, full = (1 - 2 * _TAIL_SHARE) * delta, gdp.mu_for(epsilon, delta)
+    grid = _mu_grid(full, 4)[:columns]
+    rows = []
+    # A table costs time as ε^−2 and moves in coarser steps at large ε: spend about the same on every ε.
+    fine = min(max(epsilon / 2, 1.0), 4.0)
+    for decay in np.geomspace(0.27, 0.66, round(2 * fine) + 1):
+        for share in np.geomspace(0.04, 0.7, round(8 * fine)):
+            centre = _cutoff_centre(decay * epsilon, 0.2 * main)
+            each = math.sqrt(share / (2 * centre)) * full
+            lattice = max(1, round(decay * epsilon / each))
+            centre = _cutoff_centre(lattice * each, 0.2 * main)
+            same, shifted = cutoff_curves(epsilon, each, centre, lattice, grid)
+            rows.append((each, centre, lattice, np.log(same), np.log(shifted)))
+            if max(same[0], shifted[0]) > main:
+                break
+    each_, centres, lattices, log_same, log_shifted = (np.array(column) for column in zip(*rows, strict=True))
+    return _Frontier(each_, centres, lattices, np.log(grid), log_same, log_shifted)
+
+
+def _cutoff_centre(decay: float, mass: float) -> int:
+    """Smallest centre with end mass at most `mass`."""
+    centre = max(2, math.floor(math.log(1 / mass) / decay) - 8)
+    while end_mass(centre, decay) > mass:
+        centre += 1
+    return centre
+
+
+def score_sensitivity(cohort_size: int, log_distance: float) -> float:
+    """Δ: how far one user moves another's score, in his own cohort (less than 1) or later, `log_distance` = τ·β·b."""
+    return max(1.0, -(cohort_size - 1) * math.expm1(-log_distance) * (1 + 1e-12))
+
+
+def _require(holds: bool, condition: str, parameters: FilterParameters) -> None:
+    if not holds:
+        raise VerificationError(f"Expected {condition}, which fails for {parameters}.")
+
+
+def _check_hypotheses(p: FilterParameters, adjacency: Adjacency) -> None:
+    numbers = [getattr(p, name) for name in FilterParameters.__slots__]
+    _require(all(math.isfinite(number) for number in numbers), "finite parameters", p)
+    whole = (p.cohort_size, p.cutoff_centre, p.cutoff_lattice)
+    _require(all(type(number) is int for number in whole), "integer B, c_mid, j_c", p)
+    _require(p.cutoff_centre >= 2 and p.cutoff_lattice >= 1, "c_mid >= 2 and j_c >= 1", p)
+    _require(p.decision_epsilon > 0 and p.laplace_scale > 0, "e0 > 0 and λ > 0", p)
+    _require(p.noise_multiplier > 0 and p.theta > 0, "s > 0 and θ > 0", p)
+    _require(0 < p.threshold < p.cohort_size, "0 < F < B", p)
+    _require(p.own_tail >= 0 and p.score_error >= 0, "w1 >= 0 and kerr >= 0", p)
+    _require(p.others_tail >= 1 + 2 * p.score_error, "w2 >= 1 + 2·kerr", p)
+    _require(0 <= p.eta_beta <= 2, "0 <= step·smoothness <= 2", p)
+    _require(2 * p.cutoff_max < p.cohort_size, "c_max < B/2", p)
+    k1, k2 = _levels(p)
+    _require(2 * (k1 - 1) > p.cohort_size - 1, "2·(F − w1 − kerr − 1) > B − 1", p)
+    _require(k1 + k2 > p.cohort_size, "2·F − w1 − w2 − 2·kerr > B", p)
+    if adjacency == "zero-out":
+        _require(p.cutoff_max < k1, "c_max < F − w1 − kerr", p)
+
+
+def _levels(p: FilterParameters) -> tuple[float, float]:
+    """k1, k2: true scores above which the own user, and the others, are taken to lie when kept."""
+    return p.threshold - p.own_tail - p.score_error, p.threshold - p.others_tail - p.score_error
+
+
+def _shifts(p: FilterParameters, own_noise: Vector, adjacency: Adjacency) -> tuple[Vector, Vector]:
+    """ρ_A, ρ_B for own noise values in [0, w1]: one step's shift in units of η/(τ(N + 1)); same shape."""
+    size = p.cohort_size
+    k1, k2 = p.threshold - own_noise - p.score_error, _levels(p)[1]
+    if adjacency == "zero-out":
+        # Empty slots: any number n of present users, n > k1 because the own user's score is at most n. The bound grows
+        # with n when 2·k1 >= B + c_max (docs: "Empty slots"), so that the full cohort is the worst case.
+        lowest = float(k1.min())
+        first = size if 2 * lowest >= size + p.cutoff_max else math.floor(lowest) + 1
+        present = np.arange(first, size + 1, dtype=np.float64)
+        others = present - p.cutoff_max
+        factor = (p.survivors + 1) / (others + 1)
+        # Where n <= k1 the case cannot occur; the value at n = k1 is a harmless extra.
+        worst = [np.max(_one_kept(np.minimum(level, present), k2, present, others) * factor) for level in k1]
+        one_kept = np.array(worst)
+        return np.zeros_like(one_kept), one_kept
+    both_kept = -np.log(2 * (k1 - 1) / (size - 1) - 1)
+    return both_kept * (1 + 1e-12), _one_kept(k1, k2, np.float64(size), np.float64(p.survivors))
+
+
+def _one_kept(k1: Vector, k2: float, present: Vector | np.float64, others: Vector | np.float64) -> Vector:
+    """ρ_B: distance, times τ, of the own user from the mean of at least `others` kept users among `present`."""
+    reach = -np.log(np.minimum((k1 + k2) / present - 1, 1.0)) + 1e-300
+    chord = reach / -np.expm1(-reach) * (present - k1) / others
+    bound: Vector = np.minimum(reach, chord) * (1 + 1e-12)
+    return bound
+
+
+def _look_up(grid: Vector, values: Vector, mus: Vector) -> Vector:
+    """Values at the next grid point above each μ; 1 beyond the grid."""
+    index = np.searchsorted(grid, mus, side="left")
+    return np.append(values, 1.0)[index]
+
+
+def _mu_grid(full: float, per_fold: int) -> Vector:
+    # Well beyond what (ε, δ) allows: a shift met with probability 1e-5 may cost 1e-2 of its own.
+    grid: Vector = full * np.exp(np.linspace(-2.5, 2.0, round(4.5 * per_fold) + 1))
+    return grid
+
+
+@lru_cache(maxsize=64)
+def _curves(epsilon: float, largest_mu: float, each: float, centre: int, lattice: int) -> tuple[Vector, Vector, Vector]:
+    return (grid := _mu_grid(largest_mu, _MUS_PER_FOLD)), *cutoff_curves(epsilon, each, centre, lattice, grid)
+
+
+def cutoff_curves(epsilon: float, each: float, centre: int, lattice: int, mus: Vector) -> tuple[Vector, Vector]:
+    """δ_A(μ), δ_B(μ) of Theorem 1: the cutoff's law the same in both worlds, or shifted by one between them."""
+    law = cutoff_law(centre, each * lattice)
+    values = game_values(epsilon=epsilon, each=each, hits=2 * centre - 1, offsets=(-lattice, 0, lattice), mus=mus)
+    same = law @ values[:, 1]
+    # Between e and e + 1 the law falls or rises by e^{ε_c}; the end that the shift uncovers is charged in full.
+    rising = np.arange(1, 2 * centre - 1) < centre
+    upward = np.where(rising[:, None], values[:-1, 0], values[:-1, 2])
+    downward = np.where(rising[:, None], values[:-1, 2], values[:-1, 0])
+    shifted = np.maximum(law[-1] + law[:-1] @ upward, law[0] + law[1:] @ downward)
+    return same, shifted

@@ -1,0 +1,156 @@
+"""Certified lower and upper bounds of all concentration scores in O(k·d + k·log k), without looking at pairs.
+
+    >>> import numpy as np
+    >>> rows = np.array([[0.0], [0.1], [0.2], [50.0]])
+    >>> view = observe(rows)
+    >>> bool((lower_bounds(rows, view, tau=1.0) <= upper_bounds(view, tau=1.0)).all())
+    True
+
+Three inequalities, for distances r to any centre and any sets J of users:
+
+* Jensen:           κ_i >= Σ_J |J| exp(-τ √(‖q_i - mean_J‖² + var_J)), J running over disjoint shells;
+* triangle:         κ_i >= exp(-τ r_i) Σ_J exp(-τ r_j);
+* reverse triangle: κ_i <= Σ_j exp(-τ |r_i - r_j|), for all i at once by sorting and two linear recursions.
+
+All of them include the margin for rounding, theirs and that of `concentration.scores`: they hold for the *computed*
+score. Users beyond REACH/τ from the centre never enter a mean, so nothing overflows.
+
+Source: docs/privacy/concentration-score.md, where each bound and its margin is proved.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from quoron_privacy.robust.filter.concentration import (
+    DECAY_ERROR,
+    UNIT_ROUNDOFF,
+    Blocks,
+    Matrix,
+    Vector,
+    _decay,
+    distances,
+    pack,
+    score_error,
+)
+
+REACH = 1e6  # in units of 1/τ: farther users count as one far-away crowd
+SHARES = (0.5, 0.8, 0.95)  # of all users, nearest first: where shells end
+CROWD = 2.0  # and one ends at this many median radii, where far users begin
+LEAST_DECAYS = 4e-11  # above 2·exp(-25), what _decay adds to products of far decays
+SAMPLE = 101  # rows whose coordinatewise median is the centre; any centre is valid, a robust one is tight
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """All users as seen from one centre."""
+
+    blocks: Blocks  # the rows, packed
+    centre: Vector  # (d,)
+    radii: Vector  # (k,) computed distances to the centre; inf where they overflow
+    order: NDArray[np.int64]  # (k,) users by increasing radius
+
+
+def observe(gradients: Matrix) -> View:
+    """The view from a coordinatewise median of SAMPLE evenly spaced rows of `gradients` (k, d), k >= 1, finite."""
+    users = len(gradients)
+    sample = gradients[np.linspace(0, users - 1, min(SAMPLE, users)).astype(np.int64)]
+    middle = (len(sample) - 1) // 2  # a middle order statistic: averaging two could overflow
+    centre = np.ascontiguousarray(np.partition(sample, middle, axis=0)[middle])
+    return _seen_from(centre, pack(gradients), users)
+
+
+def second_view(gradients: Matrix, view: View, tau: float) -> View:
+    """The view from the farthest user still in reach: it tells clusters apart that lie around the first centre."""
+    inside = _within_reach(view, tau)
+    return _seen_from(gradients[view.order[max(inside - 1, 0)]], view.blocks, len(gradients))
+
+
+def _seen_from(centre: Vector, blocks: Blocks, users: int) -> View:
+    radii = distances(blocks, centre, users)
+    return View(blocks, centre, radii, np.argsort(radii))
+
+
+@njit(cache=True)
+def _offset_means(gradients: Matrix, centre: Vector, order: NDArray[np.int64], ends: NDArray[np.int64]) -> Matrix:
+    """Mean of q_j - centre over each shell: users ends[s - 1] to ends[s] of `order`."""
+    means, first = np.zeros((len(ends), len(centre))), 0
+    for s in range(len(ends)):
+        for position in range(first, ends[s]):
+            row = gradients[order[position]]
+            for k in range(len(centre)):
+                means[s, k] += row[k] - centre[k]
+        means[s] /= ends[s] - first
+        first = ends[s]
+    return means
+
+
+@njit(cache=True)
+def _decays(values: Vector) -> Vector:
+    out = np.empty(len(values))
+    for i in range(len(values)):
+        out[i] = _decay(values[i])
+    return out
+
+
+@njit(cache=True)
+def _neighbour_sums(gaps: Vector) -> Vector:
+    """Σ_j exp(-|s_i - s_j|) for sorted s with gaps[i] = s_{i+1} - s_i >= 0: one sweep up, one down."""
+    total = np.ones(len(gaps) + 1)
+    below = above = 0.0
+    for i in range(len(gaps)):
+        below = (below + 1.0) * _decay(gaps[i])
+        total[i + 1] += below
+        last = len(gaps) - 1 - i
+        above = (above + 1.0) * _decay(gaps[last])
+        total[last] += above
+    return total
+
+
+def lower_bounds(gradients: Matrix, view: View, tau: float) -> Vector:
+    """For every user a number no larger than its computed score, and at least 1; shape (k,)."""
+    users, dimension = gradients.shape
+    inside = _within_reach(view, tau)
+    if inside == 0:
+        return np.ones(users)
+    scale = 4 * (users + dimension + 16) * UNIT_ROUNDOFF
+    margin = score_error(users, dimension) + users * (LEAST_DECAYS + 4 * DECAY_ERROR + scale)
+    ends, jensen, first = _shell_ends(view, inside), np.zeros(users), 0
+    with np.errstate(over="ignore"):
+        for end, offset in zip(ends, _offset_means(gradients, view.centre, view.order, ends), strict=True):
+            members, mean = view.order[first:end], view.centre + offset
+            squares = distances(view.blocks, mean, users) ** 2
+            spread = squares[members].mean()
+            # `mean` is not exactly the mean of J: rounding of the sum, and of its addition to the centre.
+            drift = min(UNIT_ROUNDOFF * np.abs(mean).sum(), np.abs(offset).sum())
+            slack = scale * view.radii[members[-1]] + 2 * drift
+            jensen += len(members) * _decays(tau * (np.sqrt(squares + spread) * (1 + scale) + slack))
+            first = end
+        near = _decays(tau * view.radii * (1 + scale))
+    triangle = near * near[view.order[:inside]].sum()
+    bounds: Vector = np.maximum(np.maximum(jensen, triangle) - margin, 1.0)
+    return bounds
+
+
+def upper_bounds(view: View, tau: float) -> Vector:
+    """For every user a number no smaller than its computed score; shape (k,)."""
+    users, dimension = len(view.radii), len(view.centre)
+    with np.errstate(over="ignore"):
+        reach = np.minimum(tau * view.radii[view.order], REACH)  # 1-Lipschitz, so the inequality survives
+    relative = users * 2 * DECAY_ERROR + REACH * (2 * dimension + 32) * UNIT_ROUNDOFF
+    bounds = np.empty(users)
+    bounds[view.order] = _neighbour_sums(np.diff(reach)) * (1 + relative) + score_error(users, dimension)
+    return np.minimum(bounds, users)
+
+
+def _shell_ends(view: View, inside: int) -> NDArray[np.int64]:
+    """Where each shell of users ends, nearest first: far users must not spoil the bound of the many."""
+    radii = view.radii[view.order[:inside]]
+    crowd = int(np.searchsorted(radii, CROWD * radii[inside // 2], side="right"))
+    return np.unique([*(max(1, int(share * inside)) for share in SHARES), crowd, inside]).astype(np.int64)
+
+
+def _within_reach(view: View, tau: float) -> int:
+    return int(np.searchsorted(view.radii[view.order], REACH / tau))

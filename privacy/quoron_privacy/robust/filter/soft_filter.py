@@ -1,0 +1,376 @@
+"""The soft outlier filter (Algorithm 2S, our own): weights that fade with the score, and one noisy test per phase.
+
+    >>> parameters = calibrate(4.0, 1e-6, cohort_size=2500, eta_beta=1.0, phase_users=25_000)
+    >>> verify(parameters, 4.0, 1e-6) <= 1e-6
+    True
+
+User i of a cohort of B with score k_i = κ_i/B has softness s_i = min(1, exp(−L(k_i − f1))) and weight w_i = 1 − s_i in
+the cohort's weighted mean. The phase halts when V, the sum of softness so far, exceeds Vmax; at its end a public
+average of the iterates is released with Gaussian noise, if V + N(0, s_u²) is at most `test_threshold`. No noise per
+user, no random cutoff; needs smaller cohorts than the hard filter when ηβ is small, and more noise in large ones.
+
+    >>> scores = np.array([3.0, 3.0, 3.0, 1.0])
+    >>> soft_weights(suspicions(scores, cohort_size=4, slope=100.0, cutoff=0.7)).round(4)
+    array([0.9933, 0.9933, 0.9933, 0.    ])
+
+A small change of the score changes s by a small *factor*. It needs the scores themselves, of all pairs. An isolated
+slot scores 1, which lies below every admissible cutoff: its weight is 0.
+
+Source: our own. Statement, proof and symbols: docs/privacy/soft-filter.md.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from numba import njit
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri
+
+from quoron_privacy import gdp
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.robust.filter.concentration import Matrix, Vector
+from quoron_privacy.validate import count, non_negative, positive, probability
+
+_SUMMATION = 1e-9  # relative slack for adding up softness in float arithmetic
+_PASS = 2.9  # standard deviations: ordinary data pass the test with probability 0.998
+_ORDINARY = np.array([0.05, 0.1, 0.2, 0.3])  # of Vmax: softness of all ordinary users together, expected over a phase
+
+
+@dataclass(frozen=True, slots=True)
+class SoftFilterParameters:
+    """Numbers of one phase, fixed before it starts."""
+
+    cohort_size: int  # B
+    steepness: float  # L
+    floor: float  # f1: at and below this score (per user of the cohort) the weight is 0
+    softness_limit: float  # Vmax
+    test_noise: float  # s_u: standard deviation of the release test
+    test_failure: float  # δ_u: how likely a phase that reached Vmax in one world passes the test in the other
+    eta_beta: float  # upper bound on step size × smoothness over the phase
+    theta: float  # τ·d: the distance of ordinary users on the kernel's scale
+    noise_multiplier: float  # s
+    score_error: float  # kerr: bound on |computed κ − κ|
+
+    @property
+    def weight(self) -> float:
+        """B − Vmax: least total weight of a cohort unless the phase halts."""
+        return self.cohort_size - self.softness_limit
+
+    @property
+    def softness_sensitivity(self) -> float:
+        """Δ_V: how far one user moves the sum of softness."""
+        return _fixed_point(self)[1]
+
+    @property
+    def test_threshold(self) -> float:
+        """Release when V + N(0, s_u²) is at most this."""
+        margin = self.test_noise * -float(ndtri(self.test_failure)) * (1 + 1e-12)
+        return self.softness_limit - self.softness_sensitivity - margin
+
+    @property
+    def noise_factor(self) -> float:
+        """Ξ = s·B / (θ·(B − Vmax)): the release's noise is η·d·Ξ/B."""
+        return self.noise_multiplier * self.cohort_size / (self.theta * self.weight)
+
+    def temperature(self, distance: float) -> float:
+        """τ = θ/d for a public typical distance d between users' average gradients."""
+        positive(distance=distance)
+        return self.theta / distance
+
+    def sensitivity(self, step: float, distance: float) -> float:
+        """b = η·ρ(1 + I)/(τ·(B − Vmax)): one user moves the release by at most this."""
+        positive(step=step)
+        return step * _fixed_point(self)[0] / (self.temperature(distance) * self.weight)
+
+    def noise_scale(self, step: float, distance: float) -> float:
+        """σ = η·s / (τ·(B − Vmax)): standard deviation per coordinate of a released public average of iterates."""
+        positive(step=step)
+        return step * self.noise_multiplier / (self.temperature(distance) * self.weight)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Grid:
+    """What a search tries."""
+
+    floors: Vector  # f1
+    thetas: Vector  # θ
+    shares: Vector  # of μ², spent on the release test
+
+
+_WIDE = _Grid(
+    floors=np.linspace(0.51, 0.95, 23),
+    thetas=np.geomspace(0.005, 0.5, 24),
+    shares=np.array([0.05, 0.1, 0.16, 0.23, 0.3, 0.38, 0.46, 0.55, 0.65, 0.75]),
+)
+
+
+def verify(parameters: SoftFilterParameters, epsilon: float, delta: float, *, delta_slack: float = 0.0) -> float:
+    """δ that Theorem 2 certifies at ε for one phase or any number on disjoint users (replace-one); at most `delta`.
+
+    `delta_slack` bounds the total-variation distance of all noise of a phase from its ideal law; it costs
+    (1 + e^ε)·delta_slack. Raises VerificationError naming the condition that fails.
+    """
+    positive(epsilon=epsilon)
+    probability(delta=delta)
+    non_negative(delta_slack=delta_slack)
+    p = parameters
+    numbers = [float(getattr(p, name)) for name in SoftFilterParameters.__slots__]
+    _require(all(math.isfinite(number) for number in numbers), "finite parameters", p)
+    _require(isinstance(p.cohort_size, int) and p.cohort_size >= 2, "integer B >= 2", p)
+    _require(p.steepness > 0 and p.test_noise > 0 and p.noise_multiplier > 0 and p.theta > 0, "L, s_u, s, θ > 0", p)
+    _require(0.5 < p.floor < 1, "1/2 < f1 < 1", p)
+    _require(0 < 2 * p.softness_limit < p.cohort_size, "0 < Vmax < B/2", p)
+    _require(0 < p.test_failure < 1, "0 < δ_u < 1", p)
+    _require(0 <= p.eta_beta <= 2, "0 <= step·smoothness <= 2", p)
+    _require(p.score_error >= 0, "kerr >= 0", p)
+    shift, sensitivity = _fixed_point(p)
+    mu = gdp.compose(shift / p.noise_multiplier, sensitivity / p.test_noise) * (1 + 1e-12)
+    certified = max(gdp.delta_for(mu, epsilon), p.test_failure) + (1 + math.exp(epsilon)) * delta_slack
+    _require(certified <= delta, f"a certified delta <= {delta:g} at epsilon={epsilon:g} (got {certified:.4g})", p)
+    return certified
+
+
+def calibrate(
+    epsilon: float,
+    delta: float,
+    cohort_size: int,
+    eta_beta: float,
+    phase_users: int,
+    *,
+    score_error: float = 0.0,
+    delta_slack: float = 0.0,
+) -> SoftFilterParameters:
+    """Parameters with small noise factor Ξ that `verify` accepts at (ε, δ).
+
+    `phase_users` bears on utility alone: ordinary users use up at most three tenths of Vmax over a phase of that
+    many, and then pass the test with probability 0.998. Raises Infeasible naming the smallest cohort that would do.
+    """
+    positive(epsilon=epsilon)
+    probability(delta=delta)
+    count(cohort_size=cohort_size, phase_users=phase_users)
+    non_negative(eta_beta=eta_beta, score_error=score_error, delta_slack=delta_slack)
+    target = delta - (1 + math.exp(epsilon)) * delta_slack
+    if target <= 0:
+        raise Infeasible("soft filter", "(1 + e^ε)·delta_slack < δ fails", f"delta > {delta - target:.3g}")
+    if eta_beta > 2:
+        raise Infeasible("soft filter", f"step·smoothness = {eta_beta:g} <= 2 fails", "a step of at most 2/β")
+    best = _search(epsilon, target, cohort_size, eta_beta, phase_users, score_error)
+    if best is None:
+        edge = _smallest_cohort(epsilon, target, eta_beta, phase_users, score_error)
+        raise Infeasible(
+            "soft filter (theorem 2)",
+            f"cohort_size={cohort_size:,} is too small at epsilon={epsilon:g}, delta={delta:g}, ηβ={eta_beta:g}",
+            f"cohort_size >= {edge:,} (better {2 * edge:,})",
+        )
+    return best
+
+
+def smallest_cohort(epsilon: float, delta: float, eta_beta: float) -> int:
+    """B_min, the least cohort for which `calibrate` finds parameters, at ten rounds a phase. Use at least twice it."""
+    positive(epsilon=epsilon)
+    probability(delta=delta)
+    non_negative(eta_beta=eta_beta)
+    if eta_beta > 2:
+        raise Infeasible("soft filter", f"step·smoothness = {eta_beta:g} <= 2 fails", "a step of at most 2/β")
+    return _smallest_cohort(epsilon, delta, eta_beta, 1, 0.0)
+
+
+@lru_cache(maxsize=256)
+def _smallest_cohort(epsilon: float, delta: float, eta_beta: float, users: int, score_error: float) -> int:
+    def feasible(size: int) -> bool:
+        # A smaller θ leaves ordinary users farther from the floor: weights fade more gently and everything moves less.
+        gentlest = _Grid(_WIDE.floors, _WIDE.thetas[:1], _WIDE.shares)
+        return math.isfinite(_proposed(epsilon, delta, size, eta_beta, max(users, 10 * size), score_error, gentlest)[0])
+
+    low, high = 8, 16
+    while not feasible(high):
+        low, high = high, 2 * high
+        if high > 1 << 40:
+            raise Infeasible("soft filter", "no cohort is large enough", "a larger epsilon or delta")
+    while high - low > max(1, low // 1000):
+        middle = (low + high) // 2
+        low, high = (low, middle) if feasible(middle) else (middle, high)
+    return high
+
+
+def _require(holds: bool, condition: str, parameters: SoftFilterParameters) -> None:
+    if not holds:
+        raise VerificationError(f"Expected {condition}, which fails for {parameters}.")
+
+
+def _fixed_point(p: SoftFilterParameters) -> tuple[float, float]:
+    """(ρ(1 + I), Δ_V): shift of an iterate in units of η/(τ(B − Vmax)), and of the softness; from the docs' induction.
+
+    Any point that the map sends below itself is a bound: the iteration climbs to the least fixed point and then proves,
+    by one evaluation, that a point a little above is such a one.
+    """
+    shift, shift_factor = 0.0, 1 + 1e-7
+    for _ in range(500):
+        moved, sensitivity = _climb(p, shift)
+        if moved <= shift:
+            return shift, sensitivity
+        shift = moved * shift_factor
+    raise VerificationError(f"Expected a fixed point of the iterates' distance, found none for {p}.")
+
+
+def _climb(p: SoftFilterParameters, shift: float) -> tuple[float, float]:
+    """One step of the induction: (bound on the shift, Δ_V) when every earlier iterate is within `shift`."""
+    size, error = p.cohort_size, 2 * p.score_error / p.cohort_size
+    move = max(1 / size, -math.expm1(-p.eta_beta * shift / p.weight)) + error
+    room = 2 * p.floor - 1 - move
+    _require(room > 0, "a positive 2·f1 − 1 − ω", p)
+    growth = math.expm1(min(p.steepness * move, 700.0)) * p.softness_limit
+    return -math.log(room) * (1 + growth) * (1 + 1e-12), (1 + growth) * (1 + _SUMMATION) + _SUMMATION
+
+
+def _search(
+    epsilon: float, delta: float, size: int, eta_beta: float, users: int, score_error: float
+) -> SoftFilterParameters | None:
+    """Grid over (f1, θ, share of the test), then twice around the best."""
+    full = _usable_mu(epsilon, delta)
+    best: tuple[float, ...] = (math.inf, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    grid = _WIDE
+    for width in (0.02, 0.005, 0.0012):
+        best = min(best, _proposed(epsilon, delta, size, eta_beta, users, score_error, grid))
+        if not math.isfinite(best[0]):
+            return None
+        _, floor, theta, share, *_ = best
+        around = np.linspace(-1, 1, 7)
+        grid = _Grid(
+            floors=np.clip(floor + width * around, 0.501, 0.999),
+            thetas=theta * np.exp(8 * width * around),
+            shares=np.clip(share + 2 * width * around, 0.005, 0.95),
+        )
+    _, floor, theta, share, limit, steepness, sensitivity = best
+    draft = SoftFilterParameters(
+        cohort_size=size,
+        steepness=steepness,
+        floor=floor,
+        softness_limit=limit,
+        test_noise=1.0,
+        test_failure=delta,
+        eta_beta=eta_beta,
+        theta=theta,
+        noise_multiplier=1.0,
+        score_error=score_error,
+    )
+    shift, sensitivity = _fixed_point(draft)
+    return replace(
+        draft,
+        test_noise=sensitivity / (full * math.sqrt(share)),
+        noise_multiplier=shift / (full * math.sqrt(1 - share)),
+    )
+
+
+def _proposed(
+    epsilon: float, delta: float, size: int, eta_beta: float, users: int, score_error: float, grid: _Grid
+) -> tuple[float, ...]:
+    """`_propose` on a grid."""
+    full, margin = _usable_mu(epsilon, delta), -float(ndtri(delta))
+    found: tuple[float, ...] = _propose(
+        size, eta_beta, users, score_error, full, margin, grid.floors, grid.thetas, grid.shares
+    )
+    return found
+
+
+def _usable_mu(epsilon: float, delta: float) -> float:
+    """What test and release may cost together, rounding apart."""
+    return gdp.mu_for(epsilon, delta) * (1 - 1e-9)
+
+
+@njit(cache=True)
+def _propose(size, eta_beta, users, score_error, full, margin, floors, thetas, shares):  # type: ignore[no-untyped-def]
+    """(Ξ, f1, θ, share, Vmax, L, Δ_V) with the smallest Ξ; Ξ is infinite when none is feasible. A proposal only."""
+    best = (math.inf, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    error = score_error / size
+    for floor in floors:
+        for theta in thetas:
+            gap = math.exp(-theta) - error - floor
+            if gap <= 0:
+                continue
+            for share in shares:
+                for part in _ORDINARY:
+                    per_unit = 1 + (margin + _PASS) / (full * math.sqrt(share))
+                    limit, steepness, growth, shift = _least_limit(
+                        size, eta_beta, users, error, floor, gap, per_unit, part, best[0] * theta * full
+                    )
+                    if limit > 0:
+                        factor = shift / (full * math.sqrt(1 - share)) * size / (theta * (size - limit))
+                        if factor < best[0]:
+                            best = (factor, floor, theta, share, limit, steepness, 1 + growth)
+    return best
+
+
+@njit(cache=True)
+def _least_limit(size, eta_beta, users, error, floor, gap, per_unit, part, ceiling):  # type: ignore[no-untyped-def]
+    """Fixed point (Vmax, L, I, ρ(1 + I)) with room in Vmax for the test's margins and ordinary users;
+    Vmax = 0 when there is none, or none with a shift below `ceiling`."""
+    growth, shift = 0.0, 0.0
+    for _ in range(100):
+        limit = (1 + growth) * per_unit / (1 - part)
+        if 2 * limit >= size or shift > ceiling:
+            break
+        steepness = math.log(max(users / (part * limit), 2.0)) / gap
+        move = max(1 / size, -math.expm1(-eta_beta * shift / (size - limit))) + 2 * error
+        room = 2 * floor - 1 - move
+        if room <= 0 or steepness * move > 50:
+            break
+        new_growth = math.expm1(steepness * move) * limit
+        new_shift = -math.log(room) * (1 + new_growth)
+        if new_growth <= growth * (1 + 1e-7) + 1e-12 and new_shift <= shift * (1 + 1e-7):
+            return limit, steepness, growth, shift
+        growth, shift = new_growth * (1 + 1e-9), new_shift * (1 + 1e-9)
+    return 0.0, 0.0, 0.0, 0.0
+
+
+def suspicions(scores: ArrayLike, *, cohort_size: int, slope: float, cutoff: float) -> Vector:
+    """s_i in [0, 1], (k,) -> (k,); their sum over all rounds is the statistic V of the release test.
+
+    Args:
+        scores: κ_i of every slot, isolated slots included (`concentration.cohort_scores`).
+        cohort_size: B, the public number of slots, at least 2.
+        slope: L > 0.
+        cutoff: f₁, in (1/2, 1), as a fraction of B.
+
+    Raises:
+        ConfigError: a parameter out of range.
+    """
+    count(cohort_size=cohort_size)
+    positive(slope=slope)
+    if cohort_size < 2 or not 0.5 < cutoff < 1.0:
+        raise ConfigError(f"Expected cohort_size >= 2 and cutoff in (1/2, 1), got {cohort_size} and {cutoff}.")
+    excess = np.asarray(scores, dtype=np.float64) / cohort_size - cutoff
+    return np.exp(-slope * np.maximum(excess, 0.0))
+
+
+def soft_weights(suspicions: Vector) -> Vector:
+    """w_i = 1 - s_i in [0, 1), (k,) -> (k,); exactly 0 at and below the cutoff."""
+    return 1.0 - suspicions
+
+
+@njit(cache=True)
+def _weighted_sum(gradients: Matrix, shares: Vector) -> Vector:
+    total = np.zeros(gradients.shape[1])
+    for first in range(0, len(gradients), 512):  # blocks: rounding grows with 512 + B/512, not with B
+        part = np.zeros(gradients.shape[1])
+        for i in range(first, min(first + 512, len(gradients))):
+            if shares[i] > 0.0:
+                for k in range(gradients.shape[1]):
+                    part[k] += shares[i] * gradients[i, k]
+        total += part
+    return total
+
+
+def soft_mean(gradients: ArrayLike, weights: NDArray[np.float64]) -> Vector:
+    """Σ w_i q_i / Σ w_i over rows of positive weight, (k, d) and (k,) -> (d,); zeros when every weight is 0.
+
+    Rows of weight 0 are never read, so it does not matter whether they are finite.
+    """
+    rows = np.ascontiguousarray(gradients, dtype=np.float64)
+    whole = float(weights.sum())
+    if whole <= 0.0:
+        return np.zeros(rows.shape[1])
+    mean: Vector = _weighted_sum(rows, weights / whole)
+    return mean

@@ -1,0 +1,389 @@
+"""The mean of a cohort without its outliers: how far one user can move it while most answers lie close together.
+
+    >>> mean = weighted_mean(1000, 950, kappa=1)
+    >>> round(1000 * mean.sensitivity, 2)
+    3.6
+    >>> mean, at = weighted_mean(8, 7, kappa=1), {"radius": 1.0, "reference": np.zeros(1)}
+    >>> answers = np.array([[0.0], [0.25], [0.5], [0.5], [0.5], [0.5], [0.75], [1e6]])
+    >>> seen = mean.observe(answers, np.ones(8, dtype=np.bool_), **at)
+    >>> seen.score, seen.weights.tolist(), mean.aggregate(answers, seen.weights, **at).round(3).tolist()
+    (50, [2, 2, 2, 2, 2, 2, 2, 0], [0.429])
+
+C answers y_j, a public length τ. h_j counts the answers within κτ of y_j, itself included; its weight climbs from 0 at
+h_j = A to 1 at h_j = B, and the mean of all answers under these weights is what is released with noise. The *score*
+S = #{(i, j) : |y_i − y_j| <= τ} lies in [C, C²] and moves by at most 2(C − 1) with one user. Everything here holds for
+two neighbouring cohorts that both score at least C·k; the tests of `lottery`, `laplace_test` and `above_threshold` see
+to it that nothing is released otherwise. No probability of failure enters.
+
+* `weighted_mean`: the weights are used as they are (Theorem 1; κ = 2 by a core of close answers, κ = 1 by averaging).
+* `random_inclusion`: each answer joins by a coin with its weight as chance (Theorem 2), the printed algorithm's form.
+
+Source: Lowy, Liu & Asi (2024), Algorithms 1 and 2, with constants and a ramp of our own.
+Statement, proof and symbols: docs/privacy/outlier-mean.md.
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import Literal, TypeVar
+
+import numpy as np
+import scipy
+from numba import njit
+from numpy.typing import ArrayLike, NDArray
+
+from quoron_privacy import gdp
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.noise import RandomStream
+from quoron_privacy.robust.filter.concentration import usable
+from quoron_privacy.robust.neighbour_counts import distance_slack, distances_to, neighbour_counts, score
+from quoron_privacy.validate import count
+
+Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Integers = NDArray[np.int64]
+Whole = TypeVar("Whole", int, NDArray[np.int64])
+Kappa = Literal[1, 2]
+Kind = Literal["weighted", "random"]
+
+REACH = 2.0**20  # in units of τ: answers farther from the reference are isolated before any arithmetic
+LARGEST_COHORT = 2**19
+REMOVAL_SLACK = 1e-6  # for κ = 2 neighbours are counted up to 2τ(1 + REMOVAL_SLACK), so that rounding keeps the core
+# Distances of declared neighbours are right to 1e-9, and a mean summed about one of its points to far less.
+_GEOMETRY = (1 + REMOVAL_SLACK) * (1 + 1e-8)
+_LARGEST_FOR_INT64 = 2**20  # of C: numbers of `_largest_ratio` are at most C³/2
+_BINOMIAL_TAIL = 1e-18  # flips beyond this quantile are all charged at the largest conceivable number
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Observation:
+    """One cohort's score and weights: functions of private data, for the release test and the aggregate only."""
+
+    score: int  # S = Σ_j h_j at radius τ
+    weights: Integers  # (C,) from 0 to B - A; 0 for an isolated slot
+
+
+@dataclass(frozen=True, slots=True)
+class OutlierMean:
+    """One cohort's aggregate; lengths in units of τ.
+
+    Formal guarantee: for neighbouring cohorts that both score at least cohort_size·core, the aggregates can be coupled
+    so that their distance is dominated by shift `shifts[i]` with probability `chances[i]`, up to a factor
+    1 + `rounding_slack`; and the score moves by at most 2(cohort_size - 1), always.
+
+    | input                                        | what happens                                     |
+    | -------------------------------------------- | ------------------------------------------------ |
+    | no answer, non-finite, or beyond REACH · τ   | isolated: h = 1, weight 0, contributes nothing   |
+    | every weight zero                            | the aggregate is the reference                   |
+
+    Weights and scores are integers, answers are rounded to a grid, so sums are exact and the same in every order.
+    Everything is released relative to a public reference, which the caller adds after the noise.
+    """
+
+    kind: Kind
+    cohort_size: int  # C
+    core: int  # k: the score, a user, that both neighbours reach
+    kappa: Kappa  # κ: answers are counted within κτ
+    ramp_low: int  # A: weight 0 up to here
+    ramp_high: int  # B: weight 1 from here
+    shifts: tuple[float, ...]  # Δ/τ, or Δ_b/τ for b flips
+    chances: tuple[float, ...]
+
+    @property
+    def sensitivity(self) -> float:
+        """Largest possible shift in units of τ; exceeded never, for `random` rarely approached."""
+        return max(self.shifts)
+
+    @property
+    def removal_radius(self) -> float:
+        """Radius in units of τ within which answers are counted for the weights."""
+        return 2 * (1 + REMOVAL_SLACK) if self.kappa == 2 else 1.0
+
+    def profile(self, noise_multiplier: float, epsilon: float | Vector) -> Vector:
+        """δ at each ε (any sign) of the aggregate plus N(0, (noise_multiplier·τ)²), both scores at least C·k."""
+        mus = np.asarray(self.shifts) / noise_multiplier
+        flat = np.asarray(epsilon, dtype=np.float64)
+        deltas = gdp.delta_for(mus, flat[..., None])
+        mixed: Vector = np.minimum(np.asarray(deltas) @ np.asarray(self.chances) * (1 + 1e-12), 1.0)
+        return mixed
+
+    def observe(self, points: ArrayLike, answered: Mask, *, radius: float, reference: Vector) -> Observation:
+        """Score and weights of one cohort.
+
+        Args:
+            points: answers (C, d), one row a slot.
+            answered: slots with a usable answer, (C,).
+            radius: τ, in (1e-100, 1e100).
+            reference: a public vector (d,) near which answers are expected.
+
+        Raises:
+            ConfigError: wrong shapes; never because of a value in `points`.
+        """
+        rows = self._checked(points, radius, reference)
+        near = distances_to(rows, np.arange(len(rows)), reference) <= REACH * radius
+        radii = sorted({radius, self.removal_radius * radius})
+        counts = neighbour_counts(rows, usable(rows, answered) & near, radii)
+        return Observation(score(counts[0]), np.clip(counts[-1] - self.ramp_low, 0, self.ramp_high - self.ramp_low))
+
+    def include(self, weights: Integers, stream: RandomStream) -> Integers:
+        """Random inclusion: 1 with probability weight / (B - A), else 0, independently and exactly; shape (C,)."""
+        coins = stream.uniform_below(self.ramp_high - self.ramp_low, self.cohort_size)
+        return (coins < weights).astype(np.int64)
+
+    def aggregate(self, points: ArrayLike, weights: Integers, *, radius: float, reference: Vector) -> Vector:
+        """Σ w_j (y_j - reference) / Σ w_j, shape (d,); zeros when every weight is 0.
+
+        `weights` are those of `observe` or `include`. Rows of weight 0 are never read.
+        """
+        rows = self._checked(points, radius, reference)
+        chosen = np.flatnonzero(weights)
+        if not len(chosen):
+            return np.zeros(rows.shape[1])
+        step = radius * 2.0**-self._grid_bits
+        first, total = _weighted_sum(rows, chosen, weights, reference, step)
+        whole, rest = np.divmod(total, weights.sum())  # whole + first and rest do not depend on which answer is first
+        mean: Vector = ((first + whole).astype(np.float64) + rest / weights.sum()) * step
+        return mean
+
+    def rounding_slack(self, dimension: int) -> float:
+        """Relative increase of Theorem 1's and 2's shifts by floating point; multiply the noise by 1 + this.
+
+        Rounded answers lie within e = τ(√d 2⁻ᵍ⁻¹ + 2⁻³¹) of the answers, so a distance bound of 2τ or more grows by a
+        factor 1 + e/τ; neighbours may be `distance_slack` farther apart; and the final quotient, at most REACH · τ,
+        errs by less than 2⁻³¹τ in each cohort, against a shift of 2τ/C at least.
+        """
+        count(dimension=dimension)
+        grid = math.sqrt(dimension) * 2.0 ** -(self._grid_bits + 1) + 2.0**-31
+        return (1 + grid) * (1 + 2 * distance_slack(dimension)) * (1 + self.cohort_size * 2.0**-31) - 1
+
+    @property
+    def _grid_bits(self) -> int:
+        """g, for a grid of τ 2⁻ᵍ: weighted answers lie within 8τ of each other, so their sums stay below 2⁶³."""
+        return min(40, 60 - (self.cohort_size * (self.ramp_high - self.ramp_low)).bit_length())
+
+    def _checked(self, points: ArrayLike, radius: float, reference: Vector) -> Matrix:
+        if not (2 <= self.cohort_size <= LARGEST_COHORT and 1e-100 < radius < 1e100):
+            raise ConfigError(
+                f"Expected cohort_size in [2, {LARGEST_COHORT:,}] and radius in (1e-100, 1e100), got "
+                f"{self.cohort_size} and {radius}. Change the units."
+            )
+        rows = np.ascontiguousarray(points, dtype=np.float64)
+        if rows.ndim != 2 or len(rows) != self.cohort_size or reference.shape != rows.shape[1:]:
+            raise ConfigError(
+                f"Expected points of shape ({self.cohort_size}, d) and a reference of shape (d,), got {rows.shape} "
+                f"and {reference.shape}."
+            )
+        if not np.isfinite(reference).all():
+            raise ConfigError("Expected a finite reference, got one that is not. It must be a public vector.")
+        return rows
+
+
+def ramp_floor(cohort_size: Whole) -> Whole:
+    """A = ⌈C/2⌉: two answers with more neighbours than this share one, in either world and across worlds."""
+    return (cohort_size + 1) // 2
+
+
+def score_step(cohort_size: Whole) -> Whole:
+    """2(C − 1): how far one user moves the integer score S."""
+    return 2 * (cohort_size - 1)
+
+
+@lru_cache(maxsize=4096)
+def weighted_mean(cohort_size: int, core: int, kappa: Kappa) -> OutlierMean:
+    """Theorem 1 at its best ramp: (a) for κ = 2, where B = k − 1, and (b) for κ = 1, over all B.
+
+    Raises Infeasible when the core is too small a part of the cohort for any bound.
+    """
+    _check(cohort_size, core, kappa)
+    low = ramp_floor(cohort_size)
+    if kappa == 2:
+        _require_core(cohort_size, core, low + 2)
+        high = core - 1
+        shift = float(_wide_shift(np.array(cohort_size), np.array(core), np.array((cohort_size - core) / (high - low))))
+    else:
+        if cohort_size <= low + 1:
+            raise Infeasible("outlier mean", f"cohort_size={cohort_size} leaves no ramp", "cohort_size >= 4")
+        _require_core(cohort_size, core, low + 1)
+        highs, shifts = _best_ramps(np.array([cohort_size]), np.array([core]))
+        high, shift = int(highs[0]), float(shifts[0])
+    return OutlierMean("weighted", cohort_size, core, kappa, low, high, (shift * _GEOMETRY * (1 + 1e-14),), (1.0,))
+
+
+def weighted_shifts(sizes: Integers, cores: Integers, kappa: Kappa | None) -> Vector:
+    """The sensitivity of `best_mean` of kind weighted for each cohort and core, in units of τ; inf without a bound."""
+    lows = ramp_floor(sizes)
+    least = np.full(len(cores), np.inf)
+    for each in (1, 2) if kappa is None else (kappa,):
+        fit = (lows + each <= cores) & (cores <= sizes) & (lows + 1 < sizes)
+        size, core, low = sizes[fit], cores[fit], lows[fit]
+        shifts = _best_ramps(size, core)[1] if each == 1 else _wide_shift(size, core, (size - core) / (core - 1 - low))
+        least[fit] = np.minimum(least[fit], shifts * _GEOMETRY * (1 + 1e-14))
+    return least
+
+
+@lru_cache(maxsize=4096)
+def random_inclusion(cohort_size: int, core: int) -> OutlierMean:
+    """Theorem 2 (κ = 2, B = k − 1): the number of coins that differ is at most Bin(C − k, 1/(B − A))."""
+    _check(cohort_size, core, 2)
+    low = ramp_floor(cohort_size)
+    _require_core(cohort_size, core, low + 2)
+    most, chance = cohort_size - core, 1 / (core - 1 - low)
+    flips = np.arange(most + 1)
+    kept = int(np.argmax(scipy.stats.binom.sf(flips, most, chance) <= _BINOMIAL_TAIL))
+    flips = flips[: kept + 1]
+    chances = scipy.stats.binom.pmf(flips, most, chance) * (1 + 1e-10)
+    # All that lies beyond is charged at C − k flips, the most there can be.
+    flips, chances = np.append(flips, most), np.append(chances, 2 * _BINOMIAL_TAIL if kept < most else 0.0)
+    used = chances > 0
+    widened = _wide_shift(np.array(cohort_size), np.array(core), flips[used].astype(float)) * _GEOMETRY * (1 + 1e-14)
+    return OutlierMean(
+        "random", cohort_size, core, 2, low, core - 1, tuple(map(float, widened)), tuple(map(float, chances[used]))
+    )
+
+
+def aggregate(cohort_size: int, core: int, kappa: Kappa, kind: Kind) -> OutlierMean:
+    """The aggregate of that kind. Raises ConfigError for random inclusion with κ = 1, for which nothing is proved."""
+    if kind == "weighted":
+        return weighted_mean(cohort_size, core, kappa)
+    if kind != "random":
+        raise ConfigError(f"Expected kind 'weighted' or 'random', got kind={kind!r}.")
+    if kappa != 2:
+        raise ConfigError(f"Expected kappa=2 with random inclusion, got kappa={kappa}: nothing is proved for it.")
+    return random_inclusion(cohort_size, core)
+
+
+def best_mean(cohort_size: int, core: int, kappa: Kappa | None, kind: Kind) -> OutlierMean | None:
+    """The aggregate with the least shift, over κ when kappa=None; None when this core allows no bound."""
+    kappas: tuple[Kappa, ...] = (2,) if kind == "random" and kappa is None else (1, 2) if kappa is None else (kappa,)
+    # κ = 1 needs A < B < C and k > A, κ = 2 needs A < k − 1.
+    low = ramp_floor(cohort_size)
+    fit = [each for each in kappas if low + each <= core <= cohort_size and low + 1 < cohort_size]
+    means = [aggregate(cohort_size, core, each, kind) for each in fit]
+    return min(means, key=lambda mean: mean.sensitivity, default=None)
+
+
+def verify_outlier_mean(mean: OutlierMean) -> None:
+    """Raises VerificationError unless every shift is at least what exact rational arithmetic gives for its theorem.
+
+    Shares no formula with the constructors: (b) is maximised over every height of the ramp, and Theorem 2's chances are
+    compared as tail sums.
+    """
+    size, core, low, high = mean.cohort_size, mean.core, mean.ramp_low, mean.ramp_high
+    slack = Fraction(10**6 + 1, 10**6)
+    sound = 2 * low >= size and low < high < size and core <= size and mean.kappa in (1, 2)
+    if mean.kappa == 2:
+        sound = sound and high == core - 1
+    if not sound:
+        raise VerificationError(f"Expected a ramp with C/2 <= A < B < C (and B = k - 1 for kappa=2), got {mean}.")
+    shifts_sound = all(0 < shift < math.inf for shift in mean.shifts)
+    chances_sound = all(0 <= chance <= 1 + 1e-9 for chance in mean.chances) and sum(mean.chances) >= 1 - 1e-12
+    if not (shifts_sound and chances_sound and len(mean.shifts) == len(mean.chances) >= 1):
+        raise VerificationError(
+            f"Expected positive shifts, each with its chance, the chances adding up to 1, got {mean}."
+        )
+    if mean.kind == "random":
+        most, chance = size - core, 1 / (high - low)
+        heaviest = Fraction(2) * (2 - Fraction(max(low + core - size, 0), size))
+        worst = [Fraction(0)] if most == 0 else [Fraction(b) for b in range(most + 1)]
+        needed = [float(slack * (4 + b * heaviest) / core) for b in worst]
+        order = np.argsort(mean.shifts)
+        shifts, tails = np.asarray(mean.shifts)[order], np.cumsum(np.asarray(mean.chances)[order][::-1])[::-1]
+        for b, least in enumerate(needed):
+            # P(shift >= Δ_b) must dominate P(flips >= b).
+            place = int(np.searchsorted(shifts, least))
+            have = float(tails[place]) if place < len(tails) else 0.0
+            if have < min(float(scipy.stats.binom.sf(b - 1, most, chance)), 1.0) * (1 - 1e-12):
+                raise VerificationError(
+                    f"Expected P(shift >= {least:g}) to dominate {b} flips, which fails for {mean}."
+                )
+        return
+    if mean.kappa == 2:
+        ramp = Fraction(size - core, high - low) * 2 * (2 - Fraction(max(low + core - size, 0), size))
+        exact = (4 + ramp) / core
+    else:
+        exact = _largest_ratio(mean)
+    if not (mean.chances == (1.0,) and Fraction(mean.shifts[0]) >= exact * slack):
+        raise VerificationError(f"Expected a shift of at least {float(exact * slack):.9g}, which fails for {mean}.")
+
+
+def _largest_ratio(mean: OutlierMean) -> Fraction:
+    """Theorem 1 (b), rounded up: (2 + 2·points/(B − A)) / (C − points·(B − h)/(B − A)), points = C(C − k)/(C − h), at
+    its largest over all heights h = A .. B.
+
+    Both sides of a fraction are exact integers over the same (C − h)(B − A): one division is all that rounds.
+    """
+    size, core, low, high = mean.cohort_size, mean.core, mean.ramp_low, mean.ramp_high
+    kind = np.int64 if size <= _LARGEST_FOR_INT64 and core >= 0 else object
+    heights = np.arange(low, high + 1).astype(kind)
+    width, lost = high - low, size * (size - core)
+    above = 2 * ((size - heights) * width + lost)
+    below = size * (size - heights) * width - lost * (high - heights)
+    if (below <= 0).any():
+        height = heights[np.argmax(below <= 0)]
+        raise VerificationError(f"Expected a positive total weight at height {height}, which fails for {mean}.")
+    return Fraction(float((above / below).max()) * (1 + 1e-15))
+
+
+def _wide_shift(size: Integers, core: Integers, moved: Vector) -> Vector:
+    """The bound for κ = 2 when `moved` units of weight move on the ramp."""
+    shifts: Vector = (4 + moved * 2 * (2 - np.maximum(ramp_floor(size) + core - size, 0) / size)) / core
+    return shifts
+
+
+def _best_ramps(sizes: Integers, cores: Integers) -> tuple[Integers, Vector]:
+    """(B, the bound of Theorem 1 (b)) at the best B for each cohort and core.
+
+    From the middle of A and C on the bound at height A falls with B and the one at height B rises; before, neither is
+    better than at the middle. So the best is where they cross, found by bisection, up to a neighbour.
+    """
+    steepest = ramp_floor(sizes) + 1
+    left, right = np.maximum(steepest, (sizes + steepest - 1) // 2), sizes - 1
+    while np.any(left < right):
+        middle = (left + right) // 2
+        at_low, at_high = _near_shift(sizes, cores, middle)
+        falling = (at_low > at_high) & (left < right)
+        left, right = np.where(falling, middle + 1, left), np.where(falling, right, middle)
+    around = np.clip(left + np.arange(-2, 3)[:, None], steepest, sizes - 1)
+    tried = np.concatenate([steepest[None], around])  # the steepest ramp is the first of equals
+    shifts = np.maximum(*_near_shift(sizes, cores, tried))
+    best = np.argmin(shifts, axis=0), np.arange(len(cores))
+    return tried[best], shifts[best]
+
+
+def _near_shift(size: Integers, core: Integers, high: Integers) -> tuple[Vector, Vector]:
+    """Theorem 1 (b) for these B, at heights A and B: linear over linear in the height, so one of the ends is worst."""
+    low = ramp_floor(size)
+    width, lost = high - low, size - core
+    at_low, at_high = size * lost / (size - low), size * lost / (size - high)
+    return 2 * ((1 + at_low / width) / (size - at_low)), 2 * ((1 + at_high / width) / size)
+
+
+def _check(cohort_size: int, core: int, kappa: int) -> None:
+    count(cohort_size=cohort_size, core=core)
+    if core > cohort_size:
+        raise ConfigError(f"Expected core <= cohort_size={cohort_size}, got core={core}.")
+    if kappa not in (1, 2):
+        raise ConfigError(f"Expected kappa 1 or 2, got kappa={kappa}.")
+
+
+def _require_core(size: int, core: int, least: int) -> None:
+    if core < least:
+        raise Infeasible("outlier mean", f"core={core} of {size} answers is too small", f"core >= {least}")
+
+
+@njit(cache=True)
+def _weighted_sum(
+    rows: Matrix, chosen: Integers, weights: Integers, reference: Vector, step: float
+) -> tuple[Integers, Integers]:
+    """(z_first, Σ w_j (z_j - z_first)) with z_j = round((row - reference) / step): integers, exact in any order."""
+    first = np.empty(rows.shape[1], np.int64)
+    for k in range(rows.shape[1]):
+        first[k] = np.int64(np.rint((rows[chosen[0], k] - reference[k]) / step))
+    total = np.zeros(rows.shape[1], np.int64)
+    for i in range(1, len(chosen)):
+        row, weight = rows[chosen[i]], weights[chosen[i]]
+        for k in range(rows.shape[1]):
+            total[k] += weight * (np.int64(np.rint((row[k] - reference[k]) / step)) - first[k])
+    return first, total

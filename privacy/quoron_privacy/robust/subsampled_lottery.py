@@ -1,0 +1,259 @@
+"""T adaptive lottery releases, each on a fresh random cohort: what they cost together, and the noise they need.
+
+    >>> plan = calibrate(1.0, 1e-6, users=10_000, cohort_size=10_000, releases=50)
+    >>> verify_subsampled(plan, 1.0, 1e-6) <= 1e-6
+    True
+
+Every release draws a uniform cohort of K of the n users without replacement (or asks everybody), tests it by a lottery
+and releases its outlier mean with noise. The test sits *inside* what is sampled: a release, silent or not, is one
+symbol, dominated by one pair of distributions, and pairs compose (Theorem 4). Nothing is conditioned on a test that has
+passed; once one has, the cohort is no longer a uniform one, which is where the printed proof fails.
+
+Statement, proof and symbols: docs/privacy/subsampled-lottery.md.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+
+from quoron_privacy import gdp
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.robust.lottery import RELEASE, Lottery, core_for, verify_lottery
+from quoron_privacy.robust.lottery_composition import composed_delta, lattice, rough_delta, second_route
+from quoron_privacy.robust.outlier_mean import Kappa, Kind, OutlierMean, best_mean, verify_outlier_mean
+from quoron_privacy.robust.valley import cheapest
+from quoron_privacy.validate import count, positive, probability
+
+Vector = NDArray[np.float64]
+
+_SAFETY = 0.97  # share of δ that the composed distribution may use; the rest covers float arithmetic of the convolution
+_SMALLEST_DELTA = 1e-10  # below, the convolution's rounding is no longer small against δ
+_SILENT_SHARE = 1 / 20  # of δ, for releases of cohorts just above the threshold
+_HOPELESS = 1e9  # a factor that marks options whose tests alone cost too much
+_COARSE, _FINE = 12, 48  # lattice points per standard deviation of one release's share of the total loss
+
+
+@dataclass(frozen=True, slots=True)
+class SubsampledLottery:
+    """Numbers of T releases, fixed before the first. A silent release may be followed by others."""
+
+    users: int  # n
+    colluders: int  # c: users who know that they were not drawn; bears on the rate
+    releases: int  # T: at most this many; with a public schedule, at most this many that ask the same user
+    mean: OutlierMean  # on cohorts of K
+    lottery: Lottery
+    noise_multiplier: float  # σ/τ, per coordinate
+
+    @property
+    def rate(self) -> float:
+        """γ: chance that a user is drawn, given what the colluders know: K/(n − c), 1 when everybody is asked."""
+        return sampling_rate(self.users, self.mean.cohort_size, self.colluders)
+
+
+def sampling_rate(users: int, cohort_size: int, colluders: int = 1) -> float:
+    """min(1, K/(n − c)): amplification holds against observers who know of c others that they were not drawn."""
+    if not 1 <= cohort_size <= users:
+        raise ConfigError(f"Expected cohort_size in 1..users={users}, got cohort_size={cohort_size}.")
+    return 1.0 if cohort_size == users else min(1.0, cohort_size / max(users - colluders, 1))
+
+
+def subsampled_delta(plan: SubsampledLottery, epsilon: float, *, points: int = _FINE) -> float:
+    """δ at ε of all T releases (Theorem 4), an upper bound for every number of lattice points."""
+    positive(epsilon=epsilon, noise_multiplier=plan.noise_multiplier)
+    verify_lottery(plan.lottery, plan.mean)
+    mus = np.asarray(plan.mean.shifts) / plan.noise_multiplier
+    table, chances = np.asarray(plan.lottery.table), np.asarray(plan.mean.chances)
+    typical = _typical(table, plan.mean, plan.noise_multiplier, plan.rate)
+    return composed_delta(table, mus, chances, plan.rate, plan.releases, typical, points, epsilon) / _SAFETY
+
+
+def calibrate(
+    epsilon: float,
+    delta: float,
+    *,
+    users: int,
+    cohort_size: int,
+    releases: int,
+    kappa: Kappa | None = None,
+    kind: Kind = "weighted",
+    colluders: int = 1,
+    release: float = RELEASE,
+) -> SubsampledLottery:
+    """Least noise found for (ε, δ)-DP of `releases` releases; `release` is each one's chance at full concentration.
+
+    For batches on a public schedule pass users=cohort_size and, as `releases`, the most that any user takes part in.
+    Raises Infeasible naming the smallest cohort that would do at this rate, ConfigError for δ < 1e-10.
+    """
+    positive(epsilon=epsilon)
+    probability(delta=delta, release=release)
+    count(users=users, cohort_size=cohort_size, releases=releases)
+    if delta < _SMALLEST_DELTA:
+        raise ConfigError(f"Expected delta >= {_SMALLEST_DELTA} with composed releases, got delta={delta}.")
+    if colluders < 0:
+        raise ConfigError(f"Expected colluders >= 0, got colluders={colluders}.")
+    rate = sampling_rate(users, cohort_size, colluders)
+    found = _calibrate(epsilon, delta, rate, cohort_size, releases, kappa, kind, release)
+    if found is None:
+        least = max(smallest_cohort(epsilon, delta, releases, rate=rate, release=release), cohort_size + 1)
+        raise Infeasible(
+            "subsampled lottery (theorem 4)",
+            f"cohort_size={cohort_size:,} is too small for {releases} releases at epsilon={epsilon:g}, delta={delta:g}",
+            f"cohort_size >= {least:,} (better {2 * least:,})",
+        )
+    mean, lottery, noise = found
+    plan, more = SubsampledLottery(users, colluders, releases, mean, lottery, noise), 1e-7
+    while subsampled_delta(plan, epsilon) > delta:  # the search takes less care for rounding
+        plan, more = replace(plan, noise_multiplier=plan.noise_multiplier * (1 + more)), 2 * more
+    return plan
+
+
+@lru_cache(maxsize=64)
+def smallest_cohort(epsilon: float, delta: float, releases: int, *, rate: float = 1.0, release: float = RELEASE) -> int:
+    """Least K at this rate for which a plan exists, however noisy. Useful noise needs two to three times that."""
+    high = 2
+    while _tests_alone(epsilon, delta, rate, releases, high, release) > 1:
+        high *= 2
+    low = high // 2
+    while high > low + 1:
+        middle = (low + high) // 2
+        fits = _tests_alone(epsilon, delta, rate, releases, middle, release) <= 1
+        low, high = (low, middle) if fits else (middle, high)
+    size = 4 * high + 4
+    while best_mean(size - 2, core_for(size - 2, high), None, "weighted") is not None:
+        size -= 2
+    return size
+
+
+def verify_subsampled(plan: SubsampledLottery, epsilon: float, delta: float) -> float:
+    """δ that Theorem 4 certifies at ε by a second route; at most `delta`.
+
+    Independent of the search and of `subsampled_delta`: every pair of neighbouring rungs by the mass of its best test's
+    region, none skipped; the amplified profile tabulated on another lattice; discretised and composed by dp-accounting.
+    Raises VerificationError.
+    """
+    positive(epsilon=epsilon, noise_multiplier=plan.noise_multiplier)
+    probability(delta=delta)
+    verify_outlier_mean(plan.mean)
+    verify_lottery(plan.lottery, plan.mean)
+    mus, chances = np.asarray(plan.mean.shifts) / plan.noise_multiplier, np.asarray(plan.mean.chances)
+    table = np.asarray(plan.lottery.table)
+    typical = _typical(table, plan.mean, plan.noise_multiplier, plan.rate)
+    reach, gap = lattice(table, mus, chances, plan.rate, typical, _FINE, epsilon)
+    certified = second_route(table, mus, chances, plan.rate, plan.releases, epsilon, 1.07 * reach, 0.83 * gap)
+    certified += 1e-3 * delta  # rounding of the convolution, which is of the order of 1e-15 in absolute terms
+    if not certified <= delta:
+        raise VerificationError(f"Expected a certified delta <= {delta:g} at epsilon={epsilon:g}, got {certified:.6g}.")
+    return certified
+
+
+@lru_cache(maxsize=256)
+def _calibrate(
+    epsilon: float,
+    delta: float,
+    rate: float,
+    size: int,
+    releases: int,
+    kappa: Kappa | None,
+    kind: Kind,
+    release: float,
+) -> tuple[OutlierMean, Lottery, float] | None:
+    first, typical = _first(delta, rate, releases), gdp.mu_for(epsilon, delta) / math.sqrt(releases)
+    options = [
+        (rungs, mean)
+        for rungs in _ladders(size, rate / typical)
+        if (mean := best_mean(size, core_for(size, rungs), kappa, kind)) is not None
+    ]
+    if not options:
+        return None
+
+    def excess(option: tuple[int, OutlierMean], noise: float, *, fine: bool = False) -> float:
+        rungs, mean = option
+        mus, chances = np.asarray(mean.shifts) / noise, np.asarray(mean.chances)
+        table = _table(rungs, first, release)
+        each, points = (_typical(table, mean, noise, rate), _FINE) if fine else (typical, _COARSE)
+        return rough_delta(table, mus, chances, rate, releases, each, points, epsilon) / (_SAFETY * delta)
+
+    def untested(option: tuple[int, OutlierMean]) -> float:
+        """Noise that about suffices when tests are free and sampling amplifies in full."""
+        return float(np.asarray(option[1].shifts) @ np.asarray(option[1].chances)) * rate / typical
+
+    def least(option: tuple[int, OutlierMean]) -> float:
+        alone = untested(option)
+        if (tests := excess(option, 1e3 * alone)) > 1:
+            return _HOPELESS * alone * (1 + tests)  # falls with the number of rungs, as the search likes it
+        return _decreasing_root(lambda noise: excess(option, noise), 1.1 * alone, 1.2, 3e-3)
+
+    best, noise = cheapest(options, least)
+    if noise > _HOPELESS * untested(best):
+        return None
+    noise = _decreasing_root(lambda noise: excess(best, noise, fine=True), noise, 1.005, 2e-7)
+    if not math.isfinite(noise):
+        return None
+    rungs, mean = best
+    return mean, Lottery(size, mean.core, tuple(map(float, _table(rungs, first, release)))), noise
+
+
+def _decreasing_root(excess: Callable[[float], float], guess: float, factor: float, tolerance: float) -> float:
+    """Least x, to a relative `tolerance` and from above, with excess(x) <= 1; inf if none. Steps out by `factor`."""
+
+    @cache  # the ends of the bracket and the root itself are looked at twice
+    def height(log: float) -> float:
+        return math.log(max(excess(math.exp(log)), 1e-300))
+
+    low = high = start = math.log(guess)
+    step = math.log(factor)
+    if height(start) > 0:
+        while height(high := high + step) > 0:
+            low, step = high, min(2 * step, math.log(10))
+            if high > start + math.log(1e9):
+                return math.inf
+    else:
+        while height(low := low - step) <= 0:
+            high, step = low, min(2 * step, math.log(10))
+    root = float(scipy.optimize.brentq(height, low, high, xtol=tolerance / 2, rtol=1e-12))
+    while height(root) > 0:
+        root += tolerance / 2
+    return math.exp(root)
+
+
+def _ladders(size: int, steepness: float) -> list[int]:
+    """Numbers of rungs worth trying: tests with normal noise of `steepness` rungs cost as much as the releases."""
+    high = min(max(64, math.ceil(40 * steepness)), size // 4)
+    return sorted(
+        {max(2, round(rungs)) for rungs in np.geomspace(max(2.0, min(3 * steepness, high)), max(high, 2), 60)}
+    )
+
+
+def _tests_alone(epsilon: float, delta: float, rate: float, releases: int, rungs: int, release: float) -> float:
+    """Share of δ that the tests take when the releases carry almost nothing."""
+    typical = gdp.mu_for(epsilon, delta) / math.sqrt(releases)
+    table = _table(rungs, _first(delta, rate, releases), release)
+    mus = np.array([1e-3 * typical / rate])
+    return rough_delta(table, mus, np.ones(1), rate, releases, typical, _COARSE, epsilon) / (_SAFETY * delta)
+
+
+def _first(delta: float, rate: float, releases: int) -> float:
+    """π_0: what cohorts just above the threshold release with."""
+    return max(_SILENT_SHARE * delta / (rate * releases), 2.0**-53)
+
+
+def _typical(table: Vector, mean: OutlierMean, noise: float, rate: float) -> float:
+    """A length on the scale of one release's loss: bears on the lattice alone."""
+    top = float(np.asarray(mean.shifts) @ np.asarray(mean.chances)) / noise
+    spread = len(table) / (1 + max(-float(ndtri(table[0])), 0.0))
+    return rate * math.hypot(top, 1 / spread)
+
+
+def _table(rungs: int, first: float, release: float) -> Vector:
+    """A ladder in the shape of a normal distribution function: many releases together see a test with normal noise."""
+    start, end = float(ndtri(first)), float(ndtri(release)) + 1e-9
+    table = ndtr(np.linspace(start, end, rungs + 1))
+    table[-1] = max(table[-1], release)
+    floor: Vector = np.floor(table * 2.0**53) / 2.0**53
+    return floor

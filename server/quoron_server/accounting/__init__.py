@@ -1,1 +1,0 @@
-"""Calibration and composition: how much noise a promise needs."""

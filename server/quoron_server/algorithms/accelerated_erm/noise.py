@@ -1,0 +1,69 @@
+"""About how much noise the tests of `accelerated-erm` need, for many cohorts at once; ranks plans, never sets noise."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_privacy.gdp import mu_for
+from quoron_privacy.robust.lottery import core_for
+from quoron_privacy.robust.outlier_mean import Kappa, Kind, best_mean, weighted_shifts
+from quoron_server.algorithms.noisy.dp_sgd import ranking_mu
+
+Vector = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+LADDERS = ((11.0, 1.35), (14.0, 1.2), (18.0, 1.1))  # rungs over γ√T/μ, and how much noise the tests then add
+TAIL = 0.03  # of δ, for each tail of a noisy threshold
+COSTS = (0.15, 0.3, 0.5)  # of ε, for its tests
+
+
+def lottery_noise(
+    epsilon: float,
+    delta: float,
+    cohorts: Integers,
+    rates: Sequence[float],
+    often: Sequence[int],
+    kappa: Kappa | None,
+    kind: Kind,
+    forgiven: Integers,
+) -> Vector:
+    """σ/τ of `subsampled_lottery.calibrate` for each cohort, within about a fifth."""
+    total = mu_for(epsilon, delta)
+    steepness = np.array(rates) * np.sqrt(often) / total
+    each = np.array([ranking_mu(rate, count, total) for rate, count in zip(rates, often, strict=True)])
+    found = np.full(len(cohorts), np.inf)
+    for rungs, more in LADDERS:
+        ladders = np.maximum(12, np.ceil(rungs * steepness)).astype(np.int64)
+        shifts = _usual_shifts(cohorts, core_for(cohorts, ladders) - forgiven, kappa, kind)
+        found = np.minimum(found, more * shifts / each)
+    return found
+
+
+def _usual_shifts(cohorts: Integers, cores: Integers, kappa: Kappa | None, kind: Kind) -> Vector:
+    """The mean shift of the aggregate for each cohort and core; inf where there is none."""
+    if kind == "weighted":
+        return weighted_shifts(cohorts, cores, kappa)
+    means = [best_mean(int(size), int(core), kappa, kind) for size, core in zip(cohorts, cores, strict=True)]
+    return np.array([np.inf if mean is None else np.dot(mean.shifts, mean.chances) for mean in means])
+
+
+def threshold_noise(
+    epsilon: float,
+    delta: float,
+    cohorts: Integers,
+    rounds: Integers,
+    often: Integers,
+    kappa: Kappa | None,
+    forgiven: Integers,
+) -> Vector:
+    """σ/τ of `above_threshold.calibrate` for each cohort, within about a fifth."""
+    first, others = math.log(0.5 / (TAIL * delta)), np.log(0.5 * often / (TAIL * delta))
+    width = math.sqrt(first + 7) + np.sqrt(2 * (others + np.log(rounds) + 7))
+    found = np.full(len(cohorts), np.inf)
+    for share in COSTS:
+        cores = np.floor(cohorts - 2 - forgiven - 2 * width**2 / (share * epsilon)).astype(np.int64)
+        each = mu_for((1 - share) * epsilon, 0.9 * delta) / np.sqrt(often)
+        found = np.minimum(found, weighted_shifts(cohorts, cores, kappa) / each)
+    return found

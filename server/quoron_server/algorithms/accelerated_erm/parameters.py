@@ -1,0 +1,97 @@
+"""Options and public numbers of `accelerated-erm`."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.robust.above_threshold import AboveThreshold, Series
+from quoron_privacy.robust.combinations import Aggregate, Sampling, Test
+from quoron_privacy.robust.lottery import Lottery
+from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
+from quoron_server.algorithms.accelerated_erm.acsa import Shape
+from quoron_server.plan import PlannedRelease
+
+
+@dataclass(frozen=True, slots=True)
+class AcceleratedERMOptions:
+    """Planning options; None lets the plan choose by predicted excess risk."""
+
+    rounds: int | None = None  # all of them, exactly
+    phases: int | None = None  # with strongly_convex: within each step of its schedule
+    stages: int | None = None  # of each phase
+    cohort: int | None = None  # K; at most a phase's users
+    test: Literal["lottery", "above-threshold"] = "lottery"
+    aggregate: Literal["weighted", "random"] = "weighted"
+    kappa: Literal[1, 2] | None = None
+    schedule: Literal["secret", "public"] = "secret"  # public: shuffled epochs of fixed batches, no amplification
+    regularisation: float | None = None  # λ_1
+    radius: float | Literal["guaranteed"] | None = None  # τ, from public knowledge
+    strongly_convex: bool = False  # the schedule of remark 3.6, with strong_convexity or else the loss's ridge
+    strong_convexity: float | None = None  # μ_s of the expected loss
+    smoothing: float | None = None  # r, for losses whose slope jumps
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One phase's public numbers."""
+
+    first: int  # its users hold the slots first .. first + users - 1
+    users: int  # n_i
+    cohort_size: int  # K_i
+    stages: tuple[int, ...]  # N_1 .. N_S
+    regularisation: float  # λ_i
+    strength: float  # μ of the steps: λ_i and what is known of the loss's curvature
+    smoothness: float  # Ls
+    radius: float  # τ
+    accounting: SubsampledLottery | Series
+    noise_scale: float  # σ_i per coordinate, rounding included
+
+    @property
+    def noise(self) -> GaussianNoise:
+        """Of a released step."""
+        return GaussianNoise(self.radius * self.accounting.mean.sensitivity, self.noise_scale)
+
+    @property
+    def test(self) -> Lottery | AboveThreshold:
+        """What decides whether a step is released."""
+        return self.accounting.test if isinstance(self.accounting, Series) else self.accounting.lottery
+
+    @property
+    def rounds(self) -> int:
+        """T_i."""
+        return sum(self.stages)
+
+    @property
+    def shape(self) -> Shape:
+        """What a step knows of the objective."""
+        return Shape(self.strength, self.smoothness)
+
+
+@dataclass(frozen=True, slots=True)
+class AcceleratedERMParameters:
+    """Public numbers of one run."""
+
+    test: Test
+    aggregate: Aggregate
+    sampling: Sampling
+    phases: tuple[Phase, ...]
+    smoothing: float | None  # r
+
+    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
+        """A decision in every round, of a noisy threshold up to its first miss, and the noisy step where it passes."""
+        del dimension
+        found: list[PlannedRelease] = []
+        first = 0
+        for phase in self.phases:
+            rounds = range(first, first := first + phase.rounds)
+            once = self.test == "above-threshold"
+            found.append(PlannedRelease(phase.test, phase.test.entry(), phase.rounds, rounds, None, tested=once))
+            steps = PlannedRelease(phase.accounting, phase.noise.entry(), phase.rounds, rounds, None, tested=True)
+            found.append(steps)
+        return tuple(found)
+
+
+def participations(rounds: int, users: int, cohort: int, sampling: Sampling) -> int:
+    """Most cohorts of a phase that one user may be in."""
+    return math.ceil(rounds / (users // cohort)) if sampling == "public-schedule" else rounds

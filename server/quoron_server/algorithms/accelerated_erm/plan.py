@@ -1,0 +1,316 @@
+"""Plans of `accelerated-erm`: the best candidates calibrated exactly, and the independent re-check.
+
+Every phase may spend all of (ε, δ), because phases share no user (docs/privacy/accelerated-erm.md, Theorem E1).
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.noise import total_variation
+from quoron_privacy.robust import above_threshold, subsampled_lottery
+from quoron_privacy.robust.above_threshold import Series
+from quoron_privacy.robust.combinations import Aggregate, Sampling, theorem_for
+from quoron_privacy.robust.outlier_mean import OutlierMean, best_mean
+from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
+from quoron_privacy.subsampling import FORGETFUL, SECRET
+from quoron_privacy.validate import positive
+from quoron_server.algorithms.accelerated_erm.parameters import (
+    AcceleratedERMOptions,
+    AcceleratedERMParameters,
+    Phase,
+    participations,
+)
+from quoron_server.algorithms.accelerated_erm.search import Scene, Sketch, estimated, families, predicted, smoothings
+from quoron_server.algorithms.forecast import trivial_risk
+from quoron_server.algorithms.search import least_users
+from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.problem import Problem
+
+NAME = "accelerated-erm"
+THEOREM = "docs/privacy/accelerated-erm.md#theorem-e1-privacy"
+NEAR = 1.05  # times the least predicted risk counts as about as good
+TRIED = 8  # candidates that are calibrated, at most
+LIMIT_SLACK = 2.0**-88  # total variation of the threshold's noise
+LARGEST_USERS = 10**10
+
+Phases = tuple[Sketch, ...]
+
+
+def plan(problem: Problem, privacy: Privacy, options: AcceleratedERMOptions, seed: int) -> Plan:
+    """The plan of least predicted risk; among those about as good, one with few gradients.
+
+    Raises UnsoundCombination for a test, aggregate and schedule without a proof, Infeasible naming users that suffice.
+    """
+    _require(problem, options)
+    scenes = [Scene(problem, privacy, options, smoothing) for smoothing in smoothings(problem, privacy, options)]
+    found = next(_attempts(scenes), None)
+    if found is None:
+        raise _infeasible(scenes[0])
+    risk, scene, sampling, phases = found
+    return Plan(
+        algorithm=NAME,
+        problem=problem,
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "broadcast", _assumed(sampling), THEOREM),
+        cost=_cost(problem, phases),
+        parameters=AcceleratedERMParameters(options.test, _aggregate(options), sampling, phases, scene.smoothing),
+        predicted_excess_risk=risk,
+        seed=seed,
+    )
+
+
+def verify(plan: Plan) -> None:
+    """Disjoint phases, each (ε, δ) by its theorem's second route, noise as accounted for, cost as planned."""
+    p: AcceleratedERMParameters = plan.parameters
+    last = 0
+    for phase in p.phases:
+        theorem_for(p.test, p.aggregate, p.sampling, kappa=phase.accounting.mean.kappa)
+        if not (last <= phase.first and phase.first + phase.users <= plan.problem.users):
+            raise VerificationError(f"Expected phases on disjoint users of {plan.problem.users:,}, got {phase}.")
+        last = phase.first + phase.users
+        _verify_numbers(plan.problem, p, phase)
+        _verify_privacy(plan, p, phase)
+    if not p.phases or plan.cost != _cost(plan.problem, p.phases):
+        raise VerificationError(f"Expected the cost of the phases, {_cost(plan.problem, p.phases)}, got {plan.cost}.")
+
+
+def _verify_numbers(problem: Problem, p: AcceleratedERMParameters, phase: Phase) -> None:
+    mean = phase.accounting.mean
+    for what, holds in (
+        ("stages of positive length", bool(phase.stages) and min(phase.stages) >= 1),
+        ("2 <= cohort_size <= users", 2 <= phase.cohort_size <= phase.users),
+        ("0 < strength <= smoothness", 0 < phase.strength <= phase.smoothness < math.inf),
+        ("regularisation >= 0", 0 <= phase.regularisation < math.inf),
+        ("radius > 0", 0 < phase.radius < math.inf),
+        ("smoothing exactly where the loss is not smooth", (p.smoothing is None) == (problem.smoothness is not None)),
+        ("everybody asked", p.sampling != "everybody" or phase.cohort_size == phase.users),
+        ("an account of this cohort", mean.cohort_size == phase.cohort_size),
+        ("the aggregate named", (mean.kind == "weighted") == (p.aggregate == "weighted-mean")),
+        ("the test named", isinstance(phase.accounting, SubsampledLottery) == (p.test == "lottery")),
+    ):
+        if not holds:
+            raise VerificationError(f"Expected {what} in a plan of {NAME}, got {phase}.")
+
+
+def _verify_privacy(plan: Plan, p: AcceleratedERMParameters, phase: Phase) -> None:
+    """The account is about this schedule, its theorem accepts it, and noise with rounding stays within it."""
+    accounting, dimension = phase.accounting, plan.problem.dimension
+    epsilon = plan.guarantee.epsilon
+    delta = _delta_left(plan.problem, epsilon, plan.guarantee.delta, phase.rounds)
+    often = participations(phase.rounds, phase.users, phase.cohort_size, p.sampling)
+    if not delta > 0:
+        raise VerificationError(f"Expected a delta above the samplers' error, got {plan.guarantee.delta:g}.")
+    if isinstance(accounting, SubsampledLottery):
+        secret = p.sampling == "without-replacement"
+        population = phase.users if secret else phase.cohort_size
+        known = accounting.colluders >= 1 or not secret
+        if accounting.releases < often or accounting.users != population or not known:
+            raise VerificationError(f"Expected an account of {often} releases from {population} users: {accounting}.")
+        subsampled_lottery.verify_subsampled(accounting, epsilon, delta)
+    else:
+        if accounting.participations < often or accounting.releases < phase.rounds:
+            raise VerificationError(f"Expected an account of {often} participations, got {accounting.participations}.")
+        above_threshold.verify_above_threshold(accounting, epsilon, delta)
+    widened = 1 + phase.accounting.mean.rounding_slack(dimension)
+    for shift in accounting.mean.shifts:
+        truth = GaussianNoise(phase.radius * shift * widened, phase.noise_scale).effective_mu(dimension)
+        if not truth <= shift / accounting.noise_multiplier:
+            raise VerificationError(
+                f"Expected more noise than noise_scale={phase.noise_scale}: a release is {truth}-GDP."
+            )
+
+
+def _attempts(scenes: list[Scene]) -> Iterator[tuple[float, Scene, Sampling, tuple[Phase, ...]]]:
+    """(risk, scene, sampling, phases) of the most promising candidates that work out, best estimate first."""
+    ranked = []  # of a family one candidate is enough: the others have the same noise
+    for scene in scenes:
+        tried = list(families(scene))
+        best = zip(tried, estimated(scene, tried), strict=True)
+        ranked += [(float(risks.min()), scene, family, int(risks.argmin())) for family, risks in best]
+    ranked = sorted((entry for entry in ranked if math.isfinite(entry[0])), key=lambda entry: entry[0])
+    if not ranked:
+        return
+    near = [entry for entry in ranked if entry[0] <= NEAR * ranked[0][0]]
+    near.sort(key=lambda entry: sum(draft.rounds * draft.cohort for draft in entry[2].drafts))
+    seen: set[tuple[tuple[int, int, int], ...]] = set()
+    for _, scene, family, place in [near[0], *ranked]:
+        noisy = tuple((draft.users, draft.cohort, draft.rounds) for draft in family.drafts)
+        if noisy in seen:
+            continue
+        seen.add(noisy)
+        if len(seen) > TRIED:
+            return
+        try:
+            phases = _calibrated(scene, family.at(place))
+        except Infeasible:
+            continue
+        risk = float(predicted(scene, family, [phase.noise_scale for phase in phases])[place])
+        if scene.curvature is None or risk < trivial_risk(scene.problem):
+            yield risk, scene, scene.sampling(family.drafts[0]), phases
+
+
+def _calibrated(scene: Scene, tried: Phases) -> tuple[Phase, ...]:
+    """The phases with exact accounts and noise; Infeasible where a test leaves nothing or declared outliers fail it."""
+    phases: list[Phase] = []
+    radius = scene.radius(sum(sketch.rounds for sketch in tried))
+    for sketch in tried:
+        phase = Phase(
+            first=sum(each.users for each in phases),
+            users=sketch.users,
+            cohort_size=sketch.cohort,
+            stages=sketch.stages,
+            regularisation=sketch.pull,
+            strength=sketch.shape.strength,
+            smoothness=sketch.shape.smoothness,
+            radius=radius,
+            accounting=_account(scene, sketch),
+            noise_scale=0.0,
+        )
+        phases.append(replace(phase, noise_scale=_noise_scale(scene.problem.dimension, phase)))
+        if release_chance(phases[-1], scene.problem.beliefs.hostile_share) < 0.5:
+            share = scene.problem.beliefs.hostile_share
+            raise Infeasible(NAME, f"hostile_share={share:g} fails the tests", "more rounds")
+    return tuple(phases)
+
+
+def release_chance(phase: Phase, outliers: float) -> float:
+    """Chance that one release passes its test when that share of the cohort is far from everybody else."""
+    size = phase.cohort_size
+    near = round((1 - outliers) * size)
+    score, accounting = near * near + size - near, phase.accounting
+    if isinstance(accounting, SubsampledLottery):
+        return accounting.lottery.chance(score)
+    margin = (score / size - accounting.threshold) / (accounting.threshold_scale + accounting.score_scale)
+    return 1 - 0.5 * math.exp(-margin) if margin > 0 else 0.5 * math.exp(margin)
+
+
+def _account(scene: Scene, sketch: Sketch) -> SubsampledLottery | Series:
+    o, epsilon, sampling = scene.options, scene.privacy.epsilon, scene.sampling(sketch)
+    theorem_for(o.test, _aggregate(o), sampling, kappa=o.kappa or 2)
+    delta = _delta_left(scene.problem, epsilon, scene.privacy.delta, sketch.rounds)
+    if delta <= 0:
+        raise Infeasible(NAME, f"delta={scene.privacy.delta:g} is below the samplers' error", "a larger delta")
+    often = participations(sketch.rounds, sketch.users, sketch.cohort, sampling)
+    if o.test == "above-threshold":
+        series = above_threshold.calibrate(
+            epsilon, delta, sketch.cohort, releases=sketch.rounds, participations=often, kappa=o.kappa
+        )
+        return forgiving_series(series, scene.forgiven(sketch.cohort))
+    lottery = subsampled_lottery.calibrate(
+        epsilon,
+        delta,
+        users=sketch.users if sampling == "without-replacement" else sketch.cohort,
+        cohort_size=sketch.cohort,
+        releases=often,
+        kappa=o.kappa,
+        kind=o.aggregate,
+    )
+    return forgiving_lottery(lottery, scene.forgiven(sketch.cohort), epsilon, delta)
+
+
+def forgiving_lottery(plan: SubsampledLottery, forgiven: int, epsilon: float, delta: float) -> SubsampledLottery:
+    """The same chances, on cores lower by `forgiven`, with as much more noise as the aggregate then moves."""
+    mean = _lowered(plan.mean, forgiven)
+    grown = plan.noise_multiplier * mean.sensitivity / plan.mean.sensitivity
+    lottery = replace(plan.lottery, core=mean.core)
+    wider = replace(plan, mean=mean, lottery=lottery, noise_multiplier=grown)
+    while subsampled_lottery.subsampled_delta(wider, epsilon) > delta:  # of random inclusion the chances change too
+        wider = replace(wider, noise_multiplier=wider.noise_multiplier * 1.002)
+    return wider
+
+
+def forgiving_series(plan: Series, forgiven: int) -> Series:
+    """The same threshold noise, on a core lower by `forgiven`."""
+    mean = _lowered(plan.mean, forgiven)
+    grown = plan.noise_multiplier * mean.sensitivity / plan.mean.sensitivity * (1 + 1e-12)
+    return replace(plan, mean=mean, noise_multiplier=grown)
+
+
+def _lowered(mean: OutlierMean, forgiven: int) -> OutlierMean:
+    lower = mean.core - forgiven
+    found = best_mean(mean.cohort_size, lower, mean.kappa, mean.kind) if lower > 0 else None
+    if found is None:
+        raise Infeasible(NAME, f"{forgiven} of {mean.cohort_size} answers may be far away", "fewer outliers")
+    return found
+
+
+def _noise_scale(dimension: int, phase: Phase) -> float:
+    """σ for which every shift, rounding included, keeps to its accounted ratio."""
+    mean, multiplier = phase.accounting.mean, phase.accounting.noise_multiplier
+    widened = (1 + phase.accounting.mean.rounding_slack(dimension)) * (1 + 1e-8)
+    grid = GaussianNoise(1e-9, 1.0).effective_mu(dimension)  # what rounding to the grid adds to a release's μ
+    left = 1 - grid * multiplier / min(mean.shifts)
+    if left < 0.5:
+        raise Infeasible(NAME, f"{phase.rounds} rounds are below the resolution of the noise", "fewer rounds")
+    return phase.radius * multiplier * widened / left
+
+
+def _delta_left(problem: Problem, epsilon: float, delta: float, rounds: int) -> float:
+    """δ less what the samplers' total variation in one phase adds."""
+    inexact = total_variation(gaussians=rounds * problem.dimension, decisions=rounds) + LIMIT_SLACK
+    return delta - (1 + math.exp(epsilon)) * inexact
+
+
+def _cost(problem: Problem, phases: tuple[Phase, ...]) -> Cost:
+    messages = sum(phase.rounds * phase.cohort_size for phase in phases)
+    return Cost.of(problem, rounds=sum(phase.rounds for phase in phases), messages=messages)
+
+
+def _aggregate(options: AcceleratedERMOptions) -> Aggregate:
+    return "weighted-mean" if options.aggregate == "weighted" else "random-inclusion"
+
+
+def _assumed(sampling: Sampling) -> tuple[str, ...]:
+    absent = "a user who does not answer counts as an outlier in its own slot"
+    if sampling != "without-replacement":
+        return (absent,)
+    return (SECRET, FORGETFUL, absent)
+
+
+def _require(problem: Problem, options: AcceleratedERMOptions) -> None:
+    """ConfigError for options that contradict each other or the problem; UnsoundCombination for unproved ones."""
+    if not problem.convex:
+        raise Infeasible(NAME, "the loss is not convex", "a convex loss")
+    for name, least in (("rounds", 1), ("phases", 1), ("stages", 1), ("cohort", 4)):
+        value = getattr(options, name)
+        if value is not None and value < least:
+            raise ConfigError(f"Expected algorithm.options.{name} >= {least}, got {name}={value}.")
+    for name in ("regularisation", "strong_convexity", "smoothing"):
+        if getattr(options, name) is not None:
+            positive(**{name: getattr(options, name)})
+    if isinstance(options.radius, float | int):
+        positive(radius=options.radius)
+    if options.strong_convexity is not None and not options.strongly_convex:
+        raise ConfigError("Expected strongly_convex=true with strong_convexity, got strongly_convex=false.")
+    if options.strongly_convex and not (options.strong_convexity or problem.ridge):
+        raise ConfigError("Expected strong_convexity or a ridge with strongly_convex=true, got neither.")
+    if options.smoothing is not None and problem.smoothness is not None:
+        raise ConfigError("Expected smoothing for losses whose slope jumps only, got it for a smooth loss.")
+    parts = (options.phases or 1) if not options.strongly_convex else 1
+    small = options.cohort is not None and options.cohort < problem.users // 2 ** max(parts - 1, 0)
+    sampling: Sampling = "everybody"
+    if small:
+        sampling = "public-schedule" if options.schedule == "public" else "without-replacement"
+    theorem_for(options.test, _aggregate(options), sampling, kappa=options.kappa or 2)
+
+
+def _infeasible(scene: Scene) -> Infeasible:
+    """Names about the least number of users for which a plan exists that is worth running."""
+    o, n = scene.options, scene.problem.users
+
+    def enough(users: int) -> bool:
+        larger = replace(scene, problem=replace(scene.problem, users=users))
+        worth = trivial_risk(larger.problem) if larger.curvature is not None else math.inf
+        risks = estimated(larger, list(families(larger, few=True)))
+        return any(float(risk.min()) < 0.8 * worth for risk in risks)
+
+    rounds = f"{o.rounds} rounds" if o.rounds else "any number of rounds"
+    condition = f"{n:,} users are too few for {rounds} at epsilon={scene.privacy.epsilon:g}"
+    condition += f", delta={scene.privacy.delta:g}"
+    if scene.problem.beliefs.hostile_share:
+        condition += f" with hostile_share={scene.problem.beliefs.hostile_share:g}"
+    users = least_users(enough, n, within=1.1, most=LARGEST_USERS)
+    fix = "fewer features, more items a user or a larger epsilon" if users is None else f"n >= {users:,}"
+    return Infeasible(NAME, condition, fix)

@@ -1,0 +1,333 @@
+"""What the registry says about one algorithm."""
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints
+
+import numpy as np
+import scipy
+
+from quoron_privacy import gdp
+from quoron_privacy import quorum as quorums
+from quoron_privacy.errors import ConfigError, Infeasible, UsageError, VerificationError
+from quoron_privacy.release import Adjacency
+from quoron_server.algorithm import Algorithm
+from quoron_server.algorithms.quorum import WithQuorum, decisions
+from quoron_server.plan import Constants, Exposure, Plan, PlannedRelease, Privacy
+from quoron_server.problem import Problem
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+# What a quorum needs where clients see iterates without noise: who answers would tell of them.
+UNMOVED = "whether a client answers does not depend on the iterates that it is asked at"
+Planner = Callable[[Problem, Privacy, Any, int], Plan]  # problem, privacy, options, seed; raises Infeasible
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianPromise:
+    """Everything that a run releases is μ-GDP up to a total variation (docs/privacy/lifetime.md, "Gaussian runs").
+
+    That is: under the plan's adjacency and assumptions, with noise that is exact, it is `mu`-GDP; and what it releases,
+    as drawn, is within `variation` of that in either world.
+    """
+
+    mu: float  # rounded up
+    variation: float  # s, rounded up
+
+
+def not_gaussian(plan: Plan) -> GaussianPromise | None:
+    """None: the theorem proves (ε, δ) only, as for secret samples, private tests and filters.
+
+    So it does for local reports: a client holds a hostile coordinator to (ε, δ), under which that may ask for bits
+    where vectors with Gaussian noise were planned.
+    """
+    del plan
+    return None
+
+
+def no_event(plan: Plan) -> "DpEvent | None":
+    """None: dp-accounting has no event for private tests, removals of outliers and reports of clients."""
+    del plan
+    return None
+
+
+def _one_vector(plan: Plan) -> int:
+    return plan.problem.dimension
+
+
+def _one(plan: Plan) -> int:
+    del plan
+    return 1
+
+
+def _never(plan: Plan) -> bool:
+    del plan
+    return False
+
+
+def _equal_cohorts(plan: Plan) -> tuple[int, ...]:
+    return (plan.parameters.cohort_size,) * plan.cost.rounds
+
+
+@dataclass(frozen=True, slots=True)
+class AlgorithmInfo:
+    """One line of `quoron algorithms`, and the functions behind it."""
+
+    name: str
+    summary: str
+    paper: str
+    algorithm_numbers: str
+    exposure: Exposure
+    adjacency: tuple[Adjacency, ...]  # what calibrated plans promise
+    theorem: str  # a file under docs/privacy/
+    options: type  # frozen dataclass of planning options, all with defaults
+    planner: Planner
+    verifier: Callable[[Plan], None]  # independent re-check of the theorem; raises VerificationError
+    maker: Callable[[Plan], Algorithm[Any]]
+    paper_planner: Planner | None = None  # of the printed constants, where they are implemented
+    passes: Literal["one", "many"] = "one"  # how often a user may be asked
+    removes_outliers: bool = False
+    black_box: str | None = None  # why clients that only say what their gradient is cannot take part; None: they can
+    asked: Callable[[Plan], int] | None = None  # questions to one user, at most; None: by `passes`
+    points: Callable[[Plan], int] = _one  # at which a question asks for a gradient, at most
+    smooths: Callable[[Plan], bool] = _never  # whether clients smooth their loss
+    stride: int = 1  # every so many numbers of rounds stand on the rounds curve: more where each is accounted anew
+    answer: Callable[[Plan], int] = _one_vector  # numbers in the largest answer of any task
+    exposures: tuple[Exposure, ...] = ()  # what plans may promise, where `verify` tells them apart; else `exposure`
+    gaussian_promise: Callable[[Plan], GaussianPromise | None] = (
+        not_gaussian  # of a whole run, if the theorem proves it
+    )
+    event: Callable[[Plan], "DpEvent | None"] = no_event  # of a run that is not μ-GDP as a whole, without its quorum
+    cohorts: Callable[[Plan], tuple[int, ...]] = _equal_cohorts  # users asked in each round, as planned
+    wide: bool = False  # whether its noise does not depend on the domain, so that a wide one costs no privacy
+    coins: bool = False  # each user joins a cohort by a coin of its own: planned sizes are expected ones
+
+    def participations(self, plan: Plan) -> int:
+        """Questions to one user, at most."""
+        if self.asked is not None:
+            return self.asked(plan)
+        return plan.cost.rounds if self.passes == "many" else 1
+
+    @property
+    def takes_rounds(self) -> bool:
+        """Whether its options name a number of rounds."""
+        return any(item.name == "rounds" for item in fields(self.options))
+
+    @property
+    def constants(self) -> tuple[Constants, ...]:
+        """Kinds of plans that it makes."""
+        return ("calibrated",) if self.paper_planner is None else ("calibrated", "paper")
+
+    def plan(
+        self,
+        problem: Problem,
+        privacy: Privacy,
+        options: Any = None,
+        constants: Constants = "calibrated",
+        seed: int = 0,
+    ) -> Plan:
+        """The plan with the least predicted risk, with a quorum where one is wished for.
+
+        `options` are of the type `self.options`, None for its defaults; `seed` is public, and draws slots alone.
+        With a quorum it is for fewer rounds than it would take where only those ask enough users to count. Raises
+        ConfigError for constants that it does not know and for numbers that floating point cannot carry; Infeasible.
+        """
+        options = self.options() if options is None else options
+        problem = problem.settled(wide=self.wide)
+        if privacy.quorum is None:
+            return self._own_plan(problem, privacy, options, constants, seed)
+        free = self.exposure == "local"  # whoever that protects against sees who answers
+        left = privacy.without_quorum(spent=not free)
+        made = self._own_plan(problem, left, options, constants, seed)
+        try:
+            return _with_quorum(self, made, privacy, free=free)
+        except Infeasible:
+            if getattr(options, "rounds", 0) is not None:
+                raise
+            rounds = made.cost.rounds
+            while (rounds := int(rounds / math.sqrt(2))) > 1:  # fewer rounds ask more users each
+                with suppress(Infeasible):
+                    fewer = self._own_plan(problem, left, replace(options, rounds=rounds), constants, seed)
+                    return _with_quorum(self, fewer, privacy, free=free)
+            raise
+
+    def _own_plan(self, problem: Problem, privacy: Privacy, options: Any, constants: Constants, seed: int) -> Plan:
+        planner = self.paper_planner if constants == "paper" else self.planner
+        if planner is None:
+            raise ConfigError(
+                f"Expected constants='calibrated' for {self.name}, got 'paper': nothing is printed for it."
+            )
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):  # infinite risks lose against every other
+                return _vouched(planner(problem, privacy, options, seed))
+        except (ArithmeticError, ValueError, IndexError) as error:
+            raise ConfigError(
+                f"Expected constants and options with which {self.name} can be planned in floating point, got some "
+                f"that cannot ({error}). Change the units, or leave options out."
+            ) from error
+
+    def verify(self, plan: Plan) -> None:
+        """The plan promises what this algorithm's theorem is about, and its numbers keep it: VerificationError if not.
+
+        Everything is checked again, independently of how it was found.
+        """
+        own = _checked(self, plan)
+        self.verifier(replace(own, problem=own.problem.without_beliefs()))
+        _check_rounds(plan)
+
+    def make(self, plan: Plan) -> Algorithm[Any]:
+        """The algorithm of a plan that passes `verify`."""
+        self.verify(plan)
+        own, quorum = plan.without_quorum(), plan.guarantee.quorum
+        made = self.maker(own)
+        return made if quorum is None else WithQuorum(plan, quorum, made, self.cohorts(own))
+
+    def releases(self, plan: Plan) -> tuple[PlannedRelease, ...]:
+        """What a run of the plan releases, the decisions of its quorum included."""
+        own, quorum = plan.without_quorum(), plan.guarantee.quorum
+        made: tuple[PlannedRelease, ...] = own.parameters.releases(plan.problem.dimension)
+        return made if quorum is None else (*made, *decisions(quorum, self.cohorts(own)))
+
+    def gaussian(self, plan: Plan) -> GaussianPromise | None:
+        """What a verified plan promises in terms of μ; None where nothing of the kind is proved."""
+        if self.gaussian_promise is not_gaussian or not plan.guarantee.proved or plan.guarantee.exposure == "none":
+            return None
+        self.verify(plan)  # a lifetime is charged what this says
+        promise, quorum = self.gaussian_promise(plan.without_quorum()), plan.guarantee.quorum
+        if promise is None or quorum is None:
+            return promise
+        slack = quorum.draws(plan.cost.rounds) * quorums.DRAW_SLACK
+        return GaussianPromise(gdp.compose(promise.mu, quorum.mu), math.nextafter(promise.variation + slack, 1.0))
+
+    def dp_event(self, plan: Plan) -> "DpEvent":
+        """What a verified plan releases as an event of dp-accounting, its quorum included: see `Plan.dp_event`.
+
+        Decisions of a quorum that cost ε_q are an event whose loss is that of randomised response, which every
+        (ε_q, 0)-DP release is a function of.
+        """
+        from dp_accounting import dp_event  # heavy
+
+        self.verify(plan)
+        promise, own = plan.guarantee, plan.without_quorum()
+        if promise.exposure == "none":
+            return dp_event.NonPrivateDpEvent()
+        gaussian = self.gaussian(own)
+        event = dp_event.GaussianDpEvent(1 / gaussian.mu) if gaussian is not None else self.event(own)
+        if event is None or not promise.proved:
+            raise UsageError(
+                f"Expected a plan whose mechanism dp-accounting has an event for, got one of {self.name}: its promise "
+                f"rests on {promise.theorem}, which `AlgorithmInfo.verify` checks again."
+            )
+        if promise.quorum is None or not promise.quorum.epsilon:
+            return event
+        return dp_event.ComposedDpEvent([event, dp_event.DiscreteLaplaceDpEvent(promise.quorum.epsilon, 1)])
+
+
+def _vouched(plan: Plan) -> Plan:
+    """The plan with the assumption that constants of its loss hold that nobody proved, where there are such."""
+    promise, vouched = plan.guarantee, plan.problem.vouched
+    if vouched is None or promise.exposure == "none" or vouched in promise.assumptions:
+        return plan
+    return replace(plan, guarantee=replace(promise, assumptions=(*promise.assumptions, vouched)))
+
+
+ITERATES = "its clients are sent iterates without noise, and its promise needs to know their loss"  # for `black_box`
+
+
+def _with_quorum(info: AlgorithmInfo, own: Plan, privacy: Privacy, *, free: bool) -> Plan:
+    """The algorithm's own plan with the quorum that is wished for; Infeasible if that has too few users to count."""
+    cohorts, promise = info.cohorts(own), own.guarantee
+    quorum = quorums.calibrate(
+        float(privacy.quorum or 0.0),
+        0.0 if free else privacy.quorum_epsilon,
+        cohorts,
+        participations=info.participations(own),
+        rest=(promise.epsilon, promise.delta),
+        present=_present(own, len(cohorts)) if info.coins else int,
+        name=f"{info.name} with a quorum",
+    )
+    private = promise.exposure != "none"
+    needs = (UNMOVED,) if promise.exposure == "model" and UNMOVED not in promise.assumptions else ()
+    whole = replace(
+        promise,
+        epsilon=privacy.epsilon if private else promise.epsilon,
+        delta=privacy.delta if private else promise.delta,
+        assumptions=(*promise.assumptions, *needs),
+        quorum=quorum,
+    )
+    return replace(own, guarantee=whole)
+
+
+def _present(plan: Plan, rounds: int) -> Callable[[int], int]:
+    """How many of a cohort drawn by coins are there when everybody is, but for a chance that is half of BETA a run."""
+    users, rare = plan.problem.users, quorums.BETA / (2 * rounds)
+    return lambda size: int(scipy.stats.binom.ppf(rare, max(users, size), size / max(users, size)))
+
+
+def _checked(info: AlgorithmInfo, plan: Plan) -> Plan:
+    """The plan of the algorithm by itself, once the promise is of its kind and pays for the quorum too."""
+    _check_promise(info, plan)
+    promise, quorum = plan.guarantee, plan.guarantee.quorum
+    if quorum is None:
+        return plan
+    own, seen = plan.without_quorum(), promise.exposure == "local"
+    if promise.exposure != "none":
+        _check_numbers(quorum, "quorum")
+        if promise.exposure == "model" and UNMOVED not in promise.assumptions:
+            raise VerificationError(f"Expected a quorum of exposure model to assume that {UNMOVED}.")
+        if not seen and not quorum.epsilon > 0:
+            raise VerificationError(f"Expected quorum.epsilon > 0 in a plan of {info.name}, got {quorum.epsilon}.")
+        cohorts = info.cohorts(own)
+        if len(cohorts) != plan.cost.rounds or sum(cohorts) != plan.cost.messages:
+            raise VerificationError(f"Expected the cost's rounds and messages in cohorts, got {cohorts}.")
+        quorums.verify(quorum, promise.epsilon, promise.delta, cohorts, participations=info.participations(own))
+    return own
+
+
+def _check_promise(info: AlgorithmInfo, plan: Plan) -> None:
+    promise = plan.guarantee
+    offered = info.adjacency if promise.proved else ("replace-one", "zero-out")
+    for name, expected, got in (
+        ("algorithm", (info.name,), plan.algorithm),
+        ("exposure", info.exposures or (info.exposure,), promise.exposure),
+        ("adjacency", offered, promise.adjacency),
+    ):
+        if got not in expected:
+            raise VerificationError(f"Expected {name} {' or '.join(expected)} in a plan of {info.name}, got {got!r}.")
+    vouched = plan.problem.vouched
+    if vouched is not None and promise.exposure != "none" and vouched not in promise.assumptions:
+        raise VerificationError(
+            f"Expected a promise of {info.name} that assumes that {vouched}, got one that does not."
+        )
+    _check_numbers(plan.cost, "cost")
+    if not (plan.cost.rounds >= 1 and plan.cost.messages >= 1):
+        raise VerificationError(f"Expected at least one round and one message, got {plan.cost}.")
+    if promise.exposure == "none":
+        return  # without privacy an infinite clip is meant
+    _check_numbers(plan.parameters, "parameters")
+
+
+def _check_rounds(plan: Plan) -> None:
+    """Budgets and clients are told the cost's rounds; they are those of the parameters, where these say."""
+    rounds = getattr(plan.parameters, "rounds", plan.cost.rounds)
+    if rounds != plan.cost.rounds:
+        raise VerificationError(f"Expected cost.rounds={rounds}, as the parameters say, got {plan.cost.rounds}.")
+
+
+def _check_numbers(value: Any, where: str) -> None:
+    """Every number finite and every count an integer: comparisons with NaN are False and would check nothing."""
+    if is_dataclass(value):
+        kinds = get_type_hints(type(value))
+        for item in fields(value):
+            held, place = getattr(value, item.name), f"{where}.{item.name}"
+            if kinds[item.name] is int and (not isinstance(held, int) or isinstance(held, bool)):
+                raise VerificationError(f"Expected {place} to be an integer, got {held!r}.")
+            _check_numbers(held, place)
+    elif isinstance(value, tuple | list):
+        for index, held in enumerate(value):
+            _check_numbers(held, f"{where}[{index}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise VerificationError(f"Expected {where} to be finite, got {value}.")

@@ -1,0 +1,139 @@
+"""Accelerated SGD in the local model: clients send private reports only, and the coordinator is not trusted.
+
+    y_t = x_t/γ_t + (1 - 1/γ_t) a_t                       γ_t = (t + 2)/2,  η_t = (t + 1)/(2β)
+    c_t = 0;  or the last ĝ_{t-1};  or the crude mean of range reports at y_t, an interaction of its own
+    ĝ_t = mean of the reports c_t + clip_{C_t}(∇F_u(y_t) - c_t) + N(0, (C_t σ)² I), noise by each client
+    x_{t+1} = Proj(x_t - η_t ĝ_t);   a_{t+1} = x_{t+1}/γ_t + (1 - 1/γ_t) a_t;              model a_T
+
+Every user answers one question of the run (with `reports = "split"` two, at parts of the budget), so the report is that
+user's whole part in it. All randomness of the server is public: it comes from the plan's seed, and never from `noise`.
+
+Source: Bassily & Sun (2023), Algorithm 5, with the step from x_t and the projection that the printed line leaves out.
+Statement and proof: docs/privacy/local-model.md.
+"""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_client.protocol.questions import Answers, AverageGradient, Question, RangeReport, VectorReport
+from quoron_client.protocol.smoothing import Moreau
+from quoron_privacy import local
+from quoron_privacy.noise import NoiseSource, SeededNoise
+from quoron_privacy.release import Release
+from quoron_privacy.rotation import padded
+from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithms.centring import margin, next_radius, public_signs
+from quoron_server.algorithms.local_model.parameters import LocalModelParameters
+from quoron_server.algorithms.slots import partition
+from quoron_server.plan import Plan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LocalModelState:
+    """Everything between two interactions; all of it is public."""
+
+    round: int  # interactions so far
+    point: Vector  # x_t
+    aggregate: Vector  # a_t
+    centre: Vector  # c_t
+    radius: float  # C_t
+
+
+class LocalModel:
+    """Algorithm object for a plan with LocalModelParameters."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.parameters: LocalModelParameters = plan.parameters
+        self._smoothing = Moreau(self.parameters.smoothing) if self.parameters.smoothing else None
+
+    def init(self) -> LocalModelState:
+        """Start at zero, and expect gradients around zero."""
+        zero = np.zeros(self.plan.problem.dimension)
+        return LocalModelState(0, zero, zero, zero, self.parameters.first_radius)
+
+    def request(self, state: LocalModelState, noise: NoiseSource) -> Question | None:
+        """A report of the gradient at y_t from this interaction's users."""
+        del noise
+        p = self.parameters
+        if state.round == p.rounds:
+            return None
+        middle = _middle(state, p)
+        gradient = AverageGradient(
+            middle[None, :], (1.0,), self.plan.problem.user_smoothness, smoothing=self._smoothing
+        )
+        start, size = p.cohort(state.round)
+        cohort = partition(seed=self.plan.seed, users=self.plan.problem.users)[start : start + size]
+        if p.seeks(state.round):
+            task: RangeReport | VectorReport = RangeReport(
+                gradient, p.range_epsilon, p.bins, p.half_width, self._signs(state), self._coordinates(state)
+            )
+        else:
+            task = VectorReport(gradient, p.vector_epsilon, p.vector_delta, state.radius, state.centre)
+        return Question(state.round, cohort, task)
+
+    def update(self, state: LocalModelState, answers: Answers, noise: NoiseSource) -> Update[LocalModelState]:
+        """Find the centre, or step."""
+        del noise
+        seeking = self.parameters.seeks(state.round)
+        after, entry = self._sought(state, answers) if seeking else self._stepped(state, answers)
+        diagnostics = {"answered": int(np.sum(answers.answered))}
+        public = {"phase": "range" if seeking else "vector", "radius": state.radius, **diagnostics}
+        return Update(replace(after, round=state.round + 1), (entry,), public, diagnostics)
+
+    def model(self, state: LocalModelState) -> Vector:
+        """a_t: a function of reports."""
+        return state.aggregate
+
+    def iterate(self, state: LocalModelState) -> Vector:
+        """As `model`."""
+        return self.model(state)
+
+    def _sought(self, state: LocalModelState, answers: Answers) -> tuple[LocalModelState, Release]:
+        p, d = self.parameters, len(state.point)
+        counts = local.count_bits(answers.values, answers.answered, self._coordinates(state), padded(d))
+        centre = local.crude_mean(counts, p.half_width, self._signs(state))
+        return replace(state, centre=centre), p.range_reports.entry()
+
+    def _stepped(self, state: LocalModelState, answers: Answers) -> tuple[LocalModelState, Release]:
+        p, d = self.parameters, len(state.point)
+        scale = state.radius * p.noise_scale
+        gradient = local.mean_of_reports(
+            answers.values, answers.answered, state.centre, p.largest(state.radius, d, self.plan.problem.users)
+        )
+        step = p.step(state.round)
+        share, length = 2 / (step + 2), (step + 1) / (2 * p.inverse_step)
+        point = self.plan.problem.domain.project(state.point - length * gradient)
+        aggregate = share * point + (1 - share) * state.aggregate
+        after = replace(state, point=point, aggregate=aggregate)
+        if p.estimator == "tracking":
+            moved = _middle(replace(after, round=state.round + 1), p) - _middle(state, p)
+            variance = p.sampling_variance + d * scale**2 / p.vectors
+            drift = p.smoothness * float(np.linalg.norm(moved))
+            radius = next_radius(p.spread, variance, drift, margin(d), p.first_radius)
+            after = replace(after, centre=gradient, radius=radius)
+        return after, p.vector_reports.entry().scaled(state.radius)
+
+    def _signs(self, state: LocalModelState) -> Vector:
+        return public_signs(self.plan.seed, self.parameters.step(state.round), len(state.point))
+
+    def _coordinates(self, state: LocalModelState) -> NDArray[np.int64]:
+        p = self.parameters
+        return _dealt(self.plan.seed, p.step(state.round), p.cohort(state.round)[1], len(state.point))
+
+
+def _middle(state: LocalModelState, p: LocalModelParameters) -> Vector:
+    """y_t; the step of an interaction that is not there any more is that of the last one."""
+    share = 2 / (p.step(min(state.round, p.rounds - 1)) + 2)
+    return share * state.point + (1 - share) * state.aggregate
+
+
+@lru_cache(maxsize=2)
+def _dealt(seed: int, step: int, users: int, dimension: int) -> NDArray[np.int64]:
+    """Which rotated coordinate each user of a range interaction reports, shape (users,). Public, read-only."""
+    dealt = local.deal_coordinates(users, dimension, SeededNoise(seed).stream("public coordinates", step))
+    dealt.setflags(write=False)
+    return dealt

@@ -1,0 +1,117 @@
+"""Public numbers of `local-model`."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from quoron_privacy.release import Release
+from quoron_server.plan import PlannedRelease
+
+Estimator = Literal["clip", "tracking", "range"]
+Reports = Literal["disjoint", "split"]
+
+
+@dataclass(frozen=True, slots=True)
+class RangeReports:
+    """What each client adds to a range report, as the coordinator knows it."""
+
+    epsilon: float  # ε₁
+    bins: int
+
+    def entry(self) -> Release:
+        """The ledger entry of one interaction's reports."""
+        return Release("range-reports", {"epsilon": self.epsilon, "bins": self.bins})
+
+
+@dataclass(frozen=True, slots=True)
+class VectorReports:
+    """What each client adds to a vector report for a radius of 1, as the coordinator knows it."""
+
+    epsilon: float
+    delta: float
+    scale: float  # σ per coordinate, as clients compute it
+
+    def entry(self) -> Release:
+        """The ledger entry of one interaction's reports."""
+        return Release(
+            "vector-reports", {"epsilon": self.epsilon, "delta": self.delta, "radius": 1.0, "scale": self.scale}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LocalModelParameters:
+    """Public numbers of one run."""
+
+    estimator: Estimator
+    reason: str  # why this estimator
+    reports: Reports
+    steps: int  # T
+    scouts: int  # users of a step who send range reports; 0 without
+    vectors: int  # n_0: users of a step who send vector reports; the same users when split
+    inverse_step: float  # β
+    first_radius: float  # C_0, and C_t of all steps unless tracking
+    noise_scale: float  # σ: a report's noise per coordinate for a radius of 1, as clients compute it
+    vector_epsilon: float  # what a vector report is private for
+    vector_delta: float
+    range_epsilon: float  # ε₁ of a range report; 0 without
+    bins: int
+    half_width: float  # of the range; 0 without
+    spread: float  # s, of users' averages around their mean
+    sampling_variance: float  # of the mean of n_0 users
+    smoothness: float  # M
+    smoothing: float  # λ; 0 without
+
+    @property
+    def interactions(self) -> int:
+        """Adaptive interactions of a step."""
+        return 2 if self.estimator == "range" else 1
+
+    @property
+    def rounds(self) -> int:
+        """Adaptive interactions of the run."""
+        return self.steps * self.interactions
+
+    @property
+    def users_a_step(self) -> int:
+        """Users with a slot in a step."""
+        return self.vectors + (self.scouts if self.reports == "disjoint" else 0)
+
+    @property
+    def range_reports(self) -> RangeReports:
+        """Of an interaction that seeks a range."""
+        return RangeReports(self.range_epsilon, self.bins)
+
+    @property
+    def vector_reports(self) -> VectorReports:
+        """Of an interaction that steps."""
+        return VectorReports(self.vector_epsilon, self.vector_delta, self.noise_scale)
+
+    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
+        """The reports of every interaction, each private by itself."""
+        del dimension
+        ranges = [round_ for round_ in range(self.rounds) if self.seeks(round_)]
+        vectors = [round_ for round_ in range(self.rounds) if not self.seeks(round_)]
+        sent, sought = self.vector_reports, self.range_reports
+        steps = PlannedRelease(sent, sent.entry(), len(vectors), vectors, None, scaled=True)
+        return (PlannedRelease(sought, sought.entry(), len(ranges), ranges, None), steps) if ranges else (steps,)
+
+    def step(self, round_: int) -> int:
+        """t of an interaction."""
+        return round_ // self.interactions
+
+    def seeks(self, round_: int) -> bool:
+        """Whether an interaction asks for range reports."""
+        return self.estimator == "range" and round_ % 2 == 0
+
+    def cohort(self, round_: int) -> tuple[int, int]:
+        """(first slot, users) of an interaction."""
+        start = self.step(round_) * self.users_a_step
+        if self.seeks(round_):
+            return start, self.scouts
+        behind = self.scouts if self.reports == "disjoint" else 0
+        return start + behind, self.vectors
+
+    def largest(self, radius: float, dimension: int, users: int) -> float:
+        """How far from the centre honest vector reports are, but with chance 10⁻⁶ in the run."""
+        noise = radius * self.noise_scale
+        return radius + noise * (math.sqrt(dimension) + math.sqrt(2 * math.log(1e6 * users)))

@@ -1,0 +1,375 @@
+"""Plans of `local-model`: estimator, steps and step size by predicted risk, group sizes by theorem R3, a re-check.
+
+Every user sends one report at the full (ε, δ), or two at parts of it, so a plan has one thing to prove: each report.
+Theorem R5 of docs/privacy/local-model.md.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_privacy import local
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.rotation import coordinate_bound, padded
+from quoron_server.algorithms import centring
+from quoron_server.algorithms.forecast import statistical_floor, trivial_risk
+from quoron_server.algorithms.local_model.forecast import accelerated_risk, response
+from quoron_server.algorithms.local_model.parameters import Estimator, LocalModelParameters, Reports
+from quoron_server.algorithms.noisy import plan as noisy
+from quoron_server.algorithms.search import least_users, round_grid
+from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.problem import Problem
+
+Vector = NDArray[np.float64]
+
+NAME = "local-model"
+THEOREM = "docs/privacy/local-model.md#r5-the-algorithm"
+ESTIMATORS: tuple[Estimator, ...] = ("clip", "tracking", "range")
+LARGEST_STEPS = 256
+FAILURE = 1e-3  # chance that a range estimate misses in any step
+MOST_BINS = 1 << 8  # of a range report, one bit each
+SPLITS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6)  # shares of ε for the range that are tried
+SMOOTHINGS = (1e-4, 1e-3, 1e-2, 0.1, 1.0)  # λ L / R that are tried where the loss has none of its own
+STEPS = 2.0 ** np.arange(-8, 2.5, 0.5)  # of β - M, times what the bound for one variance asks for
+
+
+@dataclass(frozen=True, slots=True)
+class LocalModelOptions:
+    """Planning options; None lets the plan choose by predicted excess risk."""
+
+    rounds: int | None = None  # interactions: one a step, two with estimator "range"
+    estimator: Literal["auto", "clip", "tracking", "range"] = "auto"
+    reports: Reports = "disjoint"  # of estimator "range": different users for range and vector, or split budgets
+    clip_norm: float | None = None  # C_0, from public knowledge, never tuned on protected data
+    smoothing: float | None = None  # λ of the Moreau envelope, for losses whose slope jumps
+
+
+@dataclass(frozen=True, slots=True)
+class _Reports:
+    """What the users of one step send."""
+
+    scouts: int
+    vectors: int
+    radius: float  # C_0
+    scale: float  # σ
+    epsilon: float  # of a vector report
+    range_epsilon: float = 0.0
+    bins: int = 0
+    half_width: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    estimator: Estimator
+    steps: int
+    sent: _Reports
+    smoothing: float
+    inverse_step: float
+    risk: float
+
+    @property
+    def rounds(self) -> int:
+        return self.steps * (2 if self.estimator == "range" else 1)
+
+
+def plan(problem: Problem, privacy: Privacy, options: LocalModelOptions, seed: int) -> Plan:
+    """The plan of fewest interactions within 5 % of the least predicted risk; Infeasible, with the users it takes."""
+    _require(problem, options)
+    found = {name: _best(problem, privacy, options, name) for name in _wanted(options)}
+    feasible = [best for best in found.values() if best is not None]
+    if not feasible or min(each.risk for each in feasible) >= _worth(problem):
+        raise _infeasible(problem, privacy, options, feasible)
+    best = min(feasible, key=lambda each: each.risk)
+    sent, d = best.sent, problem.dimension
+    p = LocalModelParameters(
+        estimator=best.estimator,
+        reason=_reason(found, options),
+        reports=options.reports if best.estimator == "range" else "disjoint",
+        steps=best.steps,
+        scouts=sent.scouts,
+        vectors=sent.vectors,
+        inverse_step=best.inverse_step,
+        first_radius=sent.radius,
+        noise_scale=sent.scale,
+        vector_epsilon=sent.epsilon,
+        vector_delta=privacy.delta,
+        range_epsilon=sent.range_epsilon,
+        bins=sent.bins,
+        half_width=sent.half_width,
+        spread=problem.user_deviation,
+        sampling_variance=problem.user_deviation**2 / sent.vectors,
+        smoothness=_smoothness(problem, best.smoothing),
+        smoothing=best.smoothing,
+    )
+    messages = best.steps * (sent.scouts + sent.vectors)
+    down = best.steps * (sent.scouts * (2 * d + 1) + sent.vectors * 2 * d)
+    up = best.steps * (sent.scouts * sent.bins + sent.vectors * d)
+    return Plan(
+        algorithm=NAME,
+        problem=problem,
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "local", _assumptions(p), THEOREM),
+        cost=Cost(p.rounds, messages, messages * problem.items_per_user, 8 * down, 8 * up),
+        parameters=p,
+        predicted_excess_risk=best.risk,
+        seed=seed,
+    )
+
+
+def verify(plan: Plan) -> None:
+    """Slots are disjoint, and what one user sends is (ε, δ)-locally private, whatever centres and radii are."""
+    p: LocalModelParameters = plan.parameters
+    promise, ranged = plan.guarantee, p.estimator == "range"
+    rough = plan.problem.smoothness is None
+    slots = p.steps * p.users_a_step
+    for what, holds, got in (
+        ("estimator clip, tracking or range", p.estimator in ESTIMATORS, p.estimator),
+        ("reports disjoint or split", p.reports in ("disjoint", "split"), p.reports),
+        ("positive steps and reports", min(p.steps, p.vectors) >= 1, (p.steps, p.vectors)),
+        ("range reports exactly when the estimator is range", p.scouts >= 1 if ranged else p.scouts == 0, p.scouts),
+        (
+            "what a user sends within the promised epsilon",
+            _within(p, promise.epsilon),
+            (p.vector_epsilon, p.range_epsilon),
+        ),
+        ("vector_delta within the promised delta", 0 < p.vector_delta <= promise.delta, p.vector_delta),
+        ("2 to 65536 bins of a finite width", not ranged or _binned(p), (p.bins, p.half_width)),
+        ("the same users for both reports when split", p.reports == "disjoint" or p.scouts == p.vectors, p.scouts),
+        (f"at most {plan.problem.users} users with a slot", slots <= plan.problem.users, slots),
+        ("inverse_step > 0", 0 < p.inverse_step < math.inf, p.inverse_step),
+        ("a first radius in (1e-90, 1e90)", 1e-90 < p.first_radius < 1e90, p.first_radius),
+        ("a finite smoothness", 0 <= p.smoothness < math.inf, p.smoothness),
+        ("smoothing exactly of a loss whose slope jumps", rough == (p.smoothing > 0), p.smoothing),
+        ("noise_scale as clients compute it", _scale_as_computed(p, plan.problem.dimension), p.noise_scale),
+    ):
+        if not holds:
+            raise VerificationError(f"Expected {what} in a plan of {NAME}, got {got}.")
+    spent = _spent(p, plan.problem.dimension, promise.epsilon)
+    if not spent <= promise.delta:
+        raise VerificationError(f"Expected delta <= {promise.delta} for what a user sends, the plan spends {spent}.")
+
+
+def _within(p: LocalModelParameters, epsilon: float) -> bool:
+    """Each message's own ε is positive, and those of one user add up to at most `epsilon`."""
+    if p.estimator != "range":
+        return p.range_epsilon == 0 and 0 < p.vector_epsilon <= epsilon
+    both = p.vector_epsilon + p.range_epsilon if p.reports == "split" else max(p.vector_epsilon, p.range_epsilon)
+    return min(p.vector_epsilon, p.range_epsilon) > 0 and both <= epsilon
+
+
+def _binned(p: LocalModelParameters) -> bool:
+    return 2 <= p.bins <= 2**16 and 0 < p.half_width < math.inf
+
+
+def _spent(p: LocalModelParameters, dimension: int, epsilon: float) -> float:
+    """δ at `epsilon` of everything that one user sends; a range report is purely private."""
+    split = p.estimator == "range" and p.reports == "split"
+    own = epsilon - p.range_epsilon if split else epsilon  # what a vector report may spend
+    if own <= 0 or p.range_epsilon > epsilon:
+        return 1.0
+    return local.vector_delta(radius=1.0, scale=p.noise_scale, dimension=dimension, epsilon=own)
+
+
+def _scale_as_computed(p: LocalModelParameters, dimension: int) -> bool:
+    """Clients compute σ from what they are told about a vector report; a plan counts on no more than that."""
+    needed = _scale(p.vector_epsilon, p.vector_delta, dimension)
+    return p.noise_scale <= needed * (1 + 1e-6)
+
+
+def _scale(epsilon: float, delta: float, dimension: int) -> float:
+    """σ of a vector report for a radius of 1."""
+    kept = delta * (1 - 1e-9)  # clients keep as much for their own arithmetic
+    return GaussianNoise.calibrate(sensitivity=2.0, epsilon=epsilon, delta=kept, dimension=dimension).scale
+
+
+def _require(problem: Problem, options: LocalModelOptions) -> None:
+    for name, value, allowed in (
+        ("estimator", options.estimator, ("auto", *ESTIMATORS)),
+        ("reports", options.reports, ("disjoint", "split")),
+    ):
+        if value not in allowed:
+            raise ConfigError(f"Expected algorithm.options.{name} in {', '.join(allowed)}, got {name}={value!r}.")
+    for name in ("smoothing", "clip_norm"):
+        value = getattr(options, name)
+        if value is not None and not 1e-80 < value < 1e80:
+            raise ConfigError(f"Expected algorithm.options.{name} in (1e-80, 1e80), got {name}={value}.")
+    if options.smoothing is not None and problem.smoothness is not None:
+        raise ConfigError(
+            f"Expected no algorithm.options.smoothing for a loss that is smooth, got smoothing={options.smoothing}."
+        )
+    if options.reports == "split" and options.estimator != "range":
+        raise ConfigError(f"Expected estimator 'range' with reports='split', got estimator={options.estimator!r}.")
+
+
+def _wanted(options: LocalModelOptions) -> tuple[Estimator, ...]:
+    return ESTIMATORS if options.estimator == "auto" else (options.estimator,)
+
+
+def _best(problem: Problem, privacy: Privacy, options: LocalModelOptions, estimator: Estimator) -> _Candidate | None:
+    """The estimator's candidate with fewest interactions among about the best; None where none is feasible."""
+    found = [
+        each
+        for steps in _steps(options, estimator)
+        if (sent := _reports(problem, privacy, options, estimator, steps)) is not None
+        for each in _ranked(problem, options, estimator, steps, sent)
+    ]
+    if not found:
+        return None
+    least = min(each.risk for each in found)
+    return min((each for each in found if each.risk <= 1.05 * least), key=lambda each: (each.rounds, each.risk))
+
+
+def _steps(options: LocalModelOptions, estimator: Estimator) -> list[int]:
+    if options.rounds is None:
+        return round_grid(LARGEST_STEPS)
+    if estimator == "range":
+        return [] if options.rounds % 2 else [options.rounds // 2]
+    return [options.rounds]
+
+
+def _reports(
+    problem: Problem, privacy: Privacy, options: LocalModelOptions, estimator: Estimator, steps: int
+) -> _Reports | None:
+    """What a step's users send; None where there are too few of them."""
+    users, d = problem.users // steps, problem.dimension
+    first = options.clip_norm or noisy.default_clip(problem)
+    if users < 1:
+        return None
+    if estimator != "range":
+        return _Reports(0, users, first, _scale(privacy.epsilon, privacy.delta, d), privacy.epsilon)
+    layout = _layout(problem, first, FAILURE / steps)
+    if layout is None:
+        return None
+    bins, half_width, radius = layout
+    if options.reports == "disjoint":
+        scouts = local.crude_mean_users(dimension=d, epsilon=privacy.epsilon, bins=bins, failure=FAILURE / steps)
+        scale, left = _scale(privacy.epsilon, privacy.delta, d), users - scouts
+        if left < 1:
+            return None
+        return _Reports(scouts, left, radius, scale, privacy.epsilon, privacy.epsilon, bins, half_width)
+    for share in SPLITS:  # the least share leaves the least noise
+        own = share * privacy.epsilon
+        if local.crude_mean_users(dimension=d, epsilon=own, bins=bins, failure=FAILURE / steps) <= users:
+            rest = (privacy.epsilon - own) * (1 - 1e-12)  # plain sums, which a client can check for itself
+            scale = _scale(rest, privacy.delta, d)
+            return _Reports(users, users, radius, scale, rest, own, bins, half_width)
+    return None
+
+
+def _layout(problem: Problem, bound: float, failure: float) -> tuple[int, float, float] | None:
+    """(bins, half width, radius around the crude mean); None where users spread over the whole range."""
+    d, n = problem.dimension, problem.users
+    reach = centring.margin(d) * problem.user_deviation
+    deviation, largest = (coordinate_bound(norm, dimension=d, rows=n, failure=failure) for norm in (reach, bound))
+    half_width = min(bound, largest)
+    bins = min(math.floor(half_width / deviation), MOST_BINS)
+    if bins < 2:
+        return None
+    width = 2 * half_width / bins
+    return bins, half_width, local.centred_radius(reach, dimension=d, users=n, failure=failure, width=width)
+
+
+def _ranked(
+    problem: Problem, options: LocalModelOptions, estimator: Estimator, steps: int, sent: _Reports
+) -> Iterator[_Candidate]:
+    """All step sizes and smoothings for what a step's users send."""
+    sampling = problem.user_deviation**2 / sent.vectors
+    noise = problem.dimension * sent.scale**2 / sent.vectors
+    loudest = math.sqrt(sampling + noise * sent.radius**2)
+    root = loudest * math.sqrt(steps * (steps + 1) * (steps + 2) / 12) / problem.radius
+    for parameter in _smoothings(problem, options):
+        smoothness = _smoothness(problem, parameter)
+        for factor in STEPS:
+            beta = smoothness * (1 + 1e-3) + factor * root
+            variances = np.full(steps, sampling + noise * sent.radius**2)
+            if estimator == "tracking":
+                variances = centring.agd_variances(
+                    path=_path(problem, steps, beta),
+                    distance=problem.radius,
+                    smoothness=smoothness,
+                    inverse_step=beta,
+                    sampling=sampling,
+                    noise=noise,
+                    spread=problem.user_deviation,
+                    margin=centring.margin(problem.dimension),
+                    first=sent.radius,
+                )
+            risk = accelerated_risk(problem, steps, beta, smoothness, variances)
+            bias = 0.5 * parameter * problem.lipschitz**2
+            yield _Candidate(estimator, steps, sent, parameter, float(beta), risk + bias + statistical_floor(problem))
+
+
+def _smoothings(problem: Problem, options: LocalModelOptions) -> list[float]:
+    """λ to try; 0 is no smoothing."""
+    if problem.smoothness is not None:
+        return [0.0]
+    if options.smoothing is not None:
+        return [options.smoothing]
+    return [factor * problem.radius / problem.lipschitz for factor in SMOOTHINGS]
+
+
+def _smoothness(problem: Problem, parameter: float) -> float:
+    return 1 / parameter + problem.ridge if parameter else problem.beta or 0.0
+
+
+def _path(problem: Problem, steps: int, beta: float) -> Vector:
+    """Where y_t is predicted to be, 1 at the start, shape (T,)."""
+    if problem.beliefs.isotropic is not None:
+        return response(steps, beta, problem.beliefs.typical_curvature)[2]
+    return 1 / np.arange(1, steps + 1)  # the bound 2βR²/T² gives no distance: as if it were one
+
+
+def _assumptions(p: LocalModelParameters) -> tuple[str, ...]:
+    how = "one question" if p.reports == "disjoint" else "one range and one vector question"
+    return (
+        f"a client answers {how} of the run, once, with words of its own",
+        "whether a client answers does not depend on its data",
+    )
+
+
+def _worth(problem: Problem) -> float:
+    """Excess risk of the start point, which a plan has to beat: for a solution at distance 3/R where features are."""
+    start = trivial_risk(problem)
+    if problem.feature_norm is None or problem.link_curvature is None:
+        return start
+    far = min(3 / problem.feature_norm, problem.radius)
+    return min(start, (problem.even_bend or 0.0) * (problem.feature_norm * far) ** 2 / (2 * problem.features))
+
+
+def _reason(found: dict[Estimator, _Candidate | None], options: LocalModelOptions) -> str:
+    """Why this estimator, in one phrase."""
+    if options.estimator != "auto":
+        return "asked for"
+    told = [f"{name} {'is infeasible' if each is None else f'{each.risk:.2g}'}" for name, each in found.items()]
+    return f"least predicted risk: {', '.join(told)}"
+
+
+def _infeasible(
+    problem: Problem, privacy: Privacy, options: LocalModelOptions, feasible: list[_Candidate]
+) -> Infeasible:
+    if options.rounds is not None and options.estimator == "range" and options.rounds % 2:
+        return Infeasible(NAME, f"{options.rounds} rounds are no pairs of range and vector", "an even rounds")
+    condition = f"{problem.users:,} users are too few for range reports of {padded(problem.dimension)} coordinates"
+    if feasible:
+        risk, worth = min(each.risk for each in feasible), _worth(problem)
+        condition = f"{problem.users:,} local reports predict an excess risk of {risk:.2g}, no better than the "
+        condition += f"{worth:.2g} of not training"
+    elif _layout(problem, options.clip_norm or noisy.default_clip(problem), FAILURE) is None:
+        return Infeasible(NAME, "users are spread over the whole range, which bins cannot divide", "another estimator")
+    return Infeasible(NAME, condition, _enough_users(problem, privacy, options))
+
+
+def _enough_users(problem: Problem, privacy: Privacy, options: LocalModelOptions) -> str:
+    """About the least number of users for which there is a plan; for that number there is one."""
+
+    def enough(users: int) -> bool:
+        asked = replace(problem, users=users)
+        found = (_best(asked, privacy, options, name) for name in _wanted(options))
+        return any(best is not None and best.risk < _worth(asked) for best in found)
+
+    users = least_users(enough, problem.users, within=1.05, most=10**12)
+    return "a larger epsilon, fewer features or a trusted coordinator" if users is None else f"n >= {users:,}"

@@ -1,0 +1,338 @@
+"""Choosing the numbers of filtered SGD: the distance between ordinary users, cohort size, phases, steps.
+
+Everything here bears on utility alone; the guarantee is what `filtered_sgd.verify` certifies for the result.
+"""
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import chdtri
+
+from quoron_privacy.errors import Infeasible, VerificationError
+from quoron_privacy.noise import total_variation
+from quoron_privacy.robust.filter import outlier_filter as theorem
+from quoron_privacy.robust.filter.concentration import LARGEST_COHORT, score_error
+from quoron_privacy.robust.filter.paper_constants import paper_constants
+from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
+from quoron_server.algorithms.forecast import excess_risk, trivial_risk
+from quoron_server.algorithms.localised.plan import (
+    ASSUMPTIONS,
+    Schedule,
+    Shape,
+    as_phases,
+    best_schedule,
+    cohort_for,
+    cost,
+    require_contraction,
+    require_smooth,
+)
+from quoron_server.algorithms.search import round_grid
+from quoron_server.plan import Guarantee, Plan, Privacy
+from quoron_server.problem import Problem
+
+Vector = NDArray[np.float64]
+
+GRID_ERROR = 3e-4  # at least one step of the score grid for λ up to 300; more for small ε, where λ is larger
+SMALLEST_EPSILON = 0.1  # the accountant's tables grow as 1/ε²
+FAILURE = 1e-2  # probability that the proved distance leaves out some ordinary user
+FEWEST_ROUNDS = 10  # with fewer steps SGD gets nowhere, so a plan would be pointless
+RATIOS = (1.2, 1.35, 2.0, 4.0, 12.0)  # multiples of the smallest feasible cohort at which noise is calibrated
+EDGES = (0.02, 0.2, 0.6, 1.0, 1.4, 2.0)  # step · smoothness at which the smallest feasible cohort is searched
+
+
+@dataclass(frozen=True, slots=True)
+class FilterOptions:
+    """Planning options; None lets the plan choose by predicted excess risk."""
+
+    rounds: int | None = None  # exactly; the cohort is then n / rounds, unless it is given too
+    cohort_size: int | None = None
+    step_size: float | None = None
+    distance: float | None = None  # typical distance of users' average gradients, from public knowledge
+
+
+F = TypeVar("F")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Generic[F]):
+    """What the search found."""
+
+    risk: float | None
+    schedule: Schedule
+    filter: F
+    distance: float
+
+
+def user_distance(problem: Problem) -> float:
+    """d such that ordinary users score at least B · exp(-τd): public knowledge, utility only.
+
+    κ_i/B ≥ exp(-τ √(r_i² + v)), r_i user i's distance from the mean and v the mean square (Jensen). With known
+    curvature r_i is taken to be that of a d-dimensional Gaussian, for all but about three of the n users; otherwise
+    McDiarmid's inequality bounds it for every user at once, at several times the length.
+    """
+    spread, users = (
+        math.hypot(_path_deviation(problem) / math.sqrt(problem.items_per_user), problem.beliefs.heterogeneity),
+        problem.users,
+    )
+    if problem.beliefs.curvature == "isotropic":
+        farthest = spread * math.sqrt(chdtri(problem.dimension, min(0.5, 3 / users)) / problem.dimension)
+    else:
+        items = math.sqrt(2 * math.log(3 * users / FAILURE) / problem.items_per_user)
+        farthest = spread + problem.lipschitz * items
+    return math.hypot(farthest, spread)
+
+
+def _path_deviation(problem: Problem) -> float:
+    """Item gradients' standard deviation anywhere between start and optimum: users differ by their Hessians, too."""
+    start = problem.start
+    if problem.beliefs.typical_curvature is None or problem.smoothness is None:
+        return problem.deviation
+    far = problem.beliefs.typical_curvature * problem.smoothness * problem.radius**2
+    return min(math.sqrt(problem.deviation**2 + far), max(problem.deviation, start))
+
+
+def most_score_error(cohort_size: int, dimension: int, epsilon: float) -> float:
+    """The |computed κ - κ| that plans account for: arithmetic and the grid of the comparison."""
+    return score_error(cohort_size, dimension) + GRID_ERROR * max(1.0, 1 / epsilon**2)
+
+
+def sampler_slack(problem: Problem) -> float:
+    """Total variation between the noise drawn and the ideal laws, over all rounds and the release."""
+    return total_variation(gaussians=problem.dimension, decisions=problem.users) + 2.0**-60
+
+
+def release_scale(filter_: Any, step: float, distance: float, dimension: int) -> float:
+    """σ of one phase's release: the theorem's, with room for the release's grid and the iterates' rounding."""
+    return float(filter_.noise_scale(step, distance)) * (1 + 1e-6 * math.sqrt(dimension))
+
+
+def assembled(
+    name: str,
+    proof: str,
+    parameters: Callable[..., Any],
+    choice: Choice[Any],
+    problem: Problem,
+    privacy: Privacy,
+    seed: int,
+    *,
+    proved: bool = True,
+) -> Plan:
+    """The plan of a choice; `proof` is the page of its theorem, `parameters` the class of a run's public numbers."""
+    schedule, filter_, distance = choice.schedule, choice.filter, choice.distance
+    return Plan(
+        algorithm=name,
+        problem=problem,
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "model", ASSUMPTIONS, proof, proved=proved),
+        cost=cost(problem, schedule),
+        parameters=parameters(
+            cohort_size=schedule.cohort_size,
+            phases=as_phases(schedule, filter_.sensitivity(1.0, distance)),
+            temperature=filter_.temperature(distance),
+            distance=distance,
+            filter=filter_,
+        ),
+        predicted_excess_risk=choice.risk,
+        seed=seed,
+    )
+
+
+def check_phases(plan: Plan) -> None:
+    """What Theorems 1 and 2 both need of the phases; VerificationError names the condition that fails."""
+    p = plan.parameters
+    require_smooth(plan.algorithm, plan.problem)
+    require_contraction(plan)
+    beta, dimension = plan.problem.beta or 0.0, plan.problem.dimension
+    conditions = {
+        "filter.cohort_size = cohort_size": p.filter.cohort_size == p.cohort_size,
+        "temperature = theta / distance": math.isclose(p.temperature, p.filter.theta / p.distance, rel_tol=1e-12),
+        "eta_beta >= step_size * smoothness": all(f.step_size * beta <= p.filter.eta_beta for f in p.phases),
+        "release_scale = noise_scale of the theorem": all(
+            f.release_scale >= release_scale(p.filter, f.step_size, p.distance, dimension) for f in p.phases
+        ),
+    }
+    for condition, holds in conditions.items():
+        if not holds:
+            raise VerificationError(f"Expected {condition} in the plan of {plan.algorithm}; it does not hold.")
+
+
+def search(
+    name: str,
+    problem: Problem,
+    options: FilterOptions,
+    smallest: Callable[[float], int],
+    calibrate: Callable[[int, float], F],
+) -> Choice[F]:
+    """The schedule with the least predicted risk, and the filter calibrated for it.
+
+    `smallest(eta_beta)` is the least feasible cohort, `calibrate(cohort, eta_beta)` the filter. Candidates are ranked
+    by curves that are calibrated at a few points and interpolated; the winner is calibrated exactly. Infeasible if no
+    cohort is large enough.
+    """
+    distance, beta = options.distance or user_distance(problem), problem.beta or 0.0
+    edge_for = _edge_curve(smallest)
+    noise = _noise_curve(smallest, calibrate, problem.dimension)
+
+    def scale(sizes: Vector, first_steps: Vector) -> Vector:
+        ratios = sizes / edge_for(first_steps * beta)
+        return np.where(ratios >= 1, distance * noise(ratios) / sizes, np.inf)
+
+    if options.rounds:
+        cohorts = [cohort_for(name, problem, options.rounds, options.cohort_size)]
+    else:
+        cohorts = [options.cohort_size] if options.cohort_size else _cohorts(problem.users)
+    steps = [options.step_size] if options.step_size else None
+    found = best_schedule(problem, cohorts, scale, rounds=options.rounds, steps=steps)
+    if found is None or math.isinf(found[0]):
+        gentlest = min(options.step_size * beta if options.step_size else EDGES[0], 2.0) if beta else 0.0
+        raise _infeasible(name, problem, options, smallest(gentlest))
+    _, schedule = found
+    filter_ = calibrate(schedule.cohort_size, min(2.0, schedule.largest_step * beta * (1 + 1e-12)))
+    phases = tuple(
+        replace(phase, release_scale=release_scale(filter_, phase.step_size, distance, problem.dimension))
+        for phase in schedule.phases
+    )
+    risk = excess_risk(problem, phases)
+    if risk >= trivial_risk(problem):
+        raise Infeasible(
+            name,
+            f"with n={problem.users:,} the predicted excess risk {risk:.2g} is no better than not training",
+            f"more users (n >= {20 * math.ceil(1.5 * smallest(1.0)):,} is a sensible start)",
+        )
+    return Choice(risk, Schedule(schedule.cohort_size, phases), filter_, distance)
+
+
+def _edge_curve(smallest: Callable[[float], int]) -> Callable[[Vector], Vector]:
+    """Smallest feasible cohort against step · smoothness, log-log interpolated from a few searches."""
+    logs = np.log(EDGES), np.log([smallest(product) for product in EDGES])
+    return lambda products: np.exp(np.interp(np.log(np.maximum(products, EDGES[0])), *logs))
+
+
+def _noise_curve(
+    smallest: Callable[[float], int], calibrate: Callable[[int, float], Any], dimension: int
+) -> Callable[[Vector], Vector]:
+    """Noise factor Ξ against cohort size over its smallest feasible value, log-log interpolated."""
+    edge = smallest(1.0)
+    known: dict[float, float] = {}
+    for ratio in RATIOS:
+        size = math.ceil(edge * ratio)
+        with suppress(Infeasible):  # close to the edge, long phases would filter too many ordinary users
+            known[ratio] = release_scale(calibrate(size, 1.0), 1.0, 1.0, dimension) * size
+    if not known:
+        return lambda ratios: np.full_like(ratios, np.inf)
+    logs = np.log(list(known)), np.log(list(known.values()))
+    return lambda ratios: np.where(ratios >= min(known), np.exp(np.interp(np.log(ratios), *logs)), np.inf)
+
+
+def _cohorts(users: int) -> list[int]:
+    """Cohort sizes that fill from FEWEST_ROUNDS to 4,096 rounds, as far as scores can be added up exactly."""
+    sizes = {users // rounds for rounds in round_grid(4096, smallest=FEWEST_ROUNDS)}
+    return sorted(size for size in sizes if 1 <= size <= LARGEST_COHORT)
+
+
+def calibrated(
+    name: str, problem: Problem, privacy: Privacy, options: FilterOptions
+) -> Choice[theorem.FilterParameters]:
+    """Constants from Theorem 1."""
+    slack = sampler_slack(problem)
+    if privacy.epsilon < SMALLEST_EPSILON:
+        raise Infeasible(
+            name, f"epsilon={privacy.epsilon:g} is too small to tabulate", f"epsilon >= {SMALLEST_EPSILON}"
+        )
+    if (1 + math.exp(privacy.epsilon)) * slack >= privacy.delta:
+        needs = "a smaller epsilon, fewer users or a larger delta"
+        raise Infeasible(name, f"the noise of n={problem.users:,} decisions is not exact enough for delta", needs)
+
+    def calibrate(cohort: int, eta_beta: float) -> theorem.FilterParameters:
+        error = most_score_error(cohort, problem.dimension, privacy.epsilon)
+        return theorem.calibrate(
+            privacy.epsilon,
+            privacy.delta,
+            cohort,
+            eta_beta,
+            problem.users,
+            score_error=error,
+            delta_slack=slack,
+        )
+
+    def smallest(eta_beta: float) -> int:
+        return theorem.smallest_cohort(privacy.epsilon, privacy.delta, eta_beta)
+
+    return search(name, problem, options, smallest, calibrate)
+
+
+def paper(name: str, problem: Problem, privacy: Privacy, options: FilterOptions) -> Choice[theorem.FilterParameters]:
+    """Constants as printed, for comparison; no proof. Halving phases, the step a quarter in each, plain averages."""
+    printed = paper_constants(
+        privacy.epsilon,
+        privacy.delta,
+        problem.users,
+        problem.items_per_user,
+        problem.dimension,
+        problem.lipschitz,
+    )
+    size = options.cohort_size or printed.cohort_size
+    if problem.users < 2 * size:
+        raise Infeasible(
+            name, f"the printed cohort_size={size:,} exceeds n/2={problem.users // 2:,}", f"n >= {2 * size:,}"
+        )
+    rounds = options.rounds or problem.users // size
+    cohort_for(name, problem, rounds, size)
+    shares = [2.0**-phase for phase in range(1, max(1, int(math.log2(rounds))) + 1)]
+    shape = Shape(tuple(share / sum(shares) for share in shares), 4.0)
+    steps = [options.step_size] if options.step_size else None
+    found = best_schedule(
+        problem,
+        [size],
+        lambda sizes, _: np.full_like(sizes, printed.release_noise),
+        rounds=rounds,
+        all_shapes=[shape],
+        steps=steps,
+    )
+    assert found is not None
+    risk, schedule = found
+    distance = options.distance or user_distance(problem)
+    centre = round(printed.cutoff)
+    filter_ = theorem.FilterParameters(
+        cohort_size=size,
+        decision_epsilon=1 / printed.cutoff_scale,
+        laplace_scale=printed.laplace_scale,
+        threshold=0.75 * size,
+        cutoff_centre=centre,
+        cutoff_lattice=1,
+        own_tail=0.0,
+        others_tail=0.0,
+        eta_beta=schedule.largest_step * (problem.beta or 0.0),
+        theta=printed.temperature * distance,
+        noise_multiplier=printed.release_noise * printed.temperature * (size - 2 * centre + 2),
+        score_error=score_error(size, problem.dimension) + LaplaceThreshold(printed.laplace_scale, 0.0).grid,
+    )
+    phases = tuple(
+        replace(phase, release_scale=release_scale(filter_, phase.step_size, distance, problem.dimension))
+        for phase in schedule.phases
+    )
+    return Choice(risk, Schedule(size, phases), filter_, distance)
+
+
+def _infeasible(name: str, problem: Problem, options: FilterOptions, edge: int) -> Infeasible:
+    if options.cohort_size and options.cohort_size < edge:
+        return Infeasible(
+            name, f"cohort_size={options.cohort_size:,} is too small for the test", f"cohort_size >= {edge:,}"
+        )
+    least = math.ceil(RATIOS[0] * edge)
+    if options.rounds:
+        size = problem.users // options.rounds
+        return Infeasible(
+            name,
+            f"n={problem.users:,} users fill {options.rounds:,} cohorts of {size:,}, and the test needs {least:,}",
+            f"at most {problem.users // least:,} rounds, or n >= {options.rounds * least:,}",
+        )
+    return Infeasible(
+        name,
+        f"n={problem.users:,} users fill {problem.users // least} cohorts of {least:,}, the least that the test needs",
+        f"n >= {FEWEST_ROUNDS * least:,} for {FEWEST_ROUNDS} rounds (better {20 * math.ceil(1.5 * edge):,})",
+    )

@@ -1,0 +1,168 @@
+"""Localisation: phases of projected SGD on fresh, disjoint users, each ending in one noisy release.
+
+    x_0 = 0
+    for phase s:                                  (Ghazi et al. Algorithm 1; Feldman, Koren & Talwar 2020, Algorithm 2)
+        x = x_{s-1}
+        for t = 1..T_s:   g = rule.aggregate(gradients of the next B users at x);   x = Proj(x - η_s g)
+        x_s = Proj(Σ_t w_t x_t + N(0, σ_s² I))    if rule.passes(tally) else x_{s-1}      (HALT)
+
+What differs between algorithms is the rule: how a cohort's gradients become one, and whether the phase may release.
+The weights w_t are uniform on the last `suffix` iterates: any public combination is as private as the plain average,
+because the coupling bounds every iterate (docs/privacy/outlier-filter.md). A phase that will halt goes on asking its
+users: nothing visible, neither timing nor the schedule, depends on data before the phase's end.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_client.protocol.questions import Answers, AverageGradient, Question
+from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.noise import NoiseSource
+from quoron_privacy.release import Release
+from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithms.slots import partition
+from quoron_server.plan import Plan, PlannedRelease
+
+RELEASED, HALTED = 1, 0
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One phase's public numbers."""
+
+    rounds: int  # T_s
+    step_size: float  # η_s
+    suffix: int  # the last so many iterates are averaged
+    sensitivity: float  # b: one user replaced moves the average by at most this, in ℓ2
+    release_scale: float  # σ_s, standard deviation per coordinate; 0 releases without noise
+
+    @property
+    def noise(self) -> GaussianNoise | None:
+        """Of the phase's release."""
+        return GaussianNoise(self.sensitivity, self.release_scale) if self.release_scale else None
+
+    def entry(self, index: int) -> Release:
+        """The ledger entry of the phase's release, or of its having none."""
+        return Release("phase", {"phase": index, "scale": self.release_scale, "sensitivity": self.sensitivity})
+
+
+def phase_releases(phases: Sequence[Phase], mechanisms: Sequence[Any], mu: float | None) -> tuple[PlannedRelease, ...]:
+    """One release at the end of each phase; `mechanisms` are what each one's theorem is about."""
+    ends = np.cumsum([0, *(phase.rounds for phase in phases)]).tolist()
+    return tuple(
+        PlannedRelease(mechanism, phase.entry(index), 1, range(ends[index], ends[index + 1]), mu)
+        for index, (phase, mechanism) in enumerate(zip(phases, mechanisms, strict=True))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """One cohort's gradient estimate, what it adds to the phase's tally, and simulation diagnostics."""
+
+    gradient: Vector  # (d,)
+    tally: float = 0.0
+    diagnostics: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Rule(Protocol):
+    """How answers become one gradient, and whether a phase may release."""
+
+    def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
+        """The estimate for the cohort of `round_`."""
+
+    def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
+        """Whether phase number `phase`, with this sum of tallies, may release."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LocalisedState:
+    """Everything between two rounds."""
+
+    round: int
+    released: Vector  # x_{s-1}
+    iterate: Vector  # x_t
+    running: Vector  # weighted sum of the phase's iterates so far
+    tally: float
+    statuses: NDArray[np.int64]  # per finished phase, RELEASED or HALTED
+
+
+class LocalisedSGD:
+    """Algorithm object for any plan whose parameters have `cohort_size` and `phases`."""
+
+    def __init__(self, plan: Plan, rule: Rule) -> None:
+        """`rule` must be the one that the plan's guarantee is about."""
+        self.plan, self.rule = plan, rule
+        self.cohort_size: int = plan.parameters.cohort_size
+        self.phases: tuple[Phase, ...] = plan.parameters.phases
+        self._ends = np.cumsum([phase.rounds for phase in self.phases])
+
+    def init(self) -> LocalisedState:
+        """Start at zero."""
+        zero = np.zeros(self.plan.problem.dimension)
+        return LocalisedState(0, zero, zero, zero, 0.0, np.zeros(0, dtype=np.int64))
+
+    def request(self, state: LocalisedState, noise: NoiseSource) -> Question | None:
+        """The average gradients of the next `cohort_size` users at the current iterate."""
+        del noise
+        if state.round == self._ends[-1]:
+            return None
+        first = state.round * self.cohort_size
+        cohort = partition(seed=self.plan.seed, users=self.plan.problem.users)[first : first + self.cohort_size]
+        task = AverageGradient(state.iterate[None, :], (1.0,), self.plan.problem.user_smoothness)
+        return Question(state.round, cohort, task)
+
+    def update(self, state: LocalisedState, answers: Answers, noise: NoiseSource) -> Update[LocalisedState]:
+        """One SGD step; at the end of a phase, its release."""
+        index = int(np.searchsorted(self._ends, state.round, side="right"))
+        phase, left = self.phases[index], int(self._ends[index]) - state.round
+        estimate = self.rule.aggregate(answers, noise, state.round)
+        iterate = self.plan.problem.domain.project(state.iterate - phase.step_size * estimate.gradient)
+        moved = replace(
+            state,
+            round=state.round + 1,
+            iterate=iterate,
+            running=state.running + iterate / phase.suffix if left <= phase.suffix else state.running,
+            tally=state.tally + estimate.tally,
+        )
+        public: dict[str, Any] = {"phase": index}
+        if left > 1:
+            return Update(moved, (), public, estimate.diagnostics)
+        passed = self.rule.passes(moved.tally, noise, index)
+        released = self._release(moved.running, phase, noise, index) if passed else state.released
+        ended = LocalisedState(
+            round=moved.round,
+            released=released,
+            iterate=released,
+            running=np.zeros_like(released),
+            tally=0.0,
+            statuses=np.append(state.statuses, RELEASED if passed else HALTED),
+        )
+        return Update(ended, (phase.entry(index),), public | {"halted": not passed}, estimate.diagnostics)
+
+    def model(self, state: LocalisedState) -> Vector:
+        """The last release."""
+        return state.released
+
+    def iterate(self, state: LocalisedState) -> Vector:
+        """The point of the next question."""
+        return state.iterate
+
+    def _release(self, average: Vector, phase: Phase, noise: NoiseSource, index: int) -> Vector:
+        if (mechanism := phase.noise) is not None:
+            average = mechanism.release(average, noise.stream("release", index))
+        return self.plan.problem.domain.project(average)
+
+
+def score_summary(scores: Vector) -> dict[str, float]:
+    """Least, middle and largest of a cohort's scores (n,), for simulation reports; empty for an empty cohort."""
+    if not len(scores):
+        return {}
+    return {
+        "score_min": float(scores.min()),
+        "score_median": float(np.median(scores)),
+        "score_max": float(scores.max()),
+    }

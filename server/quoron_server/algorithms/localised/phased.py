@@ -1,0 +1,137 @@
+"""Phased SGD of Feldman, Koren & Talwar at user level: the naive alternative to filtering.
+
+One phase of SGD with cohorts of B users is non-expansive for convex, smooth losses, so replacing one user (whose
+average gradient moves one step by at most 2Lη/B) moves every later iterate, and any public average, by at most 2Lη/B.
+One Gaussian release a phase, disjoint users: exactly μ-GDP. Gradients must not be clipped: clipping breaks contraction,
+and so do clients that choose by the iterate whether to answer.
+
+Source: Feldman, Koren & Talwar (2020), Algorithm 2. Statement and proof: docs/privacy/phased-sgd.md.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_privacy.errors import Infeasible, VerificationError
+from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.gdp import delta_for
+from quoron_privacy.noise import total_variation
+from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, GaussianPromise
+from quoron_server.algorithms.localised.method import LocalisedSGD
+from quoron_server.algorithms.localised.plan import (
+    ASSUMPTIONS,
+    as_phases,
+    best_schedule,
+    cohort_for,
+    cost,
+    require_contraction,
+    require_smooth,
+    shapes,
+)
+from quoron_server.algorithms.localised.rules import PhasedParameters, PlainMean
+from quoron_server.algorithms.noisy import plan as noisy
+from quoron_server.algorithms.search import round_grid
+from quoron_server.plan import Guarantee, Plan, Privacy
+from quoron_server.problem import Problem
+
+Vector = NDArray[np.float64]
+
+NAME = "phased-sgd"
+THEOREM = "docs/privacy/phased-sgd.md"
+LARGEST_ROUNDS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class PhasedOptions:
+    """Planning options; None lets the plan choose by predicted excess risk."""
+
+    rounds: int | None = None  # exactly; the cohort is then n / rounds, unless it is given too
+    cohort_size: int | None = None
+    step_size: float | None = None
+
+
+def plan(problem: Problem, privacy: Privacy, options: PhasedOptions, seed: int) -> Plan:
+    """The plan with the smallest predicted excess risk. Raises Infeasible for losses that are not convex and smooth."""
+    require_smooth(NAME, problem)
+    largest = max(1, min(problem.users, LARGEST_ROUNDS))
+    if options.rounds:
+        cohorts = [cohort_for(NAME, problem, options.rounds, options.cohort_size)]
+    else:
+        cohorts = [options.cohort_size] if options.cohort_size else [problem.users // t for t in round_grid(largest)]
+
+    def scale(sizes: Vector, _steps: Vector) -> Vector:
+        each, which = np.unique(sizes, return_inverse=True)
+        noise = [noisy.noise_scale(shift_per_step(problem, int(cohort)), problem, privacy) for cohort in each]
+        return np.array(noise)[which]
+
+    steps = [options.step_size] if options.step_size else None
+    some = list(shapes((1, 2, 3, 5), (2.0, 4.0)))
+    found = best_schedule(problem, cohorts, scale, rounds=options.rounds, all_shapes=some, steps=steps)
+    if found is None:
+        raise Infeasible(NAME, f"n={problem.users:,} users do not fill the cohorts", "smaller cohorts or fewer rounds")
+    risk, schedule = found
+    first = schedule.phases[0]
+    shift = shift_per_step(problem, schedule.cohort_size)
+    mu = GaussianNoise(first.step_size * shift, first.release_scale).effective_mu(problem.dimension)
+    return Plan(
+        algorithm=NAME,
+        problem=problem,
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "model", ASSUMPTIONS, THEOREM),
+        cost=cost(problem, schedule),
+        parameters=PhasedParameters(schedule.cohort_size, as_phases(schedule, shift), mu),
+        predicted_excess_risk=risk,
+        seed=seed,
+    )
+
+
+def shift_per_step(problem: Problem, cohort_size: int) -> float:
+    """b / η = 2L/B, with room for the rounding of sums and iterates (relative 1e-6, far above T·B·2⁻⁵³)."""
+    return 2 * problem.lipschitz / cohort_size * (1 + 1e-6)
+
+
+def verify(plan: Plan) -> None:
+    """Contraction, sensitivity 2Lη/B in every phase, and a μ that gives (ε, δ)."""
+    p: PhasedParameters = plan.parameters
+    require_smooth(NAME, plan.problem)
+    require_contraction(plan)
+    for phase in p.phases:
+        needed = shift_per_step(plan.problem, p.cohort_size) * phase.step_size
+        if phase.noise is None:
+            raise VerificationError(f"Expected noise in every phase of {NAME}, got {phase}.")
+        mu = phase.noise.effective_mu(plan.problem.dimension)
+        if not phase.sensitivity >= needed * (1 - 1e-12) or not p.mu >= mu * (1 - 1e-12):
+            raise VerificationError(
+                f"Expected sensitivity >= {needed} and mu >= {mu}, got {phase.sensitivity}, {p.mu}."
+            )
+    spent = delta_for(p.mu, plan.guarantee.epsilon) + noisy.numeric_slack(plan.problem, plan.guarantee.epsilon, 1)
+    if not spent <= plan.guarantee.delta:
+        raise VerificationError(f"Expected delta <= {plan.guarantee.delta}, the plan spends {spent}.")
+
+
+def gaussian(plan: Plan) -> GaussianPromise:
+    """A run is as private as its least private phase; only the release of the own user's phase has to be exact."""
+    p: PhasedParameters = plan.parameters
+    return GaussianPromise(p.mu, total_variation(gaussians=plan.problem.dimension))
+
+
+def make(plan: Plan) -> LocalisedSGD:
+    """The algorithm of a plan."""
+    return LocalisedSGD(plan, PlainMean(plan.parameters.cohort_size, plan.problem.lipschitz))
+
+
+INFO = AlgorithmInfo(
+    name=NAME,
+    summary="Phases of SGD on fresh users, one noisy release a phase; no filter",
+    paper="Feldman, Koren & Talwar (2020), at user level",
+    algorithm_numbers="2",
+    exposure="model",
+    adjacency=("replace-one",),
+    theorem=THEOREM,
+    options=PhasedOptions,
+    planner=plan,
+    verifier=verify,
+    maker=make,
+    gaussian_promise=gaussian,
+    black_box=ITERATES,
+)

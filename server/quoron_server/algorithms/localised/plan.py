@@ -1,0 +1,209 @@
+"""Choosing phases, steps and cohort sizes for localised SGD by predicted excess risk.
+
+The papers' factor 4 and log n phases are for the proof of a rate; privacy holds for every public choice, so the plan
+takes the one with the least predicted risk (docs/privacy/outlier-filter.md, "What is free").
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_server.algorithms.forecast import Number, PhaseModel, PhaseModels, excess_risks
+from quoron_server.algorithms.info import UNMOVED
+from quoron_server.algorithms.localised.method import Phase
+from quoron_server.algorithms.search import MOST_ROUNDS, step_grid, suffix_shares
+from quoron_server.plan import Cost, Plan
+from quoron_server.problem import Problem
+
+Vector = NDArray[np.float64]
+
+ASSUMPTIONS = (
+    "every conceivable user's loss is convex, smooth and Lipschitz with the plan's constants "
+    "(clients clip features and scale losses)",
+    "clients compute true, unclipped gradients in float64",
+    UNMOVED,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Cohort size and the phases' models."""
+
+    cohort_size: int  # B
+    phases: tuple[PhaseModel, ...]
+
+    @property
+    def rounds(self) -> int:
+        """Rounds over all phases."""
+        return sum(phase.rounds for phase in self.phases)
+
+    @property
+    def largest_step(self) -> float:
+        """The first phase's step size; later ones are no larger."""
+        return max(phase.step_size for phase in self.phases)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How users are split over phases, and how the step shrinks from one to the next."""
+
+    shares: tuple[float, ...]  # of the rounds, per phase, summing to 1
+    shrink: float
+
+
+def shapes(numbers: Iterable[int] = (1, 2, 3), shrinks: Iterable[float] = (1.5, 2.0, 3.0, 4.0)) -> Iterator[Shape]:
+    """Phases with equal shares and with halving shares."""
+    for number in numbers:
+        if number == 1:
+            yield Shape((1.0,), 1.0)
+            continue
+        halving = [2.0**-phase for phase in range(number)]
+        for shrink in shrinks:
+            yield Shape((1 / number,) * number, shrink)
+            yield Shape(tuple(share / sum(halving) for share in halving), shrink)
+
+
+ReleaseScale = Callable[[Vector, Vector], Vector]  # (cohort sizes, largest steps) -> σ / η of every phase, or inf
+
+
+def best_schedule(
+    problem: Problem,
+    cohort_sizes: Sequence[int],
+    release_scale: ReleaseScale,
+    *,
+    rounds: int | None = None,
+    all_shapes: Iterable[Shape] | None = None,
+    steps: Sequence[float] | None = None,
+) -> tuple[float, Schedule] | None:
+    """(predicted excess risk, schedule) of least risk, over every cohort size, shape, step and suffix on the grid.
+
+    Without `rounds` there are as many as the users fill. None where no candidate has both noise and users enough.
+    """
+    grid = [
+        (cohort, total, step)
+        for cohort in cohort_sizes
+        if 1 <= (total := rounds or problem.users // cohort) <= MOST_ROUNDS
+        for step in steps or step_grid(problem, total)
+    ]
+    if not grid and any(problem.users // cohort > MOST_ROUNDS for cohort in cohort_sizes):
+        raise ConfigError(
+            f"Expected cohort_size >= {-(-problem.users // MOST_ROUNDS):,} with n={problem.users:,} users, got "
+            f"{max(cohort_sizes):,}: plans have at most {MOST_ROUNDS:,} rounds."
+        )
+    if not grid:
+        return None
+    cohorts, totals, largest = np.array(grid, np.float64).T
+    scales = release_scale(cohorts, largest)
+    feasible = np.isfinite(scales)
+    pairs = _Pairs(cohorts[feasible], totals[feasible], largest[feasible], scales[feasible])
+    shapes_of: dict[int, list[Shape]] = {}  # by number of phases
+    for shape in shapes() if all_shapes is None else all_shapes:
+        shapes_of.setdefault(len(shape.shares), []).append(shape)
+    found = [_best_of(problem, pairs, alike) for alike in shapes_of.values() if feasible.any()]
+    risk, schedule = min(found, key=lambda entry: entry[0], default=(math.inf, None))
+    return None if schedule is None else (risk, schedule)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pairs:
+    """Cohorts with steps: arrays of one length."""
+
+    cohorts: Vector
+    totals: Vector  # rounds
+    steps: Vector  # of the first phase
+    scales: Vector  # σ / η
+
+
+def _best_of(problem: Problem, pairs: _Pairs, alike: Sequence[Shape]) -> tuple[float, Schedule | None]:
+    """The best of all pairs with all shapes, which have equally many phases; arrays are (shapes, pairs, suffixes)."""
+    totals, steps = pairs.totals[:, None], pairs.steps[:, None]
+    shares = np.array([shape.shares for shape in alike]).T[:, :, None, None]
+    shrinks = np.array([shape.shrink for shape in alike])[:, None, None]
+    counts = np.floor(shares * totals)
+    possible = counts.min(axis=0) >= 1
+    counts[0] += totals - counts.sum(axis=0)
+    fractions = np.maximum(1, np.rint(totals * np.array(suffix_shares(problem)))) / totals
+    phases = [
+        PhaseModels(
+            rounds=np.maximum(1, count),
+            step_size=steps / shrinks**index,
+            suffix=np.maximum(1, np.rint(count * fractions)),
+            step_variance=problem.user_deviation**2 / pairs.cohorts[:, None],
+            release_scale=pairs.scales[:, None] * steps / shrinks**index,
+        )
+        for index, count in enumerate(counts)
+    ]
+    risks = np.where(possible, excess_risks(problem, phases), np.inf)
+    place = np.unravel_index(np.argmin(risks), risks.shape)
+    if not possible[place[0], place[1], 0]:
+        return math.inf, None
+
+    def number(values: Number) -> float:
+        return float(np.broadcast_to(values, risks.shape)[place])
+
+    chosen = tuple(
+        PhaseModel(
+            rounds=int(number(phase.rounds)),
+            step_size=number(phase.step_size),
+            suffix=int(number(phase.suffix)),
+            step_variance=number(phase.step_variance),
+            release_scale=number(phase.release_scale),
+        )
+        for phase in phases
+    )
+    return float(risks[place]), Schedule(int(pairs.cohorts[place[1]]), chosen)
+
+
+def cohort_for(name: str, problem: Problem, rounds: int, cohort_size: int | None) -> int:
+    """Users asked in each of exactly `rounds` rounds; Infeasible if there are too few for disjoint cohorts."""
+    cohort = cohort_size or problem.users // rounds
+    if cohort < 1 or rounds * cohort > problem.users:
+        least = max(1, cohort)
+        raise Infeasible(
+            name,
+            f"n={problem.users:,} users cannot fill {rounds:,} cohorts of {least:,}",
+            f"n >= {rounds * least:,}, or fewer rounds",
+        )
+    return cohort
+
+
+def as_phases(schedule: Schedule, shift_per_step: float) -> tuple[Phase, ...]:
+    """The schedule as an algorithm runs it; `shift_per_step` is b / η, the sensitivity per unit of step size."""
+    return tuple(
+        Phase(phase.rounds, phase.step_size, phase.suffix, phase.step_size * shift_per_step, phase.release_scale)
+        for phase in schedule.phases
+    )
+
+
+def cost(problem: Problem, schedule: Schedule) -> Cost:
+    """One average gradient of every user that a cohort reaches."""
+    return Cost.of(problem, rounds=schedule.rounds, messages=schedule.rounds * schedule.cohort_size)
+
+
+def require_smooth(name: str, problem: Problem) -> None:
+    """Infeasible unless the loss is convex and smooth, which contraction rests on."""
+    if not problem.convex or problem.beta is None:
+        raise Infeasible(name, "the loss is not convex and smooth", "a convex smooth loss, such as logistic or huber")
+
+
+def require_contraction(plan: Plan) -> None:
+    """Every step satisfies ηβ ≤ 2, and the phases use disjoint users."""
+    beta = plan.problem.beta or 0.0
+    phases: tuple[Phase, ...] = plan.parameters.phases
+    for phase in phases:
+        if not (phase.step_size > 0 and phase.release_scale >= 0 and 1 <= phase.suffix <= phase.rounds):
+            raise VerificationError(f"Expected positive steps and 1 <= suffix <= rounds in every phase, got {phase}.")
+    if plan.parameters.cohort_size < 1:
+        raise VerificationError(f"Expected cohort_size >= 1, got {plan.parameters.cohort_size}.")
+    steep = max(phase.step_size for phase in phases) * beta
+    if not steep <= 2:
+        raise VerificationError(f"Expected step_size * smoothness <= 2 in every phase, got {steep}.")
+    asked = sum(phase.rounds for phase in phases) * plan.parameters.cohort_size
+    if asked > plan.problem.users:
+        raise VerificationError(
+            f"Expected at most {plan.problem.users} users in disjoint cohorts, the plan asks {asked}."
+        )

@@ -1,0 +1,143 @@
+"""The rules of localised algorithms: how a cohort's answers become one gradient, and whether a phase may release.
+
+* `PlainMean`: the mean with a fixed divisor (Feldman, Koren & Talwar 2020, Algorithm 2).
+* `OutlierFilter`: noisy thresholds on the score, mean of the kept, hidden cutoff (Ghazi et al., Algorithm 2, repaired).
+* `SoftFilter`: weights that fade with the score, one test a phase (Algorithm 2S, ours).
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from quoron_client.protocol.questions import Answers
+from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.noise import NoiseSource
+from quoron_privacy.robust.filter import decisions, soft_filter
+from quoron_privacy.robust.filter.concentration import cohort_scores
+from quoron_privacy.robust.filter.cutoff import HiddenCutoff
+from quoron_privacy.robust.filter.outlier_filter import FilterParameters
+from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
+from quoron_server.algorithms.localised.method import Aggregate, Phase, phase_releases, score_summary
+from quoron_server.plan import PlannedRelease
+
+
+@dataclass(frozen=True, slots=True)
+class PhasedParameters:
+    """Public numbers of one run."""
+
+    cohort_size: int  # B
+    phases: tuple[Phase, ...]
+    mu: float  # GDP parameter of every phase, as computed
+
+    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
+        """One noisy average a phase."""
+        del dimension
+        return phase_releases(self.phases, [phase.noise for phase in self.phases], self.mu)
+
+
+class PlainMean:
+    """The mean with fixed divisor B: absent users contribute zero."""
+
+    def __init__(self, cohort_size: int, lipschitz: float) -> None:
+        self.cohort_size, self.longest = cohort_size, lipschitz * (1 + 1e-6)
+
+    def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
+        """(1/B) Σ of the answers; absent rows are zero, and so are rows that no honest client can send."""
+        del noise, round_
+        with np.errstate(over="ignore"):  # an overflow is longer than anything, silently: nothing in the data may warn
+            lengths = np.sqrt(np.sum(answers.values**2, axis=1))
+        usable = answers.answered & (lengths <= self.longest)
+        columns = np.ascontiguousarray(np.where(usable[:, None], answers.values, 0.0).T)
+        # numpy adds contiguous numbers pairwise: the error stays below 1e-6 of b for any cohort that fits in memory
+        return Aggregate(np.sum(columns, axis=1) / self.cohort_size)
+
+    def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
+        """Always."""
+        del tally, noise, phase
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class FilteredParameters:
+    """Public numbers of one run."""
+
+    cohort_size: int  # B
+    phases: tuple[Phase, ...]
+    temperature: float  # τ, an inverse length
+    distance: float  # d: how far apart ordinary users' average gradients are taken to lie
+    filter: FilterParameters
+
+    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
+        """One noisy average a phase, behind the filter and its cutoff."""
+        del dimension
+        return phase_releases(self.phases, [self.filter] * len(self.phases), None)
+
+
+class OutlierFilter:
+    """The rule of Algorithm 2: noisy threshold on the concentration score, mean of the kept, hidden cutoff."""
+
+    def __init__(self, parameters: FilteredParameters) -> None:
+        self.parameters = parameters
+        self.cutoff = HiddenCutoff(parameters.filter.cutoff_centre, parameters.filter.cutoff_decay)
+        self.test = LaplaceThreshold(parameters.filter.laplace_scale, parameters.filter.threshold)
+
+    def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
+        """Mean of the kept users; whoever did not answer is isolated and counts as filtered."""
+        limits = self.test.limits(len(answers.status), noise.stream("filter", round_))
+        decided = decisions.decide(
+            answers.values, answers.answered, self.parameters.temperature, limits, step=self.test.grid
+        )
+        filtered = len(decided.kept) - int(decided.kept.sum())
+        diagnostics = {"filtered": filtered, "undecided": decided.undecided, "threshold": self.test.threshold}
+        diagnostics |= score_summary(decided.score_bounds)
+        return Aggregate(decisions.filtered_mean(answers.values, decided.kept), float(filtered), diagnostics)
+
+    def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
+        """Whether fewer users were filtered than the phase's hidden cutoff."""
+        return tally < self.cutoff.draw(noise.stream("cutoff", phase))
+
+
+@dataclass(frozen=True, slots=True)
+class SoftFilteredParameters:
+    """Public numbers of one run."""
+
+    cohort_size: int  # B
+    phases: tuple[Phase, ...]
+    temperature: float  # τ
+    distance: float  # d
+    filter: soft_filter.SoftFilterParameters
+
+    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
+        """One noisy average a phase, behind the filter and its test."""
+        del dimension
+        return phase_releases(self.phases, [self.filter] * len(self.phases), None)
+
+
+class SoftFilter:
+    """The rule of Algorithm 2S: soft weights from exact scores, one noisy test of the phase's total suspicion."""
+
+    def __init__(self, parameters: SoftFilteredParameters) -> None:
+        self.parameters = parameters
+        self.test = GaussianNoise(parameters.filter.softness_sensitivity, parameters.filter.test_noise)
+        self.threshold = parameters.filter.test_threshold
+
+    def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
+        """Weighted mean; whoever did not answer is isolated: weight 0, suspicion 1."""
+        del noise, round_
+        p = self.parameters.filter
+        scores = cohort_scores(answers.values, answers.answered, self.parameters.temperature)
+        suspicions = soft_filter.suspicions(scores, cohort_size=p.cohort_size, slope=p.steepness, cutoff=p.floor)
+        weights = soft_filter.soft_weights(suspicions)
+        suspicion = math.fsum(suspicions)
+        diagnostics = {
+            "filtered": int(np.sum(weights < 0.5)),
+            "suspicion": suspicion,
+            "threshold": p.floor * p.cohort_size,
+        } | score_summary(scores)
+        return Aggregate(soft_filter.soft_mean(answers.values, weights), suspicion, diagnostics)
+
+    def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
+        """V ≤ Vmax, and V + N(0, s_u²) at most the threshold."""
+        noisy = self.test.release(np.array([tally]), noise.stream("test", phase))
+        return bool(tally <= self.parameters.filter.softness_limit and noisy[0] <= self.threshold)

@@ -1,0 +1,85 @@
+"""Localised SGD with a deterministic soft outlier filter: Algorithm 2S, ours, not in the papers.
+
+Every user's weight is w_i = 1 - min(1, exp(-L (κ_i/B - f₁))); the phase's total suspicion V = Σ (1 - w_i) is compared
+once, with Gaussian noise, against a limit. No noise a user, no cutoff: feasible with fewer users than the noisy filter,
+for several times its release noise. Scores are needed exactly, of all pairs: O(B² d) a round.
+
+Statement and proof: docs/privacy/soft-filter.md (Theorem 2).
+"""
+
+import math
+
+from quoron_privacy.errors import VerificationError
+from quoron_privacy.robust.filter import soft_filter as theorem
+from quoron_privacy.robust.filter.concentration import score_error
+from quoron_server.algorithms.info import ITERATES, AlgorithmInfo
+from quoron_server.algorithms.localised import filter_plan as planning
+from quoron_server.algorithms.localised.method import LocalisedSGD
+from quoron_server.algorithms.localised.plan import require_smooth
+from quoron_server.algorithms.localised.rules import SoftFilter, SoftFilteredParameters
+from quoron_server.plan import Plan, Privacy
+from quoron_server.problem import Problem
+
+NAME = "soft-filtered-sgd"
+THEOREM = "docs/privacy/soft-filter.md"
+
+
+def plan(problem: Problem, privacy: Privacy, options: planning.FilterOptions, seed: int) -> Plan:
+    """The plan with the least predicted excess risk. Raises Infeasible, saying how many users would do."""
+    require_smooth(NAME, problem)
+
+    def calibrate(cohort: int, eta_beta: float) -> theorem.SoftFilterParameters:
+        return theorem.calibrate(
+            privacy.epsilon,
+            privacy.delta,
+            cohort,
+            eta_beta,
+            problem.users,
+            score_error=score_error(cohort, problem.dimension),
+            delta_slack=_slack(problem, privacy.delta, privacy.epsilon),
+        )
+
+    def smallest(eta_beta: float) -> int:
+        return theorem.smallest_cohort(privacy.epsilon, privacy.delta, eta_beta)
+
+    choice = planning.search(NAME, problem, options, smallest, calibrate)
+    return planning.assembled(NAME, THEOREM, SoftFilteredParameters, choice, problem, privacy, seed)
+
+
+def verify(plan: Plan) -> None:
+    """Theorem 2 for every phase at the plan's numbers, independently of how they were found."""
+    planning.check_phases(plan)
+    p: SoftFilteredParameters = plan.parameters
+    slack = _slack(plan.problem, plan.guarantee.delta, plan.guarantee.epsilon)
+    theorem.verify(p.filter, plan.guarantee.epsilon, plan.guarantee.delta, delta_slack=slack)
+    if p.filter.score_error < score_error(p.cohort_size, plan.problem.dimension):
+        raise VerificationError(
+            f"Expected score_error to cover rounding in the plan of {NAME}, got {p.filter.score_error}."
+        )
+
+
+def make(plan: Plan) -> LocalisedSGD:
+    """The algorithm of a plan."""
+    return LocalisedSGD(plan, SoftFilter(plan.parameters))
+
+
+def _slack(problem: Problem, delta: float, epsilon: float) -> float:
+    """The samplers' total variation, and 1e-5 δ for the grids of test and release (docs/privacy/noise.md, N4)."""
+    return planning.sampler_slack(problem) + 1e-5 * delta / (1 + math.exp(epsilon))
+
+
+INFO = AlgorithmInfo(
+    name=NAME,
+    summary="As filtered-sgd with a deterministic soft filter and one test a phase; feasible with fewer users",
+    paper="ours (Algorithm 2S), after Ghazi, Kumar, Liu & Manurangsi",
+    algorithm_numbers="2S",
+    exposure="model",
+    adjacency=("replace-one",),
+    theorem=THEOREM,
+    options=planning.FilterOptions,
+    planner=plan,
+    verifier=verify,
+    maker=make,
+    removes_outliers=True,
+    black_box=ITERATES,
+)

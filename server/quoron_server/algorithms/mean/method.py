@@ -1,0 +1,101 @@
+"""Noisy SGD whose gradient estimate is a private mean: clipped around zero, an earlier release, or a private range.
+
+    c_t       0;  or the last release g_{t-1};  or a private range of this round's rotated gradients
+    g_t       c_t + (1/B) Σ_{u in cohort t} clip_{C_t}(∇F_u(x_t) - c_t) + N(0, (C_t σ)² I)
+    x_{t+1}   Proj(x_t - η g_t);                         model: mean of the last `suffix` iterates
+
+Cohorts of B users are drawn without replacement by the secret noise, afresh in every round. Every round, given its
+cohort and all earlier releases, is μ-GDP: the range by its choices, the rest by its Gaussian. Losses whose slope jumps
+are replaced by their Moreau envelope on request, or where centres need a smooth loss.
+
+Source: Bassily & Sun (2023), Algorithm 4 with the mean of Algorithm 1; noise once, around the centre that was released.
+Statement and proof: docs/privacy/mean-sgd.md.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_client.protocol.questions import Answers, AverageGradient, Question
+from quoron_client.protocol.smoothing import Moreau
+from quoron_privacy.clipping import clipped_residuals
+from quoron_privacy.noise import NoiseSource
+from quoron_privacy.release import Release
+from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithms.centring import margin, next_radius, public_signs
+from quoron_server.algorithms.mean.parameters import MeanSGDParameters
+from quoron_server.plan import Plan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeanSGDState:
+    """Everything between two rounds; all of it is released."""
+
+    round: int
+    iterate: Vector  # x_t
+    centre: Vector  # c_t, unless a range finds it in the round
+    radius: float  # C_t
+    running: Vector  # sum of the averaged iterates, divided by their planned number
+
+
+class MeanSGD:
+    """Algorithm object for a plan with MeanSGDParameters."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.parameters: MeanSGDParameters = plan.parameters
+        self._smoothing = Moreau(self.parameters.smoothing) if self.parameters.smoothing else None
+
+    def init(self) -> MeanSGDState:
+        """Start at zero, and expect gradients around zero."""
+        zero = np.zeros(self.plan.problem.dimension)
+        return MeanSGDState(0, zero, zero, self.parameters.first_radius, zero)
+
+    def request(self, state: MeanSGDState, noise: NoiseSource) -> Question | None:
+        """Average gradients of this round's cohort at the current iterate."""
+        p = self.parameters
+        if state.round == p.rounds:
+            return None
+        task = AverageGradient(
+            state.iterate[None, :], (1.0,), self.plan.problem.user_smoothness, smoothing=self._smoothing
+        )
+        return Question(state.round, self._cohort(state.round, noise), task)
+
+    def update(self, state: MeanSGDState, answers: Answers, noise: NoiseSource) -> Update[MeanSGDState]:
+        """Release the mean around its centre, and step."""
+        p, project, t = self.parameters, self.plan.problem.domain.project, state.round
+        centre, radius, gaussian = state.centre, state.radius, p.gaussian
+        entries: tuple[Release, ...] = ()
+        if (crude := p.crude) is not None:
+            signs = public_signs(self.plan.seed, t, len(centre))
+            centre = crude.release(answers.values, answers.answered, signs, noise.stream("range", t))
+            entries = (crude.entry(len(centre)),)
+        unit, _, clipped = clipped_residuals(answers.values, centre, answers.answered, radius, radius, p.cohort_size)
+        gradient = centre + radius * gaussian.release(unit, noise.stream("release", t))
+        entries += (gaussian.entry().scaled(radius),)
+        iterate = project(state.iterate - p.step_size * gradient)
+        running = state.running + iterate / p.suffix if p.rounds - t <= p.suffix else state.running
+        after = MeanSGDState(t + 1, iterate, state.centre, radius, running)
+        if p.estimator == "tracking":
+            variance = p.sampling_variance + len(centre) * (radius * p.noise_scale) ** 2
+            drift = p.smoothness * float(np.linalg.norm(iterate - state.iterate))
+            following = next_radius(p.spread, variance, drift, margin(len(centre)), p.first_radius)
+            after = MeanSGDState(t + 1, iterate, gradient, following, running)
+        answered = int(np.sum(answers.answered))
+        diagnostics = {"answered": answered, "clipped_fraction": clipped / max(1, answered)}
+        return Update(after, entries, {"radius": radius}, diagnostics)
+
+    def model(self, state: MeanSGDState) -> Vector:
+        """The suffix average once complete, before that the current iterate."""
+        return state.running if state.round == self.parameters.rounds else state.iterate
+
+    def iterate(self, state: MeanSGDState) -> Vector:
+        """As `model`: every iterate is already private."""
+        return self.model(state)
+
+    def _cohort(self, round_: int, noise: NoiseSource) -> NDArray[np.int64]:
+        users, size = self.plan.problem.users, self.parameters.cohort_size
+        if size == users:
+            return np.arange(users, dtype=np.int64)
+        return noise.stream("cohort", round_).subset(users, size)  # secret: amplification rests on it

@@ -1,0 +1,51 @@
+"""Public numbers of `mean-sgd`."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from quoron_privacy.clipping import mean_sensitivity
+from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.private_range import PrivateRange
+from quoron_server.plan import PlannedRelease
+
+Estimator = Literal["clip", "tracking", "range"]
+
+
+@dataclass(frozen=True, slots=True)
+class MeanSGDParameters:
+    """Public numbers of one run."""
+
+    estimator: Estimator
+    reason: str  # why this estimator
+    cohort_size: int  # B
+    rounds: int  # T
+    step_size: float  # η
+    suffix: int  # iterates averaged
+    first_radius: float  # C_0, and C_t of all rounds unless tracking
+    noise_scale: float  # σ: noise per coordinate of g_t for a radius of 1
+    spread: float  # s, of users' averages around their mean
+    sampling_variance: float  # of a cohort's mean
+    smoothness: float  # M: how fast gradients are taken to change
+    smoothing: float  # λ; 0 without
+    range_epsilon: float  # ε₁ of each choice; 0 without ranges
+    bins: int
+    half_width: float  # of the range; 0 without
+    round_mu: float  # each round, given its cohort and the past, is this GDP
+
+    @property
+    def gaussian(self) -> GaussianNoise:
+        """For means of unit rows."""
+        return GaussianNoise(mean_sensitivity(1.0, self.cohort_size), self.noise_scale)
+
+    @property
+    def crude(self) -> PrivateRange | None:
+        """The private range of a round."""
+        return PrivateRange(self.range_epsilon, self.bins, self.half_width) if self.range_epsilon else None
+
+    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
+        """A mean in every round, in proportion to the round's radius, behind a range where there is one."""
+        rounds, noise, crude = range(self.rounds), self.gaussian, self.crude
+        mean = PlannedRelease(noise, noise.entry(), self.rounds, rounds, self.round_mu, scaled=True)
+        if crude is None:
+            return (mean,)
+        return PlannedRelease(crude, crude.entry(dimension), self.rounds, rounds, self.round_mu), mean

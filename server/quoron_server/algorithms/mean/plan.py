@@ -1,0 +1,331 @@
+"""Plans of `mean-sgd`: estimator, cohort, rounds and step by predicted risk, the noise by exact accounting.
+
+A round, given its cohort and the past, is μ-GDP with μ² = d₂ μ_BR(ε₁)² + μ_g²; T of them on uniform cohorts cost
+`wor_epsilon`. Theorem A1 of docs/privacy/mean-sgd.md. A central limit ranks candidates and sets no noise.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from quoron_privacy import gdp, private_range, subsampling, truncated_mean
+from quoron_privacy.clipping import mean_sensitivity
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.private_range import PrivateRange
+from quoron_privacy.rotation import coordinate_bound
+from quoron_server.algorithms import centring
+from quoron_server.algorithms.forecast import PhaseModel, statistical_floor
+from quoron_server.algorithms.mean.parameters import Estimator, MeanSGDParameters
+from quoron_server.algorithms.noisy import plan as noisy
+from quoron_server.algorithms.noisy.dp_sgd import RATES, ranking_mu
+from quoron_server.algorithms.search import best_phases, phase_grid, round_grid
+from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.problem import Problem
+
+NAME = "mean-sgd"
+THEOREM = "docs/privacy/mean-sgd.md#a1-statement"
+ESTIMATORS: tuple[Estimator, ...] = ("clip", "tracking", "range")
+LARGEST_ROUNDS = 1024
+FAILURE = 1e-3  # chance that a private range misses in any round
+SMOOTHINGS = (1e-4, 1e-3, 1e-2, 0.1, 1.0)  # λ L / R that are tried where the loss has none of its own
+
+
+@dataclass(frozen=True, slots=True)
+class MeanSGDOptions:
+    """Planning options; None lets the plan choose by predicted excess risk."""
+
+    rounds: int | None = None
+    rate: float | None = None  # B / n
+    step_size: float | None = None
+    clip_norm: float | None = None  # C_0, from public knowledge, never tuned on protected data
+    estimator: Literal["auto", "clip", "tracking", "range"] = "tracking"
+    smoothing: float | None = None  # λ of the Moreau envelope, for losses whose slope jumps
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    estimator: Estimator
+    rate: float
+    smoothing: float
+    phase: PhaseModel
+    risk: float
+
+
+def plan(problem: Problem, privacy: Privacy, options: MeanSGDOptions, seed: int) -> Plan:
+    """The plan with fewest answers within 5 % of the least predicted risk; Infeasible where no estimator works."""
+    _require(problem, options)
+    wanted = ESTIMATORS if options.estimator == "auto" else (options.estimator,)
+    found = {name: _best(problem, privacy, options, name) for name in wanted}
+    feasible = {name: best for name, best in found.items() if best is not None}
+    if not feasible:
+        raise _infeasible(problem, privacy, options)
+    name = min(feasible, key=lambda each: feasible[each].risk)
+    return _calibrated(problem, privacy, options, feasible[name], _reason(found, name, options), seed)
+
+
+def verify(plan: Plan) -> None:
+    """Radius-free noise, the choices of the range, and the composition of all rounds stay within (ε, δ)."""
+    p: MeanSGDParameters = plan.parameters
+    d, users = plan.problem.dimension, plan.problem.users
+    rough = plan.problem.smoothness is None
+    for what, holds, got in (
+        ("estimator clip, tracking or range", p.estimator in ESTIMATORS, p.estimator),
+        (f"1 <= cohort_size <= {users}", 1 <= p.cohort_size <= users, p.cohort_size),
+        ("1 <= suffix <= rounds", 1 <= p.suffix <= p.rounds, p.suffix),
+        ("a range exactly when the estimator is range", (p.estimator == "range") == (p.range_epsilon > 0), p.estimator),
+        ("a first radius in (1e-140, 1e140)", 1e-140 < p.first_radius < 1e140, p.first_radius),
+        ("a finite smoothness when tracking", p.estimator != "tracking" or 0 <= p.smoothness < math.inf, p.smoothness),
+        ("smoothing only of a loss whose slope jumps", p.smoothing == 0 or (rough and p.smoothing > 0), p.smoothing),
+    ):
+        if not holds:
+            raise VerificationError(f"Expected {what} in a plan of {NAME}, got {got}.")
+    crude = p.crude
+    truth = gdp.compose(p.gaussian.effective_mu(d), crude.mu(d) if crude else 0.0)
+    if not p.round_mu >= truth * (1 - 1e-12):
+        raise VerificationError(f"Expected round_mu >= {truth}, got {p.round_mu}: too little noise for the claim.")
+    delta = plan.guarantee.delta - noisy.numeric_slack(plan.problem, plan.guarantee.epsilon, p.rounds)
+    if delta <= 0:
+        raise VerificationError(f"Expected delta above the samplers' error, got delta={plan.guarantee.delta}.")
+    spent = subsampling.wor_epsilon(known_rate(p.cohort_size, users), p.rounds, p.round_mu, delta)
+    if not spent <= plan.guarantee.epsilon * (1 + 1e-9):
+        raise VerificationError(f"Expected epsilon <= {plan.guarantee.epsilon}, the plan spends {spent}.")
+
+
+def known_rate(cohort: int, users: int) -> float:
+    """The chance that a user is in a cohort, for a curious client that knows that it is not there itself."""
+    return min(1.0, cohort / (users - 1)) if cohort < users else 1.0
+
+
+def _require(problem: Problem, options: MeanSGDOptions) -> None:
+    if options.estimator not in ("auto", *ESTIMATORS):
+        allowed = ", ".join(("auto", *ESTIMATORS))
+        raise ConfigError(f"Expected algorithm.options.estimator in {allowed}, got estimator={options.estimator!r}.")
+    for name in ("smoothing", "clip_norm", "step_size"):
+        value = getattr(options, name)
+        if value is not None and not 0 < value < 1e100:
+            raise ConfigError(f"Expected algorithm.options.{name} in (0, 1e100), got {name}={value}.")
+    if options.smoothing is not None and problem.smoothness is not None:
+        raise ConfigError(
+            f"Expected no algorithm.options.smoothing for a loss that is smooth, got smoothing={options.smoothing}."
+        )
+    noisy.require_cohorts(NAME, problem, 1)
+
+
+def _best(problem: Problem, privacy: Privacy, options: MeanSGDOptions, estimator: Estimator) -> _Candidate | None:
+    """The estimator's candidate with fewest answers among about the best; None where none is feasible."""
+    total = gdp.mu_for(privacy.epsilon, privacy.delta)
+    grid = [(rate, rounds) for rate in _rates(problem, options) for rounds in _rounds(options)]
+    found = _ranked(problem, options, estimator, [(*each, ranking_mu(*each, total)) for each in grid])
+    if not found:
+        return None
+    least = min(each.risk for each in found)
+    near = [each for each in found if each.risk <= 1.05 * least]
+    return min(near, key=lambda each: (each.rate * each.phase.rounds, each.risk))
+
+
+def _rates(problem: Problem, options: MeanSGDOptions) -> list[float]:
+    return [options.rate] if options.rate else [rate for rate in RATES if rate * problem.users >= 2]
+
+
+def _rounds(options: MeanSGDOptions) -> list[int]:
+    return [options.rounds] if options.rounds else round_grid(LARGEST_ROUNDS, smallest=4)
+
+
+def _ranked(
+    problem: Problem, options: MeanSGDOptions, estimator: Estimator, wanted: Sequence[tuple[float, int, float]]
+) -> list[_Candidate]:
+    """The best step and suffix for each smoothing and each feasible (rate, number of rounds, μ a round)."""
+    within = [(rate, rounds, *_within(problem, options, estimator, rate, rounds, mu)) for rate, rounds, mu in wanted]
+    feasible = [each for each in within if each[3] > 0]
+    if not feasible:
+        return []
+    tried = [
+        _best_steps(problem, options, estimator, feasible, each) for each in _smoothings(problem, options, estimator)
+    ]
+    return [candidate for found in tried for candidate in found]
+
+
+def _within(
+    problem: Problem, options: MeanSGDOptions, estimator: Estimator, rate: float, rounds: int, mu: float
+) -> tuple[float, float]:
+    """(first radius, μ left for the Gaussian); μ is 0 where a range takes all of it."""
+    if estimator != "range":
+        return _first_radius(problem, options), mu
+    found = _range(problem, options, _cohort(problem, rate), rounds, mu)
+    return (0.0, 0.0) if found is None else found[1:]
+
+
+def _best_steps(
+    problem: Problem,
+    options: MeanSGDOptions,
+    estimator: Estimator,
+    feasible: Sequence[tuple[float, int, float, float]],
+    parameter: float,
+) -> list[_Candidate]:
+    """The best step and suffix for each (rate, rounds, first radius, μ)."""
+    seen = _smoothed(problem, parameter)
+    rates, _, firsts, mus = (np.array(column) for column in zip(*feasible, strict=True))
+    rounds, cohorts = [each[1] for each in feasible], np.array([_cohort(problem, rate) for rate, *_ in feasible])
+    steps, suffixes = phase_grid(seen, rounds, options.step_size)
+    units = np.array([mean_sensitivity(1.0, int(cohort)) for cohort in cohorts]) / mus
+    samplings = (1 - rates) * problem.user_deviation**2 / cohorts
+    if estimator == "tracking":
+        # Early rounds are noisier, but decay in the average: those that enter it decide.
+        variances = centring.sgd_variances(
+            seen,
+            smoothness=seen.beta or 0.0,
+            rounds=np.array(rounds),
+            steps=steps,
+            suffixes=suffixes,
+            samplings=samplings,
+            units=units,
+            spread=problem.user_deviation,
+            first=_first_radius(problem, options),
+        )
+    else:
+        variances = (samplings + problem.dimension * (units * firsts) ** 2)[:, None, None]
+    extra = 0.5 * parameter * problem.lipschitz**2 + statistical_floor(problem)
+    best = best_phases(seen, rounds, steps, suffixes, variances)
+    return [
+        _Candidate(estimator, rate, parameter, phase, risk + extra)
+        for (rate, *_), (risk, phase) in zip(feasible, best, strict=True)
+    ]
+
+
+def _smoothings(problem: Problem, options: MeanSGDOptions, estimator: Estimator) -> list[float]:
+    """λ to try; 0 is no smoothing."""
+    if problem.smoothness is not None:
+        return [0.0]
+    if options.smoothing is not None:
+        return [options.smoothing]
+    tried = [factor * problem.distance / problem.lipschitz for factor in SMOOTHINGS]
+    return tried if estimator == "tracking" else [0.0, *tried]
+
+
+def _smoothed(problem: Problem, parameter: float) -> Problem:
+    """The problem with the stand-in's constants, for prediction."""
+    if not parameter:
+        return problem
+    return replace(problem, smoothness=1 / parameter + problem.ridge, user_smoothness=None)
+
+
+def _cohort(problem: Problem, rate: float) -> int:
+    return max(1, round(rate * problem.users))
+
+
+def _first_radius(problem: Problem, options: MeanSGDOptions) -> float:
+    return options.clip_norm or noisy.default_clip(problem)
+
+
+def _reach(problem: Problem) -> float:
+    """τ: nearly all users' averages are within it of their mean."""
+    return centring.margin(problem.dimension) * problem.user_deviation
+
+
+def _range(
+    problem: Problem, options: MeanSGDOptions, cohort: int, rounds: int, mu: float
+) -> tuple[PrivateRange, float, float] | None:
+    """(range, radius around it, μ left for the Gaussian) of one round; None where the range takes all of μ."""
+    try:
+        mean = truncated_mean.calibrate(
+            "range",
+            users=cohort,
+            dimension=problem.dimension,
+            bound=_first_radius(problem, options),
+            spread=_reach(problem),
+            mu=mu,
+            failure=FAILURE / rounds,
+        )
+    except Infeasible:
+        return None
+    assert isinstance(mean.crude, PrivateRange)
+    return mean.crude, mean.radius, math.sqrt(mu**2 - mean.crude.mu(problem.dimension) ** 2)
+
+
+def _calibrated(
+    problem: Problem, privacy: Privacy, options: MeanSGDOptions, best: _Candidate, reason: str, seed: int
+) -> Plan:
+    rounds, cohort = best.phase.rounds, _cohort(problem, best.rate)
+    delta = privacy.delta - noisy.numeric_slack(problem, privacy.epsilon, rounds)
+    if delta <= 0:
+        raise Infeasible(NAME, f"delta={privacy.delta:g} is below the samplers' error", "a larger delta")
+    mu = subsampling.wor_round_mu(known_rate(cohort, problem.users), rounds, privacy.epsilon, delta)
+    fixed = replace(options, smoothing=best.smoothing or None)
+    final = _ranked(problem, fixed, best.estimator, [(best.rate, rounds, mu)])
+    if not final:
+        raise _infeasible(problem, privacy, options)
+    chosen = min((each for each in final if each.smoothing == best.smoothing), key=lambda each: each.risk)
+    first, left, epsilon, bins, half_width = _first_radius(problem, options), mu, 0.0, 0, 0.0
+    if best.estimator == "range" and (found := _range(problem, options, cohort, rounds, mu)) is not None:
+        crude, first, left = found
+        epsilon, bins, half_width = crude.epsilon, crude.bins, crude.half_width
+    noise = GaussianNoise.for_mu(
+        sensitivity=mean_sensitivity(1.0, cohort), mu=left * (1 - 1e-9), dimension=problem.dimension
+    )
+    assumptions = (subsampling.SECRET, subsampling.FORGETFUL) if cohort < problem.users else ()
+    return Plan(
+        algorithm=NAME,
+        problem=problem,
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "broadcast", assumptions, THEOREM),
+        cost=Cost.of(problem, rounds=rounds, messages=rounds * cohort),
+        parameters=MeanSGDParameters(
+            estimator=best.estimator,
+            reason=reason,
+            cohort_size=cohort,
+            rounds=rounds,
+            step_size=chosen.phase.step_size,
+            suffix=chosen.phase.suffix,
+            first_radius=first,
+            noise_scale=noise.scale,
+            spread=problem.user_deviation,
+            sampling_variance=problem.user_deviation**2 / cohort,
+            smoothness=_smoothed(problem, best.smoothing).beta or 0.0,
+            smoothing=best.smoothing,
+            range_epsilon=epsilon,
+            bins=bins,
+            half_width=half_width,
+            round_mu=mu,
+        ),
+        predicted_excess_risk=chosen.risk,
+        seed=seed,
+    )
+
+
+def _reason(found: dict[Estimator, _Candidate | None], chosen: Estimator, options: MeanSGDOptions) -> str:
+    """Why this estimator, in one phrase."""
+    if options.estimator != "auto":
+        return "asked for"
+    told = [f"{name} {'is infeasible' if each is None else f'{each.risk:.2g}'}" for name, each in found.items()]
+    return f"least predicted risk: {', '.join(told)}"
+
+
+def _infeasible(problem: Problem, privacy: Privacy, options: MeanSGDOptions) -> Infeasible:
+    """Only a range can fail: it needs users enough for half of a round's μ."""
+    total = gdp.mu_for(privacy.epsilon, privacy.delta)
+    bound, reach = _first_radius(problem, options), _reach(problem)
+    needs = []
+    for rate in [options.rate] if options.rate else RATES:
+        for rounds in _rounds(options):
+            bins = _bins(bound, reach, problem.dimension, _cohort(problem, rate), FAILURE / rounds)
+            users = private_range.crude_mean_users(
+                dimension=problem.dimension,
+                bins=bins,
+                mu=ranking_mu(rate, rounds, total),
+                failure=FAILURE,
+                rounds=rounds,
+            )
+            needs.append(math.ceil(users / rate))
+    condition = f"{problem.users:,} users are too few for a private range of {problem.dimension} coordinates a round"
+    return Infeasible(NAME, condition, f"n >= {min(needs):,}, or algorithm.options.estimator='tracking'")
+
+
+def _bins(bound: float, reach: float, dimension: int, users: int, failure: float) -> int:
+    """About as many as the range will have: they follow from the number of users through a logarithm only."""
+    deviation, largest = (
+        coordinate_bound(norm, dimension=dimension, rows=users, failure=failure) for norm in (reach, bound)
+    )
+    return max(2, math.ceil(min(bound, largest) / (truncated_mean.BIN_WIDTH * deviation)))

@@ -1,0 +1,177 @@
+"""User-level DP-SGD over several passes, secretly sampled: Poisson (zero-out) or without replacement (replace-one).
+
+Rounds are Gaussian mechanisms on secretly sampled cohorts; ε comes from exact privacy loss distributions, never from a
+central limit (which may only rank candidates here). With the whole population every round it is user-level DP gradient
+descent, exactly √T μ-GDP.
+
+Statements and proofs: docs/privacy/subsampling.md.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+import scipy
+from scipy.special import ndtr
+
+from quoron_privacy import subsampling
+from quoron_privacy.clipping import mean_sensitivity
+from quoron_privacy.errors import Infeasible, VerificationError
+from quoron_privacy.gdp import mu_for
+from quoron_privacy.release import Adjacency
+from quoron_server.algorithms.forecast import PhaseModel, statistical_floor
+from quoron_server.algorithms.info import AlgorithmInfo
+from quoron_server.algorithms.noisy import plan as noisy
+from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters, Sampling
+from quoron_server.algorithms.search import best_phases, phase_grid, round_grid
+from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.problem import Problem
+
+RATES = (1.0, 0.3, 0.1, 0.03, 0.01)
+LARGEST_ROUNDS = 1024
+THEOREM = "docs/privacy/subsampling.md"
+
+
+@dataclass(frozen=True, slots=True)
+class DPSGDOptions:
+    """Planning options; None lets the plan choose by predicted excess risk."""
+
+    rounds: int | None = None
+    rate: float | None = None  # B / n
+    step_size: float | None = None
+    clip_norm: float | None = None  # from public knowledge, never tuned on protected data
+
+
+@dataclass(frozen=True, slots=True)
+class _Scheme:
+    name: str
+    sampling: Sampling
+    adjacency: Adjacency
+    round_mu: Callable[[float, int, float, float], float]
+    epsilon: Callable[[float, int, float, float], float]
+    stride: int  # on the rounds curve
+
+
+_POISSON = _Scheme(
+    "dp-sgd-poisson", "poisson", "zero-out", subsampling.poisson_round_mu, subsampling.poisson_epsilon, 4
+)
+_WOR = _Scheme("dp-sgd-wor", "without-replacement", "replace-one", subsampling.wor_round_mu, subsampling.wor_epsilon, 2)
+
+
+def _plan(scheme: _Scheme, problem: Problem, privacy: Privacy, options: DPSGDOptions, seed: int) -> Plan:
+    clip = options.clip_norm or noisy.default_clip(problem)
+    noisy.require_cohorts(scheme.name, problem, 1)
+    rates = [options.rate] if options.rate else [rate for rate in RATES if rate * problem.users >= 2]
+    rounds = [options.rounds] if options.rounds else round_grid(LARGEST_ROUNDS, smallest=4)
+    total_mu = mu_for(privacy.epsilon, privacy.delta)
+    wanted = [(rate, total, ranking_mu(rate, total, total_mu)) for rate in rates for total in rounds]
+    ranked = _candidates(scheme, problem, options, clip, wanted)
+    least = min(risk for risk, _, _ in ranked)
+    near = [(rate * phase.rounds, phase, rate) for risk, phase, rate in ranked if risk <= 1.05 * least]
+    _, phase, rate = min(near, key=lambda entry: entry[0])  # fewest answers among plans about as good as the best
+    cohort = max(1, round(rate * problem.users))
+    rate = cohort / problem.users
+    delta = privacy.delta - noisy.numeric_slack(problem, privacy.epsilon, phase.rounds)
+    if delta <= 0:
+        raise Infeasible(scheme.name, f"delta={privacy.delta:g} is below the samplers' error", "a larger delta")
+    mu = scheme.round_mu(_effective_rate(scheme, rate, problem.users), phase.rounds, privacy.epsilon, delta)
+    [(risk, phase, _)] = _candidates(scheme, problem, options, clip, [(rate, phase.rounds, mu)])
+    sensitivity = mean_sensitivity(clip, cohort, scheme.adjacency)
+    sigma = noisy.scale_for(sensitivity, problem, mu)
+    where = f"{THEOREM}#{scheme.sampling}"
+    fixed = (subsampling.FORGETFUL,) if scheme.sampling == "without-replacement" else ()
+    assumptions = (subsampling.SECRET, *fixed) if rate < 1 else ()
+    return Plan(
+        algorithm=scheme.name,
+        problem=problem,
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, scheme.adjacency, "broadcast", assumptions, where),
+        cost=Cost.of(problem, rounds=phase.rounds, messages=phase.rounds * cohort),
+        parameters=NoisySGDParameters(
+            sampling=scheme.sampling,
+            cohort_size=cohort,
+            rounds=phase.rounds,
+            step_size=phase.step_size,
+            suffix=phase.suffix,
+            clip_norm=clip,
+            sensitivity=sensitivity,
+            noise_scale=sigma,
+            round_mu=mu,
+        ),
+        predicted_excess_risk=risk,
+        seed=seed,
+    )
+
+
+def _candidates(
+    scheme: _Scheme, problem: Problem, options: DPSGDOptions, clip: float, wanted: Sequence[tuple[float, int, float]]
+) -> list[tuple[float, PhaseModel, float]]:
+    """(risk, phase, rate) with the best step and suffix for each (rate, number of rounds, μ a round)."""
+    rounds = [total for _, total, _ in wanted]
+    variances = []
+    for rate, _, mu in wanted:
+        cohort = max(1, round(rate * problem.users))
+        sigma = mean_sensitivity(clip, cohort, scheme.adjacency) / mu
+        variances.append((1 - rate) * problem.user_deviation**2 / cohort + problem.dimension * sigma**2)
+    grid = phase_grid(problem, rounds, options.step_size)
+    best = best_phases(problem, rounds, *grid, np.array(variances)[:, None, None])
+    floor = statistical_floor(problem)
+    return [(risk + floor, phase, rate) for (risk, phase), (rate, _, _) in zip(best, wanted, strict=True)]
+
+
+def _effective_rate(scheme: _Scheme, rate: float, users: int) -> float:
+    """The chance that a user is in a round's cohort, given that one other, who is curious, knows it is not itself."""
+    cohort = max(1, round(rate * users))
+    return min(1.0, cohort / (users - 1)) if scheme.sampling == "without-replacement" and cohort < users else rate
+
+
+@lru_cache(maxsize=4096)
+def ranking_mu(rate: float, rounds: int, total_mu: float) -> float:
+    """Per-round μ by the central limit of subsampled Gaussians (Dong, Roth & Su 2022, Corollary 5.4): ranks only."""
+    if rate == 1:
+        return total_mu / math.sqrt(rounds)
+
+    def excess(mu: float) -> float:
+        growth = max(0.0, math.exp(mu * mu) * float(ndtr(1.5 * mu)) + 3 * float(ndtr(-0.5 * mu)) - 2)
+        return float(rate * math.sqrt(2 * rounds * growth) - total_mu)
+
+    return float(scipy.optimize.brentq(excess, 1e-8, 8.0)) if excess(8.0) > 0 else 8.0
+
+
+def _verify(scheme: _Scheme, plan: Plan) -> None:
+    """Each round's Gaussian is μ-GDP as claimed, and the subsampled composition of all rounds stays within (ε, δ)."""
+    p: NoisySGDParameters = plan.parameters
+    noisy.verify_round(plan, scheme.adjacency)
+    delta = plan.guarantee.delta - noisy.numeric_slack(plan.problem, plan.guarantee.epsilon, p.rounds)
+    rate = _effective_rate(scheme, p.cohort_size / plan.problem.users, plan.problem.users)
+    spent = scheme.epsilon(rate, p.rounds, p.round_mu, delta)
+    if p.sampling != scheme.sampling or not spent <= plan.guarantee.epsilon * (1 + 1e-9):
+        raise VerificationError(f"Expected epsilon <= {plan.guarantee.epsilon}, the plan spends {spent}.")
+
+
+def _info(scheme: _Scheme, summary: str) -> AlgorithmInfo:
+    shared: dict[str, Any] = {"exposure": "broadcast", "theorem": THEOREM}
+    return AlgorithmInfo(
+        name=scheme.name,
+        summary=summary,
+        paper="baseline; McMahan et al. (2018), user-level DP-SGD",
+        algorithm_numbers="-",
+        adjacency=(scheme.adjacency,),
+        options=DPSGDOptions,
+        planner=partial(_plan, scheme),
+        verifier=partial(_verify, scheme),
+        maker=NoisySGD,
+        wide=True,
+        gaussian_promise=noisy.everybody_every_round,
+        event=noisy.coins_event if scheme.sampling == "poisson" else noisy.fixed_size_event,
+        passes="many",
+        stride=scheme.stride,
+        coins=scheme.sampling == "poisson",
+        **shared,
+    )
+
+
+POISSON = _info(_POISSON, "Several passes, each user in each round with a secret coin")
+WITHOUT_REPLACEMENT = _info(_WOR, "Several passes, a secret uniform cohort each round; rate 1 is DP gradient descent")

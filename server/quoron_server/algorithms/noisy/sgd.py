@@ -1,0 +1,68 @@
+"""Non-private one-pass SGD with suffix averaging: the reference that the price of privacy is measured against."""
+
+import math
+from dataclasses import dataclass
+
+from quoron_server.algorithms.info import AlgorithmInfo
+from quoron_server.algorithms.noisy import plan as noisy
+from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters
+from quoron_server.algorithms.search import round_grid, single_phases
+from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.problem import Problem
+
+NAME = "sgd"
+THEOREM = "docs/privacy/gaussian.md"
+
+
+@dataclass(frozen=True, slots=True)
+class SGDOptions:
+    """Planning options; None lets the plan choose by predicted excess risk."""
+
+    rounds: int | None = None
+    step_size: float | None = None
+
+
+def plan(problem: Problem, privacy: Privacy, options: SGDOptions, seed: int) -> Plan:
+    """The plan with the smallest predicted excess risk; `privacy` plays no part."""
+    del privacy
+    rounds = [options.rounds] if options.rounds else round_grid(max(1, min(problem.users // 2, 4096)))
+    noisy.require_cohorts(NAME, problem, min(rounds))
+    variance = {total: problem.user_deviation**2 / (problem.users // total) for total in rounds}
+    steps = [options.step_size] if options.step_size else None
+    risk, phase = noisy.few_rounds(single_phases(problem, rounds, variance, steps))
+    cohort = problem.users // phase.rounds
+    return Plan(
+        algorithm=NAME,
+        problem=problem,
+        guarantee=Guarantee(math.inf, 1.0, "none", "none", (), THEOREM),
+        cost=Cost.of(problem, rounds=phase.rounds, messages=phase.rounds * cohort),
+        parameters=NoisySGDParameters(
+            sampling="disjoint",
+            cohort_size=cohort,
+            rounds=phase.rounds,
+            step_size=phase.step_size,
+            suffix=phase.suffix,
+            clip_norm=math.inf,
+            sensitivity=0.0,
+            noise_scale=0.0,
+            round_mu=math.inf,
+        ),
+        predicted_excess_risk=risk,
+        seed=seed,
+    )
+
+
+INFO = AlgorithmInfo(
+    name=NAME,
+    summary="No privacy; the reference",
+    paper="baseline; Polyak & Juditsky (1992) averaging",
+    algorithm_numbers="-",
+    exposure="none",
+    adjacency=("none",),
+    theorem=THEOREM,
+    options=SGDOptions,
+    planner=plan,
+    verifier=lambda plan: None,
+    maker=NoisySGD,
+    black_box="it has no privacy",
+)

@@ -1,0 +1,61 @@
+"""The registry entries of the one-epoch family: four ways to spend one answer a user in few rounds."""
+
+from functools import partial
+from typing import Any
+
+from quoron_server.algorithms.info import AlgorithmInfo
+from quoron_server.algorithms.one_epoch import plan as planning
+from quoron_server.algorithms.one_epoch.method import Gradients, Method, OneEpoch
+
+PAPER = "Choquette-Choo, Ganesh & Thakurta, Near-Optimal Rates for O(1)-Smooth DP-SCO with a Single Epoch"
+
+
+def _info(name: str, gradients: Gradients, method: Method, **more: Any) -> AlgorithmInfo:
+    return AlgorithmInfo(
+        name=name,
+        exposure="broadcast",
+        adjacency=("replace-one",),
+        theorem=planning.THEOREM,
+        options=planning.OneEpochOptions,
+        planner=partial(planning.plan, name, gradients, method),
+        verifier=planning.verify,
+        maker=OneEpoch,
+        gaussian_promise=planning.gaussian,
+        points=lambda plan: 2 if gradients == "recursive" else 1,
+        **more,
+    )
+
+
+ACCELERATED_SRGD = _info(
+    "accelerated-srgd",
+    "recursive",
+    "accelerated",
+    summary="Accelerated SGD on recursive gradients with correlated noise; one epoch, about √n rounds or fewer",
+    paper=PAPER,
+    algorithm_numbers="1",
+    paper_planner=partial(planning.paper, "accelerated-srgd"),
+)
+ACCELERATED_SGD = _info(
+    "accelerated-sgd",
+    "independent",
+    "accelerated",
+    summary="Accelerated SGD on fresh gradients, independent noise; one epoch, very few rounds",
+    paper=PAPER,
+    algorithm_numbers="section 5.5",
+)
+SRGD = _info(
+    "srgd",
+    "recursive",
+    "plain",
+    summary="The same without acceleration",
+    paper=PAPER,
+    algorithm_numbers="section 4.3",
+)
+DP_FTRL = _info(
+    "dp-ftrl",
+    "ftrl",
+    "ftrl",
+    summary="Follow the regularised leader on noised prefix sums; one epoch, single participation",
+    paper="baseline; Kairouz et al. (2021), with single participation",
+    algorithm_numbers="1",
+)

@@ -1,0 +1,149 @@
+"""One epoch in few rounds: recursive gradients or fresh ones, accelerated or not, each user asked exactly once.
+
+With weights η_t = t + 1, momentum τ_t = 2/(t + 2), x_0 = z_0 = 0 and fixed disjoint cohorts of B users:
+
+    recursive    Δ_t(u) = η_t ∇F_u(x_t) - η_{t-1} ∇F_u(x_{t-1}),  clipped to C;   Ŝ_t = noised sum of the cohorts' means
+    independent  Δ_t(u) = ∇F_u(x_t),  clipped to C;   Ŝ_t = η_t (mean + Gaussian noise)
+    ftrl         Δ_t(u) = ∇F_u(x_t),  clipped to C;   Ŝ_t = noised sum of the cohorts' means
+
+    accelerated  z_{t+1} = Proj(z_t - Ŝ_t/(2β));  y_{t+1} = Proj(x_t - Ŝ_t/(β η_t))
+                 x_{t+1} = (1 - τ_{t+1}) y_{t+1} + τ_{t+1} z_{t+1}
+    plain        x_{t+1} = Proj(x_t - Ŝ_t/(β η_t))
+    ftrl         x_{t+1} = Proj(-Ŝ_t/β)
+
+Source: Choquette-Choo, Ganesh & Thakurta, Algorithm 1 (accelerated, recursive; the z-step halved as the proof needs),
+section 4.3 (plain) and 5.5 (independent); Kairouz et al. (2021) for ftrl. Proofs: docs/privacy/srgd.md.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from quoron_client.protocol.questions import Answers, AverageGradient, Question
+from quoron_privacy.clipping import clipped_mean
+from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.noise import NoiseSource
+from quoron_privacy.prefix.noise import PrefixNoise, PrefixState
+from quoron_privacy.release import Release
+from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithms.one_epoch.reserves import first_answered
+from quoron_server.algorithms.slots import partition
+from quoron_server.plan import Plan, PlannedRelease
+
+Gradients = Literal["recursive", "independent", "ftrl"]
+Method = Literal["accelerated", "plain", "ftrl"]
+
+
+@dataclass(frozen=True, slots=True)
+class OneEpochParameters:
+    """Public numbers of one run."""
+
+    gradients: Gradients
+    method: Method
+    rounds: int  # T
+    cohort_size: int  # users asked a round: divisor + reserve
+    divisor: int  # B: answers that count, in slot order
+    beta: float  # β: inverse step size
+    suffix: int  # iterates averaged, without acceleration
+    clip_norm: float  # C, on a user's Δ_t
+    sensitivity: float  # of one round's mean, ℓ2
+    noise_scale: float  # seed noise of the prefix sums, or of each round's mean when independent
+    factorisation: str  # of the prefix sums; "-" when independent
+    mu: float  # GDP parameter of the whole transcript
+
+    @property
+    def noise(self) -> GaussianNoise | PrefixNoise:
+        """Of each round's mean when independent, else of the prefix sums."""
+        if self.gradients == "independent":
+            return GaussianNoise(self.sensitivity, self.noise_scale)
+        return PrefixNoise(self.rounds, self.sensitivity, self.noise_scale, self.factorisation)
+
+    def entry(self) -> Release:
+        """The ledger entry of one round."""
+        name = "gaussian" if self.gradients == "independent" else "prefix-sum"
+        return Release(name, {"scale": self.noise_scale, "sensitivity": self.sensitivity})
+
+    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
+        """A noisy mean, or the noised sum of all so far, in every round."""
+        del dimension
+        return (PlannedRelease(self.noise, self.entry(), self.rounds, range(self.rounds), self.mu),)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OneEpochState:
+    """Everything between two rounds."""
+
+    round: int
+    x: Vector
+    previous: Vector  # x_{t-1}
+    y: Vector
+    z: Vector
+    running: Vector  # weighted sum of the averaged iterates
+    sums: PrefixState | None  # of the prefix noise; None when independent
+
+
+class OneEpoch:
+    """Algorithm object for a plan with OneEpochParameters."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.parameters: OneEpochParameters = plan.parameters
+        self._noise = self.parameters.noise
+
+    def init(self) -> OneEpochState:
+        """Start at zero."""
+        zero = np.zeros(self.plan.problem.dimension)
+        sums = self._noise.start(len(zero)) if isinstance(self._noise, PrefixNoise) else None
+        return OneEpochState(0, zero, zero, zero, zero, zero, sums)
+
+    def request(self, state: OneEpochState, noise: NoiseSource) -> Question | None:
+        """One gradient at x_t, or the weighted difference of two."""
+        del noise
+        p, t = self.parameters, state.round
+        if t == p.rounds:
+            return None
+        cohort = partition(seed=self.plan.seed, users=self.plan.problem.users)[t * p.cohort_size :][: p.cohort_size]
+        scaling = self.plan.problem.user_smoothness
+        if p.gradients == "recursive" and t > 0:
+            task = AverageGradient(np.stack([state.x, state.previous]), (t + 1.0, -float(t)), scaling)
+        else:
+            task = AverageGradient(state.x[None, :], (1.0,), scaling)
+        return Question(t, cohort, task)
+
+    def update(self, state: OneEpochState, answers: Answers, noise: NoiseSource) -> Update[OneEpochState]:
+        """Release the noised sum, and step."""
+        p, project, t = self.parameters, self.plan.problem.domain.project, state.round
+        counted = first_answered(answers.answered, p.divisor)
+        mean, clipped = clipped_mean(answers.values, counted, p.clip_norm, p.divisor)
+        weight, sums = t + 1.0, state.sums
+        if isinstance(self._noise, GaussianNoise):
+            summed = weight * self._noise.release(mean, noise.stream("release", t))
+        else:
+            assert sums is not None
+            summed, sums = self._noise.release(sums, mean, noise)
+        y = z = x = state.x
+        if p.method == "accelerated":
+            z = project(state.z - summed / (2 * p.beta))
+            y = project(state.x - summed / (p.beta * weight))
+            momentum = 2 / (t + 3)
+            x = (1 - momentum) * y + momentum * z
+        elif p.method == "plain":
+            x = project(state.x - summed / (p.beta * weight))
+        else:
+            x = project(-summed / p.beta)
+        running = state.running + x / p.suffix if p.rounds - t <= p.suffix else state.running
+        moved = OneEpochState(t + 1, x, state.x, y, z, running, sums)
+        answered = int(np.sum(counted))
+        diagnostics = {"answered": answered, "clipped_fraction": clipped / max(1, answered)}
+        return Update(moved, (p.entry(),), {}, diagnostics)
+
+    def model(self, state: OneEpochState) -> Vector:
+        """y_T with acceleration, else the suffix average; before the end the current point. All of it is released."""
+        if self.parameters.method == "accelerated":
+            return state.y
+        return state.running if state.round == self.parameters.rounds else state.x
+
+    def iterate(self, state: OneEpochState) -> Vector:
+        """As `model`: every point is a function of releases."""
+        return self.model(state)

@@ -1,0 +1,312 @@
+"""Choosing rounds, step and clip for the one-epoch family, and the re-check of its guarantee."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_privacy.clipping import mean_sensitivity
+from quoron_privacy.errors import Infeasible, VerificationError
+from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.gdp import delta_for, mu_for
+from quoron_privacy.noise import total_variation
+from quoron_privacy.prefix import factorise
+from quoron_privacy.prefix.noise import PrefixNoise, corollary_9_scale
+from quoron_privacy.release import Adjacency
+from quoron_server.algorithms.info import GaussianPromise
+from quoron_server.algorithms.noisy import plan as noisy
+from quoron_server.algorithms.one_epoch.forecast import bounded_risk, drift, isotropic_risk, response
+from quoron_server.algorithms.one_epoch.method import Gradients, Method, OneEpochParameters
+from quoron_server.algorithms.search import round_grid, step_grid, suffix_grid
+from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.problem import Problem
+
+THEOREM = "docs/privacy/srgd.md"
+LARGEST_ROUNDS = 1024
+LARGEST_CLIP = 6.0  # of the Lipschitz constant: what lemma 10 proves for recursive gradients when smoothness ~ L/R
+
+
+@dataclass(frozen=True, slots=True)
+class OneEpochOptions:
+    """Planning options; None lets the plan choose by predicted excess risk."""
+
+    rounds: int | None = None
+    inverse_step: float | None = None  # β
+    clip_norm: float | None = None  # from public knowledge, never tuned on protected data
+    factorisation: str = "blt"  # of the prefix sums
+    reserve: int = 0  # users asked a round beyond the divisor, so that no-shows do not shrink the mean
+    realizable: bool = False  # which printed schedule `constants = "paper"` takes
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    risk: float
+    rounds: int
+    beta: float
+    suffix: int
+    clip: float
+
+
+def plan(
+    name: str,
+    gradients: Gradients,
+    method: Method,
+    problem: Problem,
+    privacy: Privacy,
+    options: OneEpochOptions,
+    seed: int,
+) -> Plan:
+    """The plan with the least predicted excess risk, or the one of fewest rounds within 5 % of it."""
+    _require(name, method, problem, options)
+    found = list(_candidates(gradients, method, problem, privacy, options))
+    if not found:
+        needed = 2 * (options.reserve + 1) if options.rounds is None else options.rounds * (options.reserve + 1)
+        raise Infeasible(name, f"n={problem.users:,} users cannot fill the cohorts", f"n >= {needed:,}")
+    least = min(each.risk for each in found)
+    chosen = min((each for each in found if each.risk <= 1.05 * least), key=lambda each: (each.rounds, each.risk))
+    divisor = problem.users // chosen.rounds - options.reserve
+    sensitivity = mean_sensitivity(chosen.clip, divisor)
+    scale, mu = _calibrated(gradients, problem, privacy, options, chosen.rounds, sensitivity)
+    parameters = _parameters(gradients, method, options, chosen, divisor, sensitivity, scale, mu)
+    return _plan(name, problem, privacy, parameters, "replace-one", chosen.risk, seed, proved=True)
+
+
+def paper(name: str, problem: Problem, privacy: Privacy, options: OneEpochOptions, seed: int) -> Plan:
+    """Accelerated recursive gradients with the printed parameters and the printed noise; zero-out, no proof.
+
+    Realizable: equation (19) with Corollary 9's noise, too small by a factor 1.2 to 2 in ε
+    (docs/privacy/prefix-noise.md); it needs more users than most people have. Otherwise Theorem 14 with B = √n,
+    c_M = max(1, MR/L) and Corollary 13's noise.
+    """
+    n, radius, lipschitz = problem.users, problem.radius, problem.lipschitz
+    if options.realizable:
+        smallest = n
+        while _printed_rounds(smallest, privacy.delta)[1] > smallest:
+            smallest = math.ceil(1.01 * smallest)
+        c, rounds = _printed_rounds(n, privacy.delta)
+        if smallest > n:
+            raise Infeasible(name, f"the printed number of rounds {rounds:,} exceeds n={n:,}", f"n >= {smallest:,}")
+        clip, louder = c * lipschitz, 1.0
+        beta = c**2 * lipschitz * max(1.0, math.sqrt(problem.dimension) / (privacy.epsilon * math.sqrt(n))) / radius
+    else:
+        ratio = max(1.0, (problem.smoothness or 0.0) * radius / lipschitz)  # c_M
+        divisor = max(1, math.isqrt(n))
+        rounds, clip, louder = n // divisor, (8 * ratio + 4) * lipschitz, 2 * math.sqrt(2)
+        beta = (16 * ratio + 8) * lipschitz * n**1.5 / (radius * divisor**2)
+    divisor = n // rounds
+    sensitivity = mean_sensitivity(clip, divisor, "zero-out")
+    scale = louder * corollary_9_scale(
+        sensitivity=sensitivity, rounds=max(2, rounds), epsilon=privacy.epsilon, delta=privacy.delta
+    )
+    chosen = _Candidate(math.nan, rounds, beta, 1, clip)
+    tree = OneEpochOptions(factorisation="tree")
+    mu = PrefixNoise(rounds, sensitivity, scale, "tree").effective_mu(problem.dimension)
+    parameters = _parameters("recursive", "accelerated", tree, chosen, divisor, sensitivity, scale, mu)
+    return _plan(name, problem, privacy, parameters, "zero-out", None, seed, proved=False)
+
+
+def _printed_rounds(users: int, delta: float) -> tuple[float, int]:
+    """c_DP and T of equation (19)."""
+    c = 4 * math.sqrt(2) * math.log(users) ** 1.5 * math.sqrt(math.log(2 * users / delta)) * math.log(2.5 / delta)
+    return c, round(c * users**0.25)
+
+
+def verify(plan: Plan) -> None:
+    """Disjoint cohorts, the clip's sensitivity, the mechanism's μ, and (ε, δ) from μ; VerificationError otherwise."""
+    p: OneEpochParameters = plan.parameters
+    adjacency = plan.guarantee.adjacency
+    if p.rounds * p.cohort_size > plan.problem.users or not 1 <= p.divisor <= p.cohort_size <= 64 * p.divisor:
+        raise VerificationError(f"Expected {p.rounds} disjoint cohorts of {p.cohort_size} among {plan.problem.users}.")
+    if p.divisor < p.cohort_size and adjacency != "replace-one":
+        raise VerificationError(
+            "Expected replace-one adjacency with reserves: an absence swaps one answer for another."
+        )
+    if not p.sensitivity >= mean_sensitivity(p.clip_norm, p.divisor, adjacency) * (1 - 1e-12):
+        raise VerificationError(f"Expected sensitivity of clip {p.clip_norm} over {p.divisor}, got {p.sensitivity}.")
+    independent = p.gradients == "independent"
+    truth = p.noise.effective_mu(plan.problem.dimension)
+    if not p.mu >= truth * (1 - 1e-12):
+        raise VerificationError(f"Expected mu >= {truth}, got {p.mu}: too little noise for the claim.")
+    slack = noisy.numeric_slack(plan.problem, plan.guarantee.epsilon, 1 if independent else p.rounds)
+    spent = delta_for(p.mu, plan.guarantee.epsilon) + slack
+    if plan.guarantee.proved and not spent <= plan.guarantee.delta:
+        raise VerificationError(f"Expected delta <= {plan.guarantee.delta}, the plan spends {spent}.")
+
+
+def gaussian(plan: Plan) -> GaussianPromise:
+    """Theorem S1: μ of the transcript. Sums carry the noise of all rounds, fresh gradients only the own round's."""
+    p: OneEpochParameters = plan.parameters
+    drawn = plan.problem.dimension * (1 if p.gradients == "independent" else p.rounds)
+    return GaussianPromise(p.mu, total_variation(gaussians=drawn))
+
+
+def _candidates(
+    gradients: Gradients, method: Method, problem: Problem, privacy: Privacy, options: OneEpochOptions
+) -> Iterator[_Candidate]:
+    most = min(LARGEST_ROUNDS, problem.users // (2 + options.reserve))
+    for rounds in [options.rounds] if options.rounds else round_grid(most, smallest=2):
+        divisor = problem.users // rounds - options.reserve
+        if divisor < 1 or options.reserve > 63 * divisor:
+            continue
+        unit = mean_sensitivity(1.0, divisor)
+        scale, _ = _calibrated(gradients, problem, privacy, options, rounds, unit)
+        kernel = scale * _kernel(gradients, options.factorisation, rounds)
+        louder = float(np.sqrt(np.sum(kernel**2)))  # of the last sum
+        betas = [options.inverse_step] if options.inverse_step else _inverse_steps(method, problem, rounds)
+        suffixes = [rounds] if method == "accelerated" else suffix_grid(problem, rounds)
+        inverse_steps, averaged = np.repeat(betas, len(suffixes)), np.tile(suffixes, len(betas))
+        clips = (
+            np.full_like(inverse_steps, options.clip_norm)
+            if options.clip_norm
+            else _clips(gradients, method, problem, rounds, inverse_steps, averaged)
+        )
+        if method == "ftrl" and options.inverse_step is None:
+            # the noise of the sum alone would throw iterates against the boundary
+            calm = math.sqrt(problem.dimension) * clips * louder / inverse_steps <= problem.radius / 4
+            inverse_steps, averaged, clips = inverse_steps[calm], averaged[calm], clips[calm]
+        if problem.beliefs.curvature == "isotropic":
+            risks = isotropic_risk(problem, gradients, method, inverse_steps, averaged, divisor, clips, kernel)
+        else:
+            stds = np.sqrt(np.cumsum(kernel**2)) if gradients != "independent" else kernel
+            risks = np.array(
+                [
+                    bounded_risk(problem, gradients, method, beta, clip, divisor, clip * stds)
+                    for beta, clip in zip(inverse_steps.tolist(), clips.tolist(), strict=True)
+                ]
+            )
+        for risk, beta, suffix, clip in zip(
+            risks.tolist(), inverse_steps.tolist(), averaged.tolist(), clips.tolist(), strict=True
+        ):
+            yield _Candidate(risk, rounds, beta, suffix, clip)
+
+
+def _inverse_steps(method: Method, problem: Problem, rounds: int) -> list[float]:
+    if method == "accelerated" and problem.beta:
+        return [problem.beta * float(factor) for factor in (*np.geomspace(1.001, 4, 24), *np.geomspace(5, 40, 6))]
+    return [1 / step for step in step_grid(problem, rounds)]
+
+
+def _clips(
+    gradients: Gradients,
+    method: Method,
+    problem: Problem,
+    rounds: int,
+    inverse_steps: NDArray[np.float64],
+    suffixes: NDArray[np.int64],
+) -> NDArray[np.float64]:
+    """At the scale of what ordinary users send along each candidate's predicted path; public facts only."""
+    largest = problem.lipschitz * (LARGEST_CLIP if gradients == "recursive" else 1.0)
+    if problem.beliefs.curvature != "isotropic" or problem.beliefs.typical_curvature is None:
+        start = problem.start
+        return np.full_like(inverse_steps, min(largest, (2.0 if gradients == "recursive" else 1.0) * start))
+    moved = response(method, rounds, inverse_steps, problem.beliefs.typical_curvature, suffixes)
+    far = drift(problem, gradients, moved, problem.beliefs.typical_curvature)
+    hessians = (problem.smoothness or 0.0) / (problem.beliefs.typical_curvature * problem.items_per_user)
+    sent = np.sqrt(far**2 * (1 + hessians) + problem.user_deviation**2)
+    clips: NDArray[np.float64] = np.minimum(largest, 1.3 * np.max(sent, axis=1))
+    return clips
+
+
+def _kernel(gradients: Gradients, factorisation: str, rounds: int) -> NDArray[np.float64]:
+    """What a unit of seed noise adds to later sums, per round of lag; near enough for ranking."""
+    if gradients == "independent" or factorisation == "independent":
+        return np.ones(rounds)
+    lags = np.arange(1, rounds)
+    toeplitz = np.concatenate(([1.0], np.cumprod((2 * lags - 1) / (2 * lags))))
+    kernel: NDArray[np.float64] = toeplitz * (
+        factorise(factorisation, rounds).row_norms.max() / math.sqrt(float(np.sum(toeplitz**2)))
+    )
+    return kernel
+
+
+@lru_cache(maxsize=4096)
+def _unit_scale(gradients: Gradients, dimension: int, mu: float, rounds: int, factorisation: str) -> float:
+    """Seed noise for μ at sensitivity 1."""
+    if gradients == "independent":
+        return GaussianNoise.for_mu(sensitivity=1.0, mu=mu * (1 - 1e-9), dimension=dimension).scale
+    made = PrefixNoise.for_mu(rounds=rounds, sensitivity=1.0, mu=mu, dimension=dimension, factorisation=factorisation)
+    return made.scale
+
+
+def _calibrated(
+    gradients: Gradients, problem: Problem, privacy: Privacy, options: OneEpochOptions, rounds: int, sensitivity: float
+) -> tuple[float, float]:
+    """Seed noise and μ for this sensitivity."""
+    slack = noisy.numeric_slack(problem, privacy.epsilon, 1 if gradients == "independent" else rounds)
+    if slack >= privacy.delta:
+        raise Infeasible(
+            "one-epoch", f"delta={privacy.delta:g} is below the samplers' error {slack:.2g}", "a larger delta"
+        )
+    mu = mu_for(privacy.epsilon, privacy.delta - slack)
+    return sensitivity * _unit_scale(gradients, problem.dimension, mu, rounds, options.factorisation), mu
+
+
+def _parameters(
+    gradients: Gradients,
+    method: Method,
+    options: OneEpochOptions,
+    chosen: _Candidate,
+    divisor: int,
+    sensitivity: float,
+    scale: float,
+    mu: float,
+) -> OneEpochParameters:
+    return OneEpochParameters(
+        gradients=gradients,
+        method=method,
+        rounds=chosen.rounds,
+        cohort_size=divisor + options.reserve,
+        divisor=divisor,
+        beta=chosen.beta,
+        suffix=chosen.suffix,
+        clip_norm=chosen.clip,
+        sensitivity=sensitivity,
+        noise_scale=scale,
+        factorisation="-" if gradients == "independent" else options.factorisation,
+        mu=mu,
+    )
+
+
+def _plan(
+    name: str,
+    problem: Problem,
+    privacy: Privacy,
+    p: OneEpochParameters,
+    adjacency: Adjacency,
+    risk: float | None,
+    seed: int,
+    *,
+    proved: bool,
+) -> Plan:
+    messages = p.rounds * p.cohort_size
+    points = messages if p.gradients != "recursive" else messages + (p.rounds - 1) * p.cohort_size
+    row = problem.dimension * 8
+    reserve = p.cohort_size - p.divisor
+    attendance = (
+        f"a user who does not answer counts as the zero vector, and the divisor stays {p.divisor}"
+        if reserve == 0
+        else f"the first {p.divisor} answers in slot order count, of {p.cohort_size} users asked in each round"
+    )
+    return Plan(
+        algorithm=name,
+        problem=problem,
+        guarantee=Guarantee(
+            privacy.epsilon, privacy.delta, adjacency, "broadcast", (attendance,), THEOREM, proved=proved
+        ),
+        cost=Cost(p.rounds, messages, points * problem.items_per_user, points * row, messages * row),
+        parameters=p,
+        predicted_excess_risk=risk,
+        seed=seed,
+    )
+
+
+def _require(name: str, method: Method, problem: Problem, options: OneEpochOptions) -> None:
+    if method != "ftrl" and (not problem.convex or problem.beta is None):
+        raise Infeasible(name, "the loss is not smooth", "a smooth loss, such as logistic or huber")
+    if not 0 <= options.reserve <= problem.users - 4:
+        raise Infeasible(name, f"reserve={options.reserve} leaves no cohorts", f"reserve from 0 to {problem.users - 4}")
+    if options.factorisation not in ("blt", "sqrt-toeplitz", "banded", "tree", "independent"):
+        raise Infeasible(name, f"factorisation={options.factorisation!r} is unknown", "blt, tree or another known one")

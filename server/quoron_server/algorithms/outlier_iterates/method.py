@@ -1,0 +1,136 @@
+"""Phased local SGD with outlier-iterate removal: Lowy, Liu & Asi (2024), Algorithm 1, with a test and noise of our own.
+
+    x_0 = 0
+    for phase i:   C chains side by side, each of N_i users one after another, all on fresh users
+        a user takes one local pass of SGD from the iterate that it gets, and hands its last one on
+        y_j = mean of the iterates along chain j
+        S = #{(j, j') : ‖y_j - y_j'‖ <= τ_i}
+        x_i = Proj(weighted mean of the y_j that lie close to most + N(0, σ_i² I))   if the test of S releases
+        x_i = x_{i-1}                                                                otherwise
+
+Privacy asks nothing of the losses: it holds for arbitrary vectors y_j, so clients may clip, and losses may be rough or
+not convex. A chain in which anybody is silent, late or sends nonsense is an isolated point for the phase. Clients see
+iterates without noise (exposure `model`), unless every chain is one user long: then nobody does (`broadcast`).
+
+Changed from print, with proofs in docs/privacy/outlier-iterates.md: lottery and weighted mean in place of Laplace test
+and random inclusion (both of which remain as options), our ramp, exact calibration, projected releases, free sizes.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_client.protocol.questions import Answers, LocalSGD, Question
+from quoron_privacy.noise import NoiseSource
+from quoron_privacy.robust.outlier_mean import Observation
+from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithms.outlier_iterates.parameters import OutlierIterateParameters, Phase
+from quoron_server.algorithms.slots import partition
+from quoron_server.plan import Plan
+
+RELEASED, HALTED = 1, 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OutlierIterateState:
+    """Everything between two rounds."""
+
+    round: int
+    released: Vector  # x_{i-1}
+    iterates: Vector  # (C, d), where each chain stands
+    averages: Vector  # (C, d), the phase's averages so far
+    whole: NDArray[np.bool_]  # (C,), chains that nobody has broken in this phase
+    statuses: NDArray[np.int64]  # per finished phase, RELEASED or HALTED
+
+
+class OutlierIterates:
+    """Algorithm object for a plan with OutlierIterateParameters."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.parameters: OutlierIterateParameters = plan.parameters
+        self._ends = np.cumsum([phase.users for phase in self.parameters.phases])
+        self._largest = plan.problem.domain.norm_bound(plan.problem.dimension) * (1 + 1e-9)
+
+    def init(self) -> OutlierIterateState:
+        """Start at zero."""
+        return self._begin(0, np.zeros(self.plan.problem.dimension), np.zeros(0, np.int64))
+
+    def request(self, state: OutlierIterateState, noise: NoiseSource) -> Question | None:
+        """One local pass of the next user of every chain, broken or not: nobody sees from the schedule which are."""
+        del noise
+        if state.round == self._ends[-1]:
+            return None
+        chains, problem = self.parameters.cohort_size, self.plan.problem
+        first = state.round * chains
+        cohort = partition(seed=self.plan.seed, users=problem.users)[first : first + chains]
+        step = self.parameters.phases[self._index(state)].step_size
+        return Question(state.round, cohort, LocalSGD(state.iterates, step, problem.domain))
+
+    def update(self, state: OutlierIterateState, answers: Answers, noise: NoiseSource) -> Update[OutlierIterateState]:
+        """Hand the iterates on; at the end of a phase, its release."""
+        index = self._index(state)
+        phase, left = self.parameters.phases[index], int(self._ends[index]) - state.round
+        # A local pass ends in the domain; what does not is nonsense, told by its own row alone.
+        sane = (np.abs(answers.values) <= self._largest).all(axis=(1, 2))
+        whole = state.whole & answers.answered & sane
+        values = np.where(whole[:, None, None], answers.values, 0.0)
+        moved = replace(
+            state,
+            round=state.round + 1,
+            iterates=np.where(whole[:, None], self.plan.problem.domain.project(values[:, 0]), state.released),
+            averages=state.averages + values[:, 1] / phase.averaged if left <= phase.averaged else state.averages,
+            whole=whole,
+        )
+        diagnostics = {"broken_chains": int(np.sum(~whole))}
+        if left > 1:
+            return Update(moved, (), {"phase": index}, diagnostics)
+        passed, released, seen = self._release(moved, phase, noise, index)
+        ended = self._begin(moved.round, released, np.append(state.statuses, RELEASED if passed else HALTED))
+        mean = phase.release.mean
+        private: dict[str, float] = {
+            "removed_chains": int(np.sum(seen.weights == 0)),
+            "weight": float(seen.weights.mean()) / (mean.ramp_high - mean.ramp_low),
+            "score": seen.score / mean.cohort_size**2,
+        }
+        return Update(ended, (phase.entry(index),), {"phase": index, "halted": not passed}, diagnostics | private)
+
+    def model(self, state: OutlierIterateState) -> Vector:
+        """The last release."""
+        return state.released
+
+    def iterate(self, state: OutlierIterateState) -> Vector:
+        """The mean of the points of the next question."""
+        mean: Vector = state.iterates.mean(axis=0)
+        return mean
+
+    def _index(self, state: OutlierIterateState) -> int:
+        return int(np.searchsorted(self._ends, state.round, side="right"))
+
+    def _begin(self, round_: int, start: Vector, statuses: NDArray[np.int64]) -> OutlierIterateState:
+        chains = self.parameters.cohort_size
+        return OutlierIterateState(
+            round=round_,
+            released=start,
+            iterates=np.tile(start, (chains, 1)),
+            averages=np.zeros((chains, len(start))),
+            whole=np.ones(chains, np.bool_),
+            statuses=statuses,
+        )
+
+    def _release(
+        self, state: OutlierIterateState, phase: Phase, noise: NoiseSource, index: int
+    ) -> tuple[bool, Vector, Observation]:
+        """Whether the phase releases, the next phase's start, and what the test saw."""
+        release, domain = phase.release, self.plan.problem.domain
+        mean = release.mean
+        seen = mean.observe(state.averages, state.whole, radius=phase.radius, reference=state.released)
+        if not release.test.decide(seen.score, noise.stream("test", index)):
+            return False, state.released, seen
+        weights = seen.weights
+        if mean.kind == "random":
+            weights = mean.include(weights, noise.stream("inclusion", index))
+        shift = mean.aggregate(state.averages, weights, radius=phase.radius, reference=state.released)
+        noisy = phase.noise.release(shift, noise.stream("release", index))
+        return True, domain.project(state.released + noisy), seen

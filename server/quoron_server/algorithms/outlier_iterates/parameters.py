@@ -1,0 +1,49 @@
+"""Public numbers of `outlier-iterates`."""
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.release import Release
+from quoron_privacy.robust.laplace_test import LaplaceOneShot
+from quoron_privacy.robust.lottery import OneShot
+from quoron_server.plan import PlannedRelease
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One phase's public numbers."""
+
+    users: int  # N: users of a chain, one after another, which is the phase's rounds
+    averaged: int  # the iterates of the last so many of them are averaged
+    step_size: float  # η
+    radius: float  # τ
+    release_scale: float  # σ, standard deviation per coordinate
+    release: OneShot | LaplaceOneShot  # test and aggregate
+
+    @property
+    def noise(self) -> GaussianNoise:
+        """Of the phase's release."""
+        return GaussianNoise(self.release.mean.sensitivity * self.radius, self.release_scale)
+
+    def entry(self, index: int) -> Release:
+        """The ledger entry of the phase's release, or of its having none."""
+        figures = {"scale": self.release_scale, "radius": self.radius, "core": float(self.release.mean.core)}
+        return Release("outlier-mean", {"phase": float(index), **figures})
+
+
+@dataclass(frozen=True, slots=True)
+class OutlierIterateParameters:
+    """Public numbers of one run."""
+
+    cohort_size: int  # C: chains side by side, so users asked in a round
+    phases: tuple[Phase, ...]
+
+    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
+        """One noisy mean a phase, behind its test."""
+        del dimension
+        ends = list(accumulate((phase.users for phase in self.phases), initial=0))
+        return tuple(
+            PlannedRelease(phase.release, phase.entry(index), 1, range(ends[index], ends[index + 1]), None)
+            for index, phase in enumerate(self.phases)
+        )

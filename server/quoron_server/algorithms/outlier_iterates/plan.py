@@ -1,0 +1,345 @@
+"""Choosing the numbers of `outlier-iterates`: chains, phases, steps, radii; and the release of every phase.
+
+Sizes, steps and radii bear on utility alone. The guarantee is what `outlier_iterates.verify` certifies for the result.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import chdtri
+
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.noise import total_variation
+from quoron_privacy.robust import one_release
+from quoron_privacy.robust.combinations import Aggregate, theorem_for
+from quoron_privacy.robust.lottery import OneShot
+from quoron_privacy.robust.one_release import Test, Wish, certify, release_scale, verify_scale
+from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, Kappa
+from quoron_server.algorithms.forecast import trivial_risk
+from quoron_server.algorithms.outlier_iterates import releases
+from quoron_server.algorithms.outlier_iterates.forecast import Course, Number, Stage, apart, course, distance
+from quoron_server.algorithms.outlier_iterates.parameters import OutlierIterateParameters, Phase
+from quoron_server.algorithms.search import round_grid
+from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.problem import Problem
+
+Vector = NDArray[np.float64]
+
+NAME = "outlier-iterates"
+THEOREM = "docs/privacy/outlier-iterates.md#statement"
+LARGEST_ROUNDS = 256  # that are tried unless asked for
+NUMBERS = (1, 2, 3, 4, 6)  # of phases
+SHRINKS = (1.0, 1.5, 2.2, 4.0)  # of the step from one phase to the next
+AVERAGED = (1.0, 0.25)  # shares of a chain's users whose iterates are averaged
+STEPS = 16
+NEAR = 1.02  # times the least predicted risk is as good: fewer rounds win
+STRAY = 0.01  # share of pairs in d dimensions that the usual radius may leave out
+FAILURE = 1e-3  # chance that the guaranteed radius leaves out any pair of a phase
+_KINDS: dict[str, Aggregate] = {"weighted": "weighted-mean", "random": "random-inclusion"}
+
+
+@dataclass(frozen=True, slots=True)
+class OutlierIterateOptions:
+    """Planning options; None lets the plan choose by predicted excess risk."""
+
+    rounds: int | None = None  # exactly: the lengths of all phases' chains together
+    cohort_size: int | None = None  # C: chains side by side
+    phases: int | None = None
+    step_size: float | None = None  # η of the first phase
+    test: Test = "lottery"
+    aggregate: Literal["weighted", "random"] = "weighted"
+    kappa: Literal["auto", 1, 2] = "auto"
+    radius: Literal["usual", "guaranteed"] = "usual"
+    radius_factor: float | None = None  # c: the usual radius in units of honest chains' rms distance
+    tolerance: float | None = None  # share of users, hostile or absent, that may not stop a release; None: as declared
+    broadcast: bool = False  # only chains of one user: no client sees anything un-noised
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    """All that have the same number of phases, as arrays that broadcast over (sizes, steps, shrinks, shares)."""
+
+    chains: Vector
+    stages: tuple[Stage, ...]
+    worst: Vector  # ranks them
+
+    @property
+    def rounds(self) -> Vector:
+        """All phases' lengths together."""
+        return np.broadcast_to(sum(np.asarray(stage.users) for stage in self.stages), self.worst.shape)
+
+    def at(self, place: int) -> tuple[int, list[Stage]]:
+        """(chains, stages) of the candidate at this place of the flattened arrays."""
+
+        def number(values: Number) -> float:
+            return float(np.broadcast_to(values, self.worst.shape).flat[place])
+
+        stages = [Stage(*(number(getattr(stage, name)) for name in Stage.__slots__)) for stage in self.stages]
+        return int(number(self.chains)), stages
+
+
+def left_of_delta(privacy: Privacy, dimension: int) -> float:
+    """δ less what the samplers lack. A user is in one phase; the others' noise has the same law in both worlds."""
+    return privacy.delta - (1 + math.exp(privacy.epsilon)) * total_variation(gaussians=dimension, decisions=1)
+
+
+@lru_cache(maxsize=64)
+def usual_factor(dimension: int) -> float:
+    """c: 1.5, or more in few dimensions, where single pairs stray farther from the mean square."""
+    return max(1.5, math.sqrt(float(chdtri(dimension, STRAY)) / dimension))
+
+
+def choose(
+    problem: Problem, privacy: Privacy, options: OutlierIterateOptions
+) -> tuple[float, OutlierIterateParameters]:
+    """(predicted risk, numbers) of the least predicted risk. Raises Infeasible naming C_min and the n that would do."""
+    lost = problem.beliefs.hostile_share if options.tolerance is None else options.tolerance
+    kappa = _kappa(options, lost)
+    theorem_for(options.test, _KINDS[options.aggregate], "one-release", kappa=kappa or 2)
+    if not lost < 0.5:
+        raise ConfigError(f"Expected algorithm.options.tolerance < 0.5, got {lost:g}.")
+    wish = Wish(privacy.epsilon, left_of_delta(privacy, problem.dimension), options.test, options.aggregate, kappa)
+    if wish.delta <= 0:
+        raise Infeasible(NAME, f"delta={privacy.delta:g} is below the resolution of the noise", "a larger delta")
+    found = list(_candidates(problem, wish, options, lost))
+    best = min((float(each.worst.min()) for each in found), default=math.inf)
+    if math.isinf(best):
+        raise _infeasible(problem, wish, options, lost)
+    chains, drafts = _chosen(found, NEAR * best)
+    built = [one_release.release(wish, chains, _score(chains, float(stage.users), lost), name=NAME) for stage in drafts]
+    stages = [
+        replace(stage, noise_multiplier=release.noise_multiplier) for stage, release in zip(drafts, built, strict=True)
+    ]
+    forecast = _course(problem, stages, options)
+    risk = float(forecast.risk)
+    if risk >= trivial_risk(problem):
+        least = releases.smallest(wish, lost)
+        raise Infeasible(
+            NAME,
+            f"with n={problem.users:,} the predicted excess risk {risk:.2g} is no better than not training",
+            f"more users (n >= {max(2 * problem.users, 20 * least):,} is a sensible start) or more items of each",
+        )
+    phases = tuple(
+        Phase(
+            users=int(stage.users),
+            averaged=int(stage.averaged),
+            step_size=float(stage.step_size),
+            radius=float(radius),
+            release_scale=release_scale(release, float(radius), problem.dimension),
+            release=release,
+        )
+        for stage, radius, release in zip(stages, forecast.radii, built, strict=True)
+    )
+    return risk, OutlierIterateParameters(chains, phases)
+
+
+def _chosen(found: Sequence[_Candidates], enough: float) -> tuple[int, list[Stage]]:
+    """(chains, stages) of fewest rounds among those whose risk is `enough`; of these, the one of least risk."""
+    ranked = []
+    for each in found:
+        rounds = np.where(each.worst <= enough, each.rounds, np.inf).ravel()
+        place = int(np.lexsort((each.worst.ravel(), rounds))[0])
+        ranked.append((rounds[place], each.worst.flat[place], each, place))
+    _, _, candidates, place = min(ranked, key=lambda entry: entry[:2])
+    return candidates.at(place)
+
+
+def _candidates(problem: Problem, wish: Wish, options: OutlierIterateOptions, lost: float) -> Iterator[_Candidates]:
+    """What is tried: all sizes and splits into phases that allow a release, steps, and shares that are averaged."""
+    least = releases.smallest(wish, lost)
+    splits: dict[int, list[tuple[int, tuple[int, ...], list[float]]]] = {}  # by phases: chains, their lengths, noise
+    for rounds, chains in _sizes(problem, options, least):
+        for counts in _splits(rounds, options):
+            noise = [one_release.noise(wish, chains, _score(chains, users, lost)) for users in counts]
+            if math.inf not in noise:
+                splits.setdefault(len(counts), []).append((chains, counts, noise))
+    for number, tried in splits.items():
+        steps = np.array([_steps(problem, options, counts[0]) for _, counts, _ in tried])[:, :, None, None]
+        shrinks = np.array(SHRINKS if number > 1 else (1.0,))[:, None]
+        shares = np.array(AVERAGED if problem.beliefs.curvature == "isotropic" else (1.0,))
+        stages = []
+        for index in range(number):
+            users = _column([counts[index] for _, counts, _ in tried])
+            stages.append(
+                Stage(
+                    users=users,
+                    averaged=np.maximum(1, np.rint(shares * users)),
+                    step_size=steps / shrinks**index,
+                    noise_multiplier=_column([noise[index] for _, _, noise in tried]),
+                    chains=_column([releases.honest_chains(size, _lost(n[index], lost)) for size, n, _ in tried]),
+                    lost=_column([_lost(n[index], lost) for _, n, _ in tried]),
+                    reach=float(wish.kappa or 2),
+                )
+            )
+        worst = np.asarray(_course(problem, stages, options).worst)
+        yield _Candidates(_column([size for size, _, _ in tried]), tuple(stages), worst)
+
+
+def _column(numbers: Sequence[float]) -> Vector:
+    """One for each size: the first of the four axes of `_Candidates`."""
+    return np.array(numbers, np.float64)[:, None, None, None]
+
+
+def _sizes(problem: Problem, options: OutlierIterateOptions, least: int) -> Iterator[tuple[int, int]]:
+    """(rounds, chains) to try: all users in use, unless options say otherwise."""
+    if options.cohort_size:
+        most = problem.users // options.cohort_size
+        for rounds in [options.rounds] if options.rounds else round_grid(min(most, LARGEST_ROUNDS)) if most else []:
+            if rounds <= most and options.cohort_size <= LARGEST_COHORT:
+                yield rounds, options.cohort_size
+        return
+    for rounds in [options.rounds] if options.rounds else round_grid(min(problem.users, LARGEST_ROUNDS)):
+        chains = min(problem.users // rounds, LARGEST_COHORT)
+        if chains >= least:
+            yield rounds, chains
+
+
+def _splits(rounds: int, options: OutlierIterateOptions) -> Iterator[tuple[int, ...]]:
+    """How many users of a chain each phase takes: equal and halving shares, and chains of one user."""
+    seen = set()
+    numbers: Sequence[int] = [options.phases] if options.phases else [*NUMBERS, *([rounds] if rounds <= 8 else [])]
+    for number in [rounds] if options.broadcast else numbers:
+        if number > rounds or (options.broadcast and options.phases not in (None, rounds)):
+            continue
+        halving = [2.0**-index for index in range(number)]
+        for shares in ([1 / number] * number, [share / sum(halving) for share in halving]):
+            counts = [max(1, int(share * rounds)) for share in shares]
+            counts[0] += rounds - sum(counts)
+            if counts[0] >= 1 and tuple(counts) not in seen:
+                seen.add(tuple(counts))
+                yield tuple(counts)
+
+
+def _steps(problem: Problem, options: OutlierIterateOptions, users: int) -> list[float]:
+    """Step sizes on single items: up to 2/β, and around radius / (lipschitz √T), where the bound is least."""
+    if options.step_size:
+        return [options.step_size]
+    centre = problem.radius / (problem.lipschitz * math.sqrt(users * problem.items_per_user))
+    if not problem.smoothness:
+        return [float(centre * factor) for factor in np.geomspace(0.01, 30, STEPS)]
+    largest = 2 / problem.smoothness
+    return [float(step) for step in np.geomspace(min(largest / 1000, centre / 30), largest, STEPS)]
+
+
+def _kappa(options: OutlierIterateOptions, lost: float) -> Kappa | None:
+    """κ as asked; else 1 where outliers are expected, as it removes from τ on; else None: the one of less noise."""
+    if options.kappa != "auto":
+        return options.kappa
+    if options.aggregate == "random":
+        return 2
+    return 1 if lost > 0 else None
+
+
+def _lost(users: float, lost: float) -> float:
+    """Chance that one of a chain's users is hostile or absent."""
+    return float(1 - (1 - lost) ** users)
+
+
+def _score(chains: int, users: float, lost: float) -> int:
+    return releases.expected_score(chains, _lost(users, lost))
+
+
+def _course(problem: Problem, stages: Sequence[Stage], options: OutlierIterateOptions) -> Course:
+    def radius(stage: Stage, deviation: Number) -> Number:
+        if options.radius == "guaranteed":
+            return guaranteed_radius(problem, stage)
+        return (options.radius_factor or usual_factor(problem.dimension)) * distance(problem, stage, deviation)
+
+    return course(problem, stages, radius)
+
+
+def guaranteed_radius(problem: Problem, stage: Stage) -> Number:
+    """τ that all pairs of `stage.chains` honest chains keep with probability 1 - FAILURE, by Theorem 7's tail bound."""
+    steps, suffix = stage.users * problem.items_per_user, stage.averaged * problem.items_per_user
+    pairs = np.maximum(stage.chains, 2.0) ** 2 / 2
+    tail = np.sqrt(8 * np.log(16 * pairs / FAILURE)) / math.sqrt(2)
+    radius: Number = stage.step_size * problem.lipschitz * apart(steps, suffix) * tail
+    return radius
+
+
+def _infeasible(problem: Problem, wish: Wish, options: OutlierIterateOptions, lost: float) -> Infeasible:
+    least = releases.smallest(wish, lost)
+    if options.cohort_size and options.cohort_size < least:
+        return Infeasible(
+            NAME,
+            f"cohort_size={options.cohort_size:,} chains are too few for the test",
+            f"cohort_size >= {least:,} (C_min; better {3 * least:,})",
+        )
+    if options.cohort_size and options.cohort_size > LARGEST_COHORT:
+        return Infeasible(
+            NAME, f"cohort_size={options.cohort_size:,} is too large", f"cohort_size <= {LARGEST_COHORT:,}"
+        )
+    if options.phases and options.rounds and options.phases > options.rounds:
+        return Infeasible(NAME, f"{options.rounds} rounds hold no {options.phases} phases", "at least a round a phase")
+    rounds = options.rounds or options.phases or 1
+    chains = options.cohort_size or max(least, 1)
+    if rounds * chains > problem.users:
+        return Infeasible(
+            NAME,
+            f"n={problem.users:,} users fill {rounds:,} rounds with {problem.users // rounds:,} chains, and the test "
+            f"needs {chains:,} (C_min)",
+            f"n >= {rounds * chains:,} (better {3 * rounds * chains:,}), or fewer rounds",
+        )
+    return Infeasible(
+        NAME,
+        f"chains of {rounds:,} users lose too many when {100 * lost:g} % of users may be hostile or absent",
+        "more phases, fewer rounds, or a smaller tolerance",
+    )
+
+
+def plan(problem: Problem, privacy: Privacy, options: OutlierIterateOptions, seed: int) -> Plan:
+    """The plan with the least predicted excess risk. Raises Infeasible, with C_min and how many users would do."""
+    risk, parameters = choose(problem, privacy, options)
+    single = all(phase.users == 1 for phase in parameters.phases)
+    return Plan(
+        algorithm=NAME,
+        problem=problem,
+        guarantee=Guarantee(
+            privacy.epsilon, privacy.delta, "replace-one", "broadcast" if single else "model", (), THEOREM
+        ),
+        cost=_cost(problem, parameters),
+        parameters=parameters,
+        predicted_excess_risk=risk,
+        seed=seed,
+    )
+
+
+def _cost(problem: Problem, parameters: OutlierIterateParameters) -> Cost:
+    rounds = sum(phase.users for phase in parameters.phases)
+    messages = rounds * parameters.cohort_size
+    payload = 8 * messages * problem.dimension
+    return Cost(rounds, messages, messages * problem.items_per_user, payload, 2 * payload)
+
+
+def verify(plan: Plan) -> None:
+    """Theorem 3 or 5 for every phase at the plan's own numbers, disjoint users, and what clients get to see."""
+    p: OutlierIterateParameters = plan.parameters
+    wish = Privacy(plan.guarantee.epsilon, plan.guarantee.delta)
+    if not p.phases or plan.cost != _cost(plan.problem, p) or plan.cost.messages > plan.problem.users:
+        raise VerificationError(
+            f"Expected phases on disjoint users among {plan.problem.users:,} and their cost, got {plan.cost}."
+        )
+    single = all(phase.users == 1 for phase in p.phases)
+    if plan.guarantee.exposure == "broadcast" and not single:
+        raise VerificationError("Expected chains of one user under exposure 'broadcast', got longer ones.")
+    for phase in p.phases:
+        _verify_phase(phase, p.cohort_size, plan.problem.dimension, wish)
+
+
+def _verify_phase(phase: Phase, chains: int, dimension: int, privacy: Privacy) -> None:
+    mean = phase.release.mean
+    if not (1 <= phase.averaged <= phase.users and phase.step_size > 0 and mean.cohort_size == chains):
+        raise VerificationError(f"Expected 1 <= averaged <= users, a positive step and {chains} chains, got {phase}.")
+    theorem_for(
+        "lottery" if isinstance(phase.release, OneShot) else "laplace",
+        "weighted-mean" if mean.kind == "weighted" else "random-inclusion",
+        "one-release",
+        kappa=mean.kappa,
+    )
+    certify(phase.release, privacy.epsilon, left_of_delta(privacy, dimension))
+    verify_scale(phase.release, phase.release_scale, phase.radius, dimension)

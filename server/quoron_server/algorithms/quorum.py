@@ -1,0 +1,113 @@
+"""A run with a quorum: any algorithm, each of whose rounds counts only if enough of those asked answered.
+
+    algorithm = WithQuorum(plan, plan.guarantee.quorum, inner, cohorts)
+
+A round's answers reach the algorithm once the round has its quorum, by the count of usable answers plus noise. Below it
+the run has ended: nothing is released from that round but that, nobody is asked again, and there is no model. Statement
+and proof: docs/privacy/quorum.md; its numbers: quoron_privacy.quorum.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from quoron_client.protocol.questions import Answers, Question
+from quoron_privacy.errors import WithoutQuorum
+from quoron_privacy.noise import NoiseSource, RandomStream
+from quoron_privacy.quorum import Quorum
+from quoron_privacy.release import Release
+from quoron_server.algorithm import Algorithm, Update, Vector
+from quoron_server.plan import Plan, PlannedRelease
+
+MET, NOT_MET = "met", "not met"  # what is told of a round
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QuorumState:
+    """Everything between two rounds."""
+
+    round: int
+    limit: int  # Ξ in whole users, once the first round is decided; secret
+    ended: bool  # below the quorum
+    inner: Any  # the algorithm's own state
+
+
+class WithQuorum:
+    """The algorithm `inner` with the quorum of `plan`; `cohorts` are the users asked in each round, as planned."""
+
+    def __init__(self, plan: Plan, quorum: Quorum, inner: Algorithm[Any], cohorts: Sequence[int]) -> None:
+        self.plan, self.inner = plan, inner
+        self._quorum, self._cohorts = quorum, tuple(cohorts)
+
+    def init(self) -> QuorumState:
+        """Before the first round."""
+        return QuorumState(0, 0, False, self.inner.init())
+
+    def request(self, state: QuorumState, noise: NoiseSource) -> Question | None:
+        """The algorithm's own question; None too once the run is without a quorum."""
+        return None if state.ended else self.inner.request(state.inner, noise)
+
+    def update(self, state: QuorumState, answers: Answers, noise: NoiseSource) -> Update[QuorumState]:
+        """Decide; with a quorum, the algorithm's own update."""
+        quorum, round_ = self._quorum, state.round
+        limit = state.limit if round_ else draw_limit(quorum, noise.stream("quorum", "threshold"))
+        counted = self.counted(answers)
+        met = decide(quorum, counted, self._cohorts[round_], limit, noise.stream("quorum", "count", round_))
+        release = entry(quorum, self._cohorts[round_])
+        if not met:
+            ended = QuorumState(round_ + 1, 0, True, state.inner)
+            return Update(ended, (release,), {"quorum": NOT_MET}, {"answered": counted})
+        own = self.inner.update(state.inner, answers, noise)
+        after = QuorumState(round_ + 1, limit, False, own.state)
+        return replace(
+            own,
+            state=after,
+            releases=(*own.releases, release),
+            public={**own.public, "quorum": MET},
+            diagnostics={"answered": counted, **own.diagnostics},
+        )
+
+    def counted(self, answers: Answers) -> int:
+        """Users of a round whose answer is usable."""
+        return int(np.count_nonzero(answers.answered))
+
+    def model(self, state: QuorumState) -> Vector:
+        """The algorithm's own; WithoutQuorum if the run has ended so."""
+        if state.ended:
+            raise WithoutQuorum(
+                f"Round {state.round} of at most {self.plan.cost.rounds} was without a quorum: fewer than a share of "
+                f"{self._quorum.share:g} of those asked answered, by a count with noise. There is no model, and what "
+                "the run has spent stays spent. See that clients are there, then submit another run."
+            )
+        return self.inner.model(state.inner)
+
+    def iterate(self, state: QuorumState) -> Vector:
+        """The algorithm's own."""
+        return self.inner.iterate(state.inner)
+
+
+def draw_limit(quorum: Quorum, stream: RandomStream) -> int:
+    """⌊Ξ⌋: the noise of the run's threshold, in whole users. Draw it once a run and keep it secret."""
+    return stream.whole_laplace(quorum.threshold_scale) if quorum.threshold_scale else 0
+
+
+def decide(quorum: Quorum, answered: int, asked: int, limit: int, stream: RandomStream) -> bool:
+    """Whether a round has its quorum, when `answered` users gave a usable answer and `asked` were planned."""
+    noise = stream.whole_laplace(quorum.count_scale) if quorum.count_scale else 0
+    return answered + noise >= quorum.needed(asked) + limit
+
+
+def entry(quorum: Quorum, asked: int) -> Release:
+    """The ledger entry of one decision, whichever way it went."""
+    scales = {"threshold_scale": quorum.threshold_scale, "count_scale": quorum.count_scale}
+    return Release("quorum", {"share": quorum.share, "asked": asked, "epsilon": quorum.epsilon, **scales})
+
+
+def decisions(quorum: Quorum, cohorts: Sequence[int]) -> tuple[PlannedRelease, ...]:
+    """One decision a round, by how many are asked: paid by ε_q, all of a run together."""
+    rounds: dict[int, list[int]] = {}
+    for round_, asked in enumerate(cohorts):
+        rounds.setdefault(asked, []).append(round_)
+    return tuple(PlannedRelease(quorum, entry(quorum, asked), len(at), at, None) for asked, at in rounds.items())

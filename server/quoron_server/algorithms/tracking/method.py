@@ -1,0 +1,198 @@
+"""The recommended method: one pass, private broadcasts, a step and a clip that come from the users, privately.
+
+    pilot     a cohort releases the second moment of its features; H = φ₂ (S + r I) is the metric of all steps
+    warm-up   ĝ_t = c_t + C_t (mean of clip_1((∇F_u(x_t) - c_t)/C_t) + noise)
+              x_{t+1} = Proj(x_t - (H + λ)⁻¹(ĝ_t + λ x_t))
+    main      Δ_u = j ∇F_u(x_j) - (j-1) ∇F_u(x_{j-1})
+              Ŝ_j = Ŝ_{j-1} + c_j + C_j (mean of clip_1((Δ_u - c_j)/C_j) + w_j);   ĝ_j = Ŝ_j / j;   the same step
+    cells     beside each gradient, noisy counts of how far users were from c_t: they set the next radius
+
+w_j is noise correlated over the main rounds, so that the sums carry a logarithm of the rounds and not their root.
+Centres and radii (`_tracking_schedule`) are functions of released values, each user has one round, and so the whole
+transcript is μ-GDP. Variant `independent` keeps warm-up rounds to the end and returns their average.
+
+Ours; after Bassily & Sun (2023), centred means, and Choquette-Choo, Ganesh & Thakurta, recursive gradients.
+Statement and proof: docs/privacy/tracking-srgd.md.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from quoron_client.protocol.questions import Answers, AverageGradient, Question, SecondMoment
+from quoron_privacy.clipping import clipped_residuals
+from quoron_privacy.noise import NoiseSource
+from quoron_privacy.prefix.noise import PrefixState
+from quoron_privacy.radius_cells import Fractions, updated_spread
+from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithms.slots import partition
+from quoron_server.algorithms.tracking import schedule
+from quoron_server.algorithms.tracking.metric import Metric
+from quoron_server.algorithms.tracking.parameters import TrackingParameters, mechanisms
+from quoron_server.plan import Plan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrackingState:
+    """Everything between two rounds. Released, but for the prefix noise's memory, which is secret."""
+
+    round: int
+    x: Vector
+    previous: Vector  # the point before x
+    eigenvalues: Vector  # of H, (p,) for p features
+    basis: Vector  # (p, p)
+    gradient: Vector  # ĝ without ridge
+    error: float  # bound for the variance of ĝ
+    spread: float  # s
+    sum: Vector  # Ŝ_j without ridge
+    radii: Vector  # C_j of the main rounds so far, (T_m,)
+    sampling: float  # Σ s²/B of the main rounds so far
+    running: Vector  # mean of the averaged iterates, variant independent
+    prefix: PrefixState | None  # of the prefix noise; None when independent
+
+
+class TrackingSRGD:
+    """Algorithm object for a plan with TrackingParameters."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.parameters: TrackingParameters = plan.parameters
+        self._mechanisms = mechanisms(self.parameters, plan.problem.features)
+
+    def init(self) -> TrackingState:
+        """Start at zero; the spread starts from public knowledge."""
+        p, d, features = self.parameters, self.plan.problem.dimension, self.plan.problem.features
+        zero = np.zeros(d)
+        prefix = self._mechanisms.prefix
+        return TrackingState(
+            round=0,
+            x=zero,
+            previous=zero,
+            eigenvalues=np.ones(features),
+            basis=np.eye(features),
+            gradient=zero,
+            error=0.0,
+            spread=p.spread,
+            sum=zero,
+            radii=np.zeros(p.main_rounds),
+            sampling=0.0,
+            running=zero,
+            prefix=prefix.start(d) if prefix else None,
+        )
+
+    def request(self, state: TrackingState, noise: NoiseSource) -> Question | None:
+        """The second moment, then gradients at x, then weighted differences of two, each less the centre."""
+        del noise
+        p = self.parameters
+        if state.round == p.rounds:
+            return None
+        start, size = p.cohort(state.round)
+        cohort = partition(seed=self.plan.seed, users=self.plan.problem.users)[start : start + size]
+        if state.round == 0:
+            return Question(0, cohort, SecondMoment(self.plan.problem.features))
+        weight = self._weight(state)
+        points, weights = state.x[None, :], np.ones(1)
+        if weight > 1:
+            points, weights = np.stack([state.x, state.previous]), np.array([weight, 1.0 - weight])
+        # Clients differentiate with the ridge, which is public: their centre holds it too, so it cancels exactly.
+        centre = self._aim(state).centre + p.ridge * (weights @ points)
+        task = AverageGradient(points, tuple(weights.tolist()), centre=centre, reference_items=p.reference_items)
+        return Question(state.round, cohort, task)
+
+    def update(self, state: TrackingState, answers: Answers, noise: NoiseSource) -> Update[TrackingState]:
+        """Release the moment, or gradient and cells; then step."""
+        return self._pilot(state, answers, noise) if state.round == 0 else self._step(state, answers, noise)
+
+    def _pilot(self, state: TrackingState, answers: Answers, noise: NoiseSource) -> Update[TrackingState]:
+        p, mechanism = self.parameters, self._mechanisms.moment
+        moment = mechanism.release(answers.values, answers.answered, noise.stream("release", 0))
+        floor = min(mechanism.spectral_error, p.feature_norm**2)
+        metric = Metric.of(moment, curvature=p.link_curvature, floor=floor, ridge=p.ridge)
+        after = replace(state, round=1, eigenvalues=metric.eigenvalues, basis=metric.basis)
+        diagnostics = {"answered": int(np.sum(answers.answered))}
+        return Update(after, (mechanism.entry(),), {"phase": "pilot"}, diagnostics)
+
+    def _step(self, state: TrackingState, answers: Answers, noise: NoiseSource) -> Update[TrackingState]:
+        p, problem, t = self.parameters, self.plan.problem, state.round
+        aim, metric = self._aim(state), self._metric(state)
+        main, weight = t > p.warmup_rounds, self._weight(state)
+        phase = self._mechanisms.main if main else self._mechanisms.warmup
+        unit, counts, clipped = clipped_residuals(
+            answers.values, None, answers.answered, aim.radius, aim.inner, phase.divisor
+        )
+        sampling = state.spread**2 / phase.divisor
+        after, entry = state, phase.entry().scaled(aim.radius)
+        prefix = self._mechanisms.prefix
+        if main and prefix:
+            before = state.prefix
+            assert before is not None
+            _, sums = prefix.release(before, unit, noise)
+            row = (sums.total - before.total).astype(np.float64) * prefix.step
+            summed = state.sum + aim.centre + aim.radius * row
+            radii = state.radii.copy()
+            radii[weight - 1] = aim.radius
+            sampling += state.sampling
+            error = schedule.prefix_variance(radii[:weight], prefix.scale, problem.dimension) + sampling
+            after = replace(state, sum=summed, radii=radii, sampling=sampling, prefix=sums)
+            after = replace(after, gradient=summed / weight, error=error / weight**2)
+        else:
+            row = phase.gaussian.release(unit, noise.stream("release", t))
+            error = problem.dimension * (aim.radius * phase.gaussian.scale) ** 2 + sampling
+            after = replace(state, gradient=aim.centre + aim.radius * row, error=error)
+        fractions = phase.cells.release(counts, noise.stream("cells", t))
+        spread = state.spread if t == 1 else self._spread(state.spread, fractions, aim, phase.cells.scale)
+        wanted = state.x - metric.step(after.gradient + p.ridge * state.x)
+        x = metric.project(problem.domain, wanted)
+        running = state.running + x / p.main_rounds if main else state.running
+        after = replace(after, round=t + 1, x=x, previous=state.x, spread=spread, running=running)
+        answered = int(np.sum(answers.answered))
+        public = {"phase": "main" if main else "warm-up", "radius": aim.radius, "spread": state.spread}
+        diagnostics = {"answered": answered, "clipped_fraction": clipped / max(1, answered)}
+        return Update(after, (entry, phase.cells.entry()), public, diagnostics)
+
+    def model(self, state: TrackingState) -> Vector:
+        """The last iterate; with independent gradients the mean of the main rounds'. Before the end, the last one."""
+        p = self.parameters
+        return state.running if p.variant == "independent" and state.round == p.rounds else state.x
+
+    def iterate(self, state: TrackingState) -> Vector:
+        """As `model`: every iterate is already private."""
+        return self.model(state)
+
+    def _weight(self, state: TrackingState) -> int:
+        """j in a main round of the recursive variant, else 1."""
+        p = self.parameters
+        return max(1, state.round - p.warmup_rounds) if p.variant == "recursive" else 1
+
+    def _metric(self, state: TrackingState) -> Metric:
+        return Metric(state.eigenvalues, state.basis, self.parameters.ridge)
+
+    def _aim(self, state: TrackingState) -> schedule.Aim:
+        p = self.parameters
+        if state.round == 1:
+            return schedule.first_aim(self.plan.problem.dimension, p.first_radius)
+        main = state.round > p.warmup_rounds
+        return schedule.aim(
+            schedule.Progress(state.x - state.previous, state.gradient, state.error, state.spread),
+            self._metric(state),
+            weight=self._weight(state),
+            divisor=p.main_divisor if main else p.warmup_divisor,
+            items=self.plan.problem.items_per_user,
+            item_smoothness=p.link_curvature * p.feature_norm**2,
+            first_radius=p.first_radius,
+            margin=p.margin,
+            main=main and p.variant == "recursive",
+        )
+
+    def _spread(self, spread: float, fractions: Fractions, aim: schedule.Aim, deviation: float) -> float:
+        p = self.parameters
+        drifting = aim.lag > 0.5 * p.margin * spread  # then users are far from the centre because it lags
+        return updated_spread(
+            spread,
+            fractions,
+            target=p.quantile,
+            deviation=deviation,
+            may_shrink=not drifting,
+            least=schedule.SMALLEST * p.first_radius,
+            largest=p.first_radius,
+        )

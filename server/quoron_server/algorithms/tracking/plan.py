@@ -1,0 +1,391 @@
+"""Plans of `tracking-srgd`: sizes of pilot, warm-up and main cohorts by predicted risk, their noise, and the re-check.
+
+Every user is in exactly one cohort, so every cohort may spend all of μ: the pilot on its second moment, a round on its
+gradient and its cells, μ_g² + μ_b² <= μ². Theorem T1 of docs/privacy/tracking-srgd.md.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import chdtri
+
+from quoron_privacy.clipping import mean_sensitivity
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.gdp import delta_for, mu_for
+from quoron_privacy.moment import SecondMomentNoise, packed
+from quoron_privacy.noise import total_variation
+from quoron_privacy.prefix.factorisation import sqrt_coefficients
+from quoron_privacy.prefix.noise import DEFAULT, PrefixNoise
+from quoron_privacy.radius_cells import RadiusCells
+from quoron_server.algorithms.forecast import trivial_risk
+from quoron_server.algorithms.info import GaussianPromise
+from quoron_server.algorithms.search import least_users
+from quoron_server.algorithms.tracking import schedule
+from quoron_server.algorithms.tracking.forecast import Assumed, Number, Prediction, predict
+from quoron_server.algorithms.tracking.parameters import TrackingParameters, Variant, mechanisms
+from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.problem import Problem
+
+NAME = "tracking-srgd"
+THEOREM = "docs/privacy/tracking-srgd.md#t1-statement"
+LARGEST_DIMENSION = 300  # of the features: with p of them a pilot user sends p (p + 1) / 2 numbers
+LARGEST_ROUNDS = 48  # main rounds that are tried
+PILOTS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3)  # shares of the users
+WARMUPS = (2, 3, 4, 5, 6, 8, 10, 14, 20, 30)
+WARMUP_SHARES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.15)  # of the users, in each warm-up round
+FARTHEST = 8.0  # ‖x*‖ · R is taken to be at most this
+UNKNOWN_CURVATURE = 0.4  # share of its bound that a Hessian of unknown spectrum is taken to reach
+RANGES = {
+    "attendance": "in [1/32, 1]",
+    "pilot_share": "in (0, 0.9]",
+    "first_radius": "in (1e-100, 1e100)",
+    "reference_items": ">= 1",
+}
+SPREAD_QUANTILE = 0.98  # of a χ² over its mean: how far the margin reaches
+
+
+@dataclass(frozen=True, slots=True)
+class TrackingOptions:
+    """Planning options; None lets the plan choose by predicted excess risk."""
+
+    rounds: int | None = None  # all of them: pilot, warm-up and main
+    variant: Variant = "recursive"
+    attendance: float = 1.0  # declared share of asked users who answer; divisors count on it
+    reference_items: int | None = None  # m_ref; users with fewer items count for less. None: items_per_user
+    first_radius: float | None = None  # C_0, from public knowledge
+    pilot_share: float | None = None  # share of the users in the pilot
+    factorisation: str = DEFAULT
+
+
+class _Sizes(NamedTuple):
+    pilot: int
+    warmups: int
+    warmup: int
+    rounds: int
+    main: int
+
+    @property
+    def total(self) -> int:
+        return 1 + self.warmups + self.rounds
+
+
+def plan(problem: Problem, privacy: Privacy, options: TrackingOptions, seed: int) -> Plan:
+    """The plan of fewest rounds within 2 % of the least predicted risk; Infeasible where one pass fails."""
+    require(problem, options)
+    mu = mu_for(privacy.epsilon, privacy.delta)
+    sizes, prediction = _best(problem, mu, options)
+    worth = min(trivial_risk(problem), _no_training(problem))
+    if sizes is None or prediction is None or prediction.total >= worth:
+        raise Infeasible(
+            NAME,
+            _why(problem, prediction, worth),
+            _enough_users(problem, mu, options),
+        )
+    quantile = _quantile(prediction, problem.beliefs.hostile_share)
+    p = _calibrated(problem, privacy, options, sizes, quantile)
+    row = 8 * problem.dimension
+    down = p.warmup_rounds * p.warmup_cohort * 2 * row + p.main_rounds * p.main_cohort * 2 * row
+    points = p.warmup_rounds * p.warmup_cohort + p.main_rounds * p.main_cohort
+    if p.variant == "recursive":
+        points += (p.main_rounds - 1) * p.main_cohort
+        down += (p.main_rounds - 1) * p.main_cohort * row
+    up = (p.asked - p.pilot_cohort) * row + p.pilot_cohort * 8 * packed(problem.features)
+    return Plan(
+        algorithm=NAME,
+        problem=problem,
+        guarantee=Guarantee(
+            privacy.epsilon, privacy.delta, "replace-one", "broadcast", (_attendance(options),), THEOREM
+        ),
+        cost=Cost(p.rounds, p.asked, points * problem.items_per_user, down, up),
+        parameters=p,
+        predicted_excess_risk=float(prediction.total),
+        seed=seed,
+    )
+
+
+def verify(plan: Plan) -> None:
+    """Disjoint cohorts, divisors as declared, and each cohort's releases together μ-GDP, whatever the radii are."""
+    p: TrackingParameters = plan.parameters
+    _verify_shape(plan.problem, p)
+    made, d = mechanisms(p, plan.problem.features), plan.problem.dimension
+    for name, spent in (
+        ("pilot", made.moment.effective_mu),
+        ("warm-up", math.hypot(made.warmup.gaussian.effective_mu(d), made.warmup.cells.effective_mu)),
+        ("main", math.hypot((made.prefix or made.main.gaussian).effective_mu(d), made.main.cells.effective_mu)),
+    ):
+        if not spent <= p.mu:
+            raise VerificationError(f"Expected mu >= {spent} for the {name} cohorts, got {p.mu}: too little noise.")
+    slack = _numeric_slack(plan.problem, p.rounds, plan.guarantee.epsilon)
+    spent = delta_for(p.mu, plan.guarantee.epsilon) + slack
+    if not spent <= plan.guarantee.delta:
+        raise VerificationError(f"Expected delta <= {plan.guarantee.delta}, the plan spends {spent}.")
+
+
+def gaussian(plan: Plan) -> GaussianPromise:
+    """Theorem T1: μ of the transcript, pilot, gradients and cells together."""
+    p: TrackingParameters = plan.parameters
+    return GaussianPromise(p.mu, total_variation(gaussians=_drawn(plan.problem, p.rounds)))
+
+
+def _verify_shape(problem: Problem, p: TrackingParameters) -> None:
+    """Slots, divisors and everything that a round divides by; VerificationError naming the first that is wrong."""
+    cohorts = (p.pilot_cohort, p.warmup_cohort, p.main_cohort)
+    divisors = (p.pilot_divisor, p.warmup_divisor, p.main_divisor)
+    for what, holds, got in (
+        ("positive cohorts and rounds", min(*cohorts, p.warmup_rounds, p.main_rounds) >= 1, cohorts),
+        (f"at most {problem.users} users with a slot", p.asked <= problem.users, p.asked),
+        ("divisors of at least 1/64 of their cohort", _counts(cohorts, divisors), divisors),
+        ("variant recursive or independent", p.variant in ("recursive", "independent"), p.variant),
+        ("a factorisation exactly when recursive", (p.variant == "recursive") == (p.factorisation != "-"), p.variant),
+        ("the problem's feature norm", p.feature_norm == problem.feature_norm, p.feature_norm),
+        ("the problem's curvature", p.link_curvature == problem.link_curvature, p.link_curvature),
+        ("the problem's ridge", p.ridge == problem.ridge, p.ridge),
+        ("a first radius in (1e-140, 1e140)", 1e-140 < p.first_radius < 1e140, p.first_radius),
+        ("0 < spread <= first radius", 0 < p.spread <= p.first_radius, p.spread),
+        ("margin > 0", 0 < p.margin < math.inf, p.margin),
+        ("quantile in (0, 1)", 0 < p.quantile < 1, p.quantile),
+        ("reference_items >= 1", p.reference_items >= 1, p.reference_items),
+    ):
+        if not holds:
+            raise VerificationError(f"Expected {what} in a plan of {NAME}, got {got}.")
+
+
+def _counts(cohorts: tuple[int, ...], divisors: tuple[int, ...]) -> bool:
+    return all(divisor >= 1 and cohort <= 64 * divisor for cohort, divisor in zip(cohorts, divisors, strict=True))
+
+
+def require(problem: Problem, options: TrackingOptions) -> None:
+    """ConfigError for options out of range; Infeasible for a loss that is not generalised linear, convex and smooth."""
+    for name, holds in (
+        ("variant", options.variant in ("recursive", "independent")),
+        ("attendance", 1 / 32 <= options.attendance <= 1),
+        ("pilot_share", options.pilot_share is None or 0 < options.pilot_share <= 0.9),
+        ("first_radius", options.first_radius is None or 1e-100 < options.first_radius < 1e100),
+        ("reference_items", options.reference_items is None or options.reference_items >= 1),
+    ):
+        if not holds:
+            allowed = "recursive or independent" if name == "variant" else RANGES[name]
+            raise ConfigError(f"Expected algorithm.options.{name} {allowed}, got {name}={getattr(options, name)!r}.")
+    if options.rounds is not None and options.rounds < 3:
+        raise Infeasible(NAME, f"{options.rounds} rounds hold no pilot, warm-up and main round", "rounds >= 3")
+    if problem.feature_norm is None or problem.link_curvature is None or not problem.convex:
+        raise Infeasible(NAME, "the loss is not smooth", "a smooth loss, such as logistic or huber")
+    if problem.link_curvature <= 0:
+        raise Infeasible(NAME, "the loss has no curvature", "a curved loss, such as logistic or least_squares")
+    if problem.features > LARGEST_DIMENSION:
+        condition = f"a pilot user would send {problem.features}² / 2 numbers"
+        raise Infeasible(NAME, condition, f"at most {LARGEST_DIMENSION} features")
+
+
+def cell_share(divisor: Number, mu: float) -> Number:
+    """Share v of μ² for the cells: the optimum of a geometric update, flat around it, with their noise below 0.1."""
+    a = 0.3 / (divisor * mu) ** 2
+    share: Number = np.minimum(0.1, np.maximum(np.sqrt(a * a + a) - a, 2 * (10 / (divisor * mu)) ** 2))
+    return share
+
+
+@lru_cache(maxsize=64)
+def margin(dimension: int) -> float:
+    """κ: a high quantile of a user's distance over its root mean square, for features spread in ten directions."""
+    degrees = min(dimension, 10)
+    return math.sqrt(float(chdtri(degrees, 1 - SPREAD_QUANTILE)) / degrees)
+
+
+def _best(
+    problem: Problem, mu: float, options: TrackingOptions, stride: int = 1
+) -> tuple[_Sizes | None, Prediction | None]:
+    """The best of every `stride`-th size on each axis of the grid."""
+    tried = list(_candidates(problem, mu, options, stride))
+    if not tried:
+        return None, None
+    risks = predicted(problem, mu, options, tried)
+    total = np.asarray(risks.total)
+    rounds = np.where(total <= 1.02 * total.min(), [sizes.total for sizes in tried], np.inf)
+    best = int(np.lexsort((total, rounds))[0])
+    parts = risks.optimisation, risks.sampling, risks.noise
+    return tried[best], Prediction(*(float(np.asarray(part)[best]) for part in parts))
+
+
+def _candidates(problem: Problem, mu: float, options: TrackingOptions, stride: int) -> Iterator[_Sizes]:
+    n, least = problem.users, 2 * margin(problem.dimension) * math.sqrt(problem.dimension)  # Bμ above: radii settle
+    for share in [options.pilot_share] if options.pilot_share else PILOTS[::stride]:
+        pilot = round(share * n)
+        for warmups in WARMUPS[::stride] if options.rounds is None else (1, *WARMUPS):
+            for part in WARMUP_SHARES[::stride]:
+                warmup = round(part * n)
+                left = n - pilot - warmups * warmup
+                if left < n // 10 or warmup * options.attendance * mu <= least or pilot < 2:
+                    continue
+                for rounds in _main_rounds(options.rounds, warmups)[::stride]:
+                    main = left // rounds
+                    if main * options.attendance * mu > least:
+                        yield _Sizes(pilot, warmups, warmup, rounds, main)
+
+
+def _main_rounds(wanted: int | None, warmups: int) -> list[int]:
+    if wanted is None:
+        return [2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, LARGEST_ROUNDS]
+    left = wanted - 1 - warmups
+    return [left] if left >= 1 else []
+
+
+def predicted(problem: Problem, mu: float, options: TrackingOptions, tried: Sequence[_Sizes]) -> Prediction:
+    """Predicted excess risk of each of some sizes."""
+    pilot, warmups, warmup, rounds, main = np.array(tried).T
+    r, link, d, p = problem.feature_norm or 1.0, problem.link_curvature or 1.0, problem.dimension, problem.features
+    known = problem.beliefs.isotropic
+    guess = UNKNOWN_CURVATURE * (problem.even_bend or 1.0) * r * r / p
+    typical = guess if known is None else max(known - problem.ridge, 1e-12)
+    least = problem.beliefs.least_curvature if known is not None and problem.beliefs.least_curvature else None
+    floor = np.minimum(math.sqrt(2 * p) * math.sqrt(2) * r * r / (pilot * options.attendance * mu), r * r)
+    warm, main = (np.maximum(1, np.floor(options.attendance * size)) for size in (warmup, main))
+    assumed = Assumed(
+        dimension=d,
+        distance=min(FARTHEST / r, problem.distance),
+        curvature=typical,
+        least_curvature=typical if least is None else max(least - problem.ridge, 1e-12),
+        ridge=problem.ridge,
+        spread=_spread(problem),
+        gradient_spread=0.5 * link * r * np.sqrt((r * r / p + floor) / problem.items_per_user),
+        first_radius=_first_radius(problem, options),
+        margin=margin(d),
+        centre_share=schedule.CENTRE_SHARE,
+        lag_share=schedule.LAG_SHARE,
+        largest_factor=schedule.MAIN_FACTOR,
+    )
+    warm_noise, main_noise = (2 / (size * mu * np.sqrt(1 - cell_share(size, mu))) for size in (warm, main))
+    inverse = np.zeros(0)
+    if options.variant == "recursive":
+        coefficients, inverse = sqrt_coefficients(int(rounds.max()))  # those of fewer rounds are the first of them
+        main_noise = main_noise * np.sqrt(np.cumsum(coefficients**2))[rounds - 1]
+    return predict(
+        assumed,
+        metric=link * (r * r / p + floor),
+        warmup=(warmups, warm, warm_noise),
+        main=(rounds, main, main_noise),
+        inverse=inverse,
+    )
+
+
+def _spread(problem: Problem) -> float:
+    """Of users' averages: from the declared deviation, else from the largest gradient at the start."""
+    start = problem.start
+    item = problem.beliefs.gradient_deviation or start
+    return math.hypot(item / math.sqrt(problem.items_per_user), problem.beliefs.heterogeneity)
+
+
+def _first_radius(problem: Problem, options: TrackingOptions) -> float:
+    start = problem.start
+    return options.first_radius or start
+
+
+def _no_training(problem: Problem) -> float:
+    """Excess risk of the start point for a solution at distance 3/R, of an isotropic design."""
+    r, bend = problem.feature_norm or 1.0, problem.even_bend or 1.0
+    return 0.5 * bend * r * r * min(3 / r, problem.distance) ** 2 / problem.features
+
+
+def _quantile(prediction: Prediction, hostile: float) -> float:
+    """γ: high where sampling dominates, for there a bias costs more than noise; room for hostile users."""
+    ratio = prediction.noise / prediction.sampling if prediction.sampling > 0 else math.inf
+    wanted = 0.98 if ratio < 0.1 else 0.95 if ratio < 0.5 else 0.9
+    return max(0.5, min(wanted, 1 - 2 * max(hostile, 0.02)))
+
+
+def _calibrated(
+    problem: Problem, privacy: Privacy, options: TrackingOptions, sizes: _Sizes, quantile: float
+) -> TrackingParameters:
+    d, recursive = problem.dimension, options.variant == "recursive"
+    slack = _numeric_slack(problem, sizes.total, privacy.epsilon)
+    if slack >= privacy.delta:
+        condition = f"delta={privacy.delta:g} is below the samplers' error {slack:.2g}"
+        raise Infeasible(NAME, condition, "a larger delta")
+    mu = mu_for(privacy.epsilon, (privacy.delta - slack) * (1 - 1e-9))
+    target = mu * (1 - 1e-8)  # a plan is re-checked by other arithmetic
+    pilot, warm, main = (
+        max(1, math.floor(options.attendance * size)) for size in (sizes.pilot, sizes.warmup, sizes.main)
+    )
+    scales = []
+    for divisor, prefix in ((warm, False), (main, recursive)):
+        share, unit = float(cell_share(divisor, target)), mean_sensitivity(1.0, divisor)
+        own = target * math.sqrt(1 - share)
+        if prefix:
+            made = PrefixNoise.for_mu(
+                rounds=sizes.rounds, sensitivity=unit, mu=own, dimension=d, factorisation=options.factorisation
+            )
+            scales.append(made.scale)
+        else:
+            scales.append(GaussianNoise.for_mu(sensitivity=unit, mu=own, dimension=d).scale)
+        scales.append(RadiusCells.for_mu(divisor=divisor, mu=target * math.sqrt(share)).scale)
+    return TrackingParameters(
+        variant=options.variant,
+        pilot_cohort=sizes.pilot,
+        pilot_divisor=pilot,
+        pilot_scale=SecondMomentNoise.for_mu(
+            dimension=problem.features, feature_norm=problem.feature_norm or 1.0, divisor=pilot, mu=target
+        ).scale,
+        warmup_rounds=sizes.warmups,
+        warmup_cohort=sizes.warmup,
+        warmup_divisor=warm,
+        warmup_scale=scales[0],
+        warmup_cells=scales[1],
+        main_rounds=sizes.rounds,
+        main_cohort=sizes.main,
+        main_divisor=main,
+        main_scale=scales[2],
+        main_cells=scales[3],
+        factorisation=options.factorisation if recursive else "-",
+        feature_norm=problem.feature_norm or 1.0,
+        link_curvature=problem.link_curvature or 1.0,
+        ridge=problem.ridge,
+        spread=min(_spread(problem), _first_radius(problem, options)),
+        first_radius=_first_radius(problem, options),
+        quantile=quantile,
+        margin=margin(d),
+        reference_items=options.reference_items or problem.items_per_user,
+        mu=mu,
+    )
+
+
+def _drawn(problem: Problem, rounds: int) -> int:
+    """Gaussian samples of a run: the pilot's moment, then a gradient and four cells a round."""
+    return packed(problem.features) + (rounds - 1) * (problem.dimension + 4)
+
+
+def _numeric_slack(problem: Problem, rounds: int, epsilon: float) -> float:
+    """What the samplers' total variation adds to δ."""
+    return (1 + math.exp(epsilon)) * total_variation(gaussians=_drawn(problem, rounds))
+
+
+def _why(problem: Problem, prediction: Prediction | None, worth: float) -> str:
+    if prediction is None:
+        return f"one pass over {problem.users:,} users leaves cohorts too small for the radius to settle"
+    return (
+        f"one pass over {problem.users:,} users predicts an excess risk of {prediction.total:.2g}, no better than the "
+        f"{worth:.2g} of not training"
+    )
+
+
+def _enough_users(problem: Problem, mu: float, options: TrackingOptions) -> str:
+    """About the least number of users for which a plan is worth running; for that number there is one."""
+
+    def enough(users: int) -> bool:
+        asked = replace(problem, users=users)
+        _, risk = _best(asked, mu, options, stride=2)  # of fewer plans, so for this many users there is one
+        return risk is not None and float(risk.total) < min(trivial_risk(asked), _no_training(asked))
+
+    users = least_users(enough, problem.users, within=1.05, most=10**10)
+    if users is None:
+        return "fewer features, more items a user or a larger epsilon"
+    return f"n >= {users:,} (fewer features or a method of many passes also do)"
+
+
+def _attendance(options: TrackingOptions) -> str:
+    if options.attendance == 1:
+        return "a user who does not answer counts as the zero residual in no cell, and divisors stay as planned"
+    return f"divisors count on an attendance of {options.attendance:g}, declared in advance; noise is scaled for it"

@@ -1,0 +1,118 @@
+"""How a connection to SQLite or PostgreSQL is made so that what it acknowledges is durable. For `database` only."""
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable
+
+LOCK = 0x71756F726F6E  # "quoron": whoever holds this advisory lock owns the PostgreSQL database
+PATIENCE = "3s"  # for the lock of a process that has just been killed
+OUTSIDE = "The coordinator cannot use its ledger now. Its log says why."  # to whoever asks over a network
+_SQLITE = (
+    "locking_mode=EXCLUSIVE",
+    "journal_mode=WAL",
+    "synchronous=FULL",
+    "fullfsync=ON",
+    "checkpoint_fullfsync=ON",
+    "secure_delete=ON",
+)
+_POSTGRES = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+    "application_name": "quoron",
+    # A connection that died without a word is noticed by the server too, which then gives the lock back.
+    "options": "-c search_path=quoron -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5"
+    " -c tcp_keepalives_count=3 -c client_min_messages=warning",
+}
+_MACHINE = {  # what SQLite says about the machine, not about the file
+    "database is locked": "Another process holds this run or database: wait for it or end it.",
+    "database or disk is full": "Free some space, then `quoron resume` this run or start the coordinator again.",
+    "disk I/O error": "Look at the disk, then try again.",
+}
+
+
+def parse(url: str) -> sa.URL:
+    """The URL with its driver; ConfigError if it names neither a SQLite file nor a PostgreSQL database."""
+    try:
+        parsed = sa.make_url(url)
+    except (sa.exc.ArgumentError, ValueError):  # never repeated: it could be a password
+        raise ConfigError(
+            "Expected a database such as sqlite:///file.sqlite or postgresql://user@host/name, got something else."
+        ) from None
+    kind = parsed.get_backend_name()
+    if kind == "postgresql":
+        return parsed.set(drivername="postgresql+psycopg")
+    if kind == "sqlite" and parsed.database not in (None, "", ":memory:") and not parsed.query:
+        return parsed.set(drivername="sqlite")
+    shown = parsed.render_as_string(hide_password=True)
+    raise ConfigError(f"Expected a database sqlite:///FILE or postgresql://USER@HOST/NAME, got {shown}.")
+
+
+def make_engine(url: sa.URL) -> sa.Engine:
+    """An engine without a pool. ConfigError if the driver is not installed."""
+    common: dict[str, Any] = {"poolclass": sa.pool.NullPool, "hide_parameters": True}  # parameters can be noise keys
+    if url.get_backend_name() == "sqlite":
+        engine = sa.create_engine(url, connect_args={"timeout": 1.0, "check_same_thread": False}, **common)
+        sa.event.listen(engine, "connect", _durable_sqlite)
+        sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+        return engine
+    try:
+        engine = sa.create_engine(url, connect_args=_POSTGRES, isolation_level="READ COMMITTED", **common)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "Expected the package psycopg for PostgreSQL. Install it: pip install '.[postgres]' in the repository."
+        ) from error
+    sa.event.listen(engine, "connect", _durable_postgres)
+    return engine
+
+
+def own(connection: sa.Connection, name: str) -> None:
+    """Take the owner's lock of a PostgreSQL database, waiting a little for a process that has just been killed."""
+    connection.execute(sa.text(f"SET lock_timeout = '{PATIENCE}'"))
+    try:
+        connection.execute(sa.select(sa.func.pg_advisory_lock(LOCK)))
+    except sa.exc.OperationalError as error:
+        if getattr(error.orig, "sqlstate", None) != "55P03":
+            raise
+        raise LedgerUnavailable(
+            f"Cannot use the ledger {name}: another coordinator owns it. Wait for it or end it.", outside=OUTSIDE
+        ) from None
+    connection.execute(sa.text("SET lock_timeout = 0"))
+    connection.commit()
+
+
+def as_ledger_error(error: sa.exc.SQLAlchemyError, name: str, *, sqlite: bool) -> LedgerError:
+    """The same in our words: LedgerUnavailable when another try may succeed. Never the values of a row."""
+    original: Any = getattr(error, "orig", None) or error
+    told = getattr(getattr(original, "diag", None), "message_primary", None) or str(original)
+    cause = told.strip().partition("\n")[0]
+    message = f"Cannot use the ledger {name}: {cause.rstrip('.')}. "
+    if sqlite:
+        if cause in _MACHINE:
+            return LedgerUnavailable(message + _MACHINE[cause], outside=OUTSIDE)
+        return LedgerError(message + "The file may be damaged or not a quoron ledger.", outside=OUTSIDE)
+    if isinstance(error, sa.exc.IntegrityError | sa.exc.ProgrammingError | sa.exc.DataError):
+        return LedgerError(message + "It may be damaged or not a quoron ledger.", outside=OUTSIDE)
+    return LedgerUnavailable(message + "Try again: nothing is ever written by halves.", outside=OUTSIDE)
+
+
+def _durable_sqlite(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # transactions begin and end where we say
+    for setting in _SQLITE:
+        connection.execute(f"PRAGMA {setting}").close()
+
+
+def _durable_postgres(connection: Any, _record: Any) -> None:
+    """Never acknowledge what a power loss could take back."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting('fsync'), current_setting('synchronous_commit')")
+        fsync, synchronous = cursor.fetchone()
+        if synchronous in ("off", "local"):  # stronger settings wait for replicas too: leave them
+            cursor.execute("SET synchronous_commit = on")
+    connection.commit()
+    if fsync != "on":
+        raise LedgerError("Expected a PostgreSQL server with fsync = on, got off: a power loss would undo the ledger.")

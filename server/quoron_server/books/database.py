@@ -1,0 +1,254 @@
+"""The database under every ledger: one SQLite file, or a PostgreSQL server by URL. Whole transactions or nothing.
+
+    Database("sqlite:///coordinator.sqlite")
+    Database("postgresql://quoron@db.example/quoron")     # pip install '.[postgres]'
+
+A process that opens a database as its own (`sole`) is the only one: SQLite by an exclusive lock on the file, PostgreSQL
+by an advisory lock of the one connection that does all the writing. When that connection breaks, the next use makes a
+new one, takes the lock again and checks that nobody else has owned the database in between.
+
+What survives a kill, a broken connection and a power loss, and why: docs/durability.md.
+"""
+
+import secrets
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import sqlalchemy as sa
+
+from quoron_privacy.errors import LedgerError, LedgerUnavailable
+from quoron_server.books.connections import LOCK, OUTSIDE, as_ledger_error, make_engine, own, parse
+from quoron_server.books.durable import Tally, sync_folder
+
+FORMAT = 4
+_schema = sa.MetaData()
+_meta = sa.Table(
+    "meta",
+    _schema,
+    sa.Column("format", sa.Integer, nullable=False),
+    sa.Column("owner", sa.Text),  # random word of the last process that owned the database
+    sa.Column("acknowledged", sa.Integer, nullable=False, server_default="0"),  # transactions that wrote; SQLite only
+)
+
+
+class Database:
+    """One database and the one connection to it. Thread-safe: one transaction at a time. Calls block.
+
+    | what happens                                   | what is raised                                 |
+    | ---------------------------------------------- | ---------------------------------------------- |
+    | no connection, connection lost, disk full      | LedgerUnavailable; the next call connects anew |
+    | another process owns it                        | LedgerUnavailable                              |
+    | another process has owned it in between        | LedgerError: this process must start again     |
+    | another format, or something else than ours    | LedgerError                                    |
+    | a SQLite file that has lost what it had        | LedgerError                                    |
+    | a URL that names no such database              | ConfigError                                    |
+    """
+
+    def __init__(self, url: str, *, create: bool = True, sole: bool = True) -> None:
+        """Open the database at `url`; `create` makes what is missing, `sole=False` works beside a running coordinator.
+
+        `sole=False` makes a difference for PostgreSQL only: a SQLite file has one process at a time.
+        """
+        self._url = parse(url)
+        self.name = self._url.render_as_string(hide_password=True)
+        self.sqlite = self._url.get_backend_name() == "sqlite"
+        self._sole = sole and not self.sqlite
+        self._owner: str | None = None
+        self._mutex = threading.RLock()
+        self._connection: sa.Connection | None = None
+        self._engine = make_engine(self._url)
+        self._tally = Tally(Path(self._url.database)) if self.sqlite and self._url.database else None
+        try:
+            self._prepare(create)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "Database":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the database back."""
+        with self._mutex:
+            self._drop()
+            self._engine.dispose()
+
+    def ensure(self, tables: sa.MetaData) -> None:
+        """Make those of `tables` that are missing."""
+        with self.writing() as connection:
+            if not set(tables.tables) <= set(sa.inspect(connection).get_table_names()):
+                tables.create_all(connection)
+
+    @contextmanager
+    def writing(self) -> Iterator[sa.Connection]:
+        """One transaction: durable when the block has ended without an error, otherwise as if it had never begun.
+
+        LedgerUnavailable if the connection breaks. If it breaks in the last step, the commit, the transaction is there
+        as a whole or not at all, and only the database knows: read before writing again.
+        """
+        with self._mutex:
+            try:
+                connection = self._connected()
+                with connection.begin():
+                    before = _changes(connection)
+                    yield connection
+                    count = self._counted(connection) if _changes(connection) != before else None
+            except (sa.exc.DBAPIError, sa.exc.PendingRollbackError, sa.exc.ResourceClosedError) as error:
+                if not isinstance(error, sa.exc.IntegrityError):
+                    self._drop()
+                raise as_ledger_error(error, self.name, sqlite=self.sqlite) from error
+            if count is not None and self._tally is not None:
+                try:
+                    self._tally.write(count)
+                except OSError as error:
+                    raise LedgerUnavailable(
+                        f"Cannot write {self._tally.path}: {error.strerror}.", outside=OUTSIDE
+                    ) from error
+
+    def all(self, query: Any) -> Sequence[Any]:
+        """Every row of `query`."""
+        with self.writing() as connection:
+            return connection.execute(query).all()
+
+    def probe(self) -> None:
+        """Raises what any use would raise now."""
+        with self.writing() as connection:
+            connection.execute(sa.select(_meta.c.format)).all()
+
+    def serialise(self, connection: sa.Connection) -> None:
+        """Until the end of this transaction nobody else who calls this writes. A SQLite file has one process anyway."""
+        if not self.sqlite:
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(LOCK + 1)))
+
+    def checkpoint(self) -> None:
+        """After an erasure: leave no copy of what was erased in SQLite's journal."""
+        if self.sqlite:
+            with self._mutex:
+                raw = self._connected().connection.driver_connection
+                assert raw is not None
+                try:
+                    raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
+                except self._engine.dialect.loaded_dbapi.Error as error:
+                    raise as_ledger_error(sa.exc.DatabaseError("", None, error), self.name, sqlite=True) from error
+
+    def _counted(self, connection: sa.Connection) -> int | None:
+        """One more transaction that wrote, in the same transaction."""
+        if self._tally is None:
+            return None
+        one_more = _meta.update().values(acknowledged=_meta.c.acknowledged + 1).returning(_meta.c.acknowledged)
+        return int(connection.execute(one_more).scalar_one())
+
+    def _check_tally(self, found: int) -> None:
+        """LedgerError if the file holds less than it has acknowledged; a count is begun where there is none."""
+        if self._tally is None:
+            return
+        try:
+            kept = self._tally.read()
+        except (OSError, ValueError):
+            raise LedgerError(
+                f"Expected the number of acknowledged transactions in {self._tally.path}, got something unreadable. If "
+                f"you know that {self.name} is whole, remove that file.",
+                outside=OUTSIDE,
+            ) from None
+        if kept is not None and found < kept:
+            raise LedgerError(
+                f"Expected {kept} acknowledged transactions in {self.name}, got {found}: its journal was cut short or "
+                "damaged, or it was restored from a backup, or removed. What is missing may have been shown to "
+                f"somebody: go on with other books. Remove {self._tally.path.name} only if nothing was shown.",
+                outside=OUTSIDE,
+            )
+        if kept is None:
+            self._tally.write(found)
+
+    def _drop(self) -> None:
+        held, self._connection = self._connection, None
+        if held is not None:
+            _end(held)
+
+    def _connected(self) -> sa.Connection:
+        """The one connection, made anew if it was lost; by an owner only if nobody else has been one since."""
+        if self._connection is None or self._connection.closed or self._connection.invalidated:
+            self._drop()
+            fresh = self._engine.connect()
+            try:
+                if self._sole:
+                    own(fresh, self.name)
+                    self._check_owner(fresh)
+            except BaseException:
+                _end(fresh)
+                raise
+            self._connection = fresh
+        return self._connection
+
+    def _check_owner(self, connection: sa.Connection) -> None:
+        if self._owner is not None:
+            last = connection.execute(sa.select(_meta.c.owner)).scalar()
+            connection.commit()
+            if last != self._owner:
+                raise LedgerError(
+                    f"Another coordinator has owned {self.name} since this one lost its connection. "
+                    "Start this one again: it continues from what the other wrote.",
+                    outside=OUTSIDE,
+                )
+
+    def _prepare(self, create: bool) -> None:
+        path = Path(self._url.database or "")
+        if self.sqlite and create and not path.exists():
+            try:
+                path.touch(mode=0o600)  # it will hold noise keys; its journal inherits the mode
+                sync_folder(path.parent)
+            except OSError as error:
+                raise LedgerError(f"Cannot make a ledger at {path}: {error.strerror}.") from error
+        if self.sqlite and not path.is_file():
+            raise LedgerError(f"Expected a ledger at {path}, found none.")
+        with self.writing() as connection:
+            stored = self._formats(connection, create)
+            if stored != [FORMAT]:
+                told = ", ".join(map(str, stored)) or "none"
+                raise LedgerError(
+                    f"Expected ledger format {FORMAT} in {self.name}, got {told}. Use the version that wrote it."
+                )
+            owner = secrets.token_hex(8)
+            if self._sole:
+                connection.execute(_meta.update().values(owner=owner))
+        self._owner = owner
+        if self.sqlite:
+            self._check_tally(int(self.all(sa.select(_meta.c.acknowledged))[0][0]))
+
+    def _formats(self, connection: sa.Connection, create: bool) -> list[Any]:
+        tables = sa.inspect(connection).get_table_names()
+        if create and not tables:
+            self._check_tally(0)
+            if not self.sqlite and connection.scalar(sa.text("SELECT to_regnamespace('quoron')")) is None:
+                connection.execute(sa.text("CREATE SCHEMA quoron"))
+            _schema.create_all(connection)
+            connection.execute(_meta.insert().values(format=FORMAT))
+        elif "meta" not in tables and "run" in tables:  # format 1 had one run a file, and said so there
+            return list(connection.execute(sa.text("SELECT format FROM run")).scalars())
+        elif "meta" not in tables:
+            raise LedgerError(f"Expected a ledger in {self.name}, found something else: it is not a quoron ledger.")
+        return list(connection.execute(sa.select(_meta.c.format)).scalars())
+
+
+def now() -> str:
+    """The time, for people to read. Nothing is ever ordered or decided by a clock."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _end(connection: sa.Connection) -> None:
+    for step in (connection.invalidate, connection.close):
+        with suppress(sa.exc.SQLAlchemyError):
+            step()
+
+
+def _changes(connection: sa.Connection) -> int:
+    """Rows that this connection has written so far; 0 where that is not counted."""
+    return int(getattr(connection.connection.driver_connection, "total_changes", 0))

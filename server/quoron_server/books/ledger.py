@@ -1,0 +1,304 @@
+"""The write-ahead ledger of one run: what was spent, what was released, and the state to resume from.
+
+Order of writes in every round, each one durable before the next step starts:
+
+    spend(question)      before the question leaves: these users have now participated
+    commit(state, ...)   the new state with every release and its noise, before anyone sees it
+
+After a crash at any point, `resume_point` gives the last committed state. The round after it is asked again only as the
+identical question (same digest): the same participation of the same users, with the same noise, so the same bits.
+
+A ledger is a file of its own (a run folder) or a run's part of a `Database`; one process at a time holds it. What a
+power loss can and cannot take: docs/durability.md.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, fields, is_dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from quoron_client.protocol.questions import Question
+from quoron_privacy.errors import LedgerError, OtherVersion
+from quoron_privacy.release import Release
+from quoron_server.books.database import Database
+from quoron_server.books.durable import Tally, sync_folder
+
+_ALONE = "run"  # the name of the one run in a run folder's file
+_schema = sa.MetaData()
+_runs = sa.Table(
+    "run_ledgers",
+    _schema,
+    sa.Column("run", sa.Text, primary_key=True),
+    sa.Column("config_digest", sa.Text, nullable=False),
+    sa.Column("plan", sa.Text, nullable=False),
+    sa.Column("model", sa.LargeBinary),  # the released model, once the run is complete
+)
+_unreleased = sa.Table(  # deleted when the run is complete
+    "unreleased",
+    _schema,
+    sa.Column("run", sa.Text, primary_key=True),
+    sa.Column("noise_key", sa.LargeBinary, nullable=False),
+    sa.Column("round", sa.Integer),  # of the last commit; -1 is the initial state
+    sa.Column("state", sa.LargeBinary),  # after that round; may hold noise and un-noised iterates
+    sa.Column("inputs", sa.LargeBinary),  # digest of private inputs, where this process holds them
+)
+_spent = sa.Table(
+    "spent",
+    _schema,
+    sa.Column("run", sa.Text, primary_key=True),
+    sa.Column("round", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("question", sa.Text),  # digest; a function of un-noised iterates, so erased when the run is complete
+    sa.Column("users", sa.Integer, nullable=False),
+    sa.Column("gradient_evaluations", sa.BigInteger, nullable=False),
+)
+_commits = sa.Table(
+    "commits",
+    _schema,
+    sa.Column("run", sa.Text, primary_key=True),
+    sa.Column("round", sa.Integer, primary_key=True, autoincrement=False),  # -1 is the initial state
+    sa.Column("releases", sa.Text, nullable=False),
+    sa.Column("event", sa.Text, nullable=False),
+)
+
+
+class Ledger:
+    """One run's ledger: a file (`create`, `open`) or a part of a database (`begin`, `within`). A context manager."""
+
+    def __init__(self, database: Database, run: str, path: Path | None = None) -> None:
+        """Use `create`, `open`, `begin` or `within`. With a `path` the database is this ledger's own."""
+        self.run = run
+        self.path: Path | str = path or f"{database.name} (run {run})"
+        self._database = database
+        self._owns = path is not None
+
+    @classmethod
+    def create(cls, path: Path, *, plan: str, config_digest: str, noise_key: bytes) -> "Ledger":
+        """A new ledger at `path`, complete or not there at all. LedgerError if something is there already."""
+        if path.exists():
+            raise LedgerError(f"Expected no ledger at {path}, found one. Resume that run or choose another folder.")
+        draft = path.with_suffix(".new")
+        for leftover in path.parent.glob(draft.name + "*"):
+            leftover.unlink()
+        with Database(_url(draft)) as database:
+            cls.begin(database, _ALONE, plan=plan, config_digest=config_digest, noise_key=noise_key)
+        os.replace(draft, path)
+        Tally(draft).path.unlink(missing_ok=True)
+        sync_folder(path.parent)
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, path: Path) -> "Ledger":
+        """The ledger at `path`. LedgerError if missing, unreadable, of another format, or in use."""
+        if not path.is_file():
+            raise LedgerError(f"Expected a ledger at {path}, found none. Start the run with `quoron simulate`.")
+        ledger = cls(Database(_url(path), create=False), _ALONE, path)
+        try:
+            ledger._row()
+        except BaseException:
+            ledger.close()
+            raise
+        return ledger
+
+    @classmethod
+    def begin(cls, database: Database, run: str, *, plan: str, config_digest: str, noise_key: bytes) -> "Ledger":
+        """A new ledger of `run` in `database`, complete or not there at all. LedgerError if the run has one already."""
+        if cls.begun(database, run):
+            raise LedgerError(f"Expected no ledger of run {run} in {database.name}, found one. Continue that run.")
+        with database.writing() as connection:
+            connection.execute(_runs.insert().values(run=run, config_digest=config_digest, plan=plan))
+            connection.execute(_unreleased.insert().values(run=run, noise_key=noise_key))
+        return cls(database, run)
+
+    @classmethod
+    def within(cls, database: Database, run: str) -> "Ledger":
+        """The ledger of `run` in `database`. LedgerError if it has none."""
+        if not cls.begun(database, run):
+            raise LedgerError(f"Expected a ledger of run {run} in {database.name}, found none. Begin the run first.")
+        return cls(database, run)
+
+    @classmethod
+    def begun(cls, database: Database, run: str) -> bool:
+        """Whether `run` has a ledger in `database`."""
+        database.ensure(_schema)
+        return bool(database.all(sa.select(_runs.c.run).where(_runs.c.run == run)))
+
+    @classmethod
+    def unreleased(cls, database: Database) -> set[str]:
+        """Runs in `database` whose secrets it still holds."""
+        database.ensure(_schema)
+        return {row.run for row in database.all(sa.select(_unreleased.c.run))}
+
+    def __enter__(self) -> "Ledger":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the file; a shared database stays open."""
+        if self._owns:
+            self._database.close()
+
+    @property
+    def plan_json(self) -> str:
+        """The plan as it was when the run began."""
+        return str(self._row().plan)
+
+    @property
+    def config_digest(self) -> str:
+        """Digest of the resolved configuration that the run belongs to."""
+        return str(self._row().config_digest)
+
+    @property
+    def noise_key(self) -> bytes:
+        """The secret of the noise source; LedgerError after the run's end, when it has been erased."""
+        rows = self._of(_unreleased.c.noise_key)
+        if not rows:
+            raise LedgerError(
+                f"Expected an unfinished run in {self.path}, but it has ended and its noise key is erased."
+            )
+        return bytes(rows[0].noise_key)
+
+    def same_inputs(self, digest: bytes) -> bool:
+        """Whether an unfinished run computes with the private inputs of this digest: those it is first told of.
+
+        The digest is erased with the noise key.
+        """
+        with self._database.writing() as connection:
+            here = (_unreleased.c.run == self.run) & (_unreleased.c.inputs.is_(None))
+            connection.execute(_unreleased.update().where(here).values(inputs=digest))
+        rows = self._of(_unreleased.c.inputs)
+        return bool(rows) and bytes(rows[0].inputs) == digest
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run is complete."""
+        return self._row().model is not None
+
+    @property
+    def model(self) -> NDArray[np.float64]:
+        """The released model of a complete run, shape (d,); LedgerError before."""
+        stored = self._row().model
+        if stored is None:
+            raise LedgerError(f"Expected a complete run in {self.path}, but it is not. Continue it first.")
+        return np.frombuffer(stored, dtype="<f8").astype(np.float64)
+
+    def resume_point(self) -> tuple[int, bytes] | None:
+        """Round and encoded state of the last commit; None before the initial state and after the run's end."""
+        rows = self._of(_unreleased.c.round, _unreleased.c.state)
+        return (int(rows[0].round), bytes(rows[0].state)) if rows and rows[0].state is not None else None
+
+    def spend(self, question: Question, *, users: int, gradient_evaluations: int) -> None:
+        """Write the cohort, of `users` planned, as spent. A round spent before as another question is OtherVersion."""
+        print_ = digest(question)
+        with self._database.writing() as connection:
+            this = (_spent.c.run == self.run) & (_spent.c.round == question.round)
+            before = connection.execute(sa.select(_spent.c.question).where(this)).first()
+            if before is None:
+                if not connection.execute(sa.select(_unreleased.c.run).where(_unreleased.c.run == self.run)).first():
+                    raise LedgerError(f"Expected an unfinished run in {self.path}, but it has ended: nobody is asked.")
+                row = {"run": self.run, "round": question.round, "question": print_, "users": users}
+                connection.execute(_spent.insert().values(gradient_evaluations=gradient_evaluations, **row))
+            elif before.question != print_:
+                raise OtherVersion(
+                    f"Round {question.round} was already asked another question; continuing would ask users twice. "
+                    "Use the same code and configuration that began this run."
+                )
+
+    def commit(self, round_: int, state: bytes, releases: Sequence[Release], event: dict[str, Any]) -> None:
+        """Write round `round_`'s new state and releases in one transaction; `event` must be JSON-compatible.
+
+        LedgerError if the run has ended or has come to this round before.
+        """
+        told = json.dumps([asdict(release) for release in releases])
+        last = sa.func.coalesce(_unreleased.c.round, round_ - 1)
+        here = _unreleased.update().where(_unreleased.c.run == self.run, last < round_)
+        with self._database.writing() as connection:
+            if connection.execute(here.values(round=round_, state=state)).rowcount != 1:
+                raise LedgerError(
+                    f"Expected round {round_} to be new in {self.path}, but it is there or the run has ended."
+                )
+            row = {"run": self.run, "round": round_, "releases": told, "event": json.dumps(event)}
+            connection.execute(_commits.insert().values(**row))
+
+    def finish(self, model: NDArray[np.float64]) -> None:
+        """Keep the released model, and erase what could undo its privacy: noise key, last state, question digests."""
+        with self._database.writing() as connection:
+            if not self._erase(connection):
+                raise LedgerError(f"Expected an unfinished run in {self.path}, but it has ended: it releases no more.")
+            kept = model.astype("<f8").tobytes()
+            connection.execute(_runs.update().where(_runs.c.run == self.run).values(model=kept))
+        self._database.checkpoint()
+
+    def abandon(self) -> None:
+        """Erase the same secrets of a run that will never be complete. It cannot go on; what it spent stays spent."""
+        with self._database.writing() as connection:
+            self._erase(connection)
+        self._database.checkpoint()
+
+    def _erase(self, connection: sa.Connection) -> bool:
+        """Whether there was anything left to erase."""
+        connection.execute(_spent.update().where(_spent.c.run == self.run).values(question=None))
+        return connection.execute(_unreleased.delete().where(_unreleased.c.run == self.run)).rowcount == 1
+
+    def events(self) -> list[dict[str, Any]]:
+        """The committed rounds' events, in order."""
+        return [json.loads(row.event) for row in self._committed() if row.round >= 0]
+
+    def releases(self) -> list[tuple[int, Release]]:
+        """(round, release) for everything made public, in order."""
+        return [(row.round, Release(**told)) for row in self._committed() for told in json.loads(row.releases)]
+
+    def spent(self, *, before: int | None = None) -> dict[str, int]:
+        """Totals over every question that left (in rounds < `before`): rounds, users, gradient_evaluations."""
+        sums = [sa.func.coalesce(sa.func.sum(_spent.c[name]), 0) for name in ("users", "gradient_evaluations")]
+        query = sa.select(sa.func.count(), *sums).select_from(_spent).where(_spent.c.run == self.run)
+        row = self._database.all(query if before is None else query.where(_spent.c.round < before))[0]
+        return dict(zip(("rounds", "users", "gradient_evaluations"), map(int, row), strict=True))
+
+    def _row(self) -> Any:
+        rows = self._of(*_runs.c)
+        if len(rows) != 1:
+            raise LedgerError(f"Expected one run in {self.path}, found {len(rows)}. The file is not a quoron ledger.")
+        return rows[0]
+
+    def _committed(self) -> Sequence[Any]:
+        return self._database.all(sa.select(_commits).where(_commits.c.run == self.run).order_by(_commits.c.round))
+
+    def _of(self, *columns: sa.Column[Any]) -> Sequence[Any]:
+        table = columns[0].table
+        return self._database.all(sa.select(*columns).where(table.c.run == self.run))
+
+
+def digest(question: Question) -> str:
+    """A fingerprint of everything the clients are sent, and of who they are."""
+    hashed = hashlib.blake2b(digest_size=16)
+    for part in _parts((question.round, question.cohort, question.task)):
+        hashed.update(len(part).to_bytes(8, "little") + part)
+    return hashed.hexdigest()
+
+
+def _parts(value: Any) -> Iterator[bytes]:
+    """All that a value holds, arrays whole."""
+    if isinstance(value, np.ndarray):
+        yield repr((value.dtype.str, value.shape)).encode()
+        yield np.ascontiguousarray(value).tobytes()
+    elif is_dataclass(value) or isinstance(value, tuple):
+        named = [getattr(value, each.name) for each in fields(value)] if is_dataclass(value) else list(value)
+        yield f"{type(value).__name__} {len(named)}".encode()
+        for each in named:
+            yield from _parts(each)
+    else:
+        yield repr(value).encode()
+
+
+def _url(path: Path) -> str:
+    return sa.URL.create("sqlite", database=str(path)).render_as_string()

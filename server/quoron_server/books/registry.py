@@ -1,0 +1,206 @@
+"""Who takes part and what runs: enrolled users, submitted runs, and the members of each run.
+
+    registry = Registry(database)
+    user = registry.enrol(fingerprint)              # the same certificate is the same user, for ever
+    registry.add_run("summer", specification)
+    members = registry.fix_members("summer", 1000)  # user by slot; decided once
+
+Users are numbered from 0 as they enrol. Every user belongs to one group, for which the population ledger adds up what
+was promised; so a group's sum bounds each of its users' lifetime loss.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import sqlalchemy as sa
+from numpy.typing import NDArray
+
+from quoron_privacy.errors import LedgerError, OtherVersion
+from quoron_privacy.validate import count
+from quoron_server.books.database import Database, now
+
+EVERYONE = "everyone"
+State = Literal["waiting", "running", "complete", "without-quorum", "cancelled", "failed"]
+OPEN = ("waiting", "running")  # states of a run that has not ended
+Front = Literal["service", "flower", "flower-app"]
+SERVICE: Front = "service"
+FRONTS: dict[Front, str] = {  # what brings a run's questions to its members; nothing else can
+    "service": "`quoron serve`",
+    "flower": "`quoron submit --engine flower`",
+    "flower-app": "a ServerApp of your own on Flower",
+}
+_schema = sa.MetaData()
+_users = sa.Table(
+    "users",
+    _schema,
+    sa.Column("user", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("fingerprint", sa.Text, nullable=False, unique=True),
+    sa.Column("group", sa.Text, nullable=False),
+    sa.Column("enrolled_at", sa.Text, nullable=False),
+)
+_runs = sa.Table(
+    "runs",
+    _schema,
+    sa.Column("run", sa.Text, primary_key=True),
+    sa.Column("number", sa.Integer, nullable=False, unique=True),  # in order of submission
+    sa.Column("specification", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("created", sa.Text, nullable=False),
+    sa.Column("error", sa.Text),
+    sa.Column("front", sa.Text, nullable=False, server_default=SERVICE),
+)
+_slots = sa.Table(
+    "slots",
+    _schema,
+    sa.Column("run", sa.Text, primary_key=True),
+    sa.Column("slot", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("user", sa.Integer, nullable=False),
+)
+_by_user = sa.Index("slots_by_user", _slots.c.user)
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One submitted run."""
+
+    run: str
+    specification: str
+    state: State
+    created: str  # for people
+    error: str | None
+    front: Front
+
+    def require(self, front: Front) -> None:
+        """OtherVersion unless it was entered by this front: the members of another hear of no question."""
+        if self.front != front:
+            raise OtherVersion(
+                f"Expected run {self.run} to go on by {FRONTS.get(self.front, self.front)}, which it was submitted "
+                f"through, got {FRONTS[front]}. Go on with it there, or cancel it."
+            )
+
+
+class OtherGroup(LedgerError):
+    """A user is known in another group than the one that its certificate names."""
+
+
+class Registry:
+    """Users, runs and memberships in one database. Every method is one transaction and may be repeated."""
+
+    def __init__(self, database: Database) -> None:
+        """Makes its tables if they are missing."""
+        self._database = database
+        database.ensure(_schema)
+        with database.writing() as connection:
+            _by_user.create(connection, checkfirst=True)  # tables of earlier versions have none
+            if "front" not in {each["name"] for each in sa.inspect(connection).get_columns(_runs.name)}:
+                connection.execute(sa.text(f"ALTER TABLE runs ADD COLUMN front TEXT NOT NULL DEFAULT '{SERVICE}'"))
+
+    def enrol(self, fingerprint: str, group: str = EVERYONE) -> int:
+        """The number of the user with this certificate, new or known. OtherGroup if known in another."""
+        with self._database.writing() as connection:
+            known = connection.execute(sa.select(_users).where(_users.c.fingerprint == fingerprint)).first()
+            if known is None:
+                user = _next(connection, _users.c.user)
+                row = {"user": user, "fingerprint": fingerprint, "group": group, "enrolled_at": now()}
+                connection.execute(_users.insert().values(**row))
+                return user
+        stored = str(known._mapping["group"])
+        if stored != group:
+            raise OtherGroup(
+                f"Expected user {known.user} in its group {stored!r}, got group {group!r}. A user never changes group: "
+                "what was promised to it is added up there."
+            )
+        return int(known.user)
+
+    def user(self, fingerprint: str) -> int | None:
+        """The number of the user with this certificate, None if never enrolled."""
+        rows = self._database.all(sa.select(_users.c.user).where(_users.c.fingerprint == fingerprint))
+        return int(rows[0].user) if rows else None
+
+    def users_count(self, group: str | None = None) -> int:
+        """How many users have enrolled, in `group` or at all."""
+        query = sa.select(sa.func.count()).select_from(_users)
+        return int(self._database.all(query if group is None else query.where(_users.c.group == group))[0][0])
+
+    def add_run(self, run: str, specification: str, front: Front = SERVICE) -> bool:
+        """Enter a run as waiting; False if the identical one is there.
+
+        LedgerError if another run has its name, OtherVersion if the identical one was entered by another front.
+        """
+        with self._database.writing() as connection:
+            known = connection.execute(sa.select(_runs).where(_runs.c.run == run)).first()
+            if known is None:
+                row = {"run": run, "specification": specification, "state": "waiting", "created": now()}
+                connection.execute(_runs.insert().values(number=_next(connection, _runs.c.number), front=front, **row))
+                return True
+        if known.specification != specification:
+            raise LedgerError(f"Expected a new name, got run={run!r}: another run has it. Choose another name.")
+        _row(known).require(front)
+        return False
+
+    def set_state(self, run: str, state: str, error: str | None = None) -> None:
+        """Where the run stands now, a `State`. LedgerError if there is no such run or state."""
+        if state not in get_args(State):
+            raise LedgerError(f"Expected a state of {get_args(State)}, got {state!r}.")
+        with self._database.writing() as connection:
+            changed = connection.execute(_runs.update().where(_runs.c.run == run).values(state=state, error=error))
+            if changed.rowcount != 1:
+                raise LedgerError(f"Expected a run that was submitted, got run={run!r}.")
+
+    def runs(self) -> list[RunRow]:
+        """Every run, in the order of submission."""
+        return [_row(stored) for stored in self._database.all(sa.select(_runs).order_by(_runs.c.number))]
+
+    def run(self, run: str) -> RunRow | None:
+        """One run, None if never submitted."""
+        rows = self._database.all(sa.select(_runs).where(_runs.c.run == run))
+        return _row(rows[0]) if rows else None
+
+    def fix_members(self, run: str, n: int, group: str = EVERYONE) -> NDArray[np.int64]:
+        """User by slot, shape (n,): the first n users of `group`, decided once and the same ever after.
+
+        LedgerError if fewer have enrolled, OtherVersion if the run began with another number of members.
+        """
+        count(n=n)
+        with self._database.writing() as connection:
+            fixed = _members(connection, run)
+            if not len(fixed):
+                query = sa.select(_users.c.user).where(_users.c.group == group).order_by(_users.c.user).limit(n)
+                first = connection.execute(query).scalars().all()
+                if len(first) < n:
+                    raise LedgerError(
+                        f"Expected {n} users in group {group!r}, got {len(first)}. Wait for more to enrol."
+                    )
+                rows = [{"run": run, "slot": slot, "user": user} for slot, user in enumerate(first)]
+                connection.execute(_slots.insert(), rows)
+                fixed = np.array(first, dtype=np.int64)
+        if len(fixed) != n:
+            raise OtherVersion(f"Expected the {len(fixed)} members that run {run!r} began with, got n={n}.")
+        return fixed
+
+    def members(self, run: str) -> NDArray[np.int64]:
+        """User by slot, as fixed; shape (0,) before."""
+        with self._database.writing() as connection:
+            return _members(connection, run)
+
+    def ended_with(self, user: int, most: int) -> list[tuple[str, State]]:
+        """Name and state of the runs with `user` as a member that have ended, from the latest, at most so many."""
+        query = sa.select(_runs.c.run, _runs.c.state).join(_slots, _slots.c.run == _runs.c.run)
+        ended = query.where(_slots.c.user == user, _runs.c.state.not_in(OPEN))
+        rows = self._database.all(ended.order_by(_runs.c.number.desc()).limit(most))
+        return [(row.run, row.state) for row in rows]
+
+
+def _members(connection: sa.Connection, run: str) -> NDArray[np.int64]:
+    query = sa.select(_slots.c.user).where(_slots.c.run == run).order_by(_slots.c.slot)
+    return np.array(connection.execute(query).scalars().all(), dtype=np.int64)
+
+
+def _next(connection: sa.Connection, column: sa.Column[Any]) -> int:
+    highest = connection.scalar(sa.select(sa.func.max(column)))
+    return 0 if highest is None else int(highest) + 1
+
+
+def _row(stored: Any) -> RunRow:
+    return RunRow(stored.run, stored.specification, stored.state, stored.created, stored.error, stored.front)

@@ -1,1 +1,0 @@
-"""Noise, tests, filters: what turns private values into releases."""

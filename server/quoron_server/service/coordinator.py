@@ -1,0 +1,267 @@
+"""The coordinator as a process: database, runs, two listening planes, and an orderly end.
+
+asyncio.run(serve(ServeConfig(transport=Transport(insecure=True))))
+"""
+
+import asyncio
+import ctypes
+import logging
+import resource
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health
+from grpc_reflection.v1alpha import reflection
+
+from quoron_client.protocol import wire
+from quoron_privacy.errors import ConfigError
+from quoron_protos.v1 import federation_pb2, federation_pb2_grpc
+from quoron_server.books.database import Database
+from quoron_server.service.client_plane import SERVICE as CLIENT_PLANE
+from quoron_server.service.client_plane import ClientPlane
+from quoron_server.service.control_plane import ControlPlane, TokenGate
+from quoron_server.service.doorkeeper import Doorkeeper
+from quoron_server.service.manager import Manager
+from quoron_server.service.security import Transport
+from quoron_server.service.sessions import Sessions
+from quoron_server.specification import LONGEST
+
+HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+CONTROL_PLANE = federation_pb2.DESCRIPTOR.services_by_name["ControlPlane"].full_name
+LOOK, PATIENCE = 5.0, 10.0  # seconds between two looks at the database, and for one before it counts as away
+GRACE = 1.0  # seconds for calls in progress when the coordinator leaves
+_ARENAS = -8  # M_ARENA_MAX of <malloc.h>
+SMALLEST = 64 << 10  # bytes: what is no answer may be as long
+MOST_OPERATORS = 32  # connections to the control plane, so that whoever opens many keeps no client out
+MOST_CLIENTS = 2000  # connections, unless told otherwise: 70 KiB each, whoever has them
+_RESERVED = 128  # files of our own: database, logs, listening sockets
+# Of the control plane. Whoever has no token can at most be sent a health probe's message, of the largest size, in every
+# stream of every connection; the window of the transport does not grow for what nobody reads.
+_CONTROL = (
+    ("grpc.max_receive_message_length", LONGEST + SMALLEST),
+    ("grpc.max_allowed_incoming_connections", MOST_OPERATORS),
+    ("grpc.max_concurrent_streams", 4),
+    ("grpc.max_connection_idle_ms", 60_000),
+    ("grpc.http2.bdp_probe", 0),
+)
+_CONNECTION = (
+    ("grpc.so_reuseport", 0),  # a port in use is an error, not a partner
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.server_handshake_timeout_ms", 10_000),
+)
+# Of one client: its conversation, and an enrolment or an inquiry after health. Each may hold one message.
+_STREAMS = (("grpc.max_concurrent_streams", 2),)
+_log = logging.getLogger("quoron")
+
+
+@dataclass(frozen=True, slots=True)
+class ServeConfig:
+    """Where to listen, what to trust, where to keep."""
+
+    transport: Transport
+    listen: str = "127.0.0.1:7443"  # clients
+    control: str = "127.0.0.1:7444"  # operators and auditors
+    database: str = "sqlite:///coordinator.sqlite"
+    tokens: Path = field(default_factory=lambda: Path("tokens.json"))
+    allow_simulation: bool = False
+    largest_message: int = 4 << 20  # bytes that a client may send at once: answers of d numbers up to d = 523,000
+    most_clients: int = MOST_CLIENTS  # connected at a time, if there are as many files
+
+
+class Coordinator:
+    """A running coordinator; `async with` starts and stops it. Ports of 0 become what the system gave."""
+
+    def __init__(self, config: ServeConfig) -> None:
+        config.transport.check((config.listen, config.control))
+        if not SMALLEST <= config.largest_message <= wire.MAX_MESSAGE:
+            raise ConfigError(
+                f"Expected largest_message in [{SMALLEST:,}, {wire.MAX_MESSAGE:,}] bytes, got "
+                f"{config.largest_message:,}."
+            )
+        if config.most_clients < 1:
+            raise ConfigError(f"Expected most_clients of 1 or more, got {config.most_clients}.")
+        self.config = config
+        self.listen, self.control = config.listen, config.control
+        self.sessions = Sessions()
+        self.manager: Manager
+        self._database: Database
+        self._servers: list[grpc.aio.Server] = []
+        self._health: list[health.HealthServicer] = []
+        self._services: list[str] = []
+        self._watching: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> "Coordinator":
+        config = self.config
+        self._database = await asyncio.to_thread(Database, config.database)
+        try:
+            self.manager = Manager(
+                self._database,
+                self.sessions,
+                allow_simulation=config.allow_simulation,
+                largest_message=config.largest_message,
+                # In plaintext, which is for one machine or a proxy, many clients may share a connection.
+                most_clients=None if config.transport.plaintext else most_clients(config.most_clients),
+            )
+            try:
+                await self._start()
+            except BaseException:
+                await self.manager.stop()
+                raise
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def _start(self) -> None:
+        """Runs first, so that whoever comes finds them; then the two planes."""
+        config = self.config
+        transport, most = config.transport, most_clients(config.most_clients)
+        doorkeeper = None if transport.plaintext else Doorkeeper(most)
+        clients = ClientPlane(
+            self.manager,
+            plaintext=transport.plaintext,
+            doorkeeper=doorkeeper,
+            revoked=transport.revoked,
+            authorities=transport.authorities(),
+        )
+        longest = (
+            ("grpc.max_receive_message_length", config.largest_message),
+            ("grpc.max_allowed_incoming_connections", most),
+        )
+        operators = ControlPlane(self.manager, config.tokens)
+        await self.manager.start()
+        self.listen = await self._listen(
+            config.listen,
+            config.transport.client_plane(),
+            longest if transport.plaintext else longest + _STREAMS,
+            CLIENT_PLANE,
+            lambda server: server.add_generic_rpc_handlers((clients.handlers(),)),
+        )
+        self._watching.append(asyncio.create_task(clients.watch_certificates()))
+        if doorkeeper is not None:
+            port = int(self.listen.rpartition(":")[2])
+            self._watching.append(asyncio.create_task(doorkeeper.watch(port)))
+        self.control = await self._listen(
+            config.control,
+            config.transport.control_plane(),
+            _CONTROL,
+            CONTROL_PLANE,
+            lambda server: federation_pb2_grpc.add_ControlPlaneServicer_to_server(operators, server),
+            (TokenGate(config.tokens, frozenset({HEALTH})),),
+        )
+        self._watching.append(asyncio.create_task(self._watch_database()))
+
+    async def _watch_database(self) -> None:
+        """For ever, every few seconds: whoever asks after health hears whether there is a database, and still ours."""
+        while True:
+            asked = asyncio.ensure_future(asyncio.to_thread(self._database.probe))
+            done, _ = await asyncio.wait({asked}, timeout=PATIENCE)
+            if not done:
+                await self._tell(serving=False)
+                await asyncio.wait({asked})
+            await self._tell(serving=asked.exception() is None)
+            await asyncio.sleep(LOOK)
+
+    async def _tell(self, *, serving: bool) -> None:
+        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        for state, service in zip(self._health, self._services, strict=True):
+            for name in ("", service):
+                await state.set(name, status)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        for each in self._health:
+            await each.enter_graceful_shutdown()
+        await self.manager.stop()
+        self.sessions.dismiss()
+        await self._close()
+
+    async def _close(self) -> None:
+        for task in self._watching:
+            task.cancel()
+        await asyncio.gather(*(server.stop(GRACE) for server in self._servers))
+        await asyncio.to_thread(self._database.close)
+
+    async def _listen(
+        self,
+        address: str,
+        credentials: grpc.ServerCredentials | None,
+        options: tuple[tuple[str, int], ...],
+        service: str,
+        add: Callable[[grpc.aio.Server], None],
+        interceptors: tuple[grpc.aio.ServerInterceptor, ...] = (),
+    ) -> str:
+        """One server with its service, health and reflection; the address with its port."""
+        server = grpc.aio.server(interceptors=interceptors, options=(*_CONNECTION, *options))
+        add(server)
+        state = health.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(state, server)
+        names = (service, HEALTH, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, server)
+        try:
+            if credentials is None:
+                port = server.add_insecure_port(address)
+            else:
+                port = server.add_secure_port(address, credentials)
+        except RuntimeError:
+            raise ConfigError(
+                f"Cannot listen on {address}: the port is in use, or the address is not this machine's. "
+                "Choose another, or end the process that listens there."
+            ) from None
+        await server.start()
+        self._servers.append(server)
+        self._health.append(state)
+        self._services.append(service)
+        await state.set("", health_pb2.HealthCheckResponse.SERVING)
+        await state.set(service, health_pb2.HealthCheckResponse.SERVING)
+        return f"{address.rpartition(':')[0]}:{port}"
+
+
+def most_clients(wanted: int) -> int:
+    """At most so many connections of clients, which leave enough files for operators and for the coordinator itself."""
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if allowed == resource.RLIM_INFINITY:
+        return wanted
+    return max(1, min(allowed - MOST_OPERATORS - _RESERVED, wanted))
+
+
+def _one_arena() -> None:
+    """Keep what many threads free of glibc's memory together: spread over arenas, a flood leaves twice as much."""
+    with suppress(OSError, AttributeError):  # another library of C
+        ctypes.CDLL(None).mallopt(_ARENAS, 1)
+
+
+async def serve(config: ServeConfig, *, ready: Callable[[Coordinator], None] | None = None) -> None:
+    """Coordinate until SIGTERM or SIGINT, then leave every run where it is: the next start takes it up.
+
+    `ready` is told once everything listens. Raises ConfigError, IdentityError and LedgerError before that, and
+    LedgerError when another process has taken the database over.
+    """
+    _one_arena()
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with suppress(ValueError, OSError):  # some systems refuse their own limit
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every client is an open file
+    leave = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, leave.set)
+    async with Coordinator(config) as coordinator:
+        if ready is not None:
+            ready(coordinator)
+        lost = coordinator.manager.lost
+        lost.add_done_callback(lambda _: leave.set())
+        await leave.wait()
+        _log.info("leaving")
+        if lost.done():
+            lost.result()

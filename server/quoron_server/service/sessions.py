@@ -1,0 +1,300 @@
+"""Who is in, what is open, who has answered: the protocol's state, without a transport. Lives in one event loop.
+
+    session = sessions.open(run, announcement, members)  # members: user of each slot
+    answers = await sessions.ask(session, question, shape=(d,), seconds=30)
+
+A client says hello, hears of its runs, consents, and is then asked what is open for it; who reconnects is asked the
+open question again. A verdict depends on who was asked what, and on who has answered; never on what an answer holds.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from grpc import StatusCode
+from numpy.typing import NDArray
+
+from quoron_client.protocol import wire
+from quoron_client.protocol.questions import Answers, Matrix, Question, Status
+from quoron_protos.v1 import federation_pb2 as pb
+from quoron_server import round_clock
+from quoron_server.service.conversation import Backlog
+from quoron_server.traffic import GRPC
+
+_PATIENCE = 0.25  # of a round's time, with those who do not read while others wait to be asked
+_BATCH = 32  # questions between two looks at what has come in
+_log = logging.getLogger("quoron")
+
+
+class Connection(Protocol):
+    """One connected client."""
+
+    user: int
+
+    def send(self, message: pb.ServerMessage) -> int:
+        """Queue a message: its bytes, 0 if it will not be sent; never blocks, never raises."""
+
+    def end(self, why: str, code: StatusCode = StatusCode.ABORTED) -> None:
+        """Hang up. Who is told ABORTED stays away, who is told UNAVAILABLE comes back."""
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """The open round of a run."""
+
+    question: Question
+    rows: dict[int, int]  # of each asked user
+    shape: tuple[int, ...]  # of one answer
+    values: Matrix
+    status: NDArray[np.uint8]
+    opened: float  # loop time
+    closes: float
+    patience: float  # seconds with those who do not read what they are asked
+    left: int  # users not heard of
+    complete: asyncio.Event
+    passed: asyncio.Event  # everybody who was here has been asked
+    down: int = 0  # bytes of questions that were said, as messages of gRPC
+    up: int = 0  # bytes of answers that were taken
+
+
+@dataclass(slots=True)
+class _Asked:
+    """The last question of a user."""
+
+    round: int
+    digest: bytes
+    heard: bool = False
+    told: Connection | None = None  # in which it was asked
+
+
+@dataclass(slots=True, eq=False)
+class RunSession:
+    """One run and its members."""
+
+    run: str
+    announcement: pb.ServerMessage
+    members: NDArray[np.int64]  # user of each slot
+    open: _Open | None = None
+    present: set[int] = field(default_factory=set)  # connected and taking part
+    absent: set[int] = field(default_factory=set)  # connected and declining
+    asked: dict[int, _Asked] = field(default_factory=dict)
+    users: frozenset[int] = frozenset()
+    moved: tuple[int, int] = (0, 0)  # bytes of questions and of answers in the last round
+    longest: int = 0  # numbers in an answer to any of its questions so far; who is late still sends one
+    due: float = -math.inf  # loop time before which nothing of the last round may be told, nor the next one open
+
+    def __post_init__(self) -> None:
+        self.users = frozenset(self.members.tolist())
+
+
+class Sessions:
+    """Every run that is open, and every connected client."""
+
+    def __init__(self, backlog: Backlog | None = None) -> None:
+        self.backlog = Backlog() if backlog is None else backlog
+        self.runs: dict[str, RunSession] = {}
+        self._here: dict[int, Connection] = {}
+
+    @property
+    def connected(self) -> int:
+        """Clients in conversation."""
+        return len(self._here)
+
+    def open(self, run: str, description: str, members: NDArray[np.int64]) -> RunSession:
+        """The session of a run, announced to its members who are here."""
+        announcement = pb.ServerMessage(run=pb.Announcement(run=run, description=description))
+        session = self.runs[run] = RunSession(run, announcement, members)
+        for user in session.users & self._here.keys():
+            self._here[user].send(announcement)
+        return session
+
+    def close(self, run: str, how: str) -> None:
+        """The run has ended, as is stored; its members who are here are told, the others when they enter."""
+        session = self.runs.pop(run, None)
+        if session is not None:
+            ended = pb.ServerMessage(ended=pb.Ended(run=run, how=how))
+            for user in session.users & self._here.keys():
+                self._here[user].send(ended)
+
+    def enter(self, conversation: Connection) -> None:
+        """A client has said hello. An earlier conversation of the same user ends."""
+        user = conversation.user
+        before = self._here.get(user)
+        if before is not None:
+            self.leave(before)
+            before.end("The same client has connected elsewhere.")
+        self._here[user] = conversation
+        conversation.send(pb.ServerMessage(welcome=pb.Welcome(user=user)))
+        for session in self.runs.values():
+            if user in session.users:
+                conversation.send(session.announcement)
+
+    def leave(self, conversation: Connection) -> None:
+        """A conversation is over; its user keeps every slot and may come back."""
+        user = conversation.user
+        if self._here.get(user) is conversation:
+            del self._here[user]
+            for session in self.runs.values():
+                session.present.discard(user)
+                session.absent.discard(user)
+
+    def dismiss(self) -> None:
+        """End every conversation: the coordinator is leaving."""
+        for conversation in list(self._here.values()):
+            self.leave(conversation)
+            conversation.end("The coordinator is leaving. Come back later.", StatusCode.UNAVAILABLE)
+
+    async def consent(self, conversation: Connection, message: pb.Consent) -> None:
+        """A client takes part in a run from now on, or does not. Returns once there was space to ask it."""
+        session, user = self.runs.get(message.run), conversation.user
+        if session is None or user not in session.users:
+            return
+        gained, lost = (session.present, session.absent) if message.takes_part else (session.absent, session.present)
+        gained.add(user)
+        lost.discard(user)
+        current = session.open
+        if current is None or user not in current.rows:
+            return
+        if message.takes_part and user in self.backlog.slow:
+            await current.passed.wait()
+        if message.takes_part and session.open is current:
+            await self.backlog.wait_for_space(current.patience)
+        if session.open is current:  # a later round has asked whoever is present
+            self._put(session, current, user)
+
+    def longest_answer(self, user: int) -> int:
+        """The most numbers that a user was asked for at once, in the runs that go on."""
+        return max((session.longest for session in self.runs.values() if user in session.users), default=0)
+
+    def answer(self, user: int, message: pb.Answer, size: int = 0) -> pb.Verdict:
+        """Take an answer, which came in `size` bytes, if it is one to the question that is open for this user."""
+        session = self.runs.get(message.run)
+        if session is None or user not in session.users:
+            return pb.VERDICT_NOT_ASKED
+        current = session.open
+        asked = session.asked.get(user)
+        if (
+            current is not None
+            and user in current.rows
+            and message.round == current.question.round
+            and (asked is None or asked.round != current.question.round)
+        ):
+            asked = self._ask(session, current, user)[
+                1
+            ]  # a client that remembers what a restarted coordinator will ask
+        if asked is None or message.round != asked.round or message.digest != asked.digest:
+            return pb.VERDICT_NOT_ASKED
+        if asked.heard:
+            return pb.VERDICT_DUPLICATE
+        if current is None or message.round != current.question.round:
+            return pb.VERDICT_LATE
+        row = current.rows[user]
+        current.values[row], current.status[row] = wire.answer_from_wire(message, current.shape)
+        current.up += GRPC + size
+        self._heard(current, asked)
+        return pb.VERDICT_TAKEN
+
+    async def ask(
+        self,
+        session: RunSession,
+        question: Question,
+        *,
+        shape: tuple[int, ...],
+        seconds: float,
+        early_ends: bool = False,
+    ) -> Answers:
+        """Rows in cohort order, once the time is over; who was not heard of is MISSING.
+
+        With `early_ends` no later than when everybody was heard of, and at once after the round before; otherwise at
+        times that do not depend on who answered (`round_clock`).
+        """
+        loop = asyncio.get_running_loop()
+        opened = loop.time() if early_ends else await self._until_due(session, seconds)
+        session.longest = max(session.longest, math.prod(shape))
+        users = session.members[question.cohort].tolist()
+        current = session.open = _Open(
+            question=question,
+            rows={user: row for row, user in enumerate(users)},
+            shape=shape,
+            values=np.zeros((len(users), *shape)),
+            status=np.full(len(users), Status.MISSING, np.uint8),
+            opened=opened,
+            closes=opened + seconds,
+            patience=_PATIENCE * seconds,
+            left=len(users),
+            complete=asyncio.Event(),
+            passed=asyncio.Event(),
+        )
+        for user in users:  # a round that is asked again, after a write that failed, is answered again, with the same
+            if user in session.asked and session.asked[user].round == question.round:
+                del session.asked[user]
+        try:
+            async with asyncio.timeout_at(current.closes):
+                await self._put_all(session, current, sorted(users, key=lambda user: user in self.backlog.slow))
+                current.passed.set()
+                if current.left or not early_ends:
+                    await (current.complete if early_ends else asyncio.Event()).wait()
+        except TimeoutError:
+            pass
+        finally:
+            session.open, session.moved = None, (current.down, current.up)
+            session.due = -math.inf if early_ends else round_clock.rests(opened, seconds)
+            current.passed.set()
+        return Answers(current.values, current.status)
+
+    async def _until_due(self, session: RunSession, seconds: float) -> float:
+        """When the round opens, once it is that time."""
+        loop = asyncio.get_running_loop()
+        opens = round_clock.opening(session.due, loop.time(), seconds)
+        if opens > session.due > -math.inf:
+            _log.warning(
+                "run %s: a round's own work took longer than %g s, which shows in when the next one opens. Give rounds "
+                "more seconds.",
+                session.run,
+                round_clock.REST * seconds,
+            )
+        while (left := opens - loop.time()) > 0:
+            await asyncio.sleep(left)
+        return opens
+
+    async def _put_all(self, session: RunSession, current: _Open, users: Sequence[int]) -> None:
+        for start in range(0, len(users), _BATCH):
+            for user in users[start : start + _BATCH]:
+                await self.backlog.wait_for_space(current.patience)
+                self._put(session, current, user)
+            await asyncio.sleep(0)
+
+    def _put(self, session: RunSession, current: _Open, user: int) -> None:
+        """Send a user the open question, unless it has it, was heard of or is not here; who declines is heard of."""
+        asked, here = session.asked.get(user), self._here.get(user)
+        if asked is not None and asked.round != current.question.round:
+            asked = None
+        if asked is not None and asked.heard:
+            return
+        if user in session.absent:
+            self._heard(current, self._ask(session, current, user)[1])
+        elif user in session.present and here is not None and (asked is None or asked.told is not here):
+            if asked is not None and self.backlog.slow.get(user, -math.inf) >= current.opened:
+                return  # it has left this round's question unread
+            message, asked = self._ask(session, current, user)
+            asked.told = here
+            size = here.send(message)
+            current.down += GRPC + size if size else 0
+
+    def _ask(self, session: RunSession, current: _Open, user: int) -> tuple[pb.ServerMessage, _Asked]:
+        seconds = max(1, math.ceil(current.closes - asyncio.get_running_loop().time()))
+        question = wire.question_to_wire(
+            current.question, current.rows[user], run=session.run, user=user, seconds=seconds
+        )
+        asked = session.asked[user] = _Asked(question.round, question.digest)
+        return pb.ServerMessage(question=question), asked
+
+    def _heard(self, current: _Open, asked: _Asked) -> None:
+        asked.heard = True
+        current.left -= 1
+        if not current.left:
+            current.complete.set()

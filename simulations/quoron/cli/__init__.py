@@ -1,0 +1,1 @@
+"""The command line: it reads words into one call each."""

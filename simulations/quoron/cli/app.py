@@ -1,0 +1,227 @@
+"""The command line. Results go to standard output, progress and errors to standard error.
+
+Exit codes: 0 done, 1 the run failed, 2 the request is wrong, 3 it ended without a quorum, 130 interrupted (and
+resumable). Commands import what they need when they are called, so that `--help` and completion answer at once.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import click
+import typer
+
+from quoron.cli import federation as cli_federation
+from quoron.cli import ledger as cli_ledger
+from quoron.cli import train as cli_train
+from quoron.cli.common import (
+    INTERRUPTED,
+    Json,
+    Link,
+    Out,
+    Picture,
+    Quiet,
+    Run,
+    Seed,
+    Settings,
+    Source,
+    err,
+    interruptible,
+    progress,
+)
+from quoron.cli.connection import shared_options
+from quoron.cli.declare import declare
+from quoron.cli.health import health
+from quoron_privacy.errors import ConfigError, QuoronError
+
+if TYPE_CHECKING:
+    from quoron.simulation.engines import EngineChoice
+
+app = typer.Typer(
+    help="User-level private federated optimisation, simulated on one machine or run over a federation.",
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"quoron {version('quoron')}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _program(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Options that say which engine carries a run out."""
+
+    engine: Annotated[
+        str, typer.Option(metavar="inline|flower", help="Compute here, or on Flower's nodes; the bits are the same.")
+    ] = "inline"
+    nodes: Annotated[int | None, typer.Option(help="Flower: simulated SuperNodes, 50 unless told otherwise.")] = None
+    cpus: Annotated[int | None, typer.Option(help="Flower: processors for them, all unless told otherwise.")] = None
+    superlink: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Flower: use the SuperNodes of this federation instead.")
+    ] = None
+    authority: Annotated[Path | None, typer.Option(help="Flower: certificate that signs the SuperLink's, PEM.")] = None
+    insecure: Annotated[bool, typer.Option("--insecure", help="Flower: a SuperLink without TLS.")] = False
+
+    def choice(self) -> "EngineChoice":
+        """The engine; ConfigError for options that do not go together."""
+        from quoron.simulation.engines import EngineChoice
+
+        return EngineChoice.of(
+            self.engine,
+            nodes=self.nodes,
+            cpus=self.cpus,
+            superlink=self.superlink,
+            authority=self.authority,
+            insecure=self.insecure,
+        )
+
+
+@app.command()
+@shared_options
+def simulate(
+    engine: Engine,
+    source: Source = "quickstart",
+    seed: Seed = None,
+    out: Out = None,
+    network: Link = None,
+    settings: Settings = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train privately over a simulated population, and show what it reached and what it cost."""
+    from quoron import api
+    from quoron.reports import showing
+    from quoron.simulation import run as runs
+    from quoron.simulation.folder import claim
+
+    chosen = engine.choice()
+    config, name = api.resolve(source, (*(settings or ()), *api.short_keys(seed=seed, out=out, network=network)))
+    with progress(as_json=as_json, quiet=quiet) as observer:
+        prepared = runs.prepare(config, Path.cwd())
+        folder = claim(config, name)
+        with interruptible(folder):
+            result = chosen.carry_out(prepared, folder, Path.cwd(), [observer])
+    showing.show_result(result, as_json=as_json)
+
+
+@app.command()
+@shared_options
+def resume(engine: Engine, run: Run, as_json: Json = False, quiet: Quiet = False) -> None:
+    """Continue an interrupted run, with identical bits; a simulation on any engine, whichever began it."""
+    from quoron.reports import showing
+    from quoron.simulation import run as runs
+    from quoron.simulation.folder import RunFolder
+    from quoron.training import run as training
+
+    chosen, folder = engine.choice(), RunFolder(run)
+    with progress(as_json=as_json, quiet=quiet) as observer, interruptible(folder):
+        if folder.is_training:
+            showing.show_trained(training.resume(folder, observers=[observer]), as_json=as_json)
+            return
+        result = chosen.carry_out(runs.prepare(folder.config(), folder.path), folder, folder.path, [observer])
+    showing.show_result(result, as_json=as_json)
+
+
+@app.command()
+def plan(
+    source: Source = "quickstart",
+    seed: Seed = None,
+    network: Link = None,
+    settings: Settings = None,
+    picture: Picture = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a run would promise and cost, and how many rounds it needs, before any data is touched."""
+    from quoron import api
+    from quoron.reports import showing
+    from quoron.simulation import run as runs
+
+    _check_picture(picture)
+    config, _ = api.resolve(source, (*(settings or ()), *api.short_keys(seed=seed, network=network)))
+    planned = runs.prepare(config, Path.cwd(), compare=True).planned
+    if picture is not None:
+        showing.draw(picture, planned)
+    showing.show_plan(planned, as_json=as_json)
+
+
+@app.command()
+def algorithms(as_json: Json = False) -> None:
+    """List the algorithms, their papers and what they protect."""
+    from quoron.reports import showing
+
+    showing.show_algorithms(as_json=as_json)
+
+
+@app.command(name="presets")
+def list_presets() -> None:
+    """List the ready configurations."""
+    from quoron.reports import showing
+
+    showing.show_presets()
+
+
+@app.command()
+def report(run: Run) -> None:
+    """Write a run's report.html again, and print its path."""
+    from quoron import api
+
+    print(api.report(run))
+
+
+cli_federation.register(app)
+app.add_typer(cli_ledger.app, name="ledger")
+app.command()(cli_train.train)
+app.command()(cli_train.predict)
+app.command()(cli_train.example)
+app.command()(health)
+app.command()(declare)
+
+
+def invoke(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code; a QuoronError becomes its message, never a traceback."""
+    try:
+        return int(app(args=list(arguments), prog_name="quoron", standalone_mode=False) or 0)
+    except QuoronError as error:
+        return _refuse(str(error), error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:  # a group without a command: its help is all there is to say
+        print(error.ctx.get_help() if error.ctx else error.format_message(), file=sys.stderr)
+        return error.exit_code
+    except click.ClickException as error:
+        return _refuse(error.format_message(), error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        print("Interrupted.", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _refuse(why: str, code: int) -> int:
+    from rich.markup import escape
+
+    err().print(f"[bold red]error:[/] {escape(why)}", soft_wrap=True, highlight=False)
+    return code
+
+
+def _check_picture(picture: Path | None) -> None:
+    """Before any work: an SVG file in a folder that exists."""
+    if picture is None:
+        return
+    if picture.suffix != ".svg":
+        raise ConfigError(f"Expected --plot to name an .svg file, got {picture}.")
+    if not picture.parent.is_dir():
+        raise ConfigError(f"Expected --plot to name a file in a folder that exists, got {picture}.")

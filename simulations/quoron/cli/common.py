@@ -1,0 +1,79 @@
+"""What commands share: arguments, the display, and how an interruption is told."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quoron.presets import presets
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from quoron.reports.progress import Display
+    from quoron.simulation.folder import RunFolder
+
+INTERRUPTED = 130
+
+
+def _sources(typed: str) -> list[tuple[str, str]]:
+    """Presets that complete what is typed, each with what it shows."""
+    return [(each.name, each.summary) for each in presets() if each.name.startswith(typed)]
+
+
+def _run_folders(typed: str) -> list[str]:
+    """Run folders below runs/ that complete what is typed."""
+    return sorted(str(path.parent) for path in Path().glob("runs/*/config.toml") if str(path).startswith(typed))
+
+
+Source = Annotated[
+    str,
+    typer.Argument(metavar="[PRESET|CONFIG.TOML]", help="A preset's name or a TOML file.", autocompletion=_sources),
+]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", autocompletion=_run_folders)]
+Seed = Annotated[int | None, typer.Option(help="Seed of slots and simulated noise; short for run.seed.")]
+Out = Annotated[Path | None, typer.Option(help="Run folder; short for run.out.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key, such as privacy.epsilon=2.")
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
+Picture = Annotated[
+    Path | None, typer.Option("--plot", metavar="FILE.svg", help="Write predicted risk against rounds as a picture.")
+]
+Link = Annotated[
+    str | None,
+    typer.Option(
+        "--network",
+        metavar="rtt=80ms,up=1Mbps,...",
+        help="Project wall-clock over such a network, and drop out as it says; short for run.network.",
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+
+
+def progress(*, as_json: bool, quiet: bool) -> "Display":
+    """A bar or lines on standard error; nothing for a program that reads JSON."""
+    from quoron.reports.progress import display
+
+    return display(quiet=quiet or (as_json and not sys.stderr.isatty()))
+
+
+@contextmanager
+def interruptible(folder: "RunFolder") -> Iterator[None]:
+    """Say how to go on where someone interrupts."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        how = f"Interrupted. Continue with: quoron resume {folder.path}"
+        err().print(how, soft_wrap=True, highlight=False, markup=False)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def err() -> "Console":
+    """Standard error, for people."""
+    from rich.console import Console
+
+    return Console(stderr=True)

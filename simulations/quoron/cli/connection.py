@@ -1,0 +1,93 @@
+"""Options that several commands share: how a control plane is reached, and by which files and tokens one is known."""
+
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+import typer
+from click.core import ParameterSource
+
+from quoron_privacy.errors import ConfigError, IdentityError
+
+if TYPE_CHECKING:  # the commands that do not connect start without gRPC
+    from quoron.operate.control import Control
+
+CONTROL = "127.0.0.1:7444"
+Certificate = Annotated[
+    Path | None, typer.Option(envvar="QUORON_CERTIFICATE", help="Own certificate, PEM.", show_envvar=True)
+]
+Key = Annotated[Path | None, typer.Option(envvar="QUORON_KEY", help="Own private key, PEM.")]
+Authority = Annotated[
+    Path | None, typer.Option(envvar="QUORON_AUTHORITY", help="Certificate that signs the other side's, PEM.")
+]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Plaintext, for a trial on this machine.")]
+Anywhere = Annotated[
+    bool, typer.Option("--insecure-anywhere", help="Plaintext on any address: only inside a network you trust.")
+]
+Where = Annotated[
+    str, typer.Option("--coordinator", envvar="QUORON_CONTROL_ADDRESS", metavar="HOST:PORT", help="Control plane.")
+]
+OwnToken = Annotated[
+    Path | None,
+    typer.Option("--token-file", envvar="QUORON_TOKEN_FILE", help="File with your token; else QUORON_TOKEN."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Where a control plane is, and what is shown to it."""
+
+    coordinator: Where = CONTROL
+    token_file: OwnToken = None
+    authority: Authority = None
+    insecure: Insecure = False
+    insecure_anywhere: Anywhere = False
+
+    def open(self) -> "Control":
+        """Connect. Raises ConfigError without a token, IdentityError for files that cannot be read."""
+        from quoron.operate.control import Address, Control
+
+        token = os.environ.get("QUORON_TOKEN", "")
+        if self.token_file is not None:
+            try:
+                token = self.token_file.read_text(encoding="utf-8")
+            except OSError as error:
+                raise IdentityError(f"Expected a token in {self.token_file}, got: {error.strerror}.") from None
+        if not token.strip():
+            raise ConfigError("Expected a token in --token-file or QUORON_TOKEN, got none. See `quoron tokens add`.")
+        where = Address(self.coordinator, token.strip(), self.authority, self.insecure, self.insecure_anywhere)
+        return Control(where)
+
+
+def shared_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, with options of its own in place of its first parameter: the fields of that dataclass."""
+    first, *own = inspect.signature(command, eval_str=True).parameters.values()
+    shared = inspect.signature(first.annotation, eval_str=True).parameters
+
+    @functools.wraps(command)
+    def given(**options: Any) -> None:
+        command(first.annotation(**{name: options.pop(name) for name in shared}), **options)
+
+    given.__dict__["__signature__"] = inspect.Signature([*own, *shared.values()])  # what typer reads
+    return given
+
+
+def check_environment(*, plaintext: bool) -> None:
+    """ConfigError for plaintext while the environment names TLS files: whoever typed the one may not know the other."""
+    context = click.get_current_context()
+    named = [
+        str(each.envvar)
+        for each in context.command.params
+        if each.name in ("certificate", "key", "authority", "revoked")
+        and context.get_parameter_source(each.name) is ParameterSource.ENVIRONMENT
+    ]
+    if plaintext and named:
+        raise ConfigError(
+            f"Expected no {' or '.join(named)} in the environment with --insecure, got {len(named)}. Unset "
+            f"{'it' if len(named) == 1 else 'them'} for plaintext, or leave --insecure away for TLS."
+        )

@@ -1,0 +1,63 @@
+"""`quoron declare`: ranges, categories and items per user that nobody knows, released for a stated ε."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Columns = list[str] | None
+
+
+def declare(
+    table: Annotated[Path, typer.Argument(metavar="TABLE", help="A CSV or Parquet file with one item a row.")],
+    user: Annotated[str, typer.Option("--user", metavar="COLUMN", help="Column that says whose item a row is.")],
+    epsilon: Annotated[float, typer.Option("--epsilon", help="What all of it costs, shared equally.")],
+    delta: Annotated[float, typer.Option("--delta", help="δ of all categorical columns together.")] = 1e-6,
+    items: Annotated[bool, typer.Option("--items", help="Items per user.")] = False,
+    numeric: Annotated[
+        Columns, typer.Option("--numeric", metavar="COLUMN,...", help="Columns of which to tell the range.")
+    ] = None,
+    categorical: Annotated[
+        Columns,
+        typer.Option(
+            "--categorical", metavar="COLUMN,...", help="Columns of which to tell the categories, or classes."
+        ),
+    ] = None,
+    most_votes: Annotated[
+        int, typer.Option("--most-votes", metavar="K", help="Categories of a column that one user votes for.")
+    ] = 1,
+    most_outside: Annotated[
+        float, typer.Option("--most-outside", metavar="SHARE", help="Share of the users that may lie outside a range.")
+    ] = 0.1,
+    population: Annotated[
+        str, typer.Option("--population", metavar="NAME", help="Whose lifetime account is charged.")
+    ] = "default",
+    ledger: Annotated[
+        Path | None, typer.Option("--ledger", envvar="QUORON_LEDGER", help="The lifetime ledger, if not the usual one.")
+    ] = None,
+) -> None:
+    """Release what a configuration has to declare of a table and nobody knows, as TOML with the cost of each line.
+
+    All of it is charged to the population's lifetime account before anything is told, as training is. Asking again
+    costs again.
+    """
+    from quoron import declare as declaring
+
+    told = declaring.declare(
+        table,
+        user=user,
+        epsilon=epsilon,
+        delta=delta,
+        items=items,
+        numeric=_names(numeric),
+        categorical=_names(categorical),
+        most_votes=most_votes,
+        most_outside=most_outside,
+        population=population,
+        ledger=ledger,
+    )
+    typer.echo(told.toml())
+
+
+def _names(given: Columns) -> list[str]:
+    return [name.strip() for each in given or () for name in each.split(",") if name.strip()]

@@ -1,0 +1,443 @@
+"""The commands of a federation: a coordinator, its clients, its operators, and what they identify themselves with.
+
+Every option that the containers of docker-compose.yml need is also an environment variable. Commands import what they
+need when they are called.
+"""
+
+import asyncio
+import logging
+import os
+import re
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from quoron.cli.connection import (
+    CONTROL,
+    Anywhere,
+    Authority,
+    Certificate,
+    Connection,
+    Insecure,
+    Key,
+    check_environment,
+    shared_options,
+)
+from quoron_privacy.errors import ConfigError, LedgerUnavailable, RunError, WithoutQuorum
+
+tokens = typer.Typer(help="Tokens for the control plane.", no_args_is_help=True)
+
+CLIENTS = "127.0.0.1:7443"
+QUORUM = 0.5  # of those asked, where nothing is declared
+TokenFile = Annotated[Path, typer.Option("--file", envvar="QUORON_TOKENS", help="Where tokens are kept, as hashes.")]
+Name = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON on standard output, one object a line.")]
+
+
+def serve(
+    listen: Annotated[str, typer.Option(envvar="QUORON_LISTEN", help="Where clients connect.")] = CLIENTS,
+    control: Annotated[str, typer.Option(envvar="QUORON_CONTROL", help="Where operators connect.")] = CONTROL,
+    database: Annotated[
+        str, typer.Option(envvar="QUORON_DATABASE", help="sqlite:///FILE or postgresql://USER@HOST/NAME.")
+    ] = "sqlite:///coordinator.sqlite",
+    certificate: Certificate = None,
+    key: Key = None,
+    authority: Authority = None,
+    token_file: Annotated[
+        Path, typer.Option("--tokens", envvar="QUORON_TOKENS", help="File made by `quoron tokens add`.")
+    ] = Path("tokens.json"),
+    revoked: Annotated[
+        Path | None, typer.Option(envvar="QUORON_REVOKED", help="Clients to refuse: see `quoron certs --revoke`.")
+    ] = None,
+    insecure: Insecure = False,
+    insecure_anywhere: Anywhere = False,
+    allow_simulation: Annotated[
+        bool, typer.Option("--allow-simulation", help="Accept runs with seeded noise: made-up data only.")
+    ] = False,
+    largest_message: Annotated[
+        str | None,
+        typer.Option(
+            envvar="QUORON_LARGEST_MESSAGE",
+            metavar="BYTES",
+            help="Largest message of a client, such as 64MiB; default 4MiB.",
+        ),
+    ] = None,
+    most_clients: Annotated[
+        int, typer.Option(envvar="QUORON_MOST_CLIENTS", help="Connected at a time; each takes 70 KiB and a file.")
+    ] = 2000,
+) -> None:
+    """Coordinate a federation until SIGTERM or SIGINT; what is interrupted goes on at the next start."""
+    # gRPC's core writes a line for every connection that is no TLS, whoever makes it: GRPC_VERBOSITY=INFO shows them.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    from quoron_client.federation import core_dumps
+    from quoron_server import service
+    from quoron_server.service import revocation
+
+    core_dumps.switch_off()
+    _log_sparingly()
+    check_environment(plaintext=insecure or insecure_anywhere)
+    refused = None if revoked is None else revocation.Revocations(revoked)
+    transport = service.Transport(certificate, key, authority, insecure, insecure_anywhere, refused)
+    config = service.ServeConfig(transport, listen, control, database, token_file, allow_simulation=allow_simulation)
+    config = replace(config, most_clients=most_clients)
+    if largest_message is not None:
+        config = replace(config, largest_message=_bytes(largest_message))
+
+    def ready(running: service.Coordinator) -> None:
+        _announce(f"listening: clients {running.listen}, control {running.control}")
+
+    asyncio.run(service.serve(config, ready=ready))
+
+
+def client(
+    data: Annotated[Path, typer.Option(envvar="QUORON_DATA", help="This user's items, CSV or Parquet.")],
+    coordinator: Annotated[
+        str, typer.Option(envvar="QUORON_COORDINATOR", metavar="HOST:PORT", help="Where the coordinator is.")
+    ] = CLIENTS,
+    certificate: Certificate = None,
+    key: Key = None,
+    authority: Authority = None,
+    record: Annotated[
+        Path, typer.Option(envvar="QUORON_RECORD", help="Durable record of what was answered; keep it.")
+    ] = Path("quoron-record.sqlite"),
+    lifetime_epsilon: Annotated[
+        float, typer.Option(envvar="QUORON_LIFETIME_EPSILON", help="Most ε over all runs, ever.")
+    ] = 1.0,
+    lifetime_delta: Annotated[
+        float, typer.Option(envvar="QUORON_LIFETIME_DELTA", help="Most δ over all runs, ever.")
+    ] = 1e-5,
+    accept: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An exposure to take part in, once for each. Replaces the default, which is broadcast and local."
+        ),
+    ] = None,
+    insecure: Insecure = False,
+    insecure_anywhere: Anywhere = False,
+    name: Annotated[str | None, typer.Option(envvar="QUORON_NAME", help="Who this is, with --insecure.")] = None,
+    simulation_seed: Annotated[
+        int | None, typer.Option(help="Take part in simulations with this seed: made-up data only.")
+    ] = None,
+) -> None:
+    """Take part in a federation with one user's data, within that user's own limits."""
+    from quoron_client import federation
+    from quoron_client.federation import core_dumps
+
+    core_dumps.switch_off()
+    check_environment(plaintext=insecure or insecure_anywhere)
+    config = federation.ClientConfig(
+        coordinator=coordinator,
+        data=data,
+        record=record,
+        lifetime_epsilon=lifetime_epsilon,
+        lifetime_delta=lifetime_delta,
+        certificate=certificate,
+        key=key,
+        authority=authority,
+        insecure=insecure,
+        insecure_anywhere=insecure_anywhere,
+        client_name=name,
+        accept_exposures=tuple(accept or ("broadcast", "local")),
+        allow_simulation=simulation_seed is not None,
+        seed=simulation_seed,
+    )
+    _log_sparingly()
+    asyncio.run(_until_signalled(federation.run_client, config))
+
+
+def _log_sparingly() -> None:
+    """Onto standard error: what the other side makes us say fills no disk."""
+    from quoron_client.federation import sparing
+
+    errors = logging.StreamHandler(sys.stderr)
+    errors.addFilter(sparing.Sparing())
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", handlers=[errors])
+
+
+@shared_options
+def submit(
+    connection: Connection,
+    config: Annotated[str, typer.Argument(metavar="CONFIG.toml", help='With population.kind = "table".')],
+    run: Annotated[str, typer.Option(help="A name for the run.")],
+    users: Annotated[int, typer.Option(min=1, help="How many users take part: the run begins when they are enrolled.")],
+    seconds: Annotated[float, typer.Option(help="How long a round takes answers, also when all are there.")] = 60.0,
+    early_ends: Annotated[
+        bool, typer.Option("--early-ends", help="End a round once all have answered: its end tells who was absent.")
+    ] = False,
+    quorum: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE|none",
+            help="Share of those asked who must answer in every round, or the run ends. Default: the configuration's, "
+            "else 0.5, for a twentieth of ε.",
+        ),
+    ] = None,
+    group: Annotated[str, typer.Option(help="The users' group.")] = "everyone",
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key.")] = None,
+    simulation_seed: Annotated[int | None, typer.Option(help="Seeded noise, for tests: made-up data only.")] = None,
+    engine: Annotated[
+        str, typer.Option(metavar="native|flower", help="To our own coordinator, or to a federation of Flower.")
+    ] = "native",
+    superlink: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Flower: where the SuperLink is.")] = None,
+    waiting: Annotated[float, typer.Option(help="Flower: seconds until all users are there.")] = 600.0,
+    follow: Annotated[bool, typer.Option("--follow", help="Flower: show the run until its end.")] = False,
+) -> None:
+    """Submit a run to a coordinator. The same run again changes nothing; on Flower, it goes on with it."""
+    from quoron import api
+    from quoron.operate.submission import specify
+    from quoron_server.plan import NO_QUORUM
+
+    if (superlink is not None) is not (engine == "flower") or engine not in ("native", "flower"):
+        raise ConfigError(
+            f"Expected --engine flower together with --superlink, or --engine native, got --engine {engine} "
+            f"{'without' if superlink is None else 'with'} --superlink."
+        )
+
+    given = (*(settings or ()), *([] if quorum is None else [f"privacy.quorum={quorum}"]))
+    resolved, _ = api.resolve(config, given)
+    if resolved.privacy.quorum is None:
+        resolved, _ = api.resolve(config, (*given, f"privacy.quorum={QUORUM}"))
+    wanted, plan = specify(
+        resolved,
+        run=run,
+        users=users,
+        seconds=seconds,
+        group=group,
+        simulation_seed=simulation_seed,
+        early_ends=early_ends,
+    )
+    promise = f"{run}: {plan.algorithm}, {plan.cost.rounds} rounds, {users} users\n{plan.guarantee.sentence()}"
+    if plan.guarantee.quorum is None:
+        promise += f"\n{NO_QUORUM}"
+    if superlink is None:
+        with connection.open() as control:
+            control.submit(wanted.as_text())
+        print(promise)
+        return
+    from quoron.operate import flower_submission as submission
+    from quoron_client.federation.config import check_plaintext
+
+    check_plaintext(superlink, insecure=connection.insecure, anywhere=connection.insecure_anywhere)
+    plaintext = connection.insecure or connection.insecure_anywhere
+    with submission.operator(superlink, connection.authority, insecure=plaintext) as flower:
+        number = submission.submit(flower, wanted, waiting=waiting)
+        print(f"{promise}\nFlower's run {number}", flush=True)
+        if follow:
+            submission.follow(flower, number, print)
+
+
+@shared_options
+def runs(connection: Connection, as_json: Json = False) -> None:
+    """List the runs of a coordinator."""
+    from quoron.simulation.folder import dumps
+
+    with connection.open() as control:
+        for each in control.runs():
+            shown = "\t".join(str(each[key]) for key in ("run", "state", "created") if each[key])
+            print(dumps(each) if as_json else shown + (f"\t{each['error']}" if each["error"] else ""))
+
+
+@shared_options
+def watch(connection: Connection, run: Name, as_json: Json = False) -> None:
+    """Follow a run, and what it awaits, to its end; exit code 1 if it ends without a model, 3 without a quorum."""
+    from quoron.operate.control import words
+    from quoron.simulation.folder import dumps
+
+    ended: dict[str, Any] = {}
+    with connection.open() as control:
+        for event in control.watch(run):
+            print(dumps(event) if as_json else words(event), flush=True)
+            ended = event
+    if ended.get("kind") == "paused":
+        raise RunError(f"Run {run} is paused, with nothing lost: {ended.get('error')}")
+    if ended.get("how") == "without-quorum":
+        raise WithoutQuorum(f"Run {run} has ended without a quorum: {ended.get('error')}")
+    if ended.get("how") != "complete":
+        raise RunError(f"Run {run} has ended without a model: {ended.get('error') or ended.get('how')}.")
+
+
+@shared_options
+def cancel(
+    connection: Connection,
+    run: Name,
+    database: Annotated[
+        str | None,
+        typer.Option(help="End it in these books, which no process has open: sqlite:///FILE or postgresql://..."),
+    ] = None,
+) -> None:
+    """End a run without a model. What it has spent stays spent."""
+    if database is None:
+        with connection.open() as control:
+            print(f"{run}: {control.cancel(run)['state']}")
+        return
+    from quoron_server.books.books import Books
+    from quoron_server.books.database import Database
+
+    try:
+        opened = Database(database, create=False)  # as its owner: whoever carries out its runs is not there
+    except LedgerUnavailable as error:
+        raise LedgerUnavailable(f"{error} Ask a coordinator that has it with --coordinator.") from None
+    with opened:
+        state = Books(opened).cancel(run)
+    if state is None:
+        raise ConfigError(f"Expected the name of a run in these books, got {run!r}.")
+    print(f"{run}: {state}")
+
+
+@shared_options
+def fetch(
+    connection: Connection,
+    run: Name,
+    out: Annotated[Path, typer.Option(help="Folder for plan.json, ledger.json, model.json and model.npz.")],
+) -> None:
+    """Fetch a complete run's plan, ledger and model: model.json for `quoron predict`, model.npz of bare numbers."""
+    from quoron.simulation.folder import RunFolder
+    from quoron.training.model import Model
+    from quoron_server.books.durable import make_folder
+
+    with connection.open() as control:
+        plan, ledger, model = control.plan(run), control.ledger(run), control.model(run)
+    make_folder(out)
+    folder = RunFolder(out)
+    folder.write_json("plan.json", plan)
+    folder.write_json("ledger.json", ledger)
+    folder.write_text("model.json", Model.fetched(model, plan).as_text())
+    folder.write_model(model)
+    print(out / "model.json")
+
+
+def certs(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the authority and certificates are kept.")],
+    clients: Annotated[int, typer.Option(min=0, help="Certificates client-1 to client-N.")] = 0,
+    names: Annotated[list[str] | None, typer.Option("--client", help="A client's certificate by name.")] = None,
+    hosts: Annotated[
+        list[str] | None,
+        typer.Option("--host", help="A name or address of the coordinator, which is added to its certificate."),
+    ] = None,
+    group: Annotated[str | None, typer.Option(help="Group of these clients; default everyone.")] = None,
+    days: Annotated[int, typer.Option(min=1, help="How long certificates are valid.")] = 365,
+    renew: Annotated[
+        bool,
+        typer.Option(
+            "--renew",
+            help="Renew those named, with their keys; the coordinator's with --host, for exactly these.",
+        ),
+    ] = False,
+    revoke: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only this: enter a client in revoked.json, for `quoron serve --revoked`."),
+    ] = None,
+) -> None:
+    """Make a private certificate authority for trials, a coordinator's certificate and clients'; keep what is there."""
+    from quoron_server.service import certificates
+
+    if revoke:
+        for name in revoke:
+            if name == "coordinator":
+                raise ConfigError("Expected a client to revoke, got the coordinator: give clients another authority.")
+            print(certificates.revoke(folder, name))
+        return
+    every_client = [f"client-{number}" for number in range(1, clients + 1)] + (names or [])
+    for name in every_client:
+        certificates.check_name(name)
+        if name == "coordinator" and not renew:
+            raise ConfigError("Expected another name for a client than 'coordinator', which is the coordinator's.")
+    certificates.make_authority(folder, days=max(days, 3650))
+    for name in dict.fromkeys(("coordinator", *every_client)):
+        coordinator, exists = name == "coordinator", (folder / f"{name}.pem").exists()
+        wanted = name in every_client or hosts is not None  # the coordinator's certificate is made in passing
+        made: Path | None = None
+        if not exists or (renew and wanted):
+            made = certificates.issue(
+                folder,
+                name,
+                coordinator=coordinator,
+                hosts=tuple(hosts or (() if exists else ("localhost", "127.0.0.1"))) if coordinator else (),
+                unit=None if coordinator else group,
+                days=days,
+                renew=renew,
+            )
+        elif coordinator and hosts:
+            made = certificates.add_hosts(folder, name, hosts, days=days)
+        if made is not None:
+            print(made)
+
+
+@tokens.command("add")
+def add_token(
+    name: Annotated[str, typer.Argument(help="Whose it is.")],
+    role: Annotated[str, typer.Option(help="operator or auditor.")],
+    file: TokenFile = Path("tokens.json"),
+    out: Annotated[Path | None, typer.Option(help="Write the token there instead of showing it.")] = None,
+) -> None:
+    """Make a token; it is shown this once."""
+    from quoron_server.books.durable import PRIVATE, replace_whole
+    from quoron_server.service import tokens as stored
+
+    token = stored.add(file, name=name, role=role)
+    if out is None:
+        print(token)
+        return
+    try:
+        replace_whole(out, f"{token}\n".encode(), mode=PRIVATE)
+    except OSError as error:
+        stored.remove(file, name=name)  # nobody has seen it
+        raise RunError(f"Cannot write the token to {out}: {error.strerror}. Choose another place.") from None
+
+
+@tokens.command("list")
+def list_tokens(file: TokenFile = Path("tokens.json")) -> None:
+    """Names and roles."""
+    from quoron_server.service import tokens as stored
+
+    for name, role in stored.names(file).items():
+        print(f"{name}\t{role}")
+
+
+@tokens.command("remove")
+def remove_token(name: str, file: TokenFile = Path("tokens.json")) -> None:
+    """Take a token back, at once."""
+    from quoron_server.service import tokens as stored
+
+    stored.remove(file, name=name)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of a federation to the command line."""
+    for command in (serve, client, submit, runs, watch, cancel, fetch, certs):
+        app.command()(command)
+    app.add_typer(tokens, name="tokens")
+
+
+def _announce(line: str) -> None:
+    """Print a line, or log it where nothing can be printed: a coordinator serves with a full disk under its output."""
+    try:
+        print(line, flush=True)
+    except OSError as error:
+        with suppress(OSError, ValueError):  # what is left of the line would be tried again at the end
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, sys.stdout.fileno())
+            os.close(nowhere)
+        logging.getLogger("quoron").warning("%s (standard output: %s)", line, error.strerror)
+
+
+def _bytes(text: str) -> int:
+    """A number of bytes, such as 64MiB."""
+    found = re.fullmatch(r"(\d{1,12})\s*([KMG]iB)?", text.strip())
+    if found is None:
+        raise ConfigError(f"Expected --largest-message as a number of bytes, KiB, MiB or GiB, got {text!r}.")
+    return int(found[1]) << {None: 0, "KiB": 10, "MiB": 20, "GiB": 30}[found[2]]
+
+
+async def _until_signalled(work: Callable[..., Awaitable[None]], config: Any) -> None:
+    """`work` until SIGTERM or SIGINT."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await work(config, stop=stop)

@@ -1,0 +1,76 @@
+"""`quoron health HOST:PORT`: is a coordinator serving? By the standard health service of gRPC."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quoron.cli.connection import Anywhere
+from quoron_privacy.errors import ConfigError, RunError
+
+if TYPE_CHECKING:  # the other commands start without it
+    import grpc
+
+
+def health(
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where the coordinator listens.")],
+    authority: Annotated[Path | None, typer.Option(help="Certificate of the authority that signed the others.")] = None,
+    certificate: Annotated[Path | None, typer.Option(help="Certificate to show, where clients must.")] = None,
+    key: Annotated[Path | None, typer.Option(help="Key of that certificate.")] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Plaintext, for a coordinator served so.")] = False,
+    insecure_anywhere: Anywhere = False,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait.")] = 5.0,
+) -> None:
+    """Exit with 0 if a coordinator serves there, and with 1 if not."""
+    from quoron_client.federation.config import check_plaintext
+
+    check_plaintext(address, insecure=insecure, anywhere=insecure_anywhere)
+    secure = credentials(authority, certificate, key, insecure=insecure or insecure_anywhere)
+    print(check(address, secure, timeout=timeout))
+
+
+def credentials(
+    authority: Path | None, certificate: Path | None, key: Path | None, *, insecure: bool
+) -> "grpc.ChannelCredentials | None":
+    """None for plaintext; ConfigError for an incomplete set of files, or one that cannot be read."""
+    import grpc
+
+    if insecure:
+        return None
+    if authority is None or (certificate is None) != (key is None):
+        raise ConfigError(
+            "Expected --authority, with --certificate and --key together or neither, or --insecure for plaintext; "
+            f"got authority={authority}, certificate={certificate}, key={key}."
+        )
+    root, chain, secret = (None if path is None else _read(path) for path in (authority, certificate, key))
+    return grpc.ssl_channel_credentials(root_certificates=root, private_key=secret, certificate_chain=chain)
+
+
+def check(address: str, secure: "grpc.ChannelCredentials | None", *, timeout: float) -> str:
+    """The status SERVING; RunError, with the reason, if it is another or nobody answers within `timeout` seconds."""
+    import grpc
+    from grpc_health.v1 import health_pb2
+
+    channel = grpc.insecure_channel(address) if secure is None else grpc.secure_channel(address, secure)
+    with channel:
+        try:
+            ask = channel.unary_unary(
+                "/grpc.health.v1.Health/Check",
+                request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+                response_deserializer=health_pb2.HealthCheckResponse.FromString,
+            )
+            reply = ask(health_pb2.HealthCheckRequest(), timeout=timeout)
+        except grpc.RpcError as error:
+            code = error.code().name if isinstance(error, grpc.Call) else "UNKNOWN"
+            raise RunError(f"Expected a coordinator that serves at {address}, got {code}. Is it running?") from None
+    status = str(health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status))
+    if status != "SERVING":
+        raise RunError(f"Expected a coordinator that serves at {address}, got status {status}.")
+    return status
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"Expected a readable file, got {path} ({error.strerror}).") from None

@@ -1,0 +1,79 @@
+"""`quoron train` and `quoron predict`: a private model of one's own table, and what it says of new rows."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quoron.cli.common import Json, Out, Quiet, Settings, interruptible, progress
+
+Table = Annotated[str, typer.Argument(metavar="TABLE.TOML", help="A TOML file that describes the table, or a preset.")]
+
+
+def train(
+    source: Table,
+    epsilon: Annotated[float | None, typer.Option(help="ε; short for privacy.epsilon.")] = None,
+    population: Annotated[
+        str | None, typer.Option(help="Whose lifetime account is charged; short for train.population.")
+    ] = None,
+    ledger: Annotated[
+        Path | None, typer.Option(envvar="QUORON_LEDGER", help="The lifetime ledger; short for train.ledger.")
+    ] = None,
+    out: Out = None,
+    settings: Settings = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan; charge nothing, and look at no value.")
+    ] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train for real on a table that you hold: secret noise, every user, a model that may be shown to anybody."""
+    from quoron import api
+    from quoron.reports import showing
+    from quoron.reports.showing import show_trained
+    from quoron.simulation.folder import RunFolder, claim
+    from quoron.training import run as training
+
+    short = api.short_keys(epsilon=epsilon, population=population, ledger=ledger, out=out)
+    config, name = api.resolve(source, (*(settings or ()), *short))
+    begun = None if config.run.out is None else RunFolder(Path(config.run.out))
+    with progress(as_json=as_json, quiet=quiet) as observer:
+        prepared = training.prepare(config, Path.cwd(), name=name, folder=begun)
+        if dry_run:
+            showing.show_plan(prepared.planned, as_json=as_json)
+            return
+        folder = claim(config, name)
+        if not quiet:
+            print(f"Until the run is complete, {folder.ledger} is private: keep it to yourself.", file=sys.stderr)
+        with interruptible(folder):
+            trained = training.carry_out(prepared, folder, [observer])
+    show_trained(trained, as_json=as_json)
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, or the folder of a run.")],
+    table: Annotated[Path, typer.Argument(metavar="NEW.CSV", help="Rows to predict for, .csv or .parquet.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="A .csv or .parquet file; CSV on standard output without.")
+    ] = None,
+    scores: Annotated[
+        bool, typer.Option("--scores", help="Probabilities of the classes, or scores where the loss has none, too.")
+    ] = False,
+) -> None:
+    """Predict the label of every row of a table with a model that was trained."""
+    from quoron import api
+    from quoron.training.predicting import predictions, write_predictions
+
+    write_predictions(predictions(api.load(model), table, scores=scores), out)
+
+
+def example(
+    name: Annotated[str, typer.Argument(metavar="PRESET", help="A preset over a table that ships with quoron.")],
+    folder: Annotated[Path, typer.Option("--folder", help="Where the files go.")] = Path(),
+) -> None:
+    """Write a shipped table as NAME.csv and its description as NAME.toml, to try things on and to start from."""
+    from quoron.training.examples import write_example
+
+    for path in write_example(name, folder):
+        print(path)

@@ -1,0 +1,283 @@
+"""Declarations for a configuration, released from a table where nobody knows them: each for a stated ε.
+
+    >>> import pandas as pd
+    >>> wards = ["CBCACB"[row // 3 % 6] for row in range(9000)]
+    >>> visits = pd.DataFrame({"who": [row // 3 for row in range(9000)], "ward": wards})
+    >>> told = declare(visits, user="who", epsilon=2.0, delta=1e-6, items=True, categorical=["ward"], seed=1)
+    >>> print(told.toml())
+    # SIMULATED, noise from a seed: released with (2, 1e-06)-differential privacy for replacing one of 3,000 users.
+    # Proofs: docs/privacy/votes.md. Categories with fewer than 36 users' votes may be missing.
+    [population]
+    kind = "table"
+    user = "who"
+    <BLANKLINE>
+    [population.categorical]
+    ward = ["C", "B", "A"] # epsilon = 1, delta = 1e-06
+    <BLANKLINE>
+    [problem]
+    items_per_user = 3 # epsilon = 1
+
+Rows are read as training reads them, one value at a time, and none of them raises: what is no number is no vote for a
+range, what is missing or empty is no category, and a row without a user is nobody's. ε is shared equally by all that is
+asked for, and charged before anything is told.
+"""
+
+import math
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from quoron import _toml
+from quoron.training import lifetime
+from quoron_client.data import columns
+from quoron_client.data.encoding import group
+from quoron_privacy import facts, gdp
+from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased
+from quoron_privacy.facts import RankChoice
+from quoron_privacy.noise import NoiseSource, RandomStream, SecureNoise, SeededNoise
+from quoron_privacy.release import Release
+from quoron_privacy.votes import HiddenBins, verify
+
+VARIATION = 2.0**-60  # ranks are drawn exactly; the ledger wants a bound above zero
+SECTIONS = {"numeric": "population.numeric", "categorical": "population.categorical", "items": "problem"}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the configuration, and what it cost."""
+
+    kind: str  # numeric, categorical or items
+    name: str  # of the column, or items_per_user
+    value: Any  # None: nothing that could be declared
+    epsilon: float
+    delta: float
+    mu: float | None
+    problem: str = ""
+    entries: tuple[Release, ...] = ()  # of the mechanisms; none where nothing was chosen
+
+    def line(self) -> str:
+        """The line in TOML; a comment where there is no value."""
+        cost = f"epsilon = {self.epsilon:g}" + (f", delta = {self.delta:g}" if self.delta else "")
+        if self.value is None:
+            return f"# {_key(self.name)}: {self.problem} ({cost})"
+        return f"{_toml.dumps({'x': {self.name: self.value}}).partition(chr(10))[2]} # {cost}"
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """Everything released, and what it cost together for replacing one user."""
+
+    path: str | None
+    user: str
+    users: int
+    declared: tuple[Line, ...]
+    epsilon: float
+    delta: float
+    mu: float | None  # all of it is μ-GDP; None: no such bound
+    votes: int | None  # with which a category is shown with chance 0.99; None: none was asked for
+    simulated: bool
+
+    def toml(self) -> str:
+        """Sections for a configuration file, each line with its cost."""
+        told = f" Categories with fewer than {self.votes:,} users' votes may be missing." if self.votes else ""
+        head = [
+            f"# {'SIMULATED, noise from a seed: r' if self.simulated else 'R'}eleased with ({self.epsilon:g}, "
+            f"{self.delta:g})-differential privacy for replacing one of {self.users:,} users.",
+            f"# Proofs: docs/privacy/votes.md.{told}",
+        ]
+        table = {"kind": "table", "path": self.path, "user": self.user}
+        parts = ["\n".join([*head, _toml.dumps({"population": table})])]
+        for kind, section in SECTIONS.items():
+            lines = [each.line() for each in self.declared if each.kind == kind]
+            if lines:
+                parts.append("\n".join([f"[{section}]", *lines]))
+        return "\n\n".join(parts)
+
+
+def declare(
+    source: Any,
+    *,
+    user: str,
+    epsilon: float,
+    delta: float = 1e-6,
+    items: bool = False,
+    numeric: Sequence[str] = (),
+    categorical: Sequence[str] = (),
+    most_votes: int = 1,
+    most_outside: float = facts.MOST_OUTSIDE,
+    most_below: float = facts.MOST_BELOW,
+    population: str = "default",
+    ledger: str | Path | None = None,
+    seed: int | None = None,
+) -> Declaration:
+    """Release what is asked for of a CSV or Parquet file, a DataFrame or a pyarrow Table, with one item a row.
+
+    Args:
+        source: the table; of a file, only the columns that are named are read.
+        user: column that says whose item a row is. How many users there are is public.
+        epsilon: the cost of all of it together, shared equally.
+        delta: that of all categorical columns together; without any, nothing is spent of it.
+        items: release a number of items per user that at least a share 1 - `most_below` of the users hold.
+        numeric: columns whose range is released; at most a share `most_outside` of the users have numbers outside.
+        categorical: columns whose categories are released, also the classes of a label.
+        most_votes: categories of one column that a user votes for.
+        population, ledger: charge this name for the people in the table, in this file or where training has its own.
+        seed: makes the noise reproducible, and the result unfit for real people; charged to a given ledger only.
+
+    Raises:
+        ConfigError: nothing asked for, a column asked for twice, a parameter out of range.
+        DataError: no such file or column, a column of neither numbers nor text, no users.
+        Infeasible: too few users for an ε, told before anything is released, with what would do.
+        BudgetExceeded: the group's limit leaves no room; nothing is released.
+    """
+    names = [*numeric, *categorical]
+    parts = len(names) + items
+    if not parts or len(set(names)) < len(names):
+        raise ConfigError(f"Expected items, numeric or categorical columns, each once, got {names}.")
+    # Together never more than ε, whatever the division rounds to.
+    each, each_delta = math.nextafter(epsilon / parts, 0.0), delta / max(len(categorical), 1)
+    bins = HiddenBins.calibrate(most=most_votes, epsilon=each, delta=each_delta) if categorical else None
+    if bins is not None:
+        verify(bins, each, each_delta)
+    table, owners, users = read(source, user, names)
+    ends = [
+        _feasible(facts.range_choice, f"range of {_key(name)}", users, each, parts, most_outside=most_outside)
+        for name in numeric
+        for _ in ("low", "high")
+    ]
+    if items:
+        ends.append(_feasible(facts.items_choice, "items per user", users, each, parts, most_below=most_below))
+    spent_delta = delta if categorical else 0.0
+    mu = None if categorical else gdp.compose(*(choice.mu for choice in ends))
+    run = None
+    if seed is None or ledger is not None:
+        run = charge(ledger, population, epsilon=epsilon, delta=spent_delta, mu=mu)
+    noise: NoiseSource = SecureNoise.fresh() if seed is None else SeededNoise(seed)
+    declared = [
+        _range(name, columns.numbers(table, name), owners, users, each, most_outside, _stream(noise, name))
+        for name in numeric
+    ]
+    for name in categorical:
+        words = columns.texts(table, name).to_pylist()
+        declared.append(_categories(name, words, owners, each, each_delta, most_votes, _stream(noise, name)))
+    if items:
+        held, stream = np.bincount(owners, minlength=users), _stream(noise)
+        fact = facts.release_items_per_user(held, epsilon=each, stream=stream, most_below=most_below)
+        declared.append(Line("items", "items_per_user", fact.value, each, 0.0, fact.mu, entries=fact.entries))
+    if run is not None:
+        _note(ledger, run, declared)
+    path = str(source) if isinstance(source, str | Path) else None
+    votes = bins.kept_from(0.99) if bins else None
+    return Declaration(path, user, users, tuple(declared), epsilon, spent_delta, mu, votes, seed is not None)
+
+
+def charge(ledger: str | Path | None, population: str, *, epsilon: float, delta: float, mu: float | None) -> str:
+    """Charge a population in its lifetime ledger before anything is released; the name that the charge stands under.
+
+    BudgetExceeded if there is no room.
+
+    Every call is another charge: what was released before is not released again, and costs again.
+    """
+    run = f"declare-{secrets.token_hex(8)}"
+    with lifetime.opened(lifetime.place(ledger)) as kept:
+        kept.charge(
+            run,
+            population,
+            epsilon=epsilon,
+            delta=delta,
+            mu=mu,
+            variation=0.0 if mu is None else VARIATION,
+            statement="facts of a table: docs/privacy/votes.md",
+        )
+    return run
+
+
+def _note(ledger: str | Path | None, run: str, declared: Sequence[Line]) -> None:
+    """The mechanisms of everything that is about to be told, and that no more will be."""
+    told = [{"line": each.name, "releases": [asdict(entry) for entry in each.entries]} for each in declared]
+    with lifetime.opened(lifetime.place(ledger)) as kept:
+        kept.release(run, {"declared": told})
+        kept.end(run, "complete")
+
+
+def read(source: Any, user: str, names: Sequence[str]) -> tuple[pa.Table, NDArray[np.int64], int]:
+    """(rows that have a user, whose each is, number of users); DataError for what is wrong with file or columns."""
+    table = columns.read(source, [*dict.fromkeys([user, *names])])
+    for name in names:
+        columns.check(table, name)
+    table = table.filter(columns.texts(table, user).is_valid())
+    users, owners = group(table, user, without_rows=True)
+    if not users:
+        raise DataError(f"Expected a user in some row of column {user!r}, got none.")
+    return table, owners, users
+
+
+def _range(
+    name: str,
+    values: NDArray[np.float64],
+    owners: NDArray[np.int64],
+    users: int,
+    epsilon: float,
+    most_outside: float,
+    stream: RandomStream,
+) -> Line:
+    try:
+        fact = facts.release_range(values, owners, users, epsilon=epsilon, stream=stream, most_outside=most_outside)
+    except NothingReleased:
+        return Line("numeric", name, None, epsilon, 0.0, None, "too few users have numbers here")
+    if fact.value[0] == fact.value[1]:
+        return Line("numeric", name, None, epsilon, 0.0, fact.mu, "zero for nearly everybody", fact.entries)
+    return Line("numeric", name, [*fact.value], epsilon, 0.0, fact.mu, entries=fact.entries)
+
+
+def _categories(
+    name: str,
+    words: Sequence[object],
+    owners: NDArray[np.int64],
+    epsilon: float,
+    delta: float,
+    most_votes: int,
+    stream: RandomStream,
+) -> Line:
+    fact = facts.release_categories(words, owners, epsilon=epsilon, delta=delta, stream=stream, most_votes=most_votes)
+    if not fact.value:  # an empty list would be read as: whatever is in the data
+        return Line(
+            "categorical", name, None, epsilon, delta, None, "no category has enough users' votes", fact.entries
+        )
+    return Line("categorical", name, _integers([*fact.value]), epsilon, delta, None, entries=fact.entries)
+
+
+def _integers(found: list[str | int]) -> list[str | int]:
+    """Texts as integers if all of them are some, as whoever reads the same file takes them for such."""
+    texts = [str(each) for each in found]
+    return [int(text) for text in texts] if all(_is_integer(text) for text in texts) else found
+
+
+def _is_integer(text: str) -> bool:
+    digits = text.removeprefix("-")
+    return len(digits) < 19 and digits.isascii() and digits.isdigit() and str(int(text)) == text
+
+
+def _feasible(
+    choice: Callable[..., RankChoice], what: str, users: int, epsilon: float, parts: int, **share: float
+) -> RankChoice:
+    try:
+        return choice(users, epsilon=epsilon, **share)
+    except Infeasible as error:
+        shared = f" for it alone, and epsilon is shared by {parts}" if parts > 1 else ""
+        raise Infeasible(what, error.condition, error.needs + shared) from None
+
+
+def _stream(noise: NoiseSource, *names: str) -> RandomStream:
+    return noise.stream("declare", *names)
+
+
+def _key(name: str) -> str:
+    """A column's name on one line."""
+    return _toml.dumps({"x": {name: 0}}).partition("\n")[2].removesuffix(" = 0")

@@ -1,0 +1,1 @@
+"""For those who run a federation: the control plane's client, submissions, Flower's ServerApp."""

@@ -1,0 +1,166 @@
+"""Speaking to a coordinator's control plane, as an operator or an auditor.
+
+with Control(Address("127.0.0.1:7444", token="quoron_…", insecure=True)) as control:
+    control.submit(specification)
+    for event in control.watch("summer"): ...
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_client.federation.config import check_plaintext
+from quoron_client.protocol import wire
+from quoron_privacy.errors import ConfigError, IdentityError, QuoronError, RunError
+from quoron_protos.v1 import federation_pb2 as pb
+from quoron_protos.v1 import federation_pb2_grpc
+
+PATIENCE = 30.0  # seconds for one call; planning takes a few
+_OPTIONS = (("grpc.max_receive_message_length", -1),)  # a model or a ledger is as long as it is
+_KINDS: dict[grpc.StatusCode, type[QuoronError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: ConfigError,
+    grpc.StatusCode.NOT_FOUND: ConfigError,
+    grpc.StatusCode.UNAUTHENTICATED: IdentityError,
+    grpc.StatusCode.PERMISSION_DENIED: IdentityError,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a control plane is, and how to be let in."""
+
+    coordinator: str  # host:port
+    token: str
+    authority: Path | None = None  # that signed the coordinator's certificate
+    insecure: bool = False
+    insecure_anywhere: bool = False
+
+
+class Control:
+    """One connection to a control plane. Every method raises the coordinator's own words as a QuoronError."""
+
+    def __init__(self, address: Address) -> None:
+        self._where = address.coordinator
+        self._metadata = (("authorization", f"Bearer {address.token}"),)
+        self._channel = _channel(address)
+        self._stub = federation_pb2_grpc.ControlPlaneStub(self._channel)
+
+    def __enter__(self) -> "Control":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._channel.close()
+
+    def submit(self, specification: str) -> str:
+        """Submit a run; its name."""
+        request = pb.SubmitRequest(specification=specification)
+        with self._told():
+            return str(self._stub.Submit(request, metadata=self._metadata, timeout=10 * PATIENCE).run)
+
+    def runs(self) -> list[dict[str, Any]]:
+        """Every run and its state."""
+        with self._told():
+            told = json.loads(self._stub.List(pb.ListRequest(), metadata=self._metadata, timeout=PATIENCE).json)
+        return list(told["runs"])
+
+    def watch(self, run: str) -> Iterator[dict[str, Any]]:
+        """The public events of a run from the first to the end."""
+        with self._told():
+            for document in self._stub.Watch(pb.RunReference(run=run), metadata=self._metadata):
+                yield json.loads(document.json)
+
+    def cancel(self, run: str) -> dict[str, Any]:
+        """End a run without a model; its state."""
+        with self._told():
+            reference = pb.RunReference(run=run)
+            return dict(json.loads(self._stub.Cancel(reference, metadata=self._metadata, timeout=10 * PATIENCE).json))
+
+    def plan(self, run: str) -> dict[str, Any]:
+        """The plan of a run."""
+        with self._told():
+            reference = pb.RunReference(run=run)
+            return dict(json.loads(self._stub.Plan(reference, metadata=self._metadata, timeout=10 * PATIENCE).json))
+
+    def model(self, run: str) -> NDArray[np.float64]:
+        """The released model of a complete run, shape (d,)."""
+        with self._told():
+            array = self._stub.Model(pb.RunReference(run=run), metadata=self._metadata, timeout=PATIENCE)
+        model: NDArray[np.float64] = wire.array_from_wire(array, dtype="float64", max_numbers=wire.MAX_NUMBERS)
+        return model
+
+    def ledger(self, run: str = "") -> dict[str, Any]:
+        """What a run has spent and released; without a name, the population's lifetime ledger."""
+        with self._told():
+            request = pb.LedgerRequest(run=run)
+            return dict(json.loads(self._stub.Ledger(request, metadata=self._metadata, timeout=PATIENCE).json))
+
+    def limit(self, group: str, *, epsilon: float, delta: float, gaussian_share: float = 0.0) -> str:
+        """From now on refuse runs that would bring `group` beyond (ε, δ); the limit in words."""
+        request = pb.LimitRequest(group=group, epsilon=epsilon, delta=delta, gaussian_share=gaussian_share)
+        with self._told():
+            document = self._stub.Limit(request, metadata=self._metadata, timeout=PATIENCE)
+        return str(json.loads(document.json)["limit"])
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except grpc.RpcError as error:
+            code, details = error.code(), str(error.details())
+            if code == grpc.StatusCode.UNAVAILABLE and "ledger" not in details:
+                raise RunError(
+                    f"Cannot reach a coordinator at {self._where}. Check the address, that `quoron serve` runs, and "
+                    "that its certificate is of the authority given and names this host."
+                ) from None
+            raise _KINDS.get(code, RunError)(details) from None
+
+
+def words(event: dict[str, Any]) -> str:
+    """An event of `watch` as a line for people."""
+    if event["kind"] == "paused":
+        return "paused" + (f": {event['error']}" if event.get("error") else "")
+    if event["kind"] == "ended":
+        return f"{event['how']}" + (f": {event['error']}" if event.get("error") else "")
+    if event["kind"] == "awaits":
+        return _awaited(event)
+    public = " ".join(f"{key}={value}" for key, value in event["public"].items())
+    return f"round {event['round'] + 1} of at most {event['rounds']}: {event['messages']} users asked {public}".rstrip()
+
+
+def _awaited(event: dict[str, Any]) -> str:
+    """What a run waits for."""
+    if event["what"] == "users":
+        missing = f"awaits users: {event['enrolled']} of {event['needed']} have enrolled in group {event['group']}"
+        return f"{missing}; {_quorum(event['quorum'])}"
+    return (
+        f"awaits answers in round {event['round'] + 1} of at most {event['rounds']}: {event['asked']} users asked, "
+        f"until {event['ends']}; {_quorum(event['quorum'])}"
+    )
+
+
+def _quorum(share: float | None) -> str:
+    return "no quorum is declared" if share is None else f"quorum {share:g} of those asked"
+
+
+def _channel(address: Address) -> grpc.Channel:
+    check_plaintext(address.coordinator, insecure=address.insecure, anywhere=address.insecure_anywhere)
+    if address.insecure or address.insecure_anywhere:
+        return grpc.insecure_channel(address.coordinator, options=_OPTIONS)
+    if address.authority is None:
+        raise ConfigError(
+            "Expected --authority, the certificate that signed the coordinator's, got none; or --insecure for a "
+            "coordinator on this machine that was started so."
+        )
+    try:
+        roots = address.authority.read_bytes()
+    except OSError as error:
+        raise IdentityError(f"Expected a readable {address.authority}, got: {error.strerror}.") from None
+    return grpc.secure_channel(address.coordinator, grpc.ssl_channel_credentials(roots), options=_OPTIONS)

@@ -1,0 +1,72 @@
+"""Submitting a run to a federation of Flower: `quoron submit --engine flower --superlink HOST:PORT`.
+
+with operator("127.0.0.1:8000", authority) as connection:
+    number = submit(connection, specification, waiting=600)
+    follow(connection, number, print)
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from quoron.flower.bundle import write_bundle
+from quoron.flower.commands import Connection
+from quoron_privacy.errors import ConfigError, RunError
+from quoron_server.specification import RunSpecification
+
+COMPONENTS = {"server": "quoron.operate.flower_app:server_app", "client": "quoron_client.flower.app:app"}
+SAYS = "quoron: "  # before each line of ours in the ServerApp's log
+_PATIENCE = 600.0  # seconds that a SuperLink may be away
+
+
+@contextmanager
+def operator(address: str, authority: Path | None, *, insecure: bool = False) -> Iterator[Connection]:
+    """A connection for Flower's command line, with a home that is gone afterwards.
+
+    `authority` signed the SuperLink's certificate; `insecure` is plaintext. ConfigError for both or neither.
+    """
+    if (authority is None) is not insecure:
+        raise ConfigError(
+            f"Expected --authority CA.pem or --insecure to reach the SuperLink {address}, got "
+            f"{'both' if insecure else 'neither'}."
+        )
+    if authority is not None and not authority.is_file():
+        raise ConfigError(f"Expected a certificate at --authority {authority}, found none.")
+    with TemporaryDirectory(prefix="quoron-flower-") as scratch:
+        connection = Connection(Path(scratch), address, None if authority is None else authority.resolve())
+        connection.begin()
+        yield connection
+
+
+def submit(connection: Connection, specification: RunSpecification, *, waiting: float) -> int:
+    """Start the ServerApp of a run; Flower's number of it. The same run again goes on from its ledger.
+
+    `waiting` seconds for its users to come. Raises RunError if Flower does not take it.
+    """
+    settings: dict[str, str | int | float] = {"specification": specification.as_text(), "waiting": float(waiting)}
+    app = write_bundle(connection.home / "app", name="quoron", settings=settings, **COMPONENTS)
+    return connection.run(app)
+
+
+def follow(connection: Connection, number: int, say: Callable[[str], None]) -> None:
+    """Say what the ServerApp tells of a run until its end; RunError if it ends without a model."""
+    told, seen = 0, time.monotonic()
+    while True:
+        for index, line in enumerate(connection.stream(number)):
+            if index >= told and line.startswith(SAYS):
+                say(line.removeprefix(SAYS))
+            told = max(told, index + 1)
+            seen = time.monotonic()
+        try:
+            status, details = connection.told(number)
+        except RunError:
+            if time.monotonic() - seen > _PATIENCE:
+                raise
+        else:
+            if status.startswith("finished"):
+                break
+        time.sleep(2.0)
+    if status != "finished:completed":
+        raise RunError(f"Flower's run {number} has ended without a model ({status}). {details}")

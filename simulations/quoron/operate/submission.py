@@ -1,0 +1,88 @@
+"""From a configuration to what a coordinator is given: the same problem, loss and columns as in a simulation.
+
+The table is never read: what a run needs to know of it is public and stands in the configuration.
+"""
+
+from dataclasses import asdict
+
+from quoron.config import Config, Table
+from quoron.planning.plans import choose, wish
+from quoron.populations._base import Declared
+from quoron.simulation.scene import encoding_of, loss_of, make_domain, problem
+from quoron_client.data.encoding import Encoding
+from quoron_client.losses import Loss
+from quoron_privacy.errors import ConfigError
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.plan import Plan
+from quoron_server.specification import RunSpecification, digest, ending_early
+
+
+def specify(
+    config: Config,
+    *,
+    run: str,
+    users: int,
+    seconds: float,
+    group: str = "everyone",
+    simulation_seed: int | None = None,
+    early_ends: bool = False,
+) -> tuple[RunSpecification, Plan]:
+    """The specification of a run over the first `users` enrolled users of `group`, and the plan that goes with it.
+
+    With `simulation_seed` it is a simulation: seeded noise, for tests of a federation. With `early_ends` rounds end
+    once everybody has answered, and the promise says what that assumes. Raises ConfigError for a
+    configuration that leaves something public unsaid, and what planning raises.
+    """
+    loss = loss_of(config.loss)
+    columns, items = _encoding(config, loss), config.problem.items_per_user
+    if items is None:
+        raise ConfigError(
+            "Expected problem.items_per_user for a federation, got none: nobody may look at the data to find it. Set "
+            "it to a low typical number of items of a user."
+        )
+    columns.check_loss(loss)
+    domain = make_domain(config.domain, loss.feature_norm)
+    plan = choose(config, problem(config, Declared(users, items, columns.dimension * loss.outputs, loss, domain))).plan
+    options, rounds = dict(config.algorithm.options), config.budget.rounds
+    if rounds is not None and ALGORITHMS[plan.algorithm].takes_rounds:
+        options.setdefault("rounds", rounds)
+    specification = RunSpecification(
+        run=run,
+        algorithm=plan.algorithm,
+        epsilon=config.privacy.epsilon,
+        delta=config.privacy.delta,
+        problem=plan.problem,
+        loss={"name": loss.name, **asdict(loss)},
+        columns=columns,
+        seconds=seconds,
+        options=options,
+        constants=config.algorithm.constants,
+        trust_clients=config.algorithm.trust_clients,
+        seed=config.run.seed,
+        group=group,
+        simulation=simulation_seed is not None,
+        noise_seed=simulation_seed,
+        early_ends=early_ends,
+        quorum=wish(config).quorum,
+        quorum_epsilon=wish(config).quorum_epsilon,
+        plan_digest=digest(plan),
+    )
+    plan = ending_early(plan) if early_ends else plan
+    return specification, plan.simulated() if specification.simulation else plan
+
+
+def _encoding(config: Config, loss: Loss) -> Encoding:
+    table = config.population
+    if not isinstance(table, Table):
+        raise ConfigError(
+            f"Expected population.kind='table' for a federation, got {table.kind!r}: clients must know their columns."
+        )
+    if table.outlier_fraction:
+        raise ConfigError("Expected no population.outlier_fraction in a federation, got one: its users are real.")
+    for column, values in table.categorical.items():
+        if not values:
+            raise ConfigError(
+                f"Expected the public values of population.categorical.{column} for a federation, got none: values "
+                "taken from the data would become public."
+            )
+    return encoding_of(table, loss)

@@ -1,0 +1,192 @@
+"""What a person gets who names no algorithm: a rule over feasible plans, and one sentence that says why.
+
+The rule, in order, over the plans that are feasible and predicted to be better than not training:
+
+1. an untrusted coordinator leaves only algorithms of exposure `local` (the caller passes no others);
+2. declared outlier users: the least predicted risk of those that remove outliers, up to ten times the recommended's;
+3. the recommended method, unless many passes predict less than half its risk;
+4. many passes, where that or infeasibility rules the recommended method out;
+5. the least predicted risk of all.
+
+It looks at plans and at what the registry says about an algorithm, never at data.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from quoron_privacy.errors import Infeasible
+from quoron_server.algorithms import AlgorithmInfo
+from quoron_server.plan import Exposure, Plan
+from quoron_server.problem import Problem
+
+RECOMMENDED = "tracking-srgd"
+REMOVAL_WORTH = 10.0  # times the recommended method's predicted risk is a fair price for removing outliers
+WORTH = 2.0  # times the least predicted risk of many passes is a fair price for asking everybody once
+
+SHOWS: Mapping[Exposure, str] = {
+    "model": "shows un-noised models to the coordinator and the clients asked",
+    "broadcast": "keeps every broadcast private",
+    "local": "keeps every answer private",
+    "none": "keeps nothing private",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What one algorithm would do for this problem: a plan, or why there is none."""
+
+    algorithm: str
+    plan: Plan | None
+    reason: str = ""  # why it is infeasible
+    needs: str = ""  # what would make it feasible, where that is known
+
+    @property
+    def predicted(self) -> float | None:
+        """Predicted excess risk."""
+        return self.plan.predicted_excess_risk if self.plan else None
+
+
+def refusals(candidates: Iterable[Candidate]) -> list[tuple[str, tuple[str, ...]]]:
+    """Every reason against a plan once, in words that fit behind a list of names, with the algorithms it rules out."""
+    found: dict[str, list[str]] = {}
+    for each in candidates:
+        if each.plan is None:
+            found.setdefault(_nameless(each), []).append(each.algorithm)
+    return [(reason, tuple(names)) for reason, names in found.items()]
+
+
+def _nameless(refused: Candidate) -> str:
+    """A candidate's reason without its name, so that equal reasons are equal texts."""
+    name = refused.algorithm
+    text = refused.reason.removeprefix("Infeasible: ").removeprefix(f"{name}: ").removeprefix(f"{name} ")
+    return re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", "it", text)
+
+
+def automatic(
+    candidates: Sequence[Candidate],
+    algorithms: Mapping[str, AlgorithmInfo],
+    problem: Problem,
+    *,
+    trust_server: bool = True,
+) -> tuple[Plan, str]:
+    """The plan that the rule takes, and why in one sentence.
+
+    `candidates` have a plan only where it is feasible and worth running. Raises Infeasible when no candidate that the
+    rule allows has one.
+    """
+    allowed = [each for each in candidates if trust_server or algorithms[each.algorithm].exposure == "local"]
+    if not allowed and not trust_server:
+        raise Infeasible(
+            "auto",
+            "privacy.trust_server=false asks for exposure local, and no algorithm here has it",
+            "a coordinator that may see answers (privacy.trust_server=true)",
+        )
+    if not any(each.plan for each in allowed):
+        which = "every algorithm" if trust_server else "every algorithm of exposure local"
+        told = ". ".join(f"{', '.join(names)}: {reason.rstrip('.')}" for reason, names in refusals(allowed))
+        raise Infeasible(which, told, "more users or a larger epsilon")
+    chosen, because = _rule(allowed, algorithms, problem)
+    trust = () if trust_server else ("the coordinator is not trusted with answers, which leaves exposure local",)
+    told = "; ".join((*trust, *because, _facts(chosen, algorithms[chosen.algorithm], allowed)))
+    assert chosen.plan is not None
+    return chosen.plan, f"{chosen.algorithm}: {told}."
+
+
+def _rule(
+    allowed: Sequence[Candidate], algorithms: Mapping[str, AlgorithmInfo], problem: Problem
+) -> tuple[Candidate, tuple[str, ...]]:
+    """The chosen candidate, and what has to be said beside its own facts."""
+    feasible = [each for each in allowed if each.plan]
+    recommended = next((each for each in allowed if each.algorithm == RECOMMENDED), None)
+    because: tuple[str, ...] = ()
+    if problem.beliefs.hostile_share > 0:
+        able = [each for each in feasible if algorithms[each.algorithm].removes_outliers]
+        most = float("inf") if recommended is None else REMOVAL_WORTH * _risk(recommended)
+        removing = [each for each in able if _risk(each) <= most]
+        share = f"{100 * problem.beliefs.hostile_share:.3g} % of users"
+        if removing:
+            return _least(removing), (f"{share} are declared outliers, and it removes outliers",)
+        filters = [each for each in allowed if algorithms[each.algorithm].removes_outliers]
+        why = "predicts" if able else "is feasible"
+        why += f" less than {REMOVAL_WORTH:g} times its risk" if able else _wants(filters)
+        because = (f"no algorithm that removes outliers {why}, so {share} may bias it",)
+        if recommended in feasible:
+            return recommended, because
+    many = [each for each in feasible if algorithms[each.algorithm].passes == "many"]
+    least_many = _least(many) if many else None
+    if recommended is not None and _worth(recommended, least_many):
+        return recommended, because
+    passed_over = () if recommended is None else (_passed_over(recommended, least_many, problem),)
+    return least_many or _least(feasible), (*because, *passed_over)
+
+
+def _worth(recommended: Candidate, many: Candidate | None) -> bool:
+    """Whether the recommended method is feasible and predicts at most WORTH times the risk of many passes."""
+    if recommended.predicted is None:
+        return False
+    return many is None or recommended.predicted <= WORTH * _risk(many)
+
+
+def _passed_over(recommended: Candidate, many: Candidate | None, problem: Problem) -> str:
+    """Why the recommended method was not taken."""
+    name = recommended.algorithm
+    if recommended.plan is None:
+        users = _users_needed([recommended])
+        if users is not None and users[0] > problem.users:
+            return f"n={problem.users:,} is small: one pass of {name} needs n >= {users[0]:,}"
+        return f"{name} is not feasible here ({_nameless(recommended).split('. ')[0].rstrip('.')})"
+    if recommended.predicted is None or many is None:
+        return f"nothing is predicted for {name}"
+    return (
+        f"one pass cannot do as well here: {name} predicts an excess risk of {recommended.predicted:.2g}, "
+        f"{_times(recommended.predicted, _risk(many))}this one's, and up to {WORTH:g} times would do"
+    )
+
+
+def _facts(chosen: Candidate, info: AlgorithmInfo, allowed: Iterable[Candidate]) -> str:
+    """What the plan asks of users, shows to others and predicts, beside the best of all considered."""
+    plan = chosen.plan
+    assert plan is not None
+    asked = plan.cost.messages / plan.problem.users
+    often = "at most once" if info.passes == "one" else f"about {asked:.3g} times"
+    known = [each for each in allowed if each.plan and each.predicted is not None]
+    predicts = "predicts nothing"
+    if chosen.predicted is not None:
+        best = _least(known)
+        assert best.plan is not None
+        beside = "the least considered"
+        if best.algorithm != chosen.algorithm:
+            near = chosen.predicted < 1.05 * _risk(best)
+            beside = "about " if near else _times(chosen.predicted, _risk(best))
+            beside += f"the best considered ({best.algorithm}, {best.plan.cost.rounds:,} rounds)"
+        predicts = f"predicts an excess risk of {chosen.predicted:.2g}, {beside}"
+    return f"asks every user {often}, {SHOWS[info.exposure]}, and {predicts}"
+
+
+def _wants(filters: Sequence[Candidate]) -> str:
+    """In brackets, the smallest number of users that one of `filters` asks for."""
+    users = _users_needed(filters)
+    return "" if users is None else f" ({users[1]} needs n >= {users[0]:,})"
+
+
+def _users_needed(candidates: Iterable[Candidate]) -> tuple[int, str] | None:
+    """The fewest users that would do for one of `candidates`, and for which one."""
+    found = [(re.search(r"n >= ([\d,]+)", each.needs), each.algorithm) for each in candidates]
+    return min(((int(match[1].replace(",", "")), name) for match, name in found if match), default=None)
+
+
+def _times(larger: float, smaller: float) -> str:
+    """'2.7 times ', with a space behind, or nothing for what cannot be divided."""
+    if smaller <= 0:
+        return "against "
+    ratio = larger / smaller
+    return f"{ratio:.1f} times " if ratio < 10 else f"{ratio:,.0f} times "
+
+
+def _least(candidates: Iterable[Candidate]) -> Candidate:
+    return min(candidates, key=_risk)
+
+
+def _risk(candidate: Candidate) -> float:
+    return float("inf") if candidate.predicted is None else candidate.predicted

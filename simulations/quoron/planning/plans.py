@@ -1,0 +1,238 @@
+"""Making and checking plans: every algorithm is asked, those that cannot say why not."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from quoron.config import AlgorithmSection, Config
+from quoron.planning.choosing import Candidate as Candidate
+from quoron.planning.choosing import automatic
+from quoron.planning.projection import Projection
+from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, VerificationError
+from quoron_privacy.quorum import spent_on
+from quoron_server.algorithms import ALGORITHMS, AlgorithmInfo
+from quoron_server.algorithms.forecast import trivial_risk
+from quoron_server.algorithms.search import round_grid
+from quoron_server.budget import Budget
+from quoron_server.plan import Plan, Privacy
+from quoron_server.problem import Problem
+from quoron_server.specification import options_of
+
+Registry = Mapping[str, AlgorithmInfo]
+BASELINE = "phased-sgd"  # the naive alternative of the papers
+LARGEST_ROUNDS = 1024  # that the curve looks at
+NEAR = 1.05  # times the least predicted risk counts as about as good
+
+
+@dataclass(frozen=True, slots=True)
+class RoundsCurve:
+    """Predicted excess risk of one algorithm against its number of rounds, everything else at its best for each."""
+
+    points: tuple[tuple[int, float], ...]  # (rounds, predicted excess risk), by rounds; infeasible ones are left out
+
+    @property
+    def best(self) -> int:
+        """Rounds of the least predicted risk."""
+        return min(self.points, key=lambda point: (point[1], point[0]))[0]
+
+    @property
+    def enough(self) -> int:
+        """The fewest rounds within 5 % of the least predicted risk."""
+        least = min(risk for _, risk in self.points)
+        return min(rounds for rounds, risk in self.points if risk <= NEAR * least)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain numbers."""
+        points = [{"rounds": rounds, "predicted_excess_risk": risk} for rounds, risk in self.points]
+        return {"points": points, "best": self.best, "smallest_within_5_percent": self.enough}
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The plan of a run, and what every other private algorithm would have done."""
+
+    plan: Plan
+    candidates: tuple[Candidate, ...]
+    curve: RoundsCurve | None = None  # of the plan's algorithm, when it was asked for
+    choice: str | None = None  # why the algorithm was chosen, in one sentence; None when it was named
+    network: Projection | None = None  # wall-clock over a network, when one is given
+    remarks: tuple[str, ...] = ()  # what was left undeclared, and what it was taken to be
+
+    @property
+    def baseline(self) -> Candidate | None:
+        """The naive baseline, phased SGD."""
+        return next((each for each in self.candidates if each.algorithm == BASELINE), None)
+
+    def as_json(self) -> dict[str, Any]:
+        """The plan, and one entry for each algorithm considered."""
+        considered = [
+            {"algorithm": each.algorithm, "predicted_excess_risk": each.predicted, "infeasible": each.reason or None}
+            for each in self.candidates
+        ]
+        curve = {} if self.curve is None else {"rounds_curve": self.curve.as_json()}
+        network = {} if self.network is None else {"network": self.network.as_json()}
+        said = {"choice": self.choice, "considered": considered, "remarks": list(self.remarks)}
+        return self.plan.as_json() | said | curve | network
+
+
+def choose(config: Config, problem: Problem, *, compare: bool = False, algorithms: Registry = ALGORITHMS) -> Planned:
+    """The plan of `config.algorithm`; with name `auto`, the one that the rule of `choosing` takes, and why.
+
+    That plan is verified by a second route; those that stand beside it are not.
+
+    With budget.rounds every algorithm is planned for exactly that many rounds, unless algorithm.options.rounds says
+    otherwise. The others are planned for `auto`, with `compare`, and when the named one is infeasible; `compare` also
+    gives the plan's rounds curve.
+    Raises ConfigError for an unknown algorithm or option, Infeasible naming the condition, what would satisfy it and
+    what is feasible instead, and BudgetExceeded when the plan could exceed the budget.
+    """
+    name = config.algorithm.name
+    if name != "auto" and name not in algorithms:
+        raise ConfigError(
+            f"Expected algorithm.name to be auto or one of {', '.join(algorithms)}, got algorithm.name={name!r}."
+        )
+    planned = (
+        _automatic(config, problem, algorithms) if name == "auto" else _named(config, problem, compare, algorithms)
+    )
+    Budget(**config.budget.model_dump()).check_plan(planned.plan)
+    if not compare:
+        return planned
+    given = config.algorithm.options if name != "auto" else {}
+    return replace(
+        planned, curve=rounds_curve(algorithms[planned.plan.algorithm], config, problem, given, planned.plan)
+    )
+
+
+def rounds_curve(
+    info: AlgorithmInfo, config: Config, problem: Problem, given: Mapping[str, Any], chosen: Plan | None = None
+) -> RoundsCurve | None:
+    """Plans of one algorithm for 1 round, 2, and so on by factors of about √2, its other options as `given`.
+
+    Numbers of rounds that are infeasible are left out; the `chosen` plan is a point too. None where nothing is
+    predicted, or the printed constants leave no choice.
+    """
+    if not info.takes_rounds or config.algorithm.constants not in info.constants:
+        return None
+    points = {}
+    for rounds in round_grid(LARGEST_ROUNDS)[:: info.stride]:
+        with suppress(QuoronError):
+            plan = _plan_exactly(info, config, problem, given, rounds)
+            points[rounds] = plan.predicted_excess_risk
+    if chosen is not None:
+        points[chosen.cost.rounds] = chosen.predicted_excess_risk
+    known = tuple((rounds, float(risk)) for rounds, risk in sorted(points.items()) if risk is not None)
+    return RoundsCurve(known) if len(known) > 1 else None
+
+
+def wish(config: Config) -> Privacy:
+    """(ε, δ), with the quorum where one is declared."""
+    wanted = config.privacy
+    share = None if wanted.quorum == "none" else wanted.quorum
+    return Privacy(wanted.epsilon, wanted.delta, share, spent_on(share, wanted.epsilon, wanted.quorum_epsilon))
+
+
+def _automatic(config: Config, problem: Problem, algorithms: Registry) -> Planned:
+    if config.algorithm.options:
+        raise ConfigError("Expected no algorithm.options with algorithm.name='auto', got some. Name the algorithm.")
+    candidates = tuple(_worthwhile(each, problem) for each in _candidates(config, problem, algorithms))
+    while True:
+        plan, choice = automatic(candidates, algorithms, problem, trust_server=_trusted(config))
+        try:
+            algorithms[plan.algorithm].verify(plan)
+        except VerificationError as error:  # never seen; another algorithm will do
+            refused = Candidate(plan.algorithm, None, str(error))
+            candidates = tuple(refused if each.algorithm == plan.algorithm else each for each in candidates)
+        else:
+            return Planned(plan, candidates, choice=choice)
+
+
+def _worthwhile(candidate: Candidate, problem: Problem) -> Candidate:
+    """The candidate, without its plan when not training is predicted to be as good."""
+    if candidate.predicted is None or candidate.predicted < trivial_risk(problem):
+        return candidate
+    reason = (
+        f"{candidate.algorithm}: an excess risk of {candidate.predicted:.2g} is predicted, no better than not training."
+    )
+    return Candidate(candidate.algorithm, None, reason)
+
+
+def _named(config: Config, problem: Problem, compare: bool, algorithms: Registry) -> Planned:
+    name = config.algorithm.name
+    others = {other: info for other, info in algorithms.items() if other != name}
+    info, wanted = algorithms[name], config.privacy.adjacency
+    if info.exposure != "none" and wanted not in info.adjacency:
+        offered = " or ".join(map(repr, info.adjacency))
+        raise ConfigError(f"Expected privacy.adjacency={offered} with {name}, got privacy.adjacency={wanted!r}.")
+    if info.exposure != "none" and not _keeps_answers(info, config):
+        raise ConfigError(
+            f"Expected an algorithm of exposure local with privacy.trust_server=false, got algorithm.name={name!r} of "
+            f"exposure {info.exposure}. Name another, or trust the coordinator with answers."
+        )
+    try:
+        plan = _plan(info, config, problem, config.algorithm.options)
+    except Infeasible as error:
+        feasible = tuple(each.algorithm for each in _candidates(config, problem, others) if each.plan)
+        raise Infeasible(error.algorithm, error.condition, error.needs, feasible) from None
+    info.verify(plan)
+    candidates = (Candidate(name, plan), *(_candidates(config, problem, others) if compare else ()))
+    return Planned(plan, candidates)
+
+
+def _trusted(config: Config) -> bool:
+    """Whether the coordinator may see answers."""
+    return config.privacy.trust_server
+
+
+def _keeps_answers(info: AlgorithmInfo, config: Config) -> bool:
+    """Whether the coordinator may see what it would see: anything when trusted, else exposure `local` only."""
+    return _trusted(config) or info.exposure == "local"
+
+
+def _candidates(config: Config, problem: Problem, algorithms: Registry) -> tuple[Candidate, ...]:
+    return tuple(_candidate(info, config, problem) for info in algorithms.values() if info.exposure != "none")
+
+
+def _candidate(info: AlgorithmInfo, config: Config, problem: Problem) -> Candidate:
+    if config.privacy.adjacency not in info.adjacency:
+        offered = ", ".join(info.adjacency)
+        return Candidate(
+            info.name, None, f"{info.name}: promised is {offered}, and privacy.adjacency={config.privacy.adjacency!r}."
+        )
+    if not _keeps_answers(info, config):
+        shown = f"{info.name}: the exposure is {info.exposure}, and privacy.trust_server=false asks for local."
+        return Candidate(info.name, None, shown)
+    try:
+        return Candidate(info.name, _plan(info, config, problem, {}))
+    except QuoronError as error:  # also a loss or domain that the algorithm is not made for
+        return Candidate(info.name, None, str(error), error.needs if isinstance(error, Infeasible) else "")
+
+
+def _plan(info: AlgorithmInfo, config: Config, problem: Problem, given: Mapping[str, Any]) -> Plan:
+    wanted = config.budget.rounds
+    if wanted is None or given.get("rounds") is not None or not info.takes_rounds:
+        return _plan_freely(info, config, problem, given)
+    return _plan_exactly(info, config, problem, given, wanted)
+
+
+def _plan_exactly(info: AlgorithmInfo, config: Config, problem: Problem, given: Mapping[str, Any], rounds: int) -> Plan:
+    """The best plan of exactly `rounds` rounds; Infeasible if there is none."""
+    plan = _plan_freely(info, config, problem, {**given, "rounds": rounds})
+    if plan.cost.rounds != rounds:  # printed constants fix it
+        raise Infeasible(
+            info.name,
+            f"its {config.algorithm.constants} constants ask for {plan.cost.rounds:,} rounds, not {rounds:,}",
+            f"budget.rounds={plan.cost.rounds}",
+        )
+    return plan
+
+
+def _plan_freely(info: AlgorithmInfo, config: Config, problem: Problem, given: Mapping[str, Any]) -> Plan:
+    section: AlgorithmSection = config.algorithm
+    if section.constants not in info.constants:
+        raise ConfigError(
+            f"Expected algorithm.constants to be one of {', '.join(info.constants)} for {info.name}, "
+            f"got algorithm.constants={section.constants!r}."
+        )
+    options = options_of(info, given, called="algorithm.options")
+    return info.plan(problem, wish(config), options, section.constants, config.run.seed)

@@ -1,0 +1,102 @@
+"""Projecting a run's wall-clock over a network: from its ledger's events, or from its plan before it begins."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from quoron.planning.network import DEADLINE, Counts, Network, Times, total
+from quoron_client.protocol.questions import AverageGradient, Question
+from quoron_server.plan import Plan
+from quoron_server.traffic import Traffic, encoded, traffic
+
+NAME = "n" * 16  # of a run that has none yet; every message holds its run's name
+Event = Mapping[str, Any]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """A whole run over one network."""
+
+    network: str  # as it was given
+    seconds: Mapping[str, float]  # by part, and the total
+    messages: int  # questions, answers and receipts
+    bytes_down: int  # as on the wire
+    bytes_up: int
+    measured: tuple[str, ...]  # parts whose speed was measured, not given; a plan has measured nothing
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain numbers and strings."""
+        return asdict(self)
+
+
+def by_round(events: Sequence[Event], *, network: Network | None, run: str = NAME) -> list[Row]:
+    """The columns that traffic and network add to each round; `run` is the run's name.
+
+    Nothing for rounds of a ledger that did not note the size of its messages.
+    """
+    return [_columns(event, run, network) if event.get("encoded_down") else {} for event in events]
+
+
+def of_rounds(columns: Sequence[Row], text: str, network: Network) -> Projection:
+    """The sum of what `by_round` gave."""
+    parts = [name for name in Times().as_json() if name != "total"]
+    times = total([Times(**{part: row[f"network.{part}"] for part in parts}) for row in columns if row])
+    messages, down, up = (sum(row.get(f"wire_{name}", 0) for row in columns) for name in ("messages", "down", "up"))
+    measured = ("aggregating",) if network.compute is not None else ("computing", "aggregating")
+    return Projection(text, times.as_json(), messages, down, up, measured)
+
+
+def of_plan(plan: Plan, text: str, network: Network) -> Projection:
+    """Every round taken as the average one; ConfigError when its answers would come after the network's deadline.
+
+    Questions are taken to be framed as those for a gradient. Speeds that only a run measures count as nothing.
+    """
+    cost, dimension = plan.cost, plan.problem.dimension
+    messages, rounds = max(1, cost.messages), max(1, cost.rounds)
+    asked = max(1, messages // rounds)
+    nominal = Question(1, np.zeros(1, np.int64), AverageGradient(np.zeros((1, dimension)), (1.0,)))
+    down, up = (size - 8 * dimension for size in encoded(nominal, dimension))  # what surrounds the numbers
+    average = {
+        "round": rounds // 2,
+        "messages": asked,
+        "encoded_down": asked * (cost.bytes_down // messages + down),
+        "encoded_up": asked * (cost.bytes_up // messages + up),
+    }
+    moved = _traffic(average, NAME, network)
+    counts = Counts(asked, moved.down, moved.up, items=cost.gradient_evaluations / messages)
+    network.require_time(counts)
+    whole = {part: rounds * seconds for part, seconds in network.project(counts).as_json().items()}
+    return Projection(text, whole, rounds * moved.messages, rounds * moved.down, rounds * moved.up, ())
+
+
+def _columns(event: Event, run: str, network: Network | None) -> Row:
+    moved = _traffic(event, run, network)
+    row: Row = {"wire_messages": moved.messages, "wire_down": moved.down, "wire_up": moved.up}
+    if network is None:
+        return row
+    asked = event["messages"]
+    counts = Counts(
+        asked,
+        moved.down,
+        moved.up,
+        items=event["gradient_evaluations"] / max(1, asked),
+        computing=event["seconds_clients"] / max(1, asked),
+        aggregating=event["seconds_server"],
+    )
+    times = network.project(counts)
+    return row | {f"network.{part}": seconds for part, seconds in times.as_json().items()}
+
+
+def _traffic(event: Event, run: str, network: Network | None) -> Traffic:
+    deadline = DEADLINE if network is None else network.deadline
+    return traffic(
+        round_=event["round"],
+        messages=event["messages"],
+        down=event["encoded_down"],
+        up=event["encoded_up"],
+        run=run,
+        seconds=max(1, round(deadline)),
+    )

@@ -1,0 +1,13 @@
+from ._base import Corruption as Corruption
+from ._base import Population as Population
+from ._base import PublicKnowledge as PublicKnowledge
+from ._flights import flights as flights
+from ._outliers import OutlierKind as OutlierKind
+from ._outliers import Outliers as Outliers
+from .synthetic import FamilyName as FamilyName
+from .synthetic import Synthetic as Synthetic
+from .table import Categorical as Categorical
+from .table import Feature as Feature
+from .table import Numeric as Numeric
+from .table import TablePopulation as TablePopulation
+from .table import from_table as from_table

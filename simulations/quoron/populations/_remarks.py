@@ -1,0 +1,124 @@
+"""What somebody should know of a table who reads a run's figures: what did not fit its rules, by name, with the fix.
+
+Functions of private data: for reports of simulations only.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from quoron_client.data.encoding import Classes, Counts, Encoding, Numeric, Signs
+from quoron_client.protocol.domains import Domain, L2Ball, Vector
+
+OFTEN = 0.05  # share of values from which on a misfit is spoken of
+BOUNDARY = 0.99  # share of the domain's size from which on a model lies on its boundary
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How a table fits its rules."""
+
+    counts: Counts
+    users: int  # all, held out or not
+    users_without: int  # whose rows are all left out
+    most_rows: int  # of any one user
+
+    def clipped(self) -> Mapping[str, float]:
+        """Share of values outside their declared range, by column; only columns with some."""
+        found = {**self.counts.clipped, **self.counts.labels_clipped}
+        return {name: count / self.counts.rows for name, count in found.items() if count}
+
+    def remarks(self, encoding: Encoding) -> Iterator[str]:
+        """One sentence for each thing that is amiss, with its fix."""
+        yield from _about_users(self)
+        rows = self.counts.rows
+        if self.counts.dropped > OFTEN * rows:
+            blamed = ", ".join(f"{name!r} ({count:,})" for name, count in self.counts.unusable.items() if count)
+            yield (
+                f"{_share(self.counts.dropped, rows)} of the rows cannot be used and are left out, by column: "
+                f"{blamed}. {_cure(self.counts, encoding)}"
+            )
+        for name, count in self.counts.clipped.items():
+            if count > OFTEN * rows:
+                yield (
+                    f"{_share(count, rows)} of the values of {name!r} lie outside its declared range and are held at "
+                    "the ends. Declare a wider range."
+                )
+        for name, count in self.counts.labels_clipped.items():
+            if count > OFTEN * rows:
+                yield (
+                    f"{_share(count, rows)} of the labels {name!r} lie outside label_range and are held at the ends: "
+                    "the model cannot learn them. Declare a wider label_range."
+                )
+        for name, (count, kinds) in self.counts.unknown.items():
+            # One value left out loses nothing beside an intercept, which then stands for it.
+            if count > OFTEN * rows and (kinds > 1 or not encoding.intercept):
+                yield (
+                    f"{_share(count, rows)} of the values of {name!r} are in none of its declared categories and "
+                    "become zeros. Declare them, if they are public."
+                )
+
+
+def on_boundary(domain: Domain, model: Vector) -> bool:
+    """Whether a model (d,) is as large as its domain lets it be."""
+    if isinstance(domain, L2Ball):
+        return bool(np.linalg.norm(model) >= BOUNDARY * domain.radius)
+    return bool(np.max(np.abs(model), initial=0.0) >= BOUNDARY * domain.half_width)
+
+
+def about_boundary(domain: Domain, model: Vector, optimum: Vector) -> Iterator[str]:
+    """What to do about a model on the boundary of its domain; nothing if it is not there."""
+    if not on_boundary(domain, model):
+        return
+    size = domain.radius if isinstance(domain, L2Ball) else domain.half_width
+    if on_boundary(domain, optimum):
+        yield (
+            f"The model lies on the boundary of its domain (domain.radius = {size:g}), and so does the optimum without "
+            "privacy: the domain is too small for what there is to learn. Raise domain.radius."
+        )
+    else:
+        yield (
+            f"The model lies on the boundary of its domain (domain.radius = {size:g}), where the optimum without "
+            "privacy does not: noise has carried it there. Lower domain.radius, raise privacy.epsilon, or have more "
+            "users."
+        )
+
+
+def _about_users(fit: Fit) -> Iterator[str]:
+    if fit.users == 1:
+        yield (
+            "The table has one user: there is nobody to hide among, and nothing useful can be learnt privately. Name "
+            "the column that tells users apart as `user`."
+        )
+    elif fit.most_rows == 1:
+        yield (
+            "Every user has one row: user-level privacy is then item-level. If rows of the same person exist, name the "
+            "column that tells persons apart as `user`."
+        )
+    if fit.users_without > OFTEN * fit.users:
+        yield (
+            f"{_share(fit.users_without, fit.users)} of the users have no row that can be used, and answer zero. See "
+            "which columns rows are left out for."
+        )
+
+
+def _cure(counts: Counts, encoding: Encoding) -> str:
+    label = encoding.label
+    if label is not None and 2 * counts.unusable.get(label.column, 0) > counts.dropped:
+        if isinstance(label, Signs):
+            return (
+                f"Most labels are no true/false, 0/1 or -1/+1: declare what {label.column!r} means, by positive = "
+                "value, classes = [values] or a comparison such as 'delay > 15'; or of a number label_range."
+            )
+        if isinstance(label, Classes):
+            return "Most labels are none of the declared classes, or missing. Declare all classes."
+        return "Most have no label there, or none that can be read as declared. If it is missing, all is well."
+    numeric = [f for f in encoding.features if isinstance(f, Numeric) and counts.unusable.get(f.column)]
+    if numeric and encoding.missing == "drop":
+        return "Set missing = 'middle' to keep rows without a feature, or leave the column out of the features."
+    return "Look at these columns."
+
+
+def _share(count: int, of: int) -> str:
+    return f"{100 * count / of:.3g} %"

@@ -1,0 +1,221 @@
+"""What commands print: a plan, a result, the tables of algorithms and presets."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from quoron.planning.choosing import Candidate, refusals
+from quoron.planning.plans import Planned
+from quoron.presets import presets
+from quoron.reports import curve as curve_plot
+from quoron.reports.summary import size, time_rows
+from quoron.simulation.folder import dumps, write
+from quoron.simulation.run import RunResult
+from quoron_privacy.errors import Infeasible
+from quoron_server.algorithms import ALGORITHMS, AlgorithmInfo
+
+if TYPE_CHECKING:
+    from quoron.training.result import Trained
+
+
+def show_result(result: RunResult, *, as_json: bool) -> None:
+    """A complete run: its promise, its figures, why it was chosen, and where it is."""
+    if as_json:
+        print(dumps(result.summary.as_json() | {"directory": str(result.directory)}))
+        return
+    out = console()
+    _say(out, result.summary.statement)
+    _show_choice(out, result.planned)
+    out.print(_rows(result.summary.rows()))
+    for remark in result.summary.remarks_simulation_only:
+        _say(out, f"Simulation only: {remark}", style="yellow")
+    if result.config.algorithm.name == "auto":
+        for line in why_not(result.planned.candidates):
+            _say(out, f"Infeasible here: {line}", style="dim")
+    out.print(
+        f"Run folder {escape(str(result.directory))}; open {escape(str(result.directory / 'report.html'))}",
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
+def show_trained(trained: "Trained", *, as_json: bool) -> None:
+    """A curator's complete run: its promise, its public figures, the coefficients, and where the model is."""
+    if as_json:
+        print(dumps(trained.summary.as_json() | {"directory": str(trained.directory)}))
+        return
+    out = console()
+    _say(out, trained.summary.statement)
+    if trained.summary.choice is not None:
+        _say(out, f"Chosen {trained.summary.choice}")
+    out.print(_rows(trained.summary.rows()))
+    coefficients = table("feature", "coefficient, in the column's units")
+    for name, value in trained.model.table():
+        coefficients.add_row(escape(name), escape(value))
+    out.print(coefficients)
+    for warning in trained.summary.warnings:
+        _say(out, f"Warning: {warning}", style="yellow")
+    _say(out, trained.summary.unseen, style="dim")
+    model = trained.directory / "model.json"
+    out.print(f"Model {escape(str(model))}; predict with: quoron predict {escape(str(model))} NEW.csv", soft_wrap=True)
+
+
+def show_plan(planned: Planned, *, as_json: bool) -> None:
+    """A plan: its promise, its numbers, what the others would do or why they cannot, and the rounds curve."""
+    if as_json:
+        print(dumps(planned.as_json()))
+        return
+    out, chosen = console(), planned.plan
+    _say(out, chosen.guarantee.sentence())
+    _show_choice(out, planned)
+    out.print(_rows(plan_rows(planned)))
+    for remark in planned.remarks:
+        _say(out, remark, style="yellow")
+    feasible = [each for each in planned.candidates if each.plan is not None]
+    others = table("algorithm", "predicted excess risk", "exposure", "rounds")
+    for each in sorted(feasible, key=lambda each: each.predicted or 0.0):
+        others.add_row(*map(escape, _candidate_row(each, chosen.algorithm)))
+    out.print(others)
+    for line in why_not(planned.candidates):
+        _say(out, f"Infeasible here: {line}", style="dim")
+    if planned.curve is not None:
+        out.print(f"How many rounds {escape(chosen.algorithm)} needs:")
+        out.print(curve_plot.table(planned.curve, chosen.cost.rounds))
+
+
+def show_algorithms(*, as_json: bool) -> None:
+    """The registry."""
+    if as_json:
+        known = [
+            {
+                "name": info.name,
+                "summary": info.summary,
+                "paper": info.paper,
+                "algorithm_numbers": info.algorithm_numbers,
+                "exposure": info.exposure,
+                "adjacency": list(info.adjacency),
+                "constants": list(info.constants),
+                "theorem": info.theorem,
+            }
+            for info in ALGORITHMS.values()
+        ]
+        print(dumps(known))
+        return
+    listed = table("name", "what it does", "paper", "exposure", "theorem")
+    for info in ALGORITHMS.values():
+        listed.add_row(*map(escape, (info.name, info.summary, _paper(info), info.exposure, info.theorem)))
+    console().print(listed)
+
+
+def show_presets() -> None:
+    """The ready configurations."""
+    listed = table("name", "what it shows")
+    for each in presets():
+        listed.add_row(escape(each.name), escape(each.summary))
+    console().print(listed)
+
+
+def draw(picture: Path, planned: Planned) -> None:
+    """Write the rounds curve as a picture; Infeasible where nothing is predicted."""
+    name = planned.plan.algorithm
+    if planned.curve is None:
+        raise Infeasible(f"a plot of {name}", "nothing is predicted for it", "calibrated constants")
+    drawing = curve_plot.svg({name: planned.curve}, chosen={name: planned.plan.cost.rounds})
+    write(picture, drawing, advice="Choose another place for --plot.")
+
+
+def why_not(candidates: Iterable[Candidate]) -> list[str]:
+    """One line for each reason, with the algorithms that it rules out."""
+    return [f"{', '.join(names)}: {reason}" for reason, names in refusals(candidates)]
+
+
+def plan_rows(planned: Planned) -> list[tuple[str, str]]:
+    """Label and text of each number of a plan, the algorithm's own parameters included."""
+    chosen, baseline = planned.plan, planned.baseline
+    cost = chosen.cost
+    rows = [
+        ("algorithm", chosen.algorithm),
+        (
+            "users, items, dimension",
+            f"{chosen.problem.users:,}, {chosen.problem.items_per_user:,}, {chosen.problem.dimension:,}",
+        ),
+        ("rounds", f"{cost.rounds:,}"),
+        ("messages", f"{cost.messages:,}"),
+        ("gradient evaluations", f"{cost.gradient_evaluations:,}"),
+    ]
+    rows += [row for row in _parameter_rows(chosen.as_json()["parameters"]) if row not in rows]
+    if chosen.predicted_excess_risk is not None:
+        beside = (
+            ""
+            if baseline is None or baseline.predicted is None
+            else f" ({baseline.algorithm}: {baseline.predicted:.2g})"
+        )
+        rows.append(("predicted excess risk", f"{chosen.predicted_excess_risk:.2g}{beside}"))
+    if planned.network is not None:
+        rows.append(("on the wire up, down", f"{size(planned.network.bytes_up)}, {size(planned.network.bytes_down)}"))
+        rows += time_rows(planned.network.as_json())
+    return rows
+
+
+def _paper(info: AlgorithmInfo) -> str:
+    """The paper with the numbers of its algorithms, where it numbers them."""
+    numbers = info.algorithm_numbers.strip("- ")
+    return f"{info.paper}, Algorithm{'s' if ',' in numbers else ''} {numbers}" if numbers else info.paper
+
+
+def _show_choice(out: Console, planned: Planned) -> None:
+    if planned.choice is not None:
+        _say(out, f"Chosen {planned.choice}")
+
+
+def _say(out: Console, text: str, *, style: str | None = None) -> None:
+    out.print(escape(text), soft_wrap=not out.is_terminal, highlight=False, style=style)
+
+
+def _rows(rows: Iterable[tuple[str, str]]) -> Table:
+    pairs = Table(box=box.SIMPLE, show_header=False)
+    for label, text in rows:
+        pairs.add_row(escape(label), escape(text))
+    return pairs
+
+
+def _parameter_rows(parameters: Any, prefix: str = "") -> list[tuple[str, str]]:
+    """Nested parameters as flat rows; entries of a list are numbered from 1."""
+    if isinstance(parameters, dict):
+        return [row for key, value in parameters.items() for row in _parameter_rows(value, _joined(prefix, key))]
+    if isinstance(parameters, list | tuple) and any(isinstance(each, dict) for each in parameters):
+        numbered = enumerate(parameters, start=1)
+        return [row for number, value in numbered for row in _parameter_rows(value, f"{prefix} {number}")]
+    text = f"{parameters:.6g}" if isinstance(parameters, float) else str(parameters)
+    return [] if parameters is None else [(prefix, text)]
+
+
+def _joined(prefix: str, key: str) -> str:
+    words = key.replace("_", " ")
+    return f"{prefix}: {words}" if prefix else words
+
+
+def _candidate_row(each: Candidate, chosen: str) -> tuple[str, str, str, str]:
+    name = f"{each.algorithm} (chosen)" if each.algorithm == chosen else each.algorithm
+    assert each.plan is not None
+    predicted = "not predicted" if each.predicted is None else f"{each.predicted:.2g}"
+    return name, predicted, each.plan.guarantee.exposure, f"{each.plan.cost.rounds:,}"
+
+
+def table(*columns: str) -> Table:
+    """An empty table with these columns, whose cells fold rather than lose text."""
+    made = Table(box=box.SIMPLE_HEAD)
+    for column in columns:
+        made.add_column(column, overflow="fold")
+    return made
+
+
+def console() -> Console:
+    """Standard output: as wide as the terminal, or wide enough for any table."""
+    made = Console()
+    return made if made.is_terminal else Console(width=160)

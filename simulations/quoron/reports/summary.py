@@ -1,0 +1,224 @@
+"""What a run reached and what it cost, as one typed object: printed, written as JSON, shown in the report.
+
+>>> rows = dict(Summary(**EXAMPLE).rows())
+>>> rows["excess risk"]
+'4.6e-06 (predicted 5e-06, at the start 0.089)'
+"""
+
+import resource
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from quoron.planning.network import duration
+from quoron_server.plan import Plan
+
+if TYPE_CHECKING:  # a stored summary needs no population
+    from quoron.populations._base import Beside
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One run. Figures of private data are there because this is a simulation."""
+
+    algorithm: str
+    statement: str  # the guarantee, in one sentence
+    rounds: int  # rounds of adaptive interaction
+    messages: int  # answers asked for
+    bytes_up: int  # float64 payload from clients
+    bytes_down: int  # float64 payload to clients
+    gradient_evaluations: int  # item gradients at the nominal items per user
+    users_asked: int  # different users, at most: the smaller of all users and all answers asked for
+    users_filtered_simulation_only: int | None  # removed by a filter; None without one
+    halted: bool  # whether a phase ended because its concentration test failed
+    epsilon: float | None  # None without privacy
+    delta: float
+    adjacency: str
+    exposure: str
+    excess_risk: float | None  # over the non-private optimum on the population
+    excess_risk_initial: float | None  # of the start point
+    predicted_excess_risk: float | None  # by the plan, before the run
+    test: Mapping[str, float] = field(default_factory=dict)  # on held-out users
+    test_without_privacy: Mapping[str, float] = field(default_factory=dict)  # the same of the non-private optimum
+    test_start: Mapping[str, float] = field(default_factory=dict)  # of the start point
+    test_baseline: Mapping[str, float] = field(default_factory=dict)  # of always answering the majority, or the mean
+    test_unbounded: Mapping[str, float] = field(default_factory=dict)  # of the optimum without the domain's bound
+    clipped_simulation_only: Mapping[str, float] = field(default_factory=dict)  # by column, share outside its range
+    remarks_simulation_only: tuple[str, ...] = ()  # what is amiss with the data or the model, each with its fix
+    private: bool = False  # never: its noise comes from `seed`, and figures of private data stand beside the model
+    seed: int = 0
+    seconds: float = 0.0
+    peak_memory_bytes: int = 0
+    choice: str | None = None  # why an automatic choice took the algorithm; None when it was named
+    wire_up: int = 0  # bytes from clients as on the wire: answers
+    wire_down: int = 0  # bytes to clients as on the wire: questions and receipts
+    network: Mapping[str, Any] | None = None  # projected wall-clock by part; None without a network
+
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        events: Sequence[Mapping[str, Any]],
+        *,
+        excess_risk: float | None,
+        excess_risk_initial: float | None,
+        test: Mapping[str, float],
+        test_without_privacy: Mapping[str, float],
+        beside: "Beside",
+        seed: int,
+        seconds: float,
+        choice: str | None = None,
+        traffic: Sequence[Mapping[str, Any]] = (),
+        network: Mapping[str, Any] | None = None,
+    ) -> "Summary":
+        """The summary of a complete run from its ledger's events."""
+        last = events[-1] if events else {}
+        filtered = [event["diagnostics"]["filtered"] for event in events if "filtered" in event["diagnostics"]]
+        private = plan.guarantee.exposure != "none"
+        return cls(
+            algorithm=plan.algorithm,
+            statement=plan.guarantee.sentence(),
+            rounds=len(events),
+            **{name: last.get(f"total_{name}", 0) for name in ("messages", "bytes_up", "bytes_down")},
+            gradient_evaluations=last.get("total_gradient_evaluations", 0),
+            users_asked=min(plan.problem.users, sum(event["asked"] for event in events)),
+            users_filtered_simulation_only=sum(filtered) if filtered else None,
+            halted=any(event["public"].get("halted", False) for event in events),
+            epsilon=plan.guarantee.epsilon if private else None,
+            delta=plan.guarantee.delta if private else 0.0,
+            adjacency=plan.guarantee.adjacency,
+            exposure=plan.guarantee.exposure,
+            excess_risk=excess_risk,
+            excess_risk_initial=excess_risk_initial,
+            predicted_excess_risk=plan.predicted_excess_risk,
+            test=dict(test),
+            test_without_privacy=dict(test_without_privacy),
+            test_start=dict(beside.start),
+            test_baseline=dict(beside.baseline),
+            test_unbounded=dict(beside.unbounded),
+            clipped_simulation_only=dict(beside.clipped),
+            remarks_simulation_only=beside.remarks,
+            seed=seed,
+            seconds=seconds,
+            peak_memory_bytes=peak_memory(),
+            choice=choice,
+            wire_up=sum(row.get("wire_up", 0) for row in traffic),
+            wire_down=sum(row.get("wire_down", 0) for row in traffic),
+            network=network,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain numbers and strings."""
+        return asdict(self)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Label and text of each line people see."""
+        rows = [
+            ("algorithm", self.algorithm),
+            ("privacy of one user", self._promise()),
+            ("rounds", f"{self.rounds:,}" + (" (a phase was halted: it released nothing new)" if self.halted else "")),
+            ("users asked", f"{self.users_asked:,}"),
+        ]
+        if self.users_filtered_simulation_only is not None:
+            rows.append(("users filtered (simulation only)", f"{self.users_filtered_simulation_only:,}"))
+        rows += [
+            ("messages", f"{self.messages:,}"),
+            ("bytes up, down", f"{size(self.bytes_up)}, {size(self.bytes_down)}{self._on_the_wire()}"),
+            ("gradient evaluations", f"{self.gradient_evaluations:,}"),
+        ]
+        if self.excess_risk is not None:
+            rows.append(("excess risk", f"{self.excess_risk:.2g}{self._beside()}"))
+        rows += [(f"held-out {name.replace('_', ' ')}", self._tested(name)) for name in self.test]
+        if self.clipped_simulation_only:
+            told = ", ".join(f"{name} {100 * share:.2g} %" for name, share in self.clipped_simulation_only.items())
+            rows.append(("values outside their range (simulation only)", told))
+        if self.network is not None:
+            rows += time_rows(self.network)
+        rows.append(("time, peak memory", f"{self.seconds:.1f} s, {size(self.peak_memory_bytes)}"))
+        return rows
+
+    def _promise(self) -> str:
+        if self.epsilon is None:
+            return "none: the non-private reference"
+        return f"ε = {self.epsilon:g}, δ = {self.delta:g}, {self.adjacency}, exposure {self.exposure}"
+
+    def _beside(self) -> str:
+        known = [("predicted", self.predicted_excess_risk), ("at the start", self.excess_risk_initial)]
+        told = [f"{word} {value:.2g}" for word, value in known if value is not None]
+        return f" ({', '.join(told)})" if told else ""
+
+    def _tested(self, name: str) -> str:
+        best, unbounded = self.test_without_privacy.get(name), self.test_unbounded.get(name)
+        known = [
+            ("without privacy", best),
+            ("and without the domain's bound", None if unbounded == best else unbounded),
+            ("always the same answer", self.test_baseline.get(name)),
+            ("at the start", self.test_start.get(name)),
+        ]
+        told = [f"{word} {value:.4g}" for word, value in known if value is not None]
+        return f"{self.test[name]:.4g}" + (f" ({', '.join(told)})" if told else "")
+
+    def _on_the_wire(self) -> str:
+        return f" (on the wire {size(self.wire_up)}, {size(self.wire_down)})" if self.wire_up else ""
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        width = max(len(label) for label, _ in rows)
+        lines = [f"{label:<{width}}  {text}" for label, text in rows]
+        return "\n".join([*lines, *(f"Simulation only: {remark}" for remark in self.remarks_simulation_only)])
+
+
+def from_json(stored: Mapping[str, Any]) -> Summary:
+    """The summary that `as_json` gave; keys of other versions are left out."""
+    known = {key: value for key, value in stored.items() if key in Summary.__dataclass_fields__}
+    return Summary(**known | {"remarks_simulation_only": tuple(known.get("remarks_simulation_only", ()))})
+
+
+def time_rows(projected: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Label and text of a projection as JSON: wall-clock over a network, and its parts."""
+    parts = [(name, seconds) for name, seconds in projected["seconds"].items() if name != "total" and seconds > 0]
+    rows = [("projected time", f"{duration(projected['seconds']['total'])} over {projected['network']}")]
+    if parts:
+        rows.append(("of that", ", ".join(f"{name} {duration(seconds)}" for name, seconds in parts)))
+    return rows
+
+
+def size(count: float) -> str:
+    """Bytes for people.
+
+    >>> size(2_500_000)
+    '2.5 MB'
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def peak_memory() -> int:
+    """Largest resident memory of this process so far, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+EXAMPLE: Mapping[str, Any] = {
+    "algorithm": "filtered-sgd",
+    "statement": "(1, 1e-06)-differential privacy for all items of any one user at once.",
+    "rounds": 24,
+    "messages": 240_000,
+    "bytes_up": 19_200_000,
+    "bytes_down": 19_200_000,
+    "gradient_evaluations": 12_000_000,
+    "users_asked": 240_000,
+    "users_filtered_simulation_only": 0,
+    "halted": False,
+    "epsilon": 1.0,
+    "delta": 1e-6,
+    "adjacency": "replace-one",
+    "exposure": "model",
+    "excess_risk": 4.6e-6,
+    "excess_risk_initial": 0.089,
+    "predicted_excess_risk": 5e-6,
+}

@@ -1,0 +1,1 @@
+"""Runs on this machine: population, engine, folder, from the first round to the model."""

@@ -1,0 +1,229 @@
+"""A run folder: every file is complete or not there at all.
+
+| file           | holds                                                     |
+| -------------- | --------------------------------------------------------- |
+| run.json       | of a run of `quoron train`: its name, its public seed      |
+| config.toml    | the configuration, every default written out               |
+| plan.json      | what was fixed before any data was touched                 |
+| ledger.sqlite  | rounds, releases and the state to resume from              |
+| rounds.parquet | one row a round                                            |
+| model.npz      | the released model, key `model`                            |
+| summary.json   | what the run reached and what it cost                      |
+| report.html    | all of it for people, one self-contained page              |
+"""
+
+import io
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron import config as configs
+from quoron.config import Config
+from quoron_privacy.errors import ConfigError, RunError
+from quoron_server.books.durable import SHARED, make_folder, public, sync_folder
+
+if TYPE_CHECKING:  # only a stored table needs it
+    import pyarrow as pa
+
+
+FRAME = "population.parquet"  # a DataFrame that is simulated on; one that is trained on is stored nowhere
+RECORD = "run.json"  # written first, by `quoron train` alone
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """One run on disk."""
+
+    path: Path
+
+    @property
+    def is_training(self) -> bool:
+        """Whether it is one of `quoron train`."""
+        return (self.path / RECORD).is_file()
+
+    @property
+    def ledger(self) -> Path:
+        """Path of the ledger."""
+        return self.path / "ledger.sqlite"
+
+    def config(self) -> Config:
+        """The stored configuration; ConfigError if this is no run folder."""
+        stored = self.path / "config.toml"
+        if not stored.is_file():
+            raise ConfigError(
+                f"Expected a run folder with a config.toml, got {self.path}. Runs are listed under runs/."
+            )
+        return configs.parse(stored.read_text(encoding="utf-8"), str(stored))
+
+    def summary(self) -> dict[str, Any]:
+        """The stored summary; RunError before the run is complete."""
+        return self._stored("summary.json")
+
+    def plan(self) -> dict[str, Any]:
+        """The stored plan."""
+        return self._stored("plan.json")
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """The stored rounds, one flat mapping a round; empty if none are stored."""
+        import pyarrow.parquet as pq
+
+        stored = self.path / "rounds.parquet"
+        return list(pq.read_table(stored).to_pylist()) if stored.is_file() else []
+
+    def model(self) -> NDArray[np.float64]:
+        """The stored model, shape (d,)."""
+        with np.load(self.path / "model.npz", allow_pickle=False) as arrays:
+            return np.asarray(arrays["model"], dtype=np.float64)
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write a text file, complete or not at all."""
+        write(self.path / name, text.encode())
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write a JSON file, complete or not at all; non-finite numbers become null."""
+        self.write_text(name, dumps(value) + "\n")
+
+    def write_model(self, model: NDArray[np.float64]) -> None:
+        """Write model.npz, complete or not at all."""
+        buffer = io.BytesIO()
+        np.savez(buffer, model=model)
+        write(self.path / "model.npz", buffer.getvalue())
+
+    def write_rounds(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write rounds.parquet, complete or not at all; a key missing in some rounds is null there."""
+        import pyarrow as pa
+
+        keys = list(dict.fromkeys(key for row in rows for key in row))
+        write(self.path / "rounds.parquet", as_parquet(pa.table({key: [row.get(key) for row in rows] for key in keys})))
+
+    def _stored(self, name: str) -> dict[str, Any]:
+        path = self.path / name
+        if not path.is_file():
+            raise RunError(f"Expected {path}, found none. Complete the run with `quoron resume {self.path}`.")
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+def claim(config: Config, name: str) -> RunFolder:
+    """The folder for a run of `config`: `run.out`, or the first free runs/<name>-<number>.
+
+    A folder that holds a run of the same configuration is taken as it is; ConfigError if it belongs to another one or
+    holds something else.
+    """
+    if config.run.out is None:
+        return _numbered(Path("runs"), name)
+    path = Path(config.run.out)
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"Expected run.out to be a folder, got the file {path}. Choose another with --out.")
+    if path.is_dir() and any(not _is_begun(entry) for entry in path.iterdir()):
+        refuse_other(RunFolder(path), config)
+    else:
+        _make(path)
+    return RunFolder(path)
+
+
+def refuse_other(folder: RunFolder, config: Config) -> None:
+    """ConfigError unless `folder` holds a run of `config`, by digest."""
+    if not (folder.path / "config.toml").is_file():
+        raise ConfigError(f"Expected an empty folder or a run folder, got {folder.path}. Choose another with --out.")
+    theirs, ours = folder.config().digest(), config.digest()
+    if theirs != ours:
+        raise ConfigError(
+            f"Expected {folder.path} to hold a run of this configuration (digest {ours[:12]}), but it belongs to "
+            f"another ({theirs[:12]}). Choose another folder with --out, or continue that run with "
+            f"`quoron resume {folder.path}`."
+        )
+
+
+def write(path: Path, data: bytes, *, advice: str = "") -> None:
+    """Write a file so that it is complete or not there at all, even after a power cut.
+
+    RunError if it cannot be, with `advice`; by default on how to go on with the run whose folder this is.
+    """
+    draft = _draft(path)
+    try:
+        with open(draft, "wb", opener=public) as handle:
+            handle.write(data)
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.replace(draft, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        advice = advice or f"Make room, then continue with `quoron resume {path.parent}`."
+        raise RunError(f"Cannot write {path}: {error.strerror}. {advice}") from error
+
+
+def _draft(path: Path) -> Path:
+    """Where a file is prepared; always the same place, so that what a crash leaves is overwritten, not collected."""
+    return path.with_name(f".{path.name}.new")
+
+
+def _is_begun(path: Path) -> bool:
+    """Whether a file is what a run leaves that was killed before its configuration was written."""
+    return path.name == RECORD or (path.name.startswith(".") and path.name.endswith(".new"))
+
+
+def as_parquet(table: "pa.Table") -> bytes:
+    """A table as the bytes of a Parquet file; equal tables give equal bytes."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    buffer = pa.BufferOutputStream()
+    pq.write_table(table, buffer)
+    return bytes(buffer.getvalue().to_pybytes())
+
+
+def dumps(value: Any) -> str:
+    """Strict JSON: numpy values as plain ones, non-finite numbers as null."""
+    return json.dumps(_plain(value), allow_nan=False, ensure_ascii=False)
+
+
+def flat(event: Mapping[str, Any]) -> dict[str, Any]:
+    """One round's event with its public figures and diagnostics as columns `public.x` and `simulation.x`."""
+    row = {key: value for key, value in event.items() if key not in ("public", "diagnostics")}
+    for prefix, table in (("public", event.get("public", {})), ("simulation", event.get("diagnostics", {}))):
+        row.update({f"{prefix}.{key}": value for key, value in table.items()})
+    return row
+
+
+def _numbered(parent: Path, name: str) -> RunFolder:
+    number = 1
+    while True:
+        path = parent / f"{name}-{number}"
+        try:
+            make_folder(parent)
+            path.mkdir(mode=SHARED)
+        except FileExistsError:
+            number += 1
+            continue
+        except OSError as error:
+            raise RunError(
+                f"Cannot make the run folder {path}: {error.strerror}. Choose another with --out."
+            ) from error
+        return RunFolder(path)
+
+
+def _make(path: Path) -> None:
+    try:
+        make_folder(path)
+    except OSError as error:
+        raise RunError(f"Cannot make the run folder {path}: {error.strerror}. Choose another with --out.") from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

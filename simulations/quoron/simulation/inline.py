@@ -1,0 +1,120 @@
+"""The inline engine: a cohort of simulated users answers in this process, chunk by chunk.
+
+    engine = InlineEngine(population)
+    answers = engine.ask(question)
+
+What a user answers depends on that user and the question alone, so the chunk size changes no bit. In the local model
+users randomise their reports themselves, here with words from `seed`.
+"""
+
+from copy import copy
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron.populations._base import Answering, Corruption, Users
+from quoron.populations._streams import Purpose, uniforms, words
+from quoron_client.compute.draws import user_keys
+from quoron_client.compute.enforcement import bounded
+from quoron_client.compute.work import answer
+from quoron_client.data.items import ItemBatch
+from quoron_client.protocol.questions import FAR, Answers, Bounds, LocalReport, Matrix, Question, Status, Task
+from quoron_client.randomisers import LocalRandomness, SeededRandomness, local_report
+
+_SENT = {Corruption.HUGE: 1e300, Corruption.NAN: np.nan, Corruption.INF: np.inf, Corruption.ZERO: 0.0}
+
+
+class InlineEngine:
+    """Answers questions for a population, in memory bounded by `chunk_bytes` of items at a time, besides the answers.
+
+    | what a user does                  | row of the answer                                   |
+    | --------------------------------- | --------------------------------------------------- |
+    | honest, or shifted                | its answer, ANSWERED                                |
+    | sends 1e300, NaN or infinity      | zero, REJECTED                                      |
+    | sends zeros                       | zero, ANSWERED                                      |
+    | never answers, or has no items    | zero, MISSING                                       |
+    | drops out of this round           | zero, MISSING                                       |
+    | holds a non-finite item           | zero, REJECTED                                      |
+    | bad or no items, a local report   | that of a zero gradient, ANSWERED: nobody can tell  |
+
+    With `dropout` every asked user fails to answer with that probability, independently in every round, drawn by
+    (`seed`, round, user). Nothing a user holds or sends raises. `item_gradients` counts the gradients computed, for
+    simulation only.
+    """
+
+    def __init__(
+        self,
+        population: Answering,
+        *,
+        seed: int = 0,
+        chunk_bytes: int = 64 << 20,
+        dropout: float = 0.0,
+        randomness: LocalRandomness | None = None,
+    ) -> None:
+        self.population = population
+        self.item_gradients = 0
+        self._randomness = randomness or SeededRandomness(seed)  # each user's own words, never the server's noise
+        self._chunk_bytes = chunk_bytes
+        self._seed, self._dropout = seed, dropout
+
+    def over(self, population: Answering) -> "InlineEngine":
+        """The same engine for other users."""
+        other = copy(self)
+        other.population = population
+        return other
+
+    def ask(self, question: Question) -> Answers:
+        """Answers of the question's cohort, in slot order."""
+        cohort, task = question.cohort, question.task
+        values, status = _silence(len(cohort), self.population.dimension, task)
+        chunk = self._users_at_a_time(task)
+        for start in range(0, len(cohort), chunk):
+            slots = slice(start, start + chunk)
+            values[slots], status[slots] = self._chunk_answers(cohort[slots], task.part(slots), question.round)
+        return Answers.checked(values, status, largest=FAR * task.honest(self._bounds(task)))
+
+    def _users_at_a_time(self, task: Task) -> int:
+        """How many users' items, and their answers, fit into `chunk_bytes`."""
+        dimension = self.population.dimension
+        items = self.population.items_per_user * (4 * dimension + 8)
+        return max(1, self._chunk_bytes // max(items, 8 * prod(task.answer_shape(dimension))))
+
+    def _bounds(self, task: Task) -> Bounds:
+        people = self.population
+        smoothing = getattr(task, "smoothing", None)
+        lipschitz = people.loss.lipschitz(people.domain, people.dimension, smoothing)
+        return Bounds(lipschitz, people.domain.norm_bound(people.dimension), people.loss.feature_norm)
+
+    def _chunk_answers(self, users: Users, task: Task, round_number: int) -> tuple[Matrix, NDArray[np.uint8]]:
+        faults = self._faults(users, round_number)
+        values, status = _silence(len(users), self.population.dimension, task)
+        computing = np.flatnonzero(faults <= Corruption.SHIFTED)
+        if len(computing):
+            batch = bounded(self.population.items(users[computing]), self.population.loss)
+            self.item_gradients += len(batch.labels) * task.gradients_per_user
+            computed = self._computed(batch, task.part(computing), round_number, users[computing])
+            values[computing], status[computing] = computed.values, computed.status
+        status[faults == Corruption.MISSING] = Status.MISSING
+        for fault, sent in _SENT.items():
+            values[faults == fault] = sent
+        return values, status
+
+    def _faults(self, users: Users, round_number: int) -> NDArray[np.uint8]:
+        faults = self.population.corruption(users)
+        if self._dropout > 0:
+            draws = uniforms(words(seed=self._seed, purpose=Purpose.DROPOUT, users=users, block=round_number)[:, 0])
+            faults[draws < self._dropout] = Corruption.MISSING
+        return faults
+
+    def _computed(self, batch: ItemBatch, task: Task, round_number: int, users: Users) -> Answers:
+        """What the clients of `users` send."""
+        loss = self.population.loss
+        if isinstance(task, LocalReport):
+            return local_report(loss, batch, task, self._randomness, round=round_number, users=users)
+        return answer(loss, batch, task, keys=user_keys(round_number, users))
+
+
+def _silence(users: int, dimension: int, task: Task) -> tuple[Matrix, NDArray[np.uint8]]:
+    """Rows of zeros of the task's shape, and a status ANSWERED for each."""
+    return np.zeros((users, *task.answer_shape(dimension))), np.full(users, Status.ANSWERED, np.uint8)

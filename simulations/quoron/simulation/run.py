@@ -1,0 +1,203 @@
+"""Carrying out a run in its folder: start, continue after any interruption, write what it found."""
+
+import hashlib
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron.config import Config, Table, table_file
+from quoron.planning import projection
+from quoron.planning.plans import Planned, choose
+from quoron.reports.summary import Summary, from_json
+from quoron.simulation.folder import RunFolder, as_parquet, dumps, flat
+from quoron.simulation.scene import Setup, setup
+from quoron_privacy.errors import LedgerError
+from quoron_privacy.noise import SeededNoise
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.budget import Budget
+from quoron_server.plan import Plan
+from quoron_server.rounds import Observer, run
+
+if TYPE_CHECKING:  # planning needs neither
+    import pyarrow as pa
+
+    from quoron.training.model import Model
+    from quoron_server.books.ledger import Ledger
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunResult:
+    """A complete run."""
+
+    model: NDArray[np.float64]  # the released model, shape (d,)
+    summary: Summary
+    plan: Plan
+    directory: Path
+    config: Config = field(repr=False)
+    planned: Planned = field(repr=False)  # the plan beside what the other algorithms would have done
+    table_model: "Model | None" = field(
+        repr=False, default=None
+    )  # the same with its columns, where users are a table's
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """A run that is checked, planned and within its budget, with nothing written yet."""
+
+    config: Config
+    scene: Setup
+    planned: Planned
+    digest: str  # of everything that decides the run's bits
+    began: float  # perf_counter
+
+
+def prepare(config: Config, folder: Path, *, frame: "pa.Table | None" = None, compare: bool = False) -> Prepared:
+    """Read, check and plan; every wrong request is refused here. A table's relative path is relative to `folder`.
+
+    With `compare` every algorithm is planned, not only the one that is named, for a plan to look at. Otherwise it is
+    for a simulation, and its promise says so.
+    """
+    began = time.perf_counter()
+    scene = setup(config, folder, frame)
+    planned = choose(config, scene.problem, compare=compare)
+    if isinstance(config.population, Table):
+        planned = replace(planned, remarks=scene.population.knowledge.assumptions)
+    scene = scene.settled(planned.plan.problem)
+    if not compare:
+        planned = replace(planned, plan=planned.plan.simulated())
+    if config.run.link is not None:
+        planned = replace(planned, network=projection.of_plan(planned.plan, str(config.run.network), config.run.link))
+    return Prepared(config, scene, planned, _digest(config, folder, frame), began)
+
+
+def carry_out(prepared: Prepared, folder: RunFolder, observers: Sequence[Observer] = ()) -> RunResult:
+    """Run in `folder` from wherever its ledger stands, and write every file of the run folder."""
+    from quoron.reports import page as report_page
+
+    config, scene, plan = prepared.config, prepared.scene, prepared.planned.plan
+    with _ledger(prepared, folder) as ledger:
+        before = sum(event["seconds_clients"] + event["seconds_server"] for event in ledger.events())
+        model = run(
+            ALGORITHMS[plan.algorithm].make(plan),
+            scene.engine,
+            ledger,
+            SeededNoise(config.run.seed),
+            budget=Budget(**config.budget.model_dump()),
+            observers=observers,
+            simulation=True,
+            evaluate=scene.evaluate,
+            trust_clients=config.algorithm.trust_clients,
+        )
+        seconds = before + time.perf_counter() - prepared.began
+        summary, rows = _results(prepared, ledger, model, seconds)
+    folder.write_rounds(rows)
+    folder.write_model(model)
+    released = _table_model(prepared, model)
+    if released is not None:
+        folder.write_text("model.json", released.as_text())
+    tables = () if released is None else (("Coefficients", released.table()),)
+    folder.write_json("summary.json", summary.as_json())
+    name, remarks = folder.path.resolve().name, summary.remarks_simulation_only
+    folder.write_text("report.html", report_page.page(summary, rows, name=name, tables=tables, remarks=remarks))
+    return RunResult(model, summary, plan, folder.path, config, prepared.planned, released)
+
+
+def begin(prepared: Prepared, folder: RunFolder) -> bool:
+    """Begin a run's ledger if there is none, and say whether the run is complete. LedgerError as in `carry_out`."""
+    with _ledger(prepared, folder) as ledger:
+        return ledger.finished
+
+
+def stored(prepared: Prepared, folder: RunFolder) -> RunResult:
+    """A complete run as its folder holds it. RunError before it is complete."""
+    summary = from_json(folder.summary())
+    planned = prepared.planned
+    model = folder.model()
+    released = _table_model(prepared, model)
+    return RunResult(model, summary, planned.plan, folder.path, prepared.config, planned, released)
+
+
+def _table_model(prepared: Prepared, weights: NDArray[np.float64]) -> "Model | None":
+    """The model with the columns of a table, if there is one."""
+    encoding = getattr(prepared.scene.population, "encoding", None)
+    if encoding is None:
+        return None
+    from quoron.training.model import Model
+
+    return Model.released(weights, encoding, prepared.scene.population.loss, prepared.planned.plan, made=None)
+
+
+def _ledger(prepared: Prepared, folder: RunFolder) -> "Ledger":
+    """The run's ledger, begun if there is none; LedgerError if it was begun with another plan or other data."""
+    from quoron_server.books.ledger import Ledger
+
+    config, planned, digest = prepared.config, prepared.planned, prepared.digest
+    plan = dumps(planned.plan.as_json())
+    if not folder.ledger.is_file():
+        folder.write_text("config.toml", config.as_toml())
+        folder.write_json("plan.json", planned.as_json())
+        key = SeededNoise(config.run.seed).export_key()
+        return Ledger.create(folder.ledger, plan=plan, config_digest=digest, noise_key=key)
+    ledger = Ledger.open(folder.ledger)
+    for thing, stored, ours in (
+        ("configuration or table", ledger.config_digest, digest),
+        ("plan", ledger.plan_json, plan),
+    ):
+        if stored != ours:
+            ledger.close()
+            raise LedgerError(
+                f"Expected {folder.path} to hold a run with the same {thing}, but it began with another. Resume it "
+                "with the data and the version of quoron that began it, or start a new run with `quoron simulate`."
+            )
+    return ledger
+
+
+def _digest(config: Config, folder: Path, frame: "pa.Table | None") -> str:
+    """Fingerprint of everything that decides the run's bits: the configuration and, of a table, its bytes."""
+    digest = hashlib.sha256(config.digest().encode())
+    if frame is not None:
+        digest.update(hashlib.sha256(as_parquet(frame)).digest())
+    elif isinstance(config.population, Table):
+        with open(table_file(config.population, folder), "rb") as stored:
+            digest.update(hashlib.file_digest(stored, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _results(
+    prepared: Prepared, ledger: "Ledger", model: NDArray[np.float64], seconds: float
+) -> tuple[Summary, list[dict[str, object]]]:
+    config, scene, plan = prepared.config, prepared.scene, prepared.planned.plan
+    events = ledger.events()
+    first = min((round_ for round_, _ in ledger.releases()), default=math.inf)
+    for event in events:
+        event["public"] = _spent(plan, first, event["round"]) | event["public"]
+    link = config.run.link
+    traffic = projection.by_round(events, network=link)
+    summary = Summary.of(
+        plan,
+        events,
+        excess_risk=scene.population.excess_risk(model),
+        excess_risk_initial=scene.population.excess_risk(np.zeros_like(model)),
+        test=scene.population.test_metrics(model),
+        test_without_privacy=scene.population.test_metrics(scene.population.optimum),
+        beside=scene.population.beside(model),
+        seed=config.run.seed,
+        seconds=seconds,
+        choice=prepared.planned.choice,
+        traffic=traffic,
+        network=None if link is None else projection.of_rounds(traffic, str(config.run.network), link).as_json(),
+    )
+    return summary, [flat(event) | moved for event, moved in zip(events, traffic, strict=True)]
+
+
+def _spent(plan: Plan, first: float, round_: int) -> dict[str, float]:
+    """ε that the releases up to a round draw on: a promise counts in full from the first release."""
+    if plan.guarantee.exposure == "none":
+        return {}
+    return {"epsilon_spent": plan.guarantee.epsilon if round_ >= first else 0.0}

@@ -1,0 +1,202 @@
+"""From a configuration to the things a run needs: population, public problem, engine, and how to measure a model."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, assert_never, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron import config as configs
+from quoron.config import Config, DomainSection, LossSection
+from quoron.populations import Outliers, Population, Synthetic
+from quoron.populations._base import Known
+from quoron.simulation.inline import InlineEngine
+from quoron_client.data.encoding import Categorical, Encoding, Numeric, Weight, read_label
+from quoron_client.losses import Loss, loss_family, make_loss
+from quoron_client.protocol.domains import Box, Domain, L2Ball
+from quoron_privacy.errors import ConfigError
+from quoron_server.problem import Beliefs, Problem, Wide
+from quoron_server.rounds import Engine
+
+if TYPE_CHECKING:  # only a table needs it
+    import pyarrow as pa
+
+Vector = NDArray[np.float64]
+NARROW, WIDE = 3.0, 30.0  # radius of the domain times the feature norm, where none is declared
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Setup:
+    """One configuration, ready to plan and run."""
+
+    population: Population
+    problem: Problem
+    engine: Engine
+
+    def settled(self, problem: Problem) -> "Setup":
+        """The same with the problem of a plan, whose models may have a domain of their own."""
+        population, engine = self.population, self.engine
+        if problem.domain != population.domain:
+            population = replace(cast(Any, population), domain=problem.domain)
+            engine = engine.over(population) if isinstance(engine, InlineEngine) else engine
+        return Setup(population, problem, engine)
+
+    def evaluate(self, model: Vector) -> Mapping[str, float]:
+        """Excess risk of a model over the non-private optimum."""
+        return {"excess_risk": self.population.excess_risk(model)}
+
+
+def setup(config: Config, folder: Path, table: "pa.Table | None" = None) -> Setup:
+    """What a run of `config` needs; a table's relative path is taken relative to `folder`, unless `table` is given."""
+    population = _population(config, folder, table)
+    dropout = 0.0 if config.run.link is None else config.run.link.dropout
+    engine = InlineEngine(population, seed=config.run.seed, dropout=dropout)
+    return Setup(population, problem(config, population), engine)
+
+
+def problem(config: Config, population: Known) -> Problem:
+    """The public constants of the optimisation problem."""
+    loss, known, section = population.loss, population.knowledge, config.problem
+    curvature, wide = known.typical_curvature, _wide(config, population)
+    return Problem(
+        users=population.users,
+        items_per_user=section.items_per_user or population.items_per_user,
+        dimension=population.dimension,
+        domain=population.domain,
+        lipschitz=loss.lipschitz(population.domain, population.dimension),
+        smoothness=loss.smoothness,
+        convex=loss.convex,
+        user_smoothness=_user_smoothness(config, population),
+        start_gradient=loss.start_gradient,
+        feature_norm=loss.feature_norm,
+        link_curvature=loss.curvature,
+        ridge=loss.ridge,
+        wide=wide,
+        outputs=loss.outputs,
+        vouched=loss.vouched,
+        beliefs=Beliefs(
+            distance=None if wide is None else population.domain.norm_bound(population.dimension),
+            gradient_deviation=section.gradient_deviation or known.gradient_deviation,
+            heterogeneity=known.user_deviation or 0.0,
+            curvature="unknown" if curvature is None else "isotropic",
+            typical_curvature=curvature,
+            least_curvature=known.least_curvature,
+            hostile_share=section.hostile_share if section.hostile_share is not None else known.hostile_share,
+        ),
+    )
+
+
+def _wide(config: Config, population: Known) -> Wide | None:
+    """The domain of a table's models where no radius is declared, for methods whose noise does not depend on it."""
+    section, loss = config.domain, population.loss
+    if section.radius is not None or section.kind != "l2-ball" or not isinstance(config.population, configs.Table):
+        return None
+    domain = L2Ball(WIDE / loss.feature_norm)
+    wide = Wide(domain, loss.lipschitz(domain, population.dimension))
+    # Of a loss that is not smooth, predictions and steps rest on the bound itself.
+    steady = wide.lipschitz == loss.lipschitz(population.domain, population.dimension)
+    return wide if steady or loss.smoothness is not None else None
+
+
+def _user_smoothness(config: Config, population: Known) -> float | None:
+    """β_u, by the rule or the number of the configuration."""
+    rule = config.problem.user_smoothness
+    if not isinstance(rule, str):
+        return rule
+    if rule == "item":
+        return None
+    bound = population.knowledge.user_smoothness
+    if bound is None:
+        raise ConfigError(
+            "Expected problem.user_smoothness to be 'item' or a number for this population, got 'isotropic': "
+            "nothing is publicly known about how its features are spread."
+        )
+    return bound
+
+
+def _population(config: Config, folder: Path, table: "pa.Table | None") -> Population:
+    section, domain, loss = config.population, make_domain(config.domain, config.loss.feature_norm), config.loss
+    outliers = Outliers(section.outlier_fraction, section.outlier_kind)
+    match section:
+        case configs.Synthetic():
+            _refuse_other_loss(loss, section.family, section.kind)
+            shared = {"kind", "outlier_fraction", "outlier_kind"}
+            return Synthetic(
+                **section.model_dump(exclude=shared),
+                domain=domain,
+                feature_norm=loss.feature_norm,
+                ridge=loss.ridge,
+                outliers=outliers,
+            )
+        case configs.Table():
+            from quoron.populations.table import encoded_table
+
+            chosen = loss_of(loss)
+            return encoded_table(
+                configs.table_file(section, folder) if table is None else table,
+                encoding_of(section, chosen),
+                user=section.user,
+                loss=chosen,
+                domain=domain,
+                test_fraction=section.test_fraction,
+                items_per_user=config.problem.items_per_user,
+                outliers=outliers,
+                seed=section.seed,
+            )
+        case configs.Flights():
+            from quoron.populations import flights
+
+            _refuse_other_loss(loss, "logistic", section.kind)
+            return flights(seed=section.seed, domain=domain, outliers=outliers)
+        case _:
+            assert_never(section)
+
+
+def encoding_of(table: configs.Table, loss: Loss) -> Encoding:
+    """How the rows of a configured table become items: numeric columns first, each kind in the order given."""
+    numeric = [Numeric(column, low, high) for column, (low, high) in table.numeric.items()]
+    categorical = [Categorical(column, values or "from-data") for column, values in table.categorical.items()]
+    label = None
+    if table.label is not None:
+        label = read_label(
+            table.label,
+            positive=table.positive,
+            classes=table.classes,
+            label_range=table.label_range,
+            bound=getattr(loss, "label_bound", 1.0),
+        )
+    return Encoding(
+        (*numeric, *categorical),
+        label=label,
+        intercept=table.intercept,
+        unit_rows=table.unit_rows,
+        feature_norm=loss.feature_norm,
+        weight=None if table.weight is None else Weight(table.weight.column, table.weight.most),
+        missing=table.missing,
+    )
+
+
+def _refuse_other_loss(loss: LossSection, only: str, population: str) -> None:
+    if loss.name not in ("auto", only):
+        raise ConfigError(
+            f"Expected loss.name to be 'auto' or {only!r} for this {population} population, "
+            f"got loss.name={loss.name!r}. Choose another family, or a table."
+        )
+
+
+def loss_of(section: LossSection) -> Loss:
+    """The loss that a configuration names, with the bounds that it knows."""
+    name = "logistic" if section.name == "auto" else section.name
+    given = {**section.model_dump(exclude={"name"}, exclude_none=True), "threshold": section.width}
+    known = {field.name for field in fields(loss_family(name))}
+    if "classes" in known and "classes" not in given:
+        raise ConfigError(f"Expected loss.classes for the {name} loss, got none. Set it to the number of classes.")
+    return make_loss(name, **{bound: value for bound, value in given.items() if bound in known})
+
+
+def make_domain(section: DomainSection, feature_norm: float) -> Domain:
+    """The set that models live in."""
+    radius = NARROW / feature_norm if section.radius is None else section.radius
+    return L2Ball(radius) if section.kind == "l2-ball" else Box(radius)

@@ -1,0 +1,390 @@
+"""scikit-learn estimators whose fit is private for every user as a whole: pip install 'quoron[sklearn]'.
+
+    model = PrivateLogisticRegression(epsilon=2.0, bounds=(0, 100), classes=[0, 1], population="clinic")
+    model.fit(X, y, groups=patients)
+    model.guarantee_.sentence()
+
+All rows of one group are protected together. A fit is `quoron.train` on the arrays: secret noise, charged to the
+population's lifetime ledger before it trains. What is not private is said by a named warning.
+
+**Scores have no noise.** `score`, cross-validation and searches such as GridSearchCV look at private rows and tell what
+they see: neither a score nor the choice of the best setting is covered by `guarantee_`, and every fit of a search is
+charged. docs/sklearn.md
+"""
+
+import shutil
+import tempfile
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from quoron import config as configs
+from quoron.simulation.folder import RunFolder
+from quoron.training import arrays, run
+from quoron.training.arrays import InputError, Label, RandomState
+from quoron.training.model import Model
+from quoron_privacy.errors import RunError
+from quoron_server.plan import Guarantee
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
+except ModuleNotFoundError as missing:
+    if missing.name != "sklearn":
+        raise
+    raise ModuleNotFoundError(
+        "Expected scikit-learn for quoron.sklearn, found none. Install it: pip install 'quoron[sklearn]'.",
+        name="sklearn",
+    ) from None
+
+__all__ = [
+    "DataDependentBounds",
+    "InputError",
+    "NoiseFromSeed",
+    "PrivateHuberRegressor",
+    "PrivateLinearRegression",
+    "PrivateLinearSVC",
+    "PrivateLogisticRegression",
+    "PrivateRidge",
+]
+
+Vector = NDArray[np.float64]
+Bounds = tuple[ArrayLike, ArrayLike]
+_BY_ROW = "every row is a user of its own, as unit='row' declares"
+
+
+class DataDependentBounds(UserWarning):
+    """Ranges or classes were not declared and are those of the data: the promise holds if they were public before."""
+
+
+class NoiseFromSeed(UserWarning):
+    """The noise comes from a seed, which protects nobody: there is no promise, and nothing is charged."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn has no types
+    """What all of them share: from arrays to a run, and from its model to scikit-learn's attributes."""
+
+    epsilon: float = 1.0  # ε of one fit, for all rows of one user at once
+    delta: float = 1e-6  # δ
+    bounds: Bounds | None = None  # public (low, high) of the features, numbers or (p,) each; values outside are held
+    unit: str = "user"  # whom the promise is for: a user, all of a group's rows; or "row", each a user of its own
+    items_per_user: int | None = None  # rows that a user typically has; None: planned as 1
+    population: str | None = None  # whose lifetime account is charged; None: "default", or "default rows" by row
+    ledger: str | Path | None = None  # the file of the accounts; None: as QUORON_LEDGER or the platform says
+    fit_intercept: bool = True  # whether there is a constant
+    radius: float | None = None  # of the ball that scaled coefficients live in (domain.radius); None: by the method
+    missing: str = "middle"  # what a number that is missing is taken to be, of its bounds; "drop": rows are left out
+    algorithm: str = "auto"  # a name from `quoron algorithms`
+    rounds: int | None = None  # exactly so many; None: as many as the plan finds best
+    settings: Sequence[str] = ()  # further keys of the configuration, as in "algorithm.options.rounds=3"
+    out: str | Path | None = None  # a folder that keeps a run folder for every fit; None: none is kept
+    random_state: RandomState = None  # None: secret noise. A number: noise from a seed, which protects nobody
+
+    __metadata_request__fit = {"groups": True}  # noqa: RUF012  # scikit-learn reads it by this name
+
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+        """Train on rows X (N, p), labels y (N,) and whose each row is, groups (N,); the estimator itself.
+
+        Raises:
+            InputError: a ValueError, for arrays and arguments that cannot be meant, such as missing groups.
+            QuoronError: with the thing, its value and the fix; Infeasible with too few users, BudgetExceeded beyond
+                the population's limit.
+        """
+        seed = arrays.seed_of(self.random_state)
+        features = self._features(X, reset=True)
+        labels = self._checked_labels(y, len(features))
+        users = self._users(groups, len(features))
+        names = self._names()
+        bounds, taken = self.bounds, []
+        if bounds is None:
+            bounds = arrays.found_ranges(features)
+            taken.append("the ranges of the features, which are those of the data, were public before")
+        label = self._label(labels, taken)
+        table, section = arrays.table_of(features, names, label, users, bounds)
+        section |= {"intercept": bool(self.fit_intercept), "missing": self.missing}
+        if taken:
+            message = f"Not declared, and so not private: {'; '.join(taken)}. Give them to the constructor."
+            warnings.warn(message, DataDependentBounds, stacklevel=2)
+        config = self._config(section)
+        if seed is None:
+            self._train(config, table, (*([_BY_ROW] if self.unit == "row" else []), *taken))
+        else:
+            message = f"The noise of random_state={self.random_state!r} protects nobody: guarantee_ is None."
+            warnings.warn(message, NoiseFromSeed, stacklevel=2)
+            self.model_, self.plan_, self.n_rounds_ = run.rehearse(config, seed=seed, frame=table)
+            self.guarantee_: Guarantee | None = None
+            self.folder_: Path | None = None
+        self._publish(self.model_)
+        return self
+
+    def _train(self, config: configs.Config, table: Any, assumptions: tuple[str, ...]) -> None:
+        prepared = run.prepare(config, Path.cwd(), name="fit", frame=table, assumptions=assumptions)
+        try:
+            if self.out is not None:
+                Path(self.out).mkdir(parents=True, exist_ok=True)
+            folder = Path(tempfile.mkdtemp(prefix="fit-", dir=self.out))  # mode 0700
+        except OSError as error:
+            place = self.out or tempfile.gettempdir()
+            raise RunError(f"Cannot make a folder in {place}: {error.strerror}. Choose another with out=.") from None
+        keep = False
+        try:
+            trained = run.carry_out(prepared, RunFolder(folder))
+            keep = self.out is not None
+        finally:
+            if not keep:
+                shutil.rmtree(folder)
+        self.model_, self.plan_ = trained.model, prepared.planned.plan
+        self.guarantee_, self.n_rounds_ = self.plan_.guarantee, trained.summary.rounds
+        self.folder_ = folder if keep else None
+
+    def _features(self, X: Any, *, reset: bool) -> Vector:
+        checked = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=False)
+        return arrays.numbers(np.asarray(checked))
+
+    def _checked_labels(self, y: Any, rows: int) -> NDArray[Any]:
+        if y is None:
+            raise InputError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
+        labels = np.asarray(column_or_1d(y, warn=True))
+        check_consistent_length(labels, np.empty(rows))
+        return labels
+
+    def _users(self, groups: Any, rows: int) -> Any:
+        if self.unit not in ("user", "row"):
+            raise InputError(f"Expected unit to be 'user' or 'row', got unit={self.unit!r}.")
+        if self.unit == "row":
+            if groups is not None:
+                raise InputError("Expected no groups with unit='row', got some. Leave out one of the two.")
+            groups = np.arange(rows)
+        elif groups is None:
+            raise InputError(
+                "Expected the user of every row, got no groups. Call fit(X, y, groups=users), or declare unit='row' if "
+                "every row is of another person."
+            )
+        if rows < 2:
+            raise InputError(f"Expected two users or more, got n_samples={rows}.")
+        return arrays.owners(groups, rows)
+
+    def _names(self) -> list[str]:
+        found = getattr(self, "feature_names_in_", None)
+        return [f"x{i}" for i in range(self.n_features_in_)] if found is None else [str(name) for name in found]
+
+    def _config(self, section: dict[str, Any]) -> configs.Config:
+        by_row = self.unit == "row"
+        asked: dict[str, dict[str, Any]] = {
+            "population": section,
+            "loss": self._loss(section),
+            "domain": {"radius": self.radius},
+            "problem": {"items_per_user": 1 if by_row else self.items_per_user},
+            "privacy": {"epsilon": self.epsilon, "delta": self.delta},
+            "algorithm": {"name": self.algorithm},
+            "budget": {"rounds": self.rounds},
+            "train": {
+                "population": self.population or ("default rows" if by_row else "default"),
+                "ledger": None if self.ledger is None else str(self.ledger),
+            },
+        }
+        tree = {name: {k: v for k, v in table.items() if v is not None} for name, table in asked.items()}
+        return configs.from_tree(configs.overlay(tree, self.settings))
+
+    @abstractmethod
+    def _loss(self, section: Mapping[str, Any]) -> dict[str, Any]:
+        """The section of the configuration that names the loss, for the table that `section` describes."""
+
+    @abstractmethod
+    def _label(self, labels: NDArray[Any], taken: list[str]) -> Label:
+        """The label's column, and in `taken` what was taken from the data."""
+
+    def _publish(self, model: Model) -> None:
+        self.coef_, self.intercept_ = model.coef_, model.intercept_
+
+    def _rows(self, X: Any) -> Any:
+        """Rows to predict for, as the model's table. InputError where one cannot be used."""
+        import pyarrow as pa
+
+        check_is_fitted(self)
+        features = self._features(X, reset=False)
+        bad = np.flatnonzero(~np.isfinite(features).all(axis=1))
+        if len(bad) and self.model_.encoding.missing == "drop":
+            raise InputError(
+                f"Expected numbers in every row to predict for, got {len(bad)} rows with NaN or infinity, the first is "
+                f"row {bad[0]}. Fill them, or fit with missing='middle'."
+            )
+        return pa.table({name: pa.array(features[:, place]) for place, name in enumerate(self._names())})
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True  # filled, or the row is left out: no error tells of a value
+        tags.input_tags.string = True  # text that is a number is one; other text is missing
+        tags.target_tags.single_output = True
+        return tags
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class _PrivateClassifier(ClassifierMixin, _PrivateLinear):  # type: ignore[misc]  # scikit-learn has no types
+    """Classes, declared or found."""
+
+    classes: Sequence[Any] | None = None  # public values of the label; rows with another one are left out
+
+    def _label(self, labels: NDArray[Any], taken: list[str]) -> Label:
+        found: Any = self.classes
+        if found is None:
+            with np.errstate(invalid="ignore"):  # it casts infinity to a whole number, to find that it is none
+                check_classification_targets(labels)
+            found = labels
+            taken.append("the classes, which are those of the data, were public before")
+        self.classes_ = arrays.classes_of(found)
+        return arrays.labels_of_classes(labels, self.classes_)
+
+    def _publish(self, model: Model) -> None:
+        self.coef_ = np.atleast_2d(model.coef_)
+        self.intercept_ = np.atleast_1d(model.intercept_)
+
+    def decision_function(self, X: Any) -> Vector:
+        """Scores, (N,) and positive for the second class, or (N, K). Features beyond their bounds count as these."""
+        rows = self._rows(X)
+        return self.model_.decision_function(rows)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The class of each row, (N,)."""
+        scores = self.decision_function(X)
+        which = (scores > 0).astype(np.int64) if scores.ndim == 1 else np.argmax(scores, axis=1)
+        return np.asarray(self.classes_[which])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        tags.classifier_tags.poor_score = True  # a few hundred users are few: noise is what protects them
+        return tags
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class _PrivateRegressor(RegressorMixin, _PrivateLinear):  # type: ignore[misc]  # scikit-learn has no types
+    """Numbers in a range, declared or found."""
+
+    label_range: tuple[float, float] | None = None  # public (low, high) of the label; values outside are held
+
+    def _label(self, labels: NDArray[Any], taken: list[str]) -> Label:
+        label_range: Any = self.label_range
+        if label_range is None:
+            usable = arrays.numbers(labels)
+            if not np.isfinite(usable).all():
+                raise InputError("Expected finite y where label_range is not declared, got NaN, infinity or text.")
+            label_range = [end[0] for end in arrays.found_ranges(usable[:, None])]
+            taken.append("the range of the label, which is that of the data, was public before")
+        return arrays.labels_in_range(labels, label_range)
+
+    def predict(self, X: Any) -> Vector:
+        """The number of each row, (N,), in the label's units. Features beyond their bounds count as these."""
+        rows = self._rows(X)
+        return np.asarray(self.model_.predict(rows), np.float64)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True  # as of the classifiers
+        return tags
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class PrivateLogisticRegression(_PrivateClassifier):
+    """Logistic regression, private for every user. With three classes or more it is multinomial.
+
+    Formal guarantee: `guarantee_`, (epsilon, delta) for all rows of one user, for `coef_`, `intercept_` and all else
+    that a fit leaves. Scores, cross-validation and searches such as GridSearchCV are not private: they look at rows
+    without noise, and each of their fits is charged.
+
+    Attributes:
+        coef_, intercept_: in the features' own units, (1, p) and (1,), or (K, p) and (K,).
+        classes_, n_features_in_, feature_names_in_: as in scikit-learn; names of a DataFrame only.
+        guarantee_: what is promised; None with noise from a seed. plan_: everything that was fixed before the data.
+        model_: the model as a file that people can read, `model_.save(path)`. n_rounds_: rounds taken.
+        folder_: the run folder in `out`; None where none is kept.
+    """
+
+    alpha: float = 0.0  # adds alpha/2 times the squared norm of the scaled coefficients to the average loss
+
+    def _loss(self, section: Mapping[str, Any]) -> dict[str, Any]:
+        name = "logistic" if len(section["classes"]) == 2 else "softmax"
+        return {"name": name, "ridge": self.alpha}
+
+    def predict_proba(self, X: Any) -> Vector:
+        """Probabilities of the classes, (N, K)."""
+        rows = self._rows(X)
+        return self.model_.predict_proba(rows)
+
+    def predict_log_proba(self, X: Any) -> Vector:
+        """Logarithms of the probabilities, (N, K)."""
+        return np.asarray(np.log(self.predict_proba(X)))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = True
+        return tags
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class PrivateLinearSVC(_PrivateClassifier):
+    """A linear support vector classifier of two classes, with the smoothed hinge loss, private for every user.
+
+    Guarantee, attributes and what is not private are those of `PrivateLogisticRegression`.
+    """
+
+    alpha: float = 0.0  # adds alpha/2 times the squared norm of the scaled coefficients to the average loss
+    width: float = 1.0  # of the band of margins below 1 in which the loss is quadratic
+
+    def _label(self, labels: NDArray[Any], taken: list[str]) -> Label:
+        label = super()._label(labels, taken)
+        if len(self.classes_) > 2:
+            raise InputError(
+                f"Only binary classification is supported: expected 2 classes, got {len(self.classes_)}. Take "
+                "PrivateLogisticRegression."
+            )
+        return label
+
+    def _loss(self, section: Mapping[str, Any]) -> dict[str, Any]:
+        del section
+        return {"name": "smoothed_hinge", "width": self.width, "ridge": self.alpha}
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class PrivateLinearRegression(_PrivateRegressor):
+    """Least squares, private for every user.
+
+    `coef_` is (p,) and `intercept_` a number, in the label's units. Everything else, and what is not private, as of
+    `PrivateLogisticRegression`.
+    """
+
+    def _loss(self, section: Mapping[str, Any]) -> dict[str, Any]:
+        del section
+        return {"name": "least_squares"}
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class PrivateRidge(_PrivateRegressor):
+    """Least squares with a penalty, private for every user; else as `PrivateLinearRegression`."""
+
+    alpha: float = 0.01  # adds alpha/2 times the squared norm of the scaled coefficients to the average loss
+
+    def _loss(self, section: Mapping[str, Any]) -> dict[str, Any]:
+        del section
+        return {"name": "least_squares", "ridge": self.alpha}
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class PrivateHuberRegressor(_PrivateRegressor):
+    """Regression that large residuals pull at no more than `threshold`, private; else as `PrivateLinearRegression`."""
+
+    alpha: float = 0.0  # adds alpha/2 times the squared norm of the scaled coefficients to the average loss
+    threshold: float | None = None  # residual from which the loss is linear, in y's units; None: 0.1 of its range
+
+    def _loss(self, section: Mapping[str, Any]) -> dict[str, Any]:
+        low, high = section["label_range"]
+        threshold = 0.1 * (high - low) if self.threshold is None else self.threshold
+        return {"name": "huber", "width": 2 * threshold / (high - low), "ridge": self.alpha}

@@ -1,0 +1,91 @@
+"""What a person's own runs have promised over time: a lifetime ledger in the usual place for a program's data.
+
+    with opened(place(None)) as ledger:
+        ledger.charge("visits-3f2a", "default", epsilon=1.0, delta=1e-6)
+
+Runs are charged to a population: a name that whoever trains declares for "these people". It is never guessed from the
+data, and a fingerprint of the data is stored nowhere: either would tell something of who is in the table.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from platformdirs import user_data_path
+
+from quoron_privacy.errors import LedgerError, LedgerUnavailable
+from quoron_server.books.database import Database
+from quoron_server.books.durable import OWN, PRIVATE, make_folder
+from quoron_server.books.lifetime_ledger import PopulationLedger
+
+VARIABLE = "QUORON_LEDGER"
+PATIENCE = 60.0  # seconds that a run waits for others, which hold the file for a few milliseconds each
+_PAUSE = 0.005
+
+
+def place(given: str | Path | None) -> Path:
+    """The ledger's file: as given, else as QUORON_LEDGER says, else where the platform keeps a program's data."""
+    chosen = given or os.environ.get(VARIABLE)
+    return Path(chosen).expanduser() if chosen else user_data_path("quoron") / "ledger.sqlite"
+
+
+@contextmanager
+def opened(path: Path, *, create: bool = True) -> Iterator[PopulationLedger]:
+    """The ledger at `path`, held for as long as the block takes: keep it short, as others wait.
+
+    LedgerUnavailable after a minute in which others held it; LedgerError for a file that is none.
+    """
+    with opened_database(path, create=create) as database:
+        yield PopulationLedger(database)
+
+
+@contextmanager
+def opened_database(path: Path, *, create: bool = True) -> Iterator[Database]:
+    """The database of the ledger at `path`; one process, and one thread of it, at a time.
+
+    A lock of the operating system lets the next one in at once, and is gone with a process that is killed. SQLite's
+    own would do as well, but those who wait for it stand in each other's way.
+    """
+    if create:
+        _make_folder(path)
+    elif not path.is_file():
+        raise LedgerError(f"Expected a lifetime ledger at {path}, found none: nothing has been charged there.")
+    with _turn(path), Database(f"sqlite:///{path.resolve()}", create=create) as database:
+        yield database
+
+
+@contextmanager
+def _turn(path: Path) -> Iterator[None]:
+    """Wait for those who hold the ledger, a minute at most."""
+    deadline = time.monotonic() + PATIENCE
+    lock = path.with_name(path.name + ".lock")
+    try:
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
+    except OSError as error:
+        raise LedgerError(f"Cannot use the lifetime ledger {path}: {lock.name}: {error.strerror}.") from error
+    try:
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise LedgerUnavailable(
+                        f"Cannot use the lifetime ledger {path}: others have held it for a minute. Try again."
+                    ) from None
+                time.sleep(_PAUSE)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        make_folder(path.parent, mode=OWN)
+    except OSError as error:
+        raise LedgerError(
+            f"Cannot make a folder for the lifetime ledger {path}: {error.strerror}. Choose another file with --ledger."
+        ) from error

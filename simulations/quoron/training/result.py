@@ -1,0 +1,158 @@
+"""What a curator's run released, and the files that keep it. Nothing here depends on private data but the releases."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron.simulation.folder import RunFolder, flat
+from quoron.training import lifetime
+from quoron.training.model import Model
+from quoron_server.plan import Plan
+
+if TYPE_CHECKING:
+    from quoron.training.run import Identity, Prepared
+
+MODEL = "model.json"
+UNSEEN = (
+    "Whether values lie in their declared ranges, rows cannot be used, or every row is of another user, is private, "
+    "and nobody has looked: rehearse with `quoron simulate` where that is allowed, or have facts released with `quoron "
+    "declare`."
+)
+NEAR = 0.99  # of the radius: a model this long would have gone on
+_OF_CLIENTS = ("messages", "bytes_", "total_messages", "total_bytes_", "seconds_", "encoded_", "diagnostics")
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One run in public figures."""
+
+    run: str
+    algorithm: str
+    statement: str
+    private: bool  # always: the noise is secret, and nothing here depends on private data but the releases
+    epsilon: float
+    delta: float
+    adjacency: str
+    users: int
+    items_per_user: int
+    rounds: int
+    halted: bool
+    predicted_excess_risk: float | None
+    population: str
+    population_epsilon: float  # of everything charged to the population so far
+    population_delta: float
+    population_limit: str  # in words
+    warnings: tuple[str, ...]  # of what is public: declarations, and the model itself
+    unseen: str  # what no warning can be about
+    choice: str | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain numbers and strings."""
+        return asdict(self)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Label and text of each line people see."""
+        halted = " (a phase was halted: it released nothing new)" if self.halted else ""
+        rows = [
+            ("algorithm", self.algorithm),
+            ("privacy of one user", f"ε = {self.epsilon:g}, δ = {self.delta:g}, {self.adjacency}"),
+            ("users", f"{self.users:,}, {self.items_per_user:,} items each in the plan"),
+            ("rounds (batch gradient steps)", f"{self.rounds:,}{halted}"),
+        ]
+        if self.predicted_excess_risk is not None:
+            rows.append(("excess risk, predicted", f"{self.predicted_excess_risk:.2g}"))
+        so_far = f"ε = {self.population_epsilon:.4g} at δ = {self.population_delta:.3g}, limit {self.population_limit}"
+        rows.append((f"population {self.population!r} so far", so_far))
+        return rows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trained:
+    """A complete run: the model that it released, its public figures, and where they are kept."""
+
+    model: Model
+    summary: Summary
+    directory: Path
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """What was fixed before any value was looked at, as plan.json has it."""
+        return RunFolder(self.directory).plan()
+
+
+def write(
+    prepared: "Prepared", folder: RunFolder, weights: NDArray[np.float64], events: Sequence[Mapping[str, Any]]
+) -> Trained:
+    """Keep what a complete run released; the result."""
+    plan, identity = prepared.planned.plan, prepared.identity
+    model = Model.released(weights, prepared.held.encoding, prepared.declared.loss, plan, made=identity.began)
+    summary = _summary(prepared, identity, model, events)
+    rows = [_public(event) for event in events]
+    folder.write_text(MODEL, model.as_text())
+    folder.write_rounds(rows)
+    folder.write_json("summary.json", summary.as_json())
+    write_report(folder, summary, model, rows)
+    return Trained(model, summary, folder.path)
+
+
+def stored(folder: RunFolder) -> Trained:
+    """A complete run as its folder keeps it. RunError before it is complete."""
+    told = folder.summary()
+    summary = Summary(**told | {"warnings": tuple(told["warnings"])})
+    return Trained(Model.load(folder.path / MODEL), summary, folder.path)
+
+
+def write_report(folder: RunFolder, summary: Summary, model: Model, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """Write report.html, and return its path."""
+    from quoron.reports import page
+
+    text = page.page(summary, rows, name=folder.path.resolve().name, tables=[("Coefficients", model.table())])
+    folder.write_text("report.html", text)
+    return folder.path / "report.html"
+
+
+def _summary(prepared: "Prepared", identity: "Identity", model: Model, events: Sequence[Mapping[str, Any]]) -> Summary:
+    plan, population = prepared.planned.plan, prepared.config.train.population
+    with lifetime.opened(prepared.ledger) as ledger:
+        spent, limit = ledger.spent(population), ledger.limit_of(population)
+    return Summary(
+        run=identity.run,
+        algorithm=plan.algorithm,
+        statement=plan.guarantee.sentence(),
+        private=True,
+        epsilon=plan.guarantee.epsilon,
+        delta=plan.guarantee.delta,
+        adjacency=plan.guarantee.adjacency,
+        users=plan.problem.users,
+        items_per_user=plan.problem.items_per_user,
+        rounds=len(events),
+        halted=any(event["public"].get("halted", False) for event in events),
+        predicted_excess_risk=plan.predicted_excess_risk,
+        population=population,
+        population_epsilon=spent.epsilon,
+        population_delta=spent.delta,
+        population_limit="none" if limit is None else limit.words(),
+        warnings=(*prepared.held.warnings, *_boundary(model, plan)),
+        unseen=UNSEEN,
+        choice=prepared.planned.choice,
+    )
+
+
+def _boundary(model: Model, plan: Plan) -> tuple[str, ...]:
+    """The released model's own length is public."""
+    norm, radius = float(np.linalg.norm(model.weights)), plan.problem.radius
+    if norm < NEAR * radius:
+        return ()
+    return (
+        f"the model is on the boundary of its domain (norm {norm:.3g} of domain.radius={radius:g}): a wider one may "
+        "fit better. Raise domain.radius.",
+    )
+
+
+def _public(event: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of one round without clients, clocks and networks."""
+    return {key: value for key, value in flat(event).items() if not key.startswith(_OF_CLIENTS)}

@@ -1,0 +1,238 @@
+"""Carrying out a curator's run in its folder: plan, charge, train, keep the model, erase what is secret.
+
+What is written, and in which order, each step harmless to repeat after a crash:
+
+    run.json, config.toml, plan.json     what was fixed from the declared facts and the number of users
+    ledger.sqlite                        the noise key; later rounds and releases, and until the end the state
+    lifetime ledger                      the charge, before any value of the table is looked at
+    model.json, summary.json, ...        what was released
+    lifetime ledger                      the model's digest, and the end
+
+A run is its noise key: where ledger.sqlite is gone, the next run in the folder is another, with a charge of its own.
+
+Until the end ledger.sqlite is private (mode 0600). No other file, line of output, error or exit status depends on the
+table's values but through the releases.
+"""
+
+import hashlib
+import json
+import secrets
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron.config import Config
+from quoron.planning.plans import Planned, choose
+from quoron.populations._base import Declared
+from quoron.simulation.folder import FRAME, RECORD, RunFolder, dumps
+from quoron.simulation.scene import problem as problem_of
+from quoron.training import lifetime, result
+from quoron.training.curator import CuratorEngine
+from quoron.training.model import Model
+from quoron.training.result import Trained
+from quoron.training.table import Held, hold
+from quoron_client.data.items import ItemBatch
+from quoron_privacy.errors import ConfigError, LedgerError
+from quoron_privacy.noise import SecureNoise, SeededNoise
+from quoron_server import rounds
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.books.books import charge_of
+from quoron_server.books.ledger import Ledger
+from quoron_server.budget import Budget
+from quoron_server.plan import Plan
+from quoron_server.rounds import Observer
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which run this is: public, and fixed when it begins."""
+
+    run: str  # its name in the lifetime ledger
+    seed: int  # public randomness of the plan: partition and rotations, never noise
+    began: str  # the day, in UTC
+
+    @classmethod
+    def fresh(cls, name: str) -> "Identity":
+        """Of a run that begins now."""
+        day = datetime.now(UTC).date().isoformat()
+        return cls(f"{name}-{secrets.token_hex(6)}", secrets.randbits(62), day)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """A run that is planned and within every limit, with nothing written and no value of the table looked at."""
+
+    config: Config
+    held: Held
+    declared: Declared
+    planned: Planned
+    identity: Identity
+
+    @property
+    def ledger(self) -> Path:
+        """The lifetime ledger that it is charged to."""
+        return lifetime.place(self.config.train.ledger)
+
+
+def prepare(
+    config: Config,
+    base: Path,
+    *,
+    name: str,
+    folder: RunFolder | None = None,
+    frame: Any = None,
+    assumptions: tuple[str, ...] = (),
+) -> Prepared:
+    """Read, check and plan; every wrong request is refused here.
+
+    A run that began in `folder` keeps its name and seed. `assumptions` on the table stand in its promise. Raises
+    ConfigError, DataError, Infeasible; BudgetExceeded if the population's limit leaves no room.
+    """
+    begun = folder is not None and folder.is_training and folder.ledger.is_file()
+    identity = _identity(folder) if folder is not None and begun else Identity.fresh(name)
+    prepared = _planned(config, base, identity, frame, assumptions)
+    with lifetime.opened(prepared.ledger) as ledger:
+        ledger.check(identity.run, config.train.population, **charge_of(prepared.planned.plan))
+    return prepared
+
+
+def rehearse(config: Config, *, seed: int, frame: Any) -> tuple[Model, Plan, int]:
+    """Train with noise from `seed`, for nobody but whoever holds the table: the model, the plan, rounds taken.
+
+    The same bits again for the same table. Nothing is charged and nothing written, because nothing is promised.
+    """
+    prepared = _planned(config, Path.cwd(), Identity("rehearsal", seed, ""), frame, ())
+    plan, noise = prepared.planned.plan.simulated(), SeededNoise(seed)
+    algorithm = ALGORITHMS[plan.algorithm].make(plan)
+    engine = CuratorEngine(prepared.declared, prepared.held.items(), noise)
+    state, taken = algorithm.init(), 0
+    while (question := algorithm.request(state, noise)) is not None:
+        state, taken = algorithm.update(state, engine.ask(question), noise).state, taken + 1
+    encoding, loss = prepared.held.encoding, prepared.declared.loss
+    return Model.released(algorithm.model(state), encoding, loss, plan, made=None), plan, taken
+
+
+def _planned(config: Config, base: Path, identity: Identity, frame: Any, assumptions: tuple[str, ...]) -> Prepared:
+    """A run whose plan is verified, before anybody asks whether the population's account has room for it."""
+    held = hold(config, base, frame)
+    seeded = config.model_copy(update={"run": config.run.model_copy(update={"seed": identity.seed})})
+    planned = choose(seeded, problem_of(config, held.declared))
+    plan = planned.plan.by_curator(assumptions)
+    plan.require_deployable(trust_clients=True)
+    declared = replace(held.declared, domain=plan.problem.domain)
+    return Prepared(config, held, declared, replace(planned, plan=plan), identity)
+
+
+def carry_out(prepared: Prepared, folder: RunFolder, observers: Sequence[Observer] = ()) -> Trained:
+    """Train in `folder` from wherever its ledger stands, and write every file of the run folder."""
+    config, plan, identity = prepared.config, prepared.planned.plan, prepared.identity
+    if _released(folder) is not None:  # of which table, nothing here may tell
+        raise ConfigError(
+            f"Expected a folder for a new or an interrupted run, got {folder.path} of a complete one. Read its model "
+            "with `quoron.load`, or choose another folder."
+        )
+    if not folder.ledger.exists():
+        folder.write_json(RECORD, asdict(identity))
+        folder.write_text("config.toml", config.as_toml())
+        folder.write_json("plan.json", prepared.planned.as_json())
+    elif not folder.is_training:
+        raise ConfigError(f"Expected a folder for a new run, got {folder.path} with a simulation. Choose another.")
+    with closing(_ledger(prepared, folder)) as own:
+        statement = plan.guarantee.sentence()
+        with lifetime.opened(prepared.ledger) as ledger:
+            ledger.charge(identity.run, config.train.population, statement=statement, **charge_of(plan))
+        batch = prepared.held.items()
+        if not own.finished and not own.same_inputs(_digest(batch)):
+            raise _other(folder, "table")
+        noise = SecureNoise.fresh() if own.finished else SecureNoise(own.noise_key)
+        model = rounds.run(
+            ALGORITHMS[plan.algorithm].make(plan),
+            CuratorEngine(prepared.declared, batch, noise),
+            own,
+            noise,
+            budget=Budget(**config.budget.model_dump()),
+            observers=observers,
+            trust_clients=True,
+        )
+        events = own.events()
+    trained = result.write(prepared, folder, model, events)
+    _settle(identity.run, prepared.ledger, model)
+    return trained
+
+
+def resume(folder: RunFolder, observers: Sequence[Observer] = ()) -> Trained:
+    """Go on with the run in `folder`, to identical bits; a complete one is read."""
+    config, model = folder.config(), _released(folder)
+    if model is not None:
+        _settle(_identity(folder).run, lifetime.place(config.train.ledger), model)
+        return result.stored(folder)
+    if config.population.kind == "table" and config.population.path == FRAME:
+        raise ConfigError(
+            f"Expected a run on a file, got {folder.path} on a DataFrame, which is stored nowhere. Go on with the same "
+            f"call of quoron.train and out={str(folder.path)!r}."
+        )
+    return carry_out(prepare(config, folder.path, name=folder.path.name, folder=folder), folder, observers)
+
+
+def report(folder: RunFolder) -> Path:
+    """Write report.html of a complete run again, and return its path."""
+    done = result.stored(folder)
+    return result.write_report(folder, done.summary, done.model, folder.rounds())
+
+
+def _released(folder: RunFolder) -> NDArray[np.float64] | None:
+    """The model of a complete run whose files are there."""
+    if not (folder.is_training and (folder.path / result.MODEL).is_file()):
+        return None
+    with closing(Ledger.open(folder.ledger)) as own:
+        return own.model if own.finished else None
+
+
+def _settle(run: str, ledger: Path, model: NDArray[np.float64]) -> None:
+    """The last lines of the lifetime ledger; written once, however often this is called."""
+    with lifetime.opened(ledger) as kept:
+        kept.release(run, {"model": hashlib.sha256(model.astype("<f8").tobytes()).hexdigest()})
+        kept.end(run, "complete")
+
+
+def _identity(folder: RunFolder) -> Identity:
+    return Identity(**json.loads((folder.path / RECORD).read_text(encoding="utf-8")))
+
+
+def _ledger(prepared: Prepared, folder: RunFolder) -> Ledger:
+    """The run's ledger, begun if there is none; LedgerError if it was begun with another plan or configuration."""
+    plan, configuration = dumps(prepared.planned.plan.as_json()), prepared.config.digest()
+    if not folder.ledger.is_file():
+        key = SecureNoise.fresh().export_key()
+        return Ledger.create(folder.ledger, plan=plan, config_digest=configuration, noise_key=key)
+    ledger = Ledger.open(folder.ledger)
+    for thing, stored, ours in (
+        ("configuration", ledger.config_digest, configuration),
+        ("plan", ledger.plan_json, plan),
+    ):
+        if stored != ours:
+            ledger.close()
+            raise _other(folder, thing)
+    return ledger
+
+
+def _other(folder: RunFolder, thing: str) -> LedgerError:
+    return LedgerError(
+        f"Expected {folder.path} to hold a run with the same {thing}, but it began with another. Resume it with the "
+        "table, the settings and the version of quoron that began it, or begin a new run."
+    )
+
+
+def _digest(batch: ItemBatch) -> bytes:
+    """Of all that the run computes with; private, and erased at its end."""
+    digest = hashlib.blake2b(digest_size=32, person=b"quoron-items")
+    for array in (batch.features, batch.labels, batch.offsets, batch.item_weights):
+        digest.update(f"{array.dtype.str} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.digest()

@@ -1,0 +1,114 @@
+"""The table of a curator's run, in two steps: first what is public of it, later its items.
+
+Public are the declared facts and the number of users: how many different names the user column holds, whatever becomes
+of their rows. Under adjacency zero-out it is not public whether a user is there at all: the number is then declared.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from quoron import config as configs
+from quoron.config import Config
+from quoron.populations._base import Declared
+from quoron.simulation.scene import encoding_of, loss_of, make_domain
+from quoron_client.data import columns
+from quoron_client.data.encoding import Categorical, Encoding, Owners, group
+from quoron_client.data.items import ItemBatch
+from quoron_privacy.errors import ConfigError, DataError
+
+UNDECLARED = (
+    "problem.items_per_user is not declared and planned as 1: declare what a user typically holds, for better steps "
+    "and, with some methods, less noise."
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """A table that is read and grouped by user, with no other value looked at."""
+
+    declared: Declared
+    encoding: Encoding
+    warnings: tuple[str, ...]  # of declarations, never of values
+    _zero_out: bool
+    _table: pa.Table = field(repr=False)
+    _owners: Owners = field(repr=False)
+
+    def items(self) -> ItemBatch:
+        """The items of all slots.
+
+        A user whose rows cannot be used has one item of zeros. Under zero-out it has none, like an empty slot: then
+        such a user is nobody, and nobody's answer is the zero vector, whatever the ridge.
+        """
+        encoded = self.encoding.encode(self._table)
+        return encoded.batch(self.declared.users, self._owners, zero_rows=not self._zero_out)
+
+
+def hold(config: Config, base: Path, frame: Any = None) -> Held:
+    """Read the table of a configuration, or take `frame`; a relative path is relative to `base`.
+
+    Raises ConfigError for what only a simulation can have, DataError for a table that cannot be read, a missing column
+    and a row without a user.
+    """
+    section = _section(config)
+    loss, domain = loss_of(config.loss), make_domain(config.domain, config.loss.feature_norm)
+    encoding = encoding_of(section, loss)
+    encoding.check_loss(loss)
+    for feature in encoding.features:
+        if isinstance(feature, Categorical) and not isinstance(feature.categories, tuple):
+            raise ConfigError(
+                f"Expected the values of categorical column {feature.column!r}, got none: what is in the table is "
+                "private. List them, or have them released with `quoron declare`."
+            )
+    table = columns.read(
+        configs.table_file(section, base) if frame is None else frame, (*encoding.columns, section.user)
+    )
+    encoding.check(table)
+    found, owners = group(table, section.user, without_rows=True)
+    items, zero_out = config.problem.items_per_user, config.privacy.adjacency == "zero-out"
+    declared = Declared(_users(config, found), items or 1, encoding.dimension * loss.outputs, loss, domain)
+    return Held(declared, encoding, () if items else (UNDECLARED,), zero_out, table, owners)
+
+
+def _section(config: Config) -> configs.Table:
+    """The table of a configuration for real; ConfigError where it is none."""
+    section, privacy = config.population, config.privacy
+    if not isinstance(section, configs.Table):
+        raise ConfigError(
+            f"Expected population.kind='table' for training, got {section.kind!r}. "
+            "Made-up users are for `quoron simulate`."
+        )
+    if section.outlier_fraction > 0:
+        raise ConfigError(
+            f"Expected population.outlier_fraction=0 for training, got {section.outlier_fraction}: "
+            "nobody's answers are made up. To have real outliers removed, declare problem.hostile_share."
+        )
+    if privacy.quorum not in (None, "none"):
+        raise ConfigError(f"Expected no privacy.quorum for training, got {privacy.quorum}: everybody answers.")
+    if not privacy.trust_server:
+        raise ConfigError("Expected privacy.trust_server=true for training, got false: this machine holds the table.")
+    if config.run.network is not None:
+        raise ConfigError(f"Expected no run.network for training, got {config.run.network!r}: nothing is sent.")
+    return section
+
+
+def _users(config: Config, found: int) -> int:
+    """The number of slots: of users where that is public, as declared where it is not."""
+    declared, adjacency = config.train.users, config.privacy.adjacency
+    if adjacency == "replace-one":
+        if declared not in (None, found):
+            raise ConfigError(
+                f"Expected train.users={found}, the number of users in the table, which is public with replace-one; "
+                f"got {declared}. Leave it out."
+            )
+        return found
+    if declared is None:
+        raise ConfigError(
+            "Expected train.users with adjacency zero-out, got none: whether a user is in the table is private then. "
+            "Declare the most users that it may hold."
+        )
+    if found > declared:
+        raise DataError(f"Expected at most train.users={declared} users in the table, got more. Declare more.")
+    return declared

@@ -1,0 +1,113 @@
+"""What a pair of worlds may cost: the charges of a plan, in its own theorem's terms."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from contracts.worlds import Spent, Told
+from quoron_privacy import gdp
+from quoron_privacy.quorum import Quorum
+from quoron_privacy.robust.above_threshold import AboveThreshold, Series
+from quoron_privacy.robust.filter.outlier_filter import FilterParameters
+from quoron_privacy.robust.filter.soft_filter import SoftFilterParameters
+from quoron_privacy.robust.laplace_test import LaplaceOneShot
+from quoron_privacy.robust.lottery import Lottery, OneShot
+from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.local_model.parameters import RangeReports, VectorReports
+from quoron_server.plan import Plan, PlannedRelease
+
+ROUNDING = 1 + 1e-11  # of plans, which are re-checked to 1e-12; grids and sums are in what a plan charges
+
+
+def require_charged(plan: Plan, spent: Sequence[Spent]) -> None:
+    """Raises Told where a pair costs more than the plan's theorem has been given."""
+    for name, cost, limit in charges(plan, spent):
+        if not cost <= limit * ROUNDING:
+            raise Told(f"{name}: the worlds are mu={cost:.9g} apart, the plan charges {limit:.9g}")
+
+
+def charges(plan: Plan, spent: Sequence[Spent]) -> Iterator[tuple[str, float, float]]:
+    """(what, what it cost, what the plan charges), both as μ: of each round that released something, and of the run.
+
+    Of the run where a user is asked once: all rounds together cost what the round of that question is charged.
+    """
+    planned = plan.releases()
+    found: list[tuple[float, float]] = []
+    for round_ in sorted({each.round for each in spent}):
+        here = [each for each in spent if each.round == round_]
+        limits = [_limit(each, here) for each in planned if round_ in each.rounds]
+        if not limits:
+            raise Told(f"round {round_}: the plan of {plan.algorithm} releases nothing there")
+        found.append((math.sqrt(math.fsum(each.square for each in here)), max(limits)))
+        yield f"round {round_}", *found[-1]
+    if found and ALGORITHMS[plan.algorithm].passes == "one":
+        yield "run", math.hypot(*(cost for cost, _ in found)), max(limit for _, limit in found)
+
+
+def _limit(release: PlannedRelease, spent: Sequence[Spent]) -> float:
+    """What everything that one answer goes into is charged; where a theorem pays with (ε, δ), its own bound."""
+    if release.mu is not None:
+        return release.mu
+    of = LIMITS.get(type(release.mechanism))
+    if of is None:
+        raise Told(f"replay does not know what {type(release.mechanism).__name__} charges")
+    return of(release.mechanism, spent)
+
+
+def mean_of(plan: Plan, round_: int) -> Any:
+    """The outlier mean that a round's answers go into."""
+    return next(
+        each.mechanism.mean
+        for each in plan.releases()
+        if round_ in each.rounds and isinstance(each.mechanism, OUTLIER_MEANS)
+    )
+
+
+def _outlier_mean(release: Any, spent: Sequence[Spent]) -> float:
+    """The shift after so many flips; `spent` is one release."""
+    (one,) = spent
+    return float(release.mean.shifts[min(one.flips, len(release.mean.shifts) - 1)] / release.noise_multiplier)
+
+
+def _soft_filter(f: SoftFilterParameters, spent: Sequence[Spent]) -> float:
+    """Release and test of a phase."""
+    del spent
+    return math.hypot(f.sensitivity(1.0, 1.0) / f.noise_scale(1.0, 1.0), f.softness_sensitivity / f.test_noise)
+
+
+def _outlier_filter(f: FilterParameters, spent: Sequence[Spent]) -> float:
+    """ρ_A(ν)/s or ρ_B(ν)/s of docs/privacy/outlier-filter.md, Theorem 1, replace-one; `spent` is one release."""
+    ((kept, kept_too, noise),) = [each.own or (False, False, 0.0) for each in spent]
+    if not (kept or kept_too):
+        return 0.0
+    size, noise = f.cohort_size, max(noise, 0.0)
+    k1, k2 = f.threshold - noise - f.score_error, f.threshold - f.others_tail - f.score_error
+    if kept and kept_too:
+        shift = -math.log(2 * (k1 - 1) / (size - 1) - 1)
+    else:
+        shift = -math.log((k1 + k2) / size - 1)
+        shift = min(shift, shift / -math.expm1(-shift) * (size - k1) / f.survivors)
+    return shift / f.noise_multiplier
+
+
+def _report(reports: VectorReports, spent: Sequence[Spent]) -> float:
+    """By what a client calibrates its noise to."""
+    del spent
+    return gdp.mu_for(reports.epsilon, reports.delta)
+
+
+def _decision(test: Any, spent: Sequence[Spent]) -> float:
+    """Nothing in μ: what tells two worlds' decisions apart is refused where they are forced."""
+    del test, spent
+    return 0.0
+
+
+OUTLIER_MEANS = (OneShot, LaplaceOneShot, SubsampledLottery, Series)
+LIMITS: dict[type, Callable[[Any, Sequence[Spent]], float]] = {
+    **dict.fromkeys(OUTLIER_MEANS, _outlier_mean),
+    **dict.fromkeys((Lottery, AboveThreshold, RangeReports, Quorum), _decision),
+    SoftFilterParameters: _soft_filter,
+    FilterParameters: _outlier_filter,
+    VectorReports: _report,
+}

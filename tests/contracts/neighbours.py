@@ -1,0 +1,199 @@
+"""What the neighbour of `replay` sends: corners, around the thresholds of every round."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from contracts.charges import mean_of
+from contracts.scenes import Quadratic
+from quoron_client.protocol.questions import Answers, Question, RangeReport, Status, VectorReport
+from quoron_server.algorithm import Algorithm
+from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM
+from quoron_server.algorithms.local_model.method import LocalModel
+from quoron_server.algorithms.localised.method import LocalisedSGD
+from quoron_server.algorithms.localised.rules import PhasedParameters
+from quoron_server.algorithms.mean.method import MeanSGD
+from quoron_server.algorithms.noisy.method import NoisySGD
+from quoron_server.algorithms.one_epoch.method import OneEpoch
+from quoron_server.algorithms.outlier_iterates.method import OutlierIterates
+from quoron_server.algorithms.outlier_iterates.parameters import Phase as ChainPhase
+from quoron_server.algorithms.quorum import WithQuorum
+from quoron_server.algorithms.tracking.method import TrackingSRGD
+from quoron_server.plan import Plan
+
+Row = np.ndarray | None  # None: no answer
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Where a round treats an answer differently: at these distances from a centre."""
+
+    centre: np.ndarray
+    radii: tuple[float, ...]
+
+
+def edges(algorithm: Algorithm[Any], state: Any, honest: np.ndarray) -> Edges:
+    """The thresholds of this round; of an algorithm that is not named here, where its honest answers lie."""
+    if isinstance(algorithm, WithQuorum):
+        return edges(algorithm.inner, state.inner, honest)
+    p, zero = algorithm.plan.parameters, np.zeros(honest.shape[1:])
+    middle = honest.mean(axis=0) if len(honest) else zero
+    if isinstance(algorithm, NoisySGD | OneEpoch):
+        return Edges(zero, (p.clip_norm,))
+    if isinstance(algorithm, TrackingSRGD):
+        if state.round == 0:
+            return Edges(zero, (p.feature_norm,))
+        aim = algorithm._aim(state)
+        return Edges(zero, (aim.radius, aim.inner, aim.inner / 2, aim.inner / 4))  # clients take the centre off
+    if isinstance(algorithm, MeanSGD | LocalModel):
+        return Edges(state.centre, (state.radius, p.half_width or state.radius))
+    if isinstance(algorithm, LocalisedSGD) and isinstance(p, PhasedParameters):
+        longest = algorithm.plan.problem.lipschitz
+        return Edges(zero, (longest, longest * (1 + 1e-6)))
+    if isinstance(algorithm, LocalisedSGD):
+        floor = getattr(p.filter, "threshold", p.cohort_size * getattr(p.filter, "floor", 1.0)) / p.cohort_size
+        edge = -math.log(floor) / p.temperature  # where a user alone before all others scores just the threshold
+        return Edges(middle, (edge, 1.5 * edge, 2 * edge, p.distance))
+    if isinstance(algorithm, OutlierIterates):
+        phase = p.phases[algorithm._index(state)]
+        reach = phase.radius * phase.averaged
+        return Edges(middle, (reach, reach / 2, 2 * reach, algorithm._largest))
+    if isinstance(algorithm, AcceleratedERM):
+        radius = p.phases[algorithm._places[state.round].phase].radius
+        return Edges(middle, (radius, radius / 2, 2 * radius, 2.0**20 * radius))
+    spread = float(np.linalg.norm(honest - middle, axis=-1).max(initial=1.0))
+    return Edges(middle, (spread, spread / 2))
+
+
+SIZES = (5e-324, 1e-308, 1e-200, 1e-9, 1e9, 1e200, 1.7e308)
+NEAR = (1 - 1e-9, 1.0, 1 + 1e-9)
+DIRECTIONS = 4
+PLAIN = 6
+RADII = 4
+CORNERS = PLAIN + DIRECTIONS * (len(SIZES) + RADII * len(NEAR))
+ABSENT = 0
+
+
+def corner(number: int, at: Edges, own: np.ndarray) -> Row:
+    """Corner `number` of what a user may send: nothing, nonsense, any size, and either side of every threshold."""
+    if number < PLAIN:
+        broken = own.copy()
+        broken.flat[-1] = np.nan
+        plain = (None, np.zeros_like(own), np.full_like(own, np.nan), np.full_like(own, np.inf), broken, own)
+        return plain[number]
+    which, number = divmod(number - PLAIN, len(SIZES) + RADII * len(NEAR))
+    direction = np.zeros_like(own)
+    if which < 2:
+        direction[..., 0] = 1.0 - 2.0 * which
+    elif which == 2:
+        direction[..., -1] = 1.0
+    else:
+        direction[...] = 1 / math.sqrt(own.shape[-1])
+    if number < len(SIZES):
+        return SIZES[number] * direction
+    radius, near = divmod(number - len(SIZES), len(NEAR))
+    return np.asarray(at.centre + at.radii[radius % len(at.radii)] * NEAR[near] * direction)
+
+
+def threshold(radius: int, direction: int, near: int = 1) -> int:
+    """The number of a corner at a threshold."""
+    return PLAIN + direction * (len(SIZES) + RADII * len(NEAR)) + len(SIZES) + radius * len(NEAR) + near
+
+
+def far(direction: int) -> int:
+    """The number of a corner beyond every threshold, where all arithmetic still works."""
+    return PLAIN + direction * (len(SIZES) + RADII * len(NEAR)) + SIZES.index(1e9)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two neighbouring data sets: one user of one round's cohort sends corner `first` or `second`, then others."""
+
+    round: int
+    slot: int  # in that round's cohort, modulo its size
+    first: int
+    second: int
+    crowded: bool = False  # the others as far apart as a test may let pass
+    turn: int = 7  # from round to round corners move on by so many
+
+
+def phase_of(plan: Plan, round_: int) -> Any:
+    """The phase of a round in the parameters of an outlier mean."""
+    phases = plan.parameters.phases
+    ends = np.cumsum([phase.users if isinstance(phase, ChainPhase) else phase.rounds for phase in phases])
+    return phases[int(np.searchsorted(ends, round_, side="right"))]
+
+
+CROWD = 0.3  # coordinates of the middle of a crowd
+
+
+def crowd(plan: Plan, round_: int, honest: np.ndarray) -> None:
+    """Moves the answers of an outlier mean's users: a core of two halves, and outliers that one of them holds.
+
+    Outliers have just as many neighbours as the ramp starts from, so that one user more gives all of them weight
+    (docs/privacy/outlier-mean.md, Theorem 1); there are as many as leave the score above C k.
+    """
+    mean, radius = mean_of(plan, round_), phase_of(plan, round_).radius
+    size, reach = mean.cohort_size, mean.removal_radius * 0.995
+    lost = 2 * (size - mean.ramp_low) if mean.kappa == 1 else 2 * size  # pairs, for each outlier
+    outliers = max(0, (size * (size - mean.core) - 2 * size) // lost)
+    places = np.full(size, -0.01)
+    places[: max(0, mean.ramp_low - outliers)] = 0.0
+    places[size - outliers :] = reach
+    honest[...] = CROWD
+    honest[..., 0] += (radius * places).reshape((-1,) + (1,) * (honest.ndim - 2))
+
+
+class Neighbours(Quadratic):
+    """Honest users, and one that sends corners."""
+
+    def __init__(
+        self, algorithm: Algorithm[Any], user: int, start: int = 0, turn: int = 0, crowded: bool = False
+    ) -> None:
+        super().__init__()
+        self.algorithm, self.user, self.start, self.turn, self.crowded = algorithm, user, start, turn, crowded
+        self.times = 0
+        self.replaced: tuple[int, Any] | None = None
+
+    def answer(self, question: Question, state: Any) -> tuple[Answers, int | None]:
+        """The answers as users sent them, and the neighbour's row."""
+        rows = np.flatnonzero(question.cohort == self.user)
+        if not len(rows):
+            return self._honest(question), None
+        number, self.times = (self.start + self.turn * self.times) % CORNERS, self.times + 1
+        row = int(rows[0])
+        if isinstance(question.task, RangeReport | VectorReport):
+            # Corners of the gradient behind a report; who sends none is public in the local model.
+            self.replaced = row, lambda honest: corner(number or ABSENT + 1, self._edges(state, honest), honest[row])
+            try:
+                return self._honest(question), row
+            finally:
+                self.replaced = None
+        answers = self._honest(question)
+        sent = corner(number, self._edges(state, answers.values), answers.values[row])
+        answers.values[row] = 0.0 if sent is None else sent
+        answers.status[row] = Status.MISSING if sent is None else Status.ANSWERED
+        return answers, row
+
+    def _honest(self, question: Question) -> Answers:
+        answers = self.ask(question)
+        if self.crowded:
+            crowd(self.algorithm.plan, question.round, answers.values)
+        return answers
+
+    def _edges(self, state: Any, honest: np.ndarray) -> Edges:
+        if not self.crowded:
+            return edges(self.algorithm, state, honest)
+        phase = phase_of(self.algorithm.plan, state.round)
+        radius = phase.radius * getattr(phase, "averaged", 1)
+        reach = 0.99 * mean_of(self.algorithm.plan, state.round).removal_radius
+        return Edges(np.full(honest.shape[1:], CROWD), (reach * radius, 0.99 * radius, radius / 2, 2 * radius))
+
+    def _gradients(self, task: Any, centres: np.ndarray) -> np.ndarray:
+        honest = super()._gradients(task, centres)
+        if self.replaced is not None:
+            row, sent = self.replaced
+            honest[row] = sent(honest)
+        return honest

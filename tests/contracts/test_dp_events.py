@@ -1,0 +1,159 @@
+"""What a plan says it releases in dp-accounting's words: an accountant that is not ours finds the promise kept."""
+
+import math
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+from dp_accounting import dp_event
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.privacy_accountant import NeighboringRelation
+from dp_accounting.rdp import RdpAccountant
+
+from contracts.scenes import PRIVACY, PROBLEM, SMALL, make_plan
+from contracts.test_gaussian_promises import EVERYBODY, GAUSSIAN, everybody, shrunk
+from quoron_privacy.errors import UsageError, VerificationError
+from quoron_privacy.noise import total_variation
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.plan import Plan, Privacy
+
+QUORUM = Privacy(PRIVACY.epsilon, PRIVACY.delta, quorum=0.5, quorum_epsilon=1.7)
+FIXED_SIZE = ("dp-sgd-wor", "mean-sgd", "mean-sgd/clip", "mean-sgd/range")
+INEXPRESSIBLE = ("filtered-sgd", "soft-filtered-sgd", "outlier-iterates", "accelerated-erm", "local-model")
+NOISE = ("noise_scale", "release_scale", "pilot_scale", "sensitivity")
+
+
+def expressible() -> list[Any]:
+    """All plans that dp-accounting's exact accountant understands, with and without a quorum."""
+    names = [*GAUSSIAN, "tracking-srgd/independent", "dp-sgd-poisson"]
+    plans = [pytest.param(lambda name=name: make_plan(name), id=name) for name in names]
+    plans += [pytest.param(lambda name=name: make_plan(name, None, QUORUM), id=f"{name}/quorum") for name in names]
+    return plans + [pytest.param(lambda name=name: everybody(name), id=f"{name}/everybody") for name in EVERYBODY]
+
+
+def left_of_delta(plan: Plan) -> float:
+    """δ less what the samplers of a whole run may lack, its quorum's included."""
+    vectors = 10 * plan.cost.rounds * plan.problem.dimension**2
+    slack = total_variation(gaussians=vectors) + 2 * plan.cost.rounds * 2.0**-88
+    return plan.guarantee.delta - (1 + math.exp(plan.guarantee.epsilon)) * slack
+
+
+COARSE = 1e-3  # grid of losses where half the noise is to be told from all of it: ε is 8, and at most 8 losses add up
+
+
+def exact(event: dp_event.DpEvent, delta: float, grid: float = 1e-4) -> float:
+    """ε by privacy loss distributions, for the relation in which one user moves a value by one unit."""
+    return PLDAccountant(NeighboringRelation.REPLACE_SPECIAL, grid).compose(event).get_epsilon(delta)
+
+
+@cache
+def epsilon_of(name: str) -> float:
+    """What a Gaussian run is worth; two tests ask."""
+    plan = make_plan(name)
+    return exact(plan.dp_event(), left_of_delta(plan))
+
+
+def with_half_the_noise(event: Any) -> dp_event.DpEvent:
+    """What is released if the sensitivity that noise was made for is half of the true one."""
+    if isinstance(event, dp_event.GaussianDpEvent):
+        return dp_event.GaussianDpEvent(event.noise_multiplier / 2)
+    if isinstance(event, dp_event.ComposedDpEvent):
+        return dp_event.ComposedDpEvent([with_half_the_noise(each) for each in event.events])
+    inner = getattr(event, "event", None)
+    return event if inner is None else type(event)(**{**_fields(event), "event": with_half_the_noise(inner)})
+
+
+def _fields(event: Any) -> dict[str, Any]:
+    return {item.name: getattr(event, item.name) for item in event.__attrs_attrs__}
+
+
+@pytest.mark.parametrize("plan_of", expressible())
+def test_an_accountant_of_others_finds_the_promise_kept(plan_of: Any) -> None:
+    plan = plan_of()
+    asked_twice = plan.algorithm in GAUSSIAN and plan is make_plan(plan.algorithm)
+    found = epsilon_of(plan.algorithm) if asked_twice else exact(plan.dp_event(), left_of_delta(plan))
+    assert found <= plan.guarantee.epsilon * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("name", GAUSSIAN)
+def test_gaussian_runs_are_worth_exactly_their_promise_to_an_accountant_of_others(name: str) -> None:
+    plan = make_plan(name)
+    assert isinstance(plan.dp_event(), dp_event.GaussianDpEvent)
+    assert epsilon_of(name) == pytest.approx(plan.guarantee.epsilon, rel=1e-6)
+
+
+@pytest.mark.parametrize("plan_of", expressible())
+def test_an_accountant_of_others_notices_half_the_sensitivity(plan_of: Any) -> None:
+    plan = plan_of()
+    assert exact(with_half_the_noise(plan.dp_event()), left_of_delta(plan), COARSE) > 1.5 * plan.guarantee.epsilon
+
+
+@pytest.mark.parametrize("plan_of", expressible())
+def test_a_plan_with_too_little_noise_has_no_event(plan_of: Any) -> None:
+    plan = plan_of()
+    wrong = replace(plan, parameters=shrunk(plan.parameters, NOISE))
+    assert wrong != plan
+    with pytest.raises(VerificationError):
+        wrong.dp_event()
+
+
+def test_no_relation_of_theirs_finds_less_than_what_is_promised() -> None:
+    """Whoever reads a replace-one plan as values in a ball, of which a replacement moves two radii, finds too much."""
+    plan = make_plan("one-pass-dp-sgd")
+    found = [
+        kind(neighboring_relation=relation).compose(plan.dp_event()).get_epsilon(plan.guarantee.delta)
+        for relation in NeighboringRelation
+        for kind in (PLDAccountant, RdpAccountant)
+    ]
+    assert min(found) > plan.guarantee.epsilon * (1 - 1e-6)
+
+
+def test_coins_are_accounted_under_replace_one_too() -> None:
+    """A zero-out plan's values lie in a ball of one unit, as their accountant takes it for replacements."""
+    plan = make_plan("dp-sgd-poisson")
+    replaced = PLDAccountant(NeighboringRelation.REPLACE_ONE, COARSE).compose(plan.dp_event())
+    assert plan.guarantee.adjacency == "zero-out"
+    assert 1 < replaced.get_epsilon(plan.guarantee.delta) / plan.guarantee.epsilon < 2
+
+
+@pytest.mark.parametrize("name", FIXED_SIZE)
+def test_renyi_divergences_of_fixed_size_cohorts_are_never_below_the_promise_and_near_it(name: str) -> None:
+    """Their one accountant of such cohorts is looser than the exact one; it still tells half the noise."""
+    plan = make_plan(name)
+    sampled = plan.dp_event().event
+    assert (sampled.sample_size, sampled.source_dataset_size) == (plan.parameters.cohort_size, PROBLEM.users - 1)
+
+    def renyi(event: dp_event.DpEvent) -> float:
+        return RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE).compose(event).get_epsilon(1e-3)
+
+    assert 1 < renyi(plan.dp_event()) / plan.guarantee.epsilon < 2
+    assert renyi(with_half_the_noise(plan.dp_event())) > 2.5 * plan.guarantee.epsilon
+
+
+def test_decisions_of_a_quorum_lose_what_randomised_response_does() -> None:
+    plan = make_plan("dp-ftrl", None, QUORUM)
+    _, decisions = plan.dp_event().events
+    for epsilon in (0.3, 1.0, 1.6):
+        found = PLDAccountant().compose(decisions).get_delta(epsilon)
+        assert found == pytest.approx((math.exp(1.7) - math.exp(epsilon)) / (1 + math.exp(1.7)), rel=1e-6)
+    assert PLDAccountant().compose(decisions).get_epsilon(1e-12) == pytest.approx(1.7, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in SMALL if name.partition("/")[0] in INEXPRESSIBLE])
+def test_what_has_no_event_is_refused_with_its_name_and_theorem(name: str) -> None:
+    plan = make_plan(name)
+    with pytest.raises(UsageError, match=rf"one of {plan.algorithm}: its promise rests on {plan.guarantee.theorem}"):
+        plan.dp_event()
+
+
+def test_what_is_not_private_or_not_proved_is_not_called_private() -> None:
+    assert make_plan("sgd").dp_event() == dp_event.NonPrivateDpEvent()
+    info = ALGORITHMS["accelerated-srgd"]
+    with pytest.raises(UsageError, match="accelerated-srgd"):
+        info.plan(PROBLEM, PRIVACY, info.options(), "paper", 7).dp_event()
+
+
+def test_every_algorithm_is_here() -> None:
+    named = {name.partition("/")[0] for name in (*GAUSSIAN, *EVERYBODY, *FIXED_SIZE, *INEXPRESSIBLE, "sgd")}
+    assert named == set(ALGORITHMS)

@@ -1,0 +1,172 @@
+"""What a quorum promises of every algorithm: it changes nothing while it is met, and ends a run that nobody answers."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from contracts.scenes import FAULTS, SMALL, Quadratic, empty_ledger, make_plan
+from contracts.test_algorithms import Crash, crashing, require_planned
+from quoron_privacy.errors import VerificationError, WithoutQuorum
+from quoron_privacy.noise import SeededNoise
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.quorum import MET, NOT_MET
+from quoron_server.books.books import charge_of
+from quoron_server.books.ledger import Ledger
+from quoron_server.plan import Plan, Privacy
+from quoron_server.rounds import run
+
+WISH = Privacy(epsilon=8.0, delta=1e-3, quorum=0.5, quorum_epsilon=1.7)
+EVERY = list({**dict.fromkeys(ALGORITHMS), **SMALL})
+pytestmark = pytest.mark.usefixtures("verified_once")
+every_algorithm = pytest.mark.parametrize("name", list(ALGORITHMS))
+every_variant = pytest.mark.parametrize("name", EVERY)
+NOBODY = next(fault for fault in FAULTS if fault.name == "everyone is missing")
+
+
+def planned(name: str) -> Plan:
+    return make_plan(name, None, WISH)
+
+
+def carried_out(plan: Plan, folder: Path, engine: Any = None, ledger_type: type[Ledger] = Ledger) -> np.ndarray:
+    path = folder / "ledger.sqlite"
+    folder.mkdir(exist_ok=True)
+    if not path.exists():
+        path.write_bytes(empty_ledger())
+    with ledger_type.open(path) as ledger:
+        made = ALGORITHMS[plan.algorithm].make(plan)
+        return run(made, engine or Quadratic(), ledger, SeededNoise(11), simulation=True)
+
+
+def told(folder: Path) -> list[dict[str, Any]]:
+    with Ledger.open(folder / "ledger.sqlite") as ledger:
+        return ledger.events()
+
+
+class Leaving(Quadratic):
+    """Nobody answers from some round on."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__(self._gone)
+        self.after = after
+
+    def _gone(self, values: np.ndarray, status: np.ndarray) -> None:
+        if len(self.asked) > self.after:
+            NOBODY(values, status)
+
+
+@every_variant
+def test_cohorts_are_what_the_rounds_ask(name: str, tmp_path: Path) -> None:
+    plan = planned(name)
+    carried_out(plan, tmp_path)
+    cohorts = ALGORITHMS[plan.algorithm].cohorts(plan)
+    assert tuple(event["messages"] for event in told(tmp_path)) == cohorts
+    assert sum(cohorts) == plan.cost.messages
+
+
+@every_variant
+def test_a_quorum_that_is_met_changes_no_bit_of_the_model(name: str, tmp_path: Path) -> None:
+    plan = planned(name)
+    with_, without = tmp_path / "with", tmp_path / "without"
+    model = carried_out(plan, with_)
+    np.testing.assert_array_equal(model, carried_out(plan.without_quorum(), without))
+    for one, other in zip(told(with_), told(without), strict=True):
+        assert one["public"] == {**other["public"], "quorum": MET}
+    with Ledger.open(with_ / "ledger.sqlite") as ledger:
+        require_planned(plan, ledger.releases(), ledger.events())
+    decided = [each for each in plan.releases() if each.entry.mechanism == "quorum"]
+    cohorts = ALGORITHMS[plan.algorithm].cohorts(plan)
+    assert {number: each.entry.parameters["asked"] for each in decided for number in each.rounds} == dict(
+        enumerate(cohorts)
+    )
+
+
+@every_variant
+def test_a_run_that_nobody_answers_ends_without_a_quorum_and_without_a_model(name: str, tmp_path: Path) -> None:
+    engine = Quadratic(NOBODY)
+    with pytest.raises(WithoutQuorum, match="Round 1 of at most"):
+        carried_out(planned(name), tmp_path, engine)
+    assert len(engine.asked) == 1
+    (event,) = told(tmp_path)
+    assert event["public"] == {"quorum": NOT_MET}
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        assert [entry.mechanism for _, entry in ledger.releases()] == ["quorum"]
+        assert not ledger.finished
+    with pytest.raises(WithoutQuorum, match="Round 1 of at most"):  # and is not begun anew
+        carried_out(planned(name), tmp_path, engine)
+    assert len(engine.asked) == 1
+
+
+@every_algorithm
+def test_who_leaves_in_the_middle_ends_the_run_there(name: str, tmp_path: Path) -> None:
+    engine = Leaving(2)
+    with pytest.raises(WithoutQuorum, match="Round 3 of at most"):
+        carried_out(planned(name), tmp_path, engine)
+    assert [event["public"]["quorum"] for event in told(tmp_path)] == [MET, MET, NOT_MET]
+
+
+@every_algorithm
+def test_a_crash_at_every_write_resumes_to_the_same_decisions_and_bits(name: str, tmp_path: Path) -> None:
+    plan = planned(name)
+    whole = carried_out(plan, tmp_path / "whole")
+    for at in range(1, 2 * plan.cost.rounds + 3):
+        folder = tmp_path / f"{at}"
+        with pytest.raises(Crash):
+            carried_out(plan, folder, ledger_type=crashing(at, after=at % 2 == 0))
+        np.testing.assert_array_equal(carried_out(plan, folder), whole)
+
+
+@pytest.mark.parametrize("at", range(1, 8))
+@pytest.mark.parametrize("after", [False, True])
+def test_a_crash_on_the_way_to_the_end_resumes_to_the_same_end(at: int, after: bool, tmp_path: Path) -> None:
+    plan, leaving = planned("dp-sgd-wor"), Leaving(2)
+    with pytest.raises(Crash if at < 7 or (at == 7 and after) else (Crash, WithoutQuorum)):
+        carried_out(plan, tmp_path, leaving, crashing(at, after=after))
+    asked = len(told(tmp_path))
+    with pytest.raises(WithoutQuorum, match="Round 3 of at most"):
+        carried_out(plan, tmp_path, Leaving(2 - asked if asked < 3 else 0))
+    assert [event["public"]["quorum"] for event in told(tmp_path)] == [MET, MET, NOT_MET]
+
+
+@every_variant
+def test_the_promise_pays_for_the_quorum_and_the_algorithm(name: str) -> None:
+    plan, info = planned(name), ALGORITHMS[name.partition("/")[0]]
+    info.verify(plan)
+    promise, quorum = plan.guarantee, plan.guarantee.quorum
+    assert quorum is not None
+    if promise.exposure == "none":
+        return
+    assert (promise.epsilon, promise.delta) == (WISH.epsilon, WISH.delta)
+    assert quorum.rest_epsilon + quorum.epsilon <= WISH.epsilon
+    assert quorum.epsilon == (0.0 if promise.exposure == "local" else WISH.quorum_epsilon)
+    assert "docs/privacy/quorum.md" in promise.sentence()
+    with pytest.raises(VerificationError):
+        info.make(replace(plan, guarantee=replace(promise, epsilon=promise.epsilon * 0.999)))
+    if promise.exposure != "local":
+        broken = replace(quorum, count_scale=quorum.count_scale / 4)
+        with pytest.raises(VerificationError, match="cost"):
+            info.make(replace(plan, guarantee=replace(promise, quorum=broken)))
+        for name_, value in (("participations", 0), ("epsilon", 0.0)):
+            with pytest.raises(Exception, match=name_):
+                info.make(replace(plan, guarantee=replace(promise, quorum=replace(quorum, **{name_: value}))))
+
+
+@every_algorithm
+def test_where_clients_see_iterates_the_promise_assumes_that_these_move_nobody_to_answer(name: str) -> None:
+    promise = planned(name).guarantee
+    assumed = [each for each in promise.assumptions if "answers does not depend on the iterates" in each]
+    assert len(assumed) == (promise.exposure == "model")
+
+
+@pytest.mark.parametrize("name", ["one-pass-dp-sgd", "tracking-srgd", "dp-ftrl"])
+def test_a_lifetime_is_charged_the_mu_of_both(name: str) -> None:
+    plan, info = planned(name), ALGORITHMS[name]
+    whole, own, quorum = info.gaussian(plan), info.gaussian(plan.without_quorum()), plan.guarantee.quorum
+    assert None not in (whole, own, quorum)
+    assert whole.mu >= np.hypot(own.mu, quorum.mu)
+    assert whole.variation >= own.variation
+
+    charge = charge_of(plan)
+    assert (charge["epsilon"], charge["delta"], charge["mu"]) == (WISH.epsilon, WISH.delta, whole.mu)

@@ -1,0 +1,336 @@
+"""What a run releases, a neighbour's run could have released, at no more than what the plan charges: `replay`."""
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from functools import cache
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from contracts.charges import charges
+from contracts.neighbours import ABSENT, CORNERS, Pair, far, threshold
+from contracts.replay import Scene, replay, scene
+from contracts.scenes import SMALL, make, make_plan
+from contracts.worlds import Spent, Told
+from quoron_privacy.clipping import clipped_mean
+from quoron_privacy.moment import SecondMomentNoise
+from quoron_privacy.robust.lottery import Lottery
+from quoron_server.algorithm import Algorithm
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms import quorum as quorums
+from quoron_server.algorithms.localised.method import LocalisedSGD
+from quoron_server.algorithms.localised.rules import OutlierFilter
+from quoron_server.algorithms.noisy import method as noisy_sgd
+from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters
+from quoron_server.algorithms.one_epoch import method as srgd
+from quoron_server.algorithms.one_epoch.method import OneEpoch
+from quoron_server.algorithms.quorum import MET, NOT_MET, WithQuorum
+from quoron_server.plan import Plan, Privacy
+
+SCENES = dict.fromkeys((*ALGORITHMS, *SMALL))  # with the variants of options
+NOISY = [name for name in SCENES if ALGORITHMS[name.partition("/")[0]].exposure != "none"]
+OTHERS = ("filtered", "soft", "outlier", "accelerated-erm")  # charge for worse company than honest users are
+TIGHT = [name for name in NOISY if not name.startswith(OTHERS)]
+CROWDED = [name for name in NOISY if name.startswith("accelerated-erm") or "step_size" in SMALL.get(name, {})]
+OPPOSITE = (threshold(0, 0), threshold(0, 1))
+FAR = (far(0), far(1))
+APART = (threshold(0, 0), threshold(0, 2))  # of second moments, which do not know signs
+
+
+@cache
+def scenery(name: str) -> Scene:
+    return scene(make(name))
+
+
+def extremes(name: str) -> list[Pair]:
+    """Every round's farthest answers; answers on either side of a threshold, and nobody, in turn."""
+    turns = [OPPOSITE, APART, (OPPOSITE[0], ABSENT), (ABSENT, FAR[1])]
+    rounds = range(make_plan(name).cost.rounds)
+    return [Pair(at, 0, *FAR) for at in rounds] + [Pair(at, at, *turns[at % len(turns)]) for at in rounds]
+
+
+def pairs(name: str) -> list[Pair]:
+    """The extremes, and every corner against another one."""
+    found, half = extremes(name), CORNERS // 2
+    found += [Pair(number % make_plan(name).cost.rounds, 31 * number, number, number + half) for number in range(half)]
+    if make_plan(name).guarantee.adjacency == "zero-out":
+        found = [replace(each, second=ABSENT) for each in found] + [replace(each, first=ABSENT) for each in found]
+    return [each for each in found if each.first != each.second]
+
+
+def shares(plan: Plan, spent: list[Spent]) -> list[float]:
+    """What was used of each charge."""
+    return [cost / charged for _, cost, charged in charges(plan, spent) if charged]
+
+
+@pytest.mark.parametrize("name", NOISY)
+def test_a_neighbour_can_release_the_same_at_what_the_plan_charges(name: str) -> None:
+    chosen = pairs(name)
+    replayed = [replay(scenery(name), pair) for pair in chosen]
+    assert replayed.count(None) <= len(chosen) / 20  # what is charged to δ is rare
+    moved = [spent for spent in replayed if spent and any(each.square for each in spent)]
+    assert len(moved) >= len(chosen) / 5  # the others are neighbours that filters remove
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NOISY)
+def test_any_neighbour_can_release_the_same_at_what_the_plan_charges(name: str) -> None:
+    plan, drawn = make_plan(name), np.random.default_rng(3)
+    zero_out = plan.guarantee.adjacency == "zero-out"
+    for _ in range(2000):
+        at, slot, first, second, turn = drawn.integers(
+            [make_plan(name).cost.rounds, 10**6, CORNERS, CORNERS, CORNERS]
+        ).tolist()
+        crowded = name in CROWDED and bool(drawn.integers(2))
+        replay(scenery(name), Pair(at, slot, first, ABSENT if zero_out else second, crowded, turn))
+
+
+@pytest.mark.parametrize("name", TIGHT)
+def test_the_farthest_answers_use_all_that_the_plan_charges(name: str) -> None:
+    used: list[float] = []
+    plan = make_plan(name)
+    second = (ABSENT, ABSENT) if plan.guarantee.adjacency == "zero-out" else (FAR[1], OPPOSITE[1])
+    for at in range(make_plan(name).cost.rounds):
+        for pair in (Pair(at, 0, FAR[0], second[0]), Pair(at, 0, OPPOSITE[0], second[1])):
+            used += shares(plan, replay(scenery(name), pair) or [])
+    assert 0.999 <= max(used) <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("name", CROWDED)
+def test_a_crowd_as_loose_as_a_test_lets_pass_costs_at_most_what_the_plan_charges(name: str) -> None:
+    used: list[float] = []
+    plan = make_plan(name)
+    for at, shown in enumerate(scenery(name).honest):
+        for second in (threshold(0, 1), threshold(0, 2), threshold(1, 1), ABSENT):
+            pair = Pair(at, 3 * len(shown.question.cohort) // 4, threshold(0, 0), second, crowded=True, turn=0)
+            used += shares(plan, replay(scenery(name), pair) or [])
+    assert 0.5 <= max(used) <= 1 + 1e-9
+
+
+FEW = ("one-pass-dp-sgd", "phased-sgd", "outlier-iterates")  # ask enough users a round for a quorum that costs little
+OFTEN = ("dp-sgd-poisson", "dp-sgd-wor")  # ask one user in several rounds
+WISHES = dict.fromkeys(FEW, Privacy(8.0, 1e-3, 0.5, 0.4)) | dict.fromkeys(OFTEN, Privacy(8.0, 1e-3, 0.5, 1.7))
+
+
+def with_quorum(name: str, kind: type[WithQuorum] = WithQuorum) -> WithQuorum:
+    made = ALGORITHMS[name].make(make_plan(name, None, WISHES[name]))
+    assert isinstance(made, WithQuorum)
+    quorum, own = made.plan.guarantee.quorum, made.plan.without_quorum()
+    assert quorum is not None
+    return kind(made.plan, quorum, made.inner, ALGORITHMS[name].cohorts(own))
+
+
+@pytest.mark.parametrize("name", WISHES)
+def test_a_neighbour_can_meet_the_same_quorums_by_a_count_that_moves_by_one(name: str) -> None:
+    whole = scene(with_quorum(name))
+    assert whole.honest[-1].public["quorum"] == MET
+    replayed = [replay(whole, pair) for pair in pairs(name) if pair.round < len(whole.honest)]
+    assert sum(spent is not None for spent in replayed) >= 0.9 * len(replayed) > 20
+
+
+def test_a_run_that_ends_below_its_quorum_shows_the_same_to_a_neighbour(monkeypatch) -> None:
+    monkeypatch.setattr(quorums, "decide", lambda *_: next(decisions))
+    decisions = cycle([True, True, False])
+    whole = scene(with_quorum("dp-sgd-wor"))
+    assert [shown.public["quorum"] for shown in whole.honest] == [MET, MET, NOT_MET]
+    assert whole.honest[-1].model is None
+    for at in range(3):
+        decisions = cycle([*[True] * (2 - at), False])
+        assert replay(whole, Pair(at, 0, *FAR)) is not None
+
+
+# Broken twins.
+
+
+class CountingDouble(WithQuorum):
+    """Counts whoever answers first twice."""
+
+    def counted(self, answers):
+        return super().counted(answers) + int(answers.answered[:1].sum())
+
+
+class CountingSGD(NoisySGD):
+    """Steps by how many answered."""
+
+    def update(self, state, answers, noise):
+        update = super().update(state, answers, noise)
+        share = int(answers.answered.sum()) / self.parameters.cohort_size
+        moved = state.iterate + share * (update.state.iterate - state.iterate)
+        return replace(update, state=replace(update.state, iterate=moved))
+
+
+class TellingSGD(NoisySGD):
+    """Tells everybody how many answered."""
+
+    def update(self, state, answers, noise):
+        update = super().update(state, answers, noise)
+        return replace(update, public={"answered": int(answers.answered.sum())})
+
+
+class LeakingScaleSGD(NoisySGD):
+    """Its noise knows, in the ninth digit, how long answers are."""
+
+    def update(self, state, answers, noise):
+        p = self.parameters
+        _, clipped = clipped_mean(answers.values, answers.answered, p.clip_norm, p.cohort_size)
+        louder = replace(p, noise_scale=p.noise_scale * (1 + 1e-9 * clipped))
+        return NoisySGD(replace(self.plan, parameters=louder)).update(state, answers, noise)
+
+
+class LeakingStateEpoch(OneEpoch):
+    """A millionth of a coordinate of what was answered stays in the point of the next question."""
+
+    def update(self, state, answers, noise):
+        update = super().update(state, answers, noise)
+        seen = np.nan_to_num(answers.values[:, 0], posinf=0.0, neginf=0.0)
+        leak = 1e-6 * float(np.clip(seen, -1, 1).mean())
+        return replace(update, state=replace(update.state, x=update.state.x + leak))
+
+
+class OwnNoiseSGD(NoisySGD):
+    """Adds noise itself, in a way that nobody has looked at."""
+
+    def update(self, state, answers, noise):
+        update = super().update(state, answers, noise)
+        moved = update.state.iterate + noise.stream("more", state.round).gaussian_steps(3) * 2.0**-40
+        return replace(update, state=replace(update.state, iterate=moved))
+
+
+def mean_around_too_wide_a_threshold(values, answered, norm, cohort_size):
+    """Clips 3 % farther out than it says."""
+    return clipped_mean(values, answered, 1.03 * norm, cohort_size)
+
+
+def mean_that_tests_rows_before_it_shortens_them(values, answered, norm, cohort_size):
+    """A finite row whose square overflows has an infinite length: less what is too long of it is not a number."""
+    with np.errstate(all="ignore"):
+        usable = answered & np.isfinite(values).all(axis=1)
+        lengths = np.sqrt(np.sum(values**2, axis=1, keepdims=True))
+        shortened = np.where(lengths > norm, values * (1 - (lengths - norm) / lengths), values)
+        return np.where(usable[:, None], shortened, 0.0).sum(axis=0) / cohort_size, 0
+
+
+def moment_with_noise_mirrored(self: SecondMomentNoise, factors, answered, stream):
+    """Both triangles under the same noise, the lower one summed in single precision: their difference has no noise."""
+    noised = ORIGINAL_MOMENT(self, factors, answered, stream)
+    usable = answered & np.isfinite(factors).all(axis=1)
+    triangular = np.zeros((len(factors), self.dimension, self.dimension))
+    rows, columns = np.triu_indices(self.dimension)
+    triangular[:, rows, columns] = np.where(usable[:, None], np.clip(factors, -1, 1), 0.0)
+    single = triangular.astype(np.float32)
+    upper, lower = (np.einsum("uki,ukj->ij", each, each) / self.divisor for each in (triangular, single))
+    return noised + np.tril(lower - upper, -1)
+
+
+def rung_half_as_high(self: Lottery, score: int) -> int | None:
+    """A ladder that one user climbs by two rungs."""
+    above = score - self.cohort_size * self.core
+    return None if above < 0 else min(above // (self.cohort_size - 1), len(self.table) - 1)
+
+
+ORIGINAL_MOMENT = SecondMomentNoise.release
+
+
+def first_told(algorithm: Algorithm[Any], name: str, **crowded: Any) -> str:
+    """What replay says of a twin, or nothing."""
+    broken = scene(algorithm)
+    for pair in pairs(name):
+        try:
+            replay(broken, replace(pair, **crowded))
+        except Told as told:
+            return str(told)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("twin", "name", "told"),
+    [
+        (CountingSGD, "one-pass-dp-sgd", "model"),
+        (TellingSGD, "one-pass-dp-sgd", "public, answered"),
+        (LeakingScaleSGD, "one-pass-dp-sgd", "scale of gaussian"),
+        (LeakingStateEpoch, "accelerated-srgd", r"question\.task\.points"),
+        (LeakingStateEpoch, "srgd", "model"),
+        (OwnNoiseSGD, "one-pass-dp-sgd", "replay does not know"),
+    ],
+)
+def test_replay_catches_an_algorithm_that_leaks(twin: Callable[..., Any], name: str, told: str) -> None:
+    assert first_told(make(name), name) == ""
+    with pytest.raises(Told, match=told):
+        raise Told(first_told(twin(make_plan(name)), name))
+
+
+def test_replay_catches_a_quorum_that_counts_a_user_double() -> None:
+    assert first_told(with_quorum("one-pass-dp-sgd"), "one-pass-dp-sgd") == ""
+    told = first_told(with_quorum("one-pass-dp-sgd", CountingDouble), "one-pass-dp-sgd")
+    assert "the quorum's count moves by 2" in told
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(noisy_sgd, "one-pass-dp-sgd"), (noisy_sgd, "dp-sgd-poisson"), (srgd, "accelerated-srgd")]
+)
+def test_replay_catches_a_threshold_that_is_wrong_by_three_per_cent(module, name, monkeypatch) -> None:
+    monkeypatch.setattr(module, "clipped_mean", mean_around_too_wide_a_threshold)
+    assert "the plan charges" in first_told(make(name), name)
+
+
+@pytest.mark.parametrize(
+    ("name", "constant"),
+    [
+        ("one-pass-dp-sgd", "noise_scale"),
+        ("dp-sgd-poisson", "noise_scale"),
+        ("dp-sgd-wor", "noise_scale"),
+        ("mean-sgd", "noise_scale"),
+        ("mean-sgd/range", "noise_scale"),
+        ("accelerated-srgd", "noise_scale"),
+        ("accelerated-sgd", "noise_scale"),
+        ("srgd", "noise_scale"),
+        ("dp-ftrl", "noise_scale"),
+        ("tracking-srgd", "pilot_scale"),
+        ("tracking-srgd", "warmup_scale"),
+        ("tracking-srgd", "main_scale"),
+    ],
+)
+def test_replay_catches_noise_that_is_three_per_cent_too_small(name: str, constant: str) -> None:
+    plan = make_plan(name)
+    quieter = replace(plan.parameters, **{constant: getattr(plan.parameters, constant) / 1.03})
+    assert "the plan charges" in first_told(type(make(name))(replace(plan, parameters=quieter)), name)
+
+
+def test_replay_catches_a_finite_answer_whose_length_overflows(monkeypatch) -> None:
+    monkeypatch.setattr(noisy_sgd, "clipped_mean", mean_that_tests_rows_before_it_shortens_them)
+    assert "the plan charges" in first_told(make("one-pass-dp-sgd"), "one-pass-dp-sgd")
+
+
+def test_replay_catches_a_symmetric_matrix_with_the_same_noise_in_both_triangles(monkeypatch) -> None:
+    monkeypatch.setattr(SecondMomentNoise, "release", moment_with_noise_mirrored)
+    assert "round 1: model" in first_told(make("tracking-srgd"), "tracking-srgd")
+
+
+def test_replay_catches_a_filter_whose_threshold_is_too_low() -> None:
+    plan = make_plan("filtered-sgd")
+    kind = plan.parameters.filter
+    lower = replace(plan.parameters, filter=replace(kind, threshold=0.7 * kind.threshold))
+    broken = LocalisedSGD(plan, OutlierFilter(lower))
+    assert "the plan charges" in first_told(broken, "filtered-sgd")
+
+
+def test_replay_catches_a_lottery_whose_rungs_are_half_as_high(monkeypatch) -> None:
+    monkeypatch.setattr(Lottery, "rung", rung_half_as_high)
+    assert "the lottery's rung moves" in first_told(make("accelerated-erm"), "accelerated-erm", crowded=True)
+
+
+def test_replay_refuses_a_plan_whose_charge_it_does_not_know() -> None:
+    plan = make_plan("one-pass-dp-sgd")
+    (release,) = plan.releases()
+
+    class Unknown(NoisySGDParameters):
+        def releases(self, dimension):
+            return (replace(release, mechanism=dimension, mu=None),)
+
+    unknown = replace(plan, parameters=Unknown(**asdict(plan.parameters)))
+    with pytest.raises(Told, match="does not know what int charges"):
+        list(charges(unknown, [Spent(0, "gaussian", 1.0)]))
+    with pytest.raises(Told, match="round 6: the plan of one-pass-dp-sgd releases nothing there"):
+        list(charges(plan, [Spent(plan.cost.rounds, "gaussian", 1.0)]))

@@ -1,0 +1,149 @@
+"""Files of tokens, certificates and revocations: nobody's change is lost, and nobody else may make one."""
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import small_run
+from quoron.api import simulate
+from quoron.cli.app import invoke
+from quoron_client.federation import Record
+from quoron_privacy.errors import ConfigError
+from quoron_server.books.database import Database
+from quoron_server.books.durable import PRIVATE, make_folder, replace_whole
+from quoron_server.service import certificates, revocation, tokens
+from quoron_server.service.turns import alone
+
+MANY = 40
+
+
+def at_once(work: Callable[[int], object], count: int = MANY) -> list[object]:
+    """The same at the same time, so often; errors are raised."""
+    with ThreadPoolExecutor(16) as threads:
+        return list(threads.map(work, range(count)))
+
+
+class TestNoChangeIsLost:
+    def test_of_a_token_that_is_removed_while_others_are_added(self, tmp_path: Path) -> None:
+        file = tmp_path / "tokens.json"
+        old = [tokens.add(file, name=f"old-{number}", role="operator") for number in range(MANY)]
+
+        def change(number: int) -> str | None:
+            if number % 2:
+                return tokens.remove(file, name=f"old-{number // 2}")
+            return tokens.add(file, name=f"new-{number // 2}", role="auditor")
+
+        new = [token for token in at_once(change, 2 * MANY) if token is not None]
+        assert [tokens.role_of(file, token) for token in old] == [None] * MANY
+        assert [tokens.role_of(file, token) for token in new] == ["auditor"] * MANY
+        assert [path.name for path in tmp_path.iterdir()] == ["tokens.json"]
+
+    def test_of_clients_that_are_revoked_at_once(self, tmp_path: Path) -> None:
+        certificates.make_authority(tmp_path, days=1)
+        names = [f"client-{number}" for number in range(MANY)]
+        at_once(lambda number: certificates.issue(tmp_path, names[number], days=1))
+        at_once(lambda number: certificates.revoke(tmp_path, names[number]))
+        assert sorted(revocation.read(tmp_path / revocation.FILE).values()) == sorted(names)
+
+    def test_of_names_of_a_coordinator_that_are_added_at_once(self, tmp_path: Path) -> None:
+        certificates.make_authority(tmp_path, days=1)
+        certificates.issue(tmp_path, "coordinator", coordinator=True, hosts=("hub",), days=1)
+        at_once(lambda number: certificates.add_hosts(tmp_path, "coordinator", [f"hub-{number}"], days=1))
+        wanted = ["hub", *(f"hub-{number}" for number in range(MANY))]
+        assert certificates.add_hosts(tmp_path, "coordinator", wanted, days=1) is None
+
+    def test_of_an_authority_that_is_made_at_once(self, tmp_path: Path) -> None:
+        at_once(lambda number: certificates.make_authority(tmp_path, days=1))
+        certificates.issue(tmp_path, "ada", days=1)
+        signer = certificates.load_certificate(tmp_path / "authority.pem")
+        certificates.load_certificate(tmp_path / "ada.pem").verify_directly_issued_by(signer)
+
+    def test_of_a_file_whose_draft_cannot_be_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        file = tmp_path / "tokens.json"
+        tokens.add(file, name="ada", role="operator")
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space"):
+            tokens.remove(file, name="ada")
+        assert list(tokens.names(file)) == ["ada"]
+        assert [path.name for path in tmp_path.iterdir()] == ["tokens.json"]
+
+    def test_and_a_folder_that_is_not_there_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="none"), alone(tmp_path / "none"):
+            pass
+
+
+@pytest.fixture
+def no_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def open_to_others(folder: Path) -> list[str]:
+    """Files and folders that somebody else may change, and secrets that somebody else may read."""
+    found = []
+    for path in [folder, *folder.rglob("*")]:
+        mode = stat.S_IMODE(path.lstat().st_mode)
+        secret = path.suffix in (".key", ".sqlite", ".token") or "sqlite-" in path.name or path.name == "tokens.json"
+        if mode & (0o077 if secret and path.is_file() else 0o022):
+            found.append(f"{path.relative_to(folder)} {mode:03o}")
+    return found
+
+
+@pytest.mark.usefixtures("no_umask")
+class TestWithoutAUmask:
+    """Whatever the umask, files get modes of their own."""
+
+    def test_nothing_that_identifies_anybody_is_open_to_others(self, tmp_path: Path) -> None:
+        trial = tmp_path / "a" / "trial"
+        make_folder(tmp_path / "a")
+        assert invoke(["certs", str(trial), "--clients", "2"]) == 0
+        assert invoke(["certs", str(trial), "--revoke", "client-1"]) == 0
+        assert invoke(["certs", str(trial), "--client", "client-2", "--renew"]) == 0
+        file, out = str(trial / "tokens.json"), str(trial / "ada.token")
+        assert invoke(["tokens", "add", "ada", "--role", "operator", "--file", file, "--out", out]) == 0
+        assert invoke(["tokens", "add", "bob", "--role", "operator", "--file", file]) == 0
+        assert invoke(["tokens", "remove", "bob", "--file", file]) == 0
+        assert open_to_others(tmp_path / "a") == []
+        assert len(list(trial.iterdir())) == 11
+
+    def test_nothing_that_remembers_is_open_to_others(self, tmp_path: Path) -> None:
+        folder = tmp_path / "a"
+        make_folder(folder)
+        with (
+            Database(f"sqlite:///{folder}/coordinator.sqlite"),
+            Record.open(folder / "record.sqlite", epsilon=1.0, delta=1e-6),
+        ):
+            assert open_to_others(folder) == []
+
+    def test_nothing_of_a_run_folder_is_open_to_others(self, tmp_path: Path, no_pictures: None) -> None:
+        del no_pictures
+        make_folder(tmp_path / "a")
+        (tmp_path / "small.toml").write_text(small_run.TOML)
+        simulate(str(tmp_path / "small.toml"), out=tmp_path / "a" / "runs" / "one")
+        assert open_to_others(tmp_path / "a") == []
+
+    def test_nothing_that_the_program_writes_by_any_library_is_open_to_others(self, tmp_path: Path) -> None:
+        told = "import os; from quoron import __main__ as program; from quoron.cli import app"
+        told += "; app.invoke = lambda _: print(oct(os.umask(0)))"
+        done = subprocess.run(
+            [sys.executable, "-c", f"{told}; program.main()"], capture_output=True, text=True, check=True
+        )
+        assert done.stdout == "0o22\n"
+
+
+def test_a_file_is_replaced_as_a_whole_with_a_mode_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.json"
+    file.write_text("before")
+    file.chmod(0o666)
+    replace_whole(file, b"after", mode=PRIVATE)
+    assert (file.read_bytes(), stat.S_IMODE(file.stat().st_mode)) == (b"after", PRIVATE)

@@ -1,0 +1,186 @@
+"""Which certificates are let in, and where a coordinator listens without any."""
+
+import datetime as dt
+from dataclasses import replace
+from pathlib import Path
+
+import grpc
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import NameOID
+
+from federation.crowd import Peer, carried_out, coordinator
+from federation.tls import channel, own_authority, refused, transport
+from quoron_privacy.errors import ConfigError, IdentityError
+from quoron_protos.v1 import federation_pb2 as pb
+from quoron_server.service import Coordinator, ServeConfig, Transport, certificates, revocation
+from quoron_server.service.revocation import Revocations
+
+
+@pytest.mark.parametrize("who", ["expired", "of another authority", "without a certificate", "coordinator"])
+def test_whoever_has_no_valid_certificate_is_not_let_in(who: str, issued: Path, tmp_path: Path) -> None:
+    own = own_authority(issued, tmp_path)
+    if who == "expired":
+        certificates.issue(own, who, days=-1)
+    if who == "of another authority":
+        certificates.make_authority(tmp_path / "other", days=1)
+        certificates.issue(tmp_path / "other", "stranger", days=1)
+        for end in ("pem", "key"):
+            (own / f"{who}.{end}").write_bytes((tmp_path / "other" / f"stranger.{end}").read_bytes())
+    if who == "coordinator":  # a server's certificate is none for a client
+        for end in ("pem", "key"):
+            (own / f"{who}.{end}").write_bytes((issued / f"{who}.{end}").read_bytes())
+
+    async def outside() -> tuple[grpc.StatusCode, int]:
+        async with coordinator(tmp_path, transport=transport(issued)) as running:
+            code = await refused(running.listen, own, None if who == "without a certificate" else who)
+            async with channel(running.listen, issued, "client-0") as invited:
+                return code, await Peer(invited).enrol()  # nobody had come in before, and it goes on
+
+    assert carried_out(outside()) == (grpc.StatusCode.UNAVAILABLE, 0)
+
+
+def test_plain_text_and_a_name_do_not_get_past_tls(issued: Path, tmp_path: Path) -> None:
+    async def outside() -> grpc.StatusCode:
+        async with (
+            coordinator(tmp_path, transport=transport(issued)) as running,
+            grpc.aio.insecure_channel(running.listen) as plain,
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await Peer(plain, "client-0").enrol()
+            return caught.value.code()
+
+    assert carried_out(outside()) == grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_user_keeps_its_group(issued: Path, tmp_path: Path) -> None:
+    own = own_authority(issued, tmp_path)
+    certificates.issue(own, "nurse", days=1, unit="ward-3")
+
+    async def moved() -> tuple[int, int, grpc.StatusCode]:
+        async with coordinator(tmp_path, transport=transport(issued)) as running:
+            async with channel(running.listen, own, "nurse") as first:
+                user = await Peer(first).enrol()
+            certificates.issue(own, "nurse", days=1, unit="ward-4", renew=True)
+            return user, 0, await refused(running.listen, own, "nurse")
+
+    assert carried_out(moved()) == (0, 0, grpc.StatusCode.FAILED_PRECONDITION)
+
+
+class TestWhatTLSLetsPass:
+    """Keys that can be computed, and authorities under one that allows none."""
+
+    def signed(self, name: str, key: object, issuer: x509.Name, signer: object, *, ca: bool = False) -> bytes:
+        own = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        now = dt.datetime.now(dt.UTC)
+        builder = x509.CertificateBuilder().subject_name(own).issuer_name(issuer).public_key(key.public_key())
+        builder = builder.serial_number(x509.random_serial_number())
+        builder = builder.not_valid_before(now - dt.timedelta(hours=1)).not_valid_after(now + dt.timedelta(hours=1))
+        builder = builder.add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+        return builder.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+    def put(self, issued: Path, name: str, key: object, chain: bytes) -> None:
+        form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        (issued / f"{name}.key").write_bytes(key.private_bytes(serialization.Encoding.PEM, *form))
+        (issued / f"{name}.pem").write_bytes(chain)
+
+    @pytest.mark.parametrize(("kind", "let_in"), [("rsa 1024", False), ("rsa 2048", True), ("intermediate", False)])
+    def test_is_refused_by_the_service(self, issued: Path, tmp_path: Path, kind: str, let_in: bool) -> None:
+        own = own_authority(issued, tmp_path)
+        root = certificates.load_certificate(own / "authority.pem")
+        signer = serialization.load_pem_private_key((own / "authority.key").read_bytes(), None)
+        issuer, chain = root.subject, b""
+        if kind == "intermediate":
+            between = ec.generate_private_key(ec.SECP256R1())
+            chain = self.signed("between", between, issuer, signer, ca=True)
+            issuer, signer = x509.load_pem_x509_certificate(chain).subject, between
+        if kind.startswith("rsa"):
+            key: object = rsa.generate_private_key(65537, int(kind.split()[1]))
+        else:
+            key = ec.generate_private_key(ec.SECP256R1())
+        self.put(own, "odd", key, self.signed("odd", key, issuer, signer) + chain)
+
+        async def scene() -> grpc.StatusCode:
+            async with (
+                coordinator(tmp_path, transport=transport(issued)) as running,
+                channel(running.listen, own, "odd") as odd,
+            ):
+                try:
+                    await Peer(odd).enrol()
+                except grpc.aio.AioRpcError as error:
+                    return error.code()
+                return grpc.StatusCode.OK
+
+        code = carried_out(scene())
+        assert code == (grpc.StatusCode.OK if let_in else grpc.StatusCode.UNAUTHENTICATED)
+
+    def test_an_authority_that_lets_others_issue_is_taken_at_its_word(self) -> None:
+        top, between, own = (ec.generate_private_key(ec.SECP256R1()) for _ in range(3))
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "top")])
+        parse = x509.load_pem_x509_certificate
+        root = parse(self.signed("top", top, name, top, ca=True))
+        middle = parse(self.signed("between", between, name, top, ca=True))
+        leaf = parse(self.signed("ada", own, middle.subject, between))
+        assert certificates.near(leaf, [root])
+        assert certificates.near(leaf, [middle])
+        assert not certificates.near(leaf, [parse(self.signed("ben", own, name, top))])
+
+
+class TestListening:
+    def config(self, tmp_path: Path, transport: Transport, **changes: str) -> ServeConfig:
+        database = f"sqlite:///{tmp_path}/c.sqlite"
+        return replace(ServeConfig(transport, "127.0.0.1:0", "127.0.0.1:0", database), **changes)
+
+    def test_plain_text_is_refused_off_loopback(self, tmp_path: Path) -> None:
+        for changes in ({"listen": "0.0.0.0:0"}, {"control": "0.0.0.0:0"}, {"listen": "example.org:1"}):
+            with pytest.raises(ConfigError, match="Expected TLS to listen on"):
+                Coordinator(self.config(tmp_path, Transport(insecure=True), **changes))
+        Coordinator(self.config(tmp_path, Transport(insecure_anywhere=True), listen="0.0.0.0:0"))
+
+    def test_plain_text_knows_no_certificates_to_refuse(self, tmp_path: Path) -> None:
+        revocation.make(tmp_path / "revoked.json")
+        mixed = Transport(insecure=True, revoked=Revocations(tmp_path / "revoked.json"))
+        with pytest.raises(ConfigError, match="either TLS files or --insecure"):
+            Coordinator(self.config(tmp_path, mixed))
+
+    def test_without_a_word_about_plain_text_certificates_are_needed(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="quoron certs"):
+            Coordinator(self.config(tmp_path, Transport()))
+
+    def test_a_key_of_another_certificate_is_named(self, issued: Path, tmp_path: Path) -> None:
+        mixed = Transport(issued / "coordinator.pem", issued / "client-0.key", issued / "authority.pem")
+        with pytest.raises(IdentityError, match=r"to be the key of .*coordinator\.pem"):
+            Coordinator(self.config(tmp_path, mixed))
+
+    def test_an_expired_certificate_of_its_own_is_named(self, issued: Path, tmp_path: Path) -> None:
+        own = own_authority(issued, tmp_path)
+        certificates.issue(own, "late", coordinator=True, days=-1)
+        with pytest.raises(IdentityError, match="valid now"):
+            Coordinator(self.config(tmp_path, Transport(own / "late.pem", own / "late.key", own / "authority.pem")))
+
+    def test_a_port_in_use_is_named(self, tmp_path: Path) -> None:
+        async def second() -> None:
+            async with coordinator(tmp_path) as running:
+                (tmp_path / "other").mkdir()
+                taken = self.config(tmp_path / "other", Transport(insecure=True), listen=running.listen)
+                async with Coordinator(taken):
+                    pass
+
+        with pytest.raises(ConfigError, match="in use"):
+            carried_out(second())
+
+    def test_a_message_of_another_protocol_version_is_refused(self, tmp_path: Path) -> None:
+        async def other() -> grpc.StatusCode:
+            async with (
+                coordinator(tmp_path) as running,
+                grpc.aio.insecure_channel(running.listen) as plain,
+            ):
+                method = plain.unary_unary("/quoron.v1.ClientPlane/Enrol")
+                request = pb.EnrolRequest(protocol=2).SerializeToString()
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await method(request, metadata=(("quoron-client", "a"),))
+                return caught.value.code()
+
+        assert carried_out(other()) == grpc.StatusCode.FAILED_PRECONDITION

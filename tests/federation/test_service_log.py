@@ -1,0 +1,147 @@
+"""What strangers and hostile clients can write into a coordinator's log: a few lines; and each call has its status."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections import Counter
+from pathlib import Path
+
+import grpc
+import pytest
+
+from federation.crowd import Peer, carried_out, coordinator
+from federation.test_service_processes import programs, quoron, serve
+from quoron_client.federation.sparing import Sparing
+from quoron_privacy.errors import LedgerError
+from quoron_protos.v1 import federation_pb2 as pb
+from quoron_server.service import client_plane
+from quoron_server.service.manager import Manager
+
+WORK = "/quoron.v1.ClientPlane/Work"
+HELLO = pb.ClientMessage(hello=pb.Hello(protocol=1)).SerializeToString()
+
+
+async def ended(call: grpc.aio.StreamStreamCall) -> tuple[grpc.StatusCode, str]:
+    """How a call ends for a client that reads what it is told."""
+    try:
+        while await call.read() is not grpc.aio.EOF:
+            pass
+    except grpc.aio.AioRpcError:
+        pass
+    return await call.code(), await call.details()
+
+
+async def say(call: grpc.aio.StreamStreamCall, data: bytes) -> None:
+    """To a call that has ended already, nothing: how is read afterwards."""
+    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        await call.write(data)
+
+
+class TestEveryCallHasAStatus:
+    def test_of_a_conversation_that_turns_to_nonsense_while_it_is_spoken_to(
+        self, tmp_path: Path, our_logs: pytest.LogCaptureFixture, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def scene() -> Counter[tuple[grpc.StatusCode, str]]:
+            found: Counter[tuple[grpc.StatusCode, str]] = Counter()
+            async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.listen) as channel:
+                await Peer(channel, "ada").enrol()
+                for _ in range(30):
+                    call = channel.stream_stream(WORK)(metadata=(("quoron-client", "ada"),))
+                    for data in (HELLO, b"\xff\xff"):
+                        await say(call, data)
+                    found[await ended(call)] += 1
+            return found
+
+        with our_logs.at_level(logging.INFO):
+            found = carried_out(scene())
+        assert found == {(grpc.StatusCode.INVALID_ARGUMENT, client_plane.NONSENSE): 30}
+        assert our_logs.text.count("refused 'name:ada'") == 30
+        assert "Traceback" not in caplog.text
+
+    @pytest.mark.parametrize(
+        ("error", "code"),
+        [
+            (LedgerError("another coordinator has owned postgresql://quoron@10.0.0.7/secret"), "UNAVAILABLE"),
+            (ArithmeticError("the answer of ada"), "INTERNAL"),
+        ],
+        ids=["a database of another's", "an error that nobody foresaw"],
+    )
+    def test_and_one_that_says_nothing_of_what_went_wrong_inside(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, code: str
+    ) -> None:
+        async def broken(*_: object) -> int:
+            raise error
+
+        async def scene() -> list[tuple[grpc.StatusCode, str]]:
+            async with coordinator(tmp_path) as running, grpc.aio.insecure_channel(running.listen) as channel:
+                peer = Peer(channel, "ada")
+                await peer.enrol()
+                await peer.hello()
+                monkeypatch.setattr(running.manager.sessions, "consent", broken)
+                await peer.send(consent=pb.Consent(run="trial"))
+                found = [await ended(peer.call)]
+                for method in ("user", "enrol"):
+                    monkeypatch.setattr(Manager, method, broken)
+                call = channel.stream_stream(WORK)(metadata=(("quoron-client", "ada"),))
+                await say(call, HELLO)
+                found.append(await ended(call))
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await peer.enrol()
+                return [*found, (caught.value.code(), caught.value.details())]
+
+        found = carried_out(scene())
+        assert {each.name for each, _ in found} == {code}
+        assert not any("ada" in words or "10.0.0.7" in words for _, words in found)
+
+
+class TestTheLog:
+    def test_keeps_to_a_few_lines_of_a_kind_a_minute_and_then_says_how_many_there_were(self) -> None:
+        clock = iter(tenth / 10 for tenth in range(600 * 5))
+        spare, told = Sparing(most=20, seconds=60.0, clock=clock.__next__), []
+        for _ in range(600 * 5):
+            record = logging.LogRecord("quoron", logging.INFO, "plane.py", 7, "refused %s", ("ada",), None)
+            if spare.filter(record):
+                told.append(record.getMessage())
+        assert len(told) == 5 * 20
+        assert told.count("refused ada (and 580 more like it)") == 4
+
+    def test_of_one_kind_leaves_room_for_another(self) -> None:
+        spare = Sparing(most=1, clock=lambda: 0.0)
+        lines = [logging.LogRecord("quoron", logging.INFO, "plane.py", line, "x", (), None) for line in (1, 1, 2)]
+        assert [spare.filter(each) for each in lines] == [True, False, True]
+
+    def test_has_one_line_for_what_goes_wrong_in_other_libraries(self) -> None:
+        try:
+            raise ArithmeticError("seven\nlines")
+        except ArithmeticError as error:
+            caught = (type(error), error, error.__traceback__)
+        record = logging.LogRecord("grpc.aio", logging.ERROR, "server.py", 1, "Unexpected", (), caught)
+        assert Sparing().filter(record)
+        assert logging.Formatter("%(message)s").format(record) == r"Unexpected: ArithmeticError('seven\nlines')"
+        ours = logging.LogRecord("quoron", logging.ERROR, "server.py", 1, "run failed", (), caught)
+        assert Sparing().filter(ours)
+        assert ours.exc_info is not None
+
+    def test_of_a_coordinator_has_no_line_for_whoever_speaks_no_tls(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("GRPC_VERBOSITY", raising=False)  # Flower sets it, where it is imported
+        quoron("certs", tmp_path)
+        own = [(f"--{what}", tmp_path / name) for what, name in (("authority", "authority.pem"),)]
+        own += [("--certificate", tmp_path / "coordinator.pem"), ("--key", tmp_path / "coordinator.key")]
+        with programs() as started:
+            started.append(serve(tmp_path, *(word for pair in own for word in pair)))
+            for where in started[0].listening():
+                host, _, port = where.rpartition(":")
+                for _ in range(50):  # whose lines fit into a pipe that nobody reads yet
+                    with socket.create_connection((host, int(port))) as stranger:
+                        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                        try:
+                            while stranger.recv(4096):
+                                pass
+                        except ConnectionError:
+                            pass
+            started[0].process.terminate()
+            _, errors = started[0].process.communicate()
+        assert len(errors.splitlines()) < 20, errors[:2000]

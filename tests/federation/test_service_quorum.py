@@ -1,0 +1,197 @@
+"""A run with a quorum in the service: who answers it gets a model, a run that nobody answers ends as what it is."""
+
+import asyncio
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from federation.crowd import (
+    Honest,
+    carried_out,
+    complete,
+    coordinator,
+    crowd,
+    everybody,
+    inline_model,
+    put_clock_forward,
+    specification,
+)
+from federation.test_service_cli import TABLE
+from quoron.cli.app import invoke
+from quoron.config import parse
+from quoron.operate.control import words
+from quoron.operate.submission import specify
+from quoron_privacy.errors import Infeasible
+from quoron_server.books.database import Database
+from quoron_server.books.ledger import Ledger
+from quoron_server.books.registry import Registry
+from quoron_server.service import tokens
+from quoron_server.specification import RunSpecification, describe, make_plan
+
+NAME, USERS, ROUNDS = "one-pass-dp-sgd", 80, 2
+
+
+def wanted(**changes: object) -> RunSpecification:
+    problem = replace(specification(NAME).problem, users=USERS)
+    quorum = {"quorum": 0.5, "quorum_epsilon": 2.0}
+    return specification(NAME, problem=problem, options={"rounds": ROUNDS}, **(quorum | changes))
+
+
+async def ending(running: Any) -> list[dict[str, Any]]:
+    return [event async for event in (await running.manager.feed("trial")).watch()]
+
+
+def test_a_run_that_is_answered_ends_complete_with_the_bits_of_one_process(tmp_path: Path) -> None:
+    async def scene() -> np.ndarray:
+        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
+            await running.manager.submit(wanted().as_text())
+            await everybody(running, stack, USERS)
+            model = await complete(running)
+            events = await ending(running)
+            assert [event["public"]["quorum"] for event in events[:-1]] == ["met"] * ROUNDS
+            return model
+
+    np.testing.assert_array_equal(carried_out(scene()), inline_model(wanted(), tmp_path))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1])
+def test_a_run_that_nobody_answers_ends_without_a_quorum_on_the_schedule(share: float, tmp_path: Path) -> None:
+    """Not as complete, with a model that is noise: the fault that a quorum mends."""
+    silent = range(round(share * USERS), USERS)
+
+    async def scene() -> list[dict[str, Any]]:
+        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
+            await running.manager.submit(wanted(early_ends=False, seconds=30.0).as_text())
+            honest = Honest.of(USERS, silent)
+            for peer in await stack.enter_async_context(crowd(running.listen, USERS)):
+                stack.callback(asyncio.create_task(peer.work(honest)).cancel)
+            while not honest.asked:
+                await asyncio.sleep(0.001)
+            session, feed = running.sessions.runs["trial"], await running.manager.feed("trial")
+            put_clock_forward(30.0)
+            while session.open is not None or not await asyncio.to_thread(running.manager.records.events, "trial"):
+                await asyncio.sleep(0.001)
+            assert feed._events == [], "decided, and told to nobody"
+            for _ in range(3):
+                await asyncio.sleep(0.01)
+            while "trial" in running.manager._active:
+                put_clock_forward(3.0)
+                await asyncio.sleep(0.01)
+            assert {number for _, _, number, _ in honest.asked} == {0}, "nobody is asked again"
+            assert (await running.manager.records.status("trial"))["state"] == "without-quorum"
+            return await ending(running)
+
+    events = carried_out(scene())
+    assert [event["kind"] for event in events] == ["round", "ended"]
+    assert events[0]["public"] == {"quorum": "not met"}
+    assert events[1]["how"] == "without-quorum"
+    assert "fewer than a share of 0.5" in events[1]["error"]
+    with Database(f"sqlite:///{tmp_path}/coordinator.sqlite") as database:
+        assert Ledger.unreleased(database) == set(), "its secrets are erased"
+        assert Registry(database).run("trial").state == "without-quorum"
+
+    async def again() -> list[dict[str, Any]]:
+        async with coordinator(tmp_path) as running:
+            return await ending(running)
+
+    assert carried_out(again())[-1] == events[1]
+
+
+def test_without_a_quorum_a_run_that_nobody_answers_is_complete_and_said_to_be_unchecked(tmp_path: Path) -> None:
+    unchecked = wanted(quorum=None, quorum_epsilon=0.0)
+    assert describe(unchecked, make_plan(unchecked))["quorum"] is None
+    assert describe(wanted(), make_plan(wanted()))["quorum"] == 0.5
+
+
+def test_watch_says_what_is_awaited_and_what_came_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    token = tokens.add(tmp_path / "tokens.json", name="ada", role="operator")
+    (tmp_path / "ada.token").write_text(token)
+
+    async def scene() -> int:
+        async with coordinator(tmp_path) as running, contextlib.AsyncExitStack() as stack:
+            await running.manager.submit(wanted().as_text())
+            access = ["--coordinator", running.control, "--insecure", "--token-file", str(tmp_path / "ada.token")]
+            watching = asyncio.create_task(asyncio.to_thread(invoke, ["watch", "trial", *access]))
+            said = ""
+            while "awaits users" not in said:
+                said += capsys.readouterr().out
+                await asyncio.sleep(0.01)
+            assert f"awaits users: 0 of {USERS} have enrolled in group everyone; quorum 0.5 of those asked" in said
+            honest = Honest.of(USERS, range(USERS))
+            for peer in await stack.enter_async_context(crowd(running.listen, USERS)):
+                stack.callback(asyncio.create_task(peer.work(honest)).cancel)
+            while "awaits answers" not in said:
+                said += capsys.readouterr().out
+                await asyncio.sleep(0.01)
+            assert f"awaits answers in round 1 of at most {ROUNDS}: {USERS // ROUNDS} users asked, until 20" in said
+            put_clock_forward(60.0)
+            return await watching
+
+    assert carried_out(scene()) == 3
+    said = capsys.readouterr()
+    assert "quorum=not met" in said.out
+    assert "without-quorum: Round 1 of at most 2 was without a quorum" in said.out
+    assert "has ended without a quorum" in said.err
+
+
+def test_what_is_awaited_is_the_same_whoever_has_answered(tmp_path: Path) -> None:
+    async def seen(silent: range, folder: Path) -> dict[str, Any]:
+        folder.mkdir()
+        async with coordinator(folder) as running, contextlib.AsyncExitStack() as stack:
+            await running.manager.submit(wanted(early_ends=False).as_text())
+            honest = Honest.of(USERS, silent)
+            peers = await stack.enter_async_context(crowd(running.listen, USERS))
+            for peer in peers:
+                stack.callback(asyncio.create_task(peer.work(honest)).cancel)
+            while len(honest.asked) < USERS // ROUNDS:
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.05)
+            awaited = await running.manager.awaited("trial")
+            return {key: value for key, value in awaited.items() if key != "ends"}
+
+    one = carried_out(seen(range(0), tmp_path / "one"))
+    assert one == carried_out(seen(range(USERS), tmp_path / "other"))
+    assert one == {"kind": "awaits", "what": "answers", "round": 0, "rounds": 2, "asked": 40, "quorum": 0.5}
+
+
+def test_submit_declares_a_quorum_unless_told_otherwise(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(TABLE)
+    nowhere = ["--coordinator", "127.0.0.1:1", "--insecure", "--token-file", str(tmp_path / "token")]
+    (tmp_path / "token").write_text("quoron_x")
+    asked = ["submit", str(file), "--run", "trial", *nowhere]
+    assert invoke([*asked, "--users", "5"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "users in every round" in said
+    assert "--quorum none" in said
+    assert invoke([*asked, "--users", "5000"]) == 1  # planned, and nobody there to take it
+    assert "Cannot reach" in capsys.readouterr().err
+    assert invoke([*asked, "--users", "5", "--quorum", "none"]) == 1
+    for wrong in ("1.5", "0", "half"):
+        assert invoke([*asked, "--users", "5000", "--quorum", wrong]) == 2
+        assert "privacy.quorum" in capsys.readouterr().err
+
+
+def test_a_specification_has_the_quorum_of_its_configuration_at_a_twentieth_of_epsilon() -> None:
+    config = parse(TABLE, settings=["privacy.quorum=0.6"])
+    made, plan = specify(config, run="summer", users=20_000, seconds=60.0)
+    assert (made.quorum, made.quorum_epsilon) == (0.6, 0.05 * made.epsilon)
+    assert plan.guarantee.quorum is not None
+    assert plan.guarantee.epsilon == made.epsilon
+    assert RunSpecification.parse(made.as_text()) == made
+    assert make_plan(made).as_json() == plan.as_json()
+    for none in (TABLE, TABLE.replace("delta = 1e-5", 'delta = 1e-5\nquorum = "none"')):
+        made, plan = specify(parse(none), run="summer", users=20_000, seconds=60.0)
+        assert made.quorum is None
+        assert plan.guarantee.quorum is None
+    with pytest.raises(Infeasible, match="users in every round"):
+        specify(config, run="summer", users=50, seconds=60.0)
+
+
+def test_events_are_told_in_words() -> None:
+    users = {"kind": "awaits", "what": "users", "enrolled": 3, "needed": 20, "group": "everyone", "quorum": None}
+    assert words(users) == "awaits users: 3 of 20 have enrolled in group everyone; no quorum is declared"

@@ -1,0 +1,37 @@
+"""Certificates of one authority for tests over TLS, and the doors that they open."""
+
+from pathlib import Path
+
+import grpc
+import pytest
+
+from federation.crowd import Peer
+from quoron_server.service import Transport
+
+USERS = 20
+
+
+def transport(issued: Path) -> Transport:
+    return Transport(issued / "coordinator.pem", issued / "coordinator.key", issued / "authority.pem")
+
+
+def channel(where: str, issued: Path, name: str | None, authority: str = "authority") -> grpc.aio.Channel:
+    """A client's secure channel, with its certificate if it has one."""
+    pair = [None, None] if name is None else [(issued / f"{name}.{end}").read_bytes() for end in ("key", "pem")]
+    credentials = grpc.ssl_channel_credentials((issued / f"{authority}.pem").read_bytes(), *pair)
+    return grpc.aio.secure_channel(where, credentials)
+
+
+async def refused(where: str, issued: Path, name: str | None) -> grpc.StatusCode:
+    async with channel(where, issued, name) as own:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await Peer(own).enrol()
+    return caught.value.code()
+
+
+def own_authority(issued: Path, to: Path) -> Path:
+    """The same authority and first client in a folder of one's own."""
+    for name in ("authority", "client-0"):
+        for end in ("pem", "key"):
+            (to / f"{name}.{end}").write_bytes((issued / f"{name}.{end}").read_bytes())
+    return to

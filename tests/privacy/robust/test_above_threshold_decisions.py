@@ -1,0 +1,179 @@
+from fractions import Fraction
+from math import ceil, exp
+
+import numpy as np
+import pytest
+
+from quoron_privacy.errors import ConfigError
+from quoron_privacy.noise import RandomStream, SeededNoise
+from quoron_privacy.robust.above_threshold import AboveThreshold
+from quoron_privacy.robust.laplace_test import LaplaceTest, in_score_units, score_scale
+
+
+class Steps:
+    """A stream with one noise."""
+
+    def __init__(self, noise):
+        self.noise = noise
+
+    def laplace_steps(self, scale, shape):
+        assert shape == 1
+        return np.array([self.noise])
+
+
+class Odds:
+    """A stream that records weights and answers zero."""
+
+    def __init__(self):
+        self.seen = []
+
+    def weighted_choice(self, weights):
+        self.seen.append(weights)
+        return 0
+
+
+def tail(x, scale):
+    """P(Laplace(scale) >= x)."""
+    return 0.5 * exp(-x / scale) if x > 0 else 1 - 0.5 * exp(x / scale)
+
+
+def cells(scale, span):
+    """P(⌊L⌋ = k) for k from -span to span - 1."""
+    return {k: tail(k, scale) - tail(k + 1, scale) for k in range(-span, span)}
+
+
+class TestLaplaceTest:
+    def test_decisions_are_those_of_the_real_numbers(self):
+        test = LaplaceTest(cohort_size=7, core=5, threshold=5.1, scale=0.4)
+        for score in range(7, 50):
+            for noise in range(-30, 30):
+                passes = Fraction(score + noise, 7) >= Fraction(5.1)
+                assert test.decide(score, Steps(noise)) == passes
+
+    def test_one_user_changes_the_chance_of_either_answer_by_the_claimed_factor(self):
+        test = LaplaceTest(cohort_size=20, core=14, threshold=15.0, scale=3.0)
+        claimed = exp(2 * 19 / 20 / 3.0) * (1 + 1e-12)
+        limit, scale = in_score_units(15.0, 20), score_scale(3.0, 20)
+        for score in range(20, 401):
+            for other in range(max(20, score - 38), min(400, score + 38) + 1):
+                p, q = tail(limit - score, scale), tail(limit - other, scale)
+                assert p <= claimed * q
+                assert 1 - p <= claimed * (1 - q)
+        assert test.decide(400, Steps(-100))
+        assert not test.decide(400, Steps(-101))
+
+    def test_threshold_and_scale_are_rounded_up(self):
+        for average, size in ((0.1, 10), (1 / 3, 3), (700.0, 1000), (5.1, 7)):
+            exact = Fraction(average) * size
+            assert exact <= in_score_units(average, size) < exact + 1
+            assert Fraction(score_scale(average, size)) > exact
+
+    def test_chances_of_the_sampled_test(self):
+        # Hoeffding: 4,000 draws lie within 0.045 of the chance but for 2 exp(-2 · 4000 · 0.045²) < 2e-7, three times.
+        noise = SeededNoise(5)
+        test = LaplaceTest(cohort_size=100, core=50, threshold=60.0, scale=5.0)
+        for score in (5_500, 6_000, 6_300):
+            passed = np.mean([test.decide(score, noise.stream("test", score, i)) for i in range(4000)])
+            assert abs(passed - tail(6_000 - score, 500.0)) < 0.045
+
+    def test_ledger_entry_and_errors(self):
+        entry = LaplaceTest(10, 5, 0.5, 6.0).entry()
+        assert dict(entry.parameters) == {"cohort_size": 10, "threshold": 6.0, "scale": 0.5}
+        for bad in ((0, 5, 0.5, 6.0), (10, 5, 0.5, float("nan")), (10, 5, 0.0, 6.0), (10, 5, 1e300, 6.0)):
+            with pytest.raises(ConfigError):
+                LaplaceTest(*bad)
+
+
+class TestAboveThreshold:
+    def test_the_first_failure_halts_for_good(self):
+        test = AboveThreshold(cohort_size=10, threshold=6.0, threshold_scale=1.0, score_scale=2.0)
+        assert test.decide(70, 65, Steps(-5)) == 65
+        assert test.decide(70, 65, Steps(-6)) is None
+        assert test.decide(10**6, None, Steps(10**6)) is None
+
+    def test_the_threshold_noise_has_exactly_the_law_of_a_rounded_laplace(self):
+        for scale in (0.7, 3.0, 25.0):
+            stream = Odds()
+            assert RandomStream.whole_laplace(stream, scale) == -1  # all digits zero and a negative sign
+            *digits, sign = stream.seen
+            assert sign == (1, 1)
+            ones = [Fraction(one, zero + one) for zero, one in digits]
+            for k in (0, 1, 2, 3, 7, 40):
+                chance = Fraction(1, 2)
+                for i, one in enumerate(ones):
+                    chance *= one if k >> i & 1 else 1 - one
+                assert float(chance) == pytest.approx(cells(scale, 60)[k], rel=1e-9)
+                assert cells(scale, 60)[k] == pytest.approx(cells(scale, 60)[-k - 1], rel=1e-9)
+
+    def test_sampled_threshold_noise(self):
+        # Dvoretzky, Kiefer & Wolfowitz: 4,000 draws are 0.045 off the law with chance 2 exp(-2 · 4000 · 0.045²) < 2e-7.
+        noise, scale = SeededNoise(6), 12.0
+        draws = np.sort([noise.stream("limit", i).whole_laplace(scale) for i in range(4000)])
+        law = [tail(k + 1, scale) for k in range(-100, 100)]
+        seen = [(draws > k).mean() for k in range(-100, 100)]
+        assert np.abs(np.array(law) - seen).max() < 0.045
+
+    def test_the_limit_is_the_threshold_rounded_up_plus_one_step(self):
+        test = AboveThreshold(cohort_size=7, threshold=5.1, threshold_scale=1e-3, score_scale=1.0)
+        limits = {test.draw_limit(SeededNoise(1).stream("limit", i)) for i in range(50)}
+        assert limits == {ceil(7 * Fraction(5.1)) + 1, ceil(7 * Fraction(5.1))}  # noise ⌊±0⌋ is 0 or -1
+
+    @pytest.mark.parametrize("seed", range(6))
+    def test_every_transcript_of_a_small_series_obeys_the_claimed_ratio(self, seed):
+        # Theorem 6 without releases: e^{ds/b_ξ + 2 ds/b_v} on transcripts, whatever the scores of two neighbours.
+        rng = np.random.default_rng(seed)
+        size, b_threshold, b_score = 5, 4.0, 6.0
+        test = AboveThreshold(size, 3.5, b_threshold, b_score)
+        step = 2 * (size - 1)
+        scores = rng.integers(size, size * size + 1, size=4)
+        others = np.clip(scores + rng.integers(-step, step + 1, size=4), size, size * size)
+        wide, narrow = score_scale(test.score_scale, size), score_scale(test.threshold_scale, size)
+        base = in_score_units(test.threshold, size) + 1
+
+        def transcripts(values):
+            """Chance of halting at each step, and of never halting."""
+            found = np.zeros(5)
+            for k, chance in cells(narrow, 900).items():
+                for t, value in enumerate(values):
+                    passing = tail(base + k - value, wide)
+                    found[t] += chance * (1 - passing)
+                    chance *= passing
+                found[4] += chance
+            return found
+
+        claimed = exp(step / size / b_threshold + 2 * step / size / b_score)
+        p, q = transcripts(scores), transcripts(others)
+        assert p.sum() == pytest.approx(1, abs=1e-9)
+        assert (p <= claimed * q * (1 + 1e-9)).all()
+        assert (q <= claimed * p * (1 + 1e-9)).all()
+
+    def test_low_cohorts_pass_no_more_often_than_the_two_tails_allow(self):
+        # θ = k + ds + m₁ + m₂: S < C k + 2(C - 1) passes with probability at most ½e^{-m₁/b_ξ} + ½e^{-m₂/b_v}.
+        size, core, b_threshold, b_score, m1, m2 = 6, 4, 0.8, 1.1, 2.3, 3.7
+        test = AboveThreshold(size, core + 2 * (size - 1) / size + m1 + m2, b_threshold, b_score)
+        base = in_score_units(test.threshold, size) + 1
+        wide, narrow = score_scale(b_score, size), score_scale(b_threshold, size)
+        score = size * core + 2 * (size - 1) - 1
+        passing = sum(chance * tail(base + k - score, wide) for k, chance in cells(narrow, 400).items())
+        assert passing <= 0.5 * exp(-m1 / b_threshold) + 0.5 * exp(-m2 / b_score)
+
+    def test_a_fresh_threshold_each_step_would_break_the_ratio(self):
+        # The broken twin, the printed line inside its loop: 30 steps multiply their ratios, one threshold would not.
+        size, b_threshold, b_score = 5, 4.0, 6.0
+        step, base, wide = 2 * (size - 1), 18, score_scale(b_score, size)
+        law = cells(score_scale(b_threshold, size), 900)
+        high, low = (sum(p * tail(base + k - score, wide) for k, p in law.items()) for score in (20, 20 - step))
+        assert (high / low) ** 30 > 10 * exp(step / size / b_threshold + 2 * step / size / b_score)
+
+    def test_ledger_entry_and_errors(self):
+        entry = AboveThreshold(10, 6.0, 0.5, 1.0).entry()
+        assert entry.mechanism == "above-threshold"
+        assert dict(entry.parameters) == {
+            "cohort_size": 10,
+            "threshold": 6.0,
+            "threshold_scale": 0.5,
+            "score_scale": 1.0,
+        }
+        for bad in ((10, 6.0, 0.0, 1.0), (10, 6.0, 1.0, 0.0), (10, -1.0, 1.0, 1.0), (10, 6.0, 1e300, 1.0)):
+            with pytest.raises(ConfigError):
+                AboveThreshold(*bad)

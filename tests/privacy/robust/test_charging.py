@@ -1,0 +1,125 @@
+import functools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quoron_privacy.errors import VerificationError
+from quoron_privacy.gdp import delta_for
+from quoron_privacy.robust.filter import charging
+from quoron_privacy.robust.filter.charging import game_values, truncated_composition
+
+
+def jacobi_game(epsilon: float, each: float, hits: int, mu: float, reach: float = 6.0) -> dict[tuple[int, int], float]:
+    """V_r at every lattice point, by plain value iteration on a lattice much wider than needed."""
+    likely = 1 / (1 + math.exp(-each))
+    rare = 1 - likely
+    points = range(-int(reach / each), int((epsilon + reach) / each) + 1)
+    stop = np.array([delta_for(mu, epsilon - j * each) for j in points])
+    before, table = stop.copy(), {}
+    for r in range(1, hits + 1):
+        now = before.copy()
+        for _ in range(3000):
+            up, down = np.append(now[1:], 1.0), np.append(now[0], now[:-1])
+            hit_up, hit_down = np.append(before[1:], 1.0), np.append(before[0], before[:-1])
+            new = np.maximum(stop, np.maximum(likely * hit_up + rare * down, likely * up + rare * hit_down))
+            if np.max(new - now) < 1e-18:
+                break
+            now = new
+        before = now
+        table |= {(r, j): float(v) for j, v in zip(points, now, strict=True)}
+    return table
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "each", "hits", "mu"), [(1.0, 0.05, 8, 0.1), (4.0, 0.2, 6, 0.5), (0.5, 0.03, 3, 0.0)]
+)
+def test_game_agrees_with_plain_value_iteration(epsilon, each, hits, mu):
+    reference = jacobi_game(epsilon, each, hits, mu)
+    values = game_values(epsilon=epsilon, each=each, hits=hits, offsets=(-4, 0, 4), mus=np.array([mu]))
+    for r in range(1, hits + 1):
+        for k, offset in enumerate((-4, 0, 4)):
+            exact = reference[r, offset]
+            assert (
+                exact * (1 - 1e-12) - 1e-16 <= values[r - 1, k, 0] <= exact * 1.01 + 1e-15
+            )  # the narrow lattice costs a little
+
+
+def laplace_above(score: float, scale: float, threshold: float) -> float:
+    gap = (threshold - score) / scale
+    return 0.5 * math.exp(-gap) if gap >= 0 else 1 - 0.5 * math.exp(gap)
+
+
+def best_adversary(epsilon: float, mu: float, tests: list[tuple[float, float]], horizon: int, hits: int, prior: float):
+    """Exact supremum over trees of depth `horizon` whose every node is one of `tests` (hit probabilities p, p')."""
+
+    @functools.cache
+    def worth(left: int, r: int, log_ratio: float) -> float:
+        best = delta_for(mu, epsilon - log_ratio)  # stop and release
+        if left == 0 or r == 0:
+            return best if r > 0 else max(0.0, 1 - math.exp(epsilon - log_ratio))  # out of hits: nothing is released
+        for p, q in tests:
+            hit = p * worth(left - 1, r - 1, log_ratio + math.log(p / q))
+            miss = (1 - p) * worth(left - 1, r, log_ratio + math.log((1 - p) / (1 - q)))
+            best = max(best, hit + miss)
+        return best
+
+    return worth(horizon, hits, prior)
+
+
+@pytest.mark.parametrize("scale", [1.5, 4.0])
+@pytest.mark.parametrize(("hits", "horizon"), [(1, 4), (2, 3), (3, 3)])
+def test_no_adaptive_series_of_laplace_tests_beats_the_game(scale, hits, horizon):
+    each = 1.0 / scale
+    tests = [
+        (laplace_above(t, scale, 0.0), laplace_above(t + move, scale, 0.0))
+        for t in (-3.0, -0.5, 0.5, 3.0)
+        for move in (-1.0, 1.0)
+    ]
+    yes = 1 / (1 + math.exp(-each))
+    tests += [(yes, 1 - yes), (1 - yes, yes), (1e-4 * math.exp(each), 1e-4)]
+    for epsilon, mu in ((0.3, 0.2), (1.0, 0.5)):
+        values = game_values(epsilon=epsilon, each=each, hits=hits, offsets=(-1, 0, 1), mus=np.array([mu]))
+        for k, offset in enumerate((-1, 0, 1)):
+            found = best_adversary(epsilon, mu, tests, horizon, hits, offset * each)
+            assert delta_for(mu, epsilon - offset * each) <= found <= values[-1, k, 0] * (1 + 1e-12)
+            if hits == 1:
+                assert found >= 0.5 * values[-1, k, 0]  # the bound is not vacuous
+
+
+@given(
+    epsilon=st.sampled_from([0.5, 1.0, 4.0]),
+    each=st.floats(0.03, 0.3),
+    hits=st.integers(1, 12),
+    mu=st.sampled_from([0.01, 0.1, 0.4]),
+)
+@settings(derandomize=True, deadline=None, max_examples=25)
+def test_truncated_composition_is_a_ceiling_of_the_game(epsilon, each, hits, mu):
+    value = game_values(epsilon=epsilon, each=each, hits=hits, offsets=(0,), mus=np.array([mu]))[-1, 0, 0]
+    if value < 1e-2:  # above, the narrow lattice's cost may exceed the small distance between the two
+        assert value <= truncated_composition(epsilon=epsilon, each=each, hits=hits, mu=mu) * (1 + 1e-9) + 1e-15
+
+
+def test_game_grows_with_hits_with_the_prior_and_with_mu():
+    values = game_values(epsilon=1.0, each=0.05, hits=10, offsets=(-3, 0, 3), mus=np.array([0.05, 0.2, 0.5]))
+    for axis in range(3):
+        assert np.all(np.diff(values, axis=axis) >= -1e-16)
+
+
+def test_a_game_that_has_not_converged_is_refused(monkeypatch):
+    monkeypatch.setattr(charging, "_SWEEPS", 0)
+    with pytest.raises(VerificationError, match="residual"):
+        game_values(epsilon=1.0, each=0.05, hits=10, offsets=(0,), mus=np.array([0.2]))
+
+
+@given(epsilon=st.floats(0.1, 8.0), share=st.floats(0.01, 0.5), hits=st.integers(1, 30), mu=st.floats(0.01, 1.0))
+@settings(derandomize=True, deadline=None, max_examples=50)
+def test_one_sweep_each_way_reaches_the_fixed_point(epsilon, share, hits, mu):
+    """Going to and fro between neighbours is solved for; one more sweep settles the last bits."""
+    asked = {"epsilon": epsilon, "each": share * epsilon, "hits": hits, "offsets": (-1, 0, 1), "mus": np.array([mu])}
+    patient = game_values(**asked)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(charging, "_SWEEPS", 1)
+        np.testing.assert_allclose(game_values(**asked), patient, rtol=0, atol=1e-12)

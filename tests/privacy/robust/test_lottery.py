@@ -1,0 +1,203 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.gdp import delta_for
+from quoron_privacy.robust.lottery import (
+    Lottery,
+    OneShot,
+    calibrate,
+    estimate,
+    pair_divergence,
+    smallest_cohort,
+    verify_one_shot,
+)
+from quoron_privacy.robust.outlier_mean import score_step
+
+DELTA = 1e-6
+SIZES = (100, 200, 300, 500, 1000, 3000, 10_000)
+# ε: C_min, and σ/τ at SIZES, from an independent implementation of the same theorems; chance of release 0.999
+TABLE = {
+    0.5: (160, (None, 3.99, 0.728, 0.195, 0.0576, 0.0109, 0.0022)),
+    1.0: (84, (5.07, 0.366, 0.151, 0.0625, 0.0216, 0.0045, 0.00104)),
+    2.0: (48, (0.418, 0.098, 0.0516, 0.0234, 0.0085, 0.0020, 0.00051)),
+    4.0: (24, (0.111, 0.0374, 0.0200, 0.0094, 0.0037, 0.0010, 0.00026)),
+    8.0: (12, (0.0405, 0.0143, 0.0081, 0.0041, 0.0018, 0.0005, 0.00014)),
+}
+
+
+@pytest.mark.parametrize("epsilon", TABLE)
+def test_feasibility_and_noise_agree_with_the_published_table(epsilon):
+    edge, row = TABLE[epsilon]
+    assert 0.75 * edge <= smallest_cohort(epsilon, DELTA) <= edge  # the table's search was coarser at the edge
+    for size, noise in zip(SIZES, row, strict=True):
+        if noise is None:
+            with pytest.raises(Infeasible, match="cohort_size >= "):
+                calibrate(epsilon, DELTA, size)
+            continue
+        plan = calibrate(epsilon, DELTA, size)
+        assert plan.noise_multiplier == pytest.approx(noise, rel=0.05)
+        assert 0.999 * DELTA <= verify_one_shot(plan, epsilon, DELTA) <= DELTA
+        assert plan.lottery.at_concentration >= 0.999
+
+
+def test_random_inclusion_needs_about_twice_the_noise():
+    weighted, random = calibrate(2.0, DELTA, 300), calibrate(2.0, DELTA, 300, kind="random")
+    assert verify_one_shot(random, 2.0, DELTA) <= DELTA
+    assert 1.5 < random.noise_multiplier / weighted.noise_multiplier < 3
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 8.0])
+def test_the_smallest_cohort_is_feasible_and_no_smaller_one_is(epsilon):
+    edge = smallest_cohort(epsilon, DELTA)
+    assert verify_one_shot(calibrate(epsilon, DELTA, edge), epsilon, DELTA) <= DELTA
+    with pytest.raises(Infeasible, match=f"cohort_size >= {edge}"):
+        calibrate(epsilon, DELTA, edge - 2)
+
+
+def exact(epsilon: float, p: float, q: float, mu: float) -> float:
+    """H between (silent w.p. 1 − p, N(μ, 1) w.p. p) and (…, q, N(0, 1)), from Theorem 3's own formula."""
+    if p == 0:
+        return max(1 - math.exp(epsilon) * (1 - q), 0.0)
+    silent = max((1 - p) - math.exp(epsilon) * (1 - q), 0.0)
+    return silent + (p if q == 0 else p * delta_for(mu, epsilon + math.log(q / p)))
+
+
+@given(p=st.floats(1e-9, 1.0), q=st.floats(1e-9, 1.0), mu=st.floats(0.01, 8), epsilon=st.floats(0.05, 6))
+@settings(derandomize=True, deadline=None, max_examples=200)
+def test_pair_divergence_is_the_theorems_formula(p, q, mu, epsilon):
+    found = float(pair_divergence(epsilon, np.array([p]), np.array([q]), np.array([mu]), np.ones(1))[0])
+    assert found == pytest.approx(exact(epsilon, p, q, mu), rel=1e-8, abs=3e-15)
+
+
+@given(size=st.integers(20, 300_000), epsilon=st.floats(0.3, 8.0), kappa=st.sampled_from([None, 1, 2]))
+@settings(derandomize=True, deadline=None, max_examples=30)
+def test_an_estimate_is_the_calibrated_noise_without_its_certificate(size, epsilon, kappa):
+    found = estimate(epsilon, 1e-6, size, kappa=kappa)
+    try:
+        plan = calibrate(epsilon, 1e-6, size, kappa=kappa)
+    except Infeasible:
+        assert found is None
+    else:
+        assert found is not None
+        assert found[0] == plan.mean
+        assert found[1] == pytest.approx(plan.noise_multiplier, rel=1e-4)
+
+
+@given(size=st.integers(12, 60), epsilon=st.floats(1.0, 8.0), seed=st.integers(0, 2**32 - 1))
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_no_pair_of_neighbouring_scores_exceeds_delta(size, epsilon, seed):
+    rng = np.random.default_rng(seed)
+    if size < smallest_cohort(epsilon, 1e-3):
+        return
+    plan = calibrate(epsilon, 1e-3, size)
+    score = int(rng.integers(size, size**2 + 1))
+    other = int(np.clip(score + rng.integers(-score_step(size), score_step(size) + 1), size, size**2))
+    p, q = plan.lottery.chance(score), plan.lottery.chance(other)
+    both = min(score, other) >= size * plan.lottery.core
+    mu = plan.mean.sensitivity / plan.noise_multiplier if both else 1e9
+    assert (0.0 if p == q == 0 else exact(epsilon, p, q, mu)) <= 1e-3
+
+
+def test_real_cohorts_at_critical_distances_stay_below_delta_and_sixteenth_noise_does_not():
+    """Both orders, exact divergences: one dimension, so the shift of the aggregate is all that matters."""
+    epsilon, delta = 2.0, 1e-3
+    plan = calibrate(epsilon, delta, 60)
+    mean = plan.mean
+    rng = np.random.default_rng(1)
+
+    def law(points: np.ndarray) -> tuple[float, float]:
+        gaps = np.abs(points[:, None] - points)
+        heights = (gaps <= mean.removal_radius).sum(1)
+        weights = np.clip((heights - mean.ramp_low) / (mean.ramp_high - mean.ramp_low), 0, 1)
+        centre = float(weights @ points / weights.sum()) if weights.sum() > 0 else 0.0
+        return plan.lottery.chance(int((gaps <= 1).sum())), centre
+
+    worst, broken = 0.0, 0.0
+    for trial in range(1500):
+        common = rng.choice([0.0, 1.0, 2.0], size=59, p=rng.dirichlet([6, 1, 0.5]))
+        if trial % 3 == 0:
+            common[:] = 0.0
+        ends = rng.choice([-2.0, -1.0, 0.0, 1.0, 2.0, 9.0], size=2, replace=False)
+        (p, x), (q, y) = (law(np.append(common, end)) for end in ends)
+        if p == q == 0:
+            continue
+        for one, two in ((p, q), (q, p)):
+            worst = max(worst, exact(epsilon, one, two, max(abs(x - y), 1e-9) / plan.noise_multiplier))
+            broken = max(broken, exact(epsilon, one, two, max(abs(x - y), 1e-9) / plan.noise_multiplier * 16))
+    assert 0 < worst <= delta
+    assert broken > 10 * delta
+
+
+def test_without_the_test_one_user_is_identified_where_the_test_stays_silent():
+    plan = calibrate(1.0, DELTA, 1000, kappa=1)
+    first = np.repeat([0.0, 1.5], [501, 499])  # only answers at 0 have more than half of the cohort around them
+    second = np.repeat([0.0, 1.5], [500, 500])  # nobody has
+
+    def law(points: np.ndarray) -> tuple[float, float]:
+        near = np.abs(points[:, None] - points) <= 1
+        weights = np.maximum(near.sum(1) - plan.mean.ramp_low, 0)
+        return plan.lottery.chance(int(near.sum())), float(weights @ points / weights.sum()) if weights.any() else 1.5
+
+    (p, x), (q, y) = law(first), law(second)
+    assert p == q == 0.0
+    assert delta_for(abs(x - y) / plan.noise_multiplier, 1.0) > 0.99  # released without a test: far beyond δ
+
+
+def test_broken_plans_do_not_verify():
+    plan = calibrate(1.0, DELTA, 300)
+    with pytest.raises(VerificationError, match="certified delta"):
+        verify_one_shot(replace(plan, noise_multiplier=plan.noise_multiplier / 16), 1.0, DELTA)
+    with pytest.raises(VerificationError, match="certified delta"):
+        verify_one_shot(replace(plan, noise_multiplier=plan.noise_multiplier * 0.999), 1.0, DELTA)
+    always = Lottery(300, plan.mean.core, (1.0,))
+    with pytest.raises(VerificationError, match="certified delta"):
+        verify_one_shot(OneShot(plan.mean, always, plan.noise_multiplier), 1.0, DELTA)
+    skipping = Lottery(300, plan.mean.core, plan.lottery.table[::2])
+    with pytest.raises(VerificationError, match="certified delta"):
+        verify_one_shot(OneShot(plan.mean, skipping, plan.noise_multiplier), 1.0, DELTA)
+    falling = Lottery(300, plan.mean.core, plan.lottery.table[::-1])
+    with pytest.raises(VerificationError, match="climbing ladder"):
+        verify_one_shot(OneShot(plan.mean, falling, plan.noise_multiplier), 1.0, DELTA)
+    elsewhere = replace(plan.lottery, core=plan.lottery.core - 1)
+    with pytest.raises(VerificationError, match="own cohort and core"):
+        verify_one_shot(OneShot(plan.mean, elsewhere, plan.noise_multiplier), 1.0, DELTA)
+
+
+def test_rungs_are_decided_in_integers():
+    lottery = Lottery(10, 8, (0.25, 0.5, 1.0))
+    assert [lottery.chance(score) for score in (79, 80, 97, 98, 100)] == [0.0, 0.25, 0.25, 0.5, 0.5]
+    assert lottery.at_concentration == 0.5
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-9), (3.0, 1e-12), (12.0, 1e-6), (0.1, 1e-5)])
+def test_extreme_budgets_are_calibrated_and_verified(epsilon, delta):
+    plan = calibrate(epsilon, delta, 4000)
+    assert verify_one_shot(plan, epsilon, delta) <= delta
+    table = np.array(plan.lottery.table)
+    assert np.all(np.diff(table) >= 0)
+    assert np.all(table * 2.0**53 == np.floor(table * 2.0**53))
+
+
+def test_gaussian_pairs_agree_with_a_direct_integral():
+    x = np.linspace(-12, 14, 200_001)
+    density = lambda centre: np.exp(-0.5 * (x - centre) ** 2) / math.sqrt(2 * math.pi) * (x[1] - x[0])  # noqa: E731
+    p, q, mu, epsilon = 0.3, 0.1, 1.2, 0.7
+    integral = np.maximum(p * density(mu) - math.exp(epsilon) * q * density(0.0), 0).sum()
+    silent = max(0.7 - math.exp(epsilon) * 0.9, 0)
+    found = pair_divergence(epsilon, np.array([p]), np.array([q]), np.array([mu]), np.ones(1))[0]
+    assert found == pytest.approx(integral + silent, rel=1e-6)
+
+
+def test_requests_without_a_theorem_are_refused():
+    with pytest.raises(ConfigError, match="kappa=2 with random inclusion"):
+        calibrate(1.0, DELTA, 300, kappa=1, kind="random")
+    with pytest.raises(ConfigError, match="delta"):
+        calibrate(1.0, 0.0, 300)
+    with pytest.raises(ConfigError, match="cohort_size"):
+        calibrate(1.0, DELTA, 0)

@@ -1,0 +1,196 @@
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quoron_privacy.errors import ConfigError
+from quoron_privacy.robust import neighbour_counts as module
+from quoron_privacy.robust.neighbour_counts import (
+    CHUNK,
+    ERROR,
+    HEIGHT,
+    WIDTH,
+    distance_slack,
+    neighbour_counts,
+    neighbour_counts_by_all_pairs,
+    score,
+    squared_distance,
+)
+
+examples = settings(derandomize=True, deadline=None, max_examples=60)
+KINDS = ["normal", "lattice", "copies", "clusters", "strays", "huge", "tiny", "sphere"]
+KIND = st.sampled_from(KINDS)
+SEED = st.integers(0, 2**32 - 1)
+
+
+def cohort(kind, users, dimension, rng):
+    """Answers and a radius at which they are hard to decide."""
+    rows = rng.normal(size=(users, dimension))
+    typical = np.sqrt(2.0 * dimension)
+    if kind == "lattice":  # whole coordinates: many distances are exactly the radius
+        return np.rint(2 * rows), 5.0 if dimension > 1 else 2.0
+    if kind == "copies":
+        return np.repeat(rows[:1], users, axis=0), 1.0
+    if kind == "clusters":  # beyond one another's reach, so each needs a centre of its own
+        return rows + 1e4 * rng.integers(0, 6, size=(users, 1)), typical
+    if kind == "strays":
+        rows[rng.random(users) < 0.1] *= 10.0 ** rng.integers(1, 12)
+    if kind == "huge":
+        rows[rng.random(users) < 0.1] *= 1e300
+        rows[rng.random(users) < 0.1] = 1.7e308
+    if kind == "tiny":
+        return rows * 1e-119, typical * 1e-119
+    if kind == "sphere":  # all at one distance from the middle, which the centre does not tell apart
+        rows *= np.sqrt(dimension) / np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows, typical
+
+
+def reference_counts(rows, answered, radius):
+    """The rule, step by step, in plain Python floats."""
+
+    def near(a, b):
+        sums = [0.0] * 4
+        whole = len(a) - len(a) % 4
+        for k, (x, y) in enumerate(zip(a, b, strict=True)):
+            difference = x - y
+            sums[k % 4 if k < whole else 0] += difference * difference
+        return (sums[0] + sums[2]) + (sums[1] + sums[3]) <= radius * radius
+
+    users = [i for i in range(len(rows)) if answered[i] and all(map(np.isfinite, rows[i]))]
+    points = {i: [float(x) for x in rows[i]] for i in users}
+    return [sum(near(points[i], points[j]) for j in users) if i in points else 1 for i in range(len(rows))]
+
+
+@examples
+@given(seed=SEED, users=st.integers(1, 30), dimension=st.integers(1, 9), kind=KIND, factor=st.sampled_from([0.5, 1, 2]))
+def test_counts_equal_the_step_by_step_reference(seed, users, dimension, kind, factor):
+    rng = np.random.default_rng(seed)
+    rows, radius = cohort(kind, users, dimension, rng)
+    answered = rng.random(users) < 0.9
+    rows[rng.random(users) < 0.1, 0] = rng.choice([np.nan, np.inf, -np.inf])
+    for counts in (
+        neighbour_counts(rows, answered, (factor * radius,)),
+        neighbour_counts_by_all_pairs(rows, answered, (factor * radius,)),
+    ):
+        assert counts[0].tolist() == reference_counts(rows, answered, factor * radius)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dimension", [1, 2, 7, 150])
+def test_every_path_gives_the_counts_of_all_pairs(kind, dimension):
+    rng = np.random.default_rng(11)
+    users = 2 * HEIGHT + WIDTH // 3
+    rows, radius = cohort(kind, users, dimension, rng)
+    answered = rng.random(users) < 0.97
+    for factor in (0.3, 0.95, 1.0, 1.5, 2.5):
+        radii = (factor * radius, 2 * factor * radius)
+        expected = neighbour_counts_by_all_pairs(rows, answered, radii)
+        for threads in (1, 2, 3) if factor == 1.0 else (2,):
+            assert np.array_equal(neighbour_counts(rows, answered, radii, threads=threads), expected)
+        assert np.array_equal(neighbour_counts(rows, answered, radii[::-1])[::-1], expected)
+
+
+def test_paths_agree_when_most_answers_are_hostile():
+    rng = np.random.default_rng(12)
+    rows = rng.normal(size=(1200, 6))
+    rows[:900] *= 10.0 ** rng.integers(-3, 300, size=(900, 1))
+    everyone = np.ones(1200, dtype=bool)
+    for radius in (0.1, 3.0, 1e20):
+        expected = neighbour_counts_by_all_pairs(rows, everyone, (radius,))
+        assert np.array_equal(neighbour_counts(rows, everyone, (radius,)), expected)
+
+
+@examples
+@given(seed=SEED, users=st.integers(2, 40), dimension=st.integers(1, 5), kind=KIND)
+def test_replacing_one_answer_moves_other_counts_by_one_and_the_score_by_two_per_other_answer(
+    seed, users, dimension, kind
+):
+    rng = np.random.default_rng(seed)
+    rows, radius = cohort(kind, users, dimension, rng)
+    everyone, own = np.ones(users, dtype=bool), rng.integers(users)
+    before = neighbour_counts(rows, everyone, (radius,))[0]
+    for value in (0.0, np.nan, np.inf, 1e300, rows[rng.integers(users)], rows[own] + radius):
+        replaced = rows.copy()
+        replaced[own] = value
+        after = neighbour_counts(replaced, everyone, (radius,))[0]
+        assert np.abs(np.delete(before - after, own)).max() <= 1
+        assert abs(score(before) - score(after)) <= 2 * (users - 1)
+
+
+def test_the_score_can_move_by_two_per_other_answer():
+    rows = np.zeros((50, 3))
+    everyone = np.ones(50, dtype=bool)
+    assert score(neighbour_counts(rows, everyone, (1.0,))[0]) == 2500
+    rows[7] = 1e200
+    assert score(neighbour_counts(rows, everyone, (1.0,))[0]) == 2500 - 98
+
+
+@examples
+@given(seed=SEED, users=st.integers(1, 60), dimension=st.integers(1, 6), kind=KIND)
+def test_permuting_slots_permutes_counts(seed, users, dimension, kind):
+    rng = np.random.default_rng(seed)
+    rows, radius = cohort(kind, users, dimension, rng)
+    order, answered = rng.permutation(users), rng.random(users) < 0.9
+    counts = neighbour_counts(rows, answered, (radius, 2 * radius))
+    assert np.array_equal(neighbour_counts(rows[order], answered[order], (radius, 2 * radius)), counts[:, order])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_non_finite_and_missing_answers_are_isolated(bad):
+    rng = np.random.default_rng(5)
+    rows, answered = rng.normal(size=(300, 4)), rng.random(300) < 0.8
+    rows[3, 2], rows[~answered] = bad, bad
+    present = answered & np.isfinite(rows).all(axis=1)
+    counts = neighbour_counts(rows, answered, (2.0,))
+    alone = neighbour_counts(rows[present], np.ones(present.sum(), dtype=bool), (2.0,))
+    assert np.array_equal(counts[:, present], alone)
+    assert (counts[:, ~present] == 1).all()
+    assert (neighbour_counts(rows, np.zeros(300, dtype=bool), (2.0,)) == 1).all()
+
+
+@examples
+@given(seed=SEED, dimension=st.integers(1, 40), scale=st.sampled_from([1e-100, 1.0, 1e100]))
+def test_the_rule_is_symmetric_and_within_distance_slack_of_the_real_distance(seed, dimension, scale):
+    rng = np.random.default_rng(seed)
+    a, b = rng.normal(size=(2, dimension)) * scale
+    assert squared_distance(a, b) == squared_distance(b, a)
+    real = sum((Fraction(float(x)) - Fraction(float(y))) ** 2 for x, y in zip(a, b, strict=True))
+    rows, everyone = np.stack([a, b]), np.ones(2, dtype=bool)
+    for radius in np.sqrt(squared_distance(a, b)) * (1 + np.arange(-3, 4) * 2.0**-52):
+        slack = Fraction(distance_slack(dimension))
+        near = neighbour_counts(rows, everyone, (float(radius),))[0, 0] == 2
+        if near:
+            assert real <= (Fraction(float(radius)) * (1 + slack)) ** 2
+        if real <= (Fraction(float(radius)) * (1 - slack)) ** 2:
+            assert near
+
+
+@pytest.mark.parametrize("dimension", [1, 5, CHUNK, 1000, 5000])
+@pytest.mark.parametrize("kind", ["normal", "opposite", "uneven"])
+def test_products_lie_within_their_certified_error(dimension, kind):
+    rng = np.random.default_rng(6)
+    depth = -(-dimension // 4) * 4
+    left, right = np.zeros((8, depth)), np.zeros((depth, WIDTH))
+    left[:, :dimension], right[:dimension] = rng.normal(size=(8, dimension)), rng.normal(size=(dimension, WIDTH))
+    if kind == "opposite":
+        right[:, :8] = -left.T
+    if kind == "uneven":
+        left *= 10.0 ** rng.uniform(-6, 6, size=depth)
+    product = np.empty((8, WIDTH), np.float32)
+    module._multiply(left.astype(np.float32), right.astype(np.float32), np.empty((4, WIDTH), np.float32), product)
+    bound = ERROR * (1 + dimension / (32 * CHUNK)) * (np.abs(left) @ np.abs(right))
+    assert (np.abs(product - left @ right) <= bound / 2).all()  # half is left for the other roundings
+
+
+def test_arguments_are_checked_by_name_and_never_by_the_values_of_answers():
+    everyone = np.ones(3, dtype=bool)
+    for radii in ((), (0.0,), (np.nan,), (1.0, 1e130)):
+        with pytest.raises(ConfigError, match="radii"):
+            neighbour_counts(np.zeros((3, 2)), everyone, radii)
+    with pytest.raises(ConfigError, match="shape"):
+        neighbour_counts(np.zeros(3), everyone, (1.0,))
+    with pytest.raises(ConfigError, match="answered"):
+        neighbour_counts(np.zeros((3, 2)), np.ones(2, dtype=bool), (1.0,))
+    assert neighbour_counts(np.zeros((0, 2)), np.ones(0, dtype=bool), (1.0,)).shape == (1, 0)

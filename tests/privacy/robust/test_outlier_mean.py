@@ -1,0 +1,241 @@
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binom
+
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.gdp import delta_for
+from quoron_privacy.robust.outlier_mean import (
+    OutlierMean,
+    _largest_ratio,
+    aggregate,
+    best_mean,
+    ramp_floor,
+    random_inclusion,
+    score_step,
+    verify_outlier_mean,
+    weighted_mean,
+    weighted_shifts,
+)
+
+MEANS = [weighted_mean(5, 5, 1), weighted_mean(6, 5, 1), weighted_mean(7, 6, 1), weighted_mean(8, 7, 1)]
+MEANS += [weighted_mean(6, 5, 2), weighted_mean(7, 7, 2), weighted_mean(8, 7, 2), weighted_mean(12, 10, 2)]
+MEANS += [weighted_mean(12, 10, 1), weighted_mean(20, 18, 1), weighted_mean(20, 17, 2)]
+
+
+def counts(points: np.ndarray, radius: float) -> np.ndarray:
+    """h_j, self included; points (C, d), τ = 1."""
+    return (np.linalg.norm(points[:, None] - points[None], axis=2) <= radius).sum(1)
+
+
+def weights_of(points: np.ndarray, mean: OutlierMean) -> np.ndarray:
+    heights = counts(points, mean.removal_radius)
+    return np.clip((heights - mean.ramp_low) / (mean.ramp_high - mean.ramp_low), 0, 1)
+
+
+def score_of(points: np.ndarray) -> int:
+    return int(counts(points, 1.0).sum())
+
+
+def neighbours(rng: np.random.Generator, size: int, dimension: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cohorts that tend to sit at the theorem's edges: clusters at critical distances, one point replaced."""
+    centres = rng.choice([0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0], size=(3, 1)) * rng.choice([-1, 1], size=(3, 1))
+    centres = centres * np.eye(1, dimension)
+    if dimension > 1 and rng.random() < 0.5:
+        centres = centres + rng.normal(0, 0.5, (3, dimension))
+    share = rng.dirichlet([6.0, 0.4, 0.3])
+    points = centres[rng.choice(3, size, p=share)] * 0.999
+    other = points.copy()
+    points[0] = rng.choice([-2.0, -1.0, 0.0, 1.0, 2.0, 40.0]) * np.eye(1, dimension)[0] * 0.999
+    other[0] = rng.choice([-2.0, -1.0, 0.0, 1.0, 2.0, -40.0]) * np.eye(1, dimension)[0] * 0.999
+    return points, other
+
+
+@pytest.mark.parametrize("mean", MEANS, ids=lambda m: f"C{m.cohort_size}k{m.core}kappa{m.kappa}")
+def test_replacing_one_user_moves_the_weighted_mean_by_no_more_than_the_sensitivity(mean):
+    rng = np.random.default_rng(3)
+    worst, met = 0.0, 0
+    for trial in range(2000):
+        first, second = neighbours(rng, mean.cohort_size, 1 + trial % 2)
+        if min(score_of(first), score_of(second)) < mean.cohort_size * mean.core:
+            continue
+        met += 1
+        one, two = weights_of(first, mean), weights_of(second, mean)
+        worst = max(worst, float(np.linalg.norm(one @ first / one.sum() - two @ second / two.sum())))
+    assert met > 100
+    assert worst <= mean.sensitivity
+    assert worst > 0.1 * mean.sensitivity  # the search does come near
+
+
+@given(size=st.integers(2, 40), seed=st.integers(0, 2**32 - 1))
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_replacing_one_user_moves_the_score_by_at_most_one_rung(size, seed):
+    first, second = neighbours(np.random.default_rng(seed), size, 2)
+    assert abs(score_of(first) - score_of(second)) <= score_step(size)
+
+
+def test_full_agreement_at_radius_tau_cannot_do_better_than_two_over_c():
+    mean = weighted_mean(100, 100, 1)
+    assert mean.sensitivity == pytest.approx(2 / 100, rel=1e-5)  # antipodal answers attain it
+    assert weighted_mean(100, 100, 2).sensitivity == pytest.approx(4 / 100, rel=1e-5)
+
+
+@pytest.mark.parametrize(("size", "core"), [(1000, 950), (1000, 600), (301, 280), (84, 60), (10, 8)])
+@pytest.mark.parametrize("kappa", [1, 2])
+def test_every_shift_passes_the_exact_verification_and_a_smaller_one_does_not(size, core, kappa):
+    mean = weighted_mean(size, core, kappa)
+    verify_outlier_mean(mean)
+    smaller = OutlierMean(
+        mean.kind, size, core, kappa, mean.ramp_low, mean.ramp_high, (mean.shifts[0] * (1 - 2e-7),), (1.0,)
+    )
+    with pytest.raises(VerificationError, match="shift of at least"):
+        verify_outlier_mean(smaller)
+
+
+def largest_ratio_by_fractions(size: int, core: int, low: int, high: int) -> Fraction | None:
+    """Theorem 1 (b) as it is written, height by height; None where the total weight may vanish."""
+    worst = Fraction(0)
+    for height in range(low, high + 1):
+        points = Fraction(size * (size - core), size - height)
+        below = size - points * (1 - Fraction(height - low, high - low))
+        if below <= 0:
+            return None
+        worst = max(worst, (2 + 2 * points / (high - low)) / below)
+    return worst
+
+
+@st.composite
+def ramps(draw):
+    """(C, k, A, B) with C/2 <= A < B < C, at every size that a lottery may have and some beyond; short where large."""
+    size = draw(st.one_of(st.integers(4, 400), st.integers(400, 2**19), st.integers(2**20 - 50, 2**24)))
+    low = draw(st.integers((size + 1) // 2, size - 2))
+    high = draw(st.integers(low + 1, min(size - 1, low + 300)))
+    return size, draw(st.integers(size // 2, size)), low, high
+
+
+@given(ramp=ramps())
+@settings(derandomize=True, deadline=None, max_examples=150)
+def test_the_largest_ratio_over_all_heights_is_that_of_rational_arithmetic_rounded_up(ramp):
+    exact = largest_ratio_by_fractions(*ramp)
+    mean = OutlierMean("weighted", ramp[0], ramp[1], 1, ramp[2], ramp[3], (1.0,), (1.0,))
+    if exact is None:
+        with pytest.raises(VerificationError, match="positive total weight"):
+            verify_outlier_mean(mean)
+    else:
+        assert exact <= _largest_ratio(mean) <= exact * (1 + Fraction(2, 10**15))
+
+
+@pytest.mark.parametrize("core", [2**18 + 2, 2**19 - 1, 2**19])
+def test_the_widest_ramp_of_the_largest_cohort_does_not_overflow(core):
+    """All products are at their largest here. The ends are worst, or all heights alike, as in `_near_shift`."""
+    size, low, high = 2**19, 2**18, 2**19 - 1
+    ends = []
+    for height in (low, high):
+        points = Fraction(size * (size - core), size - height)
+        below = size - points * (1 - Fraction(height - low, high - low))
+        ends.append((2 + 2 * points / (high - low)) / below)
+    mean = OutlierMean("weighted", size, core, 1, low, high, (1.0,), (1.0,))
+    assert max(ends) <= _largest_ratio(mean) <= max(ends) * (1 + Fraction(2, 10**15))
+
+
+def steepest_best_ramp(size: int, core: int) -> int:
+    """B of the least bound over all B, the smallest of equals."""
+    low = ramp_floor(size)
+    high = np.arange(low + 1, size, dtype=np.float64)
+    width, lost = high - low, float(size - core)
+    at_low, at_high = size * lost / (size - low), size * lost / (size - high)
+    return (
+        low + 1 + int(np.argmin(2 * np.maximum((1 + at_low / width) / (size - at_low), (1 + at_high / width) / size)))
+    )
+
+
+@given(size=st.one_of(st.integers(4, 100), st.integers(100, 2**17)), data=st.data())
+@settings(derandomize=True, deadline=None, max_examples=200)
+def test_the_best_ramp_is_the_best_of_all(size, data):
+    core = data.draw(st.one_of(st.integers(ramp_floor(size) + 1, size), st.integers(max(size - 3, 3), size)))
+    if core > ramp_floor(size):
+        assert weighted_mean(size, core, 1).ramp_high == steepest_best_ramp(size, core)
+
+
+@given(size=st.integers(2, 60), kappa=st.sampled_from([1, 2, None]))
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_shifts_of_many_cores_are_those_of_each_aggregate(size, kappa):
+    cores = np.arange(-2, size + 3)
+    means = [best_mean(size, int(core), kappa, "weighted") for core in cores]
+    expected = [math.inf if mean is None else mean.sensitivity for mean in means]
+    assert weighted_shifts(np.full_like(cores, size), cores, kappa).tolist() == expected
+
+
+@pytest.mark.parametrize(("size", "core"), [(12, 11), (60, 50), (1000, 900), (1000, 835)])
+def test_random_inclusion_dominates_the_binomial_number_of_flips(size, core):
+    mean = random_inclusion(size, core)
+    verify_outlier_mean(mean)
+    chance, most = 1 / (core - 1 - ramp_floor(size)), size - core
+    exact = sum(
+        binom.pmf(b, most, chance)
+        * delta_for((4 + 2 * b * (2 - max(ramp_floor(size) + core - size, 0) / size)) / core / 0.05, 1.0)
+        for b in range(most + 1)
+    )
+    assert exact <= mean.profile(0.05, 1.0) <= exact * (1 + 1e-3)
+    halved = OutlierMean("random", size, core, 2, mean.ramp_low, mean.ramp_high, mean.shifts, tuple(np.array(mean.chances) / 2))  # fmt: skip  # noqa: E501
+    with pytest.raises(VerificationError, match=r"dominate|adding up"):
+        verify_outlier_mean(halved)
+
+
+def mixture(points: np.ndarray, mean: OutlierMean) -> tuple[np.ndarray, np.ndarray]:
+    """(chance, aggregate) of every outcome of the coins, one dimension."""
+    weights = weights_of(points, mean)
+    sure, unsure = np.flatnonzero(weights == 1), np.flatnonzero((weights > 0) & (weights < 1))
+    chances, means = [], []
+    for pattern in range(1 << len(unsure)):
+        coins = np.array([pattern >> i & 1 for i in range(len(unsure))], bool)
+        chosen = np.concatenate([sure, unsure[coins]]).astype(int)
+        chances.append(float(np.prod(np.where(coins, weights[unsure], 1 - weights[unsure]))))
+        means.append(float(points[chosen, 0].mean()))
+    return np.array(chances), np.array(means)
+
+
+def test_random_inclusion_with_noise_stays_below_its_profile():
+    rng, mean, sigma = np.random.default_rng(5), random_inclusion(12, 10), 0.4
+    met, worst = 0, 0.0
+    for _ in range(600):
+        first, second = neighbours(rng, 12, 1)
+        if min(score_of(first), score_of(second)) < 120:
+            continue
+        met += 1
+        laws = [mixture(points, mean) for points in (first, second)]
+        x = np.linspace(-6, 6, 1201)
+        p, q = (
+            (np.exp(-0.5 * ((x[:, None] - m) / sigma) ** 2) / sigma / math.sqrt(2 * math.pi) * 0.01) @ c
+            for c, m in laws
+        )
+        for epsilon in (0.0, 1.0):
+            bound = float(mean.profile(sigma, epsilon))
+            for one, two in ((p, q), (q, p)):
+                worst = max(worst, float(np.maximum(one - math.exp(epsilon) * two, 0).sum()) / bound)
+    assert met > 50
+    assert 0.1 < worst <= 1 + 1e-6  # quadrature
+
+
+def test_cores_and_kinds_without_a_bound_are_refused_by_name():
+    with pytest.raises(Infeasible, match="core=50"):
+        weighted_mean(100, 50, 1)
+    with pytest.raises(Infeasible, match="core >= 52"):
+        weighted_mean(100, 51, 2)
+    with pytest.raises(ConfigError, match="kappa=2 with random inclusion"):
+        aggregate(100, 90, 1, "random")
+    with pytest.raises(ConfigError, match="core <= cohort_size=10"):
+        weighted_mean(10, 11, 1)
+
+
+@given(size=st.integers(4, 200), share=st.floats(0.5, 1.0))
+@settings(derandomize=True, deadline=None, max_examples=80)
+def test_bounds_fall_as_the_core_grows(size, share):
+    core = math.ceil(share * size)
+    for kappa in (1, 2):
+        if core >= ramp_floor(size) + kappa and core + 1 <= size and ramp_floor(size) + 1 < size:
+            assert weighted_mean(size, core + 1, kappa).sensitivity <= weighted_mean(size, core, kappa).sensitivity

@@ -1,0 +1,277 @@
+import functools
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.special import ndtr
+from scipy.stats import binom
+
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.gdp import mu_for
+from quoron_privacy.robust.lottery import Lottery
+from quoron_privacy.robust.outlier_mean import OutlierMean, weighted_mean
+from quoron_privacy.robust.subsampled_lottery import (
+    SubsampledLottery,
+    calibrate,
+    sampling_rate,
+    smallest_cohort,
+    subsampled_delta,
+    verify_subsampled,
+)
+from quoron_privacy.subsampling import wor_profile
+
+DELTA = 1e-6
+CELLS = np.concatenate([[-np.inf], np.linspace(-6, 9, 121), [np.inf]])
+TABLE = (0.02, 0.3, 0.9)
+GENTLE = tuple(map(float, ndtr(np.linspace(-3, 2, 80))))  # neighbouring rungs all but alike
+TOP = len(GENTLE) - 1
+
+
+def plan_for(
+    users: int, size: int, mu: float, table: tuple[float, ...] = TABLE, releases: int = 1
+) -> SubsampledLottery:
+    """An accountant's input with shift μ at noise 1; the geometry of so small a cohort plays no part here."""
+    mean = OutlierMean("weighted", size, size, 1, 1, 2, (mu,), (1.0,))
+    floor = tuple(math.floor(p * 2**53) / 2**53 for p in table)
+    return SubsampledLottery(users, 0, releases, mean, Lottery(size, size, floor), 1.0)
+
+
+def outcome(chance: float, centre: float) -> np.ndarray:
+    """Law of one release: silent, or a cell of N(centre, 1)."""
+    return np.append(chance * np.diff(ndtr(CELLS - centre)), 1 - chance)
+
+
+def sampled(batches: list[tuple[int, float]], table: tuple[float, ...]) -> np.ndarray:
+    """Law when one of the batches, given as (rung, centre), is drawn uniformly; rung −1 never releases."""
+    return np.mean([outcome(0.0 if rung < 0 else table[rung], centre) for rung, centre in batches], axis=0)
+
+
+def worlds(rng: np.random.Generator, users: int, size: int, mu: float) -> tuple[list, list]:
+    """Batches of two neighbouring datasets: one user moves rungs by at most 1 and centres by at most μ."""
+    steps, places = rng.integers(0, 2, users), rng.choice([0.0, 1.0], users) * mu
+    base, lowest = int(rng.integers(-1, 2)), int(rng.integers(0, size + 1))
+    pairs = []
+    for step, place in ((int(steps[0]), places[0]), (int(rng.integers(0, 2)), mu - places[0])):
+        steps[0], places[0] = step, place
+        batches = [
+            (min(max(base + int(steps[list(b)].sum()) - lowest, -1), 2), float(places[list(b)].sum()))
+            for b in itertools.combinations(range(users), size)
+        ]
+        pairs.append(batches)
+    return pairs[0], pairs[1]
+
+
+@pytest.mark.parametrize(("users", "size"), [(3, 1), (4, 2), (5, 2), (6, 3), (3, 3)])
+@pytest.mark.parametrize("mu", [0.3, 1.5])
+def test_no_tiny_instance_exceeds_the_accountant(users, size, mu):
+    rng, plan, worst = np.random.default_rng(11), plan_for(users, size, mu), 0.0
+    for epsilon in (0.1, 0.5, 1.5):
+        claim = subsampled_delta(plan, epsilon)
+        for _ in range(80):
+            p, q = (sampled(batches, TABLE) for batches in worlds(rng, users, size, mu))
+            for one, two in ((p, q), (q, p)):
+                worst = max(worst, float(np.maximum(one - math.exp(epsilon) * two, 0).sum()) / claim)
+    assert 0.5 < worst <= 1
+
+
+@pytest.mark.parametrize(("users", "size"), [(4, 2), (5, 2), (3, 3)])
+def test_two_adaptive_releases_stay_below_the_claim(users, size):
+    """The second query is the best of several for every outcome of the first."""
+    rng, mu, worst = np.random.default_rng(2), 0.7, 0.0
+    plan = plan_for(users, size, mu, releases=2)
+    laws = []
+    for _ in range(40):
+        p, q = (sampled(batches, TABLE) for batches in worlds(rng, users, size, mu))
+        laws += [(p, q), (q, p)]
+    for epsilon in (0.3, 1.0):
+        claim = subsampled_delta(plan, epsilon)
+        for first_p, first_q in laws[::4]:
+            gains = [
+                np.maximum(np.outer(first_p, p) - math.exp(epsilon) * np.outer(first_q, q), 0).sum(1) for p, q in laws
+            ]
+            worst = max(worst, float(np.max(gains, axis=0).sum()) / claim)
+    assert 0.5 < worst <= 1
+
+
+def test_real_cohorts_sampled_from_nine_users_stay_below_the_claim():
+    """Answers on a line, the scores, weights and means of the mechanism itself, all nine cohorts of eight."""
+    mean, table = weighted_mean(8, 6, 1), (0.05, 0.4)
+    sigma = mean.sensitivity / 0.8
+    lottery = Lottery(8, 6, tuple(math.floor(p * 2**53) / 2**53 for p in table))
+    plan = SubsampledLottery(9, 0, 1, mean, lottery, sigma)
+    rng, worst, met = np.random.default_rng(4), 0.0, 0
+
+    def batch(points: np.ndarray) -> tuple[float, float]:
+        near = np.abs(points[:, None] - points) <= 1
+        weights = np.clip((near.sum(1) - mean.ramp_low) / (mean.ramp_high - mean.ramp_low), 0, 1)
+        centre = float(weights @ points / weights.sum()) if weights.sum() > 0 else 0.0
+        return lottery.chance(int(near.sum())), centre / sigma
+
+    claims = {epsilon: subsampled_delta(plan, epsilon) for epsilon in (0.3, 1.0)}
+    for _ in range(250):
+        points = rng.choice([0.0, 1.0, 2.0], 9, p=rng.dirichlet([6, 1, 0.5]))
+        other = points.copy()
+        points[0], other[0] = rng.choice([-1.0, 0.0, 1.0, 2.0, 9.0], 2, replace=False)
+        p, q = (
+            np.mean([outcome(*batch(np.array(chosen))) for chosen in itertools.combinations(values, 8)], axis=0)
+            for values in (points, other)
+        )
+        met += p[-1] < 1
+        for epsilon, claim in claims.items():
+            for one, two in ((p, q), (q, p)):
+                worst = max(worst, float(np.maximum(one - math.exp(epsilon) * two, 0).sum()) / claim)
+    assert met > 100
+    assert 0.05 < worst <= 1
+
+
+# Twins: an accountant that forgets one thing, and an instance whose exact divergence exceeds what it claims.
+
+
+def test_a_sixteenth_of_the_noise_is_caught():
+    claim = subsampled_delta(plan_for(2, 1, 0.3, GENTLE), 0.5)
+    for factor, caught in ((1, False), (16, True)):
+        p, q = (sampled([(TOP, centre), (TOP, 0.0)], GENTLE) for centre in (factor * 0.3, 0.0))
+        assert (np.maximum(p - math.exp(0.5) * q, 0).sum() > claim) == caught
+
+
+def test_a_release_without_its_test_is_caught():
+    """The user drags a cohort that never agrees: without the test its aggregate moves by any distance."""
+    p, q = (np.mean([outcome(1.0, centre), outcome(1.0, 0.0)], axis=0) for centre in (50.0, 0.0))
+    assert np.maximum(p - math.exp(0.5) * q, 0).sum() > 2 * subsampled_delta(plan_for(2, 1, 0.3, GENTLE), 0.5)
+
+
+def test_accounting_without_replacement_does_not_cover_draws_with_replacement():
+    """A user drawn M times moves the mean M times as far. n = 4, K = 3, everybody else at 0."""
+    users, size, mu, epsilon = 4, 3, 0.8, 2.0
+    claim = subsampled_delta(plan_for(users, size, mu, GENTLE), epsilon)
+    away = outcome(GENTLE[TOP], 0.0)
+    drawn = binom.pmf(np.arange(size + 1), size, 1 / users)
+    often = sum(chance * outcome(GENTLE[TOP], times * mu) for times, chance in enumerate(drawn))
+    once = 0.75 * outcome(GENTLE[TOP], mu) + 0.25 * away
+    assert np.maximum(often - math.exp(epsilon) * away, 0).sum() > 1.1 * claim
+    assert np.maximum(once - math.exp(epsilon) * away, 0).sum() <= claim
+
+
+def test_sampling_does_not_amplify_given_that_the_test_has_passed():
+    """The printed step (10): conditioned on the test, it charges the Gaussian at rate γ = K/n.
+
+    n = 6, K = 3, printed noise Lap(16/ε) at ε = 8. Five users' answers are out of reach of one another, the sixth is in
+    reach of all: its cohorts score 7/3 and all others 1, below the threshold 12/5, so they are e^{2/3} times as likely
+    to pass. In the other dataset it is out of reach as well. Given a pass it was drawn with chance γt/(1 − γ + γt).
+    """
+    rate, tilt, mu, epsilon = 3 / 6, math.exp((7 / 3 - 1) * 8 / 16), 0.5, 1.0
+    passed = np.array([rate * tilt, 1 - rate]) / (1 - rate + rate * tilt)
+    p = passed[0] * np.diff(ndtr(CELLS - mu)) + passed[1] * np.diff(ndtr(CELLS))
+    q = np.diff(ndtr(CELLS))  # the other dataset: no cohort moves, so none is preferred
+    exact = float(np.maximum(p - math.exp(epsilon) * q, 0).sum())
+    printed = float(wor_profile(rate, mu, np.array([epsilon]))[0])
+    assert exact > 1.5 * printed
+
+
+def test_charging_the_gaussian_alone_claims_less_than_the_exact_truth():
+    """A silent release says something too: 4 users, cohorts of 2, one rung between the worlds, no shift to speak of."""
+    p, q = (sampled([(rung, 0.0)] * 3 + [(0, 0.0)] * 3, TABLE) for rung in (1, 0))  # the user is in 3 of the 6 cohorts
+    exact = float(np.maximum(p - math.exp(0.1) * q, 0).sum())
+    gaussian_only = float(wor_profile(0.5, 0.01, np.array([0.1]))[0])
+    assert exact > 100 * gaussian_only
+    assert exact <= subsampled_delta(plan_for(4, 2, 0.01), 0.1)
+
+
+# Calibration.
+
+# (ε, n, K, T): n·σ·μ(ε, δ)/(τ·√T) from an independent implementation, whose search over ladders was coarser
+PUBLISHED = {
+    (0.5, 10_000, 10_000, 50): 7.9,
+    (1.0, 10_000, 10_000, 50): 5.6,
+    (1.0, 10_000, 500, 50): 8.6,
+    (1.0, 10_000, 1000, 50): 7.0,
+    (1.0, 10_000, 2000, 50): 6.3,
+    (1.0, 100_000, 5000, 100): 3.3,
+    (2.0, 10_000, 10_000, 50): 4.0,
+    (4.0, 1000, 1000, 10): 6.3,
+    (4.0, 100_000, 10_000, 100): 3.1,
+    (8.0, 1000, 1000, 50): 7.0,
+    (8.0, 100_000, 100_000, 50): 2.1,
+}
+
+
+@pytest.mark.parametrize("case", PUBLISHED)
+def test_noise_agrees_with_the_published_table_or_is_lower(case):
+    epsilon, users, size, releases = case
+    plan = calibrate(epsilon, DELTA, users=users, cohort_size=size, releases=releases, colluders=0)
+    factor = users * plan.noise_multiplier * mu_for(epsilon, DELTA) / math.sqrt(releases)
+    assert 0.8 * PUBLISHED[case] <= factor <= 1.05 * PUBLISHED[case]
+    assert 0.93 * DELTA <= verify_subsampled(plan, epsilon, DELTA) <= DELTA
+    assert subsampled_delta(plan, epsilon) <= DELTA
+    assert plan.lottery.at_concentration >= 0.999
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "edges"), [(1.0, (626, 1472, 3114)), (4.0, (176, 420, 884)), (8.0, (104, 230, 486))]
+)
+def test_smallest_cohorts_are_no_larger_than_published(epsilon, edges):
+    for releases, edge in zip((10, 50, 200), edges, strict=True):
+        assert 0.65 * edge <= smallest_cohort(epsilon, DELTA, releases) <= 1.05 * edge
+
+
+def test_the_smallest_cohort_has_a_plan_and_a_smaller_one_is_refused():
+    edge = smallest_cohort(4.0, DELTA, 10)
+    plan = calibrate(4.0, DELTA, users=edge + 2, cohort_size=edge + 2, releases=10)
+    assert verify_subsampled(plan, 4.0, DELTA) <= DELTA
+    with pytest.raises(Infeasible, match="cohort_size >= "):
+        calibrate(4.0, DELTA, users=edge - 4, cohort_size=edge - 4, releases=10)
+
+
+@functools.cache
+def small_plan() -> SubsampledLottery:
+    return calibrate(2.0, DELTA, users=5000, cohort_size=500, releases=20)
+
+
+def test_a_coarser_and_a_finer_lattice_give_the_same_answer_from_above():
+    plan = small_plan()
+    values = [subsampled_delta(plan, 2.0, points=points) for points in (8, 24, 48, 96)]
+    assert values == sorted(values, reverse=True)
+    assert values[0] <= 1.1 * values[-1]
+    assert values[-1] >= verify_subsampled(plan, 2.0, DELTA)
+
+
+def test_broken_plans_do_not_verify():
+    plan = small_plan()
+    for broken in (
+        replace(plan, noise_multiplier=plan.noise_multiplier / 16),
+        replace(plan, noise_multiplier=plan.noise_multiplier * 0.97),
+        replace(plan, users=4000),
+        replace(plan, releases=25),
+        replace(plan, lottery=replace(plan.lottery, table=(1.0,))),
+        replace(plan, lottery=replace(plan.lottery, table=plan.lottery.table[::2])),
+    ):
+        if broken.lottery.table == (1.0,):
+            assert subsampled_delta(broken, 2.0) > DELTA
+        with pytest.raises(VerificationError, match="certified delta"):
+            verify_subsampled(broken, 2.0, DELTA)
+
+
+def test_random_inclusion_may_be_sampled_too():
+    plan = calibrate(2.0, DELTA, users=5000, cohort_size=500, releases=20, kind="random")
+    assert verify_subsampled(plan, 2.0, DELTA) <= DELTA
+    assert plan.noise_multiplier > small_plan().noise_multiplier
+
+
+def test_a_lottery_that_is_never_silent_protects_only_those_who_are_not_drawn():
+    # Cohorts below the threshold never release, those just above always do: told apart whenever the user is drawn.
+    assert subsampled_delta(plan_for(100, 10, 0.5, (1.0,)), 1.0) >= 0.1
+
+
+def test_everybody_asked_means_no_amplification_and_colluders_reduce_it():
+    assert sampling_rate(100, 100) == 1.0
+    assert sampling_rate(100, 50, 0) == 0.5
+    assert sampling_rate(101, 50, 1) == 0.5
+    assert sampling_rate(51, 50, 1) == 1.0
+    with pytest.raises(ConfigError, match=r"cohort_size in 1\.\.users=10"):
+        sampling_rate(10, 11)
+    with pytest.raises(ConfigError, match="delta >= 1e-10"):
+        calibrate(1.0, 1e-11, users=10_000, cohort_size=1000, releases=10)
+    with pytest.raises(ConfigError, match="colluders >= 0"):
+        calibrate(1.0, 1e-6, users=10_000, cohort_size=1000, releases=10, colluders=-1)

@@ -1,0 +1,163 @@
+"""Bounded range: never cheaper than the worst pair of laws, and a run's ε against exact laws composed another way."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import fft
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from quoron_privacy import gdp
+from quoron_privacy.errors import ConfigError
+from quoron_privacy.private_range import (
+    bounded_range_epsilon,
+    bounded_range_mu,
+    crude_mean_users,
+    range_epsilon,
+    renyi_ceiling,
+    round_mu,
+)
+from quoron_privacy.subsampling import wor_epsilon, wor_round_mu
+from quoron_privacy.truncated_mean import calibrate
+
+fast = settings(derandomize=True, deadline=None, max_examples=100)
+
+
+def worst_pair(eta, top):
+    """Two-point laws whose log-ratios are top and top - eta (lemma M1)."""
+    q = -math.expm1(top - eta) / (math.exp(top) - math.exp(top - eta))  # mass of Q where the ratio is e^top
+    p = q * math.exp(top)
+    return np.array([p, 1 - p]), np.array([q, 1 - q])
+
+
+def bracket(rate, rounds, mu, delta, gap):
+    """(below, above) for ε at δ of sampled rounds: their exact losses rounded down and up to a lattice, by FFT.
+
+    Positive losses as when the user's share is present against absent, negative ones as in the reverse, the rest at 0.
+    """
+    top = 8.0
+    edges = np.arange(1, round(top / gap) + 1) * gap
+
+    def place(loss):  # x at which ln(1 - q + q e^(μx - μ²/2)) = loss
+        return (np.log((np.expm1(loss) + rate) / rate) + mu**2 / 2) / mu
+
+    present = (1 - rate) * norm.sf(place(edges)) + rate * norm.sf(place(edges) - mu)  # P(loss > edge)
+    absent = norm.sf(place(edges))  # P(loss < -edge)
+    start = (1 - rate) * norm.sf(mu / 2) + rate * norm.sf(mu / 2 - mu), norm.sf(mu / 2)
+    up, down = -np.diff([start[0], *present, 0.0]), -np.diff([start[1], *absent, 0.0])
+    found = []
+    for higher in (False, True):
+        size = len(edges)
+        law = np.zeros(2 * size + 3)  # index size + 1 is loss 0
+        zero = size + 1
+        law[zero] = 1 - start[0] - start[1]
+        law[zero + higher : zero + higher + size + 1] += up
+        law[zero - size + higher - 1 : zero + higher] += down[::-1]
+        points = fft.next_fast_len(1 << math.ceil(math.log2(8 * len(law))), real=True)
+        shift = np.zeros(points)
+        shift[: len(law)] = law
+        shift = np.roll(shift, -zero)
+        total = fft.irfft(fft.rfft(shift) ** rounds, points)
+        losses = gap * np.concatenate([np.arange(points // 2), np.arange(points // 2 - points, 0)])
+        held = total > 1e-17
+        found.append(smallest_epsilon(total[held], losses[held], delta))
+    return tuple(found)
+
+
+def smallest_epsilon(masses, losses, delta):
+    """Where E (1 - e^(ε - loss))₊ falls to δ."""
+    return brentq(lambda e: (masses * -np.expm1(np.minimum(e - losses, 0))).sum() - delta, 0, 9)
+
+
+# ε, then d = 10, 100, 1000 for one round of the whole budget and for 8 and 32 rounds of their share; δ = 1e-6.
+KNOWN = {
+    1.0: [(856, 2784, 9004), (2784, 9004, 27677), (6092, 18729, 60428)],
+    4.0: [(246, 776, 2524), (776, 2524, 7777), (1705, 5260, 16987)],
+}
+
+
+class TestBoundedRangeMu:
+    @given(eta=st.floats(0.01, 8.0), top=st.floats(0.0, 1.0), epsilon=st.floats(-6.0, 6.0))
+    @fast
+    def test_no_bounded_range_pair_is_easier_to_tell_apart_than_the_gaussian_one(self, eta, top, epsilon):
+        p, q = worst_pair(eta, eta * min(max(top, 1e-3), 1 - 1e-3))
+        attack = np.maximum(p - math.exp(epsilon) * q, 0).sum()
+        assert attack <= gdp.delta_for(bounded_range_mu(eta), epsilon) + 1e-12
+
+    def test_the_centred_pair_attains_it(self):
+        for eta in (0.1, 1.0, 4.0):
+            p, q = worst_pair(eta, eta / 2)
+            assert norm.ppf(p[0]) - norm.ppf(q[0]) == pytest.approx(bounded_range_mu(eta), rel=1e-9)
+
+    @given(eta=st.floats(1e-6, 20.0))
+    @fast
+    def test_it_is_below_the_line_and_inverts(self, eta):
+        mu = bounded_range_mu(eta)
+        assert mu <= math.sqrt(math.pi / 8) * eta * (1 + 1e-9) + 1e-10
+        assert bounded_range_epsilon(mu) <= eta
+        assert bounded_range_epsilon(mu) == pytest.approx(eta, rel=1e-6, abs=1e-10)
+
+    def test_a_round_adds_in_squares(self):
+        expected = math.sqrt(16 * bounded_range_mu(0.1) ** 2 + 0.3**2)
+        assert round_mu(epsilon=0.1, choices=16, gaussian_mu=0.3) == pytest.approx(expected)
+
+
+class TestCrudeMeanUsers:
+    @pytest.mark.parametrize("epsilon", [1.0, 4.0])
+    def test_figures_agree_with_a_coarser_search(self, epsilon):
+        whole = gdp.mu_for(epsilon, 1e-6)
+        for rounds, row in zip((1, 8, 32), KNOWN[epsilon], strict=True):
+            for dimension, known in zip((10, 100, 1000), row, strict=True):
+                found = crude_mean_users(
+                    dimension=dimension, bins=64, mu=whole / math.sqrt(rounds), failure=1e-3, rounds=rounds
+                )
+                assert found == pytest.approx(known, rel=0.04)
+
+    @given(dimension=st.integers(1, 3000), mu=st.floats(0.01, 5.0), share=st.floats(0.1, 0.9))
+    @fast
+    def test_one_user_fewer_does_not_do(self, dimension, mu, share):
+        users = crude_mean_users(dimension=dimension, bins=64, mu=mu, failure=1e-3, share=share)
+        choices = 1 << (dimension - 1).bit_length()
+
+        def spent(n):
+            return choices * bounded_range_mu(range_epsilon(users=n, bins=64, choices=choices, failure=5e-4)) ** 2
+
+        assert spent(users) <= share * mu**2 * (1 + 1e-12)
+        assert users == 1 or spent(users - 1) > share * mu**2
+
+
+class TestRounds:
+    """Whole runs of a truncated mean on random cohorts."""
+
+    @pytest.mark.parametrize(("rate", "rounds", "epsilon"), [(0.05, 100, 1.0), (0.2, 20, 2.0), (0.5, 30, 4.0)])
+    def test_epsilon_of_a_run_is_within_two_percent_of_exact_composition(self, rate, rounds, epsilon):
+        delta = 1e-6
+        mu = wor_round_mu(rate, rounds, epsilon, delta)
+        mean = calibrate("range", users=20_000, dimension=10, bound=1.0, spread=1e-4, mu=mu)
+        spent = mean.mu(10)
+        claimed = wor_epsilon(rate, rounds, spent, delta)
+        below, above = bracket(rate, rounds, spent, delta, gap=5e-5)
+        assert 0.98 * epsilon < claimed <= epsilon
+        assert below <= claimed <= 1.02 * below
+        assert above <= 1.02 * below
+
+    @pytest.mark.parametrize("rate", [0.01, 0.1, 0.5, 1.0])
+    @pytest.mark.parametrize("mu", [0.05, 0.3, 1.0])
+    def test_the_renyi_ceiling_is_never_below(self, rate, mu):
+        assert renyi_ceiling(rate, 50, mu**2 / 2, 1e-6) >= wor_epsilon(rate, 50, mu, 1e-6) * 0.999
+
+    def test_the_renyi_ceiling_has_its_known_figures(self):
+        assert renyi_ceiling(0.01, 1000, 0.125, 1e-6) == pytest.approx(1.70, abs=0.005)
+        assert renyi_ceiling(0.05, 100, 0.5, 1e-6) == pytest.approx(7.23, abs=0.01)
+        assert renyi_ceiling(0.1, 200, 0.02, 1e-6) == pytest.approx(4.80, abs=0.01)
+
+    def test_sampling_never_costs_more_than_asking_everybody(self):
+        assert renyi_ceiling(0.9, 10, 0.1, 1e-6) <= renyi_ceiling(1.0, 10, 0.1, 1e-6)
+
+    @pytest.mark.parametrize("rate", [0.0, 1.1])
+    def test_the_ceiling_refuses_a_rate_where_it_is_not_proved(self, rate):
+        with pytest.raises(ConfigError, match="Expected rate in"):
+            renyi_ceiling(rate, 10, 0.1, 1e-6)

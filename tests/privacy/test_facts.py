@@ -1,0 +1,252 @@
+"""Facts of a table: exact laws of ranks on every small table, and what is released of items, ranges and categories."""
+
+import math
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quoron_privacy import facts, gdp
+from quoron_privacy.errors import ConfigError, Infeasible, NothingReleased
+from quoron_privacy.facts import (
+    RankChoice,
+    distances,
+    holders_of_category,
+    release_categories,
+    release_items_per_user,
+    release_range,
+    users_for_items,
+    users_for_range,
+)
+from quoron_privacy.noise import RandomStream, SeededNoise
+from quoron_privacy.private_range import weights
+
+fast = settings(derandomize=True, deadline=None, max_examples=60)
+numbers = st.floats(-(2.0**60), 2.0**60, exclude_max=True, exclude_min=True)
+
+
+def stream(*labels: str | int) -> RandomStream:
+    return SeededNoise(6).stream("facts", *labels)
+
+
+def law(votes, rank, epsilon):
+    """Exact probabilities of every bin."""
+    whole = weights(distances(np.array(votes), rank), epsilon)
+    return [Fraction(weight, sum(whole)) for weight in whole]
+
+
+def widest(bins, users, epsilon):
+    """e to the range of log-likelihood ratios, over all neighbours and all ranks."""
+    found = Fraction(0)
+    for votes in product(range(users + 1), repeat=bins):
+        if sum(votes) != users:
+            continue
+        for rank in range(users + 1):
+            here = law(votes, rank, epsilon)
+            for a, b in product(range(bins), repeat=2):
+                if a == b or not votes[a]:
+                    continue
+                there = law([v - (i == a) + (i == b) for i, v in enumerate(votes)], rank, epsilon)
+                ratios = [p / q for p, q in zip(here, there, strict=True)]
+                found = max(found, max(ratios) / min(ratios))
+    with localcontext() as context:
+        context.prec = 90
+        return (Decimal(found.numerator) / Decimal(found.denominator)).ln()
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 2.0])
+@pytest.mark.parametrize(("bins", "users"), [(2, 4), (3, 4), (4, 3)])
+def test_a_rank_costs_epsilon_on_all_neighbours_and_a_quarter_of_the_noise_four_times_that(bins, users, epsilon):
+    assert Decimal(0.49 * epsilon) < widest(bins, users, epsilon) <= Decimal(epsilon)
+    assert widest(bins, users, 4 * epsilon) > Decimal(epsilon)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.data())
+@fast
+def test_one_user_moves_every_distance_by_at_most_one(votes, data):
+    rank = data.draw(st.integers(0, sum(votes) + 2))
+    leaves, joins = (data.draw(st.integers(0, len(votes) - 1)) for _ in range(2))
+    moved = np.array(votes)
+    moved[joins] += 1
+    if moved[leaves] > 0:
+        moved[leaves] -= 1
+    far, there = distances(np.array(votes), rank), distances(moved, rank)
+    assert abs(far - there).max() <= 1
+    assert far.min() >= 0
+    assert sum(votes) < rank or far.min() == 0
+
+
+@given(st.lists(st.integers(0, 400), min_size=80, max_size=80), st.integers(0, 9), st.floats(0.05, 2.0))
+@fast
+def test_a_chosen_bin_is_within_its_error_of_the_rank(votes, seed, epsilon):
+    """Each of 60 examples fails with probability 5e-4; they are always the same."""
+    choice, held = RankChoice(epsilon, 80), np.array(votes)
+    rank = held.sum() // 3
+    chosen = choice.choose(held, rank, stream("error", seed))
+    assert held[:chosen].sum() < rank + choice.error
+    assert held[: chosen + 1].sum() > rank - choice.error
+
+
+def test_distances_beyond_the_cut_off_are_no_longer_told_apart_and_hardly_ever_chosen():
+    choice = RankChoice(20.0, 3)
+    law_far, law_farther = (weights(np.minimum(distances(np.array([far, 0, 0]), 0), 7), 20.0) for far in (50, 5000))
+    assert law_far == law_farther
+    assert {choice.choose(np.array([0, 0, 5000]), 4000, stream("far", seed)) for seed in range(50)} == {2}
+
+
+@given(numbers, numbers)
+@fast
+def test_cells_ascend_and_hold_their_numbers(first, second):
+    a, b = facts._cells(np.array([first, second]))
+    assert (first <= second and a <= b) or (first >= second and a >= b)
+    low, high = facts._edges(int(a))
+    assert low <= first <= high or (abs(first) < 2.0**-60 and (low, high) == (0.0, 0.0))
+    assert high - low <= max(abs(low), abs(high)) / 32
+
+
+def test_cells_end_at_their_ends():
+    cells = np.arange(facts._RANGE_BINS - 1)
+    middles = np.array([sum(facts._edges(int(cell))) / 2 for cell in cells])
+    assert (facts._cells(middles) == cells).all()
+    assert facts._edges(0)[0] == -facts._edges(int(cells[-1]))[1] == -(2.0**60)
+    ends = facts._cells(np.array([1e300, 2.0**60, -1e300, 5e-324, -0.0]))
+    assert ends.tolist() == [cells[-1], cells[-1], 0, cells[-1] // 2, cells[-1] // 2]
+
+
+class TestItems:
+    def test_at_least_half_of_the_users_hold_the_value_and_somebody_about(self):
+        held = np.repeat([3, 9, 40, 1000], [300, 300, 300, 100])
+        for seed in range(20):
+            fact = release_items_per_user(held, epsilon=0.2, stream=stream("items", seed))
+            assert fact.value in (3, 4, 6, 8)
+        assert (fact.epsilon, fact.delta) == (0.2, 0.0)
+        assert [entry.mechanism for entry in fact.entries] == ["rank-choice"]
+
+    def test_numbers_that_make_no_sense_are_one(self):
+        fact = release_items_per_user(np.full(100, -(2**62)), epsilon=2.0, stream=stream("odd"))
+        assert fact.value == 1
+
+    def test_the_forecast_is_where_it_begins_to_be_refused(self):
+        least = users_for_items(epsilon=1.0)
+        release_items_per_user(np.ones(least, np.int64), epsilon=1.0, stream=stream())
+        with pytest.raises(Infeasible, match=rf"items per user: .*needs {least} users, or epsilon >= 1.0"):
+            release_items_per_user(np.ones(least - 1, np.int64), epsilon=1.0, stream=stream())
+
+
+class TestRange:
+    LEAST = users_for_range(epsilon=2.0)
+    USERS = 2 * LEAST
+
+    def table(self, outliers=0):
+        """Three numbers each, in [200, 5000) but for some users, who have one that is huge."""
+        owners = np.tile(np.arange(self.USERS), 3)
+        values = 200 + 4800 * stream("values").uniform(len(owners))
+        values[:outliers] = 1e12
+        return values, owners
+
+    def test_all_but_a_declared_share_of_the_users_are_inside_and_outliers_do_not_widen_it(self):
+        values, owners = self.table(self.USERS // 80)
+        for seed in range(10):
+            low, high = release_range(values, owners, self.USERS, epsilon=2.0, stream=stream("range", seed)).value
+            outside = np.unique(owners[(values < low) | (values > high)])
+            assert len(outside) <= 0.1 * self.USERS
+            assert 200 * (1 - 1 / 32) <= low < high <= 5000 * (1 + 1 / 32)
+
+    def test_the_cost_is_that_of_two_choices(self):
+        fact = release_range(*self.table(), self.USERS, epsilon=2.0, stream=stream())
+        assert (fact.epsilon, fact.delta, len(fact.entries)) == (2.0, 0.0, 2)
+        assert sum(entry.parameters["epsilon"] for entry in fact.entries) == 2.0
+        assert fact.mu == pytest.approx(math.sqrt(2) * gdp.pure_mu(0.5))
+
+    @given(st.sampled_from([math.nan, math.inf, -math.inf, 1e308, -1e308, 5e-324]), st.integers(0, 34))
+    @settings(fast, max_examples=20)
+    def test_no_value_of_a_few_users_raises_or_moves_it_far(self, odd, users):
+        values, owners = self.table()
+        values = np.where(owners < users, odd, values)
+        low, high = release_range(values, owners, self.USERS, epsilon=2.0, stream=stream("odd", users)).value
+        assert 190 < low < high < 5200
+
+    def test_negative_and_tiny_numbers_have_their_range(self):
+        values, owners = self.table()
+        low, high = release_range(-1e-9 * values, owners, self.USERS, epsilon=2.0, stream=stream("tiny")).value
+        assert -5.2e-6 < low < high < -1.9e-7
+
+    def test_a_column_of_zeros_has_equal_ends(self):
+        values, owners = self.table()
+        assert release_range(0 * values, owners, self.USERS, epsilon=2.0, stream=stream()).value == (0.0, 0.0)
+
+    @pytest.mark.parametrize("holders", [0, 1])
+    def test_too_few_users_with_numbers_are_told_by_released_ends(self, holders):
+        values, owners = self.table()
+        values = np.where(owners < holders, values, np.nan)
+        with pytest.raises(NothingReleased, match="epsilon=2, is spent"):
+            release_range(values, owners, self.USERS, epsilon=2.0, stream=stream("few"))
+
+    def test_users_without_numbers_are_not_outside(self):
+        values, owners = self.table()
+        values = np.where(owners % 5 > 0, np.nan, values)
+        low, high = release_range(values, owners, self.USERS, epsilon=2.0, stream=stream("some")).value
+        assert 190 < low < high < 5200
+
+    def test_too_few_users_are_refused_with_what_would_do_before_data_is_touched(self):
+        with pytest.raises(Infeasible, match=rf"needs {self.LEAST:,} users, or epsilon >= 2.07") as told:
+            release_range(np.full(1, np.nan), np.zeros(1, int), self.LEAST - 1, epsilon=2.0, stream=stream())
+        assert "at epsilon=2, most_outside=0.1" in str(told.value)
+
+
+class TestCategories:
+    def test_those_that_enough_users_hold_come_the_most_frequent_first(self):
+        needed = holders_of_category(epsilon=1.0, delta=1e-6)
+        words = ["often"] * (3 * needed) + ["seldom"] * needed + ["once", 7, None, 2.5, b"x", True]
+        words += [5] * (2 * needed)
+        fact = release_categories(words, np.arange(len(words)), epsilon=1.0, delta=1e-6, stream=stream("words"))
+        assert list(fact.value) == ["often", 5, "seldom"]
+        assert fact.epsilon <= 1.0
+        assert fact.delta <= 1e-6
+        assert fact.value["often"] == pytest.approx(3 * needed, abs=60)
+
+    @given(st.randoms(use_true_random=False))
+    @settings(fast, max_examples=10)
+    def test_the_order_of_rows_decides_nothing(self, order):
+        rows = [(word, user) for user in range(300) for word in "abcdefgh"[: 1 + user % 8]]
+        told = []
+        for each in (rows, order.sample(rows, len(rows))):
+            words, owners = zip(*each, strict=True)
+            told.append(
+                release_categories(
+                    np.array(words), np.array(owners), epsilon=2.0, delta=1e-3, stream=stream("mixed"), most_votes=3
+                )
+            )
+        assert list(told[0].value.items()) == list(told[1].value.items())
+        assert set(told[0].value) <= set("abcdefgh")
+
+    def test_no_category_is_shown_of_a_table_of_names(self):
+        names = [f"user {number}" for number in range(5000)]
+        fact = release_categories(names, np.arange(5000), epsilon=1.0, delta=1e-9, stream=stream("names"))
+        assert fact.value == {}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda: release_items_per_user(np.ones(9), epsilon=1.0, stream=stream()), "Expected held as integers"),
+        (lambda: users_for_items(epsilon=1.0, most_below=0.0), "Expected a share of users"),
+        (lambda: users_for_range(epsilon=0.0), "Expected epsilon in"),
+        (lambda: release_range(np.ones(2), np.zeros(1, int), 5, epsilon=1.0, stream=stream()), "Expected values as"),
+        (
+            lambda: release_range(np.ones(1), np.full(1, 5), 5, epsilon=1.0, stream=stream()),
+            "Expected owners in 0 to 4",
+        ),
+        (
+            lambda: release_categories(["a"], np.zeros(2, int), epsilon=1.0, delta=1e-6, stream=stream()),
+            "Expected one owner",
+        ),
+    ],
+)
+def test_bad_input_is_refused_by_name(wrong, words):
+    with pytest.raises(ConfigError, match=words):
+        wrong()

@@ -1,0 +1,111 @@
+import itertools
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quoron_privacy import gdp
+from quoron_privacy.errors import ConfigError
+
+mus = st.floats(1e-3, 20)
+epsilons = st.floats(-8, 40)
+
+
+def exact_delta(mu: float, epsilon: float) -> mpmath.mpf:
+    with mpmath.workdps(60):
+        m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
+        return mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m)
+
+
+@given(mu=mus, epsilon=epsilons)
+@settings(derandomize=True, deadline=None, max_examples=150)
+def test_delta_is_never_below_the_exact_value_and_at_most_1e_9_above(mu, epsilon):
+    exact, ours = exact_delta(mu, epsilon), gdp.delta_for(mu, epsilon)
+    assert ours >= exact
+    assert ours <= exact * (1 + 1e-9) + mpmath.mpf(1e-15)
+
+
+@pytest.mark.parametrize("mu", [0.05, 0.2367, 0.838, 3.0])
+@pytest.mark.parametrize("epsilon", [-2.0, 0.0, 0.1, 1.0, 4.0])
+def test_delta_agrees_with_dp_accounting(mu, epsilon):
+    theirs = GaussianPrivacyLoss(1 / mu).get_delta_for_epsilon(epsilon)
+    assert gdp.delta_for(mu, epsilon) == pytest.approx(theirs, rel=1e-9, abs=1e-14)
+
+
+@pytest.mark.parametrize(("epsilon", "mu"), [(1.0, 0.2367), (4.0, 0.8379)])
+def test_known_values_at_delta_1e_6(epsilon, mu):
+    assert gdp.mu_for(epsilon, 1e-6) == pytest.approx(mu, abs=5e-5)
+
+
+@given(epsilon=st.floats(0.01, 30), log_delta=st.floats(-12, -0.5))
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_mu_for_is_the_largest_mu_that_keeps_the_promise(epsilon, log_delta):
+    delta = 10**log_delta
+    mu = gdp.mu_for(epsilon, delta)
+    assert gdp.delta_for(mu, epsilon) <= delta
+    assert gdp.delta_for(mu * (1 + 1e-8), epsilon) > delta
+
+
+@given(mu=st.floats(0.01, 20), log_delta=st.floats(-15, -0.5))
+@settings(derandomize=True, deadline=None, max_examples=60)
+def test_epsilon_for_keeps_the_promise_and_undoes_mu_for(mu, log_delta):
+    delta = 10**log_delta
+    epsilon = gdp.epsilon_for(mu, delta)
+    assert gdp.delta_for(mu, epsilon) <= delta
+    if epsilon > 0:
+        assert gdp.mu_for(epsilon, delta) == pytest.approx(mu, rel=1e-8)
+
+
+def test_no_noise_comparison_is_needed_for_zero_mu_and_huge_values_do_not_overflow():
+    assert gdp.delta_for(0.0, 1.0) == 0.0
+    assert gdp.delta_for(0.0, -1.0) == pytest.approx(1 - math.exp(-1))
+    assert gdp.epsilon_for(0.0, 1e-9) == 0.0
+    assert gdp.delta_for(1e-300, 700.0) <= 1e-15
+    assert gdp.delta_for(1e200, 1.0) == 1.0
+
+
+def test_arrays_and_numbers_give_the_same_bits():
+    grid = np.linspace(-3, 9, 25)
+    assert np.array_equal(gdp.delta_for(0.5, grid), [gdp.delta_for(0.5, float(e)) for e in grid])
+
+
+def test_independent_parts_add_in_squares():
+    assert gdp.compose(0.3, 0.4) == pytest.approx(0.5, rel=1e-15)
+    assert gdp.compose() == 0.0
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0, -0.4])
+def test_composed_randomised_response_equals_the_sum_over_all_transcripts(count, epsilon):
+    each = 0.45
+    yes = 1 / (1 + math.exp(-each))
+    total = 0.0
+    for answers in itertools.product([0, 1], repeat=count):
+        p = math.prod(yes if a else 1 - yes for a in answers)
+        q = math.prod(1 - yes if a else yes for a in answers)
+        total += max(p - math.exp(epsilon) * q, 0.0)
+    ours = gdp.randomised_response_delta(epsilon, each, count)
+    assert total - 1e-15 <= ours <= total * (1 + 1e-8) + 1e-14
+
+
+@pytest.mark.parametrize("pure", [0.1, 1.0, 5.0])
+def test_pure_mu_covers_randomised_response(pure):
+    mu = gdp.pure_mu(pure)
+    for epsilon in np.linspace(-pure - 1, pure + 1, 41):
+        assert gdp.delta_for(mu, float(epsilon)) >= gdp.randomised_response_delta(float(epsilon), pure, 1) - 1e-8
+
+
+def test_laplace_is_pure_in_the_ratio():
+    assert gdp.laplace_epsilon(2.0, 4.0) == 0.5
+
+
+@pytest.mark.parametrize(
+    "call", [lambda: gdp.mu_for(-1.0, 1e-6), lambda: gdp.mu_for(1.0, 1.5), lambda: gdp.delta_for(-1.0, 1.0)]
+)
+def test_senseless_arguments_are_refused_by_name(call):
+    with pytest.raises(ConfigError, match=r"Expected (epsilon|delta|mu)"):
+        call()

@@ -1,0 +1,300 @@
+"""The noise source: streams that repeat and never overlap, samplers that follow their laws on the grid."""
+
+import itertools
+from decimal import Decimal, localcontext
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from quoron_privacy.errors import ConfigError, RunError
+from quoron_privacy.noise import GAUSSIAN_BINS, GAUSSIAN_SLACK, RandomStream, SecureNoise, SeededNoise, total_variation
+
+FALSE_ALARM = 1e-8  # of each statistical check below; about 40 checks, so below 1e-6 in all. Seeds are fixed
+SOURCES = [SeededNoise(11), SecureNoise(bytes(range(32)))]
+LABELS = st.lists(st.one_of(st.text(max_size=5), st.integers()), max_size=4).map(tuple)
+sources = pytest.mark.parametrize("source", SOURCES, ids=["seeded", "secure"])
+fast = settings(derandomize=True, deadline=None, max_examples=50)
+
+
+def fits(observed, expected):
+    """Chi-square against exact cell probabilities."""
+    expected = np.asarray(expected) * observed.sum()
+    return stats.chi2.sf(((observed - expected) ** 2 / expected).sum(), len(expected) - 1) > FALSE_ALARM
+
+
+def scripted(*words):
+    """A stream of given words, then of rejected Gaussian proposals."""
+    left = list(words)
+
+    def draw(size):
+        taken, left[:] = left[:size], left[size:]
+        return np.array(taken + [2**64 - 1] * (size - len(taken)), np.uint64)
+
+    return RandomStream(draw)
+
+
+class TestStreams:
+    @sources
+    def test_same_labels_give_the_same_bits(self, source):
+        first, again = source.stream("release", 3), source.stream("release", 3)
+        assert np.array_equal(first.gaussian_steps(1000), again.gaussian_steps(1000))
+        assert np.array_equal(first.laplace_steps(9.0, 1000), again.laplace_steps(9.0, 1000))
+        assert np.array_equal(first.subset(100, 10), again.subset(100, 10))
+
+    @sources
+    def test_a_stream_does_not_depend_on_how_it_is_cut(self, source):
+        cut, whole = source.stream("x"), source.stream("x")
+        pieces = np.concatenate([cut.words(n) for n in (3, 0, 1, 13, 500)])
+        assert np.array_equal(pieces, whole.words(517))
+
+    @given(one=LABELS, other=LABELS)
+    @fast
+    def test_different_labels_give_different_bits(self, one, other):
+        for source in SOURCES:
+            equal = np.array_equal(source.stream(*one).words(4), source.stream(*other).words(4))
+            assert equal == (one == other)
+
+    @pytest.mark.parametrize(
+        ("one", "other"), [((1,), ("1",)), (("a", "b"), ("ab",)), (("a", 1), ("a1",)), ((1, 2), (12,))]
+    )
+    def test_labels_are_kept_apart_by_kind_and_length(self, one, other):
+        for source in SOURCES:
+            assert not np.array_equal(source.stream(*one).words(4), source.stream(*other).words(4))
+
+    def test_a_numpy_integer_is_the_same_label_as_a_python_integer(self):
+        assert np.array_equal(SOURCES[0].stream(np.int64(5)).words(4), SOURCES[0].stream(5).words(4))
+
+    def test_different_keys_give_different_bits(self):
+        streams = [
+            source.stream("x") for source in (*SOURCES, SeededNoise(12), SecureNoise(b"k" * 32), SecureNoise.fresh())
+        ]
+        words = np.array([stream.words(4) for stream in streams])
+        assert len(np.unique(words)) == words.size
+
+    def test_words_of_neighbouring_streams_are_uncorrelated(self):
+        a, b = (SOURCES[0].stream("round", i).uniform(100_000) for i in (0, 1))
+        assert abs(np.corrcoef(a, b)[0, 1]) * np.sqrt(100_000) < stats.norm.isf(FALSE_ALARM / 2)
+
+    @sources
+    def test_every_bit_of_a_word_is_fair(self, source):
+        words = source.stream("bits").words(20_000)
+        ones = ((words[:, None] >> np.arange(64, dtype=np.uint64)) & np.uint64(1)).sum(axis=0)
+        assert stats.binom.sf(ones.max(), 20_000, 0.5) > FALSE_ALARM / 64
+        assert stats.binom.cdf(ones.min(), 20_000, 0.5) > FALSE_ALARM / 64
+
+
+class TestKeys:
+    def test_a_seeded_source_refuses_deployment(self):
+        with pytest.raises(RunError, match="Expected cryptographic noise, got SeededNoise"):
+            SeededNoise(1).require_deployable()
+
+    def test_a_secure_source_may_be_deployed(self):
+        SecureNoise.fresh().require_deployable()
+
+    def test_a_resumed_source_continues_with_identical_noise(self):
+        source = SecureNoise.fresh()
+        resumed = SecureNoise(source.export_key())
+        assert np.array_equal(source.stream("a", 1).gaussian_steps(100), resumed.stream("a", 1).gaussian_steps(100))
+        assert source.fingerprint() == resumed.fingerprint()
+        assert np.array_equal(SeededNoise(int(SOURCES[0].export_key())).stream().words(3), SOURCES[0].stream().words(3))
+
+    def test_fingerprints_tell_keys_apart_and_do_not_hold_them(self):
+        names = [SecureNoise(bytes([i] * 32)).fingerprint() for i in range(1, 51)] + [SeededNoise(5).fingerprint()]
+        assert len(set(names)) == 51
+        assert bytes([7] * 8).hex() not in names[6]
+
+    def test_the_key_is_not_printed(self):
+        assert repr(SecureNoise(b"\x41" * 32)) == "SecureNoise()"
+
+    def test_a_short_key_is_refused_without_showing_it(self):
+        with pytest.raises(ConfigError, match=r"Expected a noise key of 32 bytes, got 4"):
+            SecureNoise(b"abcd")
+
+
+class TestGaussianSteps:
+    @sources
+    def test_it_follows_the_normal_law(self, source):
+        z = (source.stream("law").gaussian_steps(1_000_000) + 0.5) * 2.0**-30
+        cells = np.searchsorted(stats.norm.ppf(np.arange(1, 200) / 200), z)
+        assert fits(np.bincount(cells, minlength=200), np.full(200, 1 / 200))
+        limit = stats.norm.isf(FALSE_ALARM / 2)
+        moments = [(z, 1), (z**2 - 1, np.sqrt(2)), (z**3, np.sqrt(15)), (z**4 - 3, np.sqrt(96))]
+        for moment, deviation in moments:
+            assert abs(moment.mean()) * 1000 / deviation < limit
+        assert abs((z[1:] * z[:-1]).mean()) * 1000 < limit
+        for beyond in (3.0, 4.0, 4.5):
+            tail = 2 * stats.norm.sf(beyond)
+            assert stats.binomtest(int((abs(z) > beyond).sum()), len(z), tail).pvalue > FALSE_ALARM
+
+    def test_it_follows_the_normal_law_inside_the_proposal_bins(self):
+        z = (SOURCES[0].stream("inside").gaussian_steps(1_000_000) + 0.5) * 2.0**-30
+        edges = np.linspace(-2.0, 2.0, 4 * 16 * 8 + 1)  # eight cells in each bin of width 1/16
+        observed = np.histogram(z, edges)[0]
+        assert fits(observed, np.diff(stats.norm.cdf(edges)) / np.diff(stats.norm.cdf([-2, 2])))
+
+    def test_its_low_bits_are_uniform(self):
+        low = SOURCES[1].stream("low").gaussian_steps(300_000) & 255
+        assert fits(np.bincount(low, minlength=256), np.full(256, 1 / 256))
+
+    def test_negative_values_round_down_like_positive_ones(self):
+        kept = (2**63) | (1 << 38)  # half a bin plus one step, sign bit clear
+        up = scripted(0, kept, 0).gaussian_steps(1)[0]
+        down = scripted(0, kept + 1, 0).gaussian_steps(1)[0]
+        assert (up, down) == (2**25 + 1, -(2**25 + 1) - 1)
+
+    def test_the_proposal_table_is_the_exact_law_to_two_to_the_minus_58(self):
+        with localcontext() as context:
+            context.prec = 80
+            heights = [(-Decimal(k * k) / 512).exp() for k in range(400)]
+            levels = [0, *map(int, GAUSSIAN_BINS), 2**64]
+            masses = [Decimal(b - a) / 2**64 for a, b in itertools.pairwise(levels)] + [Decimal(0)] * 144
+            distance = sum(abs(mass - height / sum(heights)) for mass, height in zip(masses, heights, strict=True))
+        assert distance < Decimal(2) ** -58
+
+    @given(k=st.integers(0, 146), inside=st.integers(0, 2**64 - 1))
+    @fast
+    def test_acceptance_is_the_ratio_of_densities(self, k, inside):
+        # exp(-(x² - x_k²)/2) at x = (k + w)/16, to 2⁻⁵⁰, against 50 digits; bins from 147 on have less than 2⁻⁶⁴
+        w = Decimal(inside >> 11) / 2**53
+        with localcontext() as context:
+            context.prec = 50
+            ratio = (-(w * (2 * k + w)) / 512).exp()
+        bin_word = int(GAUSSIAN_BINS[k - 1]) if k else 0
+        magnitude = k * 2**26 + (inside >> 38)
+        value = -magnitude - 1 if inside & 1 else magnitude
+        below, above = (int(ratio * 2**64) + step for step in (-(2**14) - 2**11, 2**14 + 2**11))
+        spare = (0, 2**64 - 2, 0)  # accepted next: tells a rejection of the first
+        assert scripted(bin_word, inside, below, *spare).gaussian_steps(1)[0] == value
+        if above < 2**64:
+            assert scripted(bin_word, inside, above, *spare).gaussian_steps(1)[0] == 2**26 - 1
+
+    def test_a_shortfall_of_the_oversample_is_made_up(self):
+        rejected = (0, 2**64 - 1, 2**64 - 1)
+        steps = scripted(*rejected * 200, *(0, 2**63, 0) * 5).gaussian_steps(5)
+        assert steps.tolist() == [2**25] * 5
+
+    def test_shapes(self):
+        assert SOURCES[0].stream().gaussian_steps((2, 3)).shape == (2, 3)
+        assert SOURCES[0].stream().gaussian_steps(0).shape == (0,)
+        assert len(SOURCES[0].stream().gaussian_steps(70_000)) == 70_000  # more than one block
+
+    def test_the_slack_of_one_sample_is_within_the_constant(self):
+        assert total_variation(gaussians=1) <= GAUSSIAN_SLACK
+        assert total_variation(gaussians=10**9) < 1e-8 < 10**9 * GAUSSIAN_SLACK
+
+
+class TestLaplaceSteps:
+    @pytest.mark.parametrize("scale", [0.3, 3.0, 40.0])
+    def test_it_follows_the_law_of_a_floored_laplace(self, scale):
+        steps = SOURCES[1].stream("laplace").laplace_steps(scale, 400_000)
+        edge = int(8 * scale) + 1  # cells -edge-1 .. edge, the outer two hold the tails
+        tails = np.exp(-np.arange(edge + 1) / scale) / 2  # P(L >= k)
+        half = np.append(-np.diff(tails), tails[-1])
+        observed = np.bincount(np.clip(steps, -edge - 1, edge) + edge + 1, minlength=2 * edge + 2)
+        assert fits(observed, np.concatenate([half[::-1], half]))
+
+    @given(word=st.integers(0, 2**64 - 1), scale=st.floats(1e-3, 2.0**50))
+    @fast
+    def test_each_word_gives_the_exact_quantile_up_to_rounding(self, word, scale):
+        with localcontext() as context:
+            context.prec = 50
+            exact = -(Decimal((word >> 1) + 1) / 2**63).ln() * Decimal(scale)
+        low, high = (
+            exact * (1 - Decimal(2) ** -50) - Decimal(scale) * Decimal(2) ** -53,
+            exact * (1 + Decimal(2) ** -50),
+        )
+        high += Decimal(scale) * Decimal(2) ** -53
+        step = int(scripted(word).laplace_steps(scale, 1)[0])
+        magnitude = -step - 1 if word & 1 else step
+        assert int(max(low, Decimal(0))) <= magnitude <= int(high)
+
+    @pytest.mark.parametrize("word", [0, 1, 2**64 - 1, 2**64 - 2])
+    def test_the_extreme_words_stay_finite(self, word):
+        assert abs(int(scripted(word).laplace_steps(2.0**20, 1)[0])) <= 44 * 2**20
+
+    def test_a_scale_out_of_range_is_refused(self):
+        with pytest.raises(ConfigError, match=r"Expected scale <= 2\*\*50 steps"):
+            SOURCES[0].stream().laplace_steps(2.0**51, 1)
+
+
+class TestUniformSamplers:
+    def test_uniform_below_is_uniform_and_rejects_the_incomplete_multiple(self):
+        draws = SOURCES[0].stream("below").uniform_below(7, 70_000)
+        assert fits(np.bincount(draws, minlength=7), np.full(7, 1 / 7))
+        bound = 3 * 2**61  # two whole multiples below 2⁶⁴: the lowest 2⁶² words are rejected
+        assert scripted(2**62 - 1, 2**62, 2**62 + 5).uniform_below(bound, 2).tolist() == [2**62 + 5, 2**62]
+
+    @pytest.mark.parametrize("bound", [1, 2, 2**32, 2**63])
+    def test_uniform_below_stays_below(self, bound):
+        draws = SOURCES[1].stream("bound", bound).uniform_below(bound, 1000)
+        assert draws.min() >= 0
+        assert draws.max() < bound
+
+    def test_every_permutation_is_equally_likely(self):
+        stream = SOURCES[0].stream("permutations")
+        index = {order: i for i, order in enumerate(itertools.permutations(range(4)))}
+        drawn = [index[tuple(stream.permutation(4).tolist())] for _ in range(12_000)]
+        assert fits(np.bincount(drawn, minlength=24), np.full(24, 1 / 24))
+
+    @pytest.mark.parametrize(("size", "chosen"), [(6, 2), (6, 5), (5, 1)])
+    def test_every_subset_is_equally_likely(self, size, chosen):
+        stream = SOURCES[1].stream("subsets")
+        index = {members: i for i, members in enumerate(itertools.combinations(range(size), chosen))}
+        drawn = [index[tuple(stream.subset(size, chosen).tolist())] for _ in range(10_000)]
+        assert fits(np.bincount(drawn, minlength=len(index)), np.full(len(index), 1 / len(index)))
+
+    @given(size=st.integers(0, 300), part=st.floats(0, 1))
+    @fast
+    def test_a_subset_has_distinct_ascending_members(self, size, part):
+        chosen = round(part * size)
+        members = SOURCES[0].stream("members").subset(size, chosen)
+        assert len(members) == chosen
+        assert (np.diff(members) > 0).all()
+        assert not chosen or (members[0] >= 0 and members[-1] < size)
+        assert np.array_equal(np.sort(SOURCES[0].stream("order").permutation(size)), np.arange(size))
+
+    def test_a_subset_larger_than_the_set_is_refused(self):
+        with pytest.raises(ConfigError, match="chosen=4, size=3"):
+            SOURCES[0].stream().subset(3, 4)
+
+    def test_poisson_members_are_chosen_independently_at_the_rate(self):
+        stream = SOURCES[0].stream("poisson")
+        drawn = [sum(1 << i for i in stream.poisson_subset(4, 0.3)) for _ in range(20_000)]
+        expected = [0.3 ** bin(s).count("1") * 0.7 ** (4 - bin(s).count("1")) for s in range(16)]
+        assert fits(np.bincount(drawn, minlength=16), expected)
+
+    def test_coins_land_with_their_chances_including_never_and_always(self):
+        chances = np.array([0.0, 0.25, 0.9, 1.0])
+        coins = SOURCES[1].stream("coins").bernoulli(chances, (50_000, 4)).sum(axis=0)
+        assert coins[0] == 0
+        assert coins[3] == 50_000
+        assert stats.binomtest(int(coins[1]), 50_000, 0.25).pvalue > FALSE_ALARM
+        assert stats.binomtest(int(coins[2]), 50_000, 0.9).pvalue > FALSE_ALARM
+
+
+class TestWeightedChoice:
+    def test_it_follows_the_weights(self):
+        stream = SOURCES[0].stream("weights")
+        drawn = [stream.weighted_choice([1, 0, 2, 5]) for _ in range(20_000)]
+        assert fits(np.bincount(drawn, minlength=4)[[0, 2, 3]], [1 / 8, 2 / 8, 5 / 8])
+        assert 1 not in drawn
+
+    def test_weights_beyond_a_word_are_exact(self):
+        weights = [2**100, 2**100, 2**101]
+        stream = SOURCES[1].stream("big")
+        drawn = [stream.weighted_choice(weights) for _ in range(20_000)]
+        assert fits(np.bincount(drawn, minlength=3), [0.25, 0.25, 0.5])
+        assert scripted(2**64 - 1, 2**64 - 1).weighted_choice([2**127, 2**127 - 1, 1]) == 2
+
+    @pytest.mark.parametrize("weights", [[], [0, 0], [3, -1]])
+    def test_weights_that_are_no_law_are_refused(self, weights):
+        with pytest.raises(ConfigError, match="Expected non-negative integer weights"):
+            SOURCES[0].stream().weighted_choice(weights)
+
+
+def test_a_key_of_zero_bytes_is_refused():
+    with pytest.raises(ConfigError, match="got zero bytes"):
+        SecureNoise(bytes(32))

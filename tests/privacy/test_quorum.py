@@ -1,0 +1,185 @@
+"""A quorum's numbers: what its decisions cost, exactly, and how rarely it is wrong."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+from quoron_privacy import gdp
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.quorum import BETA, Quorum, calibrate, chances, rest, verify
+
+REST = (0.95, 1e-6)
+REACH = 40  # scales, of the noise that the reference sums over
+
+
+def cell(k: np.ndarray, scale: float) -> np.ndarray:
+    """P(⌊L⌋ = k), from the geometric law: the slow, obvious way."""
+    if not scale:
+        return np.where(k == 0, 1.0, 0.0)
+    ratio = math.exp(-1 / scale)
+    return 0.5 * (1 - ratio) * ratio ** np.where(k >= 0, k, -k - 1)
+
+
+def passing(level: np.ndarray, scale: float) -> np.ndarray:
+    """P(⌊L⌋ >= level), as a sum of cells."""
+    reach = math.ceil(REACH * max(scale, 1.0)) + int(np.abs(level).max()) + 1
+    grid = np.arange(-reach, reach + 1)
+    above = np.cumsum(cell(grid, scale)[::-1])[::-1]
+    return above[np.asarray(level) + reach]
+
+
+def ending_laws(quorum: Quorum, needed: list[int], counts: list[int]) -> np.ndarray:
+    """P(the run ends in round t) for each t, and that it never does, summed over Ξ."""
+    reach = math.ceil(REACH * quorum.threshold_scale)
+    limits = np.arange(-reach, reach + 1)
+    mass, going, ends = cell(limits, quorum.threshold_scale), np.ones(len(limits)), []
+    for least, counted in zip(needed, counts, strict=True):
+        passes = passing(limits + least - counted, quorum.count_scale)
+        ends.append(float(mass @ (going * (1 - passes))))
+        going = going * passes
+    return np.array([*ends, float(mass @ going)])
+
+
+def loss(quorum: Quorum, counts: list[int], moves: tuple[int, ...]) -> float:
+    """The largest log ratio of any event of the run's end between a dataset and a neighbour of it."""
+    needed = [10] * len(counts)
+    one = ending_laws(quorum, needed, counts)
+    other = ending_laws(quorum, needed, [count + move for count, move in zip(counts, moves, strict=True)])
+    return float(np.abs(np.log(one / other)).max())
+
+
+def neighbours(quorum: Quorum, rounds: int) -> list[tuple[int, ...]]:
+    """How one user can move the counts: in at most r rounds, by one each, either way."""
+    every = itertools.product((-1, 0, 1), repeat=rounds)
+    return [moves for moves in every if sum(map(abs, moves)) <= quorum.participations]
+
+
+SEVERAL = Quorum(0.5, 1.0, 3, 3.2, 2 / (1 - 1 / 3.2), *REST)
+ALONE = Quorum(0.5, 1.0, 1, 0.0, 1.0, *REST)
+TWICE = Quorum(0.5, 1.0, 2, 0.0, 2.0, *REST)
+
+
+@pytest.mark.parametrize("quorum", [SEVERAL, ALONE, TWICE], ids=["sparse vectors", "asked once", "asked twice"])
+@pytest.mark.parametrize("counts", [[10, 10, 10], [20, 9, 10], [0, 10, 20], [11, 8, 15]], ids=str)
+def test_no_neighbour_moves_the_end_of_a_run_by_more_than_epsilon(quorum: Quorum, counts: list[int]) -> None:
+    assert float(quorum.cost) == pytest.approx(1.0)
+    worst = max(loss(quorum, counts, moves) for moves in neighbours(quorum, 3))
+    assert worst <= quorum.epsilon * (1 + 1e-9)
+
+
+def test_a_quarter_of_the_noise_moves_it_further() -> None:
+    """The broken twin: the test above is sharp enough to see it."""
+    for quorum in (SEVERAL, ALONE, TWICE):
+        broken = replace(quorum, threshold_scale=quorum.threshold_scale / 4, count_scale=quorum.count_scale / 4)
+        worst = max(loss(broken, [10, 10, 10], moves) for moves in neighbours(quorum, 3))
+        assert worst > 1.5 * quorum.epsilon
+
+
+def test_fresh_noise_for_one_round_is_not_enough_where_a_user_is_asked_in_three() -> None:
+    assert max(loss(ALONE, [10, 10, 10], moves) for moves in neighbours(SEVERAL, 3)) > 2 * ALONE.epsilon
+
+
+@given(
+    share=st.floats(0.05, 0.95),
+    epsilon=st.floats(0.02, 3.0),
+    rounds=st.integers(1, 40),
+    often=st.integers(1, 40),
+    size=st.integers(1, 4000),
+)
+@settings(max_examples=150)
+def test_whatever_is_calibrated_is_verified_and_is_wrong_at_most_as_often_as_said(
+    share: float, epsilon: float, rounds: int, often: int, size: int
+) -> None:
+    left, delta = rest(5.0, 1e-6, epsilon)
+    try:
+        quorum = calibrate(share, epsilon, (size,) * rounds, participations=often, rest=(left, delta))
+    except Infeasible:
+        return
+    verify(quorum, 5.0, 1e-6, (size,) * rounds, participations=often)
+    assert max(chances(quorum, (size,) * rounds)) <= BETA
+
+
+@pytest.mark.parametrize(
+    ("quorum", "cohorts"),
+    [(SEVERAL, (40, 60, 40)), (ALONE, (30,) * 5), (TWICE, (44, 50))],
+    ids=["sparse vectors", "asked once", "asked twice"],
+)
+def test_chances_are_those_of_the_noise_and_nearly_no_more(quorum: Quorum, cohorts: tuple[int, ...]) -> None:
+    needed = [quorum.needed(size) for size in cohorts]
+    fails = 1 - ending_laws(quorum, needed, list(cohorts))[-1]
+    smallest = min(needed)
+    passes = ending_laws(quorum, [smallest], [0])[-1]
+    for found, exact in zip(chances(quorum, cohorts), (fails, passes), strict=True):
+        assert exact * (1 - 1e-6) - 1e-15 <= found <= exact * 1.02 + 1e-14
+
+
+def test_what_is_infeasible_names_the_users_and_the_epsilon_that_would_do() -> None:
+    with pytest.raises(Infeasible, match="618 users in every round or quorum_epsilon >= ") as told:
+        calibrate(0.5, 0.05, (615,) * 10, participations=1, rest=REST)
+    assert "--quorum none" in str(told.value)
+    calibrate(0.5, 0.05, (618,) * 10, participations=1, rest=REST)
+    with pytest.raises(Infeasible):
+        calibrate(0.5, 0.05, (617,) * 10, participations=1, rest=REST)
+    named = float(str(told.value).partition("quorum_epsilon >= ")[2].partition(" ")[0])
+    calibrate(0.5, named, (615,) * 10, participations=1, rest=REST)
+    with pytest.raises(Infeasible) as few:  # three people cannot be counted at any ε that there is
+        calibrate(0.5, 0.2, (3,) * 5, participations=5, rest=(3.8, 1e-6))
+    assert "quorum_epsilon >=" not in str(few.value)
+
+
+def test_a_needed_share_is_the_decimal_number_that_was_written() -> None:
+    quorum = replace(ALONE, share=0.1)
+    assert [quorum.needed(asked) for asked in (1, 10, 11, 30)] == [1, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"count_scale": 0.99}, "a cost of at most"),
+        ({"count_scale": -1.0}, "scales >= 0"),
+        ({"participations": 1}, "participations >= 2"),
+        ({"epsilon": 1.01}, "epsilon of algorithm and quorum"),
+        ({"rest_epsilon": 1.01}, "epsilon of algorithm and quorum"),
+        ({"rest_delta": 1e-6}, "delta with the samplers"),
+    ],
+)
+def test_a_quorum_that_costs_more_than_it_says_is_not_verified(changes: dict[str, float], words: str) -> None:
+    left, delta = rest(2.0, 1e-6, 1.0)
+    sound = Quorum(0.5, 1.0, 2, 0.0, 2.0, left, delta)
+    verify(sound, 2.0, 1e-6, (50,) * 4, participations=2)
+    with pytest.raises(VerificationError, match=words):
+        verify(replace(sound, **changes), 2.0, 1e-6, (50,) * 4, participations=2)
+
+
+@given(epsilon=st.floats(0.02, 15), part=st.floats(0.01, 0.5))
+def test_what_is_left_and_the_quorum_add_up_to_no_more_than_was_wanted(epsilon: float, part: float) -> None:
+    paid = part * epsilon
+    try:
+        left, delta = rest(epsilon, 1e-6, paid)
+    except ConfigError:
+        assert epsilon - paid < 0.0100001
+        return
+    assert epsilon * (1 - 1e-15) - paid <= left <= epsilon - paid * (1 - 1e-15)
+    assert 0 < delta < 1e-6
+
+
+def test_a_quorum_that_leaves_nothing_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"quorum_epsilon=1 of epsilon=1"):
+        rest(1.0, 1e-6, 1.0)
+
+
+@pytest.mark.parametrize("epsilon", [0.0005, 0.05, 1.0, 5.0])
+def test_mu_is_worth_pure_epsilon(epsilon: float) -> None:
+    """At the corner of the curve of (ε, 0) both meet; elsewhere that of μ lies below (docs/privacy/quorum.md)."""
+    mu = replace(ALONE, epsilon=epsilon).mu
+    assert gdp.delta_for(mu, epsilon) > 0
+    for alpha in np.linspace(0.001, 0.999, 999):
+        gaussian = norm.cdf(norm.isf(alpha) - mu)
+        pure = max(0.0, 1 - math.exp(epsilon) * alpha, math.exp(-epsilon) * (1 - alpha))
+        assert gaussian <= pure + 1e-12

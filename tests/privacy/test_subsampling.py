@@ -1,0 +1,103 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quoron_privacy.errors import ConfigError
+from quoron_privacy.gdp import delta_for, epsilon_for, mu_for
+from quoron_privacy.subsampling import poisson_epsilon, poisson_round_mu, wor_epsilon, wor_profile, wor_round_mu
+
+# (rate, rounds, μ per round) at δ = 1e-6: ε from an independent implementation
+TABLE = {
+    (0.01, 1000, 0.5): 0.827,
+    (0.05, 100, 1.0): 4.46,
+    (0.05, 100, 0.3): 0.707,
+    (0.1, 200, 0.2): 1.32,
+    (0.5, 50, 0.1): 1.58,
+}
+
+
+@pytest.mark.parametrize("case", TABLE)
+def test_composed_cohorts_agree_with_published_values(case):
+    assert wor_epsilon(*case, 1e-6) == pytest.approx(TABLE[case], rel=0.005)
+
+
+@pytest.mark.parametrize("case", TABLE)
+def test_amplification_never_hurts_and_is_less_than_for_poisson(case):
+    rate, rounds, mu = case
+    assert wor_epsilon(rate, rounds, mu, 1e-6) < epsilon_for(math.sqrt(rounds) * mu, 1e-6)
+    assert poisson_epsilon(rate, rounds, mu, 1e-6) <= wor_epsilon(rate, rounds, mu, 1e-6) * 1.001
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.3])
+@pytest.mark.parametrize("mu", [0.3, 2.0])
+def test_one_round_costs_exactly_rate_times_the_gaussian_delta(rate, mu):
+    for delta in (1e-6, 1e-4):
+        epsilon = wor_epsilon(rate, 1, mu, delta)
+        exact = rate * delta_for(mu, math.log1p(math.expm1(epsilon) / rate))
+        assert exact <= delta  # never optimistic
+        assert exact >= 0.95 * delta or epsilon < 1e-3
+
+
+def tilted_pair(rate: float, mu: float, points: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two coarse laws of one round's data: means ±, mixed with the other cohorts' outputs; for lower bounds only."""
+    x = np.linspace(-9, 9 + mu, points)
+    density = lambda centre: np.exp(-0.5 * (x - centre) ** 2) / math.sqrt(2 * math.pi) * (x[1] - x[0])  # noqa: E731
+    rest = density(mu / 2)  # the cohort without the user sits between the two
+    return (1 - rate) * rest + rate * density(mu), (1 - rate) * rest + rate * density(0.0)
+
+
+@pytest.mark.parametrize(("rate", "mu"), [(0.1, 1.0), (0.5, 0.7)])
+def test_two_rounds_of_a_real_sampled_gaussian_stay_below_the_claim(rate, mu):
+    p, q = tilted_pair(rate, mu, 801)
+    pp, qq = np.outer(p, p).ravel(), np.outer(q, q).ravel()
+    for delta in (1e-3, 1e-5):
+        epsilon = wor_epsilon(rate, 2, mu, delta)
+        for first, second in ((pp, qq), (qq, pp)):
+            assert np.maximum(first - math.exp(epsilon) * second, 0).sum() <= delta
+
+
+def test_profile_is_that_of_a_symmetric_pair():
+    grid = np.linspace(-3, 3, 61)
+    values = wor_profile(0.2, 1.0, grid)
+    assert np.allclose(values, 1 - np.exp(grid) + np.exp(grid) * values[::-1], atol=1e-12)
+    assert np.all(np.diff(values) <= 0)
+
+
+@pytest.mark.parametrize("epsilon_at", [wor_epsilon, poisson_epsilon])
+def test_everybody_every_round_is_plain_composition(epsilon_at):
+    assert epsilon_at(1.0, 9, 0.1, 1e-6) == pytest.approx(epsilon_for(0.3, 1e-6), rel=1e-12)
+    assert wor_round_mu(1.0, 9, 1.0, 1e-12) == pytest.approx(mu_for(1.0, 1e-12) / 3, rel=1e-12)
+
+
+@given(
+    rate=st.floats(1e-3, 0.9),
+    rounds=st.integers(1, 200),
+    epsilon=st.floats(0.1, 8),
+    scheme=st.sampled_from([(wor_round_mu, wor_epsilon), (poisson_round_mu, poisson_epsilon)]),
+)
+@settings(derandomize=True, deadline=None, max_examples=6)
+def test_calibrated_rounds_use_the_budget_and_no_more(rate, rounds, epsilon, scheme):
+    round_mu, epsilon_at = scheme
+    mu = round_mu(rate, rounds, epsilon, 1e-6)
+    assert epsilon_at(rate, rounds, mu, 1e-6) <= epsilon
+    assert epsilon_at(rate, rounds, 1.01 * mu, 1e-6) > epsilon
+    assert mu >= 0.99 * mu_for(epsilon, 1e-6) / math.sqrt(rounds) * 0.95
+
+
+def test_cost_grows_with_rate_rounds_and_mu():
+    base = wor_epsilon(0.05, 100, 0.5, 1e-6)
+    assert base < wor_epsilon(0.06, 100, 0.5, 1e-6)
+    assert base < wor_epsilon(0.05, 120, 0.5, 1e-6)
+    assert base < wor_epsilon(0.05, 100, 0.6, 1e-6)
+    assert base < wor_epsilon(0.05, 100, 0.5, 1e-8)
+
+
+@pytest.mark.parametrize(
+    "arguments", [(0.0, 10, 0.1, 1e-6), (1.2, 10, 0.1, 1e-6), (0.1, 0, 0.1, 1e-6), (0.1, 10, 0.1, 1e-11)]
+)
+def test_arguments_without_a_trustworthy_answer_are_refused(arguments):
+    with pytest.raises(ConfigError, match=r"Expected (rate|rounds|delta)"):
+        wor_epsilon(*arguments)

@@ -1,0 +1,255 @@
+"""Votes: exact laws of every pair of neighbours of small tables, whose counts count, and what calibration promises."""
+
+import math
+from collections import Counter
+from dataclasses import replace
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quoron_privacy.errors import ConfigError, VerificationError
+from quoron_privacy.lifetime import Charge
+from quoron_privacy.noise import WHOLE_SLACK, RandomStream, SecureNoise, SeededNoise
+from quoron_privacy.votes import HiddenBins, KnownBins, counted_votes, verify
+
+fast = settings(derandomize=True, deadline=None, max_examples=60)
+BINS = 4
+EPSILON, DELTA = 1.0, 0.02
+
+
+def stream(*labels: str | int) -> RandomStream:
+    return SeededNoise(5).stream("votes", *labels)
+
+
+def cell(value: int, scale: float) -> float:
+    """P(⌊L⌋ = value) for L ~ Laplace(scale): the integral of its density over [value, value + 1)."""
+    nearest = value if value >= 0 else -value - 1
+    return 0.5 * math.exp(-nearest / scale) * -math.expm1(-1 / scale)
+
+
+def shown(votes: int, mechanism: HiddenBins | KnownBins) -> dict[int | None, float]:
+    """The law of what is shown of one bin; None: nothing. Far beyond the likely, tails are one outcome each."""
+    least = mechanism.threshold if isinstance(mechanism, HiddenBins) else -80
+    if not votes and isinstance(mechanism, HiddenBins):
+        return {None: 1.0}
+    law = {value: cell(value - votes, mechanism.scale) for value in range(least, 120)}
+    return {None: max(0.0, 1 - sum(law.values())), **law}
+
+
+def delta_between(first: tuple[int, ...], second: tuple[int, ...], mechanism: HiddenBins | KnownBins) -> float:
+    """δ at EPSILON of the releases of two tables of counts, from the losses of their bins."""
+    losses, infinite = {0.0: 1.0}, 0.0
+    for a, b in zip(first, second, strict=True):
+        if a == b:
+            continue
+        here, there = shown(a, mechanism), shown(b, mechanism)
+        never = sum(chance for what, chance in here.items() if chance > 1e-15 and there.get(what, 0.0) == 0.0)
+        infinite = 1 - (1 - infinite) * (1 - never)
+        joined: Counter[float] = Counter()
+        for loss, chance in losses.items():
+            for what, own in here.items():
+                if own > 1e-15 and there.get(what, 0.0) > 0:
+                    joined[round(loss + math.log(own / there[what]), 9)] += chance * own
+        losses = dict(joined)
+    return infinite + sum(chance * max(0.0, -math.expm1(EPSILON - loss)) for loss, chance in losses.items())
+
+
+def choices(most: int) -> list[frozenset[int]]:
+    return [frozenset(each) for size in range(most + 1) for each in combinations(range(BINS), size)]
+
+
+def worst(mechanism: HiddenBins | KnownBins, most: int, others: tuple[int, ...] = (0, 1)) -> float:
+    """The largest δ over all neighbours: every number of others' votes, every own choice of up to `most` bins."""
+    worlds = choices(most)
+    if mechanism.adjacency == "zero-out":
+        pairs = [(u, frozenset[int]()) for u in worlds] + [(frozenset[int](), u) for u in worlds]
+    else:
+        pairs = list(product(worlds, worlds))
+    found = 0.0
+    seen = set()
+    for base in product(others, repeat=2):  # bins 0 and 1 are alike, and so are 2 and 3
+        crowd = (base[0], base[0], base[1], base[1])
+        for u, v in pairs:
+            first = tuple(crowd[j] + (j in u) for j in range(BINS))
+            second = tuple(crowd[j] + (j in v) for j in range(BINS))
+            kind = tuple(sorted((a, b) for a, b in zip(first, second, strict=True) if a != b))
+            if kind not in seen:
+                seen.add(kind)
+                found = max(found, delta_between(first, second, mechanism))
+    return found
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
+@pytest.mark.parametrize("most", [1, 2])
+class TestExactLaws:
+    def test_hidden_bins_never_exceed_their_promise_and_meet_it(self, most, adjacency):
+        bins = HiddenBins.calibrate(most=most, epsilon=EPSILON, delta=DELTA, adjacency=adjacency)
+        found = worst(bins, most, (0, 1, 2, bins.threshold + 2))
+        assert found <= bins.delta <= DELTA
+        assert found == pytest.approx(bins.delta, rel=1e-6)  # a user whose bins are nobody else's
+
+    def test_known_bins_never_exceed_their_promise(self, most, adjacency):
+        bins = KnownBins.calibrate(bins=BINS, most=most, epsilon=EPSILON, adjacency=adjacency)
+        assert worst(bins, most, (0, 1)) < 1e-6  # of the grid's tails
+
+    def test_a_quarter_of_the_noise_is_caught(self, most, adjacency):
+        hidden = HiddenBins.calibrate(most=most, epsilon=EPSILON, delta=DELTA, adjacency=adjacency)
+        known = KnownBins.calibrate(bins=BINS, most=most, epsilon=EPSILON, adjacency=adjacency)
+        assert worst(replace(hidden, scale=hidden.scale / 4), most, (hidden.threshold + 3,)) > DELTA
+        assert worst(replace(known, scale=known.scale / 4), most, (0, 1)) > DELTA
+
+    def test_a_low_threshold_is_caught(self, most, adjacency):
+        bins = HiddenBins.calibrate(most=most, epsilon=EPSILON, delta=DELTA, adjacency=adjacency)
+        assert worst(replace(bins, threshold=bins.threshold - math.ceil(bins.scale / 2)), most) > DELTA
+
+    def test_votes_beyond_the_limit_are_caught(self, most, adjacency):
+        hidden = HiddenBins.calibrate(most=most, epsilon=EPSILON, delta=DELTA, adjacency=adjacency)
+        known = KnownBins.calibrate(bins=BINS, most=most, epsilon=EPSILON, adjacency=adjacency)
+        assert worst(hidden, most + 1) > hidden.delta
+        if known.changes < BINS:
+            assert worst(known, most + 1, (0, 1)) > 1e-3
+
+
+@given(
+    most=st.integers(1, 64),
+    epsilon=st.floats(1e-3, 8.0),
+    delta=st.floats(1e-12, 0.3),
+    adjacency=st.sampled_from(["replace-one", "zero-out"]),
+)
+@settings(fast, max_examples=25)
+def test_every_calibration_is_verified_by_the_other_route(most, epsilon, delta, adjacency):
+    hidden = HiddenBins.calibrate(most=most, epsilon=epsilon, delta=delta, adjacency=adjacency)
+    assert hidden.epsilon <= epsilon
+    assert hidden.delta <= delta
+    verify(hidden, epsilon, delta)
+    known = KnownBins.calibrate(bins=9, most=most, epsilon=epsilon, adjacency=adjacency)
+    assert known.epsilon <= epsilon
+    verify(known, epsilon, known.delta * (1 + 1e-6))
+
+
+@pytest.mark.parametrize("most", [1, 5])
+def test_verification_refuses_what_the_theorem_does_not_cover(most):
+    bins = HiddenBins.calibrate(most=most, epsilon=1.0, delta=1e-6)
+    known = KnownBins.calibrate(bins=50, most=most, epsilon=1.0)
+    for wrong in (
+        replace(bins, scale=bins.scale / 4),
+        replace(bins, threshold=bins.threshold - math.ceil(bins.scale)),
+        replace(bins, most=most + 1),
+        replace(known, scale=known.scale / 4),
+        replace(known, most=most + 1),
+    ):
+        with pytest.raises(VerificationError, match="private, got δ"):
+            verify(wrong, 1.0, 1e-6)
+
+
+def test_a_user_of_few_known_bins_changes_no_more_than_there_are():
+    assert KnownBins.calibrate(bins=1, most=1, epsilon=1.0).changes == 1
+    assert KnownBins.calibrate(bins=3, most=2, epsilon=1.0).changes == 3
+    assert KnownBins.calibrate(bins=9, most=2, epsilon=1.0).changes == 4
+
+
+def test_known_bins_can_be_charged_as_gaussian():
+    bins = KnownBins.calibrate(bins=3, most=1, epsilon=0.5)
+    assert Charge("r", "g", 0.5, bins.delta, mu=bins.mu, variation=bins.variation).variation == 3 * WHOLE_SLACK
+
+
+rows = st.lists(st.tuples(st.integers(0, 5), st.integers(-3, 8)), max_size=60)
+
+
+@given(rows=rows, most=st.integers(1, 3), seed=st.integers(0, 9), order=st.randoms(use_true_random=False))
+@fast
+def test_the_order_of_rows_decides_nothing(rows, most, seed, order):
+    mixed = order.sample(rows, len(rows))
+    columns = [np.array(each, np.int64).reshape(-1, 2).T for each in (rows, mixed, [*rows, *rows])]
+    hidden, known = HiddenBins(most, 1.0, 2), KnownBins(6, most, 1.0)
+    (bins, held), *again = (hidden.release(*each, stream(seed)) for each in columns)
+    for other_bins, other_held in again:
+        assert bins.tolist() == other_bins.tolist()
+        assert held.tolist() == other_held.tolist()
+    assert len({tuple(known.release(*each, stream(seed))) for each in columns}) == 1
+    assert (held >= 2).all()
+    assert sorted(held, reverse=True) == held.tolist()
+    assert set(bins) <= {vote for _, vote in rows}
+
+
+@given(rows=rows, most=st.integers(1, 3))
+@fast
+def test_of_each_user_as_many_distinct_bins_count_as_may(rows, most):
+    owners, votes = np.array(rows, np.int64).reshape(-1, 2).T
+    own = {user: {vote for owner, vote in rows if owner == user} for user in owners}
+    counted = Counter(counted_votes(owners, votes, most, stream("counted")).tolist())
+    assert sum(counted.values()) == sum(min(most, len(held)) for held in own.values())
+    for vote, times in counted.items():
+        assert times <= sum(vote in held for held in own.values())
+
+
+def test_which_votes_count_is_a_uniform_choice():
+    """Six pairs of four bins, 12,000 users: each within 5.5 deviations, false alarm 6 · 4e-8 < 1e-6."""
+    users = 12_000
+    owners, votes = np.repeat(np.arange(users), 4), np.tile(np.arange(4), users)
+    one_each = counted_votes(owners, votes + 4 * owners, 2, stream("uniform"))
+    pairs = Counter(zip(*(np.sort(one_each)[i::2] % 4 for i in (0, 1)), strict=True))
+    assert len(pairs) == 6
+    assert all(abs(times - users / 6) < 5.5 * math.sqrt(users * 5 / 36) for times in pairs.values())
+
+
+@given(scale=st.floats(0.05, 1e6))
+@settings(fast, max_examples=15)
+def test_whole_laplaces_have_their_law(scale):
+    """Means over 20,000 of P(v >= t) for five t: each within 6 deviations and one, false alarm below 75 · 2e-9."""
+    size = 20_000
+    drawn = stream("law", str(scale)).whole_laplaces(scale, size)
+    for share in (-2, -0.3, 0, 0.4, 2):
+        least = math.floor(share * scale)
+        chance = sum_from(least, scale)
+        assert abs((drawn >= least).sum() - size * chance) < 6 * math.sqrt(size * chance * (1 - chance)) + 1
+
+
+def sum_from(least: int, scale: float) -> float:
+    return 0.5 * math.exp(-least / scale) if least >= 0 else 1 - 0.5 * math.exp(least / scale)
+
+
+def test_many_samples_are_those_of_one_call_and_bounded():
+    assert stream("blocks").whole_laplaces(3.0, 70_000).shape == (70_000,)
+    assert stream("none").whole_laplaces(3.0, 0).shape == (0,)
+    with pytest.raises(ConfigError, match=r"Expected scale <= 2\*\*50"):
+        stream("wide").whole_laplaces(2.0**51, 1)
+
+
+@pytest.mark.parametrize("chance", [0.5, 0.9, 0.99])
+def test_the_forecast_of_categories_is_their_exact_chance(chance):
+    bins = HiddenBins.calibrate(most=2, epsilon=1.0, delta=1e-6)
+    kept, lost = bins.kept_from(chance), bins.lost_below(chance)
+    assert sum_from(bins.threshold - kept, bins.scale) >= chance - 1e-12
+    assert sum_from(bins.threshold - kept + 1, bins.scale) < chance
+    assert sum_from(bins.threshold - (lost - 1), bins.scale) <= 1 - chance
+
+
+def test_nobody_s_votes_are_no_error():
+    nothing = np.empty(0, np.int64)
+    shown_bins, held = HiddenBins.calibrate(most=1, epsilon=1.0, delta=1e-6).release(nothing, nothing, stream("empty"))
+    assert (len(shown_bins), len(held)) == (0, 0)
+    assert KnownBins(3, 1, 1.0).release(nothing, nothing, SecureNoise.fresh().stream("empty")).shape == (3,)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda: HiddenBins.calibrate(most=1, epsilon=0.0, delta=1e-6), "Expected epsilon in"),
+        (lambda: HiddenBins.calibrate(most=1, epsilon=math.nan, delta=1e-6), "Expected epsilon in"),
+        (lambda: HiddenBins.calibrate(most=1, epsilon=15.0, delta=1e-13), "Expected delta >= "),
+        (lambda: HiddenBins.calibrate(most=65, epsilon=1.0, delta=1e-6), "Expected most <= 64"),
+        (lambda: KnownBins.calibrate(bins=0, most=1, epsilon=1.0), "Expected bins to be an integer >= 1"),
+        (lambda: KnownBins.calibrate(bins=2, most=1, epsilon=1.0, adjacency="none"), "nothing is promised"),
+        (lambda: KnownBins(2, 1, math.inf), "Expected scale in"),
+        (lambda: HiddenBins(1, 1.0, 3).kept_from(0.2), "Expected chance in"),
+        (lambda: KnownBins(2, 1, 1.0).release(np.zeros(2), np.zeros(2, int), stream()), "Expected owners and votes"),
+        (lambda: KnownBins(2, 1, 1.0).release(np.zeros(2, int), np.zeros(3, int), stream()), "of one shape"),
+    ],
+)
+def test_bad_input_is_refused_by_name(wrong, words):
+    with pytest.raises(ConfigError, match=words):
+        wrong()

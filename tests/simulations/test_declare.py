@@ -1,0 +1,229 @@
+"""`quoron declare`: what is released of a table, what it is charged, and that no row's value raises."""
+
+import json
+import math
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from quoron.cli.app import invoke
+from quoron.config import Table
+from quoron.declare import VARIATION, declare
+from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Infeasible
+from quoron_server.books.database import Database
+from quoron_server.books.lifetime_ledger import PopulationLedger
+
+pytestmark = pytest.mark.usefixtures("own_ledger")
+USERS = 3000
+ASKED = {"user": "who", "epsilon": 8.0, "delta": 1e-6, "seed": 3}
+ALL = {"items": True, "numeric": ["delay", "height"], "categorical": ["ward", "code"]}
+
+
+@pytest.fixture
+def own_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The usual place of a lifetime ledger, for this test alone."""
+    path = tmp_path / "data" / "usual.sqlite"
+    monkeypatch.setenv("QUORON_LEDGER", str(path))
+    return path
+
+
+def frame() -> pd.DataFrame:
+    """Four rows a user; a hundredth of the values are no numbers, or odd."""
+    rows = np.arange(4 * USERS)
+    delay = (rows * 37 % 300 - 100).astype(object)
+    delay[::400], delay[1::400], delay[2::400], delay[3::400] = "late", 1e300, None, math.nan
+    return pd.DataFrame(
+        {
+            "who": [f"user {row // 4}" for row in rows],
+            "delay": delay,
+            "height": 1.5 + rows % 7 / 10,
+            "ward": np.where(rows % 5 == 0, "Böblingen", np.where(rows % 5 == 1, 'the "old" one', "North")),
+            "code": rows // 4 % 3,
+            "secret": [f"text {row}" for row in rows],
+        }
+    )
+
+
+def rows_of(path: Path) -> Path:
+    """The same, and a row without a user."""
+    frame().to_csv(path, index=False)
+    with path.open("a") as file:
+        file.write(",1,2,nobody,0,x\n")
+    return path
+
+
+def check(told: dict) -> None:
+    assert told["problem"] == {"items_per_user": 4}
+    numeric, categorical = told["population"]["numeric"], told["population"]["categorical"]
+    assert -104 <= numeric["delay"][0] < -80
+    assert 150 < numeric["delay"][1] < 205
+    assert 1.4 < numeric["height"][0] < numeric["height"][1] <= 2.2
+    assert categorical["ward"] == ["North", 'the "old" one', "Böblingen"] or len(categorical["ward"]) == 3
+    assert sorted(categorical["code"]) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("kind", ["frame", "csv", "parquet", "arrow"])
+def test_every_kind_of_table_has_its_declarations(kind: str, tmp_path: Path) -> None:
+    table = frame()
+    source = table
+    if kind == "csv":
+        source = rows_of(tmp_path / "visits.csv")
+    if kind in ("parquet", "arrow"):
+        source = pa.table({name: pa.array(table[name].map(str) if name == "delay" else table[name]) for name in table})
+    if kind == "parquet":
+        pyarrow.parquet.write_table(source, tmp_path / "visits.parquet")
+        source = tmp_path / "visits.parquet"
+    declaration = declare(source, **ASKED, **ALL)
+    told = tomllib.loads(declaration.toml())
+    check(told)
+    assert declaration.users == USERS
+    assert sum(each.epsilon for each in declaration.declared) == pytest.approx(8.0)
+    assert sum(each.delta for each in declaration.declared) == pytest.approx(1e-6)
+    assert "SIMULATED" in declaration.toml()
+    Table.model_validate_json(json.dumps({"path": "visits.csv"} | told["population"]))
+
+
+def test_columns_that_cannot_be_told_are_comments_with_their_cost() -> None:
+    table = frame().assign(nothing="?", zero=0)
+    declaration = declare(table, numeric=["nothing", "zero"], categorical=["secret"], **ASKED)
+    told = declaration.toml()
+    assert "# nothing: too few users have numbers here (epsilon = 2.66667)" in told
+    assert "# zero: zero for nearly everybody" in told
+    assert "# secret: no category has enough users' votes (epsilon = 2.66667, delta = 1e-06)" in told
+    assert set(tomllib.loads(told)["population"]) == {"kind", "user", "numeric", "categorical"}
+    assert tomllib.loads(told)["population"]["categorical"] == {}
+
+
+def test_too_few_users_are_told_before_anything_is_charged_or_released(tmp_path: Path) -> None:
+    with pytest.raises(Infeasible, match=r"range of delay: 3,000 users .* for it alone, and epsilon is shared by 2"):
+        declare(frame(), numeric=["delay"], items=True, ledger=str(tmp_path / "none.sqlite"), user="who", epsilon=0.5)
+    with pytest.raises(Infeasible, match=r"items per user: 3,000 users"):
+        declare(frame(), items=True, user="who", epsilon=0.01)
+
+
+class TestLedger:
+    @pytest.fixture
+    def ledger(self, tmp_path: Path) -> Path:
+        path = tmp_path / "people.sqlite"
+        with Database(f"sqlite:///{path}") as opened:
+            PopulationLedger(opened).limit("patients", epsilon=10.0, delta=1e-5)
+        return path
+
+    def charges(self, ledger: Path) -> list:
+        with Database(f"sqlite:///{ledger}") as opened:
+            return PopulationLedger(opened).charges("patients")
+
+    def test_everything_is_charged_once_and_again_when_released_again(self, ledger: Path) -> None:
+        asked = {"items": True, "user": "who", "population": "patients", "ledger": str(ledger)}
+        declare(frame(), categorical=["ward"], epsilon=2.0, delta=1e-6, **asked)
+        only = declare(frame(), epsilon=3.0, **asked)
+        first, second = self.charges(ledger)
+        assert (first.epsilon, first.delta, first.mu) == (2.0, 1e-6, None)
+        assert (second.epsilon, second.delta, second.mu, second.variation) == (3.0, 0.0, only.mu, VARIATION)
+        assert first.run != second.run
+
+    def test_its_mechanisms_are_on_the_ledger_and_none_of_its_values(self, ledger: Path) -> None:
+        asked = {"user": "who", "population": "patients", "ledger": str(ledger), "epsilon": 4.0, "delta": 1e-6}
+        told = declare(frame(), items=True, numeric=["delay"], categorical=["ward"], **asked)
+        with Database(f"sqlite:///{ledger}") as opened:
+            rows = [
+                row for row in PopulationLedger(opened).rows() if row["payload"].get("run", "").startswith("declare")
+            ]
+        assert [row["kind"] for row in rows] == ["charge", "release", "end"]
+        released = rows[1]["payload"]["declared"]
+        assert [each["line"] for each in released] == [each.name for each in told.declared]
+        assert all(each["releases"] for each in released)
+        words = next(each.value for each in told.declared if each.name == "ward")
+        assert not any(json.dumps(word) in json.dumps(rows) for word in words)
+
+    def test_what_the_limit_leaves_no_room_for_is_not_released(self, ledger: Path) -> None:
+        with pytest.raises(BudgetExceeded, match="patients"):
+            declare(frame(), items=True, user="who", epsilon=10.5, population="patients", ledger=str(ledger))
+        assert self.charges(ledger) == []
+
+    def test_without_a_ledger_the_usual_one_is_charged_unless_it_is_a_simulation(self, own_ledger: Path) -> None:
+        declare(frame(), items=True, user="who", epsilon=1.0, seed=1)
+        assert not own_ledger.exists()
+        declare(frame(), items=True, user="who", epsilon=1.0)
+        with Database(f"sqlite:///{own_ledger}") as opened:
+            assert [charge.epsilon for charge in PopulationLedger(opened).charges("default")] == [1.0]
+
+
+def test_the_command_prints_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = rows_of(tmp_path / "visits.csv")
+    options = ["--epsilon", "8", "--numeric", "delay,height", "--categorical", "ward", "--categorical", "code"]
+    assert invoke(["declare", str(path), "--user", "who", "--items", *options]) == 0
+    printed = capsys.readouterr().out
+    check(tomllib.loads(printed))
+    assert "# Released with (8, 1e-06)-differential privacy for replacing one of 3,000 users." in printed
+    assert "# epsilon = 1.6, delta = 5e-07" in printed
+    assert tomllib.loads(printed)["population"]["path"] == str(path)
+    assert invoke(["declare", str(path), "--user", "whom", "--items", "--epsilon", "1"]) == 2
+    assert "Expected column 'whom'" in capsys.readouterr().err
+
+
+class Odd:
+    def __float__(self) -> float:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, "", "?", b"\xff", math.nan, math.inf, 10**400, "9" * 9000, pd.NA, pd.NaT, Odd(), 1j, [1], np.array([1])],
+    ids=lambda value: type(value).__name__,
+)
+def test_no_value_raises(value: object) -> None:
+    accepted(value)
+
+
+@pytest.mark.parametrize(
+    "value", ["\ud800", b"", "nan", True, np.int64(3), np.float32(2.5), 2.0**70, "-", "0x1"], ids=ascii
+)
+def test_no_other_value_raises_either(value: object) -> None:
+    accepted(value)
+
+
+def accepted(value: object) -> None:
+    table = pd.DataFrame({"who": [*range(200), 1, 2], "odd": [*["a"] * 200, value, value]}, dtype=object)
+    told = declare(table, user="who", epsilon=32.0, numeric=["odd"], most_outside=0.9, seed=1)
+    assert told.declared[0].value is None
+    told = declare(table, user="who", epsilon=8.0, items=True, categorical=["odd"], seed=1)
+    assert told.declared[0].value == ["a"]
+
+
+def test_a_missing_user_is_nobody() -> None:
+    for names in ([None, "", *map(str, range(200))], [math.nan, *range(200)]):
+        table = pd.DataFrame({"who": names})
+        assert declare(table, user="who", epsilon=8.0, items=True, seed=1).users == 200
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({}, "Expected items, numeric or categorical columns"),
+        ({"numeric": ["delay"], "categorical": ["delay"]}, "each once"),
+        ({"items": True, "epsilon": 0.0}, "Expected epsilon in"),
+        ({"categorical": ["ward"], "delta": 1.0}, "Expected delta in"),
+        ({"numeric": ["delay"], "most_outside": 1.0}, "Expected a share of users"),
+    ],
+)
+def test_bad_requests_are_refused_by_name(asked: dict, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        declare(frame(), **({"user": "who", "epsilon": 8.0} | asked))
+
+
+def test_columns_that_are_not_there_or_of_another_type_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="Expected column 'x' in the table"):
+        declare(frame(), user="x", epsilon=1.0, items=True)
+    dates = pa.table({"who": [1, 2], "day": pa.array([0, 1], pa.timestamp("ns"))})
+    with pytest.raises(DataError, match=r"Expected column 'day' to hold numbers or text, got type timestamp\[ns\]"):
+        declare(dates, user="who", epsilon=1.0, numeric=["day"])
+    with pytest.raises(DataError, match="Expected a user in some row of column 'who'"):
+        declare(pd.DataFrame({"who": [None]}), user="who", epsilon=1.0, items=True)
+    with pytest.raises(DataError, match="found no such file"):
+        declare(tmp_path / "none.csv", user="who", epsilon=1.0, items=True)

@@ -1,0 +1,312 @@
+"""`quoron.sklearn`: what a fit promises, charges, warns of and leaves behind, and that it learns."""
+
+import pickle
+import stat
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+
+from quoron.sklearn import (
+    DataDependentBounds,
+    InputError,
+    NoiseFromSeed,
+    PrivateHuberRegressor,
+    PrivateLinearRegression,
+    PrivateLinearSVC,
+    PrivateLogisticRegression,
+    PrivateRidge,
+)
+from quoron.training import lifetime, run
+from quoron.training.arrays import labels_in_range, owners, table_of
+from quoron_privacy.errors import BudgetExceeded, DataError, Infeasible
+from quoron_server.books.lifetime_ledger import Charge
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
+QUICK: dict[str, Any] = {"epsilon": 8.0, "delta": 1e-5, "algorithm": "dp-sgd-wor", "rounds": 3}
+DECLARED: dict[str, Any] = {**QUICK, "bounds": ((0, 0), (100, 5)), "items_per_user": 3}
+SEEDED = pytest.mark.filterwarnings("ignore::quoron.sklearn.NoiseFromSeed")
+REGRESSORS = [PrivateLinearRegression, PrivateRidge, PrivateHuberRegressor]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "own" / "lifetime.sqlite"
+    monkeypatch.setenv(lifetime.VARIABLE, str(path))
+    return path
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "temporary"
+    path.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(path))
+    return path
+
+
+def people(users: int) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
+    """Three rows a user: X, which are ill, and whose each row is."""
+    draw = np.random.Generator(np.random.Philox(5))
+    age, dose = draw.uniform(0, 100, 3 * users), draw.uniform(0, 5, 3 * users)
+    ill = draw.uniform(size=3 * users) < 1 / (1 + np.exp(-(age - 50) / 10 - dose + 2.5))
+    return pd.DataFrame({"age": age, "dose": dose}), ill.astype(int), np.repeat(np.arange(users), 3)
+
+
+X, Y, USERS = people(200)
+
+
+def classifier(**more: Any) -> PrivateLogisticRegression:
+    return PrivateLogisticRegression(**DECLARED | {"classes": [0, 1]} | more)
+
+
+def charges(ledger: Path, population: str = "default") -> list[Charge]:
+    with lifetime.opened(ledger) as kept:
+        return list(kept.charges(population))
+
+
+def test_secret_noise_differs_from_fit_to_fit_and_each_is_charged(ledger):
+    one, two = (classifier(population="clinic 7").fit(X, Y, groups=USERS) for _ in range(2))
+    assert not np.array_equal(one.coef_, two.coef_)
+    assert [(each.epsilon, each.delta) for each in charges(ledger, "clinic 7")] == [(8.0, 1e-5)] * 2
+
+
+def test_the_guarantee_is_what_was_asked_for_and_stands_in_the_model(ledger):
+    fitted = classifier().fit(X, Y, USERS)
+    assert (fitted.guarantee_.epsilon, fitted.guarantee_.delta) == (8.0, 1e-5)
+    assert (fitted.plan_.problem.users, fitted.n_rounds_) == (200, 3)
+    assert fitted.model_.promise.statement == fitted.guarantee_.sentence()
+    assert "assuming" not in fitted.guarantee_.sentence()
+
+
+def test_missing_groups_raise_and_charge_nothing(ledger):
+    with pytest.raises(ValueError, match=r"no groups\. Call fit\(X, y, groups=users\), or declare unit='row'"):
+        classifier().fit(X, Y)
+    with pytest.raises(InputError, match="each of 600 rows"):
+        classifier().fit(X, Y, groups=USERS[:-1])
+    with pytest.raises(InputError, match="Expected no groups with unit='row'"):
+        classifier(unit="row").fit(X, Y, groups=USERS)
+    with pytest.raises(DataError, match="Expected a user in every row"):
+        classifier().fit(X, Y, groups=np.where(USERS == 3, np.nan, USERS))
+    with pytest.raises(DataError, match="one type"):
+        classifier().fit(X, Y, groups=np.array([*USERS[:-1], "me"], object))
+    assert charges(ledger) == []
+
+
+def test_rows_as_users_are_said_to_be_and_have_an_account_of_their_own(ledger):
+    fitted = classifier(unit="row").fit(X, Y)
+    assert fitted.plan_.problem.users == 600
+    assert "assuming every row is a user of its own" in fitted.guarantee_.sentence()
+    assert "every row is a user of its own" in fitted.model_.promise.statement
+    assert (len(charges(ledger)), len(charges(ledger, "default rows"))) == (0, 1)
+
+
+def test_what_is_taken_from_the_data_is_warned_of_by_name_and_assumed_public(ledger):
+    with pytest.warns(DataDependentBounds, match="ranges of the features.*the classes"):
+        fitted = classifier(bounds=None, classes=None).fit(X, Y, USERS)
+    assert (
+        "assuming the ranges of the features, which are those of the data, were public" in fitted.guarantee_.sentence()
+    )
+    assert fitted.model_.promise.statement == fitted.guarantee_.sentence()
+    with pytest.warns(DataDependentBounds, match="the range of the label"):
+        regression = PrivateRidge(**DECLARED).fit(X, X.age, USERS)
+    assert "the range of the label" in regression.guarantee_.sentence()
+    assert regression.model_.encoding.label.high == X.age.max()
+
+
+def test_a_seed_is_warned_of_by_name_promises_nothing_and_charges_nothing(ledger, temporary):
+    with pytest.warns(NoiseFromSeed, match="protects nobody"):
+        one = classifier(random_state=4).fit(X, Y, USERS)
+    with pytest.warns(NoiseFromSeed):
+        two = clone(one).fit(X, Y, USERS)
+    assert one.guarantee_ is None
+    assert one.model_.promise is None
+    assert "SIMULATED" in one.plan_.guarantee.sentence()
+    assert np.array_equal(one.coef_, two.coef_)
+    assert not ledger.exists()
+    assert list(temporary.iterdir()) == []
+    with pytest.raises(InputError, match="random_state"):
+        classifier(random_state=-1).fit(X, Y, USERS)
+
+
+@SEEDED
+def test_predictions_beat_the_majority_on_two_thousand_users():
+    rows, ill, users = people(2000)
+    for kind in (PrivateLogisticRegression, PrivateLinearSVC):
+        fitted = kind(**DECLARED | {"classes": [0, 1], "rounds": 40, "random_state": 1}).fit(rows, ill, users)
+        assert fitted.score(rows, ill) > max(ill.mean(), 1 - ill.mean()) + 0.1, kind
+    for regressor in REGRESSORS:
+        y = 20 + 0.3 * rows.age - 2 * rows.dose
+        fitted = regressor(**DECLARED | {"label_range": (0, 60), "rounds": 40, "random_state": 1}).fit(rows, y, users)
+        assert fitted.score(rows, y) > 0.5, regressor
+
+
+@SEEDED
+def test_coefficients_are_in_raw_units_and_agree_with_predictions_within_the_bounds():
+    fitted = classifier(random_state=1).fit(X, Y, USERS)
+    assert (fitted.coef_.shape, fitted.intercept_.shape) == ((1, 2), (1,))
+    assert np.allclose(
+        fitted.decision_function(X), (X.to_numpy() @ fitted.coef_.T + fitted.intercept_)[:, 0], atol=1e-5
+    )
+    assert np.allclose(fitted.predict_proba(X).sum(axis=1), 1)
+    assert np.array_equal(fitted.predict(X), fitted.model_.predict(X))
+    y = 20 + 0.3 * X.age
+    number = PrivateRidge(**DECLARED, label_range=(0, 60), random_state=1).fit(X, y, USERS)
+    assert number.coef_.shape == (2,)
+    assert np.allclose(number.predict(X), X.to_numpy() @ number.coef_ + number.intercept_, atol=1e-4)
+
+
+@SEEDED
+def test_labels_beyond_their_range_count_as_its_ends():
+    y = X.age.to_numpy()
+    one, two = (
+        PrivateLinearRegression(**DECLARED, label_range=(20, 60), random_state=1).fit(X, labels, USERS)
+        for labels in (y, np.clip(y, 20, 60))
+    )
+    assert np.array_equal(one.coef_, two.coef_)
+    huber = PrivateHuberRegressor(**DECLARED, label_range=(20, 60), threshold=5.0, random_state=1).fit(X, y, USERS)
+    assert huber.model_.loss.threshold == 0.25  # of labels scaled to [-1, 1]
+
+
+@SEEDED
+def test_features_beyond_their_bounds_count_as_these():
+    wild = X.assign(age=X.age * 5)
+    one, two = (classifier(random_state=1).fit(rows, Y, USERS) for rows in (wild, wild.clip(upper=100)))
+    assert np.array_equal(one.coef_, two.coef_)
+    assert np.array_equal(one.decision_function(wild), one.decision_function(wild.clip(upper=100)))
+
+
+@SEEDED
+@pytest.mark.parametrize("missing", ["middle", "drop"])
+def test_no_value_of_a_row_is_an_error(missing):
+    rows, labels = X.to_numpy().astype(object), Y.astype(object)
+    rows[0, 0], rows[1, 1], rows[2, 0], rows[3, 0], rows[4, 1] = {"a": 1}, "old", np.inf, None, 10**400
+    labels[5], labels[6], labels[7], labels[8] = "ill", None, np.nan, np.zeros(3)
+    fitted = classifier(random_state=1, missing=missing).fit(rows, labels, USERS)
+    assert np.isfinite(fitted.coef_).all()
+    number = PrivateRidge(**DECLARED, label_range=(0, 1), random_state=1, missing=missing).fit(rows, labels, USERS)
+    assert np.isfinite(number.coef_).all()
+    if missing == "drop":
+        with pytest.raises(ValueError, match="5 rows with NaN or infinity, the first is row 0"):
+            fitted.predict(rows)
+    else:
+        assert len(fitted.predict(rows)) == len(rows)
+
+
+@SEEDED
+def test_columns_of_a_frame_are_known_by_name():
+    fitted = classifier(random_state=1).fit(X, Y, USERS)
+    assert list(fitted.feature_names_in_) == ["age", "dose"]
+    assert fitted.model_.feature_names_out_ == ("age", "dose")
+    with pytest.raises(ValueError, match="order"):
+        fitted.predict(X[["dose", "age"]])
+    named = classifier(random_state=1).fit(X.rename(columns={"age": "y", "dose": "user"}), Y, USERS)
+    assert np.array_equal(named.coef_, fitted.coef_)
+    assert classifier(random_state=1).fit(X.to_numpy(), Y, USERS).model_.feature_names_out_ == ("x0", "x1")
+    users, label = owners([1, 2], 2), labels_in_range(np.zeros(2), (0, 1))
+    with pytest.raises(DataError, match="'age' twice"):
+        table_of(np.zeros((2, 2)), ("age", "age"), label, users, (0, 1))
+
+
+@SEEDED
+def test_frames_of_text_and_of_missing_numbers_are_read_value_by_value():
+    odd = X.assign(age=X.age.round().astype("Int64"))
+    odd.loc[0, "age"] = pd.NA
+    text = X.assign(age=[str(age) for age in X.age.round()])
+    text.loc[0, "age"] = "old"
+    plain = X.assign(age=X.age.round())
+    plain.loc[0, "age"] = np.nan
+    fits = [classifier(random_state=1).fit(rows, Y, USERS) for rows in (odd, text, plain)]
+    assert np.array_equal(fits[0].coef_, fits[2].coef_)
+    assert np.array_equal(fits[1].coef_, fits[2].coef_)
+    with pytest.raises(InputError, match="datetime64"):
+        classifier(random_state=1).fit(np.zeros((600, 2), "datetime64[s]"), Y, USERS)
+
+
+@SEEDED
+def test_classes_are_called_as_they_were_declared():
+    words = np.array(["well", "ill"])[Y]
+    fitted = classifier(classes=["well", "ill"], random_state=1).fit(X, words, USERS)
+    assert list(fitted.classes_) == ["ill", "well"]
+    assert set(fitted.predict(X)) <= {"ill", "well"}
+    assert fitted.model_.classes_ == ("ill", "well")
+    truth = classifier(classes=[False, True], random_state=1).fit(X, Y == 1, USERS)
+    assert truth.predict(X).dtype == np.bool_
+    with pytest.raises(InputError, match="1 class"):
+        classifier(classes=[1]).fit(X, Y, USERS)
+
+
+@SEEDED
+def test_three_classes_are_told_apart():
+    rows, _, users = people(2000)
+    size = np.digitize(rows.age + 4 * rows.dose, (45, 75))
+    words = np.array(["small", "middle", "tall"])[size]
+    declared = DECLARED | {"classes": ["tall", "small", "middle"], "rounds": 40, "random_state": 1}
+    fitted = PrivateLogisticRegression(**declared).fit(rows, words, users)
+    assert list(fitted.classes_) == ["middle", "small", "tall"]
+    assert (fitted.coef_.shape, fitted.intercept_.shape) == ((3, 2), (3,))
+    assert np.allclose(fitted.decision_function(rows), rows.to_numpy() @ fitted.coef_.T + fitted.intercept_, atol=1e-5)
+    assert np.array_equal(fitted.classes_[fitted.predict_proba(rows).argmax(axis=1)], fitted.predict(rows))
+    assert fitted.score(rows, words) > (words[:, None] == fitted.classes_).mean(axis=0).max() + 0.1
+
+
+def test_more_than_two_classes_are_refused_by_name_where_the_loss_knows_two(ledger):
+    with pytest.raises(InputError, match="Only binary classification is supported: expected 2 classes, got 3"):
+        PrivateLinearSVC(**DECLARED, classes=[0, 1, 2]).fit(X, Y, USERS)
+    assert charges(ledger) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"bounds": (0, [1, 2, 3])}, "one for each of 2 features"),
+        ({"bounds": (5, 5)}, "low < high"),
+        ({"bounds": (-np.inf, 5)}, "finite bounds"),
+        ({"bounds": "wide"}, "bounds='wide'"),
+        ({"unit": "person"}, "unit='person'"),
+        ({"classes": [0, "a", None]}, "one type"),
+        ({"classes": ["0", "1"]}, "labels of the classes' type"),
+    ],
+)
+def test_a_wrong_argument_is_named(wrong, words, ledger):
+    with pytest.raises(ValueError, match=words):
+        classifier(**wrong).fit(X, Y, USERS)
+    assert charges(ledger) == []
+
+
+def test_a_fit_trains_in_a_private_folder_and_leaves_none(ledger, temporary, monkeypatch):
+    carry_out, modes = run.carry_out, []
+
+    def looking(prepared: Any, folder: Any) -> Any:
+        modes.append(stat.S_IMODE(folder.path.stat().st_mode))
+        assert folder.path.parent == temporary
+        return carry_out(prepared, folder)
+
+    monkeypatch.setattr(run, "carry_out", looking)
+    assert classifier().fit(X, Y, USERS).folder_ is None
+    monkeypatch.setattr(run, "carry_out", lambda *_: (_ for _ in ()).throw(InterruptedError))
+    with pytest.raises(InterruptedError):
+        classifier().fit(X, Y, USERS)
+    assert (modes, list(temporary.iterdir())) == ([0o700], [])
+
+
+def test_a_folder_is_kept_for_every_fit_where_one_is_given(ledger, tmp_path, temporary):
+    kept = tmp_path / "kept" / "here"
+    one, two = (classifier(out=kept).fit(X, Y, USERS) for _ in range(2))
+    assert {one.folder_, two.folder_} == set(kept.iterdir())
+    assert (one.folder_ / "model.json").is_file()
+    assert np.array_equal(pickle.loads(pickle.dumps(one)).coef_, one.coef_)
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_fit_beyond_the_limit_or_infeasible_is_refused_and_not_charged(ledger):
+    with lifetime.opened(ledger) as kept:
+        kept.limit("default", epsilon=7.0, delta=1e-4)
+    with pytest.raises(BudgetExceeded, match="limit"):
+        classifier().fit(X, Y, USERS)
+    with pytest.raises(Infeasible):
+        classifier(algorithm="one-pass-dp-sgd", rounds=500).fit(X, Y, USERS)
+    assert charges(ledger) == []

@@ -1,0 +1,58 @@
+"""docs/train.md does what it says: its commands, in order, on a shipped table, to predictions better than guessing."""
+
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import quoron
+from quoron import config
+from quoron.cli.app import invoke
+from quoron.training import lifetime, run
+from quoron_privacy.noise import SecureNoise
+
+PAGE = (Path(__file__).parents[2] / "docs/train.md").read_text(encoding="utf-8")
+COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(lifetime.VARIABLE, str(tmp_path / "own.sqlite"))
+    monkeypatch.setattr(SecureNoise, "fresh", classmethod(lambda cls: cls(bytes(range(32)))))  # so no luck is needed
+    monkeypatch.setattr(run.secrets, "randbits", lambda bits: 7)
+    return tmp_path
+
+
+def test_the_description_on_the_page_is_that_of_the_example(here: Path) -> None:
+    assert invoke(["example", "scorecard"]) == 0
+    told = config.parse(re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)[0])
+    assert told.population == config.parse(Path("scorecard.toml").read_text(encoding="utf-8")).population
+
+
+def test_the_commands_of_the_page_lead_to_predictions(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in COMMANDS:
+        program, *words = shlex.split(command)
+        assert (program, invoke(words)) == ("quoron", 0), capsys.readouterr().err
+    assert "colleges" in capsys.readouterr().out  # the account of the population
+    rows = pd.read_csv("scorecard.csv")
+    known = rows.earnings_med.notna()
+    off = pd.read_parquet("predicted.parquet").prediction[known] - rows.earnings_med[known]
+    guessing = rows.earnings_med[known] - rows.earnings_med[known].mean()
+    assert np.sqrt((off**2).mean()) < 0.95 * np.sqrt((guessing**2).mean())
+    model = quoron.load("first")
+    assert model.promise is not None
+    assert (model.promise.epsilon, model.promise.delta) == (2.0, 1e-6)
+    assert model.feature_names_out_[0] == "year"
+
+
+def test_an_example_is_not_written_over_what_is_there(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("storms.csv").write_text("mine")
+    assert invoke(["example", "storms"]) == 2
+    assert invoke(["example", "quickstart"]) == 2
+    assert "scorecard, storms" in capsys.readouterr().err
+    assert Path("storms.csv").read_text() == "mine"
+    assert not Path("storms.toml").exists()

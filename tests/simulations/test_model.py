@@ -1,0 +1,144 @@
+"""A released model in the units of the table: coefficients, predictions, and a file that comes back the same."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import quoron
+from quoron.cli.app import invoke
+from quoron.training.model import Model
+from quoron_client.data.encoding import Encoding, read_label
+from quoron_client.data.features import Categorical, Feature, Numeric
+from quoron_client.losses import make_loss
+from quoron_privacy.errors import DataError, UsageError
+
+AGE, WARD = Numeric("age", 20, 80), Categorical("ward", ("north", "south"))
+ROWS = pd.DataFrame(
+    {"age": [20.0, 50.0, 71.5, 80.0], "ward": ["north", "south", "attic", "north"], "dose": [1, 2, 3, 4]}
+)
+finite = st.floats(-5, 5)
+
+
+def model(label: Any, loss: Any = None, features: tuple[Feature, ...] = (AGE, WARD), **more: Any) -> Model:
+    loss = make_loss("logistic") if loss is None else loss
+    encoding = Encoding(features, label=label, feature_norm=loss.feature_norm, **more)
+    weights = np.arange(1, encoding.dimension + 1) / 4
+    return Model(weights, encoding, loss, None)
+
+
+def in_raw_units(model: Model, rows: pd.DataFrame) -> np.ndarray:
+    wards = np.stack([rows.ward == each for each in WARD.categories], axis=1)
+    return np.column_stack([rows.age, wards]) @ model.coef_ + model.intercept_
+
+
+@given(ages=st.lists(st.floats(20, 80), min_size=1, max_size=5), weights=st.lists(finite, min_size=4, max_size=4))
+@settings(max_examples=30)
+def test_scores_are_coefficients_times_raw_columns(ages, weights):
+    made = model(read_label("ill"))
+    made = Model(np.array(weights), made.encoding, made.loss, None)
+    rows = pd.DataFrame({"age": ages, "ward": ["north", "south", "attic", "south", "north"][: len(ages)]})
+    np.testing.assert_allclose(made.decision_function(rows), in_raw_units(made, rows), rtol=0, atol=2e-5)
+
+
+def test_a_regressions_predictions_are_coefficients_times_raw_columns_in_the_labels_units():
+    made = model(read_label("cost", label_range=(0, 4000)), make_loss("least_squares"))
+    np.testing.assert_allclose(made.predict(ROWS), in_raw_units(made, ROWS), rtol=1e-5)
+    assert 0 < made.predict(ROWS).mean() < 8000
+
+
+def test_values_beyond_their_range_count_as_its_ends():
+    made = model(read_label("ill"))
+    far = ROWS.assign(age=[-500.0, 50.0, 71.5, 1e9])
+    np.testing.assert_array_equal(made.decision_function(far), made.decision_function(ROWS))
+
+
+def test_the_positive_class_is_where_scores_are_positive():
+    made = model(read_label("cost > 15"))
+    assert made.classes_ == (False, True)
+    assert made.predict(ROWS).tolist() == (made.decision_function(ROWS) > 0).tolist()
+    probabilities = made.predict_proba(ROWS)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1)
+    np.testing.assert_allclose(probabilities[:, 1], 1 / (1 + np.exp(-made.decision_function(ROWS))))
+
+
+def test_classes_are_told_in_the_tables_own_words():
+    made = model(read_label("state", classes=("well", "ill")))
+    assert set(made.predict(ROWS).tolist()) <= {"well", "ill"}
+    assert made.predict(ROWS)[0] == ("ill" if made.decision_function(ROWS)[0] > 0 else "well")
+
+
+def test_a_margin_has_no_probabilities():
+    with pytest.raises(UsageError, match="decision_function"):
+        model(read_label("ill"), make_loss("smoothed_hinge")).predict_proba(ROWS)
+
+
+def test_rows_divided_by_their_own_length_have_no_coefficients_in_raw_units():
+    made = model(read_label("ill"), unit_rows=True)
+    with pytest.raises(UsageError, match="unit_rows"):
+        made.coef_  # noqa: B018
+    assert len(made.table()) == 4
+
+
+def test_rows_that_cannot_be_used_are_refused_with_their_number():
+    rows = ROWS.assign(age=[20, None, 30, None])
+    with pytest.raises(DataError, match="got 2 rows without, the first is row 1"):
+        model(read_label("ill")).predict(rows)
+    filled = model(read_label("ill"), missing="middle")
+    assert filled.decision_function(rows)[1] == filled.decision_function(rows.assign(age=50.0))[1]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        model(read_label("ill")),
+        model(read_label("cost > 15"), unit_rows=True),
+        model(read_label("r2", positive="Y"), missing="middle"),
+        model(read_label("cost", label_range=(0, 9)), make_loss("huber", threshold=0.5)),
+        model(read_label("state", classes=("a", "b")), features=(Numeric("age", 0, 9, (3.0, 5.0)),)),
+    ],
+)
+def test_a_saved_model_comes_back_the_same(made, tmp_path):
+    made.save(tmp_path / "model.json")
+    again = quoron.load(tmp_path / "model.json")
+    np.testing.assert_array_equal(again.weights, made.weights)
+    assert (again.encoding, again.loss, again.promise) == (made.encoding, made.loss, made.promise)
+    assert again.as_text() == made.as_text()
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"format": "quoron model 1"}', "\x80"])
+def test_a_file_that_is_no_model_is_refused_by_name(text, tmp_path):
+    path = tmp_path / "model.json"
+    path.write_bytes(text.encode("latin1"))
+    with pytest.raises(DataError, match=r"model\.json"):
+        quoron.load(path)
+
+
+@pytest.mark.parametrize("weights", [[1.0], [1.0, 2.0, 3.0, None], [1.0, 2.0, 3.0, 4.0, 5.0]])
+def test_a_file_with_other_weights_is_refused(weights, tmp_path):
+    made = model(read_label("ill"))
+    told = json.loads(made.as_text()) | {"weights": weights}
+    (tmp_path / "model.json").write_text(json.dumps(told))
+    with pytest.raises(DataError, match="4 finite weights"):
+        quoron.load(tmp_path / "model.json")
+
+
+def test_predictions_of_a_file_are_those_of_its_rows(tmp_path: Path, capsys):
+    made = model(read_label("state", classes=("well", "ill")))
+    made.save(tmp_path / "model.json")
+    ROWS.to_csv(tmp_path / "new.csv", index=False)
+    assert invoke(["predict", str(tmp_path / "model.json"), str(tmp_path / "new.csv"), "--scores"]) == 0
+    (tmp_path / "told.csv").write_text(capsys.readouterr().out)
+    told = pd.read_csv(tmp_path / "told.csv")
+    assert told.prediction.tolist() == made.predict(ROWS).tolist()
+    np.testing.assert_allclose(told.probability_ill, made.predict_proba(ROWS)[:, 1])
+    for name in ("told.parquet", "again.csv"):
+        command = ["predict", str(tmp_path), str(tmp_path / "new.csv"), "--out", str(tmp_path / name)]
+        assert invoke(command) == 0
+    assert pd.read_parquet(tmp_path / "told.parquet").prediction.tolist() == told.prediction.tolist()
+    assert invoke(["predict", str(tmp_path), str(tmp_path / "new.csv"), "--out", str(tmp_path / "x.txt")]) == 2

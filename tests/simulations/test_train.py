@@ -1,0 +1,305 @@
+"""`quoron train`: charged before it looks, secret noise, the same bits after a kill, nothing private left."""
+
+import json
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import quoron
+from quoron.cli.app import invoke
+from quoron.training import lifetime, run
+from quoron_client.data.encoding import Encoding
+from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, LedgerError
+from quoron_privacy.noise import SecureNoise
+from quoron_server.books.ledger import Ledger
+
+COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100), "dose": (0, 5)}}
+QUICK = {"epsilon": 8.0, "delta": 1e-5, "algorithm": "dp-sgd-wor", "settings": ["algorithm.options.rounds=3"]}
+
+# Kills itself without warning at the n-th call of a write of the ledger's, a folder's or the lifetime account's.
+KILLER = textwrap.dedent(
+    """
+    import os, secrets, signal, sys
+    from quoron_server.books.ledger import Ledger
+    from quoron_server.books.lifetime_ledger import PopulationLedger
+    from quoron_privacy.noise import SecureNoise
+    from quoron.__main__ import main
+
+    at, left = sys.argv[1], int(sys.argv[2])
+    owner, name = {"charge": (PopulationLedger, "charge"), "spend": (Ledger, "spend"), "commit": (Ledger, "commit"),
+                   "finish": (Ledger, "finish"), "replace": (os, "replace"), "end": (PopulationLedger, "end")}[at]
+    original = getattr(owner, name)
+    SecureNoise.fresh = classmethod(lambda cls: cls(bytes(range(32))))
+    secrets.randbits = lambda bits: 7
+
+    def dying(*arguments, **named):
+        global left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*arguments, **named)
+
+    setattr(owner, name, dying)
+    sys.argv = ["quoron", *sys.argv[3:]]
+    main()
+    """
+)
+
+
+@pytest.fixture
+def people() -> pd.DataFrame:
+    draw = np.random.Generator(np.random.Philox(3))
+    who, age, dose = np.repeat(np.arange(300), 4), draw.uniform(0, 100, 1200), draw.uniform(0, 5, 1200)
+    ill = draw.uniform(size=1200) < 1 / (1 + np.exp(-(age - 50) / 10 - dose + 2.5))
+    return pd.DataFrame({"who": who, "age": age, "dose": dose, "ill": ill})
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "own" / "lifetime.sqlite"
+    monkeypatch.setenv(lifetime.VARIABLE, str(path))
+    return path
+
+
+def train(people: pd.DataFrame, out: Path, **more: Any) -> Any:
+    return quoron.train(people, out=out, **COLUMNS | QUICK | more)
+
+
+def charged(ledger: Path, population: str = "default") -> list[float]:
+    with lifetime.opened(ledger) as kept:
+        return [charge.epsilon for charge in kept.charges(population)]
+
+
+def test_two_runs_on_one_table_have_noise_of_their_own_and_are_both_charged(people, ledger, tmp_path):
+    one, two = (train(people, tmp_path / name) for name in "ab")
+    assert not np.array_equal(one.model.weights, two.model.weights)
+    assert charged(ledger) == [8.0, 8.0]
+    assert two.summary.population_epsilon <= 16
+    assert two.summary.population_epsilon > 8
+
+
+def test_a_model_learns_what_the_table_shows(people, ledger, tmp_path):
+    many = pd.concat([people.assign(who=people.who + 1000 * copy) for copy in range(20)])
+    trained = train(many, tmp_path / "run", settings=["problem.items_per_user=4", "domain.radius=30"], algorithm="auto")
+    accuracy = float((trained.model.predict(people) == people.ill).mean())
+    assert accuracy > max(people.ill.mean(), 1 - people.ill.mean()) + 0.1
+
+
+def test_the_sentence_trusts_the_machine_and_nobody_else(people, ledger, tmp_path):
+    trained = train(people, tmp_path / "run", algorithm="phased-sgd", settings=["privacy.epsilon=15"])
+    assert "the machine that holds the table and computed the model is trusted" in trained.summary.statement
+    assert "assuming" not in trained.summary.statement
+    assert "SIMULATED" not in trained.summary.statement
+
+
+def test_a_run_beyond_the_limit_is_refused_before_a_value_is_looked_at(people, ledger, tmp_path, monkeypatch):
+    with lifetime.opened(ledger) as kept:
+        kept.limit("default", epsilon=7.0, delta=1e-4)
+    monkeypatch.setattr(Encoding, "encode", lambda *_: pytest.fail("the table was looked at"))
+    with pytest.raises(BudgetExceeded, match="limit of group 'default'"):
+        train(people, tmp_path / "run")
+    assert charged(ledger) == []
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_is_charged_before_a_value_is_looked_at(people, ledger, tmp_path, monkeypatch):
+    def looking(*_: Any) -> None:
+        assert charged(ledger, "clinic 7") == [8.0]
+        raise InterruptedError
+
+    monkeypatch.setattr(Encoding, "encode", looking)
+    with pytest.raises(InterruptedError):
+        train(people, tmp_path / "run", population="clinic 7")
+
+
+def test_what_is_private_has_mode_0600_while_open_and_is_erased_at_the_end(people, ledger, tmp_path, monkeypatch):
+    key = bytes(range(100, 132))
+    monkeypatch.setattr(SecureNoise, "fresh", classmethod(lambda cls: cls(key)))
+    folder, open_ = tmp_path / "run", []
+    commit = Ledger.commit
+
+    def looking(self: Ledger, *given: Any) -> None:
+        commit(self, *given)
+        holding = [path for path in folder.rglob("*") if path.is_file() and key in path.read_bytes()]
+        open_.extend(holding)
+        assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in holding)
+
+    monkeypatch.setattr(Ledger, "commit", looking)
+    train(people, folder)
+    assert {path.name.split("-")[0] for path in open_} == {"ledger.sqlite"}
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and key in path.read_bytes()]
+
+
+def test_an_interrupted_run_goes_on_with_the_same_call_to_identical_bits(people, ledger, tmp_path, monkeypatch):
+    key = bytes(range(32))
+    monkeypatch.setattr(SecureNoise, "fresh", classmethod(lambda cls: cls(key)))
+    whole, commit = train(people, tmp_path / "whole"), Ledger.commit
+
+    def breaking(self: Ledger, round_: int, *given: Any) -> None:
+        if round_ == 1:
+            raise KeyboardInterrupt
+        commit(self, round_, *given)
+
+    monkeypatch.setattr(Ledger, "commit", breaking)
+    with pytest.raises(KeyboardInterrupt):
+        train(people, tmp_path / "run")
+    monkeypatch.setattr(Ledger, "commit", commit)
+    with pytest.raises(LedgerError, match="same table"):
+        train(people.assign(age=people.age + 1), tmp_path / "run")
+    again = train(people, tmp_path / "run")
+    seeds = [json.loads((tmp_path / name / "run.json").read_text())["seed"] for name in ("whole", "run")]
+    assert seeds[0] != seeds[1]  # public randomness is drawn anew; the noise was held fixed here
+    assert len(charged(ledger)) == 2
+    with pytest.raises(ConfigError, match="of a complete one"):
+        train(people, tmp_path / "run")
+    assert quoron.resume(tmp_path / "run").model.weights.tolist() == again.model.weights.tolist()
+    assert whole.model.weights.shape == again.model.weights.shape
+
+
+@pytest.mark.parametrize(
+    ("at", "left"),
+    [
+        ("commit", 3),
+        pytest.param("charge", 1, marks=pytest.mark.slow),
+        pytest.param("spend", 1, marks=pytest.mark.slow),
+        pytest.param("finish", 1, marks=pytest.mark.slow),
+        *(pytest.param("replace", left, marks=pytest.mark.slow) for left in range(1, 9)),
+        pytest.param("end", 1, marks=pytest.mark.slow),
+    ],
+)
+def test_a_killed_run_resumes_to_identical_bits_and_one_charge(at, left, people, tmp_path, monkeypatch):
+    people.to_csv(tmp_path / "people.csv", index=False)
+    (tmp_path / "people.toml").write_text(
+        '[population]\nkind = "table"\npath = "people.csv"\nuser = "who"\nlabel = "ill"\n'
+        "numeric = { age = [0, 100], dose = [0, 5] }\n[privacy]\nepsilon = 8.0\ndelta = 1e-5\n"
+        '[algorithm]\nname = "dp-sgd-wor"\n[algorithm.options]\nrounds = 3\n',
+        encoding="utf-8",
+    )
+    out = tmp_path / "run"
+    command = [
+        "train",
+        str(tmp_path / "people.toml"),
+        "--out",
+        str(out),
+        "--ledger",
+        str(tmp_path / "life.sqlite"),
+        "-q",
+    ]
+    killed = subprocess.run([sys.executable, "-c", KILLER, at, str(left), *command], capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    monkeypatch.setattr(SecureNoise, "fresh", classmethod(lambda cls: cls(bytes(range(32)))))
+    monkeypatch.setattr(run.secrets, "randbits", lambda bits: 7)  # the public seed
+    assert invoke(["resume", str(out)] if at == "end" else command) == 0
+    first = quoron.load(out).weights
+    other = tmp_path / "whole"
+    assert invoke([*command[:3], str(other), *command[4:]]) == 0
+    np.testing.assert_array_equal(first, quoron.load(other).weights)
+    assert len(charged(tmp_path / "life.sqlite")) == 2
+    assert not list(out.glob(".*.new"))
+
+
+def test_runs_that_fit_at_once_all_finish_and_are_all_charged(people, ledger, tmp_path):
+    with ThreadPoolExecutor(4) as threads:
+        done = [*threads.map(lambda name: train(people, tmp_path / str(name)), range(4))]
+    assert len(charged(ledger)) == 4
+    assert len({trained.summary.run for trained in done}) == 4
+
+
+@pytest.mark.slow
+def test_two_processes_that_fit_at_once_both_finish(people, tmp_path):
+    people.to_parquet(tmp_path / "people.parquet")
+    program = (
+        "import sys, pandas, quoron; people, out, ledger = sys.argv[1:]; "
+        "quoron.train(pandas.read_parquet(people), out=out, ledger=ledger, "
+        "user='who', label='ill', numeric={'age': (0, 100), 'dose': (0, 5)}, epsilon=8.0, delta=1e-5, "
+        "algorithm='dp-sgd-wor', settings=['algorithm.options.rounds=3'])"
+    )
+    life = tmp_path / "life.sqlite"
+    given = [sys.executable, "-c", program, str(tmp_path / "people.parquet")]
+    running = [subprocess.Popen([*given, str(tmp_path / name), str(life)]) for name in "ab"]
+    assert [each.wait() for each in running] == [0, 0]
+    assert len(charged(life)) == 2
+
+
+def test_a_user_whose_rows_are_all_dropped_still_counts(people, ledger, tmp_path):
+    empty = people.assign(age=people.age.where(people.who != 7))
+    assert train(empty, tmp_path / "run").summary.users == 300
+
+
+def test_a_user_whom_a_categorical_column_declares_counts_without_a_row(people, ledger, tmp_path):
+    who = pd.Categorical(people.who, categories=range(301))
+    assert train(people.assign(who=who), tmp_path / "run").summary.users == 301
+
+
+def test_an_interrupted_run_on_a_data_frame_says_how_it_goes_on(people, ledger, tmp_path, monkeypatch):
+    monkeypatch.setattr(Ledger, "commit", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        train(people, tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"same call of quoron\.train"):
+        quoron.resume(tmp_path / "run")
+
+
+def test_a_run_whose_noise_key_is_gone_is_another_and_charged_again(people, ledger, tmp_path):
+    train(people, tmp_path / "run")
+    for kept in ("ledger.sqlite", "ledger.sqlite-acknowledged", "model.json"):
+        (tmp_path / "run" / kept).unlink()
+    train(people, tmp_path / "run")
+    assert charged(ledger) == [8.0, 8.0]
+
+
+def test_a_ledger_is_found_again_from_another_folder(people, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    train(people, tmp_path / "run", ledger="mine.sqlite")
+    other = tmp_path / "other"
+    other.mkdir()
+    monkeypatch.chdir(other)
+    quoron.resume(tmp_path / "run")
+    assert charged(tmp_path / "mine.sqlite") == [8.0]
+    assert not list(other.iterdir())
+
+
+def test_zero_out_needs_a_declared_number_of_users(people, ledger, tmp_path):
+    zero = {"algorithm": "dp-sgd-poisson", "settings": ["privacy.adjacency=zero-out", "algorithm.options.rounds=3"]}
+    with pytest.raises(ConfigError, match=r"train\.users with adjacency zero-out"):
+        train(people, tmp_path / "a", **zero)
+    with pytest.raises(DataError, match=r"at most train\.users=299"):
+        train(people, tmp_path / "b", **zero | {"settings": [*zero["settings"], "train.users=299"]})
+    some = train(people, tmp_path / "c", **zero | {"settings": [*zero["settings"], "train.users=350"]})
+    assert some.summary.users == 350
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("population.outlier_fraction=0.1", "nobody's answers are made up"),
+        ("privacy.quorum=0.5", "everybody answers"),
+        ("privacy.trust_server=false", "this machine holds the table"),
+        ("run.network='rtt=80ms'", "nothing is sent"),
+        ("algorithm.name=sgd", "a proved promise"),
+    ],
+)
+def test_what_only_a_simulation_can_have_is_refused_by_name(setting, said, people, ledger, tmp_path):
+    name = {} if "algorithm" not in setting else {"algorithm": "sgd", "settings": []}
+    with pytest.raises(ConfigError, match=said):
+        train(people, tmp_path / "run", **{"settings": [setting]} | name)
+    assert charged(ledger) == []
+
+
+def test_categories_that_are_not_declared_are_refused(people, ledger, tmp_path):
+    with pytest.raises(ConfigError, match="quoron declare"):
+        train(people, tmp_path / "run", categorical=["dose"], numeric={"age": (0, 100)})
+
+
+def test_a_simulations_folder_is_not_trained_in(people, ledger, tmp_path):
+    quoron.simulate(people, out=tmp_path / "run", **COLUMNS | QUICK)
+    with pytest.raises(ConfigError, match="simulation"):
+        train(people, tmp_path / "run")

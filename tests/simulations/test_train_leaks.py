@@ -1,0 +1,205 @@
+"""Nothing of `quoron train` depends on the table's values but through what is answered: no file, line, log or status.
+
+Every table here is a neighbour of the first: one user's rows are others, or there are none of them that can be used.
+Answers are replaced by the same ones, so that all that a run leaves behind must be the same to the byte. Randomness and
+the date are fixed. Three broken twins must be caught: m read from the table, n counted after rows were dropped, a
+fingerprint of the table that is kept.
+"""
+
+import hashlib
+import logging
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quoron.cli.app import invoke
+from quoron.training import curator, lifetime, run, table
+from quoron_client.protocol.questions import Answers, Question
+from quoron_privacy.noise import SecureNoise
+
+USERS, ITEMS = 60, 4
+RULES = """
+[population]
+kind = "table"
+path = "people.csv"
+user = "who"
+label = "ill"
+numeric = { age = [0, 100], dose = [0, 5] }
+categorical = { ward = ["north", "south"] }
+[privacy]
+epsilon = 4.0
+delta = 1e-5
+[algorithm]
+name = "dp-sgd-wor"
+[algorithm.options]
+rounds = 3
+"""
+Rows = list[tuple[str, str, str, str, str]]
+
+
+def honest() -> Rows:
+    draw = np.random.Generator(np.random.Philox(5))
+    return [
+        (
+            f"user{u:02}",
+            f"{draw.uniform(0, 100):.3f}",
+            f"{draw.uniform(0, 5):.3f}",
+            str(draw.choice(["north", "south"])),
+            str(draw.integers(2)),
+        )
+        for u in range(USERS)
+        for _ in range(ITEMS)
+    ]
+
+
+def others(rows: Rows, *theirs: tuple[str, str, str, str], name: str = "user07") -> Rows:
+    """The same table, with these rows for one user."""
+    kept = [row for row in rows if row[0] != "user07"]
+    return [*kept, *((name, *row) for row in theirs)]
+
+
+NEIGHBOURS: dict[str, Callable[[Rows], Rows]] = {
+    "other values": lambda rows: others(rows, ("1", "2", "south", "1")),
+    "ten times the rows": lambda rows: others(rows, *[("50", "1", "north", "0")] * 400),
+    "text where numbers are due": lambda rows: others(rows, ("old", "2", "south", "1")),
+    "no label": lambda rows: others(rows, ("30", "2", "south", "")),
+    "a third class": lambda rows: others(rows, ("30", "2", "south", "7")),
+    "nothing at all": lambda rows: others(rows, ("", "", "", "")),
+    "infinite": lambda rows: others(rows, ("inf", "-inf", "north", "nan")),
+    "beyond floating point": lambda rows: others(
+        rows, ("1e308", "-1e308", "north", "1"), ("9" * 400, "2", "north", "1")
+    ),
+    "out of range": lambda rows: others(rows, *[("1e6", "99", "north", "1")] * 4),
+    "an unknown category": lambda rows: others(rows, ("30", "2", "attic", "1")),
+    "quotes and commas": lambda rows: others(rows, ('"3,0"', "2", '"nor""th"', "1")),
+    "bytes that are no text": lambda rows: others(rows, ("3\udcff", "2", "\udcfe", "1")),
+    "sorted first": lambda rows: list(reversed(rows)),
+    "another name": lambda rows: others(rows, ("30", "2", "south", "1"), name="aaron"),
+}
+
+
+def write(folder: Path, rows: Rows) -> Path:
+    folder.mkdir()
+    lines = ["who,age,dose,ward,ill", *(",".join(row) for row in rows)]
+    (folder / "people.csv").write_bytes(("\n".join(lines) + "\n").encode(errors="surrogateescape"))
+    (folder / "people.toml").write_text(RULES, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same secret noise, name and day in every run, and answers that do not depend on the table."""
+    key = bytes(range(32))
+    monkeypatch.setattr(SecureNoise, "fresh", classmethod(lambda cls: cls(key)))
+    monkeypatch.setattr(run.secrets, "token_hex", lambda size: "ab" * size)
+    monkeypatch.setattr(run.secrets, "randbits", lambda bits: 12345)
+
+    def same(self: Any, question: Question) -> Answers:
+        computed = ask(self, question)  # whatever computing may say or raise
+        return replace(computed, values=np.zeros_like(computed.values), status=np.zeros_like(computed.status))
+
+    always = partial(lifetime.PopulationLedger, clock=lambda: "2026-01-01T00:00:00Z")
+    monkeypatch.setattr(lifetime, "PopulationLedger", always)
+    ask = curator.CuratorEngine.ask
+    monkeypatch.setattr(curator.CuratorEngine, "ask", same)
+
+
+def left_behind(
+    folder: Path,
+    rows: Rows,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> dict[str, Any]:
+    """All that a run shows and keeps, but for the table itself and the moment of a line of the lifetime ledger."""
+    where = write(folder, rows)
+    monkeypatch.chdir(where)
+    caplog.clear()
+    with caplog.at_level(logging.DEBUG):
+        status = invoke(["train", "people.toml", "--out", "run", "--ledger", "lifetime.sqlite"])
+    shown = capsys.readouterr()
+    kept = {
+        str(path.relative_to(where)): _content(path)
+        for path in sorted(where.rglob("*"))
+        if path.is_file() and path.name not in ("people.csv", "people.toml")
+    }
+    logged = [(each.name, each.getMessage()) for each in caplog.records if each.name.startswith("quoron")]
+    placeless = {name: str(held).replace(str(where), "") for name, held in kept.items()}
+    return {"status": status, "out": shown.out, "err": shown.err, "logged": logged, **placeless}
+
+
+def _content(path: Path) -> str:
+    if path.suffix != ".sqlite":
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path.suffix == ".parquet" else path.read_text()
+    with sqlite3.connect(path) as connection:
+        dumped = "\n".join(connection.iterdump())
+    return "\n".join(line for line in dumped.splitlines() if 'INTO "meta"' not in line)  # a random word of the owner's
+
+
+@pytest.fixture
+def differing(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[[str], list[str]]:
+    """Names of what differs between a run on the first table and one on its neighbour."""
+
+    def compare(neighbour: str) -> list[str]:
+        rows = honest()
+        first = left_behind(tmp_path / "a", rows, capsys, caplog, monkeypatch)
+        second = left_behind(tmp_path / "b", NEIGHBOURS[neighbour](rows), capsys, caplog, monkeypatch)
+        assert first["status"] == 0, first["err"]
+        return [name for name in {**first, **second} if first.get(name) != second.get(name)]
+
+    return compare
+
+
+@pytest.mark.parametrize("neighbour", NEIGHBOURS)
+def test_nothing_but_answers_depends_on_a_users_rows(neighbour: str, differing: Callable[[str], list[str]]) -> None:
+    assert differing(neighbour) == []
+
+
+def test_a_plan_with_items_per_user_from_the_table_is_caught(
+    differing: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reading(config: Any, base: Path, frame: Any = None) -> table.Held:
+        held = table.hold(config, base, frame)
+        most = int(np.bincount(held._owners).max())
+        return replace(held, declared=replace(held.declared, items_per_user=most))
+
+    monkeypatch.setattr(run, "hold", reading)
+    assert "run/plan.json" in differing("ten times the rows")
+
+
+def test_a_number_of_users_counted_after_rows_were_dropped_is_caught(
+    differing: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def counting(config: Any, base: Path, frame: Any = None) -> table.Held:
+        held = table.hold(config, base, frame)
+        kept = held.encoding.encode(held._table).kept
+        _, owners = np.unique(held._owners[kept], return_inverse=True)
+        declared = replace(held.declared, users=int(owners.max()) + 1)
+        return replace(held, declared=declared, _owners=owners, _table=held._table.filter(kept))
+
+    monkeypatch.setattr(run, "hold", counting)
+    assert "run/plan.json" in differing("nothing at all")
+
+
+def test_a_fingerprint_of_the_table_that_is_kept_is_caught(
+    differing: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_files = run.result.write
+
+    def keeping(prepared: Any, folder: Any, *given: Any) -> Any:
+        folder.write_text("inputs", run._digest(prepared.held.items()).hex())
+        return write_files(prepared, folder, *given)
+
+    monkeypatch.setattr(run.result, "write", keeping)
+    assert differing("other values") == ["run/inputs"]

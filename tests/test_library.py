@@ -1,0 +1,47 @@
+"""docs/library.md: five tasks on a user's own arrays, in ten lines at most, from public names alone.
+
+That the lines run and give what they say is checked by scripts/check_examples.py.
+"""
+
+import ast
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+PAGE = (Path(__file__).parent.parent / "docs/library.md").read_text(encoding="utf-8")
+SECTIONS = re.split(r"^## ", PAGE, flags=re.MULTILINE)
+TASKS = {title: text for title, _, text in (section.partition("\n") for section in SECTIONS[1:])}
+OURS = ("quoron", "quoron_privacy", "quoron_server", "quoron_client")
+
+
+def lines(text: str) -> list[str]:
+    """The code of the examples."""
+    return [line.strip()[4:] for line in text.splitlines() if re.match(r" {4}(>>>|\.\.\.) ", line)]
+
+
+def test_the_five_tasks_are_there() -> None:
+    assert list(TASKS) == [
+        "A private mean",
+        "A private mean without outlier users",
+        "An account, and its inverse",
+        "Noise for a stream of gradients",
+        "One round of any algorithm",
+        "Check our ε with your own accountant",
+    ]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_takes_ten_lines_at_most(task: str) -> None:
+    assert 1 <= len(lines(TASKS[task])) <= 10
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_uses_public_names_alone(task: str) -> None:
+    for node in ast.walk(ast.parse("\n".join(lines(TASKS[task])))):
+        if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] in OURS:
+            assert node.module in OURS, f"{task} reaches into {node.module}"
+            public = importlib.import_module(node.module).__all__
+            modules = {"gdp", "subsampling", "lifetime"} if node.module == "quoron_privacy" else set()
+            assert {each.name for each in node.names} <= {*public, *modules}
