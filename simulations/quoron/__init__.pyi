@@ -2,6 +2,9 @@ from .api import (
     TableColumns as TableColumns,
 )
 from .api import (
+    compare as compare,
+)
+from .api import (
     load as load,
 )
 from .api import (
@@ -19,6 +22,7 @@ from .api import (
 from .api import (
     train as train,
 )
+from .comparing.comparison import Comparison as Comparison
 from .config import Config as Config
 from .errors import QuoronError as QuoronError
 from .mean import PrivateMean as PrivateMean

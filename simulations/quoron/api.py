@@ -1,4 +1,4 @@
-"""The public Python interface: train, plan, simulate, resume, report.
+"""The public Python interface: train, plan, simulate, compare, resume, report.
 
     import quoron
 
@@ -32,6 +32,8 @@ from quoron_server.rounds import Observer
 if TYPE_CHECKING:  # planning needs no table, and no database
     import pyarrow as pa
 
+    from quoron.comparing.comparison import Comparison
+    from quoron.comparing.request import Request
     from quoron.training.model import Model
     from quoron.training.result import Trained
 
@@ -159,6 +161,66 @@ def simulate(
     return where.carry_out(prepared, folder, folder.path, observers)
 
 
+def compare(
+    source: Source = "quickstart",
+    *,
+    algorithms: Sequence[str] | None = None,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    seeds: int = 5,
+    workers: int | None = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    seed: int | None = None,
+    items_per_user: int | None = None,
+    network: str | None = None,
+    out: str | Path | None = None,
+    settings: Sequence[str] = (),
+    progress: bool | None = None,
+    **columns: Unpack[TableColumns],
+) -> "Comparison":
+    """Simulate several algorithms, and settings, on the same users with the same budget and seeds, and compare them.
+
+    Args:
+        source: a preset's name, a path of a TOML file, a `Config`, or a DataFrame with one item a row.
+        algorithms: names, `auto` among them; default: all that promise privacy. Infeasible ones are told with why.
+        vary: dotted keys, each with the values to try, such as `{"privacy.epsilon": [1, 4]}`; all combinations.
+        seeds: runs of each, with seeds from run.seed on; confidence intervals need two or more.
+        workers: processes at work at once; default: one a processor. Each holds the users in memory.
+        epsilon, delta, seed, items_per_user, network: as of `simulate`.
+        out: the comparison's folder; default: runs/NAME-compare-1 or the next that is free. What is complete in it is
+            not carried out again, so an interrupted comparison goes on, and one may be extended.
+        settings: further `dotted.key=value` texts, as with `--set`.
+        progress: whether bars are shown on standard error; by default if that is a terminal.
+        columns: for a DataFrame, as of `simulate`.
+
+    `Comparison.frame()` is a pandas DataFrame of one row a cell (an algorithm under a setting).
+
+    Raises:
+        QuoronError: with the thing, its value and the fix; RunError if a worker dies.
+    """
+    from quoron.comparing import comparison as comparisons
+    from quoron.comparing.request import Request
+
+    short = short_keys(epsilon=epsilon, delta=delta, seed=seed, network=network, items_per_user=items_per_user)
+    config, name, frame = _described(source, columns, (*settings, *short))
+    table = None if frame is None else as_parquet(_needed(frame, config))
+    request = Request.of(config, algorithms=algorithms, vary=vary, seeds=seeds)
+    folder = comparisons.claim(out, name)
+    if table is not None:
+        write(folder / FRAME, table)
+    return _compared(
+        request, folder, workers=workers, quiet=not (sys.stderr.isatty() if progress is None else progress)
+    )
+
+
+def _compared(request: "Request", folder: Path, *, workers: int | None, quiet: bool) -> "Comparison":
+    from quoron.comparing import comparison as comparisons
+    from quoron.reports.progress import runs_display
+
+    with runs_display(quiet=quiet) as watcher:
+        return comparisons.carry_out(request, folder, watcher=watcher, workers=workers)
+
+
 def plan(
     source: str | Path | Config = "quickstart",
     *,
@@ -177,12 +239,19 @@ def plan(
 
 def resume(
     directory: str | Path, observers: Sequence[Observer] = (), *, engine: str | EngineChoice = "inline"
-) -> "RunResult | Trained":
+) -> "RunResult | Trained | Comparison":
     """Continue an interrupted run from its last committed round, with identical bits; a complete one is returned.
+
+    Of a comparison the runs that are not complete are carried out, in processes of their own.
 
     Any engine continues what any began, a simulation that is: a run of `train` is carried out here. One on a DataFrame
     goes on with the same call of `train`, as its table is stored nowhere.
     """
+    from quoron.comparing import comparison as comparisons
+
+    if comparisons.is_comparison(Path(directory)):
+        request = comparisons.stored_request(Path(directory))
+        return _compared(request, Path(directory), workers=None, quiet=not sys.stderr.isatty())
     where = EngineChoice.of(engine) if isinstance(engine, str) else engine
     folder = RunFolder(Path(directory))
     if folder.is_training:
@@ -193,9 +262,13 @@ def resume(
 
 
 def report(directory: str | Path) -> Path:
-    """Write report.html of a complete run again, and return its path."""
+    """Write report.html of a complete run, or comparison, again, and return its path."""
+    from quoron.comparing import comparison as comparisons
     from quoron.reports import page as report_page
 
+    if comparisons.is_comparison(Path(directory)):
+        comparisons.write_results(comparisons.stored(Path(directory)))
+        return Path(directory) / "report.html"
     folder = RunFolder(Path(directory))
     folder.config()
     if folder.is_training:

@@ -31,6 +31,7 @@ from quoron.cli.common import (
     interruptible,
     progress,
 )
+from quoron.cli.compare import carry_on, compare
 from quoron.cli.connection import shared_options
 from quoron.cli.declare import declare
 from quoron.cli.health import health
@@ -116,7 +117,7 @@ def simulate(
     with progress(as_json=as_json, quiet=quiet) as observer:
         prepared = runs.prepare(config, Path.cwd())
         folder = claim(config, name)
-        with interruptible(folder):
+        with interruptible(folder.path):
             result = chosen.carry_out(prepared, folder, Path.cwd(), [observer])
     showing.show_result(result, as_json=as_json)
 
@@ -124,14 +125,18 @@ def simulate(
 @app.command()
 @shared_options
 def resume(engine: Engine, run: Run, as_json: Json = False, quiet: Quiet = False) -> None:
-    """Continue an interrupted run, with identical bits; a simulation on any engine, whichever began it."""
+    """Continue an interrupted run or comparison to identical bits; a simulation on any engine, whichever began it."""
+    from quoron.comparing.comparison import is_comparison, stored_request
     from quoron.reports import showing
     from quoron.simulation import run as runs
     from quoron.simulation.folder import RunFolder
     from quoron.training import run as training
 
+    if is_comparison(run):
+        carry_on(stored_request(run), run, as_json=as_json, quiet=quiet)
+        return
     chosen, folder = engine.choice(), RunFolder(run)
-    with progress(as_json=as_json, quiet=quiet) as observer, interruptible(folder):
+    with progress(as_json=as_json, quiet=quiet) as observer, interruptible(folder.path):
         if folder.is_training:
             showing.show_trained(training.resume(folder, observers=[observer]), as_json=as_json)
             return
@@ -179,7 +184,7 @@ def list_presets() -> None:
 
 @app.command()
 def report(run: Run) -> None:
-    """Write a run's report.html again, and print its path."""
+    """Write the report.html of a run or a comparison again, and print its path."""
     from quoron import api
 
     print(api.report(run))
@@ -190,6 +195,7 @@ app.add_typer(cli_ledger.app, name="ledger")
 app.command()(cli_train.train)
 app.command()(cli_train.predict)
 app.command()(cli_train.example)
+app.command()(compare)
 app.command()(health)
 app.command()(declare)
 

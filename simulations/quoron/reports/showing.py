@@ -20,6 +20,7 @@ from quoron_privacy.errors import Infeasible
 from quoron_server.algorithms import ALGORITHMS, AlgorithmInfo
 
 if TYPE_CHECKING:
+    from quoron.comparing.comparison import Comparison
     from quoron.training.result import Trained
 
 
@@ -63,6 +64,40 @@ def show_trained(trained: "Trained", *, as_json: bool) -> None:
     _say(out, trained.summary.unseen, style="dim")
     model = trained.directory / "model.json"
     out.print(f"Model {escape(str(model))}; predict with: quoron predict {escape(str(model))} NEW.csv", soft_wrap=True)
+
+
+def show_comparison(comparison: "Comparison", *, as_json: bool) -> None:
+    """A comparison: for each setting every cell by its mean excess risk, with its costs, and why others have none."""
+    from quoron.reports.comparison import algorithm, best_words, short, why_not
+
+    if as_json:
+        print(dumps(comparison.as_json()))
+        return
+    out, keys = console(), [key for key, _ in comparison.request.vary]
+    done = [row["excess_risk"] for row in comparison.cells if row["excess_risk"] is not None and row["excess_risk"] > 0]
+    for setting in dict.fromkeys(tuple((key, str(row[key])) for key in keys) for row in comparison.cells):
+        rows = [row for row in comparison.cells if tuple((key, str(row[key])) for key in keys) == setting]
+        if setting:
+            _say(out, ", ".join(f"{key} = {value}" for key, value in setting), style="bold")
+        listed = table(
+            "algorithm", "excess risk", "95 % interval", "on a log scale", "predicted", "rounds", "gradients", "up"
+        )
+        for row in rows:
+            if row["excess_risk"] is None:
+                continue
+            interval = "" if row["low"] is None else f"{row['low']:.2g} to {row['high']:.2g}"
+            predicted = "" if row["predicted_excess_risk"] is None else f"{row['predicted_excess_risk']:.2g}"
+            bar = curve_plot.bar(row["excess_risk"], min(done), max(done), width=24) if row["excess_risk"] > 0 else ""
+            cost = [f"{row['rounds']:,.4g}", short(row["gradient_evaluations"]), size(row["bytes_up"])]
+            listed.add_row(*map(escape, [algorithm(row), f"{row['excess_risk']:.2g}", interval, bar, predicted, *cost]))
+        _say(out, best_words(rows))
+        out.print(listed)
+        for line in why_not(rows):
+            _say(out, line, style="dim")
+    page = comparison.directory / "report.html"
+    out.print(
+        f"Tables in {escape(str(comparison.directory))}; open {escape(str(page))}", soft_wrap=True, highlight=False
+    )
 
 
 def show_plan(planned: Planned, *, as_json: bool) -> None:
