@@ -2,6 +2,9 @@ from .api import (
     TableColumns as TableColumns,
 )
 from .api import (
+    ask as ask,
+)
+from .api import (
     compare as compare,
 )
 from .api import (
@@ -36,6 +39,9 @@ from .planning.plans import (
 from .planning.plans import (
     RoundsCurve as RoundsCurve,
 )
+from .planning.questions import Answers as Answers
+from .planning.questions import Enough as Enough
+from .planning.questions import EpsilonPoint as EpsilonPoint
 from .reports.summary import Summary as Summary
 from .simulation.engines import EngineChoice as EngineChoice
 from .simulation.run import RunResult as RunResult

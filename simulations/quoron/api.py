@@ -1,4 +1,4 @@
-"""The public Python interface: train, plan, simulate, compare, resume, report.
+"""The public Python interface: train, plan, ask, simulate, compare, resume, report.
 
     import quoron
 
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 from quoron import config as configs
 from quoron.config import Config, Table
 from quoron.planning.plans import Planned
+from quoron.planning.questions import Answers
 from quoron.presets import preset
 from quoron.reports.summary import from_json
 from quoron.simulation import run as runs
@@ -222,19 +223,56 @@ def _compared(request: "Request", folder: Path, *, workers: int | None, quiet: b
 
 
 def plan(
-    source: str | Path | Config = "quickstart",
+    source: Source = "quickstart",
     *,
     epsilon: float | None = None,
     delta: float | None = None,
     algorithm: str | None = None,
     seed: int | None = None,
+    items_per_user: int | None = None,
     network: str | None = None,
     settings: Sequence[str] = (),
+    **columns: Unpack[TableColumns],
 ) -> Planned:
-    """What a run would promise and cost, fixed before any data is touched; Infeasible if nothing satisfies it."""
-    short = short_keys(epsilon=epsilon, delta=delta, algorithm=algorithm, seed=seed, network=network)
-    config, _ = _config(source, (*settings, *short))
-    return runs.prepare(config, Path.cwd(), compare=True).planned
+    """What a run would promise and cost, fixed before any data is touched; Infeasible if nothing satisfies it.
+
+    Arguments are those of `simulate`. Of a DataFrame users are counted, and columns given without values are read.
+    """
+    short = short_keys(
+        epsilon=epsilon, delta=delta, algorithm=algorithm, seed=seed, network=network, items_per_user=items_per_user
+    )
+    config, _, frame = _described(source, columns, (*settings, *short))
+    table = None if frame is None else _needed(frame, config)
+    return runs.prepare(config, Path.cwd(), frame=table, compare=True).planned
+
+
+def ask(
+    source: Source = "quickstart",
+    *,
+    risk: str | float | None = None,
+    accuracy: float | None = None,
+    epsilons: bool = False,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    algorithm: str | None = None,
+    items_per_user: int | None = None,
+    settings: Sequence[str] = (),
+    **columns: Unpack[TableColumns],
+) -> Answers:
+    """How many users, or which ε, would do for a risk or an accuracy, and what does each ε buy?
+
+    Args:
+        source, epsilon, delta, algorithm, items_per_user, settings, columns: as of `simulate`.
+        risk: predicted excess risk, or a share of the bound on the start's such as "5%".
+        accuracy: instead of a risk, in [0, 1]; what it is in risk is found on the data, so it is for simulations only.
+        epsilons: whether to plan for several ε, from an eighth of the given one to eight times as much.
+    """
+    from quoron.simulation import asking
+
+    short = short_keys(epsilon=epsilon, delta=delta, algorithm=algorithm, items_per_user=items_per_user)
+    config, _, frame = _described(source, columns, (*settings, *short))
+    table = None if frame is None else _needed(frame, config)
+    return asking.ask(config, Path.cwd(), frame=table, risk=risk, accuracy=accuracy, epsilons=epsilons)
 
 
 def resume(

@@ -35,7 +35,7 @@ from quoron.cli.compare import carry_on, compare
 from quoron.cli.connection import shared_options
 from quoron.cli.declare import declare
 from quoron.cli.health import health
-from quoron_privacy.errors import ConfigError, QuoronError
+from quoron_privacy.errors import ConfigError, Infeasible, QuoronError
 
 if TYPE_CHECKING:
     from quoron.simulation.engines import EngineChoice
@@ -150,20 +150,38 @@ def plan(
     seed: Seed = None,
     network: Link = None,
     settings: Settings = None,
+    risk: Annotated[
+        str | None,
+        typer.Option("--for-risk", metavar="RISK|SHARE%", help="Say how many users, or which ε, would do for it."),
+    ] = None,
+    accuracy: Annotated[
+        float | None,
+        typer.Option("--for-accuracy", metavar="0..1", help="The same for an accuracy; looks at the data."),
+    ] = None,
+    epsilons: Annotated[bool, typer.Option("--epsilons", help="Say what ε buys; with --plot, draw that.")] = False,
     picture: Picture = None,
     as_json: Json = False,
 ) -> None:
     """Say what a run would promise and cost, and how many rounds it needs, before any data is touched."""
     from quoron import api
     from quoron.reports import showing
+    from quoron.simulation import asking
     from quoron.simulation import run as runs
 
     _check_picture(picture)
     config, _ = api.resolve(source, (*(settings or ()), *api.short_keys(seed=seed, network=network)))
-    planned = runs.prepare(config, Path.cwd(), compare=True).planned
-    if picture is not None:
+    answers = asking.ask(config, Path.cwd(), risk=risk, accuracy=accuracy, epsilons=epsilons)
+    if picture is not None and epsilons:
+        showing.draw_epsilons(picture, answers)
+    try:
+        planned = runs.prepare(config, Path.cwd(), compare=True).planned
+    except Infeasible as error:  # what would be feasible is told before it is said that this is not
+        if answers.asked:
+            showing.show_answers(answers, as_json={"infeasible": str(error)} if as_json else None)
+        raise
+    if picture is not None and not epsilons:
         showing.draw(picture, planned)
-    showing.show_plan(planned, as_json=as_json)
+    showing.show_plan(planned, answers, as_json=as_json)
 
 
 @app.command()

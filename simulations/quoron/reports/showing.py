@@ -1,6 +1,6 @@
 """What commands print: a plan, a result, the tables of algorithms and presets."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from rich.table import Table
 
 from quoron.planning.choosing import Candidate, refusals
 from quoron.planning.plans import Planned
+from quoron.planning.questions import EPSILONS, MOST_USERS, Answers, Enough
 from quoron.presets import presets
 from quoron.reports import curve as curve_plot
 from quoron.reports.summary import size, time_rows
@@ -100,10 +101,11 @@ def show_comparison(comparison: "Comparison", *, as_json: bool) -> None:
     )
 
 
-def show_plan(planned: Planned, *, as_json: bool) -> None:
-    """A plan: its promise, its numbers, what the others would do or why they cannot, and the rounds curve."""
+def show_plan(planned: Planned, answers: Answers | None = None, *, as_json: bool) -> None:
+    """A plan: its promise, its numbers, what others would do or why they cannot, rounds curve, answers to questions."""
+    answers = Answers() if answers is None else answers
     if as_json:
-        print(dumps(planned.as_json()))
+        print(dumps(planned.as_json() | answers.as_json()))
         return
     out, chosen = console(), planned.plan
     _say(out, chosen.guarantee.sentence())
@@ -121,6 +123,41 @@ def show_plan(planned: Planned, *, as_json: bool) -> None:
     if planned.curve is not None:
         out.print(f"How many rounds {escape(chosen.algorithm)} needs:")
         out.print(curve_plot.table(planned.curve, chosen.cost.rounds))
+    show_answers(answers)
+
+
+def show_answers(answers: Answers, *, as_json: Mapping[str, Any] | None = None) -> None:
+    """What would do for a risk, and what each ε buys; as JSON beside what is given."""
+    if as_json is not None:
+        print(dumps(dict(as_json) | answers.as_json()))
+        return
+    out = console()
+    if answers.enough is not None:
+        for line in enough_lines(answers.enough):
+            _say(out, line)
+    if answers.curve is not None:
+        out.print("What ε buys:")
+        out.print(curve_plot.epsilon_table(answers.curve))
+        for point in answers.curve:
+            if point.infeasible is not None:
+                _say(out, f"Infeasible at ε = {point.epsilon:.3g}: {point.infeasible}", style="dim")
+
+
+def enough_lines(found: Enough) -> list[str]:
+    """What would do for a risk, in sentences."""
+    asked = f"a predicted excess risk of {found.risk:.2g} ({100 * found.share:.2g} % of the bound on the start's)"
+    if found.accuracy is not None:
+        asked = f"an accuracy of {100 * found.accuracy:.3g} % (simulation only), that is {asked}"
+    lines = [f"For {asked}:"]
+    if found.users is None:
+        lines.append(f"  with this ε, no number of users up to {MOST_USERS:,} would do;")
+    else:
+        lines.append(f"  with this ε, {found.users:,} users would do ({found.users_algorithm});")
+    if found.epsilon is None:
+        lines.append(f"  with these users, no ε up to {EPSILONS[1]:,g} would do.")
+    else:
+        lines.append(f"  with these users, ε = {found.epsilon:g} would do ({found.epsilon_algorithm}).")
+    return lines
 
 
 def show_algorithms(*, as_json: bool) -> None:
@@ -153,6 +190,11 @@ def show_presets() -> None:
     for each in presets():
         listed.add_row(escape(each.name), escape(each.summary))
     console().print(listed)
+
+
+def draw_epsilons(picture: Path, answers: Answers) -> None:
+    """Write what ε buys as a picture."""
+    write(picture, curve_plot.epsilon_svg(answers.curve or ()), advice="Choose another place for --plot.")
 
 
 def draw(picture: Path, planned: Planned) -> None:
