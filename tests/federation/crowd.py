@@ -273,8 +273,8 @@ async def until(condition: Callable[[], object]) -> None:
 def put_clock_forward(seconds: float) -> None:
     """The running loop's: whatever waits for a time within them has come to it, and nobody has waited."""
     loop = asyncio.get_running_loop()
-    before = loop.time
-    loop.time = lambda: before() + seconds
+    loop.ahead = getattr(loop, "ahead", 0.0) + seconds
+    loop.time = lambda: type(loop).time(loop) + loop.ahead
 
 
 def _waiting_for(running: Coordinator) -> set[int]:

@@ -19,7 +19,7 @@ from quoron_server.books.books import Books
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
-from quoron_server.books.registry import OPEN
+from quoron_server.books.registry import OPEN, Registry
 
 ROUNDS = 2
 WRITES = ("INSERT", "UPDATE", "DELETE", "CREATE")
@@ -178,5 +178,17 @@ def commit_for_ever(url: str) -> None:
             os.write(1, f"{round_}\n".encode())
 
 
+def begin_and_die(url: str) -> None:
+    """Three users, a charge and a run's beginning, then a kill: the journal is not folded."""
+    database = Database(url)
+    registry = Registry(database)
+    for name in ("ada", "bob", "eve"):
+        registry.enrol(name)
+    PopulationLedger(database).charge("spring", group="everyone", epsilon=1.0, delta=1e-6, statement="a promise")
+    Ledger.begin(database, "spring", plan="{}", config_digest="c", noise_key=bytes(range(32)))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 if __name__ == "__main__":
-    {"main": main, "torn": torn, "commit_for_ever": commit_for_ever}[sys.argv[1]](sys.argv[2])
+    programs = {each.__name__: each for each in (main, torn, commit_for_ever, begin_and_die)}
+    programs[sys.argv[1]](sys.argv[2])
