@@ -198,13 +198,13 @@ class Peer:
             if message.WhichOneof("kind") == kind:
                 return getattr(message, kind)
 
-    async def work(self, answering: Answering) -> str:
-        """Take part in everything until the first run has ended; how it ended."""
+    async def work(self, answering: Answering, runs: int = 1) -> str:
+        """Take part in everything until this number of runs have ended; how the last of them did."""
         with contextlib.suppress(grpc.aio.AioRpcError):
-            return await self._work(answering)
+            return await self._work(answering, runs)
         return "disconnected"
 
-    async def _work(self, answering: Answering) -> str:
+    async def _work(self, answering: Answering, runs: int) -> str:
         while (message := await self.call.read()) is not grpc.aio.EOF:
             kind = message.WhichOneof("kind")
             if kind == "run":
@@ -216,7 +216,9 @@ class Peer:
             elif kind == "receipt":
                 self.receipts.append(message.receipt)
             elif kind == "ended":
-                return message.ended.how
+                runs -= 1
+                if runs == 0:
+                    return message.ended.how
         return "disconnected"
 
 
@@ -309,10 +311,15 @@ async def no_deadline_is_waited_for(running: Coordinator, silent: Iterable[int],
             await asyncio.sleep(0.001)
 
 
-async def everybody(running: Coordinator, stack: contextlib.AsyncExitStack, users: int = 20) -> Honest:
-    """Clients at work until the stack is left."""
+async def everybody(
+    running: Coordinator, stack: contextlib.AsyncExitStack, users: int = 20, *, runs: int = 1
+) -> Honest:
+    """Clients at work until this number of runs have ended or the stack is left.
+
+    Who leaves before the last run has ended makes it wait for every deadline.
+    """
     honest = Honest.of(users)
     for peer in await stack.enter_async_context(crowd(running.listen, users)):
-        task = asyncio.create_task(peer.work(honest))
+        task = asyncio.create_task(peer.work(honest, runs))
         stack.callback(task.cancel)
     return honest
