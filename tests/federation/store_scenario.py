@@ -134,11 +134,11 @@ def empty(url: str) -> None:
     engine.dispose()
 
 
-def main(url: str) -> None:
-    """Kill at point 1, 2, ... until there is no such point, or until what is stored in the end is not the whole."""
+def main(url: str, first: int = 1) -> None:
+    """Kill at the first point and each after it, until there is none or what is stored in the end is not the whole."""
     forked(lambda: carry_out(url))
     whole = stored(url)
-    number, wrong = 0, []
+    number, wrong = first - 1, []
     while not wrong:
         number += 1
         empty(url)
@@ -166,7 +166,7 @@ def torn(url: str) -> None:
         whole(self, round_, state, releases, event)
 
     Ledger.commit = commit
-    main(url)
+    main(url, first=25)  # before that everything is written as ever
 
 
 def commit_for_ever(url: str) -> None:
