@@ -107,7 +107,7 @@ def simulate(
     quiet: Quiet = False,
 ) -> None:
     """Train privately over a simulated population, and show what it reached and what it cost."""
-    from quoron import api
+    from quoron import api, kernels
     from quoron.reports import showing
     from quoron.simulation import run as runs
     from quoron.simulation.folder import claim
@@ -115,7 +115,8 @@ def simulate(
     chosen = engine.choice()
     config, name = api.resolve(source, (*(settings or ()), *api.short_keys(seed=seed, out=out, network=network)))
     with progress(as_json=as_json, quiet=quiet) as observer:
-        prepared = runs.prepare(config, Path.cwd())
+        with kernels.rounds_compiled_meanwhile():
+            prepared = runs.prepare(config, Path.cwd())
         folder = claim(config, name)
         with interruptible(folder.path):
             result = chosen.carry_out(prepared, folder, Path.cwd(), [observer])
