@@ -13,7 +13,9 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import (
     Answers,
     AverageGradient,
+    AverageLoss,
     LocalSGD,
+    MomentAndGradient,
     Question,
     RangeReport,
     SecondMoment,
@@ -75,6 +77,7 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "dp-ftrl": {"rounds": 6, "reserve": 2},
     "tracking-srgd": {"rounds": 6},
     "tracking-srgd/independent": {"rounds": 6, "variant": "independent"},
+    "whitened-tracking": {"rounds": 9},
     "sgd": {"rounds": 6},
 }
 PROBLEMS = {
@@ -113,8 +116,12 @@ class Quadratic:
     def ask(self, question: Question) -> Answers:
         self.asked.append(question.cohort)
         task, centres = question.task, self.centres[question.cohort]
-        if isinstance(task, SecondMoment):  # the Hessian 0.2 I is the second moment of features times link_curvature
-            values = np.tile(np.sqrt(0.2) * np.eye(task.dimension)[np.triu_indices(task.dimension)], (len(centres), 1))
+        if isinstance(task, SecondMoment):
+            values = self._moments(task, centres)
+        elif isinstance(task, MomentAndGradient):
+            values = np.hstack([self._moments(task.moment, centres), self._gradients(task.gradient, centres)])
+        elif isinstance(task, AverageLoss):
+            values = 0.1 * np.stack([np.sum((point - centres) ** 2, axis=1) for point in task.points], axis=1)
         elif isinstance(task, LocalSGD):
             values = self._passes(task, centres)
         elif isinstance(task, RangeReport | VectorReport):
@@ -125,6 +132,10 @@ class Quadratic:
         if self.tamper is not None:
             self.tamper(values, status)
         return Answers.checked(values, status, largest=1e6)
+
+    def _moments(self, task: SecondMoment, centres: np.ndarray) -> np.ndarray:
+        """The Hessian 0.2 I is the second moment of features times link_curvature."""
+        return np.tile(np.sqrt(0.2) * np.eye(task.dimension)[np.triu_indices(task.dimension)], (len(centres), 1))
 
     def _gradients(self, task: AverageGradient, centres: np.ndarray) -> np.ndarray:
         values = sum(weight * 0.2 * (point - centres) for weight, point in zip(task.weights, task.points, strict=True))

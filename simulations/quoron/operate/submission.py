@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from quoron.config import Config, Table
 from quoron.planning.plans import choose, wish
-from quoron.populations._base import Declared
+from quoron.populations._base import Declared, PublicKnowledge
 from quoron.simulation.scene import encoding_of, loss_of, make_domain, problem
 from quoron_client.data.encoding import Encoding
 from quoron_client.losses import Loss
@@ -42,7 +42,9 @@ def specify(
         )
     columns.check_loss(loss)
     domain = make_domain(config.domain, loss.feature_norm)
-    plan = choose(config, problem(config, Declared(users, items, columns.dimension * loss.outputs, loss, domain))).plan
+    known = PublicKnowledge(intercept=columns.intercept)
+    declared = Declared(users, items, columns.dimension * loss.outputs, loss, domain, known)
+    plan = choose(config, problem(config, declared)).plan
     options, rounds = dict(config.algorithm.options), config.budget.rounds
     if rounds is not None and ALGORITHMS[plan.algorithm].takes_rounds:
         options.setdefault("rounds", rounds)
@@ -65,6 +67,7 @@ def specify(
         early_ends=early_ends,
         quorum=wish(config).quorum,
         quorum_epsilon=wish(config).quorum_epsilon,
+        adjacency=config.privacy.adjacency,
         plan_digest=digest(plan),
     )
     plan = ending_early(plan) if early_ends else plan

@@ -129,7 +129,8 @@ def wish(config: Config) -> Privacy:
     """(ε, δ), with the quorum where one is declared."""
     wanted = config.privacy
     share = None if wanted.quorum == "none" else wanted.quorum
-    return Privacy(wanted.epsilon, wanted.delta, share, spent_on(share, wanted.epsilon, wanted.quorum_epsilon))
+    spent = spent_on(share, wanted.epsilon, wanted.quorum_epsilon)
+    return Privacy(wanted.epsilon, wanted.delta, share, spent, wanted.adjacency)
 
 
 def _automatic(config: Config, problem: Problem, algorithms: Registry) -> Planned:
