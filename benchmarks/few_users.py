@@ -119,7 +119,6 @@ _CHEM97: tuple[Feature, ...] = (
     Categorical("gender", ("F",)),
     Numeric("age", -6, 5),
     Numeric("gcsescore", 0, 8),
-    Numeric("gcsecnt", -6, 2),
 )
 _STAR: tuple[Feature, ...] = (
     Categorical("gr", ("K", "1", "2")),

@@ -43,7 +43,7 @@ from quoron_server.plan import Plan
 
 FIRST_FACTOR = 1.5  # of the radius over a typical length at the start
 FACTORS_FROM = 0.7
-MOST_OF_BOUND, MOST_OF_START = 2.0, 3.0  # times the bound of a whitened gradient at 0, and its typical length there
+MOST_OF_BOUND = 2.0  # times the bound of a whitened gradient at 0
 SPREAD_GAIN = 0.7  # of what the last round says of the users' spread
 LEAST_RADIUS = 1e-6  # times s₀
 
@@ -263,7 +263,7 @@ class WhitenedTracking:
             factor = min(max(factor, FACTORS_FROM), p.largest_factor)
         error = error + LEARNT**2 * moved / d
         radius = min(factor * math.sqrt(spread + d * error), MOST_OF_BOUND * self._bound)
-        radius = max(min(radius, MOST_OF_START * state.start_length), LEAST_RADIUS * p.start_slope)
+        radius = max(min(radius, p.most_lengths * state.start_length), LEAST_RADIUS * p.start_slope)
         return replace(state, radius=radius, factor=factor, spread=spread, target=target, error=error)
 
     def _vote(self, state: WhitenedState, answers: Answers, noise: NoiseSource) -> Update[WhitenedState]:

@@ -32,6 +32,7 @@ class WhitenedParameters:
     tail: float  # share of users meant beyond the radius, times nμ_g / √d
     least_tail: float  # and at least this share
     largest_factor: float  # of the radius over the users' spread
+    most_lengths: float  # of the radius over a typical length at the start
     mu: float  # GDP parameter of the whole transcript
 
     @property
