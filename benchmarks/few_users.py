@@ -105,6 +105,11 @@ def _counted(*columns: str) -> Callable[[Any], Any]:
     return prepared
 
 
+def _said(column: str, value: str, name: str) -> Callable[[Any], Any]:
+    """With a column of numbers: 1 where another has that value."""
+    return lambda frame: frame.assign(**{name: (frame[column] == value).astype(int)})
+
+
 GENRES = (
     *("Action", "Adventure", "Animation", "Children", "Comedy", "Crime", "Documentary", "Drama", "Fantasy"),
     *("Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller", "War", "Western"),
@@ -218,7 +223,150 @@ FIXED: Mapping[str, Task] = {
     "ls-nlswork": Task("sampleSelection", "nlswork", "idcode", "ln_wage", _NLSWORK, (0, 4), prepared=_counted("race")),
     "ls-insteval": Task("lme4", "InstEval", "s", "y", _INSTEVAL, (1, 5), items=15),
 }
-OTHERS: Mapping[str, Task] = {}
+_PSID: tuple[Feature, ...] = (
+    Numeric("experience", 0, 50),
+    Numeric("weeks", 0, 52),
+    Categorical("occupation", ("blue",)),
+    *(Categorical(name, ("yes",)) for name in ("industry", "south", "smsa", "married")),
+    Categorical("gender", ("female",)),
+    Numeric("education", 4, 17),
+    Categorical("ethnicity", ("afam",)),
+    Numeric("year", 1976, 1982),
+)
+OTHERS: Mapping[str, Task] = {
+    "males": Task(
+        "Ecdat",
+        "Males",
+        "nr",
+        "member == 1",
+        (
+            Numeric("year", 1980, 1987),
+            Numeric("school", 0, 18),
+            Numeric("exper", 0, 20),
+            Categorical("ethn", ("black", "hisp")),
+            Categorical("maried", ("yes",)),
+            Categorical("health", ("yes",)),
+        ),
+        items=8,
+        prepared=_said("union", "yes", "member"),
+    ),
+    "psid": Task("AER", "PSID7682", "id", "member == 1", _PSID, items=7, prepared=_said("union", "yes", "member")),
+    "ls-psid": Task("AER", "PSID7682", "id", "wage", _PSID, (100, 2500), items=7),
+    "muscatine": Task(
+        "geepack",
+        "muscatine",
+        "id",
+        "numobese == 1",
+        (Categorical("gender", ("F",)), Numeric("base_age", 6, 14), Numeric("age", 6, 18)),
+        items=2,
+    ),
+    "ls-egsingle": Task(
+        "mlmRev",
+        "egsingle",
+        "childid",
+        "math",
+        (
+            Numeric("year", -3, 3),
+            Numeric("grade", 0, 5),
+            Categorical("female", ("Female",)),
+            *(Numeric(name, 0, 1) for name in ("retained", "black", "hispanic")),
+            Numeric("size", 0, 1500),
+            Numeric("lowinc", 0, 100),
+            Numeric("mobility", 0, 100),
+        ),
+        (-6, 6),
+    ),
+    "dee": Task(
+        "stevedata",
+        "Dee04",
+        "schoolid",
+        "register == 1",
+        (
+            *(Numeric(name, 0, 1) for name in ("hispanic", "college", "black", "otherrace", "female")),
+            Numeric("distance", 0, 40),
+        ),
+        items=8,
+    ),
+    "murders": Task(
+        "wooldridge",
+        "countymurders",
+        "countyid",
+        "murders > 2",
+        (
+            Numeric("lpopul", 4, 16),
+            Numeric("perc1019", 0, 40),
+            Numeric("perc2029", 0, 40),
+            Numeric("percblack", 0, 100),
+            Numeric("rpcpersinc", 0, 30_000),
+            Numeric("year", 1980, 1996),
+        ),
+        items=17,
+    ),
+    "randhie": Task(
+        "sampleSelection",
+        "RandHIE",
+        "zper",
+        "mdvis > 0",
+        (
+            Categorical("site", (1, 2, 3, 4, 5)),
+            Numeric("coins", 0, 100),
+            Numeric("year", 1, 5),
+            *(Numeric(name, 0, 1) for name in ("black", "female", "physlm")),
+            Numeric("income", 0, 30_000),
+            Numeric("xage", 0, 65),
+            Numeric("educdec", 0, 25),
+            Numeric("num", 1, 14),
+            Numeric("disea", 0, 60),
+        ),
+    ),
+    "callbacks": Task(
+        "openintro",
+        "labor_market_discrimination",
+        "ad_id",
+        "call == 1",
+        (
+            Numeric("education", 0, 4),
+            Numeric("years_exp", 0, 44),
+            *(Numeric(name, 0, 1) for name in ("honors", "volunteer", "military", "emp_holes", "email", "h")),
+            Categorical("race", ("b",)),
+            Categorical("sex", ("f",)),
+            Categorical("city", ("b",)),
+        ),
+        items=4,
+    ),
+    "tuna": Task(
+        "Ecdat",
+        "Tuna",
+        "Tuna.hid",
+        "taken == 1",
+        tuple(Numeric(f"price.{name}", 0, 1) for name in ("skw", "cosw", "sko", "coso", "pw")),
+        prepared=_said("Tuna.choice", "skw", "taken"),
+    ),
+    "ls-schools": Task(
+        "wooldridge",
+        "school93_98",
+        "schid",
+        "math4",
+        (Numeric("lunch", 0, 100), Numeric("enrol", 0, 1500), Numeric("exppp", 0, 10_000), Numeric("year", 1993, 1998)),
+        (0, 100),
+        items=5,
+    ),
+    "fights": Task(
+        "mediation",
+        "student",
+        "SCH_ID",
+        "fight == 1",
+        (
+            *(Numeric(name, 0, 1) for name in ("attachment", "work", "coed", "gender", "pared", "catholic")),
+            Numeric("score", 0, 100),
+            Numeric("late", 1, 5),
+            Numeric("smorale", 1, 5),
+            Numeric("income", 1, 16),
+            Numeric("free", 1, 7),
+        ),
+        items=15,
+    ),
+}
 
 
 SHIPPED = ("flights", "storms", "scorecard")

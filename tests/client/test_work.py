@@ -30,6 +30,7 @@ def tasks(users, dimension):
         AverageGradient(points, (1.0, -0.5), user_smoothness=0.1),
         AverageGradient(points[:1], (1.0,), centre=points[0], reference_items=9),
         SecondMoment(dimension),
+        SecondMoment(dimension + 1, 0.5),
         MomentAndGradient(dimension, points[0], points[1]),
         AverageLoss(points),
         LocalSGD(np.zeros((users, dimension)), 0.5, L2Ball(1.0)),

@@ -116,7 +116,7 @@ class Quadratic:
     def ask(self, question: Question) -> Answers:
         self.asked.append(question.cohort)
         task, centres = question.task, self.centres[question.cohort]
-        if isinstance(task, SecondMoment):
+        if isinstance(task, SecondMoment):  # labels are c_u's first coordinate
             values = self._moments(task, centres)
         elif isinstance(task, MomentAndGradient):
             values = np.hstack([self._moments(task.moment, centres), self._gradients(task.gradient, centres)])

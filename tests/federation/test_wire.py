@@ -79,7 +79,7 @@ MESSAGES = {
     "Question.range_report": federation.Question(range_report=federation.RangeReport(bins=4)),
     "Question.vector_report": federation.Question(vector_report=federation.VectorReport(radius=1.0)),
     "AverageGradient": GRADIENT,
-    "SecondMoment": federation.SecondMoment(dimension=2),
+    "SecondMoment": federation.SecondMoment(dimension=2, label_scale=0.5),
     "MomentAndGradient": federation.MomentAndGradient(dimension=2, point=ARRAY, centre=ARRAY),
     "AverageLoss": federation.AverageLoss(points=ARRAY),
     "LocalSGD": federation.LocalSGD(start=ARRAY, step_size=0.5, domain=BALL, smoothing=DIRECTIONS),
@@ -142,7 +142,7 @@ GOLDEN: dict[str, str] = {
         "0a1f0a07666c6f61743634120201021a10000000000000f03f00000000000000c01208000000000000e03f19000000000000"
         "d03f221f0a07666c6f61743634120201021a10000000000000f03f00000000000000c02832320911000000000000e03f"
     ),
-    "SecondMoment": "0802",
+    "SecondMoment": "080211000000000000e03f",
     "MomentAndGradient": (
         "0802121f0a07666c6f61743634120201021a10000000000000f03f00000000000000c01a1f0a07666c6f6174363412020102"
         "1a10000000000000f03f00000000000000c0"
@@ -192,6 +192,7 @@ TASKS = {
     "plain gradient": PLAIN,
     "convolved gradient": AverageGradient(POINTS, (1.0, -0.5), smoothing=Convolution(0.5, 99)),
     "second moment": SecondMoment(3),
+    "second moment with labels": SecondMoment(4, 0.5),
     "moment and gradient": MomentAndGradient(3, POINTS[0]),
     "moment and centred gradient": MomentAndGradient(3, POINTS[0], POINTS[1]),
     "average loss": AverageLoss(POINTS),
@@ -312,6 +313,7 @@ class TestQuestions:
             (lambda m: setattr(m.average_gradient.smoothing, "convolution_radius", float("nan")), "radius > 0"),
             (lambda m: setattr(m.second_moment, "dimension", 0), "second moment fits"),
             (lambda m: setattr(m.second_moment, "dimension", 2**31), "second moment fits"),
+            (lambda m: m.second_moment.CopyFrom(federation.SecondMoment(dimension=2, label_scale=-1)), "label_scale > 0"),
             (lambda m: setattr(m.moment_and_gradient, "dimension", 3), "float64"),
             (lambda m: m.moment_and_gradient.point.CopyFrom(array_to_wire(np.ones(3))), "second moment fits"),
             (lambda m: m.average_loss.points.CopyFrom(array_to_wire(np.ones((17, 3)))), "at most 16 points"),

@@ -3,6 +3,7 @@
 Bad data gives a status, never an exception.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -62,8 +63,12 @@ def answer(
 
 
 def _moment(batch: ItemBatch, task: SecondMoment, threads: int | None) -> Matrix:
-    if task.dimension != batch.dimension:
-        raise DataError(f"Expected dimension={batch.dimension}, like the items, got dimension={task.dimension}.")
+    if task.model_size != batch.dimension:
+        raise DataError(f"Expected dimension={batch.dimension}, like the items, got dimension={task.model_size}.")
+    if task.label_scale is not None:
+        with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is rejected
+            rows = np.column_stack([batch.features.astype(np.float64), task.label_scale * batch.labels])
+        batch = replace(batch, features=rows)
     return second_moment_factor(batch, threads=threads)
 
 

@@ -140,15 +140,16 @@ class SecondMoment(Task):
 
     Items have weights w in [0, 1]. Its rows are packed without the zeros below the diagonal: (d (d + 1) / 2,) numbers
     whose Euclidean norm is the root mean squared norm of the features, so at most the feature norm R. The factor says
-    no more than the moment.
+    no more than the moment. With `label_scale` the label, times it, is one more feature, the last.
     """
 
-    dimension: int  # d, of the features: of the model too, where an item has one prediction
+    dimension: int  # d, of the features, the label among them if it is one: that of the model, with one prediction
+    label_scale: float | None = None
 
     @property
     def model_size(self) -> int:
-        """d."""
-        return self.dimension
+        """Of the features."""
+        return self.dimension - (self.label_scale is not None)
 
     @property
     def gradients_per_user(self) -> int:

@@ -189,11 +189,16 @@ def _gradient_from_wire(message: federation.AverageGradient) -> AverageGradient:
 
 
 def _second_moment_to_wire(task: SecondMoment) -> federation.SecondMoment:
-    return federation.SecondMoment(dimension=task.dimension)
+    message = federation.SecondMoment(dimension=task.dimension)
+    if task.label_scale is not None:
+        message.label_scale = task.label_scale
+    return message
 
 
 def _second_moment_from_wire(message: federation.SecondMoment) -> SecondMoment:
-    return SecondMoment(_features(message.dimension))
+    if not message.HasField("label_scale"):
+        return SecondMoment(_features(message.dimension))
+    return SecondMoment(_features(message.dimension), _positive("label_scale", message.label_scale))
 
 
 def _moment_and_gradient_to_wire(task: MomentAndGradient) -> federation.MomentAndGradient:

@@ -139,10 +139,12 @@ class AverageGradient(_message.Message):
     def __init__(self, points: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., weights: _Optional[_Iterable[float]] = ..., user_smoothness: _Optional[float] = ..., centre: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., reference_items: _Optional[int] = ..., smoothing: _Optional[_Union[Smoothing, _Mapping]] = ...) -> None: ...
 
 class SecondMoment(_message.Message):
-    __slots__ = ("dimension",)
+    __slots__ = ("dimension", "label_scale")
     DIMENSION_FIELD_NUMBER: _ClassVar[int]
+    LABEL_SCALE_FIELD_NUMBER: _ClassVar[int]
     dimension: int
-    def __init__(self, dimension: _Optional[int] = ...) -> None: ...
+    label_scale: float
+    def __init__(self, dimension: _Optional[int] = ..., label_scale: _Optional[float] = ...) -> None: ...
 
 class MomentAndGradient(_message.Message):
     __slots__ = ("dimension", "point", "centre")

@@ -25,6 +25,7 @@ from quoron_server.problem import Problem
 NAME = "whitened-tracking"
 THEOREM = "docs/privacy/whitened-tracking.md#w1-statement"
 LARGEST_DIMENSION = 300  # everybody sends d (d + 1) / 2 numbers
+MOST_USERS, MOST_FEATURES = 10_000, 100  # up to which `auto` takes it
 ROUNDS = 13  # twelve gradients and a vote
 ROUNDS_FROM, ROUNDS_TO = 9, 64
 MOMENTS = (0.05, 0.10)  # shares of μ² of the two second moments
@@ -115,6 +116,12 @@ def gaussian(plan: Plan) -> GaussianPromise:
     """Theorem W1: μ of the transcript."""
     p: WhitenedParameters = plan.parameters
     return GaussianPromise(p.mu, total_variation(gaussians=_drawn(plan.problem, p.rounds)))
+
+
+def few(plan: Plan, rounds: int | None) -> bool:
+    """Whether n, d and ε are where this method was better than all others; a plan is for the rounds there are."""
+    del rounds
+    return plan.problem.users <= MOST_USERS and plan.problem.dimension <= MOST_FEATURES
 
 
 def resolution(problem: Problem, mu: float, options: WhitenedOptions, users: int) -> float:
