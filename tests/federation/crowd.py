@@ -33,7 +33,8 @@ HANGS = 300.0  # seconds after which a test hangs, on a machine that does much e
 # What is feasible with the fewest users at a generous budget: users and options of every algorithm.
 FEW: dict[str, tuple[int, dict[str, object]]] = {
     "tracking-srgd": (20, {"rounds": 6}),
-    "whitened-tracking": (20, {"rounds": 9}),
+    "whitened-tracking": (20, {"rounds": 5}),
+    "one-round-least-squares": (20, {}),
     "filtered-sgd": (420, {}),
     "soft-filtered-sgd": (1000, {}),
     "outlier-iterates": (100, {"rounds": 6, "phases": 2}),

@@ -153,8 +153,8 @@ class SecondMoment(Task):
 
     @property
     def gradients_per_user(self) -> int:
-        """None: features only."""
-        return 0
+        """None of features only; with labels what they have in common is the gradient at zero."""
+        return int(self.label_scale is not None)
 
     def answer_shape(self, dimension: int) -> tuple[int, ...]:
         """Of one user's answer."""

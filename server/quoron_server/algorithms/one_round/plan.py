@@ -54,7 +54,7 @@ def plan(problem: Problem, privacy: Privacy, options: OneRoundOptions, seed: int
         algorithm=NAME,
         problem=problem,
         guarantee=Guarantee(privacy.epsilon, privacy.delta, adjacency, "broadcast", (), THEOREM),
-        cost=Cost(1, users, 0, 0, 8 * users * packed(d + 1)),
+        cost=Cost(1, users, users * problem.items_per_user, 0, 8 * users * packed(d + 1)),
         parameters=OneRoundParameters(
             cohort_size=users,
             rounds=1,

@@ -27,7 +27,8 @@ THEOREM = "docs/privacy/whitened-tracking.md#w1-statement"
 LARGEST_DIMENSION = 300  # everybody sends d (d + 1) / 2 numbers
 MOST_USERS, MOST_FEATURES = 10_000, 100  # up to which `auto` takes it
 ROUNDS = 13  # twelve gradients and a vote
-ROUNDS_FROM, ROUNDS_TO = 9, 64
+ROUNDS_FROM, ROUNDS_TO = 4, 64
+FORECAST_FROM = 9  # rounds: with fewer the forecast has not been measured
 MOMENTS = (0.05, 0.10)  # shares of μ² of the two second moments
 VOTE = 0.02
 LENGTH = (0.01, 0.05)  # of each of three lengths, at least and at most
@@ -77,7 +78,7 @@ def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions, seed: int
             bytes_up=8 * users * numbers,
         ),
         parameters=p,
-        predicted_excess_risk=remaining(left) * starting_risk(problem),
+        predicted_excess_risk=remaining(left) * starting_risk(problem) if rounds >= FORECAST_FROM else None,
         seed=seed,
     )
 
@@ -120,8 +121,8 @@ def gaussian(plan: Plan) -> GaussianPromise:
 
 def few(plan: Plan, rounds: int | None) -> bool:
     """Whether n, d and ε are where this method was better than all others; a plan is for the rounds there are."""
-    del rounds
-    return plan.problem.users <= MOST_USERS and plan.problem.dimension <= MOST_FEATURES
+    enough = plan.cost.rounds >= FORECAST_FROM and (rounds is None or rounds >= plan.cost.rounds)
+    return enough and plan.problem.users <= MOST_USERS and plan.problem.dimension <= MOST_FEATURES
 
 
 def resolution(problem: Problem, mu: float, options: WhitenedOptions, users: int) -> float:
