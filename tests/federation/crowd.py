@@ -101,6 +101,7 @@ def specification(algorithm: str, run_name: str = "trial", **changes: object) ->
         typical_curvature=0.1,
         feature_norm=1.0,
         link_curvature=1.0,
+        sigmoid=True,
     )
     whole = RunSpecification(
         run=run_name,
