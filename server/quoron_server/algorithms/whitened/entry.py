@@ -21,6 +21,7 @@ INFO = AlgorithmInfo(
     passes="many",
     gaussian_promise=planning.gaussian,
     takes=planning.few,
+    declines=planning.too_few,
     answer=lambda plan: packed(plan.problem.features) + plan.problem.dimension,
     black_box="it asks for the second moment of a user's features and for losses, which no gradient tells",
 )

@@ -9,12 +9,12 @@ import math
 from quoron_server.problem import Problem
 
 LEAST_RESOLUTION = 10.0  # ν = nμ_g / √d below which nothing is learnt
-HALF, POWER = 20.0, 1.5
+USELESS, POWER = 25.0, 1.5  # ν up to which nothing may be learnt; how fast less is left above it
 
 
 def remaining(resolution: float) -> float:
     """The share of the start's excess risk that is left in nine of ten problems, at most."""
-    return min(1.0, (HALF / resolution) ** POWER)
+    return min(1.0, (USELESS / resolution) ** POWER)
 
 
 def starting_risk(problem: Problem) -> float:

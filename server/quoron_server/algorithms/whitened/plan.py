@@ -125,6 +125,15 @@ def few(plan: Plan, rounds: int | None) -> bool:
     return enough and plan.problem.users <= MOST_USERS and plan.problem.dimension <= MOST_FEATURES
 
 
+def too_few(problem: Problem, privacy: Privacy) -> Infeasible | None:
+    """Why nothing can be expected of few users at this ε: the best that we know would leave the start as it was."""
+    try:
+        plan(problem.settled(wide=True), privacy, WhitenedOptions(), 0)
+    except Infeasible as error:
+        return error if error.condition.startswith(f"n={problem.users:,}") else None
+    return None
+
+
 def resolution(problem: Problem, mu: float, options: WhitenedOptions, users: int) -> float:
     """ν = nμ_g / √d, by which a forecast goes; n is the users expected to answer."""
     return options.attendance * users * mu * math.sqrt(_gradient_share(users, mu)) / math.sqrt(problem.dimension)
