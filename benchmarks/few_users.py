@@ -27,7 +27,7 @@ from quoron.planning.plans import choose
 from quoron.populations import TablePopulation, flights, from_table
 from quoron.simulation.inline import InlineEngine
 from quoron.simulation.scene import problem
-from quoron_client.data.encoding import Categorical, Feature, Numeric, Range, read_label
+from quoron_client.data.encoding import Categorical, Feature, Numeric, read_label
 from quoron_client.losses import LeastSquares, Logistic
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import QuoronError

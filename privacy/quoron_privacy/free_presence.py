@@ -277,9 +277,7 @@ class TailMean:
         weights = np.array(_WEIGHTS[self.adjacency])
         rows = _checked(values, len(transform))
         bits = sum_bits(len(rows), self.users)
-        total, shares, clipped = _sum_tails(
-            rows, answered, np.ascontiguousarray(transform), centre, radius, 2.0**bits
-        )
+        total, shares, clipped = _sum_tails(rows, answered, np.ascontiguousarray(transform), centre, radius, 2.0**bits)
         unit = np.array([1.0, 2.0**-bits, 1.0, 1.0])  # the tail is counted in steps of the grid, too
         means = np.concatenate([total * (weights[0] / 2.0**bits), shares * (weights * unit)[1:]]) / self.users
         noised = self._gaussian.release(means, stream)
@@ -436,7 +434,7 @@ def _vector_logs(values, transform, out):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _sum_tails(values, answered, transform, centre, radius, unit):  # type: ignore[no-untyped-def]
-    """Over answered rows: exact Σ ⌊c · unit⌋ towards zero; Σ ⌊(1 - a) unit⌋, how many a ≤ ⅔, how many; how many clipped.
+    """Over answered rows: exact Σ ⌊c · unit⌋ towards zero; Σ ⌊(1 - a) unit⌋, how many a ≤ ⅔, how many; clipped ones.
 
     With a' = 1 - ⌊(1 - a) unit⌋ / unit, of a rounded up, ‖c as added‖ ≤ a', and a' ≤ ⅔ is decided in whole numbers.
     """

@@ -58,8 +58,8 @@ class Beliefs:
     intercept: bool = False  # whether the last feature is the same number for every item
 
     def __post_init__(self) -> None:
-        names = ("gradient_deviation", "heterogeneity", "distance", "typical_curvature", "least_curvature")
-        names = (*names, "label_bound")
+        curvatures = ("typical_curvature", "least_curvature")
+        names = ("gradient_deviation", "heterogeneity", "distance", *curvatures, "label_bound")
         _in_range(self, names, zero=("heterogeneity",))
         if not 0 <= self.hostile_share < 0.5:
             raise ConfigError(f"Expected hostile_share in [0, 0.5), got hostile_share={self.hostile_share}.")

@@ -82,7 +82,7 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
 }
 PROBLEMS = {
     "one-round-least-squares": changed(PROBLEM, label_bound=1.0),
-    "local-model/range": replace(PROBLEM, items_per_user=10_000)
+    "local-model/range": replace(PROBLEM, items_per_user=10_000),
 }  # users far apart leave ranges nothing to find
 
 

@@ -142,9 +142,9 @@ def test_replay_catches_a_threshold_of_three_quarters(monkeypatch: pytest.Monkey
     plan = make_plan(NAME)
     monkeypatch.setattr(free_presence, "_sum_tails", wider)
     broken = scene(WhitenedTracking(plan))
+    corners = [Pair(0, 5, threshold(0, 0), threshold(1, 1, near), turn=0) for near in range(3)]
     with pytest.raises(Told, match="the plan charges"):
-        for near in range(3):
-            replay(broken, Pair(0, 5, threshold(0, 0), threshold(1, 1, near), turn=0))
+        [replay(broken, corner) for corner in corners]
 
 
 def test_replay_catches_a_second_triangle_under_the_same_noise(monkeypatch: pytest.MonkeyPatch) -> None:

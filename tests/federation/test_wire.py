@@ -313,7 +313,7 @@ class TestQuestions:
             (lambda m: setattr(m.average_gradient.smoothing, "convolution_radius", float("nan")), "radius > 0"),
             (lambda m: setattr(m.second_moment, "dimension", 0), "second moment fits"),
             (lambda m: setattr(m.second_moment, "dimension", 2**31), "second moment fits"),
-            (lambda m: m.second_moment.CopyFrom(federation.SecondMoment(dimension=2, label_scale=-1)), "label_scale > 0"),
+            (lambda m: m.second_moment.CopyFrom(federation.SecondMoment(dimension=2, label_scale=-1)), "label_scale >"),
             (lambda m: setattr(m.moment_and_gradient, "dimension", 3), "float64"),
             (lambda m: m.moment_and_gradient.point.CopyFrom(array_to_wire(np.ones(3))), "second moment fits"),
             (lambda m: m.average_loss.points.CopyFrom(array_to_wire(np.ones((17, 3)))), "at most 16 points"),

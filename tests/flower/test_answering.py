@@ -28,7 +28,15 @@ def test_two_points_are_combined_around_the_centre() -> None:
         AverageGradient(np.zeros((1, 2)), (1.0,), reference_items=3),
         AverageGradient(np.zeros((1, 2)), (1.0,), smoothing=Moreau(0.1)),
     ],
-    ids=["second moment", "moment and gradient", "losses", "local sgd", "user smoothness", "reference items", "smoothing"],
+    ids=[
+        "second moment",
+        "moment and gradient",
+        "losses",
+        "local sgd",
+        "user smoothness",
+        "reference items",
+        "smoothing",
+    ],
 )
 def test_a_question_for_more_than_gradients_is_not_answered(task: Any) -> None:
     with pytest.raises(WireError, match="Expected a question for"):

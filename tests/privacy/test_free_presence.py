@@ -145,7 +145,9 @@ class TestTailMean:
                     a = np.linalg.norm(c)
                     expected, beyond, within, here = expected + c, beyond + 1 - a, within + (a <= 2 / 3), here + 1
             np.testing.assert_allclose(found.mean, expected / 40, atol=1e-8)
-            np.testing.assert_allclose((found.beyond, found.within, found.presence), np.array([beyond, within, here]) / 40, atol=1e-7)
+            np.testing.assert_allclose(
+                (found.beyond, found.within, found.presence), np.array([beyond, within, here]) / 40, atol=1e-7
+            )
 
     def test_noise_is_isotropic_on_the_weighted_row(self):
         for adjacency in ADJACENCIES:
@@ -279,4 +281,6 @@ def test_weights_are_below_what_the_proofs_allow():
 
 def test_rows_of_another_length_are_refused():
     with pytest.raises(ConfigError, match="rows of 3 numbers"):
-        TailMean.for_mu(dimension=3, users=4, mu=1.0).release(np.zeros((4, 2)), np.ones(4, bool), np.eye(3), np.zeros(3), 1.0, Still())
+        TailMean.for_mu(dimension=3, users=4, mu=1.0).release(
+            np.zeros((4, 2)), np.ones(4, bool), np.eye(3), np.zeros(3), 1.0, Still()
+        )

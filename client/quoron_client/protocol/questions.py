@@ -217,7 +217,7 @@ class MomentAndGradient(Task):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AverageLoss(Task):
-    """F_u(points[k]) for each of p points, ridge included, F_u the average loss of user u's items: an answer of (p,)."""
+    """F_u(points[k]) for each of p points, ridge included, F_u the average of user u's items: an answer of (p,)."""
 
     points: Matrix  # (p, d)
 

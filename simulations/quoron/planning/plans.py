@@ -139,7 +139,9 @@ def _automatic(config: Config, problem: Problem, algorithms: Registry) -> Planne
     _decline(config, problem, algorithms)
     candidates = tuple(_worthwhile(each, problem) for each in _candidates(config, problem, algorithms))
     while True:
-        plan, choice = automatic(candidates, algorithms, problem, trust_server=_trusted(config), rounds=config.budget.rounds)
+        plan, choice = automatic(
+            candidates, algorithms, problem, trust_server=_trusted(config), rounds=config.budget.rounds
+        )
         try:
             algorithms[plan.algorithm].verify(plan)
         except VerificationError as error:  # never seen; another algorithm will do

@@ -102,7 +102,9 @@ def test_what_it_is_not_for_is_refused(constants, said):
         plan_of(**constants)
 
 
-@pytest.mark.parametrize("wrong", [{"cohort_size": 3}, {"moment_scale": 1e-9}, {"rounds": 2}, {"adjacency": "zero-out"}])
+@pytest.mark.parametrize(
+    "wrong", [{"cohort_size": 3}, {"moment_scale": 1e-9}, {"rounds": 2}, {"adjacency": "zero-out"}]
+)
 def test_plans_that_are_not_of_the_theorem_are_refused(wrong):
     plan = plan_of()
     with pytest.raises(VerificationError):

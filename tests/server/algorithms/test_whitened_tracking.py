@@ -266,7 +266,9 @@ class TestEstimates:
         moment = basis @ np.diag([0.9, 1.0, 1.1, 1.2]) @ basis.T
         found = estimates.whitening(Moment(moment, 1.0), 1.0, 1e-9, 0.1)
         values = np.linalg.eigvalsh(found.transform.T @ moment @ found.transform)
-        np.testing.assert_allclose(values, np.array([0.9, 1.0, 1.1, 1.2]) / (np.array([0.9, 1.0, 1.1, 1.2]) + 0.3 * 1.05), rtol=1e-6)
+        np.testing.assert_allclose(
+            values, np.array([0.9, 1.0, 1.1, 1.2]) / (np.array([0.9, 1.0, 1.1, 1.2]) + 0.3 * 1.05), rtol=1e-6
+        )
 
     def test_noise_alone_is_told_from_no_direction(self):
         rng, s, d = np.random.default_rng(2), 0.01, 12

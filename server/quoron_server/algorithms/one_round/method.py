@@ -41,9 +41,7 @@ class OneRoundParameters:
 
     def moment(self, dimension: int) -> SecondMomentNoise:
         """Of features and label."""
-        return SecondMomentNoise(
-            dimension + 1, self.moment_norm, self.cohort_size, self.adjacency, self.moment_scale
-        )
+        return SecondMomentNoise(dimension + 1, self.moment_norm, self.cohort_size, self.adjacency, self.moment_scale)
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """The moment."""

@@ -108,7 +108,9 @@ def _require(problem: Problem, options: OneRoundOptions) -> None:
     known, norm = problem.beliefs, problem.feature_norm
     squares = known.label_bound is not None and norm is not None and problem.link_curvature is not None
     # A Huber loss is one of squares up to its threshold: at zero, where that is no smaller than any label.
-    squares = squares and problem.start >= 0.999 * (norm or 0) * (problem.link_curvature or 0) * (known.label_bound or 0)
+    squares = squares and problem.start >= 0.999 * (norm or 0) * (problem.link_curvature or 0) * (
+        known.label_bound or 0
+    )
     if norm is None or not problem.link_curvature or not (known.sigmoid or squares):
         raise Infeasible(NAME, "the loss is neither of squares nor logistic", "loss least_squares or logistic")
     if problem.dimension > LARGEST_DIMENSION:

@@ -1,4 +1,4 @@
-"""What a run of `whitened-tracking` makes of its releases. Everything here is a function of released and public numbers.
+"""What a run of `whitened-tracking` makes of its releases. All here are functions of released and public numbers.
 
     length        the logarithm of a typical user's length, with what is known of it before
     whitening     from a noisy second moment: eigenvalues freed of what noise adds to their spread, never below noise
@@ -15,9 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.free_presence import SPAN, LogLength
+from quoron_privacy.free_presence import SPAN, LogLength, Moment
 from quoron_privacy.free_presence import Length as Released
-from quoron_privacy.free_presence import Moment
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]

@@ -14,11 +14,11 @@ USELESS, POWER = 25.0, 1.5  # ν up to which nothing may be learnt; how fast les
 
 def remaining(resolution: float) -> float:
     """The share of the start's excess risk that is left in nine of ten problems, at most."""
-    return min(1.0, (USELESS / resolution) ** POWER)
+    return min(1.0, math.pow(USELESS / resolution, POWER))
 
 
 def starting_risk(problem: Problem) -> float:
-    """The most that the start's excess risk can be: ln 2 of a logistic loss, else half of s₀ times the largest label."""
+    """The most that the start's excess risk can be: ln 2 of a logistic loss, else s₀ times half the largest label."""
     if problem.beliefs.sigmoid:
         return math.log(2)
     return 0.5 * problem.start / (problem.feature_norm or 1.0) * (problem.beliefs.label_bound or 1.0)

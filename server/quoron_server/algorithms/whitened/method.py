@@ -18,6 +18,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from numpy.typing import NDArray
+
 from quoron_client.protocol.domains import Domain, L2Ball
 from quoron_client.protocol.questions import Answers, AverageGradient, AverageLoss, MomentAndGradient, Question
 from quoron_privacy.clipping import clipped_mean
@@ -131,7 +133,7 @@ class WhitenedTracking:
         return replace(update, releases=(*entries, *update.releases))
 
     def _whiten(
-        self, state: WhitenedState, factors: Vector, gradients: Vector, answered: Vector, noise: NoiseSource
+        self, state: WhitenedState, factors: Vector, gradients: Vector, answered: NDArray[np.bool_], noise: NoiseSource
     ) -> tuple[WhitenedState, tuple[Release, ...]]:
         """Two second moments, each clipped at a typical length; then a typical gradient."""
         p, d, length = self.parameters, self.plan.problem.dimension, self.parameters.length()
@@ -243,11 +245,8 @@ class WhitenedTracking:
         p, d, first = self.parameters, self.plan.problem.dimension, state.round == 0
         reached, beyond = 1 - told.beyond / share, 1 - told.within / share
         distance = state.radius * max(reached, 0.1) if reached < 0.93 else 1.5 * state.radius
-        if first:
-            bias = max(float(gradient @ gradient) - d * error, 0.0)
-        else:
-            bias = min(d * state.error, 0.5 * distance**2)
-        own = max(distance**2 - bias, 0.2 * distance**2)
+        lag = max(float(gradient @ gradient) - d * error, 0.0) if first else min(d * state.error, 0.5 * distance**2)
+        own = max(distance**2 - lag, 0.2 * distance**2)
         spread = own if first else state.spread ** (1 - SPREAD_GAIN) * own**SPREAD_GAIN
         target = state.target
         if p.sigmoid and p.intercept:  # few users have the rare label, and theirs are the long gradients: clip fewer
@@ -299,6 +298,8 @@ class WhitenedTracking:
 def _fitting(domain: Domain, model: Vector) -> float:
     """How much of a model lies in the domain, along the way from zero."""
     largest, length = (
-        (domain.radius, np.linalg.norm(model)) if isinstance(domain, L2Ball) else (domain.half_width, np.abs(model).max())
+        (domain.radius, np.linalg.norm(model))
+        if isinstance(domain, L2Ball)
+        else (domain.half_width, np.abs(model).max())
     )
     return 1.0 if length <= largest else float(largest / length)

@@ -154,9 +154,7 @@ def _require(problem: Problem, options: WhitenedOptions) -> None:
         condition = f"rounds={options.rounds} is not within {ROUNDS_FROM} and {ROUNDS_TO}"
         raise Infeasible(NAME, condition, f"{ROUNDS_FROM} rounds or more")
     if not 1 / 32 <= options.attendance <= 1:
-        raise ConfigError(
-            f"Expected algorithm.options.attendance in [1/32, 1], got attendance={options.attendance:g}."
-        )
+        raise ConfigError(f"Expected algorithm.options.attendance in [1/32, 1], got attendance={options.attendance:g}.")
     if problem.feature_norm is None or not problem.link_curvature or not problem.convex:
         raise Infeasible(
             NAME, "the loss is not a convex function of one smooth prediction", "loss logistic, huber or least_squares"
