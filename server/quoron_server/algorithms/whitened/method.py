@@ -17,7 +17,6 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-
 from numpy.typing import NDArray
 
 from quoron_client.protocol.domains import Domain, L2Ball
