@@ -22,6 +22,7 @@ VERIFIED: dict[int, object] = {}
 def pytest_configure(config: pytest.Config) -> None:
     """Temporary folders in memory where there is room: ledgers are flushed to the disk thousands of times."""
     config.stash[WARDEN] = warden.start()
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "16")  # idle threads sleep: other tests use the processors
     folder = private.quick_folder()
     if folder is not None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", folder)

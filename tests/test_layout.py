@@ -85,3 +85,35 @@ def test_versions_agree() -> None:
     assert quoron.__version__ == declared
     assert f"version: {declared}" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"## {declared}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+# Programs of one thread. Where gRPC is at work, as it may be in any process of the tests or of a coordinator, the child
+# of a fork aborts; `subprocess` forks, too, to run something before the program or to change its user (use setpriv).
+MAY_FORK = {"tests/federation/container.py", "tests/federation/store_scenario.py"}
+FORKING = {"fork", "forkpty", "ProcessPoolExecutor", "Pool"}
+FORKING_OPTIONS = {"preexec_fn", "user", "group", "extra_groups"}
+
+
+def forks(module: Path) -> set[str]:
+    """What forks in a module: names called, and options of subprocess."""
+    calls = [node for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+    named = [(call, getattr(call.func, "attr", getattr(call.func, "id", ""))) for call in calls]
+    started = [call for call, name in named if name in {"Popen", "run", "call", "check_call", "check_output"}]
+    whose = {id(call) for call in started if ast.unparse(call.func).startswith("subprocess.")}
+    options = {keyword.arg for call in started if id(call) in whose for keyword in call.keywords if keyword.arg}
+    return {name for _, name in named if name in FORKING} | (options & FORKING_OPTIONS)
+
+
+def test_no_process_forks_that_may_have_threads() -> None:
+    folders = [*FOLDERS.values(), "tests", "examples", "benchmarks", "scripts"]
+    found = {path for folder in folders for path in (ROOT / folder).rglob("*.py") if forks(path)}
+    assert {str(path.relative_to(ROOT)) for path in found} == MAY_FORK
+
+
+def test_what_forks_is_seen(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    for line in ("os.fork()", "subprocess.run(words, user=65534)", "x(pty.forkpty())"):
+        module.write_text(line)
+        assert forks(module), line
+    module.write_text("subprocess.run(words, check=True); plan(user='patient')")
+    assert not forks(module)

@@ -21,6 +21,7 @@ import scipy
 from numpy.typing import NDArray
 from scipy.special import erfcx, ndtr
 
+from quoron_privacy.roots import root
 from quoron_privacy.validate import count, non_negative, positive, probability
 
 _SLACK = 1e-12  # relative; the formulas below are good to a few 1e-13, measured against 60-digit arithmetic
@@ -69,11 +70,7 @@ def mu_for(epsilon: float, delta: float) -> float:
     low = high / 2
     while delta_for(low, epsilon) > delta:
         high, low = low, low / 2
-    mu = float(
-        scipy.optimize.brentq(
-            lambda value: delta_for(float(value), epsilon) - delta, low, high, xtol=1e-300, rtol=1e-13
-        )
-    )
+    mu = root(lambda value: delta_for(value, epsilon) - delta, low, high, xtol=1e-300, rtol=1e-13)
     return _step_until(mu, 1 - 1e-13, lambda value: delta_for(value, epsilon) <= delta)
 
 
@@ -86,9 +83,7 @@ def epsilon_for(mu: float, delta: float) -> float:
     high = 1.0
     while delta_for(mu, high) > delta:
         high *= 2
-    epsilon = float(
-        scipy.optimize.brentq(lambda value: delta_for(mu, float(value)) - delta, 0.0, high, xtol=1e-15, rtol=1e-13)
-    )
+    epsilon = root(lambda value: delta_for(mu, value) - delta, 0.0, high, xtol=1e-15, rtol=1e-13)
     return _step_until(epsilon, 1 + 1e-13, lambda value: delta_for(mu, value) <= delta)
 
 
@@ -108,8 +103,8 @@ def laplace_epsilon(sensitivity: float, scale: float) -> float:
 def pure_mu(epsilon: float) -> float:
     """Smallest μ for which every (ε, 0)-DP release is μ-GDP: 2 Φ⁻¹(1 / (1 + e^−ε)), rounded up."""
     non_negative(epsilon=epsilon)
-    root = scipy.optimize.brentq(lambda mu: ndtr(-mu / 2) - 1 / (1 + math.exp(epsilon)), 0.0, 76.0)
-    return float(root) * (1 + 1e-11) + 1e-11
+    zero = root(lambda mu: ndtr(-mu / 2) - 1 / (1 + math.exp(epsilon)), 0.0, 76.0)
+    return zero * (1 + 1e-11) + 1e-11
 
 
 def randomised_response_delta(epsilon: float, each: float, count_: int, mu: float = 0.0) -> float:

@@ -24,6 +24,7 @@ from quoron_privacy.clipping import clip_rows
 from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise import RandomStream, total_variation
+from quoron_privacy.roots import root
 from quoron_privacy.rotation import Signs, coordinate_bound, padded, rotate_back
 from quoron_privacy.validate import count, positive, probability
 
@@ -103,7 +104,7 @@ def second_message_mu(*, range_epsilon: float, epsilon: float, delta: float) -> 
     high = 1e-9
     while spent(high) <= delta:
         high *= 2
-    mu = float(scipy.optimize.brentq(lambda value: math.log(spent(value) / delta), high / 2, high, rtol=1e-12))
+    mu = root(lambda value: math.log(spent(value) / delta), high / 2, high, rtol=1e-12)
     while spent(mu) > delta:
         mu = float(np.nextafter(mu * (1 - 1e-12), 0))
     return mu

@@ -16,11 +16,11 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
 from quoron_privacy import gdp
 from quoron_privacy.errors import ConfigError
+from quoron_privacy.roots import root
 from quoron_privacy.validate import count, non_negative, positive, probability
 
 _SAFETY = 0.97  # share of δ that the distribution may use; the rest covers float arithmetic of the convolution
@@ -143,11 +143,7 @@ def _largest_mu(cost: Callable[[float], float], full: float, rounds: int, epsilo
     high = 2 * low
     while cost(high) <= epsilon:
         low, high = high, 2 * high
-    mu = math.exp(
-        scipy.optimize.brentq(
-            lambda log: cost(math.exp(log)) - epsilon, math.log(low), math.log(high), xtol=3e-5, rtol=1e-12
-        )
-    )
+    mu = math.exp(root(lambda log: cost(math.exp(log)) - epsilon, math.log(low), math.log(high), xtol=3e-5, rtol=1e-12))
     while cost(mu) > epsilon:
         mu *= 1 - 3e-5
     return mu

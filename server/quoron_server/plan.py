@@ -34,6 +34,9 @@ NO_QUORUM = "No quorum is declared: nobody checks whether anyone answers."
 QUORUM_THEOREM = "docs/privacy/quorum.md#statement"
 
 
+LEAST_EPSILON, MOST_EPSILON = 0.01, 15.0  # below, tables outgrow memory; above, the samplers' error outweighs δ
+
+
 @dataclass(frozen=True, slots=True)
 class Privacy:
     """The wish: (ε, δ) for one whole user, and a quorum that is paid out of it, if one is wanted."""
@@ -47,8 +50,10 @@ class Privacy:
     def __post_init__(self) -> None:
         positive(epsilon=self.epsilon)
         probability(delta=self.delta)
-        if not 0.01 <= self.epsilon <= 15:  # above, the samplers' error outweighs δ; below, tables outgrow memory
-            raise ConfigError(f"Expected epsilon in [0.01, 15], got epsilon={self.epsilon:g}.")
+        if not LEAST_EPSILON <= self.epsilon <= MOST_EPSILON:
+            raise ConfigError(
+                f"Expected epsilon in [{LEAST_EPSILON:g}, {MOST_EPSILON:g}], got epsilon={self.epsilon:g}."
+            )
         if not 1e-12 <= self.delta <= 0.1:
             raise ConfigError(f"Expected delta in [1e-12, 0.1], got delta={self.delta:g}.")
         if self.quorum is None:

@@ -2,6 +2,12 @@ from .api import (
     TableColumns as TableColumns,
 )
 from .api import (
+    ask as ask,
+)
+from .api import (
+    compare as compare,
+)
+from .api import (
     load as load,
 )
 from .api import (
@@ -19,6 +25,7 @@ from .api import (
 from .api import (
     train as train,
 )
+from .comparing.comparison import Comparison as Comparison
 from .config import Config as Config
 from .errors import QuoronError as QuoronError
 from .mean import PrivateMean as PrivateMean
@@ -32,6 +39,9 @@ from .planning.plans import (
 from .planning.plans import (
     RoundsCurve as RoundsCurve,
 )
+from .planning.questions import Answers as Answers
+from .planning.questions import Enough as Enough
+from .planning.questions import EpsilonPoint as EpsilonPoint
 from .reports.summary import Summary as Summary
 from .simulation.engines import EngineChoice as EngineChoice
 from .simulation.run import RunResult as RunResult

@@ -68,7 +68,7 @@ def dumps(tree: Mapping[str, Any]) -> str:
     """TOML text of nested tables; None is left out. Tables below the first level are written inline."""
     sections = []
     for name, table in tree.items():
-        lines = [f"{_key(key)} = {_value(value)}" for key, value in table.items() if value is not None]
+        lines = [f"{_key(key)} = {literal(value)}" for key, value in table.items() if value is not None]
         sections.append("\n".join([f"[{_key(name)}]", *lines]))
     return "\n\n".join(sections)
 
@@ -81,7 +81,8 @@ def _string(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _value(value: Any) -> str:
+def literal(value: Any) -> str:
+    """A value as TOML."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -89,6 +90,6 @@ def _value(value: Any) -> str:
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, Mapping):
-        inner = ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items() if item is not None)
+        inner = ", ".join(f"{_key(key)} = {literal(item)}" for key, item in value.items() if item is not None)
         return f"{{ {inner} }}" if inner else "{}"
-    return f"[{', '.join(_value(item) for item in value)}]"
+    return f"[{', '.join(literal(item) for item in value)}]"

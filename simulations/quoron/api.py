@@ -1,4 +1,4 @@
-"""The public Python interface: train, plan, simulate, resume, report.
+"""The public Python interface: train, plan, ask, simulate, compare, resume, report.
 
     import quoron
 
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 from quoron import config as configs
 from quoron.config import Config, Table
 from quoron.planning.plans import Planned
+from quoron.planning.questions import Answers
 from quoron.presets import preset
 from quoron.reports.summary import from_json
 from quoron.simulation import run as runs
@@ -32,6 +33,8 @@ from quoron_server.rounds import Observer
 if TYPE_CHECKING:  # planning needs no table, and no database
     import pyarrow as pa
 
+    from quoron.comparing.comparison import Comparison
+    from quoron.comparing.request import Request
     from quoron.training.model import Model
     from quoron.training.result import Trained
 
@@ -159,30 +162,134 @@ def simulate(
     return where.carry_out(prepared, folder, folder.path, observers)
 
 
+def compare(
+    source: Source = "quickstart",
+    *,
+    algorithms: Sequence[str] | None = None,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    seeds: int = 5,
+    workers: int | None = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    seed: int | None = None,
+    items_per_user: int | None = None,
+    network: str | None = None,
+    out: str | Path | None = None,
+    settings: Sequence[str] = (),
+    progress: bool | None = None,
+    **columns: Unpack[TableColumns],
+) -> "Comparison":
+    """Simulate several algorithms, and settings, on the same users with the same budget and seeds, and compare them.
+
+    Args:
+        source: a preset's name, a path of a TOML file, a `Config`, or a DataFrame with one item a row.
+        algorithms: names, `auto` among them; default: all that promise privacy. Infeasible ones are told with why.
+        vary: dotted keys, each with the values to try, such as `{"privacy.epsilon": [1, 4]}`; all combinations.
+        seeds: runs of each, with seeds from run.seed on; confidence intervals need two or more.
+        workers: processes at work at once; default: one a processor. Each holds the users in memory.
+        epsilon, delta, seed, items_per_user, network: as of `simulate`.
+        out: the comparison's folder; default: runs/NAME-compare-1 or the next that is free. What is complete in it is
+            not carried out again, so an interrupted comparison goes on, and one may be extended.
+        settings: further `dotted.key=value` texts, as with `--set`.
+        progress: whether bars are shown on standard error; by default if that is a terminal.
+        columns: for a DataFrame, as of `simulate`.
+
+    `Comparison.frame()` is a pandas DataFrame of one row a cell (an algorithm under a setting).
+
+    Raises:
+        QuoronError: with the thing, its value and the fix; RunError if a worker dies.
+    """
+    from quoron.comparing import comparison as comparisons
+    from quoron.comparing.request import Request
+
+    short = short_keys(epsilon=epsilon, delta=delta, seed=seed, network=network, items_per_user=items_per_user)
+    config, name, frame = _described(source, columns, (*settings, *short))
+    table = None if frame is None else as_parquet(_needed(frame, config))
+    request = Request.of(config, algorithms=algorithms, vary=vary, seeds=seeds)
+    folder = comparisons.claim(out, name)
+    if table is not None:
+        write(folder / FRAME, table)
+    return _compared(
+        request, folder, workers=workers, quiet=not (sys.stderr.isatty() if progress is None else progress)
+    )
+
+
+def _compared(request: "Request", folder: Path, *, workers: int | None, quiet: bool) -> "Comparison":
+    from quoron.comparing import comparison as comparisons
+    from quoron.reports.progress import runs_display
+
+    with runs_display(quiet=quiet) as watcher:
+        return comparisons.carry_out(request, folder, watcher=watcher, workers=workers)
+
+
 def plan(
-    source: str | Path | Config = "quickstart",
+    source: Source = "quickstart",
     *,
     epsilon: float | None = None,
     delta: float | None = None,
     algorithm: str | None = None,
     seed: int | None = None,
+    items_per_user: int | None = None,
     network: str | None = None,
     settings: Sequence[str] = (),
+    **columns: Unpack[TableColumns],
 ) -> Planned:
-    """What a run would promise and cost, fixed before any data is touched; Infeasible if nothing satisfies it."""
-    short = short_keys(epsilon=epsilon, delta=delta, algorithm=algorithm, seed=seed, network=network)
-    config, _ = _config(source, (*settings, *short))
-    return runs.prepare(config, Path.cwd(), compare=True).planned
+    """What a run would promise and cost, fixed before any data is touched; Infeasible if nothing satisfies it.
+
+    Arguments are those of `simulate`. Of a DataFrame users are counted, and columns given without values are read.
+    """
+    short = short_keys(
+        epsilon=epsilon, delta=delta, algorithm=algorithm, seed=seed, network=network, items_per_user=items_per_user
+    )
+    config, _, frame = _described(source, columns, (*settings, *short))
+    table = None if frame is None else _needed(frame, config)
+    return runs.prepare(config, Path.cwd(), frame=table, compare=True).planned
+
+
+def ask(
+    source: Source = "quickstart",
+    *,
+    risk: str | float | None = None,
+    accuracy: float | None = None,
+    epsilons: bool = False,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    algorithm: str | None = None,
+    items_per_user: int | None = None,
+    settings: Sequence[str] = (),
+    **columns: Unpack[TableColumns],
+) -> Answers:
+    """How many users, or which ε, would do for a risk or an accuracy, and what does each ε buy?
+
+    Args:
+        source, epsilon, delta, algorithm, items_per_user, settings, columns: as of `simulate`.
+        risk: predicted excess risk, or a share of the bound on the start's such as "5%".
+        accuracy: instead of a risk, in [0, 1]; what it is in risk is found on the data, so it is for simulations only.
+        epsilons: whether to plan for several ε, from an eighth of the given one to eight times as much.
+    """
+    from quoron.simulation import asking
+
+    short = short_keys(epsilon=epsilon, delta=delta, algorithm=algorithm, items_per_user=items_per_user)
+    config, _, frame = _described(source, columns, (*settings, *short))
+    table = None if frame is None else _needed(frame, config)
+    return asking.ask(config, Path.cwd(), frame=table, risk=risk, accuracy=accuracy, epsilons=epsilons)
 
 
 def resume(
     directory: str | Path, observers: Sequence[Observer] = (), *, engine: str | EngineChoice = "inline"
-) -> "RunResult | Trained":
+) -> "RunResult | Trained | Comparison":
     """Continue an interrupted run from its last committed round, with identical bits; a complete one is returned.
+
+    Of a comparison the runs that are not complete are carried out, in processes of their own.
 
     Any engine continues what any began, a simulation that is: a run of `train` is carried out here. One on a DataFrame
     goes on with the same call of `train`, as its table is stored nowhere.
     """
+    from quoron.comparing import comparison as comparisons
+
+    if comparisons.is_comparison(Path(directory)):
+        request = comparisons.stored_request(Path(directory))
+        return _compared(request, Path(directory), workers=None, quiet=not sys.stderr.isatty())
     where = EngineChoice.of(engine) if isinstance(engine, str) else engine
     folder = RunFolder(Path(directory))
     if folder.is_training:
@@ -193,9 +300,13 @@ def resume(
 
 
 def report(directory: str | Path) -> Path:
-    """Write report.html of a complete run again, and return its path."""
+    """Write report.html of a complete run, or comparison, again, and return its path."""
+    from quoron.comparing import comparison as comparisons
     from quoron.reports import page as report_page
 
+    if comparisons.is_comparison(Path(directory)):
+        comparisons.write_results(comparisons.stored(Path(directory)))
+        return Path(directory) / "report.html"
     folder = RunFolder(Path(directory))
     folder.config()
     if folder.is_training:

@@ -3,21 +3,40 @@
 Loops are compiled when they are first called and kept on disk, in NUMBA_CACHE_DIR or beside the source. Here every
 algorithm runs once over a few made-up users, and every loss is made ready. A loop that only much larger runs reach is
 compiled when one does.
+
+Where nobody has done so, `rounds_compiled_meanwhile` lets the first simulation of an installation wait half as long:
+another process compiles what rounds call (`python -m quoron.kernels rounds`) while the caller's compiles what plans do.
 """
 
 import importlib
 import pkgutil
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
+import numba
+import numpy as np
+
 import quoron_client
 from quoron import api
+from quoron.populations import Synthetic
 from quoron_client.compute.compiled import Pointwise, UserLoop
+from quoron_client.compute.enforcement import bounded
+from quoron_client.compute.gradients import _gradients
+from quoron_client.compute.work import answer
+from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.questions import AverageGradient, SecondMoment
+from quoron_privacy.clipping import clipped_mean
+from quoron_privacy.moment import moment_mean
+from quoron_privacy.noise import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 
+_CONFIG: Any = numba.config
 # So generous a promise that filters and lotteries are feasible with these users.
 SMALL = (
     "population.users=2400",
@@ -47,6 +66,40 @@ def compile_all() -> None:
             api.simulate("quickstart", algorithm=name, out=Path(folder) / str(number), settings=settings)
 
 
+def compile_rounds() -> None:
+    """Compile what rounds over synthetic users call, whatever the algorithm: items, answers, sums, noise, risk."""
+    population = Synthetic(
+        family="logistic", users=4, items_per_user=4, dimension=2, domain=L2Ball(1.0), evaluation_items=4
+    )
+    batch, everybody = bounded(population.items(np.arange(4)), population.loss), np.ones(4, np.bool_)
+    moments = answer(population.loss, batch, SecondMoment(2)).values
+    moment_mean(moments, everybody, dimension=2, norm=1.0, divisor=4)
+    gradients = answer(population.loss, batch, AverageGradient(np.zeros((1, 2)), (1.0,))).values
+    clipped_mean(gradients, everybody, 1.0, 4)
+    SeededNoise(0).stream("noise").gaussian_steps(1)
+    population.excess_risk(np.zeros(2))
+
+
+@contextmanager
+def rounds_compiled_meanwhile() -> Iterator[None]:
+    """What happens inside is joined, on the first use of an installation, by `compile_rounds` in another process.
+
+    Nothing is started where a run has been compiled for before, or on a single processor. The process ends with the
+    block; that it fails shows in nothing, as everything it would have compiled is compiled when it is called.
+    """
+    if _CONFIG.NUMBA_NUM_THREADS == 1 or _gradients.kept():
+        yield
+        return
+    command = [sys.executable, "-m", "quoron.kernels", "rounds"]
+    nothing = subprocess.DEVNULL
+    with subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing) as other:
+        try:
+            yield
+        except BaseException:
+            other.kill()
+            raise
+
+
 def _modules() -> Iterator[ModuleType]:
     """The client's, but what belongs to Flower."""
     for found in pkgutil.walk_packages(quoron_client.__path__, "quoron_client."):
@@ -65,4 +118,7 @@ def _make_ready(held: Any) -> None:
 
 
 if __name__ == "__main__":
-    compile_all()
+    if sys.argv[1:] == ["rounds"]:
+        compile_rounds()
+    else:
+        compile_all()

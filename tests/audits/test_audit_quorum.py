@@ -11,7 +11,7 @@ from quoron_privacy.noise import SeededNoise
 from quoron_privacy.quorum import Quorum, calibrate
 from quoron_server.algorithms.quorum import decide, draw_limit
 
-EPSILON, ROUNDS, ASKED, DRAWS = 2.0, 3, 400, 3000
+EPSILON, ROUNDS, ASKED, DRAWS = 2.0, 3, 400, 2000
 REST = (1.0, 1e-6)
 ONCE = calibrate(0.5, EPSILON, (ASKED,) * ROUNDS, participations=1, rest=REST)
 OFTEN = Quorum(0.5, EPSILON, ROUNDS, 1.25, 2 / (EPSILON - 1 / 1.25), *REST)

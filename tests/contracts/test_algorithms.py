@@ -4,9 +4,10 @@ import dataclasses
 import json
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -25,6 +26,9 @@ from quoron_server.plan import Plan
 DISJOINT = [name for name, info in ALGORITHMS.items() if info.passes == "one"]
 SCENES = list({**dict.fromkeys(ALGORITHMS), **SMALL})  # with the variants of options
 every_algorithm = pytest.mark.parametrize("name", list(ALGORITHMS))
+
+
+T = TypeVar("T")
 
 
 class Crash(BaseException):
@@ -74,8 +78,31 @@ def test_same_seed_gives_the_same_bits(name, tmp_path):
     np.testing.assert_array_equal(execute(name, tmp_path / "a"), execute(name, tmp_path / "b"))
 
 
-# What is there before a write is what was there after the one before it.
-@pytest.mark.parametrize("after", [True, pytest.param(False, marks=pytest.mark.slow)])
+def dying_after_every_write(carry_out: Callable[[type[Ledger]], T]) -> tuple[T, int]:
+    """What a run comes to that dies after each of its writes and goes on from there, and how often it died."""
+    deaths = 0
+    while True:
+        again = deaths > 0 and deaths % 2 == 0  # a cohort is written as spent again before what follows it
+        try:
+            return carry_out(crashing(2 if again else 1, after=True)), deaths
+        except Crash:
+            deaths += 1
+
+
+@every_algorithm
+def test_a_run_that_dies_after_every_write_comes_to_identical_bits_and_asks_nobody_twice(name, tmp_path):
+    (tmp_path / "whole").mkdir()
+    model, deaths = dying_after_every_write(lambda dying: execute(name, tmp_path, ledger_type=dying))
+    np.testing.assert_array_equal(model, execute(name, tmp_path / "whole"))
+    rounds = make_plan(name).cost.rounds
+    assert deaths == 2 * rounds + 2  # the initial commit, two writes a round, the end
+    with Ledger.open(tmp_path / "ledger.sqlite") as ledger:
+        assert ledger.finished
+        assert ledger.spent()["rounds"] == len(ledger.events()) == rounds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [True, False])
 @every_algorithm
 def test_a_crash_at_every_write_resumes_to_identical_bits_and_asks_nobody_twice(name, after, tmp_path):
     (tmp_path / "whole").mkdir()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from contracts.scenes import FAULTS, SMALL, Quadratic, empty_ledger, make_plan
-from contracts.test_algorithms import Crash, crashing, require_planned
+from contracts.test_algorithms import Crash, crashing, dying_after_every_write, require_planned
 from quoron_privacy.errors import VerificationError, WithoutQuorum
 from quoron_privacy.noise import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
@@ -109,6 +109,17 @@ def test_who_leaves_in_the_middle_ends_the_run_there(name: str, tmp_path: Path) 
     assert [event["public"]["quorum"] for event in told(tmp_path)] == [MET, MET, NOT_MET]
 
 
+@every_algorithm
+def test_a_run_that_dies_after_every_write_comes_to_the_same_decisions_and_bits(name: str, tmp_path: Path) -> None:
+    plan = planned(name)
+    model, deaths = dying_after_every_write(lambda dying: carried_out(plan, tmp_path / "dying", ledger_type=dying))
+    np.testing.assert_array_equal(model, carried_out(plan, tmp_path / "whole"))
+    decided = [[event["public"] for event in told(tmp_path / which)] for which in ("dying", "whole")]
+    assert decided[0] == decided[1]
+    assert deaths == 2 * plan.cost.rounds + 2
+
+
+@pytest.mark.slow
 @every_algorithm
 def test_a_crash_at_every_write_resumes_to_the_same_decisions_and_bits(name: str, tmp_path: Path) -> None:
     plan = planned(name)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -200,13 +201,13 @@ class Peer:
             if message.WhichOneof("kind") == kind:
                 return getattr(message, kind)
 
-    async def work(self, answering: Answering) -> str:
-        """Take part in everything until the first run has ended; how it ended."""
+    async def work(self, answering: Answering, runs: int = 1) -> str:
+        """Take part in everything until this number of runs have ended; how the last of them did."""
         with contextlib.suppress(grpc.aio.AioRpcError):
-            return await self._work(answering)
+            return await self._work(answering, runs)
         return "disconnected"
 
-    async def _work(self, answering: Answering) -> str:
+    async def _work(self, answering: Answering, runs: int) -> str:
         while (message := await self.call.read()) is not grpc.aio.EOF:
             kind = message.WhichOneof("kind")
             if kind == "run":
@@ -218,7 +219,9 @@ class Peer:
             elif kind == "receipt":
                 self.receipts.append(message.receipt)
             elif kind == "ended":
-                return message.ended.how
+                runs -= 1
+                if runs == 0:
+                    return message.ended.how
         return "disconnected"
 
 
@@ -263,8 +266,20 @@ async def complete(running: Coordinator, run_name: str = "trial") -> np.ndarray:
 
 
 def carried_out(work: Awaitable[object], *, within: float = HANGS) -> object:
-    """Run a test's coroutine; a test that hangs fails."""
-    return asyncio.run(asyncio.wait_for(work, within))
+    """Run a test's coroutine; a test that hangs fails, by the machine's clock, which no test puts forward."""
+
+    async def watched() -> object:
+        task = asyncio.ensure_future(work)
+        watch = threading.Timer(within, asyncio.get_running_loop().call_soon_threadsafe, [task.cancel])
+        watch.start()
+        try:
+            return await task
+        except asyncio.CancelledError:
+            raise TimeoutError(f"The test hung for {within:g} s.") from None
+        finally:
+            watch.cancel()
+
+    return asyncio.run(watched())
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -276,8 +291,8 @@ async def until(condition: Callable[[], object]) -> None:
 def put_clock_forward(seconds: float) -> None:
     """The running loop's: whatever waits for a time within them has come to it, and nobody has waited."""
     loop = asyncio.get_running_loop()
-    before = loop.time
-    loop.time = lambda: before() + seconds
+    loop.ahead = getattr(loop, "ahead", 0.0) + seconds
+    loop.time = lambda: type(loop).time(loop) + loop.ahead
 
 
 def _waiting_for(running: Coordinator) -> set[int]:
@@ -299,10 +314,15 @@ async def no_deadline_is_waited_for(running: Coordinator, silent: Iterable[int],
             await asyncio.sleep(0.001)
 
 
-async def everybody(running: Coordinator, stack: contextlib.AsyncExitStack, users: int = 20) -> Honest:
-    """Clients at work until the stack is left."""
+async def everybody(
+    running: Coordinator, stack: contextlib.AsyncExitStack, users: int = 20, *, runs: int = 1
+) -> Honest:
+    """Clients at work until this number of runs have ended or the stack is left.
+
+    Who leaves before the last run has ended makes it wait for every deadline.
+    """
     honest = Honest.of(users)
     for peer in await stack.enter_async_context(crowd(running.listen, users)):
-        task = asyncio.create_task(peer.work(honest))
+        task = asyncio.create_task(peer.work(honest, runs))
         stack.callback(task.cancel)
     return honest

@@ -19,7 +19,7 @@ from quoron_server.books.books import Books
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
-from quoron_server.books.registry import OPEN
+from quoron_server.books.registry import OPEN, Registry
 
 ROUNDS = 2
 WRITES = ("INSERT", "UPDATE", "DELETE", "CREATE")
@@ -134,11 +134,11 @@ def empty(url: str) -> None:
     engine.dispose()
 
 
-def main(url: str) -> None:
-    """Kill at point 1, 2, ... until there is no such point, or until what is stored in the end is not the whole."""
+def main(url: str, first: int = 1) -> None:
+    """Kill at the first point and each after it, until there is none or what is stored in the end is not the whole."""
     forked(lambda: carry_out(url))
     whole = stored(url)
-    number, wrong = 0, []
+    number, wrong = first - 1, []
     while not wrong:
         number += 1
         empty(url)
@@ -166,7 +166,7 @@ def torn(url: str) -> None:
         whole(self, round_, state, releases, event)
 
     Ledger.commit = commit
-    main(url)
+    main(url, first=25)  # before that everything is written as ever
 
 
 def commit_for_ever(url: str) -> None:
@@ -178,5 +178,17 @@ def commit_for_ever(url: str) -> None:
             os.write(1, f"{round_}\n".encode())
 
 
+def begin_and_die(url: str) -> None:
+    """Three users, a charge and a run's beginning, then a kill: the journal is not folded."""
+    database = Database(url)
+    registry = Registry(database)
+    for name in ("ada", "bob", "eve"):
+        registry.enrol(name)
+    PopulationLedger(database).charge("spring", group="everyone", epsilon=1.0, delta=1e-6, statement="a promise")
+    Ledger.begin(database, "spring", plan="{}", config_digest="c", noise_key=bytes(range(32)))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 if __name__ == "__main__":
-    {"main": main, "torn": torn, "commit_for_ever": commit_for_ever}[sys.argv[1]](sys.argv[2])
+    programs = {each.__name__: each for each in (main, torn, commit_for_ever, begin_and_die)}
+    programs[sys.argv[1]](sys.argv[2])

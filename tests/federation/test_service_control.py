@@ -301,12 +301,7 @@ def test_two_runs_at_once_share_the_clients(tmp_path: Path) -> None:
     async def scene() -> list[np.ndarray]:
         honest = Honest.of(USERS)
         async with coordinator(tmp_path) as running, crowd(running.listen, USERS) as peers:
-
-            async def both(peer: object) -> None:
-                await peer.work(honest)
-                await peer.work(honest)
-
-            tasks = [asyncio.create_task(both(peer)) for peer in peers]
+            tasks = [asyncio.create_task(peer.work(honest, len(wanted))) for peer in peers]
             for each in wanted:
                 await running.manager.submit(each.as_text())
             models = [await complete(running, each.run) for each in wanted]

@@ -241,7 +241,7 @@ def test_waiting_runs_cost_an_enrolment_no_count_of_its_group(tmp_path: Path) ->
                 for number in range(19):
                     await Peer(channel, f"client-{number}").enrol()
             during = counted[0] - before
-            await everybody(running, stack)  # the twentieth comes, and the runs begin
+            await everybody(running, stack, runs=2)  # the twentieth comes, and the runs begin
             await complete(running)
             return before, during
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -157,39 +158,35 @@ def test_what_was_acknowledged_survives_a_crash_of_the_server(postgres, postgres
         assert registry.enrol("ben") == 1
 
 
-def begun_and_killed(path: Path) -> None:
+@pytest.fixture(scope="module")
+def begun_and_killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three users, a charge and a run's beginning, acknowledged; then the process is gone, its journal not folded."""
+    folder = tmp_path_factory.mktemp("killed")
+    command = [*PROGRAM, "begin_and_die", f"sqlite:///{folder / 'store.sqlite'}"]
+    assert subprocess.run(command, env=ENVIRONMENT).returncode == -signal.SIGKILL
+    return folder
 
-    def work() -> None:
-        database = Database(f"sqlite:///{path}")
-        registry = Registry(database)
-        for name in ("ada", "bob", "eve"):
-            registry.enrol(name)
-        PopulationLedger(database).charge("spring", group="everyone", epsilon=1.0, delta=1e-6, statement="a promise")
-        Ledger.begin(database, "spring", plan="{}", config_digest="c", noise_key=bytes(range(32)))
-        os.kill(os.getpid(), signal.SIGKILL)
 
-    assert scenario.forked(work) == -signal.SIGKILL
+@pytest.fixture
+def killed(begun_and_killed: Path, tmp_path: Path) -> Path:
+    """A copy of that database, with its journal."""
+    return Path(shutil.copytree(begun_and_killed, tmp_path / "killed")) / "store.sqlite"
 
 
 @pytest.mark.parametrize("share", [0.02, 0.3, 0.7, 0.98])
-def test_a_flipped_byte_in_the_journal_undoes_nothing_without_a_word(share: float, tmp_path: Path) -> None:
+def test_a_flipped_byte_in_the_journal_undoes_nothing_without_a_word(share: float, killed: Path) -> None:
     """SQLite itself reads the journal up to the flipped page and finds everything in order."""
-    path = tmp_path / "store.sqlite"
-    begun_and_killed(path)
-    journal = bytearray((tmp_path / "store.sqlite-wal").read_bytes())
+    journal = bytearray(killed.with_name("store.sqlite-wal").read_bytes())
     journal[int(share * len(journal))] ^= 1
-    (tmp_path / "store.sqlite-wal").write_bytes(journal)
+    killed.with_name("store.sqlite-wal").write_bytes(journal)
     with pytest.raises(
         LedgerError, match=r"Expected \d+ acknowledged transactions in .*, got \d+|found something else"
     ):
-        Database(f"sqlite:///{path}")
+        Database(f"sqlite:///{killed}")
 
 
-def test_a_whole_journal_of_a_killed_process_is_read_to_its_end(tmp_path: Path) -> None:
-    path = tmp_path / "store.sqlite"
-    begun_and_killed(path)
-    with Database(f"sqlite:///{path}") as database:
+def test_a_whole_journal_of_a_killed_process_is_read_to_its_end(killed: Path) -> None:
+    with Database(f"sqlite:///{killed}") as database:
         assert Registry(database).users_count() == 3
         assert Ledger.begun(database, "spring")
 

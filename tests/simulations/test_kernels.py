@@ -1,22 +1,80 @@
-"""Compiled once, loops are not compiled again: what the container image relies on."""
+"""Compiled once, loops are not compiled again: what the container image relies on, and first runs."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numba
 import pytest
+
+from quoron import kernels
+
+
+def carry_out(folder: Path, *words: str) -> set[Path]:
+    """What is compiled in a folder after one more command there."""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(folder / "kernels")}
+    subprocess.run([sys.executable, "-m", *words], env=environment, cwd=folder, check=True, capture_output=True)
+    return set((folder / "kernels").rglob("*.nbc"))
 
 
 @pytest.mark.slow
 def test_after_compiling_all_a_simulation_compiles_nothing(tmp_path: Path) -> None:
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "kernels")}
-
-    def carry_out(*words: str) -> set[Path]:
-        subprocess.run([sys.executable, "-m", *words], env=environment, cwd=tmp_path, check=True, capture_output=True)
-        return set((tmp_path / "kernels").rglob("*.nbc"))
-
-    compiled = carry_out("quoron.kernels")
+    compiled = carry_out(tmp_path, "quoron.kernels")
     assert len(compiled) > 50
     for preset in ("quickstart", "flights"):
-        assert carry_out("quoron", "simulate", preset, "--quiet", "--out", preset) == compiled, preset
+        assert carry_out(tmp_path, "quoron", "simulate", preset, "--quiet", "--out", preset) == compiled, preset
+
+
+@pytest.mark.slow
+def test_what_is_compiled_beside_the_first_plan_is_what_its_run_calls(tmp_path: Path) -> None:
+    def functions(compiled: set[Path]) -> list[str]:
+        return sorted(path.name.split("-")[0] for path in compiled)
+
+    rounds = carry_out(tmp_path, "quoron.kernels", "rounds")
+    beside, after = functions(rounds), carry_out(tmp_path, "quoron", "simulate", "--quiet", "--out", "run")
+    assert len(beside) > 8
+    assert after > rounds
+    assert [name for name in functions(after) if name in beside] == beside, "nothing is compiled for other types again"
+
+
+class TestBesideAPlan:
+    @pytest.fixture
+    def python(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """What stands for Python in the commands of the other process, on a machine with two processors."""
+        script = tmp_path / "python"
+        script.write_text('#!/bin/sh\necho "$*" >>"$0.started"\n')
+        script.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(script))
+        monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 2)
+        monkeypatch.setattr(type(kernels._gradients), "kept", lambda loop: False)
+        return script
+
+    @staticmethod
+    def started(python: Path) -> str | None:
+        told = python.with_name("python.started")
+        return told.read_text() if told.exists() else None
+
+    def test_first_use_has_the_other_process_done_at_the_end(self, python: Path) -> None:
+        with kernels.rounds_compiled_meanwhile():
+            pass
+        assert self.started(python) == "-m quoron.kernels rounds\n"
+
+    def test_later_uses_and_single_processors_have_none(self, python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 1)
+        with kernels.rounds_compiled_meanwhile():
+            pass
+        monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 2)
+        monkeypatch.setattr(type(kernels._gradients), "kept", lambda loop: True)
+        with kernels.rounds_compiled_meanwhile():
+            pass
+        assert self.started(python) is None
+
+    def test_it_ends_with_a_plan_that_fails(self, python: Path) -> None:
+        python.write_text("#!/bin/sh\nexec tail -f /dev/null\n")  # for ever
+        with pytest.raises(ValueError, match="no such plan"), kernels.rounds_compiled_meanwhile():
+            raise ValueError("no such plan")
+
+    def test_what_has_been_called_is_kept(self) -> None:
+        kernels.compile_rounds()
+        assert kernels._gradients.kept()

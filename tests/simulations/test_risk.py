@@ -72,7 +72,8 @@ def test_a_few_outliers_are_filtered_and_do_no_harm(risk):
 
 def test_predictions_are_within_a_factor_of_five_of_what_is_measured(ran):
     for algorithm in ("filtered-sgd", "one-pass-dp-sgd", "phased-sgd"):
-        run = ran(algorithm, "population.users=64000", seed=0)
+        users = 64_000 if algorithm == "filtered-sgd" else 16_000
+        run = ran(algorithm, f"population.users={users}", seed=0)
         assert run.summary.excess_risk / 5 < run.plan.predicted_excess_risk < 5 * run.summary.excess_risk
 
 

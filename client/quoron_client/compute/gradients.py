@@ -223,7 +223,8 @@ def _gradients(
     # Views are made once: each costs a reference count, which shows at this speed.
     flat, predicted, x, y = features.reshape(-1), predictions[0], points[0], points[-1]
     block_labels, block_slopes, coefficients = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
-    parameters, squares = np.full(_BLOCK, parameter), np.empty(_BLOCK)
+    parameters, squares = np.empty(_BLOCK), np.empty(_BLOCK)
+    parameters[:] = parameter
     for u in range(start, stop):
         begin, end, total = offsets[u], offsets[u + 1], out[u]
         total[:] = 0.0

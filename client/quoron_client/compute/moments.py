@@ -39,6 +39,9 @@ def second_moment_factor(batch: ItemBatch, *, threads: int | None = None) -> Mat
     return out
 
 
+_EPSILON = 2.0**-52
+
+
 @helper
 def _load(features: Any, labels: Any, begin: int, end: int, columns: Any, norms: Any) -> bool:
     """Feature matrix of the rows, transposed, and its columns' norms; whether all is finite."""
@@ -96,8 +99,9 @@ def _factors(features: Any, labels: Any, offsets: Any, out: Any, start: int, sto
         if not _load(features, labels, begin, begin + count, columns, norms):
             packed[:] = np.nan
             continue
-        rounding = 4.0 * (count + dimension) * np.finfo(np.float64).eps
-        unit, top, place = 1.0 / np.sqrt(np.float64(count)), 0, 0
+        rounding = 4.0 * (count + dimension) * _EPSILON
+        unit, place = 1.0 / np.sqrt(np.float64(count)), 0
+        top = begin - begin  # a plain 0 has a type of its own, for which `_reflect` would be compiled again
         for c in range(dimension):
             if top == count:
                 break

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
@@ -28,6 +27,7 @@ from quoron_privacy.robust.lottery import RELEASE, Lottery, core_for, verify_lot
 from quoron_privacy.robust.lottery_composition import composed_delta, lattice, rough_delta, second_route
 from quoron_privacy.robust.outlier_mean import Kappa, Kind, OutlierMean, best_mean, verify_outlier_mean
 from quoron_privacy.robust.valley import cheapest
+from quoron_privacy.roots import root
 from quoron_privacy.validate import count, positive, probability
 
 Vector = NDArray[np.float64]
@@ -216,10 +216,10 @@ def _decreasing_root(excess: Callable[[float], float], guess: float, factor: flo
     else:
         while height(low := low - step) <= 0:
             high, step = low, min(2 * step, math.log(10))
-    root = float(scipy.optimize.brentq(height, low, high, xtol=tolerance / 2, rtol=1e-12))
-    while height(root) > 0:
-        root += tolerance / 2
-    return math.exp(root)
+    zero = root(height, low, high, xtol=tolerance / 2, rtol=1e-12)
+    while height(zero) > 0:
+        zero += tolerance / 2
+    return math.exp(zero)
 
 
 def _ladders(size: int, steepness: float) -> list[int]:

@@ -31,10 +31,11 @@ from quoron.cli.common import (
     interruptible,
     progress,
 )
+from quoron.cli.compare import carry_on, compare
 from quoron.cli.connection import shared_options
 from quoron.cli.declare import declare
 from quoron.cli.health import health
-from quoron_privacy.errors import ConfigError, QuoronError
+from quoron_privacy.errors import ConfigError, Infeasible, QuoronError
 
 if TYPE_CHECKING:
     from quoron.simulation.engines import EngineChoice
@@ -106,7 +107,7 @@ def simulate(
     quiet: Quiet = False,
 ) -> None:
     """Train privately over a simulated population, and show what it reached and what it cost."""
-    from quoron import api
+    from quoron import api, kernels
     from quoron.reports import showing
     from quoron.simulation import run as runs
     from quoron.simulation.folder import claim
@@ -114,9 +115,10 @@ def simulate(
     chosen = engine.choice()
     config, name = api.resolve(source, (*(settings or ()), *api.short_keys(seed=seed, out=out, network=network)))
     with progress(as_json=as_json, quiet=quiet) as observer:
-        prepared = runs.prepare(config, Path.cwd())
+        with kernels.rounds_compiled_meanwhile():
+            prepared = runs.prepare(config, Path.cwd())
         folder = claim(config, name)
-        with interruptible(folder):
+        with interruptible(folder.path):
             result = chosen.carry_out(prepared, folder, Path.cwd(), [observer])
     showing.show_result(result, as_json=as_json)
 
@@ -124,14 +126,18 @@ def simulate(
 @app.command()
 @shared_options
 def resume(engine: Engine, run: Run, as_json: Json = False, quiet: Quiet = False) -> None:
-    """Continue an interrupted run, with identical bits; a simulation on any engine, whichever began it."""
+    """Continue an interrupted run or comparison to identical bits; a simulation on any engine, whichever began it."""
+    from quoron.comparing.comparison import is_comparison, stored_request
     from quoron.reports import showing
     from quoron.simulation import run as runs
     from quoron.simulation.folder import RunFolder
     from quoron.training import run as training
 
+    if is_comparison(run):
+        carry_on(stored_request(run), run, as_json=as_json, quiet=quiet)
+        return
     chosen, folder = engine.choice(), RunFolder(run)
-    with progress(as_json=as_json, quiet=quiet) as observer, interruptible(folder):
+    with progress(as_json=as_json, quiet=quiet) as observer, interruptible(folder.path):
         if folder.is_training:
             showing.show_trained(training.resume(folder, observers=[observer]), as_json=as_json)
             return
@@ -145,20 +151,38 @@ def plan(
     seed: Seed = None,
     network: Link = None,
     settings: Settings = None,
+    risk: Annotated[
+        str | None,
+        typer.Option("--for-risk", metavar="RISK|SHARE%", help="Say how many users, or which ε, would do for it."),
+    ] = None,
+    accuracy: Annotated[
+        float | None,
+        typer.Option("--for-accuracy", metavar="0..1", help="The same for an accuracy; looks at the data."),
+    ] = None,
+    epsilons: Annotated[bool, typer.Option("--epsilons", help="Say what ε buys; with --plot, draw that.")] = False,
     picture: Picture = None,
     as_json: Json = False,
 ) -> None:
     """Say what a run would promise and cost, and how many rounds it needs, before any data is touched."""
     from quoron import api
     from quoron.reports import showing
+    from quoron.simulation import asking
     from quoron.simulation import run as runs
 
     _check_picture(picture)
     config, _ = api.resolve(source, (*(settings or ()), *api.short_keys(seed=seed, network=network)))
-    planned = runs.prepare(config, Path.cwd(), compare=True).planned
-    if picture is not None:
+    answers = asking.ask(config, Path.cwd(), risk=risk, accuracy=accuracy, epsilons=epsilons)
+    if picture is not None and epsilons:
+        showing.draw_epsilons(picture, answers)
+    try:
+        planned = runs.prepare(config, Path.cwd(), compare=True).planned
+    except Infeasible as error:  # what would be feasible is told before it is said that this is not
+        if answers.asked:
+            showing.show_answers(answers, as_json={"infeasible": str(error)} if as_json else None)
+        raise
+    if picture is not None and not epsilons:
         showing.draw(picture, planned)
-    showing.show_plan(planned, as_json=as_json)
+    showing.show_plan(planned, answers, as_json=as_json)
 
 
 @app.command()
@@ -179,7 +203,7 @@ def list_presets() -> None:
 
 @app.command()
 def report(run: Run) -> None:
-    """Write a run's report.html again, and print its path."""
+    """Write the report.html of a run or a comparison again, and print its path."""
     from quoron import api
 
     print(api.report(run))
@@ -190,6 +214,7 @@ app.add_typer(cli_ledger.app, name="ledger")
 app.command()(cli_train.train)
 app.command()(cli_train.predict)
 app.command()(cli_train.example)
+app.command()(compare)
 app.command()(health)
 app.command()(declare)
 

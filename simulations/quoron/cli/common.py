@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from quoron.reports.progress import Display
-    from quoron.simulation.folder import RunFolder
 
 INTERRUPTED = 130
 
@@ -62,12 +61,12 @@ def progress(*, as_json: bool, quiet: bool) -> "Display":
 
 
 @contextmanager
-def interruptible(folder: "RunFolder") -> Iterator[None]:
-    """Say how to go on where someone interrupts."""
+def interruptible(folder: Path) -> Iterator[None]:
+    """Say how to go on with what is in `folder` where someone interrupts."""
     try:
         yield
     except KeyboardInterrupt:
-        how = f"Interrupted. Continue with: quoron resume {folder.path}"
+        how = f"Interrupted. Continue with: quoron resume {folder}"
         err().print(how, soft_wrap=True, highlight=False, markup=False)
         raise typer.Exit(INTERRUPTED) from None
 

@@ -187,11 +187,13 @@ def submit(
     superlink: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Flower: where the SuperLink is.")] = None,
     waiting: Annotated[float, typer.Option(help="Flower: seconds until all users are there.")] = 600.0,
     follow: Annotated[bool, typer.Option("--follow", help="Flower: show the run until its end.")] = False,
+    dry: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan beside what other algorithms would do; submit nothing.")
+    ] = False,
 ) -> None:
     """Submit a run to a coordinator. The same run again changes nothing; on Flower, it goes on with it."""
     from quoron import api
-    from quoron.operate.submission import specify
-    from quoron_server.plan import NO_QUORUM
+    from quoron.operate.submission import dry_run, promised, specify
 
     if (superlink is not None) is not (engine == "flower") or engine not in ("native", "flower"):
         raise ConfigError(
@@ -203,6 +205,11 @@ def submit(
     resolved, _ = api.resolve(config, given)
     if resolved.privacy.quorum is None:
         resolved, _ = api.resolve(config, (*given, f"privacy.quorum={QUORUM}"))
+    if dry:
+        from quoron.reports import showing
+
+        showing.show_plan(dry_run(resolved, users), as_json=False)
+        return
     wanted, plan = specify(
         resolved,
         run=run,
@@ -212,9 +219,7 @@ def submit(
         simulation_seed=simulation_seed,
         early_ends=early_ends,
     )
-    promise = f"{run}: {plan.algorithm}, {plan.cost.rounds} rounds, {users} users\n{plan.guarantee.sentence()}"
-    if plan.guarantee.quorum is None:
-        promise += f"\n{NO_QUORUM}"
+    promise = f"{run}: {promised(plan)}"
     if superlink is None:
         with connection.open() as control:
             control.submit(wanted.as_text())

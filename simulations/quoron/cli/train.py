@@ -46,7 +46,7 @@ def train(
         folder = claim(config, name)
         if not quiet:
             print(f"Until the run is complete, {folder.ledger} is private: keep it to yourself.", file=sys.stderr)
-        with interruptible(folder):
+        with interruptible(folder.path):
             trained = training.carry_out(prepared, folder, [observer])
     show_trained(trained, as_json=as_json)
 

@@ -6,14 +6,15 @@ The table is never read: what a run needs to know of it is public and stands in 
 from dataclasses import asdict
 
 from quoron.config import Config, Table
-from quoron.planning.plans import choose, wish
+from quoron.planning.plans import Planned, choose, wish
 from quoron.populations._base import Declared, PublicKnowledge
 from quoron.simulation.scene import encoding_of, loss_of, make_domain, problem
 from quoron_client.data.encoding import Encoding
 from quoron_client.losses import Loss
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.plan import Plan
+from quoron_server.plan import NO_QUORUM, Plan
+from quoron_server.problem import Problem
 from quoron_server.specification import RunSpecification, digest, ending_early
 
 
@@ -34,17 +35,8 @@ def specify(
     configuration that leaves something public unsaid, and what planning raises.
     """
     loss = loss_of(config.loss)
-    columns, items = _encoding(config, loss), config.problem.items_per_user
-    if items is None:
-        raise ConfigError(
-            "Expected problem.items_per_user for a federation, got none: nobody may look at the data to find it. Set "
-            "it to a low typical number of items of a user."
-        )
-    columns.check_loss(loss)
-    domain = make_domain(config.domain, loss.feature_norm)
-    known = PublicKnowledge(intercept=columns.intercept)
-    declared = Declared(users, items, columns.dimension * loss.outputs, loss, domain, known)
-    plan = choose(config, problem(config, declared)).plan
+    columns = _encoding(config, loss)
+    plan = choose(config, declared(config, users)).plan
     options, rounds = dict(config.algorithm.options), config.budget.rounds
     if rounds is not None and ALGORITHMS[plan.algorithm].takes_rounds:
         options.setdefault("rounds", rounds)
@@ -72,6 +64,35 @@ def specify(
     )
     plan = ending_early(plan) if early_ends else plan
     return specification, plan.simulated() if specification.simulation else plan
+
+
+def declared(config: Config, users: int) -> Problem:
+    """The problem of a federation of so many users, from the configuration alone. ConfigError as `specify`."""
+    loss = loss_of(config.loss)
+    columns, items = _encoding(config, loss), config.problem.items_per_user
+    if items is None:
+        raise ConfigError(
+            "Expected problem.items_per_user for a federation, got none: nobody may look at the data to find it. Set "
+            "it to a low typical number of items of a user."
+        )
+    columns.check_loss(loss)
+    domain = make_domain(config.domain, loss.feature_norm)
+    known = PublicKnowledge(intercept=columns.intercept)
+    return problem(config, Declared(users, items, columns.dimension * loss.outputs, loss, domain, known))
+
+
+def dry_run(config: Config, users: int) -> Planned:
+    """What a run of so many users would promise, predict and cost, beside every other algorithm; nobody is asked."""
+    return choose(config, declared(config, users), compare=True)
+
+
+def promised(plan: Plan) -> str:
+    """What whoever submits is told: the run, what is predicted of it, the promise, and that nobody counts answers."""
+    predicted = plan.predicted_excess_risk
+    told = f"{plan.algorithm}, {plan.cost.rounds} rounds, {plan.problem.users} users"
+    told += "" if predicted is None else f", predicted excess risk {predicted:.2g}"
+    told += f"\n{plan.guarantee.sentence()}"
+    return told if plan.guarantee.quorum is not None else f"{told}\n{NO_QUORUM}"
 
 
 def _encoding(config: Config, loss: Loss) -> Encoding:

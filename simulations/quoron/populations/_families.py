@@ -28,7 +28,7 @@ class Family(IntEnum):
     LINEAR = 2
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True, forceinline=True, error_model="numpy")
 def _to_sphere(row, radius):  # type: ignore[no-untyped-def]
     total = 0.0
     for j in range(row.size):
@@ -41,7 +41,7 @@ def _to_sphere(row, radius):  # type: ignore[no-untyped-def]
             row[j] = np.float32(scale * row[j])
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def user_signal(seed, user, signal, spread):  # type: ignore[no-untyped-def]
     """theta_u = signal + spread * v_u, shape (d,), float64."""
     own = signal.copy()

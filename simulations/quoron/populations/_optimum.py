@@ -12,6 +12,7 @@ import scipy
 from quoron_client.protocol.domains import Domain, L2Ball, Vector
 from quoron_client.protocol.questions import Matrix
 from quoron_privacy.errors import RunError
+from quoron_privacy.roots import root
 
 Objective = Callable[[Vector], tuple[float, Vector, Matrix]]
 
@@ -72,6 +73,6 @@ def _least_on_ball(hessian: Matrix, target: Vector, radius: float) -> Vector:
 
     if beyond(0.0) <= 0.0:
         return np.asarray(basis @ (along / lifted))
-    multiplier = scipy.optimize.brentq(beyond, 0.0, pull, xtol=1e-300, rtol=1e-14)
+    multiplier = root(beyond, 0.0, pull, xtol=1e-300, rtol=1e-14)
     inside = basis @ (along / (lifted + multiplier))
     return np.asarray(inside * (radius / max(radius, float(np.linalg.norm(inside)))))

@@ -24,6 +24,7 @@ from quoron.populations._threads import in_ranges
 from quoron_client.data.items import Features
 from quoron_client.protocol.domains import Domain, L2Ball
 from quoron_privacy.errors import ConfigError
+from quoron_privacy.roots import root
 
 _NODES = 200
 _PIECE = 4096  # evaluation items summed together; the pieces are then added in order
@@ -67,7 +68,7 @@ class LogisticDesign:
         top = min(self.signal, largest)  # spread and ridge only shrink the optimum
         if top == 0.0 or slope(top) <= 0.0:
             return top
-        return float(scipy.optimize.brentq(slope, 0.0, top, xtol=1e-15, rtol=1e-14))
+        return root(slope, 0.0, top, xtol=1e-15, rtol=1e-14)
 
     def multiplier(self, norm: float) -> float:
         """How strongly the ball holds the optimum back: -<grad F(x*), x*> / |x*|^2, zero in the interior."""
@@ -178,7 +179,7 @@ def logistic_risk(design: LogisticDesign, direction: Vector, domain: Domain, fea
     return LogisticRisk(optimum, features, design.ridge, multiplier)
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True, forceinline=True, error_model="numpy")
 def _divergence(at, best):  # type: ignore[no-untyped-def]
     # softplus(at) - softplus(best) - sigmoid(best) (at - best), by Taylor where the difference would cancel.
     gap = at - best

@@ -54,7 +54,7 @@ def normals(*, seed: int, purpose: int, user: int, count: int) -> NDArray[np.flo
     return out
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True, forceinline=True, error_model="numpy")
 def _philox(block, user, purpose, seed):  # type: ignore[no-untyped-def]
     c0, c1, c2, c3 = block, np.uint32(user), np.uint32(user >> 32), purpose
     k0, k1 = np.uint32(seed), np.uint32(seed >> _HALF_WORD)
@@ -74,7 +74,7 @@ def _words(seed, purpose, users, block):  # type: ignore[no-untyped-def]
     return out
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True, forceinline=True, error_model="numpy")
 def _gaussian_radius(word):  # type: ignore[no-untyped-def]
     # sqrt(-2 ln x): x = m 2^e with m in [sqrt(1/2), sqrt(2)), the polynomial is ln(m) around 1.
     x = np.float32(np.float32(word) * np.float32(2.0**-32) + np.float32(2.0**-33))
@@ -94,7 +94,7 @@ def _gaussian_radius(word):  # type: ignore[no-untyped-def]
     return np.sqrt(np.float32(-2.0) * log)
 
 
-@njit(cache=True, inline="always")
+@njit(cache=True, forceinline=True, error_model="numpy")
 def _two_normals(radius_word, angle_word):  # type: ignore[no-untyped-def]
     # The two top bits choose a quadrant, the next 24 an angle in [-pi/4, pi/4).
     r = _gaussian_radius(radius_word)

@@ -2,15 +2,19 @@
 
 import sys
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from quoron_server.plan import Plan
 from quoron_server.rounds import RoundEvent
+
+if TYPE_CHECKING:
+    from quoron.comparing.pool import Job
 
 Vector = NDArray[np.float64]
 LINES = 10  # plain lines a run, at most
@@ -106,3 +110,112 @@ def _figures(event: RoundEvent) -> str:
     risk = event.diagnostics.get("excess_risk")
     told = f", excess risk {risk:.2g}" if risk is not None else ""
     return told + (", halted" if event.public.get("halted") else "")
+
+
+class Runs(Protocol):
+    """A watcher of a comparison's runs (`quoron.comparing.pool.Watcher`) that is a context manager."""
+
+    def __enter__(self) -> "Runs":
+        """Take the terminal."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Give the terminal back."""
+
+    def planned(self, runs: int) -> None:
+        """How many runs there are to do."""
+
+    def began(self, worker: int, job: "Job") -> None:
+        """A run begins."""
+
+    def moved(self, worker: int, at: int, of: int) -> None:
+        """Rounds of it."""
+
+    def ended(self, worker: int, job: "Job", end: str, why: str | None) -> None:
+        """It is done, refused or failed."""
+
+
+def runs_display(*, quiet: bool) -> Runs:
+    """Live bars when standard error is a terminal, a line a run when it is not, silence when asked."""
+    if quiet:
+        return SilentRuns()
+    return RunBars() if sys.stderr.isatty() else RunLines()
+
+
+class SilentRuns:
+    """Shows nothing."""
+
+    def __enter__(self) -> Runs:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        pass
+
+    def planned(self, runs: int) -> None:
+        """Nothing."""
+
+    def began(self, worker: int, job: "Job") -> None:
+        """Nothing."""
+
+    def moved(self, worker: int, at: int, of: int) -> None:
+        """Nothing."""
+
+    def ended(self, worker: int, job: "Job", end: str, why: str | None) -> None:
+        """Nothing."""
+
+
+class RunLines(SilentRuns):
+    """A plain line for every run that ended, on standard error."""
+
+    def __init__(self) -> None:
+        self._done, self._all = 0, 0
+
+    def planned(self, runs: int) -> None:
+        """Remember how many."""
+        self._all = runs
+
+    def ended(self, worker: int, job: "Job", end: str, why: str | None) -> None:
+        """One line; of an infeasible cell only its first run's says why."""
+        self._done += 1
+        told = f"{end}: {why}" if why and (end == "failed" or job.number == 0) else end
+        print(f"run {self._done}/{self._all}, {job.named}: {told}", file=sys.stderr, flush=True)
+
+
+class RunBars(SilentRuns):
+    """One live display: all runs, and for each worker the run it is at."""
+
+    def __init__(self) -> None:
+        self._bar = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._all = self._bar.add_task("runs", total=None)
+        self._workers: dict[int, TaskID] = {}
+
+    def __enter__(self) -> Runs:
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._bar.stop()
+
+    def planned(self, runs: int) -> None:
+        """The length of the first bar."""
+        self._bar.update(self._all, total=runs)
+
+    def began(self, worker: int, job: "Job") -> None:
+        """A worker's bar begins again."""
+        if worker not in self._workers:
+            self._workers[worker] = self._bar.add_task("")
+        self._bar.reset(self._workers[worker], total=None, description=escape(job.named))
+
+    def moved(self, worker: int, at: int, of: int) -> None:
+        """Move it."""
+        self._bar.update(self._workers[worker], completed=at, total=of)
+
+    def ended(self, worker: int, job: "Job", end: str, why: str | None) -> None:
+        """Move the first bar."""
+        self._bar.advance(self._all)

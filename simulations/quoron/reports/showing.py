@@ -1,6 +1,6 @@
 """What commands print: a plan, a result, the tables of algorithms and presets."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from rich.table import Table
 
 from quoron.planning.choosing import Candidate, refusals
 from quoron.planning.plans import Planned
+from quoron.planning.questions import EPSILONS, MOST_USERS, Answers, Enough
 from quoron.presets import presets
 from quoron.reports import curve as curve_plot
 from quoron.reports.summary import size, time_rows
@@ -20,6 +21,7 @@ from quoron_privacy.errors import Infeasible
 from quoron_server.algorithms import ALGORITHMS, AlgorithmInfo
 
 if TYPE_CHECKING:
+    from quoron.comparing.comparison import Comparison
     from quoron.training.result import Trained
 
 
@@ -65,10 +67,45 @@ def show_trained(trained: "Trained", *, as_json: bool) -> None:
     out.print(f"Model {escape(str(model))}; predict with: quoron predict {escape(str(model))} NEW.csv", soft_wrap=True)
 
 
-def show_plan(planned: Planned, *, as_json: bool) -> None:
-    """A plan: its promise, its numbers, what the others would do or why they cannot, and the rounds curve."""
+def show_comparison(comparison: "Comparison", *, as_json: bool) -> None:
+    """A comparison: for each setting every cell by its mean excess risk, with its costs, and why others have none."""
+    from quoron.reports.comparison import algorithm, best_words, short, why_not
+
     if as_json:
-        print(dumps(planned.as_json()))
+        print(dumps(comparison.as_json()))
+        return
+    out, keys = console(), [key for key, _ in comparison.request.vary]
+    done = [row["excess_risk"] for row in comparison.cells if row["excess_risk"] is not None and row["excess_risk"] > 0]
+    for setting in dict.fromkeys(tuple((key, str(row[key])) for key in keys) for row in comparison.cells):
+        rows = [row for row in comparison.cells if tuple((key, str(row[key])) for key in keys) == setting]
+        if setting:
+            _say(out, ", ".join(f"{key} = {value}" for key, value in setting), style="bold")
+        listed = table(
+            "algorithm", "excess risk", "95 % interval", "on a log scale", "predicted", "rounds", "gradients", "up"
+        )
+        for row in rows:
+            if row["excess_risk"] is None:
+                continue
+            interval = "" if row["low"] is None else f"{row['low']:.2g} to {row['high']:.2g}"
+            predicted = "" if row["predicted_excess_risk"] is None else f"{row['predicted_excess_risk']:.2g}"
+            bar = curve_plot.bar(row["excess_risk"], min(done), max(done), width=24) if row["excess_risk"] > 0 else ""
+            cost = [f"{row['rounds']:,.4g}", short(row["gradient_evaluations"]), size(row["bytes_up"])]
+            listed.add_row(*map(escape, [algorithm(row), f"{row['excess_risk']:.2g}", interval, bar, predicted, *cost]))
+        _say(out, best_words(rows))
+        out.print(listed)
+        for line in why_not(rows):
+            _say(out, line, style="dim")
+    page = comparison.directory / "report.html"
+    out.print(
+        f"Tables in {escape(str(comparison.directory))}; open {escape(str(page))}", soft_wrap=True, highlight=False
+    )
+
+
+def show_plan(planned: Planned, answers: Answers | None = None, *, as_json: bool) -> None:
+    """A plan: its promise, its numbers, what others would do or why they cannot, rounds curve, answers to questions."""
+    answers = Answers() if answers is None else answers
+    if as_json:
+        print(dumps(planned.as_json() | answers.as_json()))
         return
     out, chosen = console(), planned.plan
     _say(out, chosen.guarantee.sentence())
@@ -86,6 +123,41 @@ def show_plan(planned: Planned, *, as_json: bool) -> None:
     if planned.curve is not None:
         out.print(f"How many rounds {escape(chosen.algorithm)} needs:")
         out.print(curve_plot.table(planned.curve, chosen.cost.rounds))
+    show_answers(answers)
+
+
+def show_answers(answers: Answers, *, as_json: Mapping[str, Any] | None = None) -> None:
+    """What would do for a risk, and what each ε buys; as JSON beside what is given."""
+    if as_json is not None:
+        print(dumps(dict(as_json) | answers.as_json()))
+        return
+    out = console()
+    if answers.enough is not None:
+        for line in enough_lines(answers.enough):
+            _say(out, line)
+    if answers.curve is not None:
+        out.print("What ε buys:")
+        out.print(curve_plot.epsilon_table(answers.curve))
+        for point in answers.curve:
+            if point.infeasible is not None:
+                _say(out, f"Infeasible at ε = {point.epsilon:.3g}: {point.infeasible}", style="dim")
+
+
+def enough_lines(found: Enough) -> list[str]:
+    """What would do for a risk, in sentences."""
+    asked = f"a predicted excess risk of {found.risk:.2g} ({100 * found.share:.2g} % of the bound on the start's)"
+    if found.accuracy is not None:
+        asked = f"an accuracy of {100 * found.accuracy:.3g} % (simulation only), that is {asked}"
+    lines = [f"For {asked}:"]
+    if found.users is None:
+        lines.append(f"  with this ε, no number of users up to {MOST_USERS:,} would do;")
+    else:
+        lines.append(f"  with this ε, {found.users:,} users would do ({found.users_algorithm});")
+    if found.epsilon is None:
+        lines.append(f"  with these users, no ε up to {EPSILONS[1]:,g} would do.")
+    else:
+        lines.append(f"  with these users, ε = {found.epsilon:g} would do ({found.epsilon_algorithm}).")
+    return lines
 
 
 def show_algorithms(*, as_json: bool) -> None:
@@ -118,6 +190,11 @@ def show_presets() -> None:
     for each in presets():
         listed.add_row(escape(each.name), escape(each.summary))
     console().print(listed)
+
+
+def draw_epsilons(picture: Path, answers: Answers) -> None:
+    """Write what ε buys as a picture."""
+    write(picture, curve_plot.epsilon_svg(answers.curve or ()), advice="Choose another place for --plot.")
 
 
 def draw(picture: Path, planned: Planned) -> None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from quoron.config import Config, Table, table_file
 from quoron.planning import projection
 from quoron.planning.plans import Planned, choose
+from quoron.populations import Population
 from quoron.reports.summary import Summary, from_json
 from quoron.simulation.folder import RunFolder, as_parquet, dumps, flat
 from quoron.simulation.scene import Setup, setup
@@ -57,14 +58,21 @@ class Prepared:
     began: float  # perf_counter
 
 
-def prepare(config: Config, folder: Path, *, frame: "pa.Table | None" = None, compare: bool = False) -> Prepared:
+def prepare(
+    config: Config,
+    folder: Path,
+    *,
+    frame: "pa.Table | None" = None,
+    compare: bool = False,
+    population: Population | None = None,
+) -> Prepared:
     """Read, check and plan; every wrong request is refused here. A table's relative path is relative to `folder`.
 
     With `compare` every algorithm is planned, not only the one that is named, for a plan to look at. Otherwise it is
     for a simulation, and its promise says so.
     """
     began = time.perf_counter()
-    scene = setup(config, folder, frame)
+    scene = setup(config, folder, frame, population)
     planned = choose(config, scene.problem, compare=compare)
     if isinstance(config.population, Table):
         planned = replace(planned, remarks=scene.population.knowledge.assumptions)
@@ -73,13 +81,13 @@ def prepare(config: Config, folder: Path, *, frame: "pa.Table | None" = None, co
         planned = replace(planned, plan=planned.plan.simulated())
     if config.run.link is not None:
         planned = replace(planned, network=projection.of_plan(planned.plan, str(config.run.network), config.run.link))
-    return Prepared(config, scene, planned, _digest(config, folder, frame), began)
+    return Prepared(config, scene, planned, fingerprint(config, folder, frame), began)
 
 
-def carry_out(prepared: Prepared, folder: RunFolder, observers: Sequence[Observer] = ()) -> RunResult:
-    """Run in `folder` from wherever its ledger stands, and write every file of the run folder."""
-    from quoron.reports import page as report_page
-
+def carry_out(
+    prepared: Prepared, folder: RunFolder, observers: Sequence[Observer] = (), *, page: bool = True
+) -> RunResult:
+    """Run in `folder` from wherever its ledger stands, and write the run folder, report.html with `page`."""
     config, scene, plan = prepared.config, prepared.scene, prepared.planned.plan
     with _ledger(prepared, folder) as ledger:
         before = sum(event["seconds_clients"] + event["seconds_server"] for event in ledger.events())
@@ -103,8 +111,11 @@ def carry_out(prepared: Prepared, folder: RunFolder, observers: Sequence[Observe
         folder.write_text("model.json", released.as_text())
     tables = () if released is None else (("Coefficients", released.table()),)
     folder.write_json("summary.json", summary.as_json())
-    name, remarks = folder.path.resolve().name, summary.remarks_simulation_only
-    folder.write_text("report.html", report_page.page(summary, rows, name=name, tables=tables, remarks=remarks))
+    if page:
+        from quoron.reports import page as report_page
+
+        name, remarks = folder.path.resolve().name, summary.remarks_simulation_only
+        folder.write_text("report.html", report_page.page(summary, rows, name=name, tables=tables, remarks=remarks))
     return RunResult(model, summary, plan, folder.path, config, prepared.planned, released)
 
 
@@ -158,7 +169,7 @@ def _ledger(prepared: Prepared, folder: RunFolder) -> "Ledger":
     return ledger
 
 
-def _digest(config: Config, folder: Path, frame: "pa.Table | None") -> str:
+def fingerprint(config: Config, folder: Path, frame: "pa.Table | None" = None) -> str:
     """Fingerprint of everything that decides the run's bits: the configuration and, of a table, its bytes."""
     digest = hashlib.sha256(config.digest().encode())
     if frame is not None:

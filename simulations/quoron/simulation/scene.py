@@ -48,9 +48,12 @@ class Setup:
         return {"excess_risk": self.population.excess_risk(model)}
 
 
-def setup(config: Config, folder: Path, table: "pa.Table | None" = None) -> Setup:
-    """What a run of `config` needs; a table's relative path is taken relative to `folder`, unless `table` is given."""
-    population = _population(config, folder, table)
+def setup(config: Config, folder: Path, table: "pa.Table | None" = None, population: Population | None = None) -> Setup:
+    """What a run of `config` needs; a table's relative path is taken relative to `folder`, unless `table` is given.
+
+    A `population` that was made before, of the same configuration, is not made again.
+    """
+    population = _population(config, folder, table) if population is None else population
     dropout = 0.0 if config.run.link is None else config.run.link.dropout
     engine = InlineEngine(population, seed=config.run.seed, dropout=dropout)
     return Setup(population, problem(config, population), engine)

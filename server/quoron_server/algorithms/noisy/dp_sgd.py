@@ -14,7 +14,6 @@ from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
-import scipy
 from scipy.special import ndtr
 
 from quoron_privacy import subsampling
@@ -22,6 +21,7 @@ from quoron_privacy.clipping import mean_sensitivity
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gdp import mu_for
 from quoron_privacy.release import Adjacency
+from quoron_privacy.roots import root
 from quoron_server.algorithms.forecast import PhaseModel, statistical_floor
 from quoron_server.algorithms.info import AlgorithmInfo
 from quoron_server.algorithms.noisy import plan as noisy
@@ -137,7 +137,7 @@ def ranking_mu(rate: float, rounds: int, total_mu: float) -> float:
         growth = max(0.0, math.exp(mu * mu) * float(ndtr(1.5 * mu)) + 3 * float(ndtr(-0.5 * mu)) - 2)
         return float(rate * math.sqrt(2 * rounds * growth) - total_mu)
 
-    return float(scipy.optimize.brentq(excess, 1e-8, 8.0)) if excess(8.0) > 0 else 8.0
+    return root(excess, 1e-8, 8.0) if excess(8.0) > 0 else 8.0
 
 
 def _verify(scheme: _Scheme, plan: Plan) -> None:

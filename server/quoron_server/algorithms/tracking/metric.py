@@ -14,10 +14,10 @@ part for each, and the metric is H in every part (docs/losses.md).
 from dataclasses import dataclass
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
 
 from quoron_client.protocol.domains import Domain, L2Ball
+from quoron_privacy.roots import root
 
 Vector = NDArray[np.float64]
 _BOX_STEPS = 400, 20_000  # of accelerated projected gradient, at least and at most
@@ -75,7 +75,7 @@ class Metric:
             return float(np.linalg.norm(scales * inside / (scales + level))) - radius
 
         largest = float(scales.max()) * float(np.linalg.norm(inside)) / radius * 2  # there the norm is below half of it
-        level = scipy.optimize.brentq(beyond, 0.0, largest, xtol=1e-15 * largest) if beyond(0.0) > 0 else 0.0
+        level = root(beyond, 0.0, largest, xtol=1e-15 * largest) if beyond(0.0) > 0 else 0.0
         return self._back(scales * inside / (scales + level))
 
     def _onto_box(self, domain: Domain, point: Vector) -> Vector:

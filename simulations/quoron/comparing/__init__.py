@@ -1,0 +1,1 @@
+"""Comparing algorithms and settings on one problem."""

@@ -1,0 +1,139 @@
+"""From the runs of a comparison to one row a cell: mean excess risk with a confidence interval, and what it cost.
+
+Excess risks are made comparable. Methods may have models in domains of their own, and a run's excess risk is over the
+best model of its own. All runs on the same users and loss are put over the best of these: the risk at the start point
+is the same for all, so what a run has gained over it means the same in every domain.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from quoron.comparing.request import Cell
+from quoron.reports.summary import Summary
+
+Rows = tuple[Mapping[str, Any], ...]
+CONFIDENCE = 0.95
+COSTS = ("rounds", "messages", "gradient_evaluations", "bytes_up", "bytes_down", "wire_up", "wire_down")
+PROMISE = ("epsilon", "delta", "adjacency", "exposure")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """What became of one run; of an infeasible cell, of its first."""
+
+    cell: Cell
+    seed: int
+    folder: str  # relative to the comparison's
+    summary: Summary | None = None
+    infeasible: str | None = None  # why there is no plan
+    failed: str | None = None  # why a run did not end well
+
+
+def run_rows(outcomes: Sequence[Outcome]) -> Rows:
+    """One row a run, and one for each cell that is infeasible."""
+    shared = _shift(outcomes)
+    return tuple(_run_row(outcome, shared) for outcome in outcomes)
+
+
+def cell_rows(outcomes: Sequence[Outcome]) -> Rows:
+    """One row a cell: within each setting the least mean excess risk first, cells without a result last."""
+    shared = _shift(outcomes)
+    cells = list(dict.fromkeys(outcome.cell for outcome in outcomes))
+    settings = list(dict.fromkeys(_setting(cell) for cell in cells))
+    rows = [(cell, _cell_row([each for each in outcomes if each.cell is cell], shared)) for cell in cells]
+
+    def order(pair: tuple[Cell, Mapping[str, Any]]) -> tuple[int, bool, float]:
+        cell, row = pair
+        risk = row["excess_risk"]
+        return settings.index(_setting(cell)), risk is None, 0.0 if risk is None else risk
+
+    return tuple(row for _, row in sorted(rows, key=order))
+
+
+def interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """A 95 % confidence interval for the mean by Student's t, held at 0; None of one value.
+
+    >>> [round(end, 3) for end in interval([1.0, 2.0, 3.0])]
+    [0.0, 4.484]
+    """
+    if len(values) < 2:
+        return None
+    from scipy.stats import t
+
+    mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    reach = float(t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * error
+    return max(mean - reach, 0.0), mean + reach
+
+
+def _setting(cell: Cell) -> str:
+    return json.dumps(cell.varied, default=str)
+
+
+def _shift(outcomes: Sequence[Outcome]) -> Mapping[str, float]:
+    """For each problem, the start's excess risk over the best model of any domain that a run had."""
+    starts: dict[str, float] = {}
+    for each in outcomes:
+        if each.summary is not None and each.summary.excess_risk_initial is not None:
+            known = starts.get(each.cell.problem, 0.0)
+            starts[each.cell.problem] = max(known, each.summary.excess_risk_initial)
+    return starts
+
+
+def _risk(outcome: Outcome, starts: Mapping[str, float]) -> float | None:
+    summary = outcome.summary
+    if summary is None or summary.excess_risk is None or summary.excess_risk_initial is None:
+        return None
+    return summary.excess_risk + (starts[outcome.cell.problem] - summary.excess_risk_initial)
+
+
+def _head(cell: Cell) -> dict[str, Any]:
+    return {**dict(cell.varied), "algorithm": cell.algorithm}
+
+
+def _run_row(outcome: Outcome, starts: Mapping[str, float]) -> dict[str, Any]:
+    summary = outcome.summary
+    row = _head(outcome.cell) | {"seed": outcome.seed, "taken": None, "excess_risk": _risk(outcome, starts)}
+    if summary is not None:
+        row |= {"taken": summary.algorithm, "excess_risk_at_start": starts.get(outcome.cell.problem)}
+        row |= {"predicted_excess_risk": summary.predicted_excess_risk}
+        row |= {name: getattr(summary, name) for name in (*COSTS, "users_asked", "halted", *PROMISE)}
+        row |= {f"test_{name}": value for name, value in summary.test.items()}
+        row |= {"seconds": summary.seconds}
+    return row | {"infeasible": outcome.infeasible, "failed": outcome.failed, "folder": outcome.folder}
+
+
+def _cell_row(outcomes: Sequence[Outcome], starts: Mapping[str, float]) -> dict[str, Any]:
+    """The row of one cell. Costs are means over its runs, which differ where a run is halted."""
+    first = outcomes[0]
+    done = [each for each in outcomes if each.summary is not None]
+    risks = [risk for each in done if (risk := _risk(each, starts)) is not None]
+    start = starts.get(first.cell.problem)
+    row = _head(first.cell) | {"taken": None, "runs": len(done), "excess_risk": None, "low": None, "high": None}
+    row |= {"of_start": None}
+    if risks:
+        row["excess_risk"] = float(np.mean(risks))
+        row["low"], row["high"] = interval(risks) or (None, None)
+        row["of_start"] = row["excess_risk"] / start if start else None
+    if done:
+        summaries = [each.summary for each in done if each.summary is not None]
+        row["taken"] = summaries[0].algorithm
+        row["predicted_excess_risk"] = summaries[0].predicted_excess_risk
+        row |= {name: _mean([getattr(each, name) for each in summaries]) for name in COSTS}
+        row |= {name: getattr(summaries[0], name) for name in PROMISE}
+        row |= {f"test_{name}": _mean([each.test[name] for each in summaries]) for name in summaries[0].test}
+        row |= {
+            "halted": sum(each.halted for each in summaries),
+            "seconds": _mean([each.seconds for each in summaries]),
+        }
+    failed = next((each.failed for each in outcomes if each.failed is not None), None)
+    return row | {"infeasible": first.infeasible, "failed": failed}
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The mean, an integer where all values are the same one."""
+    return values[0] if len(set(values)) == 1 else float(np.mean(values))

@@ -1,0 +1,200 @@
+"""A comparison in its folder: start, continue after any interruption, and what came of it.
+
+| file               | holds                                                                        |
+| ------------------ | ---------------------------------------------------------------------------- |
+| comparison.json    | what is compared                                                             |
+| runs/NAME/         | one run folder for each run, by the fingerprint of all that decides its bits  |
+| runs.parquet, .csv | one row a run, and one for each cell that is infeasible                       |
+| cells.parquet, .csv | one row a cell: mean excess risk with its interval, costs, or why there is none |
+| report.html        | all of it for people, one self-contained page                                 |
+
+A folder may be used again, with more seeds, algorithms or values: runs that are there are not carried out again.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quoron.comparing import pool
+from quoron.comparing.cells import Outcome, Rows, cell_rows, run_rows
+from quoron.comparing.pool import Job, Watcher
+from quoron.comparing.request import Request
+from quoron.reports.summary import from_json
+from quoron.simulation import run as runs
+from quoron.simulation.folder import RunFolder, as_parquet, dumps, write
+from quoron.simulation.scene import setup
+from quoron_privacy.errors import ConfigError, RunError
+from quoron_server.books.durable import make_folder
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+REQUEST = "comparison.json"
+RUNS, REFUSED = "runs", "refused.txt"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Comparison:
+    """A complete comparison."""
+
+    directory: Path
+    request: Request
+    cells: Rows  # one mapping a cell, best first within a setting; those without a result last
+    runs: Rows  # one mapping a run, and one for each cell that is infeasible
+
+    def frame(self) -> "pd.DataFrame":
+        """The cells as a pandas DataFrame; `pd.DataFrame(comparison.runs)` has the single runs."""
+        import pandas as pd
+
+        return pd.DataFrame(list(self.cells))
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"directory": str(self.directory), "request": self.request.as_json(), "cells": list(self.cells)}
+
+
+def claim(out: str | Path | None, name: str) -> Path:
+    """A comparison's folder: `out`, which is new, empty or holds one; or the first free runs/<name>-compare-<n>."""
+    if out is None:
+        number = 1
+        while (path := Path("runs") / f"{name}-compare-{number}").exists():
+            number += 1
+    else:
+        path = Path(out)
+        if path.exists() and not path.is_dir():
+            raise ConfigError(f"Expected the comparison's folder, got the file {path}. Choose another with --out.")
+        if path.is_dir() and any(path.iterdir()) and not is_comparison(path):
+            raise ConfigError(
+                f"Expected an empty folder or one of a comparison, got {path}. Choose another with --out."
+            )
+    try:
+        make_folder(path)
+    except OSError as error:
+        raise RunError(f"Cannot make the folder {path}: {error.strerror}. Choose another with --out.") from error
+    return path
+
+
+def is_comparison(folder: Path) -> bool:
+    """Whether a folder holds a comparison, complete or not."""
+    return (folder / REQUEST).is_file()
+
+
+def stored_request(folder: Path) -> Request:
+    """What a folder's comparison compares; ConfigError if it holds none."""
+    if not is_comparison(folder):
+        raise ConfigError(f"Expected a folder of `quoron compare`, got {folder}.")
+    return Request.from_json(json.loads((folder / REQUEST).read_text(encoding="utf-8")))
+
+
+def carry_out(request: Request, folder: Path, *, watcher: Watcher, workers: int | None = None) -> Comparison:
+    """Every run that is not complete yet, in parallel processes; then what came of all of them, written and returned.
+
+    A table's relative path is relative to `folder`. A run that fails is told of, and tried again by the next call.
+    """
+    setup(request.config, folder)  # a table that cannot be read is refused once, before any work
+    write(folder / REQUEST, (dumps(request.as_json()) + "\n").encode())
+    jobs = _jobs(request, folder)
+    refused = {job.cell for job in jobs if _refusal(job) is not None}
+    missing = [job for job in jobs if job.cell not in refused and not _complete(job)]
+    ends = pool.carry_out(missing, folder, workers=workers, watcher=watcher)
+    for job, (end, why) in ends.items():
+        if end == "refused":
+            make_folder(job.folder)
+            write(job.folder / REFUSED, f"{why}\n".encode())
+    failures = {job: str(why) for job, (end, why) in ends.items() if end == "failed"}
+    comparison = _collected(request, folder, jobs, failures)
+    write_results(comparison)
+    return comparison
+
+
+def stored(folder: Path) -> Comparison:
+    """A comparison as its folder holds it; RunError before it is complete."""
+    request = stored_request(folder)
+    jobs = _jobs(request, folder)
+    refused = {job.cell for job in jobs if _refusal(job) is not None}
+    if not all(_complete(job) or job.cell in refused for job in jobs):
+        raise RunError(f"Expected {folder} to hold a complete comparison. Complete it with `quoron resume {folder}`.")
+    return _collected(request, folder, jobs, {})
+
+
+def write_results(comparison: Comparison) -> None:
+    """The tables and the page, each complete or not at all."""
+    from quoron.reports import comparison as report
+
+    folder = comparison.directory
+    for name, rows in (("runs", comparison.runs), ("cells", comparison.cells)):
+        table = as_table(rows)
+        write(folder / f"{name}.parquet", as_parquet(table))
+        write(folder / f"{name}.csv", _csv(table))
+    page = report.page(comparison.cells, comparison.request, name=folder.resolve().name)
+    write(folder / "report.html", page.encode())
+
+
+def as_table(rows: Rows) -> "pa.Table":
+    """One column for each key; what a row does not have is null, and lists are written as JSON."""
+    import pyarrow as pa
+
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    columns = {key: [row.get(key) for row in rows] for key in keys}
+    return pa.table({key: _like(values) for key, values in columns.items()})
+
+
+def _like(values: list[Any]) -> list[Any]:
+    """Values of one kind: where kinds differ, or are nested, each as a text."""
+    kinds = {type(value) for value in values if value is not None}
+    if len(kinds) <= 1 and not kinds & {list, dict, tuple}:
+        return values
+    if kinds <= {int, float}:
+        return [None if value is None else float(value) for value in values]
+    return [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
+
+
+def _csv(table: "pa.Table") -> bytes:
+    import pyarrow as pa
+    import pyarrow.csv as pc
+
+    buffer = pa.BufferOutputStream()
+    pc.write_csv(table, buffer)
+    return bytes(buffer.getvalue().to_pybytes())
+
+
+def _jobs(request: Request, folder: Path) -> list[Job]:
+    """Every run, named by all that decides its result: the version of quoron, the configuration, the table's bytes."""
+    from quoron import __version__
+
+    jobs = []
+    for cell in request.cells():
+        for number in range(request.seeds):
+            config = cell.seeded(number)
+            decides = f"{__version__} {runs.fingerprint(config, folder)}"
+            name = f"{cell.algorithm}-{hashlib.sha256(decides.encode()).hexdigest()[:12]}-seed-{config.run.seed}"
+            jobs.append(Job(cell, number, config, folder / RUNS / name))
+    return jobs
+
+
+def _complete(job: Job) -> bool:
+    return (job.folder / "summary.json").is_file()
+
+
+def _refusal(job: Job) -> str | None:
+    found = job.folder / REFUSED
+    return found.read_text(encoding="utf-8").strip() if found.is_file() else None
+
+
+def _collected(request: Request, folder: Path, jobs: Sequence[Job], failures: Mapping[Job, str]) -> Comparison:
+    refused = {job.cell: reason for job in jobs if (reason := _refusal(job)) is not None}
+    outcomes = []
+    for job in jobs:
+        seed, where = job.config.run.seed, str(job.folder.relative_to(folder))
+        if job.cell in refused:
+            if job.number == 0:
+                outcomes.append(Outcome(job.cell, seed, where, infeasible=refused[job.cell]))
+        elif job in failures:
+            outcomes.append(Outcome(job.cell, seed, where, failed=failures[job]))
+        else:
+            outcomes.append(Outcome(job.cell, seed, where, summary=from_json(RunFolder(job.folder).summary())))
+    return Comparison(folder, request, cell_rows(outcomes), run_rows(outcomes))

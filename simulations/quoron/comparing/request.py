@@ -1,0 +1,148 @@
+"""What is to be compared: algorithms times settings times seeds, on one problem.
+
+>>> request = Request.of(Config(), algorithms=["mean-sgd"], vary={"privacy.epsilon": [1, 4]}, seeds=2)
+>>> [(cell.algorithm, cell.varied) for cell in request.cells()]
+[('mean-sgd', (('privacy.epsilon', 1),)), ('mean-sgd', (('privacy.epsilon', 4),))]
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from quoron import _toml
+from quoron import config as configs
+from quoron.config import Config
+from quoron_privacy.errors import ConfigError
+from quoron_server.algorithms import ALGORITHMS
+
+SEEDS = 5  # runs of each cell, unless told otherwise
+OURS = ("algorithm.name", "run.seed", "run.out")  # keys that a comparison sets by itself
+Varied = tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cell:
+    """One algorithm under one choice of the varied keys: as many runs as there are seeds."""
+
+    algorithm: str  # a name of the registry, or auto
+    varied: Varied  # key and value
+    config: Config  # with the first seed
+
+    def seeded(self, number: int) -> Config:
+        """The configuration of the run with the given number, from 0."""
+        run = self.config.run
+        return self.config.model_copy(update={"run": run.model_copy(update={"seed": run.seed + number})})
+
+    @property
+    def named(self) -> str:
+        """For people: `mean-sgd privacy.epsilon=4`."""
+        return " ".join([self.algorithm, *(f"{key}={shown(value)}" for key, value in self.varied)])
+
+    @property
+    def problem(self) -> str:
+        """Cells in which this is equal have the same users and the same loss, so that their risks can be compared."""
+        return json.dumps(self.config.model_dump(mode="json", include={"population": True, "loss": True}))
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One comparison. Its cells are in the order of the settings, then of the algorithms."""
+
+    config: Config
+    algorithms: tuple[str, ...]
+    vary: tuple[tuple[str, tuple[Any, ...]], ...] = ()  # key and its values
+    seeds: int = SEEDS
+
+    @classmethod
+    def of(
+        cls,
+        config: Config,
+        *,
+        algorithms: Sequence[str] | None = None,
+        vary: Mapping[str, Sequence[Any]] | None = None,
+        seeds: int = SEEDS,
+    ) -> "Request":
+        """A request that makes sense; ConfigError otherwise. `algorithms` are all that promise privacy by default."""
+        if isinstance(algorithms, str):
+            raise ConfigError(f"Expected algorithms to be a list of names, got the text {algorithms!r}.")
+        private = tuple(name for name, info in ALGORITHMS.items() if info.exposure != "none")
+        names = private if algorithms is None else tuple(dict.fromkeys(algorithms))
+        for name in names:
+            if name != "auto" and name not in ALGORITHMS:
+                known = ", ".join(("auto", *ALGORITHMS))
+                raise ConfigError(f"Expected algorithms to be of {known}, got {name!r}.")
+        if not names:
+            raise ConfigError("Expected one algorithm or more to compare, got none. Leave them out for all.")
+        if not isinstance(seeds, int) or isinstance(seeds, bool) or seeds < 1:
+            raise ConfigError(f"Expected seeds >= 1, got seeds={seeds!r}.")
+        swept = tuple((key, _values(key, values)) for key, values in (vary or {}).items())
+        request = cls(config, names, swept, seeds)
+        request.cells()  # what does not check is refused now
+        return request
+
+    def cells(self) -> tuple[Cell, ...]:
+        """Every algorithm under every combination of values; ConfigError for a key or a value that is not one."""
+        keys = [key for key, _ in self.vary]
+        choices = [tuple(zip(keys, values, strict=True)) for values in product(*(values for _, values in self.vary))]
+        return tuple(Cell(name, varied, self._laid(name, varied)) for varied in choices for name in self.algorithms)
+
+    def _laid(self, algorithm: str, varied: Varied) -> Config:
+        """The configuration with the values and the algorithm; another algorithm starts without options."""
+        texts = [f"algorithm.name={_toml.literal(algorithm)}"]
+        texts += [f"{key}={_toml.literal(value)}" for key, value in varied]
+        tree = self.config.model_dump(mode="json", exclude_none=True)
+        return configs.from_tree(configs.overlay(tree, texts))
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, from which `from_json` makes it again."""
+        return {
+            "config": self.config.model_dump(mode="json", exclude_none=True),
+            "algorithms": list(self.algorithms),
+            "vary": {key: list(values) for key, values in self.vary},
+            "seeds": self.seeds,
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> "Request":
+        """The request that `as_json` gave."""
+        config = configs.from_tree(stored["config"])
+        return cls.of(config, algorithms=stored["algorithms"], vary=stored["vary"], seeds=stored["seeds"])
+
+
+def sweep(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """Keys and values of `key=[value, value]` texts; ConfigError for anything else.
+
+    >>> sweep(["privacy.epsilon=[0.5, 1]"])
+    {'privacy.epsilon': [0.5, 1]}
+    """
+    found: dict[str, list[Any]] = {}
+    for text in texts:
+        key, _, value = text.partition("=")
+        read: Any = _toml.assignment(text) if value.strip().startswith("[") else None
+        if read is None:
+            raise ConfigError(f"Expected key=[value, value], such as 'privacy.epsilon=[0.5, 1, 2]', got {text!r}.")
+        for part in key.strip().split("."):
+            read = read[part.strip().strip('"')]
+        if key.strip() in found:
+            raise ConfigError(f"Expected each key once, got {key.strip()} again. Give all its values in one list.")
+        found[key.strip()] = read
+    return found
+
+
+def shown(value: Any) -> str:
+    """A value for people: bare words, numbers without trailing zeros."""
+    return f"{value:g}" if isinstance(value, float) else str(value) if isinstance(value, str) else json.dumps(value)
+
+
+def _values(key: str, values: Any) -> tuple[Any, ...]:
+    if key in OURS:
+        instead = "algorithms" if key == "algorithm.name" else "seeds" if key == "run.seed" else "out"
+        raise ConfigError(f"Expected keys other than {', '.join(OURS)} to vary, got {key}. Give {instead} instead.")
+    if isinstance(values, str | Mapping) or not isinstance(values, Sequence) or len(values) == 0:
+        raise ConfigError(f"Expected a list of values for {key}, got {values!r}.")
+    texts = [json.dumps(value, default=str) for value in values]
+    if len(set(texts)) < len(texts):
+        raise ConfigError(f"Expected different values for {key}, got {list(values)!r}.")
+    return tuple(values)

@@ -1,0 +1,185 @@
+"""Questions to a plan: how many users, or which ε, would do for a risk, and what does ε buy?
+
+All of it is planning: each answer is a plan of its own, everything in it at its best, and no data is touched. A
+forecast holds no better for being asked backwards.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from quoron.config import Config
+from quoron.planning.plans import choose
+from quoron_privacy.errors import ConfigError, Infeasible, QuoronError
+from quoron_server.algorithms.forecast import trivial_risk
+from quoron_server.plan import LEAST_EPSILON, MOST_EPSILON, Plan
+from quoron_server.problem import Problem
+
+MOST_USERS = 10**10
+EPSILONS = (LEAST_EPSILON, MOST_EPSILON)  # that are looked at
+STEPS = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0)  # times the configured ε: the points of the curve
+STRIDE = 4.0  # factor from one place to the next, until the answer lies between two
+CLOSE = 1.04  # bisection ends when the ends are this factor apart
+
+
+@dataclass(frozen=True, slots=True)
+class EpsilonPoint:
+    """What one ε buys: a plan's predicted excess risk, or why there is none."""
+
+    epsilon: float
+    algorithm: str | None
+    rounds: int | None
+    predicted_excess_risk: float | None
+    infeasible: str | None = None
+    accuracy: float | None = None  # of a model that is off by that risk; a figure of the data, simulation only
+
+    @classmethod
+    def of(cls, epsilon: float, planned: "Plan | str") -> "EpsilonPoint":
+        """From a plan, or the reason why there is none."""
+        if isinstance(planned, str):
+            return cls(epsilon, None, None, None, planned)
+        return cls(epsilon, planned.algorithm, planned.cost.rounds, planned.predicted_excess_risk)
+
+
+@dataclass(frozen=True, slots=True)
+class Enough:
+    """What would do for a risk: with everything else as it is, so many users, or such an ε."""
+
+    risk: float  # predicted excess risk that is asked for
+    share: float  # of the bound on the start's excess risk
+    users: int | None  # the fewest, to two digits; None if no number up to MOST_USERS does
+    users_algorithm: str | None
+    epsilon: float | None  # the least, to two digits; None if none up to 15 does
+    epsilon_algorithm: str | None
+    accuracy: float | None = None  # that was asked for, of which the risk was made
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What was asked beside a plan; None for what was not."""
+
+    curve: tuple[EpsilonPoint, ...] | None = None
+    enough: Enough | None = None
+
+    @property
+    def asked(self) -> bool:
+        """Whether anything was asked."""
+        return self.curve is not None or self.enough is not None
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain numbers."""
+        told: dict[str, Any] = {}
+        if self.curve is not None:
+            told["epsilon_curve"] = [asdict(point) for point in self.curve]
+        if self.enough is not None:
+            told["enough"] = asdict(self.enough)
+        return told
+
+
+def epsilon_curve(config: Config, problem: Problem, steps: Sequence[float] = STEPS) -> tuple[EpsilonPoint, ...]:
+    """What ε from an eighth of the configured one to eight times as much buys, everything else as configured."""
+    points = []
+    for epsilon in (config.privacy.epsilon * step for step in steps):
+        if not EPSILONS[0] <= epsilon <= EPSILONS[1]:
+            continue
+        points.append(EpsilonPoint.of(epsilon, _planned(_with_epsilon(config, epsilon), problem)))
+    return tuple(points)
+
+
+def enough(config: Config, problem: Problem, risk: float) -> Enough:
+    """The fewest users, and the least ε, for which a plan predicts at most `risk`. ConfigError unless risk > 0."""
+    if not (math.isfinite(risk) and risk > 0):
+        raise ConfigError(f"Expected a risk > 0, got {risk}.")
+
+    def at_users(users: float) -> Plan | None:
+        return _good(_planned(config, replace(problem, users=round(users))), risk)
+
+    def at_epsilon(epsilon: float) -> Plan | None:
+        return _good(_planned(_with_epsilon(config, epsilon), problem), risk)
+
+    users = least(at_users, problem.users, 2, MOST_USERS)
+    epsilon = least(at_epsilon, config.privacy.epsilon, *EPSILONS)
+    share = risk / trivial_risk(problem)
+    return Enough(
+        risk,
+        share,
+        None if users is None else round(users[0]),
+        None if users is None else users[1].algorithm,
+        None if epsilon is None else epsilon[0],
+        None if epsilon is None else epsilon[1].algorithm,
+    )
+
+
+def least(
+    found: Callable[[float], Plan | None], start: float, lowest: float, highest: float
+) -> tuple[float, Plan] | None:
+    """The least number at which `found` finds a plan, and that plan; None if there is none up to `highest`.
+
+    To within 4 %, and rounded up to two digits. Searched by large strides from `start`, and then by bisection: where
+    plans come and go, it is one of the places where they come.
+    """
+    good, plan, bad = start, found(start), start
+    if plan is None:
+        while plan is None:
+            bad, good = good, min(good * STRIDE, highest)
+            if bad >= highest:
+                return None
+            plan = found(good)
+    else:
+        while (at := found(bad := max(good / STRIDE, lowest))) is not None:
+            good, plan = bad, at
+            if good <= lowest:
+                return good, plan
+    while good / bad > CLOSE:
+        middle = math.sqrt(good * bad)
+        at = found(middle)
+        if at is None:
+            bad = middle
+        else:
+            good, plan = middle, at
+    rounded = min(up(good), highest)
+    return (rounded, at) if (at := found(rounded)) is not None else (good, plan)
+
+
+def up(number: float) -> float:
+    """The number rounded up to two digits.
+
+    >>> up(1234), up(0.0121), up(50)
+    (1300.0, 0.013, 50.0)
+    """
+    power = math.floor(math.log10(number)) - 1
+    digits = math.ceil(number / 10.0**power * (1 - 1e-12))
+    return float(f"{digits}e{power}")
+
+
+def wanted_risk(text: str, problem: Problem) -> float:
+    """A risk in the units of the loss, or as a share of the bound on the start's, such as `5%`; else ConfigError."""
+    number = text.strip().removesuffix("%")
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise ConfigError(f"Expected a risk such as 1e-4, or a share of the start's such as 5%, got {text!r}.")
+    return value * trivial_risk(problem) / 100 if text.strip().endswith("%") else value
+
+
+def _with_epsilon(config: Config, epsilon: float) -> Config:
+    return config.model_copy(update={"privacy": config.privacy.model_copy(update={"epsilon": epsilon})})
+
+
+def _planned(config: Config, problem: Problem) -> Plan | str:
+    """The plan, or why there is none."""
+    try:
+        return choose(config, problem).plan
+    except Infeasible as error:
+        return f"{error.condition}; needs {error.needs}."
+    except QuoronError as error:
+        return str(error)
+
+
+def _good(planned: Plan | str, risk: float) -> Plan | None:
+    if isinstance(planned, str) or planned.predicted_excess_risk is None or planned.predicted_excess_risk > risk:
+        return None
+    return planned

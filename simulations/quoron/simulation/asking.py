@@ -1,0 +1,128 @@
+"""Questions to a plan about a configured population, and what an excess risk means there in accuracy.
+
+Accuracy is a figure of the data, for simulations only. A released model is off the optimum by noise; here it is off in
+random directions, each so far that the excess risk is the one asked about, and the accuracies of such models on users
+that are not trained on are averaged.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from quoron.config import Config
+from quoron.planning.questions import Answers, enough, epsilon_curve, wanted_risk
+from quoron.populations import Population
+from quoron.populations._base import Vector
+from quoron.populations._metrics import binary, classes
+from quoron.simulation.scene import setup
+from quoron_client.losses import Classification
+from quoron_privacy.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+DIRECTIONS = 8
+SAMPLE = 2_000  # users whose items are looked at where none are held out
+STEPS = 30  # towards one risk, at most; a handful do
+
+
+def ask(
+    config: Config,
+    folder: Path,
+    *,
+    frame: "pa.Table | None" = None,
+    risk: str | float | None = None,
+    accuracy: float | None = None,
+    epsilons: bool = False,
+) -> Answers:
+    """How many users, or which ε, would do for a risk or for an accuracy, and what does each ε buy?
+
+    ConfigError where both a risk and an accuracy are given, or an accuracy where labels are not classes.
+    """
+    if risk is not None and accuracy is not None:
+        raise ConfigError("Expected a risk or an accuracy to ask about, got both.")
+    if risk is None and accuracy is None and not epsilons:
+        return Answers()
+    scene = setup(config, folder, frame)
+    if accuracy is not None:
+        found = replace(enough(config, scene.problem, risk_of(scene.population, accuracy)), accuracy=accuracy)
+    elif risk is not None:
+        found = enough(config, scene.problem, wanted_risk(str(risk), scene.problem))
+    else:
+        found = None
+    if not epsilons:
+        return Answers(None, found)
+    points = epsilon_curve(config, scene.problem)
+    if speaks_of_accuracy(scene.population):
+        risks = [point.predicted_excess_risk for point in points]
+        told = [None if each is None else accuracy_of(scene.population, each) for each in risks]
+        points = tuple(replace(point, accuracy=each) for point, each in zip(points, told, strict=True))
+    return Answers(points, found)
+
+
+def speaks_of_accuracy(population: Population) -> bool:
+    """Whether labels are classes."""
+    return isinstance(population.loss, Classification) or population.loss.outputs > 1
+
+
+def accuracy_of(population: Population, risk: float, *, directions: int = DIRECTIONS) -> float:
+    """Mean accuracy in [0, 1] of models with this excess risk. ConfigError where labels are not classes."""
+    measure, random = _measure(population), np.random.default_rng(0)
+    best = population.optimum
+    found = [measure(_off(population, best, random.standard_normal(len(best)), risk)) for _ in range(directions)]
+    return float(np.mean(found))
+
+
+def risk_of(population: Population, accuracy: float) -> float:
+    """The largest excess risk, up to the start's, whose models have at least this accuracy; ConfigError if none has."""
+    best = accuracy_of(population, 0.0, directions=1)
+    if not 0 < accuracy <= best:
+        raise ConfigError(
+            f"Expected an accuracy of at most {best:.4g}, which the best model without privacy has here, "
+            f"got {accuracy:g}."
+        )
+    high = population.excess_risk(np.zeros_like(population.optimum))
+    low = high * 1e-9
+    if accuracy_of(population, high) >= accuracy:
+        return high
+    while high / low > 1.01:
+        middle = float(np.sqrt(low * high))
+        if accuracy_of(population, middle) >= accuracy:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _measure(population: Population) -> Callable[[Vector], float]:
+    """Accuracy of a model on held-out users, or on a sample where users are made up."""
+    loss = population.loss
+    if not speaks_of_accuracy(population):
+        raise ConfigError(
+            f"Expected labels that are classes to speak of accuracy, got the {loss.name} loss. Ask for a risk instead."
+        )
+    if "accuracy" in population.test_metrics(population.optimum):
+        return lambda model: population.test_metrics(model)["accuracy"]
+    items = population.items(np.arange(min(population.users, SAMPLE)))
+    features, labels = items.features.astype(np.float64), items.labels
+    if loss.outputs > 1:
+        return lambda model: classes(features @ model.reshape(loss.outputs, -1).T, labels)["accuracy"]
+    return lambda model: binary(features @ model, labels)["accuracy"]
+
+
+def _off(population: Population, best: Vector, direction: Vector, risk: float) -> Vector:
+    """The model in a direction from the optimum whose excess risk is `risk`, or the last one of the domain."""
+    unit = direction / np.linalg.norm(direction)
+    most = 2 * population.domain.norm_bound(len(best))
+    length = most if risk > 0 else 0.0
+    for _ in range(STEPS):  # about as the square of the length: Newton's steps, on a logarithmic scale
+        model = population.domain.project(best + length * unit)
+        excess = population.excess_risk(model) if length > 0 else 0.0
+        if abs(excess - risk) <= 1e-3 * risk or (length == most and excess < risk):
+            break
+        length = min(length * math.sqrt(risk / max(excess, 1e-300)), most)
+    return model

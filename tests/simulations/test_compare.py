@@ -1,0 +1,388 @@
+"""Comparisons: the bits of single runs, nothing done twice, nothing lost, risks that can be compared, one page."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
+import pytest
+from scipy import stats
+
+import quoron
+from quoron import config as configs
+from quoron.cli.app import invoke
+from quoron.comparing import comparison as comparisons
+from quoron.comparing import pool
+from quoron.comparing.cells import Outcome, cell_rows, interval, run_rows
+from quoron.comparing.request import Request, sweep
+from quoron.reports import comparison as report
+from quoron.reports.progress import RunBars, RunLines, SilentRuns, runs_display
+from quoron.reports.summary import EXAMPLE, Summary
+from quoron.simulation import run as runs
+from quoron.simulation.folder import RunFolder, dumps
+from quoron_privacy.errors import ConfigError, RunError
+from quoron_server.algorithms import ALGORITHMS
+from small_run import TOML
+
+SMALL = configs.parse(TOML, "small", ["algorithm.options={}"])
+REQUEST = Request.of(
+    SMALL, algorithms=["mean-sgd", "local-model", "filtered-sgd"], vary={"privacy.epsilon": [2.0, 8.0]}, seeds=2
+)
+
+
+class Watched(SilentRuns):
+    """Remembers what it is told."""
+
+    def __init__(self) -> None:
+        self.runs, self.ends = 0, []
+
+    def planned(self, runs: int) -> None:
+        self.runs = runs
+
+    def ended(self, worker: int, job: pool.Job, end: str, why: str | None) -> None:
+        self.ends.append((job.named, end))
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> comparisons.Comparison:
+    return comparisons.carry_out(REQUEST, tmp_path_factory.mktemp("compared"), watcher=Watched(), workers=2)
+
+
+def test_every_run_has_the_bits_of_the_same_simulation(compared: comparisons.Comparison, tmp_path: Path) -> None:
+    done = [row for row in compared.runs if not row["infeasible"]]
+    assert len(done) == 8
+    for row in done[:4]:
+        folder = RunFolder(compared.directory / str(row["folder"]))
+        alone = runs.carry_out(runs.prepare(folder.config(), Path()), _made(tmp_path / str(row["folder"])), page=False)
+        np.testing.assert_array_equal(folder.model(), alone.model)
+        plan = json.loads(dumps(alone.plan.as_json()))
+        assert plan == {key: folder.plan()[key] for key in plan}
+        assert row["excess_risk"] == alone.summary.excess_risk
+
+
+def test_seeds_differ_and_settings_reach_the_plan(compared: comparisons.Comparison) -> None:
+    done = [row for row in compared.runs if not row["infeasible"]]
+    assert len({row["excess_risk"] for row in done}) == len(done)
+    assert {(row["privacy.epsilon"], row["epsilon"]) for row in done} == {(2.0, 2.0), (8.0, 8.0)}
+    assert {row["seed"] for row in done} == {0, 1}
+
+
+def test_an_infeasible_cell_is_listed_once_with_its_reason(compared: comparisons.Comparison) -> None:
+    refused = [row for row in compared.runs if row["algorithm"] == "filtered-sgd"]
+    assert [(row["privacy.epsilon"], row["excess_risk"]) for row in refused] == [(2.0, None), (8.0, None)]
+    assert all("n=2,000 users" in str(row["infeasible"]) for row in refused)
+    [line] = report.why_not([row for row in compared.cells if row["privacy.epsilon"] == 2.0])
+    assert line.startswith("Infeasible: filtered-sgd: n=2,000 users")
+
+
+def test_what_is_complete_is_not_carried_out_again(compared: comparisons.Comparison) -> None:
+    watched = Watched()
+    again = comparisons.carry_out(REQUEST, compared.directory, watcher=watched, workers=1)
+    assert (watched.runs, again.cells, again.runs) == (0, compared.cells, compared.runs)
+    assert comparisons.stored(compared.directory).cells == compared.cells
+    more = replace(REQUEST, seeds=3, algorithms=("mean-sgd", "filtered-sgd"))
+    jobs = comparisons._jobs(more, compared.directory)
+    assert sum(not comparisons._complete(job) for job in jobs if job.cell.algorithm == "mean-sgd") == 2
+
+
+def test_cells_are_ordered_and_summed_up_as_a_plain_reading_of_the_runs_says(compared: comparisons.Comparison) -> None:
+    for row in compared.cells:
+        same = [
+            each for each in compared.runs if all(each[key] == row[key] for key in ("privacy.epsilon", "algorithm"))
+        ]
+        if row["infeasible"]:
+            assert row["runs"] == 0
+            continue
+        risks = [each["excess_risk"] for each in same]
+        low, high = stats.t.interval(0.95, 1, np.mean(risks), stats.sem(risks))
+        assert row["excess_risk"] == pytest.approx(np.mean(risks))
+        assert (row["low"], row["high"]) == pytest.approx((max(low, 0.0), high))
+        assert row["of_start"] == pytest.approx(np.mean(risks) / same[0]["excess_risk_at_start"])
+        assert row["rounds"] == np.mean([each["rounds"] for each in same])
+    order = [(row["privacy.epsilon"], row["excess_risk"] or np.inf) for row in compared.cells]
+    assert order == sorted(order)
+
+
+def test_the_tables_on_disk_and_the_data_frame_hold_the_same(compared: comparisons.Comparison) -> None:
+    for name, rows in (("cells", compared.cells), ("runs", compared.runs)):
+        stored = pq.read_table(compared.directory / f"{name}.parquet").to_pylist()
+        for row, found in zip(rows, stored, strict=True):
+            assert {key: value for key, value in found.items() if value is not None} == {
+                key: value for key, value in row.items() if value is not None
+            }
+        assert pc.read_csv(compared.directory / f"{name}.csv").num_rows == len(rows)
+    frame = compared.frame()
+    assert list(frame["algorithm"]) == [row["algorithm"] for row in compared.cells]
+
+
+def outcome(algorithm: str, seed: int, excess: float, initial: float) -> Outcome:
+    summary = Summary(**{**EXAMPLE, "algorithm": algorithm, "excess_risk": excess, "excess_risk_initial": initial})
+    return Outcome(CELLS[algorithm], seed, "", summary=summary)
+
+
+CELLS = {cell.algorithm: cell for cell in Request.of(SMALL, algorithms=["mean-sgd", "srgd"], seeds=1).cells()}
+
+
+def test_risks_over_optima_of_different_domains_are_put_over_the_best_of_them() -> None:
+    outcomes = [outcome("mean-sgd", 0, 0.01, 0.50), outcome("srgd", 0, 0.03, 0.60)]  # srgd's domain is wider by 0.1
+    risks = {row["algorithm"]: row["excess_risk"] for row in run_rows(outcomes)}
+    assert risks == pytest.approx({"mean-sgd": 0.11, "srgd": 0.03})
+    assert [row["algorithm"] for row in cell_rows(outcomes)] == ["srgd", "mean-sgd"]
+    assert run_rows([outcome("srgd", 0, 0.1, 0.7)])[0]["excess_risk"] == 0.1  # to the bit
+
+
+def test_a_failed_run_leaves_its_cell_with_the_others_and_says_so() -> None:
+    failed = Outcome(CELLS["srgd"], 1, "", failed="its reason")
+    [row] = cell_rows([outcome("srgd", 0, 0.1, 0.7), failed])
+    assert (row["runs"], row["excess_risk"], row["low"], row["failed"]) == (1, 0.1, None, "its reason")
+    assert report.why_not([row]) == ["Failed: srgd: its reason"]
+
+
+def test_one_seed_has_no_interval_and_the_words_say_it() -> None:
+    assert interval([1.0]) is None
+    assert "One seed says nothing about chance" in report.best_words(cell_rows([outcome("srgd", 0, 0.1, 0.7)]))
+    assert report.best_words([]) == "Nothing has a result here."
+
+
+def test_a_worker_that_is_killed_loses_nothing_that_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first worker dies at its second run; the same call then does what is missing, and no run twice."""
+    request = Request.of(SMALL, algorithms=["mean-sgd"], seeds=2)
+    begun = []
+
+    class Killing(Watched):
+        def began(self, worker: int, job: pool.Job) -> None:
+            begun.append(job.named)
+            if len(begun) == 2:
+                processes[-1].kill()
+
+    processes: list[subprocess.Popen[str]] = []
+    popen = subprocess.Popen
+
+    def recorded(*arguments, **named):
+        processes.append(popen(*arguments, **named))
+        return processes[-1]
+
+    monkeypatch.setattr(pool.subprocess, "Popen", recorded)
+    with pytest.raises(RunError, match=r"A worker ended at mean-sgd seed 1 with exit code -9.*try fewer --workers"):
+        comparisons.carry_out(request, tmp_path, watcher=Killing(), workers=1)
+    assert all(process.poll() is not None for process in processes)
+    with pytest.raises(RunError, match="Complete it with `quoron resume"):
+        quoron.report(tmp_path)
+    watched = Watched()
+    complete = comparisons.carry_out(comparisons.stored_request(tmp_path), tmp_path, watcher=watched, workers=1)
+    assert watched.ends == [("mean-sgd seed 1", "done")]
+    assert [row["runs"] for row in complete.cells] == [2]
+
+
+def test_a_comparison_that_is_killed_leaves_no_worker_and_resumes(tmp_path: Path) -> None:
+    """SIGKILL of `quoron compare` at its first finished run: the worker sees its input end; `resume` does the rest."""
+    folder = tmp_path / "cut"
+    settings = ["population.users=2000", "population.items_per_user=3", "population.dimension=3", "privacy.epsilon=8"]
+    command = [sys.executable, "-m", "quoron", "compare", "--algorithms", "mean-sgd", "--seeds", "2", "--workers", "1"]
+    command += ["--out", str(folder), *(word for setting in settings for word in ("--set", setting))]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith("run 1/2, mean-sgd seed 0: done")
+    workers = _children(process.pid)
+    assert workers
+    process.kill()
+    process.communicate()
+    done = sorted(folder.glob("runs/*/summary.json"))
+    ended = threading.Event()
+    for pid in workers:
+        _when_gone(pid, ended)
+        assert ended.wait(120)
+    before = {path: path.stat().st_mtime_ns for path in done}
+    assert 1 <= len(done) <= 2
+    resumed = quoron.resume(folder)
+    assert isinstance(resumed, comparisons.Comparison)
+    assert [row["runs"] for row in resumed.cells] == [2]
+    assert {path: path.stat().st_mtime_ns for path in done} == before
+
+
+def test_the_users_of_a_data_frame_are_compared_on_too(tmp_path: Path) -> None:
+    import pandas as pd
+
+    random = np.random.default_rng(5)
+    who = np.repeat(np.arange(300), 4)
+    age = random.uniform(0, 100, len(who))
+    frame = pd.DataFrame({"who": who, "age": age, "ill": age + random.normal(0, 30, len(who)) > 50})
+    told = quoron.compare(
+        frame, user="who", label="ill", numeric={"age": (0, 100)}, algorithms=["mean-sgd", "tracking-srgd"], seeds=1,
+        epsilon=8.0, delta=1e-5, out=tmp_path / "frame", workers=1, progress=False,
+    )  # fmt: skip
+    assert [row["runs"] for row in told.cells] == [1, 1]
+    starts = {row["excess_risk_at_start"] for row in told.runs}
+    assert len(starts) == 1  # whatever their domains
+    assert all(0 <= row["test_accuracy"] <= 1 for row in told.runs)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"algorithms": ["mean-sdg"]}, "'mean-sdg'"),
+        ({"algorithms": "mean-sgd"}, "a list of names"),
+        ({"algorithms": []}, "one algorithm or more"),
+        ({"seeds": 0}, "seeds=0"),
+        ({"vary": {"algorithm.name": ["srgd"]}}, "Give algorithms instead"),
+        ({"vary": {"run.seed": [1, 2]}}, "Give seeds instead"),
+        ({"vary": {"privacy.epsilon": []}}, "list of values for privacy.epsilon"),
+        ({"vary": {"privacy.epsilon": 3}}, "list of values for privacy.epsilon"),
+        ({"vary": {"privacy.epsilon": [1, 1]}}, "different values"),
+        ({"vary": {"privacy.epsilon": [1, -1]}}, "privacy.epsilon"),
+        ({"vary": {"privacy.epsilom": [1]}}, "epsilom"),
+    ],
+)
+def test_a_wrong_request_is_refused_by_name_before_any_work(given: dict, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Request.of(SMALL, **given)
+
+
+def test_sweeps_on_the_command_line_are_toml_lists() -> None:
+    assert sweep(["privacy.epsilon=[0.5, 1]", "loss.name=['hinge', 'logistic']"]) == {
+        "privacy.epsilon": [0.5, 1],
+        "loss.name": ["hinge", "logistic"],
+    }
+    for wrong in ("privacy.epsilon=1", "privacy.epsilon", "privacy.epsilon=[1"):
+        with pytest.raises(ConfigError, match=r"privacy\.epsilon"):
+            sweep([wrong])
+    with pytest.raises(ConfigError, match="once"):
+        sweep(["a.b=[1]", "a.b=[2]"])
+
+
+def test_all_private_algorithms_are_compared_where_none_is_named() -> None:
+    cells = Request.of(SMALL).cells()
+    assert [cell.algorithm for cell in cells] == [name for name, info in ALGORITHMS.items() if info.exposure != "none"]
+    assert all(cell.config.algorithm.name == cell.algorithm for cell in cells)
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "letter.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="other"):
+        comparisons.claim(tmp_path / "other", "x")
+    with pytest.raises(ConfigError, match="the file"):
+        comparisons.claim(tmp_path / "other" / "letter.txt", "x")
+    assert str(comparisons.claim(None, "x")) == "runs/x-compare-1"
+    assert str(comparisons.claim(None, "x")) == "runs/x-compare-2"
+    with pytest.raises(ConfigError, match="workers=0"):
+        pool.carry_out([], tmp_path, workers=0, watcher=Watched())
+
+
+class Tags(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list) -> None:
+        self.seen.add(tag)
+        assert not {"src", "href"} & {name for name, _ in attrs}
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list) -> None:
+        self.seen.add(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_loads_nothing_and_stays_small_whatever_is_compared(compared: comparisons.Comparison) -> None:
+    page = report.page(compared.cells, REQUEST, name="a <b> & c")
+    tags = Tags(page)
+    assert tags.open == []
+    assert not tags.seen & {"script", "link", "img", "iframe"}
+    assert "a &lt;b&gt; &amp; c" in page
+    assert "prefers-color-scheme: dark" in page
+    assert "width=device-width" in page
+    rows = [
+        {**row, "algorithm": f"{row['algorithm']}-{index}", "excess_risk": 10.0 ** -(index % 7), "low": None}
+        for index, row in enumerate(compared.cells * 40)
+        if not row["infeasible"]
+    ]
+    assert len(report.page(rows, REQUEST, name="many")) < 1_000_000
+
+
+def test_a_cell_without_any_risk_above_zero_is_drawn_around(compared: comparisons.Comparison) -> None:
+    zero = [{**row, "excess_risk": 0.0, "low": 0.0, "high": 0.0} for row in compared.cells if not row["infeasible"]]
+    assert Tags(report.page(zero, REQUEST, name="zero")).open == []
+    assert Tags(report.page([], REQUEST, name="none")).open == []
+
+
+def test_people_and_programs_are_told_the_same(
+    compared: comparisons.Comparison, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    folder = str(compared.directory)
+    assert invoke(["resume", folder, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["cells"] == json.loads(json.dumps(list(compared.cells)))
+    assert invoke(["resume", folder]) == 0
+    text = capsys.readouterr().out
+    for row in compared.cells:
+        assert row["algorithm"] in text
+        assert row["infeasible"] or f"{row['excess_risk']:.2g}" in text
+    assert "privacy.epsilon = 2.0" in text
+    before = (compared.directory / "report.html").read_bytes()
+    assert invoke(["report", folder]) == 0
+    assert (compared.directory / "report.html").read_bytes() == before
+
+
+def test_progress_is_lines_or_bars_on_standard_error_or_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = pool.Job(CELLS["srgd"], 0, CELLS["srgd"].config, Path("x"))
+    for kind in (SilentRuns, RunLines, RunBars):
+        with kind() as shown:
+            shown.planned(1)
+            shown.began(0, job)
+            shown.moved(0, 1, 2)
+            shown.ended(0, job, "failed", "its reason")
+        told = capsys.readouterr()
+        assert told.out == ""
+        assert ("run 1/1, srgd seed 0: failed: its reason" in told.err) is (kind is RunLines)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert type(runs_display(quiet=False)) is RunBars
+    assert type(runs_display(quiet=True)) is SilentRuns
+
+
+def _made(folder: Path) -> RunFolder:
+    folder.mkdir(parents=True)
+    return RunFolder(folder)
+
+
+def _children(pid: int) -> list[int]:
+    found = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(word) for path in found for word in path.read_text().split()]
+
+
+def _when_gone(pid: int, ended: threading.Event) -> None:
+    """Set `ended` once a process that is not our child is gone."""
+    handle = None
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        ended.set()
+        return
+
+    def wait() -> None:
+        import select
+
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        poll.poll()
+        os.close(handle)
+        ended.set()
+
+    ended.clear()
+    threading.Thread(target=wait, daemon=True).start()

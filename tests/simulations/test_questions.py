@@ -1,0 +1,214 @@
+"""Questions to a plan: how many users or which ε would do, what ε buys, and what a risk means in accuracy."""
+
+import json
+import math
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import quoron
+from quoron import config as configs
+from quoron.cli.app import invoke
+from quoron.planning.plans import choose
+from quoron.planning.questions import EPSILONS, enough, epsilon_curve, least, up, wanted_risk
+from quoron.reports import curve
+from quoron.simulation.asking import accuracy_of, ask, risk_of
+from quoron.simulation.scene import setup
+from quoron_privacy.errors import ConfigError, Infeasible
+from quoron_server.algorithms.forecast import trivial_risk
+from small_run import TOML
+
+NAMED = configs.parse(TOML, "small", ["algorithm.options={}"])  # one algorithm, so that a plan takes a moment
+SCENE = setup(NAMED, Path())
+TARGET = 0.02 * trivial_risk(SCENE.problem)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return enough(NAMED, SCENE.problem, TARGET)
+
+
+def predicted(users: int, epsilon: float) -> float:
+    config = configs.parse(TOML, "small", ["algorithm.options={}", f"privacy.epsilon={epsilon!r}"])
+    risk = choose(config, replace(SCENE.problem, users=users)).plan.predicted_excess_risk
+    assert risk is not None
+    return risk
+
+
+def test_so_many_users_would_do_and_a_tenth_fewer_would_not(found) -> None:
+    assert predicted(found.users, NAMED.privacy.epsilon) <= TARGET
+    assert predicted(round(0.9 * found.users), NAMED.privacy.epsilon) > TARGET
+    assert found.users_algorithm == "one-pass-dp-sgd"
+
+
+def test_such_an_epsilon_would_do_and_a_tenth_less_would_not(found) -> None:
+    assert predicted(SCENE.problem.users, found.epsilon) <= TARGET
+    assert predicted(SCENE.problem.users, 0.9 * found.epsilon) > TARGET
+    assert found.share == pytest.approx(0.02)
+
+
+def test_where_nothing_would_do_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quoron.planning.questions.MOST_USERS", 10 * SCENE.problem.users)
+    nothing = enough(NAMED, SCENE.problem, 1e-15)
+    assert (nothing.users, nothing.epsilon) == (None, None)
+    for wrong in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(ConfigError, match="risk > 0"):
+            enough(NAMED, SCENE.problem, wrong)
+
+
+@given(st.floats(1.0, 1e6), st.floats(1.0, 1e6))
+def test_the_search_finds_any_threshold_to_two_digits(threshold: float, start: float) -> None:
+    plan = object()
+    asked = []
+
+    def holds(number: float) -> object | None:
+        asked.append(number)
+        return plan if number >= threshold else None
+
+    number, at = least(holds, start, 1.0, 1e6)  # type: ignore[arg-type, misc]
+    assert at is plan
+    assert threshold <= number <= max(1.0, 1.15 * threshold)
+    assert min(asked) >= 1.0
+    assert max(asked) <= 1e6
+    assert len(asked) < 30
+
+
+@given(st.floats(1e-6, 1e12))
+def test_rounding_up_never_goes_below(number: float) -> None:
+    assert number * (1 - 1e-9) <= up(number) <= 1.1001 * number
+
+
+def test_what_epsilon_buys_is_a_plan_for_each() -> None:
+    points = epsilon_curve(NAMED, SCENE.problem)
+    assert [point.epsilon for point in points] == [0.5, 1.0, 2.0, 4.0, 8.0]  # 16 and 32 are beyond what is planned for
+    for point in points:
+        assert EPSILONS[0] <= point.epsilon <= EPSILONS[1]
+        assert point.predicted_excess_risk == predicted(SCENE.problem.users, point.epsilon)
+    risks = [point.predicted_excess_risk for point in points]
+    assert risks == sorted(risks, reverse=True)
+
+
+def test_a_risk_is_a_number_or_a_share_of_the_start() -> None:
+    assert wanted_risk("1e-4", SCENE.problem) == 1e-4
+    assert wanted_risk(" 5% ", SCENE.problem) == pytest.approx(0.05 * trivial_risk(SCENE.problem))
+    for wrong in ("", "five", "-1", "0%", "nan", "inf"):
+        with pytest.raises(ConfigError, match="Expected a risk such as 1e-4"):
+            wanted_risk(wrong, SCENE.problem)
+
+
+def test_the_accuracy_of_a_risk_falls_from_the_best_models_to_worse_than_the_starts() -> None:
+    best = accuracy_of(SCENE.population, 0.0)
+    start = SCENE.population.excess_risk(np.zeros(3))
+    accuracies = [accuracy_of(SCENE.population, share * start) for share in (0.01, 0.1, 0.5, 1.0)]
+    assert best > accuracies[0] > accuracies[1] > accuracies[2] > accuracies[3]
+    wanted = (best + accuracies[2]) / 2
+    risk = risk_of(SCENE.population, wanted)
+    assert accuracy_of(SCENE.population, risk) >= wanted > accuracy_of(SCENE.population, 1.1 * risk)
+    for wrong in (1.0, 0.0, -0.1):
+        with pytest.raises(ConfigError, match="which the best model without privacy has here"):
+            risk_of(SCENE.population, wrong)
+
+
+def test_models_of_a_risk_have_that_risk(monkeypatch: pytest.MonkeyPatch) -> None:
+    from quoron.simulation import asking
+
+    risks = []
+
+    def measure(population: object):
+        def accuracy(model: np.ndarray) -> float:
+            risks.append(SCENE.population.excess_risk(model))
+            return 0.5
+
+        return accuracy
+
+    monkeypatch.setattr(asking, "_measure", measure)
+    accuracy_of(SCENE.population, 1e-3)
+    assert risks == pytest.approx([1e-3] * asking.DIRECTIONS, rel=1e-2)
+
+
+def test_accuracy_is_not_spoken_of_where_labels_are_numbers() -> None:
+    linear = configs.parse("[population]\nfamily = 'least_squares'\nusers = 3000", "x")
+    with pytest.raises(ConfigError, match="Ask for a risk instead"):
+        ask(linear, Path(), accuracy=0.5)
+    with pytest.raises(ConfigError, match="got both"):
+        ask(linear, Path(), accuracy=0.5, risk=1.0)
+
+
+def test_the_command_line_answers_people_and_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "small.toml").write_text(TOML.replace("options = { rounds = 8 }", ""))
+    monkeypatch.chdir(tmp_path)
+    words = ["plan", "small.toml", "--for-risk", "2%", "--epsilons", "--plot", "epsilon.svg"]
+    assert invoke([*words, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["algorithm"] == "one-pass-dp-sgd"
+    assert [point["epsilon"] for point in told["epsilon_curve"]] == [0.5, 1.0, 2.0, 4.0, 8.0]
+    assert all(0.5 < point["accuracy"] < 1 for point in told["epsilon_curve"])
+    assert invoke(words) == 0
+    text = capsys.readouterr().out
+    assert f"with this ε, {told['enough']['users']:,} users would do (one-pass-dp-sgd);" in text
+    assert f"with these users, ε = {told['enough']['epsilon']:g} would do" in text
+    assert "What ε buys:" in text
+    assert ElementTree.fromstring((tmp_path / "epsilon.svg").read_bytes()).tag.endswith("svg")
+
+
+def test_what_would_do_is_told_although_the_plan_itself_is_infeasible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = TOML.replace("2_000", "20").replace("options = { rounds = 8 }", "").replace("one-pass-dp-sgd", "filtered-sgd")
+    (tmp_path / "few.toml").write_text(few)
+    monkeypatch.chdir(tmp_path)
+    assert invoke(["plan", "few.toml", "--for-risk", "5%"]) == 2
+    told = capsys.readouterr()
+    assert "users would do (filtered-sgd)" in told.out
+    assert "error: Infeasible" in told.err
+    assert invoke(["plan", "few.toml", "--for-risk", "5%", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["infeasible"].startswith("Infeasible")
+
+
+def test_a_data_frame_is_planned_and_asked_about_without_a_file() -> None:
+    import pandas as pd
+
+    random = np.random.default_rng(3)
+    who, age = np.repeat(np.arange(900), 3), random.uniform(0, 100, 2700)
+    frame = pd.DataFrame({"who": who, "age": age, "ill": age + random.normal(0, 30, 2700) > 50})
+    columns = {"user": "who", "label": "ill", "numeric": {"age": (0, 100)}, "epsilon": 4.0, "algorithm": "mean-sgd"}
+    planned = quoron.plan(frame, **columns)
+    assert planned.plan.problem.users == 720  # a fifth is held out
+    answers = quoron.ask(frame, risk="5%", **columns)
+    assert answers.enough is not None
+    assert answers.enough.users is not None
+    assert answers.as_json()["enough"]["users"] == answers.enough.users
+
+
+def test_nothing_feasible_is_no_picture() -> None:
+    points = [replace(point, predicted_excess_risk=None) for point in epsilon_curve(NAMED, SCENE.problem, (1.0,))]
+    with pytest.raises(ConfigError, match="feasible to draw"):
+        curve.epsilon_svg(points)
+
+
+def test_a_dry_run_of_a_federation_shows_the_plan_and_asks_nobody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "visits.toml").write_text(
+        '[population]\nkind = "table"\npath = "nowhere.csv"\nuser = "who"\nlabel = "ill"\n'
+        "numeric = { age = [0, 100] }\n[problem]\nitems_per_user = 5\n[algorithm]\nname = 'mean-sgd'\n"
+    )
+    words = ["submit", str(tmp_path / "visits.toml"), "--run", "first", "--users", "3000", "--dry-run"]
+    assert invoke(words) == 0
+    told = capsys.readouterr().out
+    assert "predicted excess risk" in told
+    assert "mean-sgd (chosen)" in told
+
+
+def test_infeasible_is_still_raised_where_nothing_was_asked(tmp_path: Path) -> None:
+    with pytest.raises(Infeasible):
+        quoron.plan("quickstart", algorithm="filtered-sgd", settings=["population.users=100"])
