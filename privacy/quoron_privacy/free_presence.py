@@ -1,5 +1,6 @@
 """Means of rows that say, for nothing, how many users answered: a length, a second moment, a clipped vector's tail.
 
+    >>> from quoron_privacy.noise import SeededNoise
     >>> length = LogLength.for_mu(users=1000, mu=0.05)
     >>> logs = np.log(np.full(1000, 0.1))
     >>> length.release(logs, np.ones(1000, bool), 1.0, SeededNoise(1).stream("length")).presence > 0.9

@@ -206,6 +206,7 @@ ASKED = {
     "plain gradient": "efc42f2d708afa3e87b8f1b7ed38d263",
     "convolved gradient": "b9a815d0c9c7cee72e62ce39ab76756c",
     "second moment": "68393e55e0d209ab16379e14c14fb0e5",
+    "second moment with labels": "689b08916196287014ad9f11bc8c0a28",
     "moment and gradient": "bf4c8fcdfbe30a5eb5309061e1b9f4c6",
     "moment and centred gradient": "b08b3c876bd93647bd4069a20aefc1d1",
     "average loss": "de792694733914ba1a5f6f5b541500c0",
