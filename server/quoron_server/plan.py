@@ -45,6 +45,7 @@ class Privacy:
     delta: float
     quorum: float | None = None  # q: a run goes on while this share of those asked answers
     quorum_epsilon: float = 0.0  # ε_q, of ε; spent unless attendance is seen anyway
+    adjacency: Adjacency | None = None  # of algorithms that offer several; None: their own, replace-one if that is one
 
     def __post_init__(self) -> None:
         positive(epsilon=self.epsilon)
@@ -66,7 +67,7 @@ class Privacy:
     def without_quorum(self, *, spent: bool) -> "Privacy":
         """What is left for the algorithm: all of it if the quorum is not `spent` on."""
         left = rest(self.epsilon, self.delta, self.quorum_epsilon) if spent else (self.epsilon, self.delta)
-        return Privacy(*left)
+        return Privacy(*left, adjacency=self.adjacency)
 
 
 @dataclass(frozen=True, slots=True)

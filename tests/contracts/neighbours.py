@@ -17,10 +17,12 @@ from quoron_server.algorithms.localised.rules import PhasedParameters
 from quoron_server.algorithms.mean.method import MeanSGD
 from quoron_server.algorithms.noisy.method import NoisySGD
 from quoron_server.algorithms.one_epoch.method import OneEpoch
+from quoron_server.algorithms.one_round.method import OneRoundLeastSquares
 from quoron_server.algorithms.outlier_iterates.method import OutlierIterates
 from quoron_server.algorithms.outlier_iterates.parameters import Phase as ChainPhase
 from quoron_server.algorithms.quorum import WithQuorum
 from quoron_server.algorithms.tracking.method import TrackingSRGD
+from quoron_server.algorithms.whitened.method import WhitenedTracking
 from quoron_server.plan import Plan
 
 Row = np.ndarray | None  # None: no answer
@@ -47,6 +49,17 @@ def edges(algorithm: Algorithm[Any], state: Any, honest: np.ndarray) -> Edges:
             return Edges(zero, (p.feature_norm,))
         aim = algorithm._aim(state)
         return Edges(zero, (aim.radius, aim.inner, aim.inner / 2, aim.inner / 4))  # clients take the centre off
+    if isinstance(algorithm, WhitenedTracking):
+        if state.round == 0:  # a factor, then a gradient
+            return Edges(zero, (p.feature_norm, p.start_slope, state.radius))
+        if state.round == p.gradients:
+            return Edges(zero, (p.vote_bound, p.vote_bound / 2))
+        # Along the first coordinate these are where whitened answers are clipped, and where they count as within.
+        reach = state.radius / float(np.linalg.norm(state.transform[0]))
+        centre = np.linalg.solve(state.transform.T, state.centre)
+        return Edges(centre, (reach, 0.75 * reach, 2 * reach / 3, 2 * reach))
+    if isinstance(algorithm, OneRoundLeastSquares):
+        return Edges(zero, (p.moment_norm,))
     if isinstance(algorithm, MeanSGD | LocalModel):
         return Edges(state.centre, (state.radius, p.half_width or state.radius))
     if isinstance(algorithm, LocalisedSGD) and isinstance(p, PhasedParameters):

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from problems import problem_of
+from problems import changed, problem_of
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import (
     Answers,
     AverageGradient,
+    AverageLoss,
     LocalSGD,
+    MomentAndGradient,
     Question,
     RangeReport,
     SecondMoment,
@@ -75,10 +77,12 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "dp-ftrl": {"rounds": 6, "reserve": 2},
     "tracking-srgd": {"rounds": 6},
     "tracking-srgd/independent": {"rounds": 6, "variant": "independent"},
+    "whitened-tracking": {"rounds": 5},
     "sgd": {"rounds": 6},
 }
 PROBLEMS = {
-    "local-model/range": replace(PROBLEM, items_per_user=10_000)
+    "one-round-least-squares": changed(PROBLEM, label_bound=1.0),
+    "local-model/range": replace(PROBLEM, items_per_user=10_000),
 }  # users far apart leave ranges nothing to find
 
 
@@ -113,8 +117,12 @@ class Quadratic:
     def ask(self, question: Question) -> Answers:
         self.asked.append(question.cohort)
         task, centres = question.task, self.centres[question.cohort]
-        if isinstance(task, SecondMoment):  # the Hessian 0.2 I is the second moment of features times link_curvature
-            values = np.tile(np.sqrt(0.2) * np.eye(task.dimension)[np.triu_indices(task.dimension)], (len(centres), 1))
+        if isinstance(task, SecondMoment):  # labels are c_u's first coordinate
+            values = self._moments(task, centres)
+        elif isinstance(task, MomentAndGradient):
+            values = np.hstack([self._moments(task.moment, centres), self._gradients(task.gradient, centres)])
+        elif isinstance(task, AverageLoss):
+            values = 0.1 * np.stack([np.sum((point - centres) ** 2, axis=1) for point in task.points], axis=1)
         elif isinstance(task, LocalSGD):
             values = self._passes(task, centres)
         elif isinstance(task, RangeReport | VectorReport):
@@ -125,6 +133,14 @@ class Quadratic:
         if self.tamper is not None:
             self.tamper(values, status)
         return Answers.checked(values, status, largest=1e6)
+
+    def _moments(self, task: SecondMoment, centres: np.ndarray) -> np.ndarray:
+        """The Hessian 0.2 I is the second moment of features times link_curvature; labels are zero, but for c_u."""
+        if task.label_scale is not None:
+            corners = np.array([np.linalg.cholesky(_labelled(centre, task)).T for centre in centres])
+            rows, columns = np.triu_indices(task.dimension)
+            return corners[:, rows, columns]
+        return np.tile(np.sqrt(0.2) * np.eye(task.dimension)[np.triu_indices(task.dimension)], (len(centres), 1))
 
     def _gradients(self, task: AverageGradient, centres: np.ndarray) -> np.ndarray:
         values = sum(weight * 0.2 * (point - centres) for weight, point in zip(task.weights, task.points, strict=True))
@@ -147,6 +163,15 @@ class Quadratic:
         rotated = rotated_coordinates(gradients, task.signs, task.coordinates)
         bits = RangeBits(task.epsilon, task.bins, task.half_width)
         return bits.randomise(rotated, own, round=round_, users=users).astype(np.float64)
+
+
+def _labelled(centre: np.ndarray, task: SecondMoment) -> np.ndarray:
+    """0.2 I for the features, 0.2 c for features with labels: the gradient at x is 0.2 (x - c)."""
+    d = task.model_size
+    whole = np.eye(d + 1)
+    whole[:d, :d] *= 0.2
+    whole[:d, d] = whole[d, :d] = 0.2 * task.label_scale * centre
+    return whole
 
 
 @cache

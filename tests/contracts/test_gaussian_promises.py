@@ -14,6 +14,8 @@ from quoron_server.plan import Plan
 
 GAUSSIAN = (
     "tracking-srgd",
+    "whitened-tracking",
+    "one-round-least-squares",
     "phased-sgd",
     "one-pass-dp-sgd",
     "accelerated-srgd",
@@ -84,7 +86,9 @@ def shrunk(value: Any, names: tuple[str, ...]) -> Any:
     return replace(value, **changed)
 
 
-@pytest.mark.parametrize("names", [("mu", "round_mu"), ("noise_scale", "release_scale", "pilot_scale")])
+@pytest.mark.parametrize(
+    "names", [("mu", "round_mu"), ("noise_scale", "release_scale", "pilot_scale", "length_scale", "moment_scale")]
+)
 @pytest.mark.parametrize("plan_of", plans())
 def test_a_plan_that_claims_a_smaller_mu_than_its_noise_gives_is_refused(plan_of: Any, names: tuple[str, ...]) -> None:
     plan = plan_of()

@@ -34,6 +34,8 @@ HANGS = 300.0  # seconds after which a test hangs, on a machine that does much e
 # What is feasible with the fewest users at a generous budget: users and options of every algorithm.
 FEW: dict[str, tuple[int, dict[str, object]]] = {
     "tracking-srgd": (20, {"rounds": 6}),
+    "whitened-tracking": (20, {"rounds": 5}),
+    "one-round-least-squares": (20, {}),
     "filtered-sgd": (420, {}),
     "soft-filtered-sgd": (1000, {}),
     "outlier-iterates": (100, {"rounds": 6, "phases": 2}),
@@ -100,6 +102,7 @@ def specification(algorithm: str, run_name: str = "trial", **changes: object) ->
         typical_curvature=0.1,
         feature_norm=1.0,
         link_curvature=1.0,
+        sigmoid=True,
     )
     whole = RunSpecification(
         run=run_name,

@@ -12,6 +12,8 @@ from quoron_server.algorithms.info import AlgorithmInfo, GaussianPromise
 
 _PLACES = (  # modules whose AlgorithmInfo are the registry's, in the order in which people are shown them
     "tracking.entry",
+    "whitened.entry",
+    "one_round.entry",
     "localised.filtered",
     "localised.soft_filtered",
     "outlier_iterates.entry",

@@ -103,6 +103,10 @@ class AlgorithmInfo:
     event: Callable[[Plan], "DpEvent | None"] = no_event  # of a run that is not μ-GDP as a whole, without its quorum
     cohorts: Callable[[Plan], tuple[int, ...]] = _equal_cohorts  # users asked in each round, as planned
     wide: bool = False  # whether its noise does not depend on the domain, so that a wide one costs no privacy
+    # Whether `auto`'s public rule takes this plan, under a budget of so many rounds; None: it goes by predicted risks.
+    takes: Callable[[Plan, int | None], bool] | None = None
+    # Why `auto` should decline a problem: too few users for anything to be learnt at this ε. None where it is not so.
+    declines: Callable[[Problem, Privacy], Infeasible | None] | None = None
     coins: bool = False  # each user joins a cohort by a coin of its own: planned sizes are expected ones
 
     def participations(self, plan: Plan) -> int:
