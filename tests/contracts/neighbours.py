@@ -19,6 +19,7 @@ from quoron_server.algorithms.noisy.method import NoisySGD
 from quoron_server.algorithms.one_epoch.method import OneEpoch
 from quoron_server.algorithms.outlier_iterates.method import OutlierIterates
 from quoron_server.algorithms.outlier_iterates.parameters import Phase as ChainPhase
+from quoron_server.algorithms.phased_erm.method import PhasedERM
 from quoron_server.algorithms.quorum import WithQuorum
 from quoron_server.algorithms.tracking.method import TrackingSRGD
 from quoron_server.plan import Plan
@@ -49,7 +50,7 @@ def edges(algorithm: Algorithm[Any], state: Any, honest: np.ndarray) -> Edges:
         return Edges(zero, (aim.radius, aim.inner, aim.inner / 2, aim.inner / 4))  # clients take the centre off
     if isinstance(algorithm, MeanSGD | LocalModel):
         return Edges(state.centre, (state.radius, p.half_width or state.radius))
-    if isinstance(algorithm, LocalisedSGD) and isinstance(p, PhasedParameters):
+    if isinstance(algorithm, PhasedERM) or (isinstance(algorithm, LocalisedSGD) and isinstance(p, PhasedParameters)):
         longest = algorithm.plan.problem.lipschitz
         return Edges(zero, (longest, longest * (1 + 1e-6)))
     if isinstance(algorithm, LocalisedSGD):

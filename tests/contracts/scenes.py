@@ -66,6 +66,8 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
         "aggregate": "random",
     },
     "phased-sgd": {"cohort_size": 300},
+    "phased-erm": {"rounds": 6, "phases": 2, "regularisation": 0.05},
+    "phased-erm/agd": {"rounds": 12, "phases": 2, "regularisation": 0.5, "solver": "agd"},
     "one-pass-dp-sgd": {"rounds": 6},
     "dp-sgd-poisson": {"rounds": 5, "rate": 0.1},
     "dp-sgd-wor": {"rounds": 5, "rate": 0.1},

@@ -15,6 +15,7 @@ from quoron_server.plan import Plan
 GAUSSIAN = (
     "tracking-srgd",
     "phased-sgd",
+    "phased-erm",
     "one-pass-dp-sgd",
     "accelerated-srgd",
     "accelerated-sgd",

@@ -38,6 +38,7 @@ FEW: dict[str, tuple[int, dict[str, object]]] = {
     "soft-filtered-sgd": (1000, {}),
     "outlier-iterates": (100, {"rounds": 6, "phases": 2}),
     "phased-sgd": (20, {"cohort_size": 2}),
+    "phased-erm": (20, {"rounds": 4, "phases": 2, "regularisation": 0.05}),
     "one-pass-dp-sgd": (20, {"rounds": 6}),
     "accelerated-srgd": (20, {"rounds": 6}),
     "srgd": (20, {"rounds": 5}),

@@ -16,6 +16,7 @@ _PLACES = (  # modules whose AlgorithmInfo are the registry's, in the order in w
     "localised.soft_filtered",
     "outlier_iterates.entry",
     "localised.phased",
+    "phased_erm.entry",
     "noisy.one_pass",
     "one_epoch.family",
     "accelerated_erm.entry",
