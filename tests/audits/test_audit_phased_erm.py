@@ -89,4 +89,5 @@ def test_the_audit_catches_a_larger_step_with_the_noise_of_a_smaller_one():
 
 def test_the_audit_catches_the_sensitivity_of_a_user_left_out():
     plan = planned()
-    assert delta_bounds(log_ratios(broken(plan, plan.parameters.phases[0].release_scale / 2)), epsilon=EPSILON)[0] > DELTA
+    halved = broken(plan, plan.parameters.phases[0].release_scale / 2)
+    assert delta_bounds(log_ratios(halved), epsilon=EPSILON)[0] > DELTA

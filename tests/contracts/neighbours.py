@@ -62,7 +62,10 @@ def edges(algorithm: Algorithm[Any], state: Any, honest: np.ndarray) -> Edges:
         reach = phase.radius * phase.averaged
         return Edges(middle, (reach, reach / 2, 2 * reach, algorithm._largest))
     if isinstance(algorithm, AcceleratedERM):
-        radius = p.phases[algorithm._places[state.round].phase].radius
+        phase = p.phases[algorithm._places[state.round].phase]
+        radius = phase.radius
+        if phase.test is None:
+            return Edges(state.gradient, (radius,))
         return Edges(middle, (radius, radius / 2, 2 * radius, 2.0**20 * radius))
     spread = float(np.linalg.norm(honest - middle, axis=-1).max(initial=1.0))
     return Edges(middle, (spread, spread / 2))

@@ -53,6 +53,7 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "local-model/range": {"rounds": 6, "estimator": "range"},
     "accelerated-erm": {"rounds": 5, "phases": 2, "cohort": 300},
     "accelerated-erm/random": {"rounds": 5, "phases": 2, "aggregate": "random"},
+    "accelerated-erm/clip": {"rounds": 5, "phases": 2, "cohort": 300, "test": "clip"},
     "accelerated-erm/above-threshold": {"rounds": 4, "phases": 2, "test": "above-threshold", "schedule": "public"},
     "outlier-iterates": {"rounds": 6, "phases": 2},
     "outlier-iterates/broadcast": {"rounds": 3, "broadcast": True},

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gdp import mu_for
 from quoron_privacy.noise import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.phased_erm.method import PhasedERM, PhasedERMParameters, Phase, momentum
+from quoron_server.algorithms.phased_erm.method import Phase, PhasedERM, PhasedERMParameters, momentum
 from quoron_server.algorithms.phased_erm.plan import ROUNDING, shift
 
 INFO = ALGORITHMS["phased-erm"]
@@ -195,7 +196,7 @@ def test_the_accelerated_solver_is_as_close_to_the_minimiser_as_its_certificate_
         question = algorithm.request(state, SeededNoise(4))
         state = algorithm.update(state, engine.ask(question), Silent(1)).state
     share = momentum(pull, smoothness)
-    for before, after in zip(gaps, gaps[1:], strict=False):
+    for before, after in pairwise(gaps):
         assert after <= (1 - share) * before * (1 + 1e-9) + 1e-25
     missed = math.sqrt(2) / pull * (1 - share) ** (rounds / 2)
     assert np.linalg.norm(last_point(algorithm, engine).released - exact) <= missed

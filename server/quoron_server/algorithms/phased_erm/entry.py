@@ -2,13 +2,14 @@
 
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo
 from quoron_server.algorithms.phased_erm import plan as planning
-from quoron_server.algorithms.phased_erm.method import PhasedERM
+from quoron_server.algorithms.phased_erm.method import PhasedERM, PhasedERMParameters
 from quoron_server.plan import Plan
 
 
 def _asked(plan: Plan) -> int:
     """Questions to one user, at most: those of its phase, as phases share no user."""
-    return max(phase.rounds for phase in plan.parameters.phases)
+    p: PhasedERMParameters = plan.parameters
+    return max(phase.rounds for phase in p.phases)
 
 
 INFO = AlgorithmInfo(

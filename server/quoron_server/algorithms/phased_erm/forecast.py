@@ -1,6 +1,6 @@
 """Predicted excess risk of phased ERM, from public facts only; it ranks plans and never sets noise.
 
-Where F is about a quadratic of curvature h all is linear. A phase of J steps at step η takes the error e of its start to
+Where F is about a quadratic of curvature h, all is linear. A phase of J steps at step η takes its start's error e to
 
     b e - r ζ,    b = a^J + (1 - a^J) λ/(h + λ),    r = (1 - a^J)/(h + λ),    a = 1 - η (h + λ),
 
@@ -39,7 +39,7 @@ def predicted(problem: Problem, phases: list[PhaseModel]) -> Vector:
 
 def _isotropic(problem: Problem, curvature: float, phases: list[PhaseModel]) -> Vector:
     slowest = problem.beliefs.least_curvature or curvature
-    remaining, spread = np.array(problem.distance), np.array(0.0)  # distance in the slowest direction; the rest, squared
+    remaining, spread = np.array(problem.distance), np.array(0.0)  # distance along the slowest; the rest, squared
     for phase in phases:
         pull = np.asarray(phase.regularisation)
         bias = phase.decay + (1 - phase.decay) * pull / (curvature + pull)

@@ -12,14 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.gdp import delta_for
 from quoron_privacy.noise import total_variation
 from quoron_server.algorithms.info import UNMOVED, GaussianPromise
 from quoron_server.algorithms.localised.plan import ASSUMPTIONS, require_smooth
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.phased_erm.forecast import PhaseModel, predicted
-from quoron_server.algorithms.phased_erm.method import PhasedERMParameters, Phase, Solver, momentum
+from quoron_server.algorithms.phased_erm.method import Phase, PhasedERMParameters, Solver, momentum
 from quoron_server.algorithms.search import round_grid
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
@@ -65,7 +64,8 @@ def shift(problem: Problem, solver: Solver, users: int, rounds: int, step_size: 
     agd: 2L/(λn) + 2ξ, ξ = √2 (L/λ) (1 - α)^(J/2) a bound on the distance from the minimiser.
     """
     if solver == "agd":
-        missed = math.sqrt(2) * problem.lipschitz / pull * (1 - momentum(pull, problem.beta or 0.0)) ** (rounds / 2)
+        share = momentum(pull, problem.beta or 0.0)
+        missed = math.sqrt(2) * problem.lipschitz / pull * float((1 - share) ** (rounds / 2))
         return (2 * problem.lipschitz / (pull * users) + 2 * missed) * ROUNDING
     return 2 * problem.lipschitz * step_size / users * _geometric(step_size * pull, rounds) * ROUNDING
 
@@ -189,7 +189,7 @@ def _candidates(
     problem: Problem, privacy: Privacy, options: PhasedERMOptions
 ) -> Iterator[tuple[float, tuple[Phase, ...]]]:
     """(predicted risk, phases), the noise exact."""
-    unit = noisy.noise_scale(1.0, problem, privacy)
+    unit = noisy.noise_scale(1.0, problem, privacy)  # σ for a Δ of 1
     totals = [options.rounds] if options.rounds else round_grid(LARGEST_ROUNDS)
     for number in [options.phases] if options.phases else PHASES:
         for sizes in _sizes(problem.users, number):
@@ -220,7 +220,8 @@ def _pulls(problem: Problem, options: PhasedERMOptions, unit: float) -> list[flo
         found = [share * curvature for share in PULLS]
     else:  # λ R² / 2 against 2 s²/(λ n), and λ R against √d 2L/(λ n) unit: the larger of what balances them
         sampled = 2 * problem.user_deviation / (problem.distance * math.sqrt(problem.users))
-        noised = math.sqrt(2 * problem.lipschitz * unit * math.sqrt(problem.dimension) / (problem.users * problem.distance))
+        moved = 2 * problem.lipschitz * unit * math.sqrt(problem.dimension) / problem.users
+        noised = math.sqrt(moved / problem.distance)
         found = [share * max(sampled, noised) for share in RULES]
     return [each for each in found if each > 0 or options.solver == "gd"]
 
