@@ -17,6 +17,7 @@ from quoron_server.algorithms.localised.rules import PhasedParameters
 from quoron_server.algorithms.mean.method import MeanSGD
 from quoron_server.algorithms.noisy.method import NoisySGD
 from quoron_server.algorithms.one_epoch.method import OneEpoch
+from quoron_server.algorithms.outlier_gd.method import OutlierGD, OutlierGDParameters
 from quoron_server.algorithms.outlier_iterates.method import OutlierIterates
 from quoron_server.algorithms.outlier_iterates.parameters import Phase as ChainPhase
 from quoron_server.algorithms.phased_erm.method import PhasedERM
@@ -61,6 +62,8 @@ def edges(algorithm: Algorithm[Any], state: Any, honest: np.ndarray) -> Edges:
         phase = p.phases[algorithm._index(state)]
         reach = phase.radius * phase.averaged
         return Edges(middle, (reach, reach / 2, 2 * reach, algorithm._largest))
+    if isinstance(algorithm, OutlierGD):
+        return Edges(middle, (p.radius, p.radius / 2, 2 * p.radius, 2.0**20 * p.radius))
     if isinstance(algorithm, AcceleratedERM):
         phase = p.phases[algorithm._places[state.round].phase]
         radius = phase.radius
@@ -125,6 +128,8 @@ class Pair:
 
 def phase_of(plan: Plan, round_: int) -> Any:
     """The phase of a round in the parameters of an outlier mean."""
+    if isinstance(plan.parameters, OutlierGDParameters):
+        return plan.parameters
     phases = plan.parameters.phases
     ends = np.cumsum([phase.users if isinstance(phase, ChainPhase) else phase.rounds for phase in phases])
     return phases[int(np.searchsorted(ends, round_, side="right"))]

@@ -38,7 +38,8 @@ TIGHT = [name for name in NOISY if not name.startswith(OTHERS) or name in UNTEST
 CROWDED = [
     name
     for name in NOISY
-    if (name.startswith("accelerated-erm") and name not in UNTESTED) or "step_size" in SMALL.get(name, {})
+    if (name.startswith(("accelerated-erm", "outlier-gd")) and name not in UNTESTED)
+    or "step_size" in SMALL.get(name, {})
 ]
 OPPOSITE = (threshold(0, 0), threshold(0, 1))
 FAR = (far(0), far(1))

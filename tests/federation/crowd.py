@@ -45,6 +45,7 @@ FEW: dict[str, tuple[int, dict[str, object]]] = {
     "accelerated-sgd": (20, {"rounds": 5}),
     "dp-ftrl": (20, {"rounds": 6, "reserve": 2}),
     "accelerated-erm": (1000, {"rounds": 5, "phases": 2, "cohort": 125}),
+    "outlier-gd": (200, {"rounds": 4}),
     "dp-sgd-poisson": (20, {"rounds": 5, "rate": 0.5}),
     "dp-sgd-wor": (20, {"rounds": 5, "rate": 0.5}),
     "mean-sgd": (20, {"rounds": 5, "rate": 0.5}),

@@ -20,6 +20,7 @@ _PLACES = (  # modules whose AlgorithmInfo are the registry's, in the order in w
     "noisy.one_pass",
     "one_epoch.family",
     "accelerated_erm.entry",
+    "outlier_gd.entry",
     "noisy.dp_sgd",
     "mean.entry",
     "local_model.entry",

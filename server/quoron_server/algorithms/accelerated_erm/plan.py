@@ -15,7 +15,7 @@ from quoron_privacy.noise import total_variation
 from quoron_privacy.robust import above_threshold, subsampled_lottery
 from quoron_privacy.robust.above_threshold import Series
 from quoron_privacy.robust.combinations import Aggregate, Sampling, Test, theorem_for
-from quoron_privacy.robust.outlier_mean import OutlierMean, best_mean
+from quoron_privacy.robust.outlier_mean import Kappa, Kind, OutlierMean, best_mean
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery, sampling_rate
 from quoron_privacy.subsampling import FORGETFUL, SECRET
 from quoron_privacy.validate import positive
@@ -27,6 +27,7 @@ from quoron_server.algorithms.accelerated_erm.parameters import (
     participations,
 )
 from quoron_server.algorithms.accelerated_erm.search import Scene, Sketch, estimated, families, predicted, smoothings
+from quoron_server.algorithms.accelerated_erm.tested import Numbers
 from quoron_server.algorithms.forecast import trivial_risk
 from quoron_server.algorithms.search import least_users
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
@@ -83,7 +84,7 @@ def verify(plan: Plan) -> None:
             raise VerificationError(f"Expected phases on disjoint users of {plan.problem.users:,}, got {phase}.")
         last = phase.first + phase.users
         _verify_numbers(plan.problem, p, phase)
-        _verify_privacy(plan, p, phase)
+        verify_privacy(plan, p.sampling, phase)
     if not p.phases or plan.cost != _cost(plan.problem, p.phases):
         raise VerificationError(f"Expected the cost of the phases, {_cost(plan.problem, p.phases)}, got {plan.cost}.")
 
@@ -110,12 +111,12 @@ def _verify_numbers(problem: Problem, p: AcceleratedERMParameters, phase: Phase)
             raise VerificationError(f"Expected {what} in a plan of {NAME}, got {phase}.")
 
 
-def _verify_privacy(plan: Plan, p: AcceleratedERMParameters, phase: Phase) -> None:
+def verify_privacy(plan: Plan, sampling: Sampling, phase: Numbers) -> None:
     """The account is about this schedule, its theorem accepts it, and noise with rounding stays within it."""
     accounting, dimension = phase.accounting, plan.problem.dimension
     epsilon = plan.guarantee.epsilon
     delta = _delta_left(plan.problem, epsilon, plan.guarantee.delta, phase.rounds)
-    often = participations(phase.rounds, phase.users, phase.cohort_size, p.sampling)
+    often = participations(phase.rounds, phase.users, phase.cohort_size, sampling)
     if not delta > 0:
         raise VerificationError(f"Expected a delta above the samplers' error, got {plan.guarantee.delta:g}.")
     if isinstance(accounting, Clipped):
@@ -128,7 +129,7 @@ def _verify_privacy(plan: Plan, p: AcceleratedERMParameters, phase: Phase) -> No
             raise VerificationError(f"Expected epsilon <= {epsilon}, the plan spends {spent}.")
         return
     if isinstance(accounting, SubsampledLottery):
-        secret = p.sampling == "without-replacement"
+        secret = sampling == "without-replacement"
         population = phase.users if secret else phase.cohort_size
         known = accounting.colluders >= 1 or not secret
         if accounting.releases < often or accounting.users != population or not known:
@@ -193,14 +194,14 @@ def _calibrated(scene: Scene, tried: Phases) -> tuple[Phase, ...]:
             accounting=_account(scene, sketch),
             noise_scale=0.0,
         )
-        phases.append(replace(phase, noise_scale=_noise_scale(scene.problem.dimension, phase)))
+        phases.append(replace(phase, noise_scale=noise_scale(scene.problem.dimension, phase)))
         if release_chance(phases[-1], scene.problem.beliefs.hostile_share) < 0.5:
             share = scene.problem.beliefs.hostile_share
             raise Infeasible(NAME, f"hostile_share={share:g} fails the tests", "more rounds")
     return tuple(phases)
 
 
-def release_chance(phase: Phase, outliers: float) -> float:
+def release_chance(phase: Numbers, outliers: float) -> float:
     """Chance that one release passes its test when that share of the cohort is far from everybody else."""
     size = phase.cohort_size
     near = round((1 - outliers) * size)
@@ -214,30 +215,53 @@ def release_chance(phase: Phase, outliers: float) -> float:
 
 
 def _account(scene: Scene, sketch: Sketch) -> SubsampledLottery | Series | Clipped:
-    o, epsilon, sampling = scene.options, scene.privacy.epsilon, scene.sampling(sketch)
+    o, sampling = scene.options, scene.sampling(sketch)
     theorem_for(_test(o), _aggregate(o), sampling, kappa=o.kappa or 2)
-    delta = _delta_left(scene.problem, epsilon, scene.privacy.delta, sketch.rounds)
-    if delta <= 0:
-        raise Infeasible(NAME, f"delta={scene.privacy.delta:g} is below the samplers' error", "a larger delta")
-    often = participations(sketch.rounds, sketch.users, sketch.cohort, sampling)
-    if o.test == "clip":
-        rate = sampling_rate(sketch.users, sketch.cohort)
-        return Clipped(sketch.cohort, subsampling.wor_round_mu(rate, sketch.rounds, epsilon, delta))
-    if o.test == "above-threshold":
-        series = above_threshold.calibrate(
-            epsilon, delta, sketch.cohort, releases=sketch.rounds, participations=often, kappa=o.kappa
-        )
-        return forgiving_series(series, scene.forgiven(sketch.cohort))
-    lottery = subsampled_lottery.calibrate(
-        epsilon,
-        delta,
-        users=sketch.users if sampling == "without-replacement" else sketch.cohort,
-        cohort_size=sketch.cohort,
-        releases=often,
+    return account(
+        NAME,
+        scene.problem,
+        scene.privacy,
+        test=_test(o),
+        aggregate=o.aggregate,
         kappa=o.kappa,
-        kind=o.aggregate,
+        users=sketch.users if sampling == "without-replacement" else sketch.cohort,
+        cohort=sketch.cohort,
+        rounds=sketch.rounds,
+        often=participations(sketch.rounds, sketch.users, sketch.cohort, sampling),
+        forgiven=scene.forgiven(sketch.cohort),
     )
-    return forgiving_lottery(lottery, scene.forgiven(sketch.cohort), epsilon, delta)
+
+
+def account(
+    name: str,
+    problem: Problem,
+    privacy: Privacy,
+    *,
+    test: Test,
+    aggregate: Kind,
+    kappa: Kappa | None,
+    users: int,
+    cohort: int,
+    rounds: int,
+    often: int,
+    forgiven: int,
+) -> SubsampledLottery | Series | Clipped:
+    """The mechanism of `rounds` gradients of `cohort` of `users`, any one of them in `often`, with its exact account.
+
+    Its test forgives that the average count misses the cohort by `forgiven`. Raises Infeasible.
+    """
+    epsilon, delta = privacy.epsilon, _delta_left(problem, privacy.epsilon, privacy.delta, rounds)
+    if delta <= 0:
+        raise Infeasible(name, f"delta={privacy.delta:g} is below the samplers' error", "a larger delta")
+    if test == "none":
+        return Clipped(cohort, subsampling.wor_round_mu(sampling_rate(users, cohort), rounds, epsilon, delta))
+    if test == "above-threshold":
+        series = above_threshold.calibrate(epsilon, delta, cohort, releases=rounds, participations=often, kappa=kappa)
+        return forgiving_series(series, forgiven)
+    lottery = subsampled_lottery.calibrate(
+        epsilon, delta, users=users, cohort_size=cohort, releases=often, kappa=kappa, kind=aggregate
+    )
+    return forgiving_lottery(lottery, forgiven, epsilon, delta)
 
 
 def forgiving_lottery(plan: SubsampledLottery, forgiven: int, epsilon: float, delta: float) -> SubsampledLottery:
@@ -266,7 +290,7 @@ def _lowered(mean: OutlierMean, forgiven: int) -> OutlierMean:
     return found
 
 
-def _noise_scale(dimension: int, phase: Phase) -> float:
+def noise_scale(dimension: int, phase: Numbers) -> float:
     """σ for which every shift, rounding included, keeps to its accounted ratio."""
     if isinstance(phase.accounting, Clipped):
         sensitivity, mu = mean_sensitivity(phase.radius, phase.cohort_size), phase.accounting.round_mu

@@ -28,7 +28,19 @@ Decide = Callable[[int], tuple[bool, tuple[Release, ...]]]
 
 
 class Numbers(Protocol):
-    """What a phase's public numbers say of a released gradient."""
+    """What public numbers say of released gradients."""
+
+    @property
+    def users(self) -> int:
+        """Whom cohorts are drawn from."""
+
+    @property
+    def cohort_size(self) -> int:
+        """K."""
+
+    @property
+    def rounds(self) -> int:
+        """How many gradients."""
 
     @property
     def radius(self) -> float:
@@ -39,8 +51,8 @@ class Numbers(Protocol):
         """The mechanism with its account."""
 
     @property
-    def test(self) -> Lottery | AboveThreshold | None:
-        """What decides."""
+    def noise_scale(self) -> float:
+        """σ."""
 
     @property
     def noise(self) -> GaussianNoise:
