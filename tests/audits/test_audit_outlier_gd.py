@@ -92,7 +92,7 @@ SERIES = 100  # rounds of tests
 
 
 def all_pass(test, gap, *, redrawn):
-    """P(no round misses) with scores `gap` below the threshold in every round, integrated over the threshold's noise."""
+    """P(no round misses), scores `gap` below the threshold in every round, integrated over the threshold's noise."""
     xi = np.linspace(-30, 30, 24_001) * test.threshold_scale
     weights = np.exp(-np.abs(xi) / test.threshold_scale)
     weights /= weights.sum()
@@ -103,7 +103,7 @@ def all_pass(test, gap, *, redrawn):
 
 @pytest.mark.parametrize("redrawn", [False, True])
 def test_the_audit_catches_a_threshold_that_is_redrawn_in_every_round_at_the_price_of_one(redrawn):
-    """The price of one threshold with all its tests is step/b_ξ + 2 step/b_v, exactly; redrawn it is paid every round."""
+    """The price of one threshold with all its tests is step/b_ξ + 2 step/b_v; redrawn, it is paid in every round."""
     test = planned("threshold").parameters.accounting.test
     step = score_step(USERS) / USERS
     price = step / test.threshold_scale + 2 * step / test.score_scale

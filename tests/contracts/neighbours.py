@@ -9,6 +9,7 @@ import numpy as np
 from contracts.charges import mean_of
 from contracts.scenes import Quadratic
 from quoron_client.protocol.questions import Answers, Question, RangeReport, Status, VectorReport
+from quoron_privacy.rotation import padded
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM
 from quoron_server.algorithms.local_model.method import LocalModel
@@ -23,6 +24,7 @@ from quoron_server.algorithms.outlier_iterates.parameters import Phase as ChainP
 from quoron_server.algorithms.phased_erm.method import PhasedERM
 from quoron_server.algorithms.quorum import WithQuorum
 from quoron_server.algorithms.tracking.method import TrackingSRGD
+from quoron_server.algorithms.winsorised.method import WinsorisedERM
 from quoron_server.plan import Plan
 
 Row = np.ndarray | None  # None: no answer
@@ -62,6 +64,9 @@ def edges(algorithm: Algorithm[Any], state: Any, honest: np.ndarray) -> Edges:
         phase = p.phases[algorithm._index(state)]
         reach = phase.radius * phase.averaged
         return Edges(middle, (reach, reach / 2, 2 * reach, algorithm._largest))
+    if isinstance(algorithm, WinsorisedERM):
+        mean = p.phases[algorithm._index(state)].mean
+        return Edges(zero, (mean.half_width * math.sqrt(padded(len(zero))), mean.crude.half_width, mean.half_width))
     if isinstance(algorithm, OutlierGD):
         return Edges(middle, (p.radius, p.radius / 2, 2 * p.radius, 2.0**20 * p.radius))
     if isinstance(algorithm, AcceleratedERM):

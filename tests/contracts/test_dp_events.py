@@ -28,7 +28,7 @@ INEXPRESSIBLE = (
     "outlier-gd",
     "local-model",
 )
-NOISE = ("noise_scale", "release_scale", "pilot_scale", "sensitivity")
+NOISE = ("noise_scale", "release_scale", "pilot_scale", "scale", "sensitivity")
 
 
 def expressible() -> list[Any]:

@@ -23,6 +23,7 @@ _PLACES = (  # modules whose AlgorithmInfo are the registry's, in the order in w
     "outlier_gd.entry",
     "noisy.dp_sgd",
     "mean.entry",
+    "winsorised.entry",
     "local_model.entry",
     "noisy.sgd",
 )
