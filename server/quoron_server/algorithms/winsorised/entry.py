@@ -27,6 +27,7 @@ INFO = AlgorithmInfo(
     maker=WinsorisedERM,
     passes="many",
     asked=_asked,
+    black_box="it has no clip norm: where its boxes lie follows from what is known of a loss",
     gaussian_promise=planning.gaussian,
     cohorts=lambda plan: tuple(phase.users for phase in plan.parameters.phases for _ in range(phase.rounds)),
 )
