@@ -123,6 +123,11 @@ class AlgorithmInfo:
         return any(item.name == "rounds" for item in fields(self.options))
 
     @property
+    def either_adjacency(self) -> bool:
+        """Whether its options name the adjacency that a plan is to promise."""
+        return any(item.name == "adjacency" for item in fields(self.options))
+
+    @property
     def constants(self) -> tuple[Constants, ...]:
         """Kinds of plans that it makes."""
         return ("calibrated",) if self.paper_planner is None else ("calibrated", "paper")

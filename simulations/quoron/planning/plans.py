@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from quoron.config import AlgorithmSection, Config
@@ -234,7 +234,7 @@ def _plan_freely(info: AlgorithmInfo, config: Config, problem: Problem, given: M
             f"Expected algorithm.constants to be one of {', '.join(info.constants)} for {info.name}, "
             f"got algorithm.constants={section.constants!r}."
         )
-    if any(item.name == "adjacency" for item in fields(info.options)):  # it makes plans for either
+    if info.either_adjacency:
         given = {"adjacency": config.privacy.adjacency, **given}
     options = options_of(info, given, called="algorithm.options")
     return info.plan(problem, wish(config), options, section.constants, config.run.seed)

@@ -17,6 +17,7 @@ INFO = AlgorithmInfo(
     verifier=planning.verify,
     maker=OutlierGD,
     passes="many",
+    stride=4,
     removes_outliers=True,
     smooths=lambda plan: bool(plan.parameters.smoothing),
     black_box="it has no clip; it leaves out answers that are far from the others",

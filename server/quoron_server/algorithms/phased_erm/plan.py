@@ -36,11 +36,11 @@ SIMULATED = (
     "solver='agd' rests on a certificate that one absent client voids; take solver='gd', whose bound holds for "
     "absences, or simulate"
 )
-LARGEST_ROUNDS = 1024
+LARGEST_ROUNDS = 512
 PHASES = (1, 2, 3)
 GROWTHS = (1.0, 4.0, 16.0)  # λ_{k+1} / λ_k
-PULLS = (0.0, 1e-3, 1e-2, 0.03, 0.1, 0.3, 1.0)  # λ_1 over the curvature, where that is known
-RULES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # λ_1 over the rule's, where it is not
+PULLS = (0.0, 1e-3, 1e-2, 0.03, 0.1, 0.5)  # λ_1 over the curvature, where that is known
+RULES = (0.25, 1.0, 4.0)  # λ_1 over the rule's, where it is not
 STEPS = (0.1, 0.25, 0.5, 1.0)  # η over 2 / (β + 2λ)
 NEAR = 1.05  # times the least predicted risk counts as about as good
 ROUNDING = 1 + 2e-6  # half for rows as long as counts, half for sums and iterates ("Floating point" of the page)
@@ -193,8 +193,8 @@ def _candidates(
     totals = [options.rounds] if options.rounds else round_grid(LARGEST_ROUNDS)
     for number in [options.phases] if options.phases else PHASES:
         for sizes in _sizes(problem.users, number):
-            for growth in GROWTHS if number > 1 else (1.0,):
-                for first in _pulls(problem, options, unit):
+            for first in _pulls(problem, options, unit):
+                for growth in GROWTHS if number > 1 and first > 0 else (1.0,):
                     pulls = [first * growth**k for k in range(number)]
                     for total in totals:
                         if total >= number and min(sizes) >= 1:

@@ -7,9 +7,11 @@ everything (Theorem W1 of docs/privacy/winsorised-erm.md).
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quoron_privacy import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
@@ -19,13 +21,15 @@ from quoron_privacy.private_range import PrivateRange, bounded_range_mu, range_e
 from quoron_privacy.release import Adjacency
 from quoron_privacy.rotation import coordinate_bound, padded
 from quoron_privacy.winsorised_mean import WinsorisedMean, box_sensitivity
-from quoron_server.algorithms.forecast import PhaseModel, averaging, excess_risks, trivial_risk
+from quoron_server.algorithms.forecast import PhaseModels, averaging, excess_risks, trivial_risk
 from quoron_server.algorithms.info import GaussianPromise
 from quoron_server.algorithms.phased_erm import forecast as regularised
 from quoron_server.algorithms.search import least_users, round_grid, step_grid, suffix_shares
 from quoron_server.algorithms.winsorised.method import Phase, WinsorisedERMParameters
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
+
+Vector = NDArray[np.float64]
 
 NAME = "winsorised-erm"
 THEOREM = "docs/privacy/winsorised-erm.md#theorem-w1-privacy"
@@ -105,9 +109,11 @@ def paper_plan(problem: Problem, privacy: Privacy, options: WinsorisedERMOptions
         noise = GaussianNoise(moved, math.sqrt(2) * 8 * near / (users * each))
         mean = WinsorisedMean(users, crude, 2 * near, noise)
         mu = mean.mu(problem.dimension) * (1 + 1e-12)
-        for step in [options.step_size] if options.step_size else step_grid(problem, rounds):
-            phases = (Phase(0, users, rounds, step, 0.0, rounds, mean, mu),)
-            found.append((_risk(problem, phases), phases))
+        steps = np.array([options.step_size] if options.step_size else step_grid(problem, rounds))
+        phases = (Phase(0, users, rounds, 1.0, 0.0, rounds, mean, mu),)
+        risks = _risks(problem, phases, steps)
+        best = int(np.argmin(risks))
+        found.append((float(risks[best]), (replace(phases[0], step_size=float(steps[best])),)))
     risk, phases = min(found, key=lambda entry: entry[0])
     mu = math.sqrt(phases[0].rounds) * phases[0].round_mu * (1 + 1e-12)
     return Plan(
@@ -270,48 +276,46 @@ def _candidates(
             pulls = [0.0] if number == 1 or curvature is None else [share * curvature for share in PULLS]
             if options.regularisation is not None:
                 pulls = [options.regularisation]
-            for pull in pulls:
-                for share in suffix_shares(problem):
-                    for step in [options.step_size] if options.step_size else step_grid(problem, total):
-                        phases = tuple(
-                            Phase(
-                                first=k * users,
-                                users=users,
-                                rounds=count,
-                                step_size=step,
-                                regularisation=pull if k else 0.0,
-                                suffix=max(1, round(share * count)),
-                                mean=mean,
-                                round_mu=mean.mu(problem.dimension) * (1 + 1e-12),
-                            )
-                            for k, (count, mean) in enumerate(zip(counts, means, strict=True))
-                        )
-                        risk = _risk(problem, phases)
-                        if math.isfinite(risk):
-                            yield risk, phases
+            steps = np.array([options.step_size] if options.step_size else step_grid(problem, total))
+            for pull, share in product(pulls, suffix_shares(problem)):
+                phases = tuple(
+                    Phase(
+                        first=k * users,
+                        users=users,
+                        rounds=count,
+                        step_size=1.0,
+                        regularisation=pull if k else 0.0,
+                        suffix=max(1, round(share * count)),
+                        mean=mean,
+                        round_mu=mean.mu(problem.dimension) * (1 + 1e-12),
+                    )
+                    for k, (count, mean) in enumerate(zip(counts, means, strict=True))
+                )
+                risks = _risks(problem, phases, steps)
+                best = int(np.argmin(risks))
+                if math.isfinite(risks[best]):
+                    step = float(steps[best])
+                    yield float(risks[best]), tuple(replace(phase, step_size=step) for phase in phases)
 
 
-def _risk(problem: Problem, phases: tuple[Phase, ...]) -> float:
-    """Where the curvature is known by the exact response of a quadratic, else by the bound for convex losses."""
+def _risks(problem: Problem, phases: tuple[Phase, ...], steps: Vector) -> Vector:
+    """With each step size: where the curvature is known by the exact response of a quadratic, else by a bound."""
     curvature = problem.beliefs.isotropic
     variances = [problem.dimension * phase.mean.noise.scale**2 for phase in phases]
     if curvature is None:
         models = [
-            PhaseModel(each.rounds, each.step_size, each.suffix, variance)
+            PhaseModels(each.rounds, steps, each.suffix, variance)
             for each, variance in zip(phases, variances, strict=True)
         ]
-        return float(excess_risks(problem, models))
+        return np.asarray(excess_risks(problem, models))
     slowest, seen = problem.beliefs.least_curvature or curvature, []
     for each, variance in zip(phases, variances, strict=True):
-
-        def response(bend: float, each: Phase = each) -> tuple[float, float]:
-            found = averaging(1 - each.step_size * (bend + each.regularisation), each.rounds, each.suffix)
-            return float(found[0]), float(found[1])
-
-        bias, spread = response(curvature)
-        scale = each.step_size * math.sqrt(spread * variance / problem.dimension)
-        seen.append(regularised.PhaseModel(each.users, 0.0, bias, response(slowest)[0], each.regularisation, scale))
-    return float(regularised.predicted(problem, seen))
+        pull = each.regularisation
+        bias, spread = averaging(1 - steps * (curvature + pull), each.rounds, each.suffix)
+        slow, _ = averaging(1 - steps * (slowest + pull), each.rounds, each.suffix)
+        scale = steps * np.sqrt(spread * variance / problem.dimension)
+        seen.append(regularised.PhaseModel(each.users, 0.0, bias, slow, pull, scale))
+    return regularised.predicted(problem, seen)
 
 
 def _cost(problem: Problem, phases: tuple[Phase, ...]) -> Cost:
