@@ -27,7 +27,6 @@ Vector = NDArray[np.float64]
 
 NAME = "phased-erm"
 THEOREM = "docs/privacy/phased-erm.md#theorem-p1-privacy"
-ABSENT = f"who of a phase answers which question is the same whatever is asked: {UNMOVED}"
 ATTENDANCE = (
     "every user of a phase answers every one of its questions with the gradient of one and the same loss "
     "(the accelerated solver's certificate is void without it)"
@@ -87,7 +86,7 @@ def plan(problem: Problem, privacy: Privacy, options: PhasedERMOptions, seed: in
     near = [each for each in found if each[0] <= NEAR * least]
     risk, phases = min(near, key=lambda each: (sum(p.users * p.rounds for p in each[1]), each[0]))
     mu = max(phase.noise.effective_mu(problem.dimension) for phase in phases)
-    assumed = (*ASSUMPTIONS[:-1], ABSENT if options.solver == "gd" else ATTENDANCE)
+    assumed = (*ASSUMPTIONS[:-1], UNMOVED if options.solver == "gd" else ATTENDANCE)
     return Plan(
         algorithm=NAME,
         problem=problem,
@@ -105,7 +104,7 @@ def verify(plan: Plan) -> None:
     problem, last = plan.problem, 0
     require_smooth(NAME, problem)
     beta = problem.beta or 0.0
-    needed = ABSENT if p.solver == "gd" else ATTENDANCE
+    needed = UNMOVED if p.solver == "gd" else ATTENDANCE
     if needed not in plan.guarantee.assumptions:
         raise VerificationError(f"Expected a promise of {NAME} to assume that {needed}.")
     for phase in p.phases:
