@@ -20,8 +20,15 @@ from quoron_server.plan import Plan, Privacy
 
 QUORUM = Privacy(PRIVACY.epsilon, PRIVACY.delta, quorum=0.5, quorum_epsilon=1.7)
 FIXED_SIZE = ("dp-sgd-wor", "mean-sgd", "mean-sgd/clip", "mean-sgd/range")
-INEXPRESSIBLE = ("filtered-sgd", "soft-filtered-sgd", "outlier-iterates", "accelerated-erm", "local-model")
-NOISE = ("noise_scale", "release_scale", "pilot_scale", "length_scale", "moment_scale", "sensitivity")
+INEXPRESSIBLE = (
+    "filtered-sgd",
+    "soft-filtered-sgd",
+    "outlier-iterates",
+    "accelerated-erm",
+    "outlier-gd",
+    "local-model",
+)
+NOISE = ("noise_scale", "release_scale", "pilot_scale", "length_scale", "moment_scale", "scale", "sensitivity")
 
 
 def expressible() -> list[Any]:

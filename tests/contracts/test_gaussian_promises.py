@@ -17,6 +17,8 @@ GAUSSIAN = (
     "whitened-tracking",
     "one-round-least-squares",
     "phased-sgd",
+    "phased-erm",
+    "winsorised-erm",
     "one-pass-dp-sgd",
     "accelerated-srgd",
     "accelerated-sgd",
@@ -87,7 +89,8 @@ def shrunk(value: Any, names: tuple[str, ...]) -> Any:
 
 
 @pytest.mark.parametrize(
-    "names", [("mu", "round_mu"), ("noise_scale", "release_scale", "pilot_scale", "length_scale", "moment_scale")]
+    "names",
+    [("mu", "round_mu"), ("noise_scale", "release_scale", "pilot_scale", "length_scale", "moment_scale", "scale")],
 )
 @pytest.mark.parametrize("plan_of", plans())
 def test_a_plan_that_claims_a_smaller_mu_than_its_noise_gives_is_refused(plan_of: Any, names: tuple[str, ...]) -> None:

@@ -68,6 +68,11 @@ def _never(plan: Plan) -> bool:
     return False
 
 
+def _deployable(plan: Plan) -> str | None:
+    del plan
+    return None
+
+
 def _equal_cohorts(plan: Plan) -> tuple[int, ...]:
     return (plan.parameters.cohort_size,) * plan.cost.rounds
 
@@ -107,6 +112,7 @@ class AlgorithmInfo:
     takes: Callable[[Plan, int | None], bool] | None = None
     # Why `auto` should decline a problem: too few users for anything to be learnt at this ε. None where it is not so.
     declines: Callable[[Problem, Privacy], Infeasible | None] | None = None
+    simulation_only: Callable[[Plan], str | None] = _deployable  # why a plan is not for real clients; None: it is
     coins: bool = False  # each user joins a cohort by a coin of its own: planned sizes are expected ones
 
     def participations(self, plan: Plan) -> int:
@@ -119,6 +125,11 @@ class AlgorithmInfo:
     def takes_rounds(self) -> bool:
         """Whether its options name a number of rounds."""
         return any(item.name == "rounds" for item in fields(self.options))
+
+    @property
+    def either_adjacency(self) -> bool:
+        """Whether its options name the adjacency that a plan is to promise."""
+        return any(item.name == "adjacency" for item in fields(self.options))
 
     @property
     def constants(self) -> tuple[Constants, ...]:

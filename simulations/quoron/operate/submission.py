@@ -40,6 +40,8 @@ def specify(
     options, rounds = dict(config.algorithm.options), config.budget.rounds
     if rounds is not None and ALGORITHMS[plan.algorithm].takes_rounds:
         options.setdefault("rounds", rounds)
+    if ALGORITHMS[plan.algorithm].either_adjacency:
+        options.setdefault("adjacency", config.privacy.adjacency)
     specification = RunSpecification(
         run=run,
         algorithm=plan.algorithm,

@@ -249,5 +249,7 @@ def _plan_freely(info: AlgorithmInfo, config: Config, problem: Problem, given: M
             f"Expected algorithm.constants to be one of {', '.join(info.constants)} for {info.name}, "
             f"got algorithm.constants={section.constants!r}."
         )
+    if info.either_adjacency:
+        given = {"adjacency": config.privacy.adjacency, **given}
     options = options_of(info, given, called="algorithm.options")
     return info.plan(problem, wish(config), options, section.constants, config.run.seed)
