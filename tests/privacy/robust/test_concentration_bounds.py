@@ -4,12 +4,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privacy.robust.concentration_reference import KINDS, cohort, reference_scores
-from quoron_privacy.robust.filter.concentration import scores
-from quoron_privacy.robust.filter.score_bounds import lower_bounds, observe, second_view, upper_bounds
+from quoron_privacy.robust.filter.concentration import pack, scores
+from quoron_privacy.robust.filter.score_bounds import View, _jensen, lower_bounds, observe, second_view, upper_bounds
 
 
-def assert_bracketed(rows, tau):
-    exact, view = reference_scores(rows, tau), observe(rows)
+def assert_bracketed(rows, tau, norm="l2"):
+    exact, view = reference_scores(rows, tau, norm), observe(rows, norm)
     lower = lower_bounds(rows, view, tau)
     assert (lower <= exact).all()
     assert (lower >= 1.0).all()
@@ -19,6 +19,7 @@ def assert_bracketed(rows, tau):
         assert (upper <= len(rows)).all()
 
 
+@pytest.mark.parametrize("norm", ["l2", "linf"])
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -27,8 +28,16 @@ def assert_bracketed(rows, tau):
     kind=st.sampled_from(KINDS),
     tau=st.sampled_from([1e-100, 1e-3, 0.2, 1.0, 30.0, 1e12, 1e100]),
 )
-def test_bounds_bracket_the_computed_score(seed, users, dimension, kind, tau):
-    assert_bracketed(cohort(kind, users, dimension, np.random.default_rng(seed)), tau)
+def test_bounds_bracket_the_computed_score(norm, seed, users, dimension, kind, tau):
+    assert_bracketed(cohort(kind, users, dimension, np.random.default_rng(seed)), tau, norm)
+
+
+def test_the_euclidean_bound_by_mean_squares_is_not_sound_between_largest_differences():
+    # A bound of which the ℓ∞ view must know nothing: it would certify scores that nobody has.
+    rows = np.array([[1.0, 1.0]] + [[1.0, -1.0], [-1.0, 1.0]] * 100)
+    view = View(pack(rows), np.zeros(2), np.ones(len(rows)), np.arange(len(rows)), "linf")
+    assert (_jensen(rows, view, 1.0, len(rows), 1e-12) > reference_scores(rows, 1.0, "linf")).any()
+    assert_bracketed(rows, 1.0, "linf")
 
 
 def test_bounds_bracket_the_score_under_adversarial_search():
