@@ -160,6 +160,14 @@ class LossSection(Section):
         default=None, description="number of classes of the softmax loss, whose labels are 0, 1, ..., classes - 1"
     )
     ridge: NonNegative = Field(default=0.0, description="adds ridge/2 times the squared norm of the model")
+    feature_bound: Positive | None = Field(
+        default=None, description="every feature is held within [-bound, bound], beside feature_norm; default: by it"
+    )
+    active_features: Count | None = Field(
+        default=None,
+        description="at most so many features of an item that are not zero, the largest; makes Hessians diagonally "
+        "dominant, docs/losses.md. Default: all",
+    )
 
     @field_validator("name")
     @classmethod

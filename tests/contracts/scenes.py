@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from problems import problem_of
-from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import (
     Answers,
     AverageGradient,
@@ -66,6 +66,10 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
         "aggregate": "random",
     },
     "phased-sgd": {"cohort_size": 300},
+    "filtered-sgd/linf": {"norm": "linf"},
+    "soft-filtered-sgd/linf": {"norm": "linf"},
+    "median-sgd": {"rounds": 6, "step_size": 0.2},
+    "median-sgd/trimmed": {"rounds": 6, "step_size": 0.2, "trim_rate": 0.3},
     "one-pass-dp-sgd": {"rounds": 6},
     "dp-sgd-poisson": {"rounds": 5, "rate": 0.1},
     "dp-sgd-wor": {"rounds": 5, "rate": 0.1},
@@ -77,9 +81,11 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "tracking-srgd/independent": {"rounds": 6, "variant": "independent"},
     "sgd": {"rounds": 6},
 }
+BOX = replace(PROBLEM, domain=Box(1.0), coordinate_lipschitz=1.0, coordinate_smoothness=0.25)
 PROBLEMS = {
-    "local-model/range": replace(PROBLEM, items_per_user=10_000)
-}  # users far apart leave ranges nothing to find
+    "local-model/range": replace(PROBLEM, items_per_user=10_000),  # users far apart leave ranges nothing to find
+    **dict.fromkeys(("filtered-sgd/linf", "soft-filtered-sgd/linf", "median-sgd", "median-sgd/trimmed"), BOX),
+}
 
 
 @cache

@@ -31,9 +31,11 @@ from quoron_server.plan import Plan, Privacy
 
 SCENES = dict.fromkeys((*ALGORITHMS, *SMALL))  # with the variants of options
 NOISY = [name for name in SCENES if ALGORITHMS[name.partition("/")[0]].exposure != "none"]
-OTHERS = ("filtered", "soft", "outlier", "accelerated-erm")  # charge for worse company than honest users are
+OTHERS = ("filtered", "soft", "median", "outlier", "accelerated-erm")  # charge for worse company than honest users are
 TIGHT = [name for name in NOISY if not name.startswith(OTHERS)]
-CROWDED = [name for name in NOISY if name.startswith("accelerated-erm") or "step_size" in SMALL.get(name, {})]
+CROWDED = [
+    name for name in NOISY if name.startswith("accelerated-erm") or {"step_size", "phases"} <= {*SMALL.get(name, {})}
+]
 OPPOSITE = (threshold(0, 0), threshold(0, 1))
 FAR = (far(0), far(1))
 APART = (threshold(0, 0), threshold(0, 2))  # of second moments, which do not know signs

@@ -14,6 +14,7 @@ _PLACES = (  # modules whose AlgorithmInfo are the registry's, in the order in w
     "tracking.entry",
     "localised.filtered",
     "localised.soft_filtered",
+    "localised.median",
     "outlier_iterates.entry",
     "localised.phased",
     "noisy.one_pass",

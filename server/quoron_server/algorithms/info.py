@@ -68,6 +68,11 @@ def _never(plan: Plan) -> bool:
     return False
 
 
+def _nothing(plan: Plan) -> tuple[str, ...]:
+    del plan
+    return ()
+
+
 def _equal_cohorts(plan: Plan) -> tuple[int, ...]:
     return (plan.parameters.cohort_size,) * plan.cost.rounds
 
@@ -103,6 +108,7 @@ class AlgorithmInfo:
     event: Callable[[Plan], "DpEvent | None"] = no_event  # of a run that is not μ-GDP as a whole, without its quorum
     cohorts: Callable[[Plan], tuple[int, ...]] = _equal_cohorts  # users asked in each round, as planned
     wide: bool = False  # whether its noise does not depend on the domain, so that a wide one costs no privacy
+    remarks: Callable[[Plan], tuple[str, ...]] = _nothing  # what `quoron plan` says beside a plan's numbers
     coins: bool = False  # each user joins a cohort by a coin of its own: planned sizes are expected ones
 
     def participations(self, plan: Plan) -> int:

@@ -76,6 +76,8 @@ def problem(config: Config, population: Known) -> Problem:
         feature_norm=loss.feature_norm,
         link_curvature=loss.curvature,
         ridge=loss.ridge,
+        coordinate_lipschitz=loss.coordinate_lipschitz(population.domain, population.dimension),
+        coordinate_smoothness=loss.coordinate_smoothness(population.dimension),
         wide=wide,
         outputs=loss.outputs,
         vouched=loss.vouched,
@@ -187,6 +189,12 @@ def _refuse_other_loss(loss: LossSection, only: str, population: str) -> None:
             f"Expected loss.name to be 'auto' or {only!r} for this {population} population, "
             f"got loss.name={loss.name!r}. Choose another family, or a table."
         )
+    for key in ("feature_bound", "active_features"):
+        if getattr(loss, key) is not None:
+            raise ConfigError(
+                f"Expected no loss.{key} for this {population} population, got loss.{key}={getattr(loss, key):g}: its "
+                "features are spread over all directions. Choose a table, or population.kind='cube'."
+            )
 
 
 def loss_of(section: LossSection) -> Loss:
