@@ -84,7 +84,8 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
 BOX = replace(PROBLEM, domain=Box(1.0), coordinate_lipschitz=1.0, coordinate_smoothness=0.25)
 PROBLEMS = {
     "local-model/range": replace(PROBLEM, items_per_user=10_000),  # users far apart leave ranges nothing to find
-    **dict.fromkeys(("filtered-sgd/linf", "soft-filtered-sgd/linf", "median-sgd", "median-sgd/trimmed"), BOX),
+    **dict.fromkeys(("median-sgd", "median-sgd/trimmed"), BOX),
+    **dict.fromkeys(("filtered-sgd/linf", "soft-filtered-sgd/linf"), replace(BOX, items_per_user=400)),
 }
 
 

@@ -20,7 +20,14 @@ from quoron_server.plan import Plan, Privacy
 
 QUORUM = Privacy(PRIVACY.epsilon, PRIVACY.delta, quorum=0.5, quorum_epsilon=1.7)
 FIXED_SIZE = ("dp-sgd-wor", "mean-sgd", "mean-sgd/clip", "mean-sgd/range")
-INEXPRESSIBLE = ("filtered-sgd", "soft-filtered-sgd", "outlier-iterates", "accelerated-erm", "local-model")
+INEXPRESSIBLE = (
+    "filtered-sgd",
+    "soft-filtered-sgd",
+    "median-sgd",
+    "outlier-iterates",
+    "accelerated-erm",
+    "local-model",
+)
 NOISE = ("noise_scale", "release_scale", "pilot_scale", "sensitivity")
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from quoron import config as configs
 from quoron.config import Config, DomainSection, LossSection
-from quoron.populations import Outliers, Population, Synthetic
+from quoron.populations import Cube, Outliers, Population, Synthetic, hardest_spread
 from quoron.populations._base import Known
 from quoron.simulation.inline import InlineEngine
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, Weight, read_label
@@ -155,8 +155,19 @@ def _population(config: Config, folder: Path, table: "pa.Table | None") -> Popul
 
             _refuse_other_loss(loss, "logistic", section.kind)
             return flights(seed=section.seed, domain=domain, outliers=outliers)
+        case configs.Cube():
+            return _cube(config, section, domain, outliers)
         case _:
             assert_never(section)
+
+
+def _cube(config: Config, section: configs.Cube, domain: Domain, outliers: Outliers) -> Cube:
+    loss, privacy, bound = config.loss, config.privacy, config.loss.feature_bound or 1.0
+    if loss.name not in ("auto", "linear") or loss.ridge or loss.active_features is not None:
+        raise ConfigError("Expected a linear loss without ridge for population.kind='cube', got another.")
+    sizes = section.model_dump(include={"users", "items_per_user", "dimension"})
+    spread = section.spread or hardest_spread(**sizes, epsilon=privacy.epsilon, delta=privacy.delta, bound=bound)
+    return Cube(**sizes, domain=domain, spread=spread, bound=bound, seed=section.seed, outliers=outliers)
 
 
 def encoding_of(table: configs.Table, loss: Loss) -> Encoding:
