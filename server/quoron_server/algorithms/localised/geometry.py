@@ -61,7 +61,7 @@ def require_box(name: str, problem: Problem) -> None:
     raise Infeasible(
         name,
         "the Hessian of the loss is not certainly diagonally dominant",
-        f"loss.active_features=1, or loss.ridge >= {ridge * 1.001:.3g}, less with loss.feature_bound",
+        f"loss.active_features=1, or loss.ridge >= {ridge * 1.01:.3g}, less with loss.feature_bound",
     )
 
 
