@@ -184,7 +184,7 @@ def test_what_is_no_box_or_not_dominant_is_refused_by_name(name, problem, messag
 def test_the_ridge_that_a_refusal_names_would_do() -> None:
     loss = make_loss("logistic", feature_norm=2.0)
     problem = replace(BOX, feature_norm=2.0, link_curvature=0.25, coordinate_smoothness=loss.coordinate_smoothness(3))
-    with pytest.raises(Infeasible, match="loss.ridge >= ") as refused:
+    with pytest.raises(Infeasible, match=r"loss\.ridge >= ") as refused:
         geometry.require_box("median-sgd", problem)
     ridge = float(str(refused.value).split("loss.ridge >= ")[1].split(",")[0])
     assert make_loss("logistic", feature_norm=2.0, ridge=ridge).coordinate_smoothness(3) is not None
@@ -208,9 +208,9 @@ def test_a_plan_whose_problem_lost_what_its_theorem_needs_is_refused(name) -> No
 @pytest.mark.parametrize("name", ["filtered-sgd/linf", "soft-filtered-sgd/linf"])
 def test_a_filter_of_largest_coordinates_is_not_one_of_lengths(name) -> None:
     plan, info = make_plan(name), ALGORITHMS[name.partition("/")[0]]
+    phases = tuple(replace(p, release_scale=p.release_scale / 3**0.5) for p in plan.parameters.phases)
     with pytest.raises(VerificationError):  # √d times the noise pays for √d times the length
-        phases = [replace(p, release_scale=p.release_scale / 3**0.5) for p in plan.parameters.phases]
-        info.verify(replace(plan, parameters=replace(plan.parameters, phases=tuple(phases))))
+        info.verify(replace(plan, parameters=replace(plan.parameters, phases=phases)))
     with pytest.raises(VerificationError, match="norm"):
         info.verify(replace(plan, parameters=replace(plan.parameters, norm="l1")))
 
