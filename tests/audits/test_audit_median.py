@@ -59,7 +59,7 @@ def released(rows: np.ndarray, twin: str, name: str):
     estimate = held.mean(axis=0) if twin in ("unheld", "mean") else debiased_mean(held, SOUND.trim, SOUND.room)
     sigma = SOUND.noise_scale(1.0, SOUND.theta) / (
         10 if twin == "quiet" else 1
-    )  # this pair attains a fifth of the shift
+    )  # this pair attains four tenths of the shift
     scored = score(held)
 
     def sample(draws: int) -> np.ndarray:
