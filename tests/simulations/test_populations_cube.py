@@ -9,11 +9,13 @@ import pytest
 from scipy import integrate, stats
 
 from quoron import api
+from quoron.planning.plans import choose
 from quoron.populations import Corruption, Cube, Outliers, hardest_spread, lower_bound
 from quoron.simulation.scene import setup
 from quoron_client.compute.enforcement import bounded
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_privacy.errors import ConfigError
+from quoron_server.algorithms import ALGORITHMS
 
 CROWD = Cube(users=400, items_per_user=50, dimension=3, domain=Box(0.5), spread=0.6, bound=2.0, seed=4)
 
@@ -118,6 +120,16 @@ def test_the_bound_has_the_rates_of_theorem_23() -> None:
     many = hardest(10**6, 10, 16, 1.0)  # d / √(nm)
     assert many / hardest(4 * 10**6, 10, 16, 1.0) == pytest.approx(2, rel=0.03)
     assert many == pytest.approx(0.171 * 16 / math.sqrt(10**7), rel=0.03)
+
+
+@pytest.mark.parametrize(("name", "sentences"), [("filtered-sgd", 2), ("median-sgd", 1)])
+def test_a_plan_says_when_it_beats_a_plain_mean(name, sentences) -> None:
+    config, _ = api.resolve("linf", [f"algorithm.name={name}"] if name != "filtered-sgd" else [])
+    problem = setup(config, Path.cwd()).problem
+    planned = choose(config, problem, algorithms={name: ALGORITHMS[name]})
+    assert len(planned.remarks) == sentences
+    assert "the two meet at about m = " in planned.remarks[0]
+    assert planned.as_json()["remarks"] == list(planned.remarks)
 
 
 def test_the_preset_plans_in_linf_and_other_domains_and_losses_are_refused() -> None:

@@ -1,5 +1,6 @@
 """Localised SGD on boxes: distances in ℓ∞, medians, who is refused and why, and what plans say of their noise."""
 
+import json
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -7,11 +8,15 @@ import numpy as np
 import pytest
 
 from contracts.scenes import BOX, PRIVACY, PROBLEM, SMALL, Quadratic, make, make_plan
+from federation.crowd import specification
 from problems import changed
+from quoron_client import ItemBatch
+from quoron_client.compute.enforcement import bounded
+from quoron_client.federation.terms import read_terms
 from quoron_client.losses import make_loss
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Answers
-from quoron_privacy.errors import Infeasible, VerificationError
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise import SeededNoise
 from quoron_privacy.robust.filter.concentration import cohort_scores, scores
 from quoron_server.algorithms import ALGORITHMS
@@ -20,6 +25,8 @@ from quoron_server.algorithms.localised.method import LocalisedSGD
 from quoron_server.algorithms.localised.rules import CoordinateMedian, OutlierFilter, SoftFilter
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
+from quoron_server.specification import describe
+from quoron_server.specification import make_plan as make_specified
 from server.algorithms.test_localisation import drive
 
 IN_LINF = ("filtered-sgd/linf", "soft-filtered-sgd/linf", "median-sgd", "median-sgd/trimmed")
@@ -284,6 +291,7 @@ def test_printed_constants_run_and_are_called_unproved() -> None:
     info.verify(plan)
     assert not plan.guarantee.proved
     assert plan.guarantee.sentence().startswith("NOT PROVED")
+    assert "times the noise of a plain mean" in info.remarks(plan)[0]
     assert plan.parameters.median.test_scale == 2.0  # 8/ε, where a score that moves by 2 needs 4/ε for half of ε
     assert plan.parameters.cohort_size == int(np.ceil(100 * np.log(40_000 * 100 * 10 / 1e-6) / 4))
     with pytest.raises(Infeasible, match="printed cohort_size"):
@@ -297,3 +305,24 @@ def test_the_same_seed_twice_and_medians_of_liars() -> None:
     honest, lied = drive(algorithm, Quadratic())[1], drive(algorithm, engine)[1]
     step = algorithm.phases[0].step_size
     assert np.abs(honest.iterate - lied.iterate).max() <= step * (algorithm.plan.parameters.radius + 0.2)
+
+
+def test_a_coordinator_believes_no_dominance_and_no_bound_that_its_clients_loss_lacks() -> None:
+    wanted = specification("median-sgd")
+    make_specified(wanted)
+    dense = {"name": "logistic", "feature_norm": 1.0}
+    with pytest.raises(ConfigError, match=r"problem\.coordinate_smoothness none for the logistic loss"):
+        make_specified(wanted.model_copy(update={"loss": dense}))
+    for key in ("coordinate_lipschitz", "coordinate_smoothness"):
+        problem = replace(wanted.problem, **{key: 0.1})
+        with pytest.raises(ConfigError, match=rf"problem\.{key} >= "):
+            make_specified(wanted.model_copy(update={"problem": problem}))
+
+
+def test_clients_are_told_of_box_and_bounds_and_keep_them() -> None:
+    wanted = specification("median-sgd")
+    terms = read_terms("trial", json.dumps(describe(wanted, make_specified(wanted))))
+    assert terms.make_domain() == Box(2.0)
+    assert terms.make_loss().active_features == 1
+    batch = ItemBatch(np.array([[0.3, -0.4, 0.2]]), np.ones(1), np.array([0, 1]))
+    np.testing.assert_array_equal(bounded(batch, terms.make_loss()).features, [[0.0, -0.4, 0.0]])

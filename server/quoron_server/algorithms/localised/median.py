@@ -200,7 +200,7 @@ def sampler_slack(problem: Problem, privacy: Privacy) -> float:
 
 def remarks(plan: Plan) -> tuple[str, ...]:
     """The release's noise beside that of a plain mean."""
-    return (against_mean(plan),) if plan.guarantee.proved else ()
+    return (against_mean(plan),)
 
 
 def make(plan: Plan) -> LocalisedSGD:
@@ -291,7 +291,6 @@ INFO = AlgorithmInfo(
     paper_planner=paper_plan,
     verifier=verify,
     maker=make,
-    removes_outliers=True,
     black_box=ITERATES,
     remarks=remarks,
 )
