@@ -60,6 +60,11 @@ class Loss(ABC):
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     @property
+    def narrow(self) -> bool:
+        """Whether entries of features are bounded beside their norm."""
+        return self.feature_bound is not None or self.active_features is not None
+
+    @property
     def outputs(self) -> int:
         """K: predictions of an item, and so how many times as many numbers as features the model has."""
         return 1
