@@ -25,6 +25,8 @@ _CONSTANTS = (
     "feature_norm",
     "link_curvature",
     "ridge",
+    "coordinate_lipschitz",
+    "coordinate_smoothness",
 )
 LONGEST = 1000  # characters of what a promise says about constants that nobody proved
 LARGEST = 1e30  # constant in its units, the smallest is 1 / LARGEST; beyond, squares and quotients leave float64
@@ -106,6 +108,8 @@ class Problem:
     feature_norm: float | None = None  # R: bound on every item's ‖a‖, for losses φ(⟨a, x_1⟩, ..., ⟨a, x_K⟩, y)
     link_curvature: float | None = None  # the largest eigenvalue of φ's Hessian, so sup φ''; None where φ' jumps
     ridge: float = 0.0  # λ of a public (λ/2)‖x‖², contained in lipschitz and smoothness
+    coordinate_lipschitz: float | None = None  # G∞: bound on every coordinate of every item's gradient
+    coordinate_smoothness: float | None = None  # β∞: on row sums of Hessians, all diagonally dominant; None: not sure
     wide: Wide | None = None  # for methods whose noise does not depend on the domain
     outputs: int = 1  # K: predictions of an item, such as one for each of several classes
     vouched: str | None = None  # who stands in for constants of the loss that nobody proved, as a promise says it
@@ -120,7 +124,7 @@ class Problem:
         for name in ("users", "items_per_user", "dimension"):
             if getattr(self, name) > MOST:
                 raise ConfigError(f"Expected {name} <= {MOST:,}, got {name}={getattr(self, name):,}.")
-        _in_range(self, _CONSTANTS, zero=("smoothness", "ridge", "link_curvature"))
+        _in_range(self, _CONSTANTS, zero=("smoothness", "ridge", "link_curvature", "coordinate_smoothness"))
         said: object = self.vouched
         if said is not None and not (isinstance(said, str) and said.isprintable() and 0 < len(said) <= LONGEST):
             raise ConfigError(
@@ -135,6 +139,18 @@ class Problem:
         if self.smoothness is None or self.user_smoothness is None:
             return self.smoothness
         return min(self.smoothness, self.user_smoothness)
+
+    @property
+    def coordinate_beta(self) -> float | None:
+        """β∞ of every user's (scaled) average loss: of a dominant Hessian no row sum exceeds twice an eigenvalue."""
+        if self.coordinate_smoothness is None or self.beta is None:
+            return None
+        return min(self.coordinate_smoothness, 2 * self.beta)
+
+    @property
+    def coordinate_bound(self) -> float:
+        """G∞, at most G."""
+        return min(self.coordinate_lipschitz or self.lipschitz, self.lipschitz)
 
     @property
     def deviation(self) -> float:
@@ -164,7 +180,8 @@ class Problem:
         """The same with one domain: the wide one, if there is one and the method's noise does not depend on it."""
         if not wide or self.wide is None:
             return replace(self, wide=None)
-        return replace(self, domain=self.wide.domain, lipschitz=self.wide.lipschitz, wide=None)
+        wider = self.wide
+        return replace(self, domain=wider.domain, lipschitz=wider.lipschitz, coordinate_lipschitz=None, wide=None)
 
     def without_beliefs(self) -> "Problem":
         """The same, for whoever checks a promise: looking at a belief raises VerificationError."""

@@ -170,12 +170,15 @@ def check_constants(specification: RunSpecification) -> None:
         "feature_norm": loss.feature_norm,
         "link_curvature": loss.curvature,
         "ridge": loss.ridge,
+        "coordinate_lipschitz": loss.coordinate_lipschitz(given.domain, given.dimension),
+        "coordinate_smoothness": loss.coordinate_smoothness(given.dimension),
     }
     for key, bound in needed.items():
         claimed = getattr(given, key)
         if claimed is not None and (bound is None or claimed < bound * (1 - 1e-12)):
+            wanted = "none" if bound is None else f">= {bound}"
             raise ConfigError(
-                f"Expected problem.{key} >= {bound} for the {name} loss of this run, got {claimed}. "
+                f"Expected problem.{key} {wanted} for the {name} loss of this run, got {claimed}. "
                 "Submit with `quoron submit`, which takes it from the loss."
             )
     if given.convex and not loss.convex:

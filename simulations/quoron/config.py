@@ -141,6 +141,23 @@ class Flights(Simulated):
     kind: Literal["flights"] = "flights"
 
 
+class Cube(Simulated):
+    """Means of coins on a box, for which a lower bound is known (docs/privacy/linf-filter.md); the loss is linear.
+
+    Items are -A or A in each coordinate, A the loss's `feature_bound`, by default 1. The domain has to be a box.
+    """
+
+    kind: Literal["cube"] = "cube"
+    users: Count = Field(default=40_000, description="number of users n")
+    items_per_user: Count = Field(default=100, description="items of each user m")
+    dimension: Count = Field(default=20, description="number of coordinates d")
+    spread: Positive | None = Field(
+        default=None,
+        description="every coordinate's mean is drawn from [-spread, spread]; default: where the lower bound for this "
+        "epsilon is largest",
+    )
+
+
 class LossSection(Section):
     """The loss of one item. Its bounds are enforced on every item, so that they hold for every conceivable user."""
 
@@ -160,6 +177,14 @@ class LossSection(Section):
         default=None, description="number of classes of the softmax loss, whose labels are 0, 1, ..., classes - 1"
     )
     ridge: NonNegative = Field(default=0.0, description="adds ridge/2 times the squared norm of the model")
+    feature_bound: Positive | None = Field(
+        default=None, description="every feature is held within [-bound, bound], beside feature_norm; default: by it"
+    )
+    active_features: Count | None = Field(
+        default=None,
+        description="at most so many features of an item that are not zero, the largest; makes Hessians diagonally "
+        "dominant, docs/losses.md. Default: all",
+    )
 
     @field_validator("name")
     @classmethod
@@ -305,7 +330,7 @@ class TrainSection(Section):
 class Config(Section):
     """A complete configuration."""
 
-    population: Annotated[Synthetic | Table | Flights, Field(discriminator="kind")] = Synthetic()
+    population: Annotated[Synthetic | Table | Flights | Cube, Field(discriminator="kind")] = Synthetic()
     loss: LossSection = LossSection()
     domain: DomainSection = DomainSection()
     problem: ProblemSection = ProblemSection()

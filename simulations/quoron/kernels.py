@@ -24,12 +24,12 @@ import numpy as np
 
 import quoron_client
 from quoron import api
-from quoron.populations import Synthetic
+from quoron.populations import Cube, Synthetic
 from quoron_client.compute.compiled import Pointwise, UserLoop
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.gradients import _gradients
 from quoron_client.compute.work import answer
-from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import AverageGradient, SecondMoment
 from quoron_privacy.clipping import clipped_mean
 from quoron_privacy.moment import moment_mean
@@ -46,6 +46,7 @@ SMALL = (
     "privacy.delta=1e-3",
     "algorithm.trust_clients=true",
 )
+NEEDS = {"median-sgd": ("domain.kind=box", "loss.ridge=0.2")}  # what an algorithm asks of a problem
 VARIANTS = (  # what reaches loops that the default options do not
     ("outlier-iterates", ("algorithm.options.test='laplace'",)),
     ("mean-sgd", ("algorithm.options.estimator='range'", "algorithm.options.rounds=2")),
@@ -62,8 +63,9 @@ def compile_all() -> None:
     with TemporaryDirectory(prefix="quoron-kernels-") as folder:
         for number, (name, options) in enumerate(runs):
             zero_out = ("privacy.adjacency=zero-out",) if ALGORITHMS[name].adjacency == ("zero-out",) else ()
-            settings = (*SMALL, *zero_out, *options)
+            settings = (*SMALL, *NEEDS.get(name, ()), *zero_out, *options)
             api.simulate("quickstart", algorithm=name, out=Path(folder) / str(number), settings=settings)
+    Cube(users=1, items_per_user=1, dimension=1, domain=Box(1.0), spread=0.1).items(np.arange(1))
 
 
 def compile_rounds() -> None:

@@ -8,6 +8,7 @@ from contracts.worlds import Spent, Told
 from quoron_privacy import gdp
 from quoron_privacy.quorum import Quorum
 from quoron_privacy.robust.above_threshold import AboveThreshold, Series
+from quoron_privacy.robust.coordinate_median import MedianParameters
 from quoron_privacy.robust.filter.outlier_filter import FilterParameters
 from quoron_privacy.robust.filter.soft_filter import SoftFilterParameters
 from quoron_privacy.robust.laplace_test import LaplaceOneShot
@@ -96,6 +97,12 @@ def _outlier_filter(f: FilterParameters, spent: Sequence[Spent]) -> float:
     return shift / f.noise_multiplier
 
 
+def _median(f: MedianParameters, spent: Sequence[Spent]) -> float:
+    """R/s: both worlds' scores are above core · B, or the pair is charged to δ."""
+    del spent
+    return f.shift / f.noise_multiplier
+
+
 def _report(reports: VectorReports, spent: Sequence[Spent]) -> float:
     """By what a client calibrates its noise to."""
     del spent
@@ -114,5 +121,6 @@ LIMITS: dict[type, Callable[[Any, Sequence[Spent]], float]] = {
     **dict.fromkeys((Lottery, AboveThreshold, RangeReports, Quorum), _decision),
     SoftFilterParameters: _soft_filter,
     FilterParameters: _outlier_filter,
+    MedianParameters: _median,
     VectorReports: _report,
 }

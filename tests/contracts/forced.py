@@ -16,8 +16,9 @@ from quoron_privacy.prefix.noise import PrefixNoise
 from quoron_privacy.private_range import PrivateRange, bounded_range_mu, costs
 from quoron_privacy.quorum import Quorum
 from quoron_privacy.robust.above_threshold import AboveThreshold
+from quoron_privacy.robust.coordinate_median import MedianTest
 from quoron_privacy.robust.filter import decisions as outlier_filter
-from quoron_privacy.robust.filter.concentration import cohort_scores
+from quoron_privacy.robust.filter.concentration import Norm, cohort_scores
 from quoron_privacy.robust.filter.cutoff import HiddenCutoff
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
 from quoron_privacy.robust.laplace_test import LaplaceTest
@@ -157,11 +158,13 @@ def _thresholds(world: World, limits: Callable[..., Any]) -> Callable[..., Any]:
 def _filter(world: World, decide: Callable[..., Any]) -> Callable[..., Any]:
     """Others decide alike, the own user by the same noise in both worlds (docs/privacy/outlier-filter.md, part 3)."""
 
-    def forced(rows: np.ndarray, answered: np.ndarray, tau: float, thresholds: np.ndarray, *, step: float) -> Any:
+    def forced(
+        rows: np.ndarray, answered: np.ndarray, tau: float, thresholds: np.ndarray, *, step: float, norm: Norm
+    ) -> Any:
         p, own = world.plan.parameters.filter, world.row
-        decided = decide(rows, answered, tau, thresholds, step=step)
-        scores = cohort_scores(rows, answered, tau)
-        first = world.meet("filter", (tau, step, thresholds), (decided.kept, scores), lambda: None)
+        decided = decide(rows, answered, tau, thresholds, step=step, norm=norm)
+        scores = cohort_scores(rows, answered, tau, norm=norm)
+        first = world.meet("filter", (tau, step, thresholds, norm), (decided.kept, scores), lambda: None)
         others = np.arange(len(scores)) != (-1 if own is None else own)
         moved = float(np.max(np.abs(first.private[1] - scores)[others])) + 2 * step  # rounding to the grid
         if moved > p.decision_epsilon * p.laplace_scale:
@@ -176,6 +179,25 @@ def _filter(world: World, decide: Callable[..., Any]) -> Callable[..., Any]:
             world.own = bool(first.private[0][own]), bool(kept[own]), noise
             world.cutoff = int(first.private[0][own]) - int(kept[own])
         return outlier_filter.Decisions(kept, 0, scores)
+
+    return forced
+
+
+def _median_test(world: World, decide: Callable[..., Any]) -> Callable[..., Any]:
+    del decide  # it draws by a mechanism that is forced by itself elsewhere
+
+    def drawn(test: MedianTest, score: float, stream: Stream) -> bool:
+        steps = float(stream.laplace_steps(test.scale / test.noisy.grid, 1)[0])
+        return world.lenient or score + steps * test.noisy.grid > test.threshold
+
+    def forced(self: MedianTest, score: float, stream: Stream) -> bool:
+        first = world.meet("median-test", (stream.labels, self), score, lambda: drawn(self, score, stream))
+        moved = abs(first.private - score)
+        if moved > self.sensitivity:
+            raise Told(f"round {world.round}: the score moves by {moved}, more than Δ + 2 kerr = {self.sensitivity}")
+        if min(first.private, score) < self.floor - 2:
+            raise Charged("a score below core · B")
+        return bool(first.outcome)
 
     return forced
 
@@ -261,6 +283,7 @@ FORCED: tuple[tuple[Any, str, Callable[[World, Callable[..., Any]], Callable[...
     (LaplaceThreshold, "limits", _thresholds),
     (outlier_filter, "decide", _filter),
     (HiddenCutoff, "draw", _cutoff),
+    (MedianTest, "decide", _median_test),
     (quorums, "decide", _quorum),
     (quorums, "draw_limit", _quorum_limit),
     (VectorNoise, "randomise", _vector_report),

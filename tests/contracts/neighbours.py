@@ -14,7 +14,7 @@ from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM
 from quoron_server.algorithms.local_model.method import LocalModel
 from quoron_server.algorithms.localised.method import LocalisedSGD
-from quoron_server.algorithms.localised.rules import PhasedParameters
+from quoron_server.algorithms.localised.rules import CoordinateMedianParameters, PhasedParameters
 from quoron_server.algorithms.mean.method import MeanSGD
 from quoron_server.algorithms.noisy.method import NoisySGD
 from quoron_server.algorithms.one_epoch.method import OneEpoch
@@ -69,6 +69,9 @@ def edges(algorithm: Algorithm[Any], state: Any, honest: np.ndarray) -> Edges:
     if isinstance(algorithm, PhasedERM) or (isinstance(algorithm, LocalisedSGD) and isinstance(p, PhasedParameters)):
         longest = algorithm.plan.problem.lipschitz
         return Edges(zero, (longest, longest * (1 + 1e-6)))
+    if isinstance(algorithm, LocalisedSGD) and isinstance(p, CoordinateMedianParameters):
+        lonely = -math.log(p.median.core) / p.temperature
+        return Edges(middle, (p.median.reach / p.temperature, p.radius, lonely, p.clip_bound))
     if isinstance(algorithm, LocalisedSGD):
         floor = getattr(p.filter, "threshold", p.cohort_size * getattr(p.filter, "floor", 1.0)) / p.cohort_size
         edge = -math.log(floor) / p.temperature  # where a user alone before all others scores just the threshold

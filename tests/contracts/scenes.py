@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from problems import changed, problem_of
-from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import (
     Answers,
     AverageGradient,
@@ -77,6 +77,10 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "phased-sgd": {"cohort_size": 300},
     "phased-erm": {"rounds": 6, "phases": 2, "regularisation": 0.05},
     "phased-erm/agd": {"rounds": 12, "phases": 2, "regularisation": 0.5, "solver": "agd"},
+    "filtered-sgd/linf": {"norm": "linf"},
+    "soft-filtered-sgd/linf": {"norm": "linf"},
+    "median-sgd": {"rounds": 6, "step_size": 0.2},
+    "median-sgd/trimmed": {"rounds": 6, "step_size": 0.2, "trim_rate": 0.3},
     "one-pass-dp-sgd": {"rounds": 6},
     "dp-sgd-poisson": {"rounds": 5, "rate": 0.1},
     "dp-sgd-wor": {"rounds": 5, "rate": 0.1},
@@ -89,10 +93,13 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "whitened-tracking": {"rounds": 5},
     "sgd": {"rounds": 6},
 }
+BOX = replace(PROBLEM, domain=Box(1.0), coordinate_lipschitz=1.0, coordinate_smoothness=0.25)
 PROBLEMS = {
     "one-round-least-squares": changed(PROBLEM, label_bound=1.0),
-    "local-model/range": replace(PROBLEM, items_per_user=10_000),
-}  # users far apart leave ranges nothing to find
+    "local-model/range": replace(PROBLEM, items_per_user=10_000),  # users far apart leave ranges nothing to find
+    **dict.fromkeys(("median-sgd", "median-sgd/trimmed"), BOX),
+    **dict.fromkeys(("filtered-sgd/linf", "soft-filtered-sgd/linf"), replace(BOX, items_per_user=400)),
+}
 
 
 @cache

@@ -23,6 +23,7 @@ FIXED_SIZE = ("dp-sgd-wor", "mean-sgd", "mean-sgd/clip", "mean-sgd/range")
 INEXPRESSIBLE = (
     "filtered-sgd",
     "soft-filtered-sgd",
+    "median-sgd",
     "outlier-iterates",
     "accelerated-erm",
     "outlier-gd",

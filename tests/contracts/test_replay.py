@@ -32,14 +32,21 @@ from quoron_server.plan import Plan, Privacy
 SCENES = dict.fromkeys((*ALGORITHMS, *SMALL))  # with the variants of options
 CERTIFIED = ("phased-erm/agd",)  # rests on what the neighbour sends in all rounds being one loss's gradients
 NOISY = [name for name in SCENES if ALGORITHMS[name.partition("/")[0]].exposure != "none" and name not in CERTIFIED]
-OTHERS = ("filtered", "soft", "outlier", "accelerated-erm", "phased-erm")  # charge for worse company than honest users
+OTHERS = (
+    "filtered",
+    "soft",
+    "median",
+    "outlier",
+    "accelerated-erm",
+    "phased-erm",
+)  # charge for worse company than honest users
 UNTESTED = ("accelerated-erm/clip",)
 TIGHT = [name for name in NOISY if not name.startswith(OTHERS) or name in UNTESTED]
 CROWDED = [
     name
     for name in NOISY
     if (name.startswith(("accelerated-erm", "outlier-gd")) and name not in UNTESTED)
-    or "step_size" in SMALL.get(name, {})
+    or {"step_size", "phases"} <= {*SMALL.get(name, {})}
 ]
 OPPOSITE = (threshold(0, 0), threshold(0, 1))
 FAR = (far(0), far(1))

@@ -17,7 +17,7 @@ from quoron.populations import Population, Synthetic, TablePopulation, from_tabl
 from quoron.simulation.inline import InlineEngine
 from quoron_client.data.encoding import Encoding, Numeric, Signs
 from quoron_client.protocol import wire
-from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Question, Status
 from quoron_privacy.noise import SeededNoise
 from quoron_protos.v1 import federation_pb2 as pb
@@ -38,6 +38,7 @@ FEW: dict[str, tuple[int, dict[str, object]]] = {
     "one-round-least-squares": (20, {}),
     "filtered-sgd": (420, {}),
     "soft-filtered-sgd": (1000, {}),
+    "median-sgd": (20, {"rounds": 2, "step_size": 0.05}),
     "outlier-iterates": (100, {"rounds": 6, "phases": 2}),
     "phased-sgd": (20, {"cohort_size": 2}),
     "phased-erm": (20, {"rounds": 4, "phases": 2, "regularisation": 0.05}),
@@ -55,6 +56,8 @@ FEW: dict[str, tuple[int, dict[str, object]]] = {
     "local-model": (20, {"rounds": 6, "estimator": "tracking"}),
     "sgd": (20, {"rounds": 6}),
 }
+
+BOXED = ("median-sgd",)
 
 
 def people(users: int) -> Synthetic:
@@ -107,13 +110,17 @@ def specification(algorithm: str, run_name: str = "trial", **changes: object) ->
         link_curvature=1.0,
         sigmoid=True,
     )
+    boxed: dict[str, object] = {}
+    if algorithm in BOXED:  # one feature of an item at a time makes Hessians diagonal
+        problem = replace(problem, domain=Box(2.0), coordinate_lipschitz=1.0, coordinate_smoothness=0.25)
+        boxed = {"active_features": 1}
     whole = RunSpecification(
         run=run_name,
         algorithm=algorithm,
         epsilon=15.0,
         delta=0.1,
         problem=problem,
-        loss={"name": "logistic", "feature_norm": 1.0},
+        loss={"name": "logistic", "feature_norm": 1.0, **boxed},
         columns=Encoding(tuple(Numeric(f"x{j}", -1.0, 1.0) for j in range(DIMENSION)), Signs("sick"), intercept=False),
         seconds=60.0,
         early_ends=True,

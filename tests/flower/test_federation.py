@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from federation.crowd import DIMENSION, FEW, SEED
+from federation.crowd import BOXED, DIMENSION, FEW, SEED
 from flower.federation import LARGE, SMALL, expected, federation, model_of, small, submit
 from quoron import api
 from quoron.cli.app import invoke
@@ -70,6 +70,8 @@ def test_simulated_users_on_the_same_nodes_give_the_bits_of_the_inline_engine(
     users, options = FEW[name]
     changes = {"population.users": users, "population.items_per_user": 4, "population.dimension": 3}
     changes |= {"domain.radius": 2, "privacy.epsilon": 15, "privacy.delta": 0.1, "algorithm.name": name}
+    if name in BOXED:
+        changes |= {"domain.kind": "box", "loss.ridge": 0.1}
     changes |= {
         "algorithm.trust_clients": "true",
         **{f"algorithm.options.{key}": each for key, each in options.items()},

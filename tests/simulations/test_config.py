@@ -22,7 +22,7 @@ WRONG = [
     ("population.users=true", "Expected population.users to be an integer, got population.users=True."),
     ("population.users=2.5", "Expected population.users to be an integer, got population.users=2.5."),
     ("population=3", "Expected population to be a table, got population=3."),
-    ("population.kind=tabel", "one of 'synthetic', 'table', 'flights', got population.kind='tabel'."),
+    ("population.kind=tabel", "one of 'synthetic', 'table', 'flights', 'cube', got population.kind='tabel'."),
     ("population={kind='table', user='who'}", "Missing key population.path ("),
     (TABLE % "numeric={a=[3, 1]}", "with low < high for column 'a'"),
     ("privacy.epsilon=0", "Expected privacy.epsilon > 0, got privacy.epsilon=0."),

@@ -20,6 +20,8 @@ def bounded(batch: ItemBatch, loss: Loss) -> ItemBatch:
     | input                           | what happens                                                             |
     | ------------------------------- | ------------------------------------------------------------------------ |
     | row longer than feature_norm    | scaled down, a little more than the rounding of its stored type          |
+    | entry beyond feature_bound      | held at it, then rounded towards zero                                    |
+    | more than active_features       | the largest in magnitude stay, the first among equals; others become 0   |
     | row or label not finite         | the whole item becomes NaN; its user's answer is REJECTED, nothing raised |
     | label that is no class number   | the same, for a loss that counts classes                                 |
     | weight below 0 or above 1       | becomes 0 or 1; one that is not finite makes the whole item NaN          |
@@ -43,7 +45,35 @@ def bounded(batch: ItemBatch, loss: Loss) -> ItemBatch:
         rows = features[changed].astype(np.float64) / largest[changed, None]
         features[changed] = rows * factors[changed, None]
         labels = np.where(bad, np.nan, labels)
+    features = _fewer(_held(features, loss.feature_bound), loss.active_features)
     return ItemBatch(features, labels, batch.offsets, weights)
+
+
+def _held(features: Any, bound: float | None) -> Any:
+    """Every entry within ±bound as its stored type can write it; NaN stays."""
+    if bound is None or not np.any(np.abs(features) > bound):
+        return features
+    most = features.dtype.type(bound)
+    if float(most) > bound:
+        most = np.nextafter(most, features.dtype.type(0))
+    return np.clip(features, -most, most)
+
+
+def _fewer(features: Any, most: int | None) -> Any:
+    """At most so many entries of a row that are not zero; NaN counts as the largest, so a row keeps its NaN."""
+    if most is None or not len(features):
+        return features
+    crowded = np.flatnonzero(np.count_nonzero(features, axis=1) > most)
+    if not len(crowded):
+        return features
+    features = features.copy()
+    order = np.argsort(
+        np.where(np.isnan(features[crowded]), -np.inf, -np.abs(features[crowded])), axis=1, kind="stable"
+    )
+    rows = features[crowded]
+    np.put_along_axis(rows, order[:, most:], 0, axis=1)
+    features[crowded] = rows
+    return features
 
 
 def _told(given: NDArray[np.float64], within: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -9,6 +9,7 @@ A loss is a frozen object: public bounds in, constants and compiled scalar funct
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from types import MappingProxyType
+from typing import Any
 
 from quoron_client.losses._base import Classification, Loss, Regression
 from quoron_client.losses.absolute import Absolute
@@ -80,4 +81,5 @@ def make_loss(name: str, **bounds: float) -> Loss:
     for field in fields(family):
         if field.default is MISSING and field.name not in bounds:
             raise ConfigError(f"Expected {field.name} of loss {name}, got none.")
-    return family(**bounds)
+    given: dict[str, Any] = dict(bounds)
+    return family(**given)

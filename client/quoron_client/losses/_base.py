@@ -4,14 +4,14 @@ Proofs of the constants: docs/losses.md.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from quoron_client.compute.compiled import Pointwise
-from quoron_client.protocol.domains import Domain
+from quoron_client.protocol.domains import Box, Domain
 from quoron_client.protocol.smoothing import Moreau, Smoothing
 from quoron_privacy.errors import ConfigError
 
@@ -31,6 +31,8 @@ class Loss(ABC):
 
     feature_norm: float = 1.0  # R: bound on ‖a‖₂
     ridge: float = 0.0
+    feature_bound: float | None = None  # A: bound on every |a_j|; None: R
+    active_features: int | None = None  # k: at most so many a_j are not zero; None: all may be
 
     name: ClassVar[str]
     convex: ClassVar[bool] = True
@@ -44,6 +46,23 @@ class Loss(ABC):
         self._positive("feature_norm", self.feature_norm)
         if not (np.isfinite(self.ridge) and self.ridge >= 0):
             raise ConfigError(f"Expected ridge >= 0 and finite, got ridge={self.ridge}.")
+        if self.feature_bound is not None:
+            self._positive("feature_bound", self.feature_bound)
+        most: Any = self.active_features
+        if most is not None:
+            if isinstance(most, bool) or not 1 <= most < 2**31 or most != int(most):
+                raise ConfigError(f"Expected active_features to be a whole number >= 1, got active_features={most}.")
+            object.__setattr__(self, "active_features", int(most))
+
+    @property
+    def bounds(self) -> dict[str, Any]:
+        """The public bounds that are given, by name: what `make_loss` makes the same loss of."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @property
+    def narrow(self) -> bool:
+        """Whether entries of features are bounded beside their norm."""
+        return self.feature_bound is not None or self.active_features is not None
 
     @property
     def outputs(self) -> int:
@@ -101,6 +120,47 @@ class Loss(ABC):
         radius = domain.norm_bound(dimension)
         reached = radius + (0.0 if smoothing is None else smoothing.reach)
         return self.feature_norm * self.slope_bound(self.feature_norm * reached) + self.ridge * radius
+
+    def coordinate_lipschitz(self, domain: Domain, dimension: int) -> float:
+        """Bound on every coordinate of every item's gradient over the domain, ridge included: Lipschitz in ℓ1."""
+        largest, total, _ = self._features(dimension)
+        widest = domain.half_width if isinstance(domain, Box) else domain.radius
+        reached = min(self.feature_norm * domain.norm_bound(dimension), total * widest)
+        return largest * self.slope_bound(reached) + self.ridge * widest
+
+    def coordinate_smoothness(self, dimension: int) -> float | None:
+        """β∞: bound on every row sum of |Hessian| of every item, if all these Hessians are diagonally dominant.
+
+        None where that is not certain: see `least_dominant_ridge`.
+        """
+        needed = self.least_dominant_ridge(dimension)
+        if needed is None or self.ridge < needed or self.curvature is None:
+            return None
+        # max |a_j| ‖a‖₁ over ‖a‖₂ ≤ R and k numbers is R²(1 + √k)/2 (docs/losses.md, "Diagonal dominance")
+        largest, total, active = self._features(dimension)
+        row = min(self.feature_norm**2 * (1 + np.sqrt(active)) / 2, largest * total)
+        return float(self.curvature * row * (1 + 1e-12) + self.ridge)
+
+    def least_dominant_ridge(self, dimension: int) -> float | None:
+        """The ridge from which on the Hessian of every item within the bounds is diagonally dominant.
+
+        0 where φ is linear, or an item has one feature that is not zero. None for losses without a Hessian and for
+        those of several outputs, whose Hessians have blocks that are not.
+        """
+        if self.curvature is None or self.outputs > 1:
+            return None
+        # φ'' |a_j| (Σ_{i≠j} |a_i| - |a_j|) <= ridge for all j; its largest value over ‖a‖₂ ≤ R is R²(√k - 1)/2
+        largest, _, active = self._features(dimension)
+        excess = self.feature_norm**2 * (np.sqrt(active) - 1) / 2
+        held = largest**2 * ((active - 1) / 2) ** 2 if active <= 3 else largest**2 * (active - 2)
+        return float(self.curvature * min(excess, held) * (1 + 1e-12))
+
+    def _features(self, dimension: int) -> tuple[float, float, int]:
+        """Bounds on |a_j|, on ‖a‖₁, and on how many a_j are not zero."""
+        features = max(1, dimension // self.outputs)
+        active = features if self.active_features is None else min(self.active_features, features)
+        largest = self.feature_norm if self.feature_bound is None else min(self.feature_bound, self.feature_norm)
+        return largest, min(float(np.sqrt(active)) * self.feature_norm, active * largest), active
 
     @property
     def start_gradient(self) -> float:

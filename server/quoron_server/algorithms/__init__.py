@@ -16,6 +16,7 @@ _PLACES = (  # modules whose AlgorithmInfo are the registry's, in the order in w
     "one_round.entry",
     "localised.filtered",
     "localised.soft_filtered",
+    "localised.median",
     "outlier_iterates.entry",
     "localised.phased",
     "phased_erm.entry",

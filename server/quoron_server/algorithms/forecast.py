@@ -7,7 +7,7 @@ Two models, chosen by what is publicly known of the curvature:
   careful, a variance from each step's noise, and the release noise. A phase starts where the one before it ended.
 * `unknown`: the standard bound for convex β-smooth F and the uniform average, ‖x_0 - x*‖²/(2ηT) + ηV/2 a phase
   (Bubeck 2015, Theorem 6.3; Feldman, Koren & Talwar 2020, Lemma 4.3 for the localisation), plus βdσ²/2 for the last
-  release. An upper bound, so usually far above what is measured.
+  release, or G√d σ where the loss is rough or linear. An upper bound, so usually far above what is measured.
 """
 
 from collections.abc import Sequence
@@ -121,6 +121,6 @@ def _worst_case(problem: Problem, phases: Sequence[PhaseModels | PhaseModel]) ->
         total = total + optimisation + phase.step_size * (phase.step_variance + rough_steps) / 2
         squared_distance = problem.dimension * phase.release_scale**2
     rough: Number = problem.lipschitz * np.sqrt(squared_distance)
-    if problem.beta is None:
+    if not problem.beta:  # a linear loss is smallest on the boundary, where projected noise does not average out
         return total + rough
     return total + np.minimum(rough, problem.beta * squared_distance / 2)

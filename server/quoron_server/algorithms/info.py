@@ -73,6 +73,11 @@ def _deployable(plan: Plan) -> str | None:
     return None
 
 
+def _nothing(plan: Plan) -> tuple[str, ...]:
+    del plan
+    return ()
+
+
 def _equal_cohorts(plan: Plan) -> tuple[int, ...]:
     return (plan.parameters.cohort_size,) * plan.cost.rounds
 
@@ -113,6 +118,7 @@ class AlgorithmInfo:
     # Why `auto` should decline a problem: too few users for anything to be learnt at this ε. None where it is not so.
     declines: Callable[[Problem, Privacy], Infeasible | None] | None = None
     simulation_only: Callable[[Plan], str | None] = _deployable  # why a plan is not for real clients; None: it is
+    remarks: Callable[[Plan], tuple[str, ...]] = _nothing  # what `quoron plan` says beside a plan's numbers
     coins: bool = False  # each user joins a cohort by a coin of its own: planned sizes are expected ones
 
     def participations(self, plan: Plan) -> int:

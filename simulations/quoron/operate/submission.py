@@ -3,8 +3,6 @@
 The table is never read: what a run needs to know of it is public and stands in the configuration.
 """
 
-from dataclasses import asdict
-
 from quoron.config import Config, Table
 from quoron.planning.plans import Planned, choose, wish
 from quoron.populations._base import Declared, PublicKnowledge
@@ -48,7 +46,7 @@ def specify(
         epsilon=config.privacy.epsilon,
         delta=config.privacy.delta,
         problem=plan.problem,
-        loss={"name": loss.name, **asdict(loss)},
+        loss={"name": loss.name, **loss.bounds},
         columns=columns,
         seconds=seconds,
         options=options,

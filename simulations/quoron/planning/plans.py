@@ -57,7 +57,7 @@ class Planned:
     curve: RoundsCurve | None = None  # of the plan's algorithm, when it was asked for
     choice: str | None = None  # why the algorithm was chosen, in one sentence; None when it was named
     network: Projection | None = None  # wall-clock over a network, when one is given
-    remarks: tuple[str, ...] = ()  # what was left undeclared, and what it was taken to be
+    remarks: tuple[str, ...] = ()  # what its algorithm says of the plan, and what was taken for what nobody declared
 
     @property
     def baseline(self) -> Candidate | None:
@@ -96,6 +96,7 @@ def choose(config: Config, problem: Problem, *, compare: bool = False, algorithm
         _automatic(config, problem, algorithms) if name == "auto" else _named(config, problem, compare, algorithms)
     )
     Budget(**config.budget.model_dump()).check_plan(planned.plan)
+    planned = replace(planned, remarks=algorithms[planned.plan.algorithm].remarks(planned.plan))
     if not compare:
         return planned
     given = config.algorithm.options if name != "auto" else {}

@@ -4,6 +4,9 @@ from ._base import PublicKnowledge as PublicKnowledge
 from ._flights import flights as flights
 from ._outliers import OutlierKind as OutlierKind
 from ._outliers import Outliers as Outliers
+from .cube import Cube as Cube
+from .cube import hardest_spread as hardest_spread
+from .cube import lower_bound as lower_bound
 from .synthetic import FamilyName as FamilyName
 from .synthetic import Synthetic as Synthetic
 from .table import Categorical as Categorical

@@ -23,6 +23,7 @@ from quoron.populations._objective import TrainingObjective
 from quoron.populations._outliers import Outliers
 from quoron.populations._remarks import Fit, about_boundary, on_boundary
 from quoron.populations._streams import Purpose, words
+from quoron_client.compute.enforcement import bounded
 from quoron_client.data import columns
 from quoron_client.data.encoding import Categorical, Encoding, Feature, Label, Numeric, Range, Weight, group, read_label
 from quoron_client.data.items import ItemBatch
@@ -231,7 +232,7 @@ def encoded_table(
     if not len(chosen):
         raise DataError(f"Expected a user to train on, got none of {users} with test_fraction={test_fraction}.")
     return TablePopulation(
-        training=everyone.of(chosen),
+        training=bounded(everyone.of(chosen), loss) if loss.narrow else everyone.of(chosen),
         held_out=everyone.of(held),
         encoding=encoding,
         items_per_user=1 if items_per_user is None else items_per_user,

@@ -75,7 +75,7 @@ def prepare(
     scene = setup(config, folder, frame, population)
     planned = choose(config, scene.problem, compare=compare)
     if isinstance(config.population, Table):
-        planned = replace(planned, remarks=scene.population.knowledge.assumptions)
+        planned = replace(planned, remarks=(*planned.remarks, *scene.population.knowledge.assumptions))
     scene = scene.settled(planned.plan.problem)
     if not compare:
         planned = replace(planned, plan=planned.plan.simulated())

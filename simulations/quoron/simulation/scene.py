@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from quoron import config as configs
 from quoron.config import Config, DomainSection, LossSection
-from quoron.populations import Outliers, Population, Synthetic
+from quoron.populations import Cube, Outliers, Population, Synthetic, hardest_spread
 from quoron.populations._base import Known
 from quoron.simulation.inline import InlineEngine
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, Weight, read_label
@@ -76,6 +76,8 @@ def problem(config: Config, population: Known) -> Problem:
         feature_norm=loss.feature_norm,
         link_curvature=loss.curvature,
         ridge=loss.ridge,
+        coordinate_lipschitz=loss.coordinate_lipschitz(population.domain, population.dimension),
+        coordinate_smoothness=loss.coordinate_smoothness(population.dimension),
         wide=wide,
         outputs=loss.outputs,
         vouched=loss.vouched,
@@ -156,8 +158,19 @@ def _population(config: Config, folder: Path, table: "pa.Table | None") -> Popul
 
             _refuse_other_loss(loss, "logistic", section.kind)
             return flights(seed=section.seed, domain=domain, outliers=outliers)
+        case configs.Cube():
+            return _cube(config, section, domain, outliers)
         case _:
             assert_never(section)
+
+
+def _cube(config: Config, section: configs.Cube, domain: Domain, outliers: Outliers) -> Cube:
+    loss, privacy, bound = config.loss, config.privacy, config.loss.feature_bound or 1.0
+    if loss.name not in ("auto", "linear") or loss.ridge or loss.active_features is not None:
+        raise ConfigError("Expected a linear loss without ridge for population.kind='cube', got another.")
+    sizes = section.model_dump(include={"users", "items_per_user", "dimension"})
+    spread = section.spread or hardest_spread(**sizes, epsilon=privacy.epsilon, delta=privacy.delta, bound=bound)
+    return Cube(**sizes, domain=domain, spread=spread, bound=bound, seed=section.seed, outliers=outliers)
 
 
 def encoding_of(table: configs.Table, loss: Loss) -> Encoding:
@@ -190,6 +203,12 @@ def _refuse_other_loss(loss: LossSection, only: str, population: str) -> None:
             f"Expected loss.name to be 'auto' or {only!r} for this {population} population, "
             f"got loss.name={loss.name!r}. Choose another family, or a table."
         )
+    for key in ("feature_bound", "active_features"):
+        if getattr(loss, key) is not None:
+            raise ConfigError(
+                f"Expected no loss.{key} for this {population} population, got loss.{key}={getattr(loss, key):g}: its "
+                "features are spread over all directions. Choose a table, or population.kind='cube'."
+            )
 
 
 def loss_of(section: LossSection) -> Loss:

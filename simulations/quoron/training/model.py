@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -172,12 +172,11 @@ class Model:
 
     def as_text(self) -> str:
         """The file's text."""
-        bounds = {each.name: getattr(self.loss, each.name) for each in fields(self.loss)}
         told = {
             "format": FORMAT,
             "promise": None if self.promise is None else asdict(self.promise),
             "coefficients": dict(self.table()),
-            "loss": {"name": self.loss.name, **bounds},
+            "loss": {"name": self.loss.name, **self.loss.bounds},
             "encoding": self.encoding.as_json(),
             "weights": self.weights.tolist(),
         }

@@ -3,24 +3,28 @@
 import numpy as np
 
 
-def real_scores(gradients, tau):
+def real_scores(gradients, tau, norm="l2"):
     """The score as written on paper, in extended precision."""
     rows = np.asarray(gradients, dtype=np.longdouble)
     total = np.empty(len(rows), dtype=np.longdouble)
     for i, row in enumerate(rows):
         with np.errstate(over="ignore"):  # only where extended precision is double precision
-            total[i] = np.exp(-np.longdouble(tau) * np.sqrt(((rows - row) ** 2).sum(axis=1))).sum()
+            apart = np.abs(rows - row)
+            lengths = np.sqrt((apart**2).sum(axis=1)) if norm == "l2" else apart.max(axis=1)
+            total[i] = np.exp(-np.longdouble(tau) * lengths).sum()
     return total
 
 
-def reference_scores(gradients, tau):
+def reference_scores(gradients, tau, norm="l2"):
     """The arithmetic of `concentration.scores` step by step, all pairs at once: equal to it bit by bit."""
     rows = np.asarray(gradients, dtype=np.float64)
     with np.errstate(over="ignore"):
-        squares = np.zeros((len(rows), len(rows)))
+        squares, largest = np.zeros((2, len(rows), len(rows)))
         for k in range(rows.shape[1]):
-            squares += np.subtract.outer(rows[:, k], rows[:, k]) ** 2
-        y = np.minimum(tau * np.sqrt(squares), 25.0) / 256
+            apart = np.abs(np.subtract.outer(rows[:, k], rows[:, k]))
+            squares += apart**2
+            largest = np.maximum(largest, apart)
+        y = np.minimum(tau * (np.sqrt(squares) if norm == "l2" else largest), 25.0) / 256
     tail = 1 / 120 - y * (1 / 720) * (1 - y * (1 / 7 - y * (1 / 56)))
     power = 1 - y * (1 - y * (1 / 2 - y * (1 / 6 - y * (1 / 24 - y * tail))))
     for _ in range(8):
@@ -28,11 +32,11 @@ def reference_scores(gradients, tau):
     return (np.floor(power * 2.0**34 + 0.5) * 2.0**-34).sum(axis=1)
 
 
-def reference_decisions(gradients, answered, tau, thresholds, step):
+def reference_decisions(gradients, answered, tau, thresholds, step, norm="l2"):
     """All pairs of the rows that take part, compared with the thresholds in integers."""
     present = np.flatnonzero(answered & np.isfinite(gradients).all(axis=1))
     kept = np.zeros(len(gradients), dtype=bool)
-    kept[present] = np.rint(reference_scores(gradients[present], tau) / step) > thresholds[present]
+    kept[present] = np.rint(reference_scores(gradients[present], tau, norm) / step) > thresholds[present]
     return kept
 
 

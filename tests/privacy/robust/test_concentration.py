@@ -26,20 +26,25 @@ cohorts = {
     "kind": st.sampled_from(KINDS),
     "tau": st.sampled_from([1e-3, 0.2, 1.0, 30.0]),
 }
+norms = pytest.mark.parametrize("norm", ["l2", "linf"])
 
 
+@norms
 @examples
 @given(**cohorts)
-def test_scores_equal_the_step_by_step_reference_bit_by_bit(seed, users, dimension, kind, tau):
+def test_scores_equal_the_step_by_step_reference_bit_by_bit(norm, seed, users, dimension, kind, tau):
     rows = cohort(kind, users, dimension, np.random.default_rng(seed))
-    assert np.array_equal(scores(rows, tau), reference_scores(rows, tau))
+    expected, some = reference_scores(rows, tau, norm), np.arange(users)[::2]
+    assert np.array_equal(scores(rows, tau, norm=norm), expected)
+    assert np.array_equal(scores_of(rows, some, tau, norm=norm), expected[some])
 
 
+@norms
 @examples
 @given(**cohorts)
-def test_computed_scores_lie_within_score_error_of_real_ones(seed, users, dimension, kind, tau):
+def test_computed_scores_lie_within_score_error_of_real_ones(norm, seed, users, dimension, kind, tau):
     rows = cohort(kind, users, dimension, np.random.default_rng(seed))
-    error = np.abs(scores(rows, tau) - real_scores(rows, tau)).max()
+    error = np.abs(scores(rows, tau, norm=norm) - real_scores(rows, tau, norm)).max()
     assert error <= score_error(users, dimension)
 
 

@@ -8,8 +8,8 @@ from quoron_privacy.robust.filter.concentration import scores
 from quoron_privacy.robust.filter.score_bounds import lower_bounds, observe, second_view, upper_bounds
 
 
-def assert_bracketed(rows, tau):
-    exact, view = reference_scores(rows, tau), observe(rows)
+def assert_bracketed(rows, tau, norm="l2"):
+    exact, view = reference_scores(rows, tau, norm), observe(rows, norm)
     lower = lower_bounds(rows, view, tau)
     assert (lower <= exact).all()
     assert (lower >= 1.0).all()
@@ -19,6 +19,7 @@ def assert_bracketed(rows, tau):
         assert (upper <= len(rows)).all()
 
 
+@pytest.mark.parametrize("norm", ["l2", "linf"])
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -27,8 +28,8 @@ def assert_bracketed(rows, tau):
     kind=st.sampled_from(KINDS),
     tau=st.sampled_from([1e-100, 1e-3, 0.2, 1.0, 30.0, 1e12, 1e100]),
 )
-def test_bounds_bracket_the_computed_score(seed, users, dimension, kind, tau):
-    assert_bracketed(cohort(kind, users, dimension, np.random.default_rng(seed)), tau)
+def test_bounds_bracket_the_computed_score(norm, seed, users, dimension, kind, tau):
+    assert_bracketed(cohort(kind, users, dimension, np.random.default_rng(seed)), tau, norm)
 
 
 def test_bounds_bracket_the_score_under_adversarial_search():

@@ -24,15 +24,17 @@ def random_round(seed):
     return rows, answered, tau, thresholds, step
 
 
+@pytest.mark.parametrize("norm", ["l2", "linf"])
 @pytest.mark.parametrize("first", range(0, 400, 50))
-def test_decisions_equal_those_of_all_pairs(first):
+def test_decisions_equal_those_of_all_pairs(first, norm):
     for seed in range(first, first + 50):
         rows, answered, tau, thresholds, step = random_round(seed)
-        expected = reference_decisions(rows, answered, tau, thresholds, step)
-        outcome = decide(rows, answered, tau, thresholds, step=step)
+        expected = reference_decisions(rows, answered, tau, thresholds, step, norm)
+        outcome = decide(rows, answered, tau, thresholds, step=step, norm=norm)
         assert np.array_equal(outcome.kept, expected), seed
         assert 0 <= outcome.undecided <= answered.sum()
-        assert np.array_equal(decide_by_all_pairs(rows, answered, tau, thresholds, step=step).kept, expected), seed
+        slow = decide_by_all_pairs(rows, answered, tau, thresholds, step=step, norm=norm)
+        assert np.array_equal(slow.kept, expected), seed
 
 
 def test_a_score_exactly_at_the_threshold_is_filtered():

@@ -4,6 +4,8 @@
     >>> scores(np.array([[0.0, 0.0], [0.0, 0.0], [1e9, 0.0]]), tau=1.0)
     array([2., 2., 1.])
 
+The norm is ℓ2, or ℓ∞ for boxes (docs/privacy/linf-filter.md): all else is the same.
+
 Every term is computed from its two rows alone, in double precision from direct differences, and rounded to a multiple
 of 2⁻³⁴. Sums of such terms are exact, so a score depends neither on the order of users nor on the number of threads,
 and replacing one user moves every other *computed* score by at most one, without any rounding slack. The expansion
@@ -16,7 +18,7 @@ and symbols: docs/privacy/concentration-score.md.
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Literal
 
 import numba
 import numpy as np
@@ -28,6 +30,7 @@ from quoron_privacy.validate import count
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
+Norm = Literal["l2", "linf"]
 Blocks = NDArray[np.float64]  # (blocks, d, BLOCK): rows of the matrix as columns, padded with zeros
 
 RESOLUTION = 2.0**-34  # every kernel entry is a multiple of it
@@ -68,11 +71,34 @@ def _squared_distances(row: Vector, columns: Matrix, out: Vector) -> None:
 
 
 @njit(cache=True)
-def _kernel(row: Vector, columns: Matrix, used: int, tau: float, out: Vector) -> None:
-    """exp(-τ‖row - column‖), rounded to a multiple of RESOLUTION; zero for the columns that only pad."""
-    _squared_distances(row, columns, out)
+def _largest_differences(row: Vector, columns: Matrix, out: Vector) -> None:
+    """‖row - column‖∞ for each of BLOCK columns."""
     for j in range(BLOCK):
-        out[j] = np.floor(_decay(tau * math.sqrt(out[j])) * 2.0**34 + 0.5) * 2.0**-34
+        out[j] = 0.0
+    for k in range(len(row)):
+        coordinate = row[k]
+        for j in range(BLOCK):
+            difference = abs(coordinate - columns[k, j])
+            out[j] = difference if difference > out[j] else out[j]
+
+
+@njit(cache=True)
+def _lengths(row: Vector, columns: Matrix, coordinatewise: bool, out: Vector) -> None:
+    """‖row - column‖, or ‖row - column‖∞, for each of BLOCK columns."""
+    if coordinatewise:
+        _largest_differences(row, columns, out)
+    else:
+        _squared_distances(row, columns, out)
+        for j in range(BLOCK):
+            out[j] = math.sqrt(out[j])
+
+
+@njit(cache=True)
+def _kernel(row: Vector, columns: Matrix, used: int, tau: float, coordinatewise: bool, out: Vector) -> None:
+    """exp(-τ‖row - column‖), rounded to a multiple of RESOLUTION; zero for the columns that only pad."""
+    _lengths(row, columns, coordinatewise, out)
+    for j in range(BLOCK):
+        out[j] = np.floor(_decay(tau * out[j]) * 2.0**34 + 0.5) * 2.0**-34
     for j in range(used, BLOCK):
         out[j] = 0.0
 
@@ -97,7 +123,9 @@ def _pack(gradients: Matrix, blocks: Blocks) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _all_pairs(gradients: Matrix, blocks: Blocks, tau: float, lane: int, lanes: int, total: Vector) -> None:
+def _all_pairs(
+    gradients: Matrix, blocks: Blocks, tau: float, coordinatewise: bool, lane: int, lanes: int, total: Vector
+) -> None:
     """Each unordered pair of blocks once; lanes take block rows to and fro, so that they do equal work."""
     users, height = len(gradients), len(blocks)
     entries = np.empty(BLOCK)
@@ -107,7 +135,7 @@ def _all_pairs(gradients: Matrix, blocks: Blocks, tau: float, lane: int, lanes: 
             first = lower * BLOCK
             used = min(BLOCK, users - first)
             for i in range(upper * BLOCK, min((upper + 1) * BLOCK, users)):
-                _kernel(gradients[i], blocks[lower], used, tau, entries)
+                _kernel(gradients[i], blocks[lower], used, tau, coordinatewise, entries)
                 total[i] += _exact_sum(entries)
                 if lower > upper:
                     for j in range(used):
@@ -115,11 +143,20 @@ def _all_pairs(gradients: Matrix, blocks: Blocks, tau: float, lane: int, lanes: 
 
 
 @njit(cache=True, nogil=True)
-def _some_rows(points: Matrix, blocks: Blocks, users: int, tau: float, lane: int, lanes: int, total: Vector) -> None:
+def _some_rows(
+    points: Matrix,
+    blocks: Blocks,
+    users: int,
+    tau: float,
+    coordinatewise: bool,
+    lane: int,
+    lanes: int,
+    total: Vector,
+) -> None:
     entries = np.empty(BLOCK)
     for block in range(lane, len(blocks), lanes):
         for i in range(len(points)):
-            _kernel(points[i], blocks[block], min(BLOCK, users - block * BLOCK), tau, entries)
+            _kernel(points[i], blocks[block], min(BLOCK, users - block * BLOCK), tau, coordinatewise, entries)
             total[i] += _exact_sum(entries)
 
 
@@ -139,13 +176,13 @@ def _on_lanes(loop: Callable[..., None], *arguments: Any, size: int, work: float
 
 
 @njit(cache=True)
-def _distances(blocks: Blocks, point: Vector, out: Vector) -> None:
-    squares = np.empty(BLOCK)
+def _distances(blocks: Blocks, point: Vector, coordinatewise: bool, out: Vector) -> None:
+    lengths = np.empty(BLOCK)
     for block in range(len(blocks)):
-        _squared_distances(point, blocks[block], squares)
+        _lengths(point, blocks[block], coordinatewise, lengths)
         first = block * BLOCK
         for j in range(min(BLOCK, len(out) - first)):
-            out[first + j] = math.sqrt(squares[j])
+            out[first + j] = lengths[j]
 
 
 def pack(gradients: Matrix) -> Blocks:
@@ -155,10 +192,10 @@ def pack(gradients: Matrix) -> Blocks:
     return blocks
 
 
-def distances(blocks: Blocks, point: Vector, users: int) -> Vector:
+def distances(blocks: Blocks, point: Vector, users: int, norm: Norm = "l2") -> Vector:
     """‖q_i - point‖ for the first `users` packed rows, relative error at most (d/2 + 2)·2⁻⁵³; overflow gives inf."""
     out = np.empty(users)
-    _distances(blocks, point, out)
+    _distances(blocks, point, norm == "linf", out)
     return out
 
 
@@ -187,7 +224,7 @@ def usable(gradients: Matrix, answered: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return answered & np.isfinite(gradients).all(axis=1)
 
 
-def scores(gradients: ArrayLike, tau: float, *, threads: int | None = None) -> Vector:
+def scores(gradients: ArrayLike, tau: float, *, norm: Norm = "l2", threads: int | None = None) -> Vector:
     """κ_i = Σ_j exp(-τ‖q_i - q_j‖), all pairs; shapes (k, d) and (k,), entries of the result in [1, k].
 
     Rows must be finite; of any magnitude (distances that overflow count as infinite). Costs k²·d/2 differences and
@@ -198,22 +235,25 @@ def scores(gradients: ArrayLike, tau: float, *, threads: int | None = None) -> V
         ConfigError: see `checked_rows`.
     """
     rows = checked_rows(gradients, tau)
-    return _on_lanes(_all_pairs, rows, pack(rows), tau, size=len(rows), work=rows.size * len(rows) / 2, threads=threads)
+    each, work = norm == "linf", rows.size * len(rows) / 2
+    return _on_lanes(_all_pairs, rows, pack(rows), tau, each, size=len(rows), work=work, threads=threads)
 
 
-def scores_of(gradients: ArrayLike, indices: NDArray[np.int64], tau: float, *, threads: int | None = None) -> Vector:
+def scores_of(
+    gradients: ArrayLike, indices: NDArray[np.int64], tau: float, *, norm: Norm = "l2", threads: int | None = None
+) -> Vector:
     """The same bits as `scores(gradients, tau)[indices]`, at k·d differences an index; shape (len(indices),)."""
     rows = checked_rows(gradients, tau)
-    points, work = rows[indices], float(rows.size * len(indices))
-    return _on_lanes(_some_rows, points, pack(rows), len(rows), tau, size=len(points), work=work, threads=threads)
+    points, work, each = rows[indices], float(rows.size * len(indices)), norm == "linf"
+    return _on_lanes(_some_rows, points, pack(rows), len(rows), tau, each, size=len(points), work=work, threads=threads)
 
 
-def cohort_scores(gradients: ArrayLike, answered: NDArray[np.bool_], tau: float) -> Vector:
+def cohort_scores(gradients: ArrayLike, answered: NDArray[np.bool_], tau: float, *, norm: Norm = "l2") -> Vector:
     """Scores of all slots, shape (k,): a slot without a usable answer is isolated, scores 1 and adds 0 to others."""
     rows = checked_rows(gradients, tau)
     present = usable(rows, answered)
     result = np.ones(len(rows))
-    result[present] = scores(rows[present], tau)
+    result[present] = scores(rows[present], tau, norm=norm)
     return result
 
 
@@ -221,7 +261,8 @@ def score_error(cohort_size: int, dimension: int) -> float:
     """Certified bound on |computed - real| for every score; the accountant adds it to Δ (twice), k₁ and k₂.
 
     Per entry: 2⁻³⁵ from rounding to RESOLUTION, DECAY_ERROR from the exponential, and (d/2 + 3)·2⁻⁵³/e (with slack)
-    from the distance; the own entry and the sum are exact. Derivation: docs/privacy/concentration-score.md.
+    from the distance; the own entry and the sum are exact. The ℓ∞ distance rounds once, so the bound holds for it too.
+    Derivation: docs/privacy/concentration-score.md.
     """
     count(cohort_size=cohort_size, dimension=dimension)
     return (cohort_size - 1) * (RESOLUTION / 2 + DECAY_ERROR + (0.2 * dimension + 2.0) * UNIT_ROUNDOFF)

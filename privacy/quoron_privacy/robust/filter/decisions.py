@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.robust.filter import concentration, score_bounds
-from quoron_privacy.robust.filter.concentration import Matrix, Vector
+from quoron_privacy.robust.filter.concentration import Matrix, Norm, Vector
 from quoron_privacy.validate import positive
 
 Mask = NDArray[np.bool_]
@@ -43,7 +43,9 @@ def grid(scores: Vector, step: float) -> Integers:
         return np.rint(np.minimum(scores / step, 2.0**52)).astype(np.int64)
 
 
-def decide(gradients: ArrayLike, answered: Mask, tau: float, thresholds: Integers, *, step: float) -> Decisions:
+def decide(
+    gradients: ArrayLike, answered: Mask, tau: float, thresholds: Integers, *, step: float, norm: Norm = "l2"
+) -> Decisions:
     """Kept users of one cohort, by bounds where they suffice.
 
     | input                                  | what happens                                         |
@@ -60,6 +62,7 @@ def decide(gradients: ArrayLike, answered: Mask, tau: float, thresholds: Integer
         tau: inverse length τ of the kernel.
         thresholds: F - ν_i in units of `step`, (k,) integers, drawn independently of the answers.
         step: grid of scores and thresholds (`LaplaceThreshold.grid`).
+        norm: of the kernel.
 
     Raises:
         ConfigError: wrong shapes, or `tau` or `step` out of range; never because of a value in `gradients`.
@@ -68,16 +71,16 @@ def decide(gradients: ArrayLike, answered: Mask, tau: float, thresholds: Integer
     limits = thresholds[present]
     if not len(rows):
         return Decisions(np.zeros(len(present), dtype=np.bool_), 0, np.zeros(0))
-    chosen, undecided, lower = _by_bounds(rows, tau, limits, step)
+    chosen, undecided, lower = _by_bounds(rows, tau, limits, step, norm)
     return Decisions(_spread(chosen, present), undecided, lower)
 
 
 def decide_by_all_pairs(
-    gradients: ArrayLike, answered: Mask, tau: float, thresholds: Integers, *, step: float
+    gradients: ArrayLike, answered: Mask, tau: float, thresholds: Integers, *, step: float, norm: Norm = "l2"
 ) -> Decisions:
     """The same decisions as `decide`, from all exact scores: running time depends on k, d and who answered only."""
     rows, present = _present(gradients, answered, tau, thresholds, step)
-    scores = concentration.scores(rows, tau)
+    scores = concentration.scores(rows, tau, norm=norm)
     return Decisions(_spread(grid(scores, step) > thresholds[present], present), len(rows), scores)
 
 
@@ -100,8 +103,8 @@ def _spread(chosen: Mask, present: Mask) -> Mask:
     return kept
 
 
-def _by_bounds(rows: Matrix, tau: float, limits: Integers, step: float) -> tuple[Mask, int, Vector]:
-    view = score_bounds.observe(rows)
+def _by_bounds(rows: Matrix, tau: float, limits: Integers, step: float, norm: Norm) -> tuple[Mask, int, Vector]:
+    view = score_bounds.observe(rows, norm)
     lower = score_bounds.lower_bounds(rows, view, tau)
     kept = grid(lower, step) > limits
     open_ = ~kept
@@ -111,10 +114,10 @@ def _by_bounds(rows: Matrix, tau: float, limits: Integers, step: float) -> tuple
             open_ &= grid(score_bounds.upper_bounds(seen, tau), step) > limits
     indices = np.flatnonzero(open_)
     if 2 * len(indices) > len(rows):  # from here on all pairs, each computed once, are cheaper
-        lower = concentration.scores(rows, tau)
+        lower = concentration.scores(rows, tau, norm=norm)
         kept[indices] = grid(lower[indices], step) > limits[indices]
     elif len(indices):
-        lower[indices] = concentration.scores_of(rows, indices, tau)
+        lower[indices] = concentration.scores_of(rows, indices, tau, norm=norm)
         kept[indices] = grid(lower[indices], step) > limits[indices]
     return kept, len(indices), lower
 

@@ -8,7 +8,7 @@
 
 Three inequalities, for distances r to any centre and any sets J of users:
 
-* Jensen:           κ_i >= Σ_J |J| exp(-τ √(‖q_i - mean_J‖² + var_J)), J running over disjoint shells;
+* Jensen, ℓ2 only:  κ_i >= Σ_J |J| exp(-τ √(‖q_i - mean_J‖² + var_J)), J running over disjoint shells;
 * triangle:         κ_i >= exp(-τ r_i) Σ_J exp(-τ r_j);
 * reverse triangle: κ_i <= Σ_j exp(-τ |r_i - r_j|), for all i at once by sorting and two linear recursions.
 
@@ -29,6 +29,7 @@ from quoron_privacy.robust.filter.concentration import (
     UNIT_ROUNDOFF,
     Blocks,
     Matrix,
+    Norm,
     Vector,
     _decay,
     distances,
@@ -45,32 +46,33 @@ SAMPLE = 101  # rows whose coordinatewise median is the centre; any centre is va
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """All users as seen from one centre."""
+    """All users as seen from one centre, in one norm."""
 
     blocks: Blocks  # the rows, packed
     centre: Vector  # (d,)
     radii: Vector  # (k,) computed distances to the centre; inf where they overflow
     order: NDArray[np.int64]  # (k,) users by increasing radius
+    norm: Norm
 
 
-def observe(gradients: Matrix) -> View:
+def observe(gradients: Matrix, norm: Norm = "l2") -> View:
     """The view from a coordinatewise median of SAMPLE evenly spaced rows of `gradients` (k, d), k >= 1, finite."""
     users = len(gradients)
     sample = gradients[np.linspace(0, users - 1, min(SAMPLE, users)).astype(np.int64)]
     middle = (len(sample) - 1) // 2  # a middle order statistic: averaging two could overflow
     centre = np.ascontiguousarray(np.partition(sample, middle, axis=0)[middle])
-    return _seen_from(centre, pack(gradients), users)
+    return _seen_from(centre, pack(gradients), users, norm)
 
 
 def second_view(gradients: Matrix, view: View, tau: float) -> View:
     """The view from the farthest user still in reach: it tells clusters apart that lie around the first centre."""
     inside = _within_reach(view, tau)
-    return _seen_from(gradients[view.order[max(inside - 1, 0)]], view.blocks, len(gradients))
+    return _seen_from(gradients[view.order[max(inside - 1, 0)]], view.blocks, len(gradients), view.norm)
 
 
-def _seen_from(centre: Vector, blocks: Blocks, users: int) -> View:
-    radii = distances(blocks, centre, users)
-    return View(blocks, centre, radii, np.argsort(radii))
+def _seen_from(centre: Vector, blocks: Blocks, users: int, norm: Norm) -> View:
+    radii = distances(blocks, centre, users, norm)
+    return View(blocks, centre, radii, np.argsort(radii), norm)
 
 
 @njit(cache=True)
@@ -117,21 +119,28 @@ def lower_bounds(gradients: Matrix, view: View, tau: float) -> Vector:
         return np.ones(users)
     scale = 4 * (users + dimension + 16) * UNIT_ROUNDOFF
     margin = score_error(users, dimension) + users * (LEAST_DECAYS + 4 * DECAY_ERROR + scale)
-    ends, jensen, first = _shell_ends(view, inside), np.zeros(users), 0
     with np.errstate(over="ignore"):
-        for end, offset in zip(ends, _offset_means(gradients, view.centre, view.order, ends), strict=True):
-            members, mean = view.order[first:end], view.centre + offset
-            squares = distances(view.blocks, mean, users) ** 2
-            spread = squares[members].mean()
-            # `mean` is not exactly the mean of J: rounding of the sum, and of its addition to the centre.
-            drift = min(UNIT_ROUNDOFF * np.abs(mean).sum(), np.abs(offset).sum())
-            slack = scale * view.radii[members[-1]] + 2 * drift
-            jensen += len(members) * _decays(tau * (np.sqrt(squares + spread) * (1 + scale) + slack))
-            first = end
         near = _decays(tau * view.radii * (1 + scale))
-    triangle = near * near[view.order[:inside]].sum()
-    bounds: Vector = np.maximum(np.maximum(jensen, triangle) - margin, 1.0)
+        found = near * near[view.order[:inside]].sum()  # triangle: any norm
+        if view.norm == "l2":
+            found = np.maximum(found, _jensen(gradients, view, tau, inside, scale))
+    bounds: Vector = np.maximum(found - margin, 1.0)
     return bounds
+
+
+def _jensen(gradients: Matrix, view: View, tau: float, inside: int, scale: float) -> Vector:
+    """Σ_J |J| exp(-τ √(‖q_i - mean_J‖² + var_J)) over shells: the mean square distance is this in ℓ2 alone."""
+    ends, jensen, first = _shell_ends(view, inside), np.zeros(len(gradients)), 0
+    for end, offset in zip(ends, _offset_means(gradients, view.centre, view.order, ends), strict=True):
+        members, mean = view.order[first:end], view.centre + offset
+        squares = distances(view.blocks, mean, len(gradients)) ** 2
+        spread = squares[members].mean()
+        # `mean` is not exactly the mean of J: rounding of the sum, and of its addition to the centre.
+        drift = min(UNIT_ROUNDOFF * np.abs(mean).sum(), np.abs(offset).sum())
+        slack = scale * view.radii[members[-1]] + 2 * drift
+        jensen += len(members) * _decays(tau * (np.sqrt(squares + spread) * (1 + scale) + slack))
+        first = end
+    return jensen
 
 
 def upper_bounds(view: View, tau: float) -> Vector:

@@ -13,13 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import chdtri
 
+from quoron_client.protocol.domains import Box
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.noise import total_variation
 from quoron_privacy.robust.filter import outlier_filter as theorem
-from quoron_privacy.robust.filter.concentration import LARGEST_COHORT, score_error
+from quoron_privacy.robust.filter.concentration import LARGEST_COHORT, Norm, score_error
 from quoron_privacy.robust.filter.paper_constants import paper_constants
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
 from quoron_server.algorithms.forecast import excess_risk, trivial_risk
+from quoron_server.algorithms.localised.geometry import DOMINANT, FAILURE, Geometry, against_mean, coordinatewise
 from quoron_server.algorithms.localised.plan import (
     ASSUMPTIONS,
     Schedule,
@@ -39,7 +41,6 @@ Vector = NDArray[np.float64]
 
 GRID_ERROR = 3e-4  # at least one step of the score grid for λ up to 300; more for small ε, where λ is larger
 SMALLEST_EPSILON = 0.1  # the accountant's tables grow as 1/ε²
-FAILURE = 1e-2  # probability that the proved distance leaves out some ordinary user
 FEWEST_ROUNDS = 10  # with fewer steps SGD gets nowhere, so a plan would be pointless
 RATIOS = (1.2, 1.35, 2.0, 4.0, 12.0)  # multiples of the smallest feasible cohort at which noise is calibrated
 EDGES = (0.02, 0.2, 0.6, 1.0, 1.4, 2.0)  # step · smoothness at which the smallest feasible cohort is searched
@@ -53,6 +54,7 @@ class FilterOptions:
     cohort_size: int | None = None
     step_size: float | None = None
     distance: float | None = None  # typical distance of users' average gradients, from public knowledge
+    norm: Norm | None = None  # that distances are measured in; linf needs a box and diagonally dominant Hessians
 
 
 F = TypeVar("F")
@@ -65,7 +67,20 @@ class Choice(Generic[F]):
     risk: float | None
     schedule: Schedule
     filter: F
-    distance: float
+    geometry: Geometry
+
+
+def geometries(name: str, problem: Problem, options: FilterOptions) -> list[Geometry]:
+    """The norms that are asked for, or all whose conditions hold. Raises Infeasible for `linf` where they do not."""
+    found = []
+    if options.norm != "linf":
+        found.append(Geometry("l2", problem.beta or 0.0, options.distance or user_distance(problem), 1.0))
+    if options.norm == "linf":
+        found.append(coordinatewise(name, problem, options.distance))
+    elif options.norm is None and options.distance is None:  # a distance that is given is one of ℓ2
+        with suppress(Infeasible):
+            found.append(coordinatewise(name, problem))
+    return found
 
 
 def user_distance(problem: Problem) -> float:
@@ -123,17 +138,21 @@ def assembled(
     proved: bool = True,
 ) -> Plan:
     """The plan of a choice; `proof` is the page of its theorem, `parameters` the class of a run's public numbers."""
-    schedule, filter_, distance = choice.schedule, choice.filter, choice.distance
+    schedule, filter_, geometry = choice.schedule, choice.filter, choice.geometry
+    linf = (DOMINANT,) if geometry.norm == "linf" else ()
     return Plan(
         algorithm=name,
         problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "model", ASSUMPTIONS, proof, proved=proved),
+        guarantee=Guarantee(
+            privacy.epsilon, privacy.delta, "replace-one", "model", (*ASSUMPTIONS, *linf), proof, proved=proved
+        ),
         cost=cost(problem, schedule),
         parameters=parameters(
             cohort_size=schedule.cohort_size,
-            phases=as_phases(schedule, filter_.sensitivity(1.0, distance)),
-            temperature=filter_.temperature(distance),
-            distance=distance,
+            phases=as_phases(schedule, filter_.sensitivity(1.0, geometry.length)),
+            temperature=filter_.temperature(geometry.distance),
+            distance=geometry.distance,
+            norm=geometry.norm,
             filter=filter_,
         ),
         predicted_excess_risk=choice.risk,
@@ -146,18 +165,41 @@ def check_phases(plan: Plan) -> None:
     p = plan.parameters
     require_smooth(plan.algorithm, plan.problem)
     require_contraction(plan)
-    beta, dimension = plan.problem.beta or 0.0, plan.problem.dimension
+    dimension, geometry = plan.problem.dimension, Geometry("l2", plan.problem.beta or 0.0, p.distance, 1.0)
+    if p.norm == "linf":
+        try:
+            geometry = coordinatewise(plan.algorithm, plan.problem, p.distance)
+        except Infeasible as error:
+            raise VerificationError(f"Expected a problem for norm=linf, got one that is not: {error}") from error
     conditions = {
+        "norm = l2 or linf": p.norm == geometry.norm,
+        "the assumption of dominance with norm=linf": p.norm == "l2" or DOMINANT in plan.guarantee.assumptions,
         "filter.cohort_size = cohort_size": p.filter.cohort_size == p.cohort_size,
         "temperature = theta / distance": math.isclose(p.temperature, p.filter.theta / p.distance, rel_tol=1e-12),
-        "eta_beta >= step_size * smoothness": all(f.step_size * beta <= p.filter.eta_beta for f in p.phases),
+        "eta_beta >= step_size * smoothness": all(f.step_size * geometry.beta <= p.filter.eta_beta for f in p.phases),
         "release_scale = noise_scale of the theorem": all(
-            f.release_scale >= release_scale(p.filter, f.step_size, p.distance, dimension) for f in p.phases
+            f.release_scale >= release_scale(p.filter, f.step_size, geometry.length, dimension) for f in p.phases
         ),
     }
     for condition, holds in conditions.items():
         if not holds:
             raise VerificationError(f"Expected {condition} in the plan of {plan.algorithm}; it does not hold.")
+
+
+def remarks(plan: Plan) -> tuple[str, ...]:
+    """On a box, with its choice of norms: the noise beside a plain mean's, and the other norm's."""
+    p = plan.parameters
+    if not (plan.guarantee.proved and isinstance(plan.problem.domain, Box)):
+        return ()
+    said = (against_mean(plan),)
+    both = geometries(plan.algorithm, plan.problem, FilterOptions())
+    if len(both) == 1:
+        return said
+    here, there = both[:: -1 if p.norm == "linf" else 1]
+    if not math.isclose(p.distance, here.distance, rel_tol=1e-9):
+        return said
+    times = f"{there.length / here.length:.3g} times the noise"
+    return (*said, f"Distances are measured in {p.norm}: in {there.norm} the same filter would have {times}.")
 
 
 def search(
@@ -173,27 +215,34 @@ def search(
     by curves that are calibrated at a few points and interpolated; the winner is calibrated exactly. Infeasible if no
     cohort is large enough.
     """
-    distance, beta = options.distance or user_distance(problem), problem.beta or 0.0
+    allowed = geometries(name, problem, options)
     edge_for = _edge_curve(smallest)
     noise = _noise_curve(smallest, calibrate, problem.dimension)
-
-    def scale(sizes: Vector, first_steps: Vector) -> Vector:
-        ratios = sizes / edge_for(first_steps * beta)
-        return np.where(ratios >= 1, distance * noise(ratios) / sizes, np.inf)
 
     if options.rounds:
         cohorts = [cohort_for(name, problem, options.rounds, options.cohort_size)]
     else:
         cohorts = [options.cohort_size] if options.cohort_size else _cohorts(problem.users)
     steps = [options.step_size] if options.step_size else None
-    found = best_schedule(problem, cohorts, scale, rounds=options.rounds, steps=steps)
-    if found is None or math.isinf(found[0]):
+    best: tuple[float, Schedule, Geometry] | None = None
+    for geometry in allowed:
+
+        def scale(sizes: Vector, first_steps: Vector, geometry: Geometry = geometry) -> Vector:
+            steep = first_steps * geometry.beta
+            ratios = sizes / edge_for(steep)
+            return np.where((ratios >= 1) & (steep <= 2), geometry.length * noise(ratios) / sizes, np.inf)
+
+        found = best_schedule(problem, cohorts, scale, rounds=options.rounds, steps=steps)
+        if found is not None and math.isfinite(found[0]) and (best is None or found[0] < best[0]):
+            best = (*found, geometry)
+    if best is None:
+        beta = allowed[0].beta
         gentlest = min(options.step_size * beta if options.step_size else EDGES[0], 2.0) if beta else 0.0
         raise _infeasible(name, problem, options, smallest(gentlest))
-    _, schedule = found
-    filter_ = calibrate(schedule.cohort_size, min(2.0, schedule.largest_step * beta * (1 + 1e-12)))
+    _, schedule, geometry = best
+    filter_ = calibrate(schedule.cohort_size, min(2.0, schedule.largest_step * geometry.beta * (1 + 1e-12)))
     phases = tuple(
-        replace(phase, release_scale=release_scale(filter_, phase.step_size, distance, problem.dimension))
+        replace(phase, release_scale=release_scale(filter_, phase.step_size, geometry.length, problem.dimension))
         for phase in schedule.phases
     )
     risk = excess_risk(problem, phases)
@@ -203,7 +252,7 @@ def search(
             f"with n={problem.users:,} the predicted excess risk {risk:.2g} is no better than not training",
             f"more users (n >= {20 * math.ceil(1.5 * smallest(1.0)):,} is a sensible start)",
         )
-    return Choice(risk, Schedule(schedule.cohort_size, phases), filter_, distance)
+    return Choice(risk, Schedule(schedule.cohort_size, phases), filter_, geometry)
 
 
 def _edge_curve(smallest: Callable[[float], int]) -> Callable[[Vector], Vector]:
@@ -267,6 +316,8 @@ def calibrated(
 
 def paper(name: str, problem: Problem, privacy: Privacy, options: FilterOptions) -> Choice[theorem.FilterParameters]:
     """Constants as printed, for comparison; no proof. Halving phases, the step a quarter in each, plain averages."""
+    if options.norm == "linf":
+        raise Infeasible(name, "its constants are printed for ℓ2 only", "norm='l2', or median-sgd for those of ℓ∞")
     printed = paper_constants(
         privacy.epsilon,
         privacy.delta,
@@ -315,7 +366,8 @@ def paper(name: str, problem: Problem, privacy: Privacy, options: FilterOptions)
         replace(phase, release_scale=release_scale(filter_, phase.step_size, distance, problem.dimension))
         for phase in schedule.phases
     )
-    return Choice(risk, Schedule(size, phases), filter_, distance)
+    geometry = Geometry("l2", problem.beta or 0.0, distance, 1.0)
+    return Choice(risk, Schedule(size, phases), filter_, geometry)
 
 
 def _infeasible(name: str, problem: Problem, options: FilterOptions, edge: int) -> Infeasible:

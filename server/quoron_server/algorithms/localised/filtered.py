@@ -74,4 +74,5 @@ INFO = AlgorithmInfo(
     maker=make,
     removes_outliers=True,
     black_box=ITERATES,
+    remarks=planning.remarks,
 )

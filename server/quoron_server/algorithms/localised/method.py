@@ -69,13 +69,16 @@ class Aggregate:
 
 
 class Rule(Protocol):
-    """How answers become one gradient, and whether a phase may release."""
+    """How answers become one gradient, and whether a phase may release. Tallies start at 0 and never fall."""
 
     def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
         """The estimate for the cohort of `round_`."""
 
+    def combine(self, tally: float, more: float) -> float:
+        """The phase's tally with that of one more round."""
+
     def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
-        """Whether phase number `phase`, with this sum of tallies, may release."""
+        """Whether phase number `phase`, with this tally, may release."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,7 +129,7 @@ class LocalisedSGD:
             round=state.round + 1,
             iterate=iterate,
             running=state.running + iterate / phase.suffix if left <= phase.suffix else state.running,
-            tally=state.tally + estimate.tally,
+            tally=self.rule.combine(state.tally, estimate.tally),
         )
         public: dict[str, Any] = {"phase": index}
         if left > 1:

@@ -3,6 +3,8 @@
 * `PlainMean`: the mean with a fixed divisor (Feldman, Koren & Talwar 2020, Algorithm 2).
 * `OutlierFilter`: noisy thresholds on the score, mean of the kept, hidden cutoff (Ghazi et al., Algorithm 2, repaired).
 * `SoftFilter`: weights that fade with the score, one test a phase (Algorithm 2S, ours).
+* `CoordinateMedian`: the mean held near the coordinatewise median, one test a phase (Ghazi et al., Algorithms 6 to 8,
+  repaired).
 """
 
 import math
@@ -13,8 +15,9 @@ import numpy as np
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise import NoiseSource
+from quoron_privacy.robust.coordinate_median import MedianParameters, debiased_mean
 from quoron_privacy.robust.filter import decisions, soft_filter
-from quoron_privacy.robust.filter.concentration import cohort_scores
+from quoron_privacy.robust.filter.concentration import Norm, cohort_scores, usable
 from quoron_privacy.robust.filter.cutoff import HiddenCutoff
 from quoron_privacy.robust.filter.outlier_filter import FilterParameters
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
@@ -52,6 +55,10 @@ class PlainMean:
         # numpy adds contiguous numbers pairwise: the error stays below 1e-6 of b for any cohort that fits in memory
         return Aggregate(np.sum(columns, axis=1) / self.cohort_size)
 
+    def combine(self, tally: float, more: float) -> float:
+        """Their sum."""
+        return tally + more
+
     def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
         """Always."""
         del tally, noise, phase
@@ -67,6 +74,7 @@ class FilteredParameters:
     temperature: float  # τ, an inverse length
     distance: float  # d: how far apart ordinary users' average gradients are taken to lie
     filter: FilterParameters
+    norm: Norm = "l2"  # of τ and d
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """One noisy average a phase, behind the filter and its cutoff."""
@@ -86,12 +94,21 @@ class OutlierFilter:
         """Mean of the kept users; whoever did not answer is isolated and counts as filtered."""
         limits = self.test.limits(len(answers.status), noise.stream("filter", round_))
         decided = decisions.decide(
-            answers.values, answers.answered, self.parameters.temperature, limits, step=self.test.grid
+            answers.values,
+            answers.answered,
+            self.parameters.temperature,
+            limits,
+            step=self.test.grid,
+            norm=self.parameters.norm,
         )
         filtered = len(decided.kept) - int(decided.kept.sum())
         diagnostics = {"filtered": filtered, "undecided": decided.undecided, "threshold": self.test.threshold}
         diagnostics |= score_summary(decided.score_bounds)
         return Aggregate(decisions.filtered_mean(answers.values, decided.kept), float(filtered), diagnostics)
+
+    def combine(self, tally: float, more: float) -> float:
+        """Their sum."""
+        return tally + more
 
     def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
         """Whether fewer users were filtered than the phase's hidden cutoff."""
@@ -107,6 +124,7 @@ class SoftFilteredParameters:
     temperature: float  # τ
     distance: float  # d
     filter: soft_filter.SoftFilterParameters
+    norm: Norm = "l2"
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """One noisy average a phase, behind the filter and its test."""
@@ -126,7 +144,7 @@ class SoftFilter:
         """Weighted mean; whoever did not answer is isolated: weight 0, suspicion 1."""
         del noise, round_
         p = self.parameters.filter
-        scores = cohort_scores(answers.values, answers.answered, self.parameters.temperature)
+        scores = cohort_scores(answers.values, answers.answered, self.parameters.temperature, norm=self.parameters.norm)
         suspicions = soft_filter.suspicions(scores, cohort_size=p.cohort_size, slope=p.steepness, cutoff=p.floor)
         weights = soft_filter.soft_weights(suspicions)
         suspicion = math.fsum(suspicions)
@@ -137,7 +155,62 @@ class SoftFilter:
         } | score_summary(scores)
         return Aggregate(soft_filter.soft_mean(answers.values, weights), suspicion, diagnostics)
 
+    def combine(self, tally: float, more: float) -> float:
+        """Their sum."""
+        return tally + more
+
     def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
         """V ≤ Vmax, and V + N(0, s_u²) at most the threshold."""
         noisy = self.test.release(np.array([tally]), noise.stream("test", phase))
         return bool(tally <= self.parameters.filter.softness_limit and noisy[0] <= self.threshold)
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinateMedianParameters:
+    """Public numbers of one run."""
+
+    cohort_size: int  # B
+    phases: tuple[Phase, ...]
+    temperature: float  # τ
+    distance: float  # d∞
+    clip_bound: float  # G∞: every coordinate of an answer is held within it
+    median: MedianParameters
+
+    @property
+    def radius(self) -> float:
+        """ς: how far a mean may lie from the median, a coordinate."""
+        return self.median.room / self.temperature
+
+    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
+        """One noisy average a phase, behind its test."""
+        del dimension
+        return phase_releases(self.phases, [self.median] * len(self.phases), None)
+
+
+class CoordinateMedian:
+    """The rule of Algorithms 6 to 8: a mean held near the median, and the least concentration score of the phase."""
+
+    def __init__(self, parameters: CoordinateMedianParameters) -> None:
+        self.parameters = parameters
+
+    def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
+        """The debiased mean; whoever did not answer counts as zero in it, and as isolated in the score.
+
+        The tally is what the score lacks of B.
+        """
+        del noise, round_
+        p = self.parameters
+        present = usable(answers.values, answers.answered)
+        rows = np.clip(np.where(present[:, None], answers.values, 0.0), -p.clip_bound, p.clip_bound)
+        scores = cohort_scores(rows, present, p.temperature, norm="linf")
+        score = math.fsum(scores) / p.cohort_size
+        diagnostics = {"score": score, "threshold": p.median.threshold} | score_summary(scores)
+        return Aggregate(debiased_mean(rows, p.median.trim, p.radius), max(0.0, p.cohort_size - score), diagnostics)
+
+    def combine(self, tally: float, more: float) -> float:
+        """The larger: a phase's score is its least."""
+        return max(tally, more)
+
+    def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
+        """Whether the least score, with noise, clears the threshold."""
+        return self.parameters.median.test.decide(self.parameters.cohort_size - tally, noise.stream("test", phase))

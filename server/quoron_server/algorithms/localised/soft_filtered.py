@@ -82,4 +82,5 @@ INFO = AlgorithmInfo(
     maker=make,
     removes_outliers=True,
     black_box=ITERATES,
+    remarks=planning.remarks,
 )

@@ -1,0 +1,296 @@
+"""Localised SGD on a box with coordinatewise medians: Ghazi, Kumar, Liu & Manurangsi, Algorithms 5 to 8, repaired.
+
+In every round the step uses the cohort's mean, each coordinate held near the median; the least concentration score of a
+phase, in ℓ∞ and with noise, decides once whether the phase may release. Needs losses whose Hessians are diagonally
+dominant and Lipschitz in ℓ1.
+
+Changed from print, with proofs in docs/privacy/median-sgd.md: one noisy bit a phase with noise for the score's
+sensitivity of 2 (printed: noise for 1), explicit constants, projected releases. The shift of a phase has no 1/B, so
+that a plain mean has less noise below some 10⁸ items a user: `quoron plan` says how many. `constants="paper"` runs the
+printed numbers, which carry no proof.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_privacy.errors import Infeasible, VerificationError
+from quoron_privacy.noise import total_variation
+from quoron_privacy.robust import coordinate_median as theorem
+from quoron_privacy.robust.filter.concentration import LARGEST_COHORT, score_error
+from quoron_server.algorithms.forecast import excess_risk
+from quoron_server.algorithms.info import ITERATES, AlgorithmInfo
+from quoron_server.algorithms.localised.geometry import DOMINANT, Geometry, against_mean, coordinatewise
+from quoron_server.algorithms.localised.method import LocalisedSGD
+from quoron_server.algorithms.localised.plan import (
+    ASSUMPTIONS,
+    Schedule,
+    Shape,
+    as_phases,
+    best_schedule,
+    cohort_for,
+    cost,
+    require_contraction,
+    require_smooth,
+)
+from quoron_server.algorithms.localised.rules import CoordinateMedian, CoordinateMedianParameters
+from quoron_server.algorithms.search import round_grid
+from quoron_server.plan import Guarantee, Plan, Privacy
+from quoron_server.problem import Problem
+
+Vector = NDArray[np.float64]
+
+NAME = "median-sgd"
+THEOREM = "docs/privacy/median-sgd.md"
+MOST_COHORTS = 256  # rounds that are tried: fewer users a round never make a release less noisy
+
+
+@dataclass(frozen=True, slots=True)
+class MedianOptions:
+    """Planning options; None lets the plan choose by predicted excess risk."""
+
+    rounds: int | None = None  # exactly; the cohort is then n / rounds, unless it is given too
+    cohort_size: int | None = None
+    step_size: float | None = None
+    distance: float | None = None  # typical distance, in ℓ∞, of users' average gradients, from public knowledge
+    trim_rate: float | None = None  # share of answers trimmed on either side, below 1/2; None: the median
+
+
+def plan(problem: Problem, privacy: Privacy, options: MedianOptions, seed: int) -> Plan:
+    """The plan with the least predicted excess risk. Raises Infeasible off a box and without dominance, and if no
+    cohort and step suffice."""
+    require_smooth(NAME, problem)
+    geometry, slack = coordinatewise(NAME, problem, options.distance), sampler_slack(problem, privacy)
+    clip = clip_bound(problem)
+
+    def calibrate(size: int, eta_beta: float) -> theorem.MedianParameters:
+        return theorem.calibrate(
+            privacy.epsilon,
+            privacy.delta,
+            size,
+            eta_beta,
+            clip / geometry.distance,
+            trim=None if options.trim_rate is None else max(1, math.floor(options.trim_rate * size)),
+            score_error=rounding(size, problem.dimension),
+            delta_slack=slack,
+        )
+
+    known: dict[tuple[int, float], float] = {}
+
+    def factor(size: int, eta_beta: float) -> float:
+        if (size, eta_beta) not in known:
+            try:
+                known[size, eta_beta] = calibrate(size, eta_beta).noise_factor
+            except Infeasible:
+                known[size, eta_beta] = math.inf
+        return known[size, eta_beta]
+
+    def scale(sizes: Vector, first_steps: Vector) -> Vector:
+        steep = first_steps * geometry.beta
+        pairs = zip(sizes, steep, strict=True)
+        return geometry.length * np.array([factor(int(size), each) if each <= 2 else math.inf for size, each in pairs])
+
+    steps = [options.step_size] if options.step_size else _steps(geometry)
+    found = best_schedule(problem, _cohorts(problem, options), scale, rounds=options.rounds, steps=steps)
+    if found is None or math.isinf(found[0]):
+        raise _infeasible(problem, privacy, options)
+    _, schedule = found
+    median = calibrate(schedule.cohort_size, schedule.largest_step * geometry.beta)
+    return _assembled(problem, privacy, schedule, median, geometry, seed)
+
+
+def paper_plan(problem: Problem, privacy: Privacy, options: MedianOptions, seed: int) -> Plan:
+    """The plan of the printed constants, for comparison: nothing is proved for them.
+
+    Natural logarithms; τ is the inverse of what is printed, which is a length. The O(·) of σ_s is filled in by the
+    paper's own shift, 6η/τ, with the classical Gaussian at (ε/2, δ/2); the test draws one Laplace variable of the scale
+    printed for a query, 8/ε.
+    """
+    require_smooth(NAME, problem)
+    geometry, users, epsilon = coordinatewise(NAME, problem, options.distance), problem.users, privacy.epsilon
+    log = math.log(users * problem.items_per_user * problem.dimension / privacy.delta)
+    size = options.cohort_size or math.ceil(100 * log / epsilon)
+    if users < 2 * size:
+        raise Infeasible(NAME, f"the printed cohort_size={size:,} exceeds n/2={users // 2:,}", f"n >= {2 * size:,}")
+    rounds = options.rounds or users // size
+    cohort_for(NAME, problem, rounds, size)
+    temperature = math.sqrt(problem.items_per_user) / (problem.coordinate_bound * (log + math.log(privacy.delta)))
+    gaussian = math.sqrt(2 * math.log(1.25 / (privacy.delta / 2))) / (epsilon / 2)
+    shares = [2.0**-phase for phase in range(1, max(1, int(math.log2(rounds))) + 1)]
+    shape = Shape(tuple(share / sum(shares) for share in shares), 4.0)
+    found = best_schedule(
+        problem,
+        [size],
+        lambda sizes, _: np.full_like(sizes, 6 * gaussian * geometry.stretch / temperature),
+        rounds=rounds,
+        all_shapes=[shape],
+        steps=[options.step_size] if options.step_size else _steps(geometry),
+    )
+    assert found is not None
+    schedule, theta = found[1], temperature * geometry.distance
+    median = theorem.MedianParameters(
+        cohort_size=size,
+        trim=theorem.median_trim(size),
+        core=0.8,
+        test_scale=8 / epsilon,
+        threshold=0.9 * size + 2 * math.log(rounds / privacy.delta) / epsilon,
+        eta_beta=schedule.largest_step * geometry.beta,
+        theta=theta,
+        clip=temperature * clip_bound(problem),
+        room=1.0,
+        noise_multiplier=6 * gaussian,
+        score_error=rounding(size, problem.dimension),
+    )
+    return _assembled(problem, privacy, schedule, median, geometry, seed, proved=False)
+
+
+def verify(plan: Plan) -> None:
+    """The theorem for every phase at the plan's numbers, independently of how they were found."""
+    p: CoordinateMedianParameters = plan.parameters
+    problem, median = plan.problem, p.median
+    require_smooth(NAME, problem)
+    require_contraction(plan)
+    try:
+        geometry = coordinatewise(NAME, problem, p.distance)
+    except Infeasible as error:
+        raise VerificationError(f"Expected a problem in a box with dominance, got one that is not: {error}") from error
+    conditions = {
+        "median.cohort_size = cohort_size": median.cohort_size == p.cohort_size,
+        "temperature = theta / distance": math.isclose(p.temperature, median.theta / p.distance, rel_tol=1e-12),
+        "clip = temperature * clip_bound": median.clip >= p.temperature * p.clip_bound * (1 - 1e-12),
+        "clip_bound >= the bound on coordinates": p.clip_bound >= clip_bound(problem),
+        "eta_beta >= step_size * smoothness": all(f.step_size * geometry.beta <= median.eta_beta for f in p.phases),
+        "score_error >= rounding": median.score_error >= rounding(p.cohort_size, problem.dimension),
+        "the assumption of dominance": DOMINANT in plan.guarantee.assumptions,
+        "release_scale = noise_scale of the theorem": all(
+            f.release_scale >= release_scale(median, f.step_size, geometry) for f in p.phases
+        ),
+    }
+    for condition, holds in conditions.items():
+        if not holds:
+            raise VerificationError(f"Expected {condition} in the plan of {NAME}; it does not hold.")
+    if plan.guarantee.proved:
+        promise = plan.guarantee
+        slack = sampler_slack(problem, Privacy(promise.epsilon, promise.delta))
+        theorem.verify(median, promise.epsilon, promise.delta, delta_slack=slack)
+
+
+def clip_bound(problem: Problem) -> float:
+    """Where coordinates of answers are held: G∞ and room for rounding, so that nothing honest is touched."""
+    return problem.coordinate_bound * (1 + 1e-6)
+
+
+def rounding(cohort_size: int, dimension: int) -> float:
+    """|computed - real| of a cohort's score at most: that of its κ, and of their mean."""
+    return score_error(cohort_size, dimension) + cohort_size * 2.0**-50
+
+
+def release_scale(median: theorem.MedianParameters, step: float, geometry: Geometry) -> float:
+    """σ of one phase's release, with room for the release's grid and the iterates' rounding."""
+    return median.noise_scale(step, geometry.length) * (1 + 1e-6 * geometry.stretch)
+
+
+def sampler_slack(problem: Problem, privacy: Privacy) -> float:
+    """Total variation of a phase's noise: Gaussians and one Laplace; 1e-5 δ for the grid of the release."""
+    exact = total_variation(gaussians=problem.dimension, decisions=1)
+    return exact + 1e-5 * privacy.delta / (1 + math.exp(privacy.epsilon))
+
+
+def remarks(plan: Plan) -> tuple[str, ...]:
+    """The release's noise beside that of a plain mean."""
+    return (against_mean(plan),)
+
+
+def make(plan: Plan) -> LocalisedSGD:
+    """The algorithm of a plan."""
+    return LocalisedSGD(plan, CoordinateMedian(plan.parameters))
+
+
+def _assembled(
+    problem: Problem,
+    privacy: Privacy,
+    schedule: Schedule,
+    median: theorem.MedianParameters,
+    geometry: Geometry,
+    seed: int,
+    *,
+    proved: bool = True,
+) -> Plan:
+    phases = tuple(
+        replace(phase, release_scale=release_scale(median, phase.step_size, geometry)) for phase in schedule.phases
+    )
+    schedule = Schedule(schedule.cohort_size, phases)
+    shift = median.sensitivity(1.0, geometry.length) if proved else 6 * geometry.length / median.theta
+    return Plan(
+        algorithm=NAME,
+        problem=problem,
+        guarantee=Guarantee(
+            privacy.epsilon,
+            privacy.delta,
+            "replace-one",
+            "model",
+            (*ASSUMPTIONS, DOMINANT),
+            THEOREM,
+            proved=proved,
+        ),
+        cost=cost(problem, schedule),
+        parameters=CoordinateMedianParameters(
+            cohort_size=schedule.cohort_size,
+            phases=as_phases(schedule, shift),
+            temperature=median.temperature(geometry.distance),
+            distance=geometry.distance,
+            clip_bound=clip_bound(problem),
+            median=median,
+        ),
+        predicted_excess_risk=excess_risk(problem, phases),
+        seed=seed,
+    )
+
+
+def _cohorts(problem: Problem, options: MedianOptions) -> list[int]:
+    if options.rounds:
+        return [cohort_for(NAME, problem, options.rounds, options.cohort_size)]
+    if options.cohort_size:
+        return [options.cohort_size]
+    sizes = {problem.users // rounds for rounds in round_grid(MOST_COHORTS)}
+    return sorted(size for size in sizes if 3 <= size <= LARGEST_COHORT)
+
+
+def _steps(geometry: Geometry) -> list[float] | None:
+    """Steps from ηβ∞ = 10⁻⁵ to 2: the score's sensitivity grows as ηβ∞B, so most plans need short ones."""
+    if not geometry.beta:
+        return None
+    return [float(product / geometry.beta) for product in np.geomspace(1e-5, 2.0, 23)]
+
+
+def _infeasible(problem: Problem, privacy: Privacy, options: MedianOptions) -> Infeasible:
+    edge = theorem.smallest_cohort(privacy.epsilon, privacy.delta, 0.0)
+    assert edge is not None  # without curvature a cohort that is large enough always is
+    if (options.cohort_size or problem.users) < edge:
+        what = f"cohort_size={options.cohort_size:,}" if options.cohort_size else f"n={problem.users:,}"
+        return Infeasible(NAME, f"{what} is too small for the test", f"cohorts of {edge:,} users or more")
+    return Infeasible(
+        NAME,
+        f"no cohort of n={problem.users:,} users with that step passes the test",
+        f"cohorts from {edge:,} users up to about 2 / (step_size · smoothness)",
+    )
+
+
+INFO = AlgorithmInfo(
+    name=NAME,
+    summary="Phased SGD on a box with coordinatewise medians and one test a phase; for comparison, see its page",
+    paper="Ghazi, Kumar, Liu & Manurangsi, Nearly Linear-Time User-Level DP-SCO",
+    algorithm_numbers="5 to 8",
+    exposure="model",
+    adjacency=("replace-one",),
+    theorem=THEOREM,
+    options=MedianOptions,
+    planner=plan,
+    paper_planner=paper_plan,
+    verifier=verify,
+    maker=make,
+    black_box=ITERATES,
+    remarks=remarks,
+)

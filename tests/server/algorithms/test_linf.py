@@ -1,0 +1,326 @@
+"""Localised SGD on boxes: distances in ℓ∞, medians, who is refused and why, and what plans say of their noise."""
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from contracts.scenes import BOX, PRIVACY, PROBLEM, SMALL, Quadratic, make, make_plan
+from federation.crowd import specification
+from quoron_client import ItemBatch
+from quoron_client.compute.enforcement import bounded
+from quoron_client.federation.terms import read_terms
+from quoron_client.losses import make_loss
+from quoron_client.protocol.domains import Box, L2Ball
+from quoron_client.protocol.questions import Answers
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.noise import SeededNoise
+from quoron_privacy.robust.filter.concentration import cohort_scores, scores
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.localised import filter_plan, geometry
+from quoron_server.algorithms.localised.method import LocalisedSGD
+from quoron_server.algorithms.localised.rules import CoordinateMedian, OutlierFilter, SoftFilter
+from quoron_server.plan import Plan, Privacy
+from quoron_server.problem import Problem
+from quoron_server.specification import describe
+from quoron_server.specification import make_plan as make_specified
+from server.algorithms.test_localisation import drive
+
+IN_LINF = ("filtered-sgd/linf", "soft-filtered-sgd/linf", "median-sgd", "median-sgd/trimmed")
+
+
+def linear(users: int, items: int, dimension: int) -> Problem:
+    """Means of vectors in the cube [-1, 1]^d, models in the same cube."""
+    loss, box = make_loss("linear", feature_norm=dimension**0.5, feature_bound=1.0), Box(1.0)
+    return Problem(
+        users=users,
+        items_per_user=items,
+        dimension=dimension,
+        domain=box,
+        lipschitz=loss.lipschitz(box, dimension),
+        smoothness=0.0,
+        link_curvature=0.0,
+        feature_norm=loss.feature_norm,
+        coordinate_lipschitz=loss.coordinate_lipschitz(box, dimension),
+        coordinate_smoothness=loss.coordinate_smoothness(dimension),
+    )
+
+
+@dataclass
+class Separable:
+    """User u's loss is Σ_j h_uj (x_j - c_uj)²/2 with 0 <= h <= 0.25: diagonal Hessians of all users' own."""
+
+    seed: int
+    spread: float = 0.01
+
+    def __post_init__(self) -> None:
+        rng = np.random.default_rng(self.seed)
+        self.curvatures = 0.25 * rng.random((PROBLEM.users, PROBLEM.dimension))
+        self.centres = 0.3 + self.spread * rng.standard_normal((PROBLEM.users, PROBLEM.dimension))
+
+    def ask(self, question: Any) -> Answers:
+        who, at = question.cohort, question.task.points[0]
+        return Answers(self.curvatures[who] * (at - self.centres[who]), np.zeros(len(who), np.uint8))
+
+
+def slow_median_run(plan: Plan, engine: Any) -> tuple[list[np.ndarray], list[float]]:
+    """Algorithm 6 as on paper, phase by phase, all released without noise: iterates, and each round's score."""
+    p, half_width = plan.parameters, plan.problem.domain.half_width
+    algorithm = LocalisedSGD(plan, CoordinateMedian(p))
+    x, found, seen = np.zeros(plan.problem.dimension), [], []
+    state = algorithm.init()
+    for phase in p.phases:
+        iterates = []
+        for _ in range(phase.rounds):
+            question = algorithm.request(replace(state, iterate=x), SeededNoise(4))
+            state = replace(state, round=state.round + 1)
+            q = np.clip(engine.ask(question).values, -p.clip_bound, p.clip_bound)
+            seen.append(float(np.exp(-p.temperature * np.abs(q[:, None] - q[None]).max(axis=2)).sum() / len(q)))
+            median, mean = np.median(q, axis=0), q.mean(axis=0)
+            g = np.array(
+                [
+                    m if abs(m - r) < p.radius else r + p.radius * np.sign(m - r)
+                    for m, r in zip(mean, median, strict=True)
+                ]
+            )
+            x = np.clip(x - phase.step_size * g, -half_width, half_width)
+            iterates.append(x)
+            found.append(x)
+        x = np.mean(iterates[-phase.suffix :], axis=0)
+    return found, seen
+
+
+@pytest.mark.parametrize("radius", [1.0, 1e-3])
+def test_median_sgd_is_the_algorithm_on_paper(radius) -> None:
+    plan = make_plan("median-sgd")
+    p = plan.parameters
+    median = replace(p.median, room=radius * p.temperature, threshold=-1e3)
+    phases = tuple(replace(phase, release_scale=0.0) for phase in p.phases)
+    plan = replace(plan, parameters=replace(p, median=median, phases=phases))
+    engine = Separable(3, spread=0.5)
+    engine.centres[::10] += 5.0  # mean and median apart
+    expected, seen = slow_median_run(plan, engine)
+    states = drive(LocalisedSGD(plan, CoordinateMedian(plan.parameters)), engine)
+    for state, at in zip(states[1:-1], expected[:-1], strict=True):
+        np.testing.assert_allclose(state.iterate, at, atol=1e-12)
+    assert states[-2].tally == pytest.approx(p.cohort_size - min(seen[:-1]), rel=1e-9)
+    np.testing.assert_allclose(states[-1].released, np.mean(expected[-p.phases[-1].suffix :], axis=0), atol=1e-12)
+
+
+def quiet(plan: Plan) -> Plan:
+    """Without release noise, which would hide what one user moves; every test passes."""
+    p = plan.parameters
+    phases = tuple(replace(phase, release_scale=0.0) for phase in p.phases)
+    return replace(plan, parameters=replace(p, phases=phases))
+
+
+def farthest(name: str, plan: Plan, seed: int, domain: Any = None) -> float:
+    """How far one user's gradient of any size moves later iterates, over what the theorem allows, both in ℓ∞."""
+    p = plan.parameters
+    rule = {"filtered-sgd/linf": OutlierFilter, "soft-filtered-sgd/linf": SoftFilter}.get(name, CoordinateMedian)(p)
+    plan = quiet(plan if domain is None else replace(plan, problem=replace(plan.problem, domain=domain)))
+    algorithm = LocalisedSGD(plan, rule)
+    first = algorithm.request(algorithm.init(), SeededNoise(4))
+    assert first is not None
+    rng, worst = np.random.default_rng(seed), 0.0
+    for size in (p.distance, 0.3 / p.temperature, 1e3):
+        one, other = Separable(seed), Separable(seed)
+        own = int(first.cohort[rng.integers(p.cohort_size)])
+        side = size * rng.choice([-1.0, 1.0], PROBLEM.dimension)
+        for engine, sign in ((one, 1), (other, -1)):
+            engine.curvatures[own], engine.centres[own] = 0.25, -4 * sign * side
+        runs = [drive(algorithm, engine) for engine in (one, other)]
+        for now, then in zip(*(run[1 : plan.parameters.phases[0].rounds] for run in runs), strict=True):
+            worst = max(worst, float(np.abs(now.iterate - then.iterate).max()))
+    return worst / (p.phases[0].sensitivity / np.sqrt(PROBLEM.dimension))
+
+
+@pytest.mark.parametrize("name", IN_LINF)
+def test_one_user_moves_no_iterate_farther_in_any_coordinate_than_the_theorem_says(name) -> None:
+    plan = make_plan(name)
+    found = [farthest(name, plan, seed) for seed in range(3)]
+    assert 0 < max(found) <= 1
+
+
+class Line:
+    """Euclidean projection onto the line of slope π/8: a box whose sides are not the coordinates'."""
+
+    direction = np.array([np.cos(np.pi / 8), np.sin(np.pi / 8), 0.0])
+
+    def norm_bound(self, dimension: int) -> float:
+        return float(dimension)
+
+    def project(self, points: np.ndarray) -> np.ndarray:
+        return np.asarray((points @ self.direction)[..., None] * self.direction)
+
+
+def test_the_search_catches_a_euclidean_projection_onto_a_box_like_set() -> None:
+    # With a mean of all, whose shift in a box is the theorem's own: a projection may not add to it.
+    plan = make_plan("median-sgd")
+    p = plan.parameters
+    median = replace(p.median, room=1e9)  # the mean as it is
+    shift = 2 * p.clip_bound / p.cohort_size * p.phases[0].step_size * np.sqrt(PROBLEM.dimension)
+    phases = tuple(replace(phase, sensitivity=shift) for phase in p.phases)
+    plan = replace(plan, parameters=replace(p, median=median, phases=phases))
+    found = {"box": 0.0, "line": 0.0}
+    for seed in range(6):
+        found["box"] = max(found["box"], farthest("median-sgd", plan, seed))
+        found["line"] = max(found["line"], farthest("median-sgd", plan, seed, Line()))
+    assert found["box"] <= 1 + 1e-9 < 1.1 < found["line"]
+
+
+@pytest.mark.parametrize("name", ["filtered-sgd", "soft-filtered-sgd", "median-sgd"])
+@pytest.mark.parametrize(
+    ("problem", "message"),
+    [
+        (replace(BOX, domain=L2Ball(2.0)), "projection onto a ball may bring points farther apart in ℓ∞; needs a box"),
+        (replace(BOX, coordinate_smoothness=None), r"not certainly diagonally dominant; needs loss.active_features=1"),
+        (replace(BOX, coordinate_smoothness=None, outputs=3), "needs a smooth loss of one output"),
+    ],
+)
+def test_what_is_no_box_or_not_dominant_is_refused_by_name(name, problem, message) -> None:
+    info = ALGORITHMS[name]
+    options = info.options() if name == "median-sgd" else info.options(norm="linf")
+    with pytest.raises(Infeasible, match=f"{name}: .*{message}"):
+        info.plan(problem, PRIVACY, options)
+
+
+def test_the_ridge_that_a_refusal_names_would_do() -> None:
+    loss = make_loss("logistic", feature_norm=2.0)
+    problem = replace(BOX, feature_norm=2.0, link_curvature=0.25, coordinate_smoothness=loss.coordinate_smoothness(3))
+    with pytest.raises(Infeasible, match=r"loss\.ridge >= ") as refused:
+        geometry.require_box("median-sgd", problem)
+    ridge = float(str(refused.value).split("loss.ridge >= ")[1].split(",")[0])
+    assert make_loss("logistic", feature_norm=2.0, ridge=ridge).coordinate_smoothness(3) is not None
+
+
+@pytest.mark.parametrize("name", IN_LINF)
+def test_a_plan_whose_problem_lost_what_its_theorem_needs_is_refused(name) -> None:
+    plan, info = make_plan(name), ALGORITHMS[name.partition("/")[0]]
+    info.verify(plan)
+    kept = plan.guarantee.assumptions
+    for other in (
+        replace(plan, problem=replace(plan.problem, domain=L2Ball(2.0))),
+        replace(plan, problem=replace(plan.problem, coordinate_smoothness=None)),
+        replace(plan, problem=replace(plan.problem, coordinate_smoothness=1.9, smoothness=1.9)),
+        replace(plan, guarantee=replace(plan.guarantee, assumptions=kept[:-1])),
+    ):
+        with pytest.raises(VerificationError):
+            info.verify(other)
+
+
+@pytest.mark.parametrize("name", ["filtered-sgd/linf", "soft-filtered-sgd/linf"])
+def test_a_filter_of_largest_coordinates_is_not_one_of_lengths(name) -> None:
+    plan, info = make_plan(name), ALGORITHMS[name.partition("/")[0]]
+    phases = tuple(replace(p, release_scale=p.release_scale / 3**0.5) for p in plan.parameters.phases)
+    with pytest.raises(VerificationError):  # √d times the noise pays for √d times the length
+        info.verify(replace(plan, parameters=replace(plan.parameters, phases=phases)))
+    with pytest.raises(VerificationError, match="norm"):
+        info.verify(replace(plan, parameters=replace(plan.parameters, norm="l1")))
+
+
+def test_filters_score_in_the_norm_of_their_plan() -> None:
+    plan = make_plan("filtered-sgd/linf")
+    p, values = plan.parameters, np.random.default_rng(1).normal(size=(plan.parameters.cohort_size, 3))
+    seen = OutlierFilter(p).aggregate(Answers(values, np.zeros(len(values), np.uint8)), SeededNoise(2), 0)
+    exact = scores(values, p.temperature, norm="linf")
+    assert seen.diagnostics["score_max"] <= exact.max()
+    soft = make_plan("soft-filtered-sgd/linf").parameters
+    told = SoftFilter(soft).aggregate(Answers(values, np.zeros(len(values), np.uint8)), SeededNoise(2), 0)
+    here = cohort_scores(values, np.ones(len(values), bool), soft.temperature, norm="linf")
+    assert told.diagnostics["score_max"] == here.max()
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 20, 1000])
+@pytest.mark.parametrize("items", [1, 100, 10**6])
+def test_proved_distances_are_shorter_in_l2_than_root_d_times_those_in_linf(dimension, items) -> None:
+    # So ℓ2 needs the less noise on the same box: plans choose it, and ℓ∞ is there for who asks for it.
+    problem = linear(100_000, items, dimension)
+    here = geometry.coordinatewise("filtered-sgd", problem)
+    assert filter_plan.user_distance(problem) < here.length
+    assert here.length == pytest.approx(geometry.coordinate_distance(problem) * dimension**0.5)
+
+
+def test_coordinates_of_users_lie_within_the_proved_distance() -> None:
+    rng, problem = np.random.default_rng(5), linear(2000, 25, 8)
+    means = rng.choice([-1.0, 1.0], size=(2000, 25, 8)).mean(axis=1)
+    assert np.ptp(means, axis=0).max() <= geometry.coordinate_distance(problem)
+
+
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_every_algorithm_keeps_its_model_in_a_box(name) -> None:
+    info = ALGORITHMS[name.partition("/")[0]]
+    plan = info.plan(BOX, Privacy(8.0, 1e-3), info.options(**SMALL.get(name, {})), "calibrated", 7)
+    info.verify(plan)
+    plan = replace(plan, problem=replace(BOX, domain=Box(0.05)))
+    model = info.maker(plan).model(drive(info.maker(plan), Quadratic())[-1])
+    assert np.abs(model).max() <= 0.05
+
+
+def test_the_medians_of_a_plan_meet_a_plain_mean_only_beyond_a_hundred_million_items() -> None:
+    info = ALGORITHMS["median-sgd"]
+    for epsilon in (1.0, 4.0, 8.0):
+        plan = info.plan(linear(100_000, 100, 1000), Privacy(epsilon, 1e-6), info.options(rounds=200), seed=1)
+        info.verify(plan)
+        (said,) = info.remarks(plan)
+        assert "times the noise of a plain mean" in said
+        meets = float(said.split("about m = ")[1].split()[0])
+        assert meets > 5e7
+        many = info.plan(linear(100_000, int(30 * meets), 1000), Privacy(epsilon, 1e-6), info.options(rounds=200))
+        ratio = float(info.remarks(many)[0].split("has ")[1].split()[0])
+        assert ratio < 0.5
+
+
+def test_filters_on_a_box_say_what_either_norm_costs() -> None:
+    info, problem = ALGORITHMS["filtered-sgd"], linear(40_000, 100, 10)
+    for norm, sign in (("linf", -1), ("l2", 1), (None, 1)):
+        plan = info.plan(problem, Privacy(4.0, 1e-6), info.options(norm=norm))
+        mean, other = info.remarks(plan)
+        assert "the two meet at about m = " in mean
+        assert (float(other.split("would have ")[1].split()[0]) - 1) * sign > 0
+    assert info.remarks(make_plan("filtered-sgd")) == ()
+
+
+def test_printed_constants_run_and_are_called_unproved() -> None:
+    info = ALGORITHMS["median-sgd"]
+    plan = info.plan(linear(40_000, 100, 10), Privacy(4.0, 1e-6), info.options(), "paper")
+    info.verify(plan)
+    assert not plan.guarantee.proved
+    assert plan.guarantee.sentence().startswith("NOT PROVED")
+    assert "times the noise of a plain mean" in info.remarks(plan)[0]
+    assert plan.parameters.median.test_scale == 2.0  # 8/ε, where a score that moves by 2 needs 4/ε for half of ε
+    assert plan.parameters.cohort_size == int(np.ceil(100 * np.log(40_000 * 100 * 10 / 1e-6) / 4))
+    with pytest.raises(Infeasible, match="printed cohort_size"):
+        info.plan(linear(1_000, 100, 10), Privacy(4.0, 1e-6), info.options(), "paper")
+
+
+def test_the_same_seed_twice_and_medians_of_liars() -> None:
+    # A third of the cohort sends anything: the estimate stays within reach of the others' median.
+    algorithm = make("median-sgd")
+    engine = Quadratic(lambda values, status: values.__setitem__(slice(0, None, 3), 1e9))
+    honest, lied = drive(algorithm, Quadratic())[1], drive(algorithm, engine)[1]
+    step = algorithm.phases[0].step_size
+    assert np.abs(honest.iterate - lied.iterate).max() <= step * (algorithm.plan.parameters.radius + 0.2)
+
+
+def test_a_coordinator_believes_no_dominance_and_no_bound_that_its_clients_loss_lacks() -> None:
+    wanted = specification("median-sgd")
+    make_specified(wanted)
+    dense = {"name": "logistic", "feature_norm": 1.0}
+    with pytest.raises(ConfigError, match=r"problem\.coordinate_smoothness none for the logistic loss"):
+        make_specified(wanted.model_copy(update={"loss": dense}))
+    for key in ("coordinate_lipschitz", "coordinate_smoothness"):
+        problem = replace(wanted.problem, **{key: 0.1})
+        with pytest.raises(ConfigError, match=rf"problem\.{key} >= "):
+            make_specified(wanted.model_copy(update={"problem": problem}))
+
+
+def test_clients_are_told_of_box_and_bounds_and_keep_them() -> None:
+    wanted = specification("median-sgd")
+    terms = read_terms("trial", json.dumps(describe(wanted, make_specified(wanted))))
+    assert terms.make_domain() == Box(2.0)
+    assert terms.make_loss().active_features == 1
+    batch = ItemBatch(np.array([[0.3, -0.4, 0.2]]), np.ones(1), np.array([0, 1]))
+    np.testing.assert_array_equal(bounded(batch, terms.make_loss()).features, [[0.0, -0.4, 0.0]])
