@@ -72,6 +72,7 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "accelerated-srgd": {"rounds": 6},
     "srgd": {"rounds": 5},
     "accelerated-sgd": {"rounds": 5},
+    "online-to-batch": {"rounds": 6},
     "dp-ftrl": {"rounds": 6, "reserve": 2},
     "tracking-srgd": {"rounds": 6},
     "tracking-srgd/independent": {"rounds": 6, "variant": "independent"},

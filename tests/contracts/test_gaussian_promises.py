@@ -19,6 +19,7 @@ GAUSSIAN = (
     "accelerated-srgd",
     "accelerated-sgd",
     "srgd",
+    "online-to-batch",
     "dp-ftrl",
 )
 EVERYBODY = ("dp-sgd-poisson", "dp-sgd-wor", "mean-sgd")

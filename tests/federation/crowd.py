@@ -42,6 +42,7 @@ FEW: dict[str, tuple[int, dict[str, object]]] = {
     "accelerated-srgd": (20, {"rounds": 6}),
     "srgd": (20, {"rounds": 5}),
     "accelerated-sgd": (20, {"rounds": 5}),
+    "online-to-batch": (20, {"rounds": 5}),
     "dp-ftrl": (20, {"rounds": 6, "reserve": 2}),
     "accelerated-erm": (1000, {"rounds": 5, "phases": 2, "cohort": 125}),
     "dp-sgd-poisson": (20, {"rounds": 5, "rate": 0.5}),

@@ -34,6 +34,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "dp-sgd-wor": {"rounds": 2, "rate": 0.6},
     "mean-sgd": {"rounds": 2, "rate": 0.6},
     "one-pass-dp-sgd": {"rounds": 2},
+    "online-to-batch": {"rounds": 2},
     "phased-sgd": {},
     "sgd": {"rounds": 2},
     "srgd": {"rounds": 2},
