@@ -184,7 +184,7 @@ def _candidates(
 
 
 def _suffixes(method: Method, problem: Problem, rounds: int) -> list[int]:
-    """Numbers of iterates to average: all of them stand for none with acceleration, the last point is anytime's model."""
+    """Numbers of iterates to average: all stand for none with acceleration, the last point is anytime's model."""
     if method == "anytime":
         return [1]
     return [rounds] if method == "accelerated" else suffix_grid(problem, rounds)
