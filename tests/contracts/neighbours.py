@@ -13,8 +13,9 @@ from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM
 from quoron_server.algorithms.local_model.method import LocalModel
 from quoron_server.algorithms.localised.method import LocalisedSGD
-from quoron_server.algorithms.localised.rules import PhasedParameters
+from quoron_server.algorithms.localised.rules import GroupedParameters, PhasedParameters
 from quoron_server.algorithms.mean.method import MeanSGD
+from quoron_server.algorithms.noisy.group_method import GroupSGD
 from quoron_server.algorithms.noisy.method import NoisySGD
 from quoron_server.algorithms.one_epoch.method import OneEpoch
 from quoron_server.algorithms.outlier_iterates.method import OutlierIterates
@@ -49,7 +50,9 @@ def edges(algorithm: Algorithm[Any], state: Any, honest: np.ndarray) -> Edges:
         return Edges(zero, (aim.radius, aim.inner, aim.inner / 2, aim.inner / 4))  # clients take the centre off
     if isinstance(algorithm, MeanSGD | LocalModel):
         return Edges(state.centre, (state.radius, p.half_width or state.radius))
-    if isinstance(algorithm, LocalisedSGD) and isinstance(p, PhasedParameters):
+    if isinstance(algorithm, GroupSGD):
+        return Edges(zero, (p.items * p.clip_norm, p.clip_norm))
+    if isinstance(algorithm, LocalisedSGD) and isinstance(p, PhasedParameters | GroupedParameters):
         longest = algorithm.plan.problem.lipschitz
         return Edges(zero, (longest, longest * (1 + 1e-6)))
     if isinstance(algorithm, LocalisedSGD):

@@ -15,6 +15,7 @@ from quoron_server.plan import Plan
 GAUSSIAN = (
     "tracking-srgd",
     "phased-sgd",
+    "group-phased-sgd",
     "one-pass-dp-sgd",
     "accelerated-srgd",
     "accelerated-sgd",

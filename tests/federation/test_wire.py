@@ -12,6 +12,7 @@ from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import (
     AverageGradient,
     LocalSGD,
+    PlacedGradient,
     Question,
     RangeReport,
     SecondMoment,
@@ -71,10 +72,12 @@ MESSAGES = {
     "Announcement": federation.Announcement(run="r", description="{}"),
     "Question": federation.Question(run="r", round=7, digest=DIGEST, seconds=60, average_gradient=GRADIENT),
     "Question.second_moment": federation.Question(second_moment=federation.SecondMoment(dimension=2)),
+    "Question.placed_gradient": federation.Question(placed_gradient=federation.PlacedGradient(divisor=3.0)),
     "Question.local_sgd": federation.Question(local_sgd=federation.LocalSGD(step_size=0.5)),
     "Question.range_report": federation.Question(range_report=federation.RangeReport(bins=4)),
     "Question.vector_report": federation.Question(vector_report=federation.VectorReport(radius=1.0)),
     "AverageGradient": GRADIENT,
+    "PlacedGradient": federation.PlacedGradient(point=ARRAY, places=ARRAY, divisor=3.0, clip=0.5, expected=2),
     "SecondMoment": federation.SecondMoment(dimension=2),
     "LocalSGD": federation.LocalSGD(start=ARRAY, step_size=0.5, domain=BALL, smoothing=DIRECTIONS),
     "RangeReport": federation.RangeReport(
@@ -127,12 +130,17 @@ GOLDEN: dict[str, str] = {
         "0000f03f00000000000000c02832320911000000000000e03f"
     ),
     "Question.second_moment": "32020802",
+    "Question.placed_gradient": "5209190000000000000840",
     "Question.local_sgd": "3a0911000000000000e03f",
     "Question.range_report": "42021804",
     "Question.vector_report": "4a0921000000000000f03f",
     "AverageGradient": (
         "0a1f0a07666c6f61743634120201021a10000000000000f03f00000000000000c01208000000000000e03f19000000000000"
         "d03f221f0a07666c6f61743634120201021a10000000000000f03f00000000000000c02832320911000000000000e03f"
+    ),
+    "PlacedGradient": (
+        "0a1f0a07666c6f61743634120201021a10000000000000f03f00000000000000c0121f0a07666c6f61743634120201021a10"
+        "000000000000f03f00000000000000c019000000000000084021000000000000e03f2802"
     ),
     "SecondMoment": "0802",
     "LocalSGD": (
@@ -181,6 +189,8 @@ TASKS = {
     "second moment": SecondMoment(3),
     "local SGD": LocalSGD(POINTS, 0.125, L2Ball(2.0), Moreau(0.25)),
     "local SGD in a box": LocalSGD(POINTS, 0.125, Box(2.0)),
+    "placed gradient": PlacedGradient(POINTS[:1], np.array([[1, 2, -1], [0, 5, 2]]), 3.0, 0.5, 2),
+    "unclipped places": PlacedGradient(POINTS[:1], np.array([[1], [0]]), 1.0),
     "range report": RangeReport(FULL, 1.0, 8, 2.0, np.array([1.0, -1.0, 1.0]), np.array([3, 0])),
     "vector report": VectorReport(PLAIN, 1.0, 1e-6, 2.0, POINTS[1]),
 }
@@ -191,6 +201,8 @@ ASKED = {
     "second moment": "68393e55e0d209ab16379e14c14fb0e5",
     "local SGD": "def686bb174a8d4f3340bf0abc1cf292",
     "local SGD in a box": "28a76c68b61c7b438d6f7d7b054f66c8",
+    "placed gradient": "58c67f0efe66d43eb2e85abe0e753c8d",
+    "unclipped places": "a8c54a15e82e01ba28224977a0082477",
     "range report": "f626019ebde24b5da6215ef1ddb42df1",
     "vector report": "a3eea42b2f1c0c050d77039d93cdbbb9",
 }
@@ -217,6 +229,8 @@ def of_slot(task, slot=1):
 
     if isinstance(task, LocalSGD):
         return replace(task, starts=task.starts[[slot]])
+    if isinstance(task, PlacedGradient):
+        return replace(task, places=task.places[[slot]])
     if isinstance(task, RangeReport):
         return replace(task, coordinates=task.coordinates[[slot]])
     if isinstance(task, AverageGradient) and isinstance(task.smoothing, Convolution):

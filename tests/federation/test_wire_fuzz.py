@@ -8,6 +8,7 @@ from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import (
     AverageGradient,
     LocalSGD,
+    PlacedGradient,
     Question,
     RangeReport,
     SecondMoment,
@@ -33,6 +34,7 @@ def questions():
         SecondMoment(3),
         LocalSGD(point, 0.1, L2Ball(1.0)),
         LocalSGD(point, 0.1, Box(1.0), Moreau(0.1)),
+        PlacedGradient(point, np.array([[0, 3, -1]]), 2.0, 0.5, 2),
         RangeReport(full, 1.0, 8, 2.0, np.array([1.0, -1.0, 1.0]), np.array([2])),
         VectorReport(full, 1.0, 1e-6, 2.0, point[0]),
     ]

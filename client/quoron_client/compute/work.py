@@ -13,9 +13,19 @@ from quoron_client.compute.draws import Keys
 from quoron_client.compute.gradients import average_gradient
 from quoron_client.compute.local_iterates import local_sgd
 from quoron_client.compute.moments import second_moment_factor
+from quoron_client.compute.placed import placed_gradient
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss
-from quoron_client.protocol.questions import Answers, AverageGradient, LocalSGD, Matrix, SecondMoment, Status, Task
+from quoron_client.protocol.questions import (
+    Answers,
+    AverageGradient,
+    LocalSGD,
+    Matrix,
+    PlacedGradient,
+    SecondMoment,
+    Status,
+    Task,
+)
 from quoron_privacy.errors import ConfigError, DataError
 
 
@@ -31,6 +41,8 @@ def answer(
     values: Matrix
     if isinstance(task, AverageGradient):
         values = average_gradient(loss, batch, task, keys=keys, threads=threads)
+    elif isinstance(task, PlacedGradient):
+        values = placed_gradient(loss, batch, task, threads=threads)
     elif isinstance(task, SecondMoment):
         if task.dimension != batch.dimension:
             raise DataError(f"Expected dimension={batch.dimension}, like the items, got dimension={task.dimension}.")
