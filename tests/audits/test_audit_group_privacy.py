@@ -17,6 +17,7 @@ from quoron_client.protocol.questions import Answers
 from quoron_privacy import item_sampling
 from quoron_privacy.noise import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.slots import partition
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
 
@@ -56,7 +57,7 @@ def releases(plan, sign, seed):
     def draw(runs):
         longest = np.sqrt(runs)  # so that every coordinate pulls with length one
         wide = replace(plan, problem=replace(plan.problem, dimension=runs, lipschitz=float(longest)))
-        algorithm, people = ALGORITHMS[plan.algorithm].maker(wide), Own(5, sign, longest)
+        algorithm, people = ALGORITHMS[plan.algorithm].maker(wide), Own(user, sign, longest)
         state, shown, noise = algorithm.init(), [np.zeros(runs)], SeededNoise(seed)
         while (question := algorithm.request(state, noise)) is not None:
             update = algorithm.update(state, people.ask(question), noise)
@@ -64,9 +65,16 @@ def releases(plan, sign, seed):
             if update.releases:
                 shown.append(state.released)
         steps = np.array([after - before for before, after in pairwise(shown)])
-        weights = np.array([phase.sensitivity / phase.release_scale**2 for phase in plan.parameters.phases])
         return weights @ steps
 
+    p = plan.parameters
+    weights = np.array([phase.sensitivity / phase.release_scale**2 for phase in p.phases])
+    first = 0
+    if p.layout == "disjoint":  # a user of the least private phase, the only one that knows of it
+        least = int(np.argmax(p.mus))
+        weights *= np.arange(len(weights)) == least
+        first = p.shares[least].first_user
+    user = int(partition(seed=plan.seed, users=plan.problem.users)[first])
     return draw
 
 
