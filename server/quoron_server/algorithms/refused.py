@@ -37,7 +37,7 @@ class Refused:
         digits = subsets(problem.users, kappa)
         return Infeasible(
             self.name,
-            f"its search for a stable set minimises over every subset with {kappa} of n={problem.users:,} users deleted, "
+            f"its search for a stable set minimises over all subsets, {kappa} deleted of n={problem.users:,} users, "
             f"10^{digits:.1f} of them",
             "a shortcut for general convex losses; we know of none",
         )
