@@ -43,12 +43,15 @@ def main() -> None:
     told = parser.parse_args()
     for name, (law, power, more) in METHODS.items():
         for users in told.users:
+            wanted, risks = 0.1 * FLAT[users] / 2, {}
             for rounds in ROUNDS:
-                risk = excess(name, users, rounds, more, told.seeds)
-                if risk <= 0.1 * FLAT[users] / 2:
+                risks[rounds] = excess(name, users, rounds, more, told.seeds)
+                if risks[rounds] <= wanted:
+                    product = rounds * FLAT[users] ** power
+                    print(f"{name} n={users:,}: T={rounds}, {law}={product:.2g}", flush=True)
                     break
-            product = rounds * FLAT[users] ** power
-            print(f"{name} n={users:,}: T={rounds}, {law}={product:.2g}, excess {risk:.2g}", flush=True)
+            else:
+                print(f"{name} n={users:,}: {wanted:.2g} is out of reach, {min(risks.values()):.2g} is not", flush=True)
 
 
 if __name__ == "__main__":

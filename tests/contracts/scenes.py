@@ -67,8 +67,8 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
         "aggregate": "random",
     },
     "phased-sgd": {"cohort_size": 300},
-    "group-phased-sgd": {"rounds": 2, "phases": 2},  # of one step each, which nothing contracts
-    "group-phased-sgd/spread": {"rounds": 9, "phases": 3},
+    "group-phased-sgd": {"rounds": 9, "phases": 3},
+    "group-phased-sgd/two": {"rounds": 2, "phases": 2},  # of one step each, which nothing contracts
     "group-phased-sgd/disjoint": {"layout": "disjoint", "rounds": 8, "phases": 2, "questions": 2},
     "group-dp-sgd": {"rounds": 5, "rate": 0.9},  # so high that some users have all their items chosen
     "group-dp-sgd-zero-out": {"rounds": 5, "rate": 0.9},

@@ -32,8 +32,8 @@ from quoron_server.plan import Plan, Privacy
 SCENES = dict.fromkeys((*ALGORITHMS, *SMALL))  # with the variants of options
 NOISY = [name for name in SCENES if ALGORITHMS[name.partition("/")[0]].exposure != "none"]
 OTHERS = ("filtered", "soft", "outlier", "accelerated-erm")  # charge for worse company than honest users are
-OTHERS += ("group-phased-sgd/",)  # phases of many steps, which contract
-TIGHT = [name for name in NOISY if not name.startswith(OTHERS)]
+CONTRACT = ("group-phased-sgd", "group-phased-sgd/disjoint")  # in phases of many steps
+TIGHT = [name for name in NOISY if not name.startswith(OTHERS) and name not in CONTRACT]
 CROWDED = [name for name in NOISY if name.startswith("accelerated-erm") or "step_size" in SMALL.get(name, {})]
 OPPOSITE = (threshold(0, 0), threshold(0, 1))
 FAR = (far(0), far(1))

@@ -24,7 +24,7 @@ from quoron_server.algorithms.localised import grouped
 from quoron_server.plan import Privacy
 
 REFERENCE = mu_for(1.0, 1e-6)  # n = 100,000, m = 50
-GROUPED = ["group-phased-sgd/spread", "group-phased-sgd/disjoint"]
+GROUPED = ["group-phased-sgd", "group-phased-sgd/disjoint"]
 both_layouts = pytest.mark.parametrize("name", GROUPED)
 
 
@@ -79,7 +79,13 @@ def released(plan, people):
 
 def small_plan(name):
     """Forty users, so that one of them matters, steps at the edge of contraction; phases that all begin at zero."""
-    options = {"layout": name.partition("/")[2], "rounds": 12, "phases": 2, "questions": 2, "step_size": 8.0}
+    options = {
+        "layout": name.partition("/")[2] or "spread",
+        "rounds": 12,
+        "phases": 2,
+        "questions": 2,
+        "step_size": 8.0,
+    }
     return planned("group-phased-sgd", replace(PROBLEM, users=40), **options)
 
 
@@ -165,7 +171,7 @@ def test_a_broken_plan_is_refused_before_it_runs(name, how):
 
 
 def test_a_spread_run_accounted_as_disjoint_is_refused():
-    plan = make_plan("group-phased-sgd/spread")
+    plan = make_plan("group-phased-sgd")
     with pytest.raises(VerificationError):
         ALGORITHMS[plan.algorithm].make(replace(plan, parameters=replace(plan.parameters, layout="disjoint")))
     cheaper = replace(plan.parameters, mu=max(plan.parameters.mus))

@@ -47,7 +47,7 @@ class GroupedOptions:
     """Planning options; None lets the plan choose by predicted excess risk."""
 
     layout: Literal["spread", "disjoint"] = "spread"
-    rounds: int | None = None  # about so many: whole visits to all users of a phase
+    rounds: int | None = None  # exactly; a multiple of `questions`
     phases: int | None = None
     questions: int = 1  # to each user in a phase; more make cohorts larger and their items fewer
     step_size: float | None = None
@@ -175,20 +175,24 @@ def _shares(problem: Problem, options: GroupedOptions, shape: Shape, total: int)
     """Whole numbers for a shape's phases: of places when spread, of users when disjoint; None where they do not fit."""
     n, m, q = problem.users, problem.items_per_user, options.questions
     spread = options.layout == "spread"
-    left, made, first = (m if spread else n), [], 0
-    for index, part in enumerate(shape.shares):
-        size = max(1, int(part * (m if spread else n)))
-        if index == 0:  # what the others leave
-            size = left - sum(max(1, int(other * left)) for other in shape.shares[1:])
+    made, first = [], 0
+    if options.rounds and total % q:
+        return None
+    for size, cohorts in zip(_parts(shape, m if spread else n), _parts(shape, total // q), strict=True):
         users, places = (n, size) if spread else (size, m)
         places -= places % q
-        visits = max(1, round(part * total / q))
-        if size < 1 or places < 1 or users < visits:
+        if min(size, cohorts, places) < 1 or users < cohorts:
             return None
         at = (0, first) if spread else (first, 0)
-        made.append(Share(at[0], users, at[1], places, q, users // visits))
+        made.append(Share(at[0], users, at[1], places, q, cohorts, users // cohorts))
         first += size
-    return tuple(made) if first <= (m if spread else n) else None
+    return tuple(made)
+
+
+def _parts(shape: Shape, whole: int) -> list[int]:
+    """`whole` in the shape's shares, rounded down; the first has what the others leave."""
+    later = [int(share * whole) for share in shape.shares[1:]]
+    return [whole - sum(later), *later]
 
 
 def verify(plan: Plan) -> None:
@@ -224,8 +228,8 @@ def _check_places(problem: Problem, p: GroupedParameters) -> None:
     """Every place is in one phase at most: phases differ in their places when spread, in their users when disjoint."""
     user = place = 0
     for share in p.shares:
-        whole = min(share.users, share.places, share.questions, share.cohort_size) >= 1
-        if not whole or share.places % share.questions or share.cohort_size > share.users:
+        whole = min(share.places, share.questions, share.cohorts, share.cohort_size) >= 1
+        if not whole or share.places % share.questions or share.cohorts * share.cohort_size > share.users:
             raise VerificationError(f"Expected whole questions to whole cohorts in every phase, got {share}.")
         apart = share.first_place >= place if p.layout == "spread" else share.first_user >= user
         user, place = share.first_user + share.users, share.first_place + share.places
@@ -249,7 +253,7 @@ def make(plan: Plan) -> LocalisedSGD:
 
     def ask(round_: int, point: Vector) -> Question:
         share, number = p.share_of(round_)
-        visit, cohort = divmod(number, share.users // share.cohort_size)
+        visit, cohort = divmod(number, share.cohorts)
         order = partition(seed=plan.seed, users=plan.problem.users)
         first = share.first_user + cohort * share.cohort_size
         places = share.first_place + visit * share.asked_for + np.arange(share.asked_for, dtype=np.int64)

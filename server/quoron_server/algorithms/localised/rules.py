@@ -67,6 +67,7 @@ class Share:
     first_place: int
     places: int  # k: of each user, a multiple of `questions`
     questions: int  # to each user, about places / questions of its places each
+    cohorts: int  # into which the users are cut; those that are left over are never asked
     cohort_size: int  # users asked in a round
 
     @property
@@ -76,8 +77,8 @@ class Share:
 
     @property
     def rounds(self) -> int:
-        """That ask each user of whole cohorts `questions` times."""
-        return self.questions * (self.users // self.cohort_size)
+        """That ask each cohort `questions` times."""
+        return self.questions * self.cohorts
 
 
 @dataclass(frozen=True, slots=True)
