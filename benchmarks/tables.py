@@ -21,7 +21,15 @@ TABLES = {  # preset, figure, whether more of it is better
     "scorecard": ("rmse", False),
     "storms": ("auc", True),
 }
-ALGORITHMS = ("tracking-srgd", "mean-sgd", "dp-sgd-wor", "one-pass-dp-sgd", "accelerated-srgd", "outlier-iterates")
+ALGORITHMS = (
+    "whitened-tracking",
+    "tracking-srgd",
+    "mean-sgd",
+    "dp-sgd-wor",
+    "one-pass-dp-sgd",
+    "accelerated-srgd",
+    "outlier-iterates",
+)
 
 
 def figures(table: str, epsilon: float, algorithm: str, seeds: int) -> list[quoron.Summary] | None:

@@ -96,7 +96,10 @@ FORKING_OPTIONS = {"preexec_fn", "user", "group", "extra_groups"}
 
 def forks(module: Path) -> set[str]:
     """What forks in a module: names called, and options of subprocess."""
-    calls = [node for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+    text = module.read_text(encoding="utf-8")
+    if not any(word in text for word in FORKING | {"subprocess"}):
+        return set()  # most files: nothing to parse
+    calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
     named = [(call, getattr(call.func, "attr", getattr(call.func, "id", ""))) for call in calls]
     started = [call for call, name in named if name in {"Popen", "run", "call", "check_call", "check_output"}]
     whose = {id(call) for call in started if ast.unparse(call.func).startswith("subprocess.")}

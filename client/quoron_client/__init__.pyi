@@ -32,7 +32,13 @@ from .protocol.questions import (
     AverageGradient as AverageGradient,
 )
 from .protocol.questions import (
+    AverageLoss as AverageLoss,
+)
+from .protocol.questions import (
     LocalSGD as LocalSGD,
+)
+from .protocol.questions import (
+    MomentAndGradient as MomentAndGradient,
 )
 from .protocol.questions import (
     Question as Question,

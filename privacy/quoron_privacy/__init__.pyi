@@ -31,3 +31,4 @@ from .robust.robust_mean import RobustMean as RobustMean
 from .truncated_mean import TruncatedMean as TruncatedMean
 from .votes import HiddenBins as HiddenBins
 from .votes import KnownBins as KnownBins
+from .winsorised_mean import WinsorisedMean as WinsorisedMean

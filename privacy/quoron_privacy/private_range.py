@@ -87,7 +87,7 @@ class PrivateRange:
         counts = np.zeros((length, self.bins), np.int64)
         block = max(1, _MOST_COORDINATES // length)
         for start in range(0, len(rows), block):
-            _tally(rotate(rows[start : start + block], signs), self.half_width, counts)
+            tally(rotate(rows[start : start + block], signs), self.half_width, counts)
         chosen = np.array([self.choose(row, stream) for row in counts])
         point: Vector = rotate_back((chosen + 0.5) * self.width - self.half_width, signs)[0]
         return point
@@ -134,7 +134,7 @@ def _weight(cost: int, epsilon: float) -> tuple[int, int]:
 
 
 @njit(cache=True)
-def _tally(rotated, half_width, counts):  # type: ignore[no-untyped-def]
+def tally(rotated, half_width, counts):  # type: ignore[no-untyped-def]
     """Adds every row to the bins of its coordinates; counts (d₂, bins)."""
     bins = counts.shape[1]
     for i in range(len(rotated)):

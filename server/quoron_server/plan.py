@@ -45,6 +45,7 @@ class Privacy:
     delta: float
     quorum: float | None = None  # q: a run goes on while this share of those asked answers
     quorum_epsilon: float = 0.0  # ε_q, of ε; spent unless attendance is seen anyway
+    adjacency: Adjacency | None = None  # of algorithms that offer several; None: their own, replace-one if that is one
 
     def __post_init__(self) -> None:
         positive(epsilon=self.epsilon)
@@ -66,7 +67,7 @@ class Privacy:
     def without_quorum(self, *, spent: bool) -> "Privacy":
         """What is left for the algorithm: all of it if the quorum is not `spent` on."""
         left = rest(self.epsilon, self.delta, self.quorum_epsilon) if spent else (self.epsilon, self.delta)
-        return Privacy(*left)
+        return Privacy(*left, adjacency=self.adjacency)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +192,8 @@ class Plan:
 
     def require_deployable(self, *, trust_clients: bool) -> None:
         """ConfigError unless it may be carried out for real: a proved promise, and clients trusted where needed."""
+        from quoron_server.algorithms import ALGORITHMS  # they import plans
+
         if not self.guarantee.proved or self.guarantee.exposure == "none":
             raise ConfigError(
                 f"Expected a proved promise, got {self.algorithm} without one. Choose a private algorithm with "
@@ -202,6 +205,10 @@ class Plan:
                 "promise needs them to send true gradients and to answer or not whatever they see. Choose one with "
                 "exposure broadcast, or say that the clients are trusted."
             )
+        info = ALGORITHMS.get(self.algorithm)  # a test's own is not there
+        why = None if info is None else info.simulation_only(self)
+        if why is not None:
+            raise ConfigError(f"Expected a plan of {self.algorithm} for real clients, got one that is not: {why}.")
 
     def dp_event(self) -> "DpEvent":
         """What a run releases as an event of dp-accounting, for an accountant of your own (docs/library.md).

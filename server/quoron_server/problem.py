@@ -53,9 +53,13 @@ class Beliefs:
     typical_curvature: float | None = None  # mean eigenvalue of the expected Hessian at the optimum, when isotropic
     least_curvature: float | None = None  # its smallest eigenvalue; None means typical_curvature
     hostile_share: float = 0.0  # declared share of users that may send anything
+    sigmoid: bool = False  # whether φ' is the logistic function: then curvature falls as predictions grow
+    label_bound: float | None = None  # of a regression: |y| is at most this, and so no prediction need be longer
+    intercept: bool = False  # whether the last feature is the same number for every item
 
     def __post_init__(self) -> None:
-        names = ("gradient_deviation", "heterogeneity", "distance", "typical_curvature", "least_curvature")
+        curvatures = ("typical_curvature", "least_curvature")
+        names = ("gradient_deviation", "heterogeneity", "distance", *curvatures, "label_bound")
         _in_range(self, names, zero=("heterogeneity",))
         if not 0 <= self.hostile_share < 0.5:
             raise ConfigError(f"Expected hostile_share in [0, 0.5), got hostile_share={self.hostile_share}.")

@@ -52,6 +52,7 @@ class RunSpecification(_Section):
     early_ends: bool = False  # a round ends once everybody was heard of; the promise says what that assumes
     quorum: float | None = None  # share of those asked who must answer; None: nobody checks whether anyone does
     quorum_epsilon: float = 0.0  # of epsilon, for the quorum
+    adjacency: Literal["replace-one", "zero-out"] | None = None  # None: the algorithm's own
     options: dict[str, Any] = Field(default_factory=dict)
     constants: Literal["calibrated", "paper"] = "calibrated"
     trust_clients: bool = False  # accept exposure `model`
@@ -118,7 +119,13 @@ def make_plan(specification: RunSpecification) -> Plan:
         raise ConfigError(
             f"Expected constants to be one of {', '.join(info.constants)}, got {specification.constants!r}."
         )
-    privacy = Privacy(specification.epsilon, specification.delta, specification.quorum, specification.quorum_epsilon)
+    privacy = Privacy(
+        specification.epsilon,
+        specification.delta,
+        specification.quorum,
+        specification.quorum_epsilon,
+        specification.adjacency,
+    )
     options = options_of(info, specification.options)
     plan = info.plan(specification.problem, privacy, options, specification.constants, specification.seed)
     info.verify(plan)

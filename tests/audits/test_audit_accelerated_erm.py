@@ -1,12 +1,13 @@
 """Audits of whole runs of accelerated ERM on worst-case neighbours, and of its broken twins.
 
 Every run is a real object in one dimension; the statistic adds up the released gradients. The bounds are wrong with
-probability at most `harness.FAILURE` = 1e-8, and six sound mechanisms are tried. What simulation has no power for,
+probability at most `harness.FAILURE` = 1e-8, and seven sound mechanisms are tried. What simulation has no power for,
 sampling with replacement and amplification given that a test has passed, is refuted by exact enumeration in
 tests/privacy/robust/test_subsampled_lottery.py and refused by `verify` in the tests of plans.
 """
 
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.noise import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.accelerated_erm import tested
 from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM
 from quoron_server.algorithms.slots import partition
 from quoron_server.plan import Privacy
@@ -31,6 +33,7 @@ KINDS = {
     "random inclusion": {"cohort": USERS, "aggregate": "random"},
     "secret cohorts": {"cohort": 400},
     "threshold": {"test": "above-threshold"},
+    "clip": {"test": "clip", "cohort": USERS},
 }
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -109,7 +112,7 @@ def test_nor_where_tests_are_undecided(kind):
     assert audit(plan, *edge(plan)) <= EPSILON
 
 
-WHOLE = [kind for kind in KINDS if kind != "secret cohorts"]
+WHOLE = [kind for kind in KINDS if kind not in ("secret cohorts", "clip")]
 
 
 @pytest.mark.parametrize("kind", WHOLE)
@@ -125,6 +128,19 @@ def test_the_audit_catches_a_sixteenth_of_the_noise(kind):
     phase, share = plan.parameters.phases[0], 64 if kind == "threshold" else 16
     less = replace(plan.parameters, phases=(replace(phase, noise_scale=phase.noise_scale / share),))
     assert audit(replace(plan, parameters=less), *antipodal(plan), runs=600) > EPSILON
+
+
+def test_the_audit_catches_a_quarter_of_the_noise_of_clipped_steps():
+    plan = planned("clip")
+    phase = plan.parameters.phases[0]
+    less = replace(plan.parameters, phases=(replace(phase, noise_scale=phase.noise_scale / 4),))
+    assert audit(replace(plan, parameters=less), *antipodal(plan), runs=600) > EPSILON
+
+
+def test_the_audit_catches_a_clip_that_is_left_out():
+    plan = planned("clip")
+    with patch.object(tested, "clipped_mean", lambda values, answered, norm, size: (values.sum(axis=0) / size, 0)):
+        assert audit(plan, np.zeros(USERS - 1), (1.0, -1.0)) > EPSILON
 
 
 @pytest.mark.slow

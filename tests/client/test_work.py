@@ -5,13 +5,16 @@ from client import reference
 from quoron_client import (
     Answers,
     AverageGradient,
+    AverageLoss,
     Box,
     ItemBatch,
     L2Ball,
     LocalSGD,
+    MomentAndGradient,
     SecondMoment,
     Status,
     answer,
+    average_loss,
     bounded,
     make_loss,
 )
@@ -27,6 +30,9 @@ def tasks(users, dimension):
         AverageGradient(points, (1.0, -0.5), user_smoothness=0.1),
         AverageGradient(points[:1], (1.0,), centre=points[0], reference_items=9),
         SecondMoment(dimension),
+        SecondMoment(dimension + 1, 0.5),
+        MomentAndGradient(dimension, points[0], points[1]),
+        AverageLoss(points),
         LocalSGD(np.zeros((users, dimension)), 0.5, L2Ball(1.0)),
         LocalSGD(np.zeros((users, dimension)), 0.5, Box(1.0)),
     ]
@@ -72,6 +78,25 @@ def test_a_second_moment_of_another_dimension_is_refused():
     batch = reference.random_batch(np.random.default_rng(1), (2, 5), 4)
     with pytest.raises(DataError, match="Expected dimension=4, like the items, got dimension=3"):
         answer(make_loss("logistic"), batch, SecondMoment(3))
+
+
+def test_moment_and_gradient_are_what_they_are_when_asked_for_by_themselves():
+    loss, d = make_loss("logistic"), 4
+    batch = bounded(reference.random_batch(np.random.default_rng(1), (2, 0, 5), d, loss=loss), loss)
+    point, centre = np.full(d, 0.3), np.full(d, -0.1)
+    both = answer(loss, batch, MomentAndGradient(d, point, centre))
+    moment = answer(loss, batch, SecondMoment(d))
+    gradient = answer(loss, batch, AverageGradient(point[None, :], (1.0,), centre=centre))
+    np.testing.assert_array_equal(both.values, np.hstack([moment.values, gradient.values]))
+    assert both.values.shape[1:] == MomentAndGradient(d, point, centre).answer_shape(d)
+
+
+def test_average_losses_are_those_of_every_point_by_itself():
+    loss, points = make_loss("huber", ridge=0.1), np.array([[0.1, 0.2], [0.0, 0.0], [-3.0, 1.0]])
+    batch = bounded(reference.random_batch(np.random.default_rng(1), (2, 0, 5), 2, loss=loss), loss)
+    found = answer(loss, batch, AverageLoss(points))
+    for column, point in zip(found.values.T, points, strict=True):
+        np.testing.assert_array_equal(column, average_loss(loss, batch, point))
 
 
 def test_nobody_asked_gives_an_empty_answer():

@@ -41,7 +41,12 @@ def charges(plan: Plan, spent: Sequence[Spent]) -> Iterator[tuple[str, float, fl
             raise Told(f"round {round_}: the plan of {plan.algorithm} releases nothing there")
         found.append((math.sqrt(math.fsum(each.square for each in here)), max(limits)))
         yield f"round {round_}", *found[-1]
-    if found and ALGORITHMS[plan.algorithm].passes == "one":
+    if not found:
+        return
+    whole = ALGORITHMS[plan.algorithm].gaussian_promise(plan.without_quorum())
+    if whole is not None and ALGORITHMS[plan.algorithm].passes == "many":
+        yield "whole run", math.hypot(*(cost for cost, _ in found)), whole.mu
+    if ALGORITHMS[plan.algorithm].passes == "one":
         yield "run", math.hypot(*(cost for cost, _ in found)), max(limit for _, limit in found)
 
 

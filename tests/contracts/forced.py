@@ -132,9 +132,11 @@ def _range(world: World, choose: Callable[..., Any]) -> Callable[..., Any]:
     def forced(self: PrivateRange, counts: np.ndarray, stream: Stream) -> int:
         public = stream.labels, self.epsilon, self.bins, self.half_width
         first = world.meet("range", public, counts.copy(), lambda: choose(self, counts, stream))
-        if np.max(np.abs(costs(first.private) - costs(counts))) > 1:
+        moved = costs(first.private) - costs(counts)
+        if np.max(np.abs(moved)) > 1:
             raise Told(f"round {world.round}: a bin's cost moves by more than one")
-        used = bounded_range_mu(self.epsilon) ** 2 if (first.private != counts).any() else 0.0
+        # ln W moves by ε/2 a cost: between one way and the other ε apart, and half of that if all move one way.
+        used = bounded_range_mu(self.epsilon * int(np.ptp(moved)) / 2) ** 2 if np.ptp(moved) else 0.0
         world.spent.append(Spent(world.round, "range", used))
         return int(first.outcome)
 

@@ -9,6 +9,7 @@ import numpy as np
 from contracts.charges import mean_of
 from contracts.scenes import Quadratic
 from quoron_client.protocol.questions import Answers, Question, RangeReport, Status, VectorReport
+from quoron_privacy.rotation import padded
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM
 from quoron_server.algorithms.local_model.method import LocalModel
@@ -18,10 +19,15 @@ from quoron_server.algorithms.mean.method import MeanSGD
 from quoron_server.algorithms.noisy.group_method import GroupSGD
 from quoron_server.algorithms.noisy.method import NoisySGD
 from quoron_server.algorithms.one_epoch.method import OneEpoch
+from quoron_server.algorithms.one_round.method import OneRoundLeastSquares
+from quoron_server.algorithms.outlier_gd.method import OutlierGD, OutlierGDParameters
 from quoron_server.algorithms.outlier_iterates.method import OutlierIterates
 from quoron_server.algorithms.outlier_iterates.parameters import Phase as ChainPhase
+from quoron_server.algorithms.phased_erm.method import PhasedERM
 from quoron_server.algorithms.quorum import WithQuorum
 from quoron_server.algorithms.tracking.method import TrackingSRGD
+from quoron_server.algorithms.whitened.method import WhitenedTracking
+from quoron_server.algorithms.winsorised.method import WinsorisedERM
 from quoron_server.plan import Plan
 
 Row = np.ndarray | None  # None: no answer
@@ -48,11 +54,23 @@ def edges(algorithm: Algorithm[Any], state: Any, honest: np.ndarray) -> Edges:
             return Edges(zero, (p.feature_norm,))
         aim = algorithm._aim(state)
         return Edges(zero, (aim.radius, aim.inner, aim.inner / 2, aim.inner / 4))  # clients take the centre off
+    if isinstance(algorithm, WhitenedTracking):
+        if state.round == 0:  # a factor, then a gradient
+            return Edges(zero, (p.feature_norm, p.start_slope, state.radius))
+        if state.round == p.gradients:
+            return Edges(zero, (p.vote_bound, p.vote_bound / 2))
+        # Along the first coordinate these are where whitened answers are clipped, and where they count as within.
+        reach = state.radius / float(np.linalg.norm(state.transform[0]))
+        centre = np.linalg.solve(state.transform.T, state.centre)
+        return Edges(centre, (reach, 0.75 * reach, 2 * reach / 3, 2 * reach))
+    if isinstance(algorithm, OneRoundLeastSquares):
+        return Edges(zero, (p.moment_norm,))
     if isinstance(algorithm, MeanSGD | LocalModel):
         return Edges(state.centre, (state.radius, p.half_width or state.radius))
     if isinstance(algorithm, GroupSGD):
         return Edges(zero, (p.items * p.clip_norm, p.clip_norm))
-    if isinstance(algorithm, LocalisedSGD) and isinstance(p, PhasedParameters | GroupedParameters):
+    phased = isinstance(algorithm, LocalisedSGD) and isinstance(p, PhasedParameters | GroupedParameters)
+    if isinstance(algorithm, PhasedERM) or phased:
         longest = algorithm.plan.problem.lipschitz
         return Edges(zero, (longest, longest * (1 + 1e-6)))
     if isinstance(algorithm, LocalisedSGD):
@@ -63,8 +81,16 @@ def edges(algorithm: Algorithm[Any], state: Any, honest: np.ndarray) -> Edges:
         phase = p.phases[algorithm._index(state)]
         reach = phase.radius * phase.averaged
         return Edges(middle, (reach, reach / 2, 2 * reach, algorithm._largest))
+    if isinstance(algorithm, WinsorisedERM):
+        mean = p.phases[algorithm._index(state)].mean
+        return Edges(zero, (mean.half_width * math.sqrt(padded(len(zero))), mean.crude.half_width, mean.half_width))
+    if isinstance(algorithm, OutlierGD):
+        return Edges(middle, (p.radius, p.radius / 2, 2 * p.radius, 2.0**20 * p.radius))
     if isinstance(algorithm, AcceleratedERM):
-        radius = p.phases[algorithm._places[state.round].phase].radius
+        phase = p.phases[algorithm._places[state.round].phase]
+        radius = phase.radius
+        if phase.test is None:
+            return Edges(state.gradient, (radius,))
         return Edges(middle, (radius, radius / 2, 2 * radius, 2.0**20 * radius))
     spread = float(np.linalg.norm(honest - middle, axis=-1).max(initial=1.0))
     return Edges(middle, (spread, spread / 2))
@@ -124,6 +150,8 @@ class Pair:
 
 def phase_of(plan: Plan, round_: int) -> Any:
     """The phase of a round in the parameters of an outlier mean."""
+    if isinstance(plan.parameters, OutlierGDParameters):
+        return plan.parameters
     phases = plan.parameters.phases
     ends = np.cumsum([phase.users if isinstance(phase, ChainPhase) else phase.rounds for phase in phases])
     return phases[int(np.searchsorted(ends, round_, side="right"))]

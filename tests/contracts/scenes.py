@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from problems import problem_of
+from problems import changed, problem_of
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import (
     Answers,
     AverageGradient,
+    AverageLoss,
     LocalSGD,
+    MomentAndGradient,
     PlacedGradient,
     Question,
     RangeReport,
@@ -49,12 +51,19 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "mean-sgd": {"rounds": 5, "rate": 0.1},
     "mean-sgd/clip": {"rounds": 5, "rate": 0.1, "estimator": "clip"},
     "mean-sgd/range": {"rounds": 5, "rate": 0.1, "estimator": "range"},
+    "winsorised-erm": {"rounds": 5},
+    "winsorised-erm/phases": {"rounds": 5, "phases": 2, "regularisation": 0.05},
+    "winsorised-erm/zero-out": {"rounds": 5, "adjacency": "zero-out"},
     "local-model": {"rounds": 6, "estimator": "tracking"},
     "local-model/clip": {"rounds": 6, "estimator": "clip"},
     "local-model/range": {"rounds": 6, "estimator": "range"},
     "accelerated-erm": {"rounds": 5, "phases": 2, "cohort": 300},
     "accelerated-erm/random": {"rounds": 5, "phases": 2, "aggregate": "random"},
+    "accelerated-erm/clip": {"rounds": 5, "phases": 2, "cohort": 300, "test": "clip"},
     "accelerated-erm/above-threshold": {"rounds": 4, "phases": 2, "test": "above-threshold", "schedule": "public"},
+    "outlier-gd": {"rounds": 4},
+    "outlier-gd/above-threshold": {"rounds": 4, "test": "above-threshold"},
+    "outlier-gd/random": {"rounds": 3, "aggregate": "random"},
     "outlier-iterates": {"rounds": 6, "phases": 2},
     "outlier-iterates/broadcast": {"rounds": 3, "broadcast": True},
     "outlier-iterates/random": {"rounds": 4, "phases": 2, "step_size": 0.1, "aggregate": "random"},
@@ -72,6 +81,8 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "group-phased-sgd/disjoint": {"layout": "disjoint", "rounds": 8, "phases": 2, "questions": 2},
     "group-dp-sgd": {"rounds": 5, "rate": 0.9},  # so high that some users have all their items chosen
     "group-dp-sgd-zero-out": {"rounds": 5, "rate": 0.9},
+    "phased-erm": {"rounds": 6, "phases": 2, "regularisation": 0.05},
+    "phased-erm/agd": {"rounds": 12, "phases": 2, "regularisation": 0.5, "solver": "agd"},
     "one-pass-dp-sgd": {"rounds": 6},
     "dp-sgd-poisson": {"rounds": 5, "rate": 0.1},
     "dp-sgd-wor": {"rounds": 5, "rate": 0.1},
@@ -82,10 +93,12 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "dp-ftrl": {"rounds": 6, "reserve": 2},
     "tracking-srgd": {"rounds": 6},
     "tracking-srgd/independent": {"rounds": 6, "variant": "independent"},
+    "whitened-tracking": {"rounds": 5},
     "sgd": {"rounds": 6},
 }
 PROBLEMS = {
-    "local-model/range": replace(PROBLEM, items_per_user=10_000)
+    "one-round-least-squares": changed(PROBLEM, label_bound=1.0),
+    "local-model/range": replace(PROBLEM, items_per_user=10_000),
 }  # users far apart leave ranges nothing to find
 
 
@@ -120,8 +133,12 @@ class Quadratic:
     def ask(self, question: Question) -> Answers:
         self.asked.append(question.cohort)
         task, centres = question.task, self.centres[question.cohort]
-        if isinstance(task, SecondMoment):  # the Hessian 0.2 I is the second moment of features times link_curvature
-            values = np.tile(np.sqrt(0.2) * np.eye(task.dimension)[np.triu_indices(task.dimension)], (len(centres), 1))
+        if isinstance(task, SecondMoment):  # labels are c_u's first coordinate
+            values = self._moments(task, centres)
+        elif isinstance(task, MomentAndGradient):
+            values = np.hstack([self._moments(task.moment, centres), self._gradients(task.gradient, centres)])
+        elif isinstance(task, AverageLoss):
+            values = 0.1 * np.stack([np.sum((point - centres) ** 2, axis=1) for point in task.points], axis=1)
         elif isinstance(task, LocalSGD):
             values = self._passes(task, centres)
         elif isinstance(task, RangeReport | VectorReport):
@@ -134,6 +151,14 @@ class Quadratic:
         if self.tamper is not None:
             self.tamper(values, status)
         return Answers.checked(values, status, largest=1e6)
+
+    def _moments(self, task: SecondMoment, centres: np.ndarray) -> np.ndarray:
+        """The Hessian 0.2 I is the second moment of features times link_curvature; labels are zero, but for c_u."""
+        if task.label_scale is not None:
+            corners = np.array([np.linalg.cholesky(_labelled(centre, task)).T for centre in centres])
+            rows, columns = np.triu_indices(task.dimension)
+            return corners[:, rows, columns]
+        return np.tile(np.sqrt(0.2) * np.eye(task.dimension)[np.triu_indices(task.dimension)], (len(centres), 1))
 
     def _gradients(self, task: AverageGradient, centres: np.ndarray) -> np.ndarray:
         values = sum(weight * 0.2 * (point - centres) for weight, point in zip(task.weights, task.points, strict=True))
@@ -164,6 +189,15 @@ class Quadratic:
         rotated = rotated_coordinates(gradients, task.signs, task.coordinates)
         bits = RangeBits(task.epsilon, task.bins, task.half_width)
         return bits.randomise(rotated, own, round=round_, users=users).astype(np.float64)
+
+
+def _labelled(centre: np.ndarray, task: SecondMoment) -> np.ndarray:
+    """0.2 I for the features, 0.2 c for features with labels: the gradient at x is 0.2 (x - c)."""
+    d = task.model_size
+    whole = np.eye(d + 1)
+    whole[:d, :d] *= 0.2
+    whole[:d, d] = whole[d, :d] = 0.2 * task.label_scale * centre
+    return whole
 
 
 @cache

@@ -25,10 +25,11 @@ INEXPRESSIBLE = (
     "soft-filtered-sgd",
     "outlier-iterates",
     "accelerated-erm",
+    "outlier-gd",
     "local-model",
     "group-dp-sgd",
 )
-NOISE = ("noise_scale", "release_scale", "pilot_scale", "sensitivity")
+NOISE = ("noise_scale", "release_scale", "pilot_scale", "length_scale", "moment_scale", "scale", "sensitivity")
 
 
 def expressible() -> list[Any]:

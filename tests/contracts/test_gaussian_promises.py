@@ -14,8 +14,12 @@ from quoron_server.plan import Plan
 
 GAUSSIAN = (
     "tracking-srgd",
+    "whitened-tracking",
+    "one-round-least-squares",
     "phased-sgd",
     "group-phased-sgd",
+    "phased-erm",
+    "winsorised-erm",
     "one-pass-dp-sgd",
     "accelerated-srgd",
     "accelerated-sgd",
@@ -86,7 +90,10 @@ def shrunk(value: Any, names: tuple[str, ...]) -> Any:
     return replace(value, **changed)
 
 
-@pytest.mark.parametrize("names", [("mu", "round_mu"), ("noise_scale", "release_scale", "pilot_scale")])
+@pytest.mark.parametrize(
+    "names",
+    [("mu", "round_mu"), ("noise_scale", "release_scale", "pilot_scale", "length_scale", "moment_scale", "scale")],
+)
 @pytest.mark.parametrize("plan_of", plans())
 def test_a_plan_that_claims_a_smaller_mu_than_its_noise_gives_is_refused(plan_of: Any, names: tuple[str, ...]) -> None:
     plan = plan_of()

@@ -101,6 +101,8 @@ def test_a_run_that_nobody_answers_ends_without_a_quorum_and_without_a_model(nam
 
 @every_algorithm
 def test_who_leaves_in_the_middle_ends_the_run_there(name: str, tmp_path: Path) -> None:
+    if planned(name).cost.rounds == 1:
+        pytest.skip("one round has no middle")
     engine = Leaving(2)
     with pytest.raises(WithoutQuorum, match="Round 3 of at most"):
         carried_out(planned(name), tmp_path, engine)

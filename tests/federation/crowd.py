@@ -34,6 +34,8 @@ HANGS = 300.0  # seconds after which a test hangs, on a machine that does much e
 # What is feasible with the fewest users at a generous budget: users and options of every algorithm.
 FEW: dict[str, tuple[int, dict[str, object]]] = {
     "tracking-srgd": (20, {"rounds": 6}),
+    "whitened-tracking": (20, {"rounds": 5}),
+    "one-round-least-squares": (20, {}),
     "filtered-sgd": (420, {}),
     "soft-filtered-sgd": (1000, {}),
     "outlier-iterates": (100, {"rounds": 6, "phases": 2}),
@@ -41,6 +43,7 @@ FEW: dict[str, tuple[int, dict[str, object]]] = {
     "group-phased-sgd": (20, {"rounds": 4, "phases": 2}),
     "group-dp-sgd": (20, {"rounds": 3, "rate": 0.3}),
     "group-dp-sgd-zero-out": (20, {"rounds": 3, "rate": 0.3}),
+    "phased-erm": (20, {"rounds": 4, "phases": 2, "regularisation": 0.05}),
     "one-pass-dp-sgd": (20, {"rounds": 6}),
     "accelerated-srgd": (20, {"rounds": 6}),
     "srgd": (20, {"rounds": 5}),
@@ -48,9 +51,11 @@ FEW: dict[str, tuple[int, dict[str, object]]] = {
     "online-to-batch": (20, {"rounds": 5}),
     "dp-ftrl": (20, {"rounds": 6, "reserve": 2}),
     "accelerated-erm": (1000, {"rounds": 5, "phases": 2, "cohort": 125}),
+    "outlier-gd": (200, {"rounds": 4}),
     "dp-sgd-poisson": (20, {"rounds": 5, "rate": 0.5}),
     "dp-sgd-wor": (20, {"rounds": 5, "rate": 0.5}),
     "mean-sgd": (20, {"rounds": 5, "rate": 0.5}),
+    "winsorised-erm": (60, {"rounds": 4}),
     "local-model": (20, {"rounds": 6, "estimator": "tracking"}),
     "sgd": (20, {"rounds": 6}),
 }
@@ -104,6 +109,7 @@ def specification(algorithm: str, run_name: str = "trial", **changes: object) ->
         typical_curvature=0.1,
         feature_norm=1.0,
         link_curvature=1.0,
+        sigmoid=True,
     )
     whole = RunSpecification(
         run=run_name,

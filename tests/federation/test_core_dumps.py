@@ -14,10 +14,11 @@ from federation.crowd import write_items
 from quoron_client.federation.core_dumps import LEAST
 
 HARD = resource.getrlimit(resource.RLIMIT_CORE)[1]
-CRASH = f"""
+CRASH = """
 import os, resource
 from quoron_client.federation import core_dumps
-resource.setrlimit(resource.RLIMIT_CORE, ({HARD}, {HARD}))
+hard = resource.getrlimit(resource.RLIMIT_CORE)[1]  # a command that another test carried out here may have lowered it
+resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
 if SAFE:
     core_dumps.switch_off()
 os.abort()

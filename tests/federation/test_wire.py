@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import (
     AverageGradient,
+    AverageLoss,
     LocalSGD,
+    MomentAndGradient,
     PlacedGradient,
     Question,
     RangeReport,
@@ -73,12 +75,16 @@ MESSAGES = {
     "Question": federation.Question(run="r", round=7, digest=DIGEST, seconds=60, average_gradient=GRADIENT),
     "Question.second_moment": federation.Question(second_moment=federation.SecondMoment(dimension=2)),
     "Question.placed_gradient": federation.Question(placed_gradient=federation.PlacedGradient(divisor=3.0)),
+    "Question.moment_and_gradient": federation.Question(moment_and_gradient=federation.MomentAndGradient(dimension=2)),
+    "Question.average_loss": federation.Question(average_loss=federation.AverageLoss(points=ARRAY)),
     "Question.local_sgd": federation.Question(local_sgd=federation.LocalSGD(step_size=0.5)),
     "Question.range_report": federation.Question(range_report=federation.RangeReport(bins=4)),
     "Question.vector_report": federation.Question(vector_report=federation.VectorReport(radius=1.0)),
     "AverageGradient": GRADIENT,
     "PlacedGradient": federation.PlacedGradient(point=ARRAY, places=ARRAY, divisor=3.0, clip=0.5, expected=2),
-    "SecondMoment": federation.SecondMoment(dimension=2),
+    "SecondMoment": federation.SecondMoment(dimension=2, label_scale=0.5),
+    "MomentAndGradient": federation.MomentAndGradient(dimension=2, point=ARRAY, centre=ARRAY),
+    "AverageLoss": federation.AverageLoss(points=ARRAY),
     "LocalSGD": federation.LocalSGD(start=ARRAY, step_size=0.5, domain=BALL, smoothing=DIRECTIONS),
     "RangeReport": federation.RangeReport(
         gradient=GRADIENT, epsilon=1.0, bins=4, half_width=2.0, signs=ARRAY, coordinate=3
@@ -130,7 +136,9 @@ GOLDEN: dict[str, str] = {
         "0000f03f00000000000000c02832320911000000000000e03f"
     ),
     "Question.second_moment": "32020802",
-    "Question.placed_gradient": "5209190000000000000840",
+    "Question.placed_gradient": "6209190000000000000840",
+    "Question.moment_and_gradient": "52020802",
+    "Question.average_loss": "5a210a1f0a07666c6f61743634120201021a10000000000000f03f00000000000000c0",
     "Question.local_sgd": "3a0911000000000000e03f",
     "Question.range_report": "42021804",
     "Question.vector_report": "4a0921000000000000f03f",
@@ -142,7 +150,12 @@ GOLDEN: dict[str, str] = {
         "0a1f0a07666c6f61743634120201021a10000000000000f03f00000000000000c0121f0a07666c6f61743634120201021a10"
         "000000000000f03f00000000000000c019000000000000084021000000000000e03f2802"
     ),
-    "SecondMoment": "0802",
+    "SecondMoment": "080211000000000000e03f",
+    "MomentAndGradient": (
+        "0802121f0a07666c6f61743634120201021a10000000000000f03f00000000000000c01a1f0a07666c6f6174363412020102"
+        "1a10000000000000f03f00000000000000c0"
+    ),
+    "AverageLoss": "0a1f0a07666c6f61743634120201021a10000000000000f03f00000000000000c0",
     "LocalSGD": (
         "0a1f0a07666c6f61743634120201021a10000000000000f03f00000000000000c011000000000000e03f1a09090000000000"
         "000840220909000000000000e03f"
@@ -187,6 +200,10 @@ TASKS = {
     "plain gradient": PLAIN,
     "convolved gradient": AverageGradient(POINTS, (1.0, -0.5), smoothing=Convolution(0.5, 99)),
     "second moment": SecondMoment(3),
+    "second moment with labels": SecondMoment(4, 0.5),
+    "moment and gradient": MomentAndGradient(3, POINTS[0]),
+    "moment and centred gradient": MomentAndGradient(3, POINTS[0], POINTS[1]),
+    "average loss": AverageLoss(POINTS),
     "local SGD": LocalSGD(POINTS, 0.125, L2Ball(2.0), Moreau(0.25)),
     "local SGD in a box": LocalSGD(POINTS, 0.125, Box(2.0)),
     "placed gradient": PlacedGradient(POINTS[:1], np.array([[1, 2, -1], [0, 5, 2]]), 3.0, 0.5, 2),
@@ -199,6 +216,10 @@ ASKED = {
     "plain gradient": "efc42f2d708afa3e87b8f1b7ed38d263",
     "convolved gradient": "b9a815d0c9c7cee72e62ce39ab76756c",
     "second moment": "68393e55e0d209ab16379e14c14fb0e5",
+    "second moment with labels": "689b08916196287014ad9f11bc8c0a28",
+    "moment and gradient": "bf4c8fcdfbe30a5eb5309061e1b9f4c6",
+    "moment and centred gradient": "b08b3c876bd93647bd4069a20aefc1d1",
+    "average loss": "de792694733914ba1a5f6f5b541500c0",
     "local SGD": "def686bb174a8d4f3340bf0abc1cf292",
     "local SGD in a box": "28a76c68b61c7b438d6f7d7b054f66c8",
     "placed gradient": "58c67f0efe66d43eb2e85abe0e753c8d",
@@ -307,6 +328,10 @@ class TestQuestions:
             (lambda m: setattr(m.average_gradient.smoothing, "convolution_radius", float("nan")), "radius > 0"),
             (lambda m: setattr(m.second_moment, "dimension", 0), "second moment fits"),
             (lambda m: setattr(m.second_moment, "dimension", 2**31), "second moment fits"),
+            (lambda m: m.second_moment.CopyFrom(federation.SecondMoment(dimension=2, label_scale=-1)), "label_scale >"),
+            (lambda m: setattr(m.moment_and_gradient, "dimension", 3), "float64"),
+            (lambda m: m.moment_and_gradient.point.CopyFrom(array_to_wire(np.ones(3))), "second moment fits"),
+            (lambda m: m.average_loss.points.CopyFrom(array_to_wire(np.ones((17, 3)))), "at most 16 points"),
             (lambda m: setattr(m.local_sgd, "step_size", 1.0), "float64"),
             (lambda m: m.local_sgd.CopyFrom(asked(TASKS["local SGD"]).local_sgd) or m.local_sgd.ClearField("domain"),
              "ball or a box"),

@@ -7,7 +7,9 @@ from google.protobuf.message import DecodeError
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import (
     AverageGradient,
+    AverageLoss,
     LocalSGD,
+    MomentAndGradient,
     PlacedGradient,
     Question,
     RangeReport,
@@ -32,6 +34,8 @@ def questions():
         full,
         AverageGradient(point, (1.0,), smoothing=Convolution(0.5, 1)),
         SecondMoment(3),
+        MomentAndGradient(3, point[0], point[0]),
+        AverageLoss(np.vstack([point, point])),
         LocalSGD(point, 0.1, L2Ball(1.0)),
         LocalSGD(point, 0.1, Box(1.0), Moreau(0.1)),
         PlacedGradient(point, np.array([[0, 3, -1]]), 2.0, 0.5, 2),

@@ -7,7 +7,7 @@ import pytest
 
 from quoron_client.flower.answering import combined
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import AverageGradient, LocalSGD, SecondMoment
+from quoron_client.protocol.questions import AverageGradient, AverageLoss, LocalSGD, MomentAndGradient, SecondMoment
 from quoron_client.protocol.smoothing import Moreau
 from quoron_privacy.errors import DataError, WireError
 
@@ -21,12 +21,22 @@ def test_two_points_are_combined_around_the_centre() -> None:
     "task",
     [
         SecondMoment(2),
+        MomentAndGradient(2, np.zeros(2)),
+        AverageLoss(np.zeros((2, 2))),
         LocalSGD(np.zeros((1, 2)), 0.1, L2Ball(1.0)),
         AverageGradient(np.zeros((1, 2)), (1.0,), user_smoothness=1.0),
         AverageGradient(np.zeros((1, 2)), (1.0,), reference_items=3),
         AverageGradient(np.zeros((1, 2)), (1.0,), smoothing=Moreau(0.1)),
     ],
-    ids=["second moment", "local sgd", "user smoothness", "reference items", "smoothing"],
+    ids=[
+        "second moment",
+        "moment and gradient",
+        "losses",
+        "local sgd",
+        "user smoothness",
+        "reference items",
+        "smoothing",
+    ],
 )
 def test_a_question_for_more_than_gradients_is_not_answered(task: Any) -> None:
     with pytest.raises(WireError, match="Expected a question for"):

@@ -20,7 +20,9 @@ from quoron_client.protocol.flower_records import (
 from quoron_client.protocol.questions import (
     Answers,
     AverageGradient,
+    AverageLoss,
     LocalSGD,
+    MomentAndGradient,
     Question,
     RangeReport,
     SecondMoment,
@@ -30,7 +32,7 @@ from quoron_client.protocol.questions import (
 from quoron_client.protocol.smoothing import Convolution, Moreau
 from quoron_privacy.errors import WireError
 
-FIVE = ("gradient", "moment", "passes", "range", "vector")
+KINDS = ("gradient", "moment", "both", "losses", "passes", "range", "vector")
 
 
 def question_of(kind: str, users: int, seed: int) -> Question:
@@ -52,6 +54,10 @@ def question_of(kind: str, users: int, seed: int) -> Question:
         task = gradient
     elif kind == "moment":
         task = SecondMoment(dimension)
+    elif kind == "both":
+        task = MomentAndGradient(dimension, rng.normal(size=dimension), gradient.centre)
+    elif kind == "losses":
+        task = AverageLoss(rng.normal(size=(points, dimension)))
     elif kind == "passes":
         domain = [L2Ball(2.0), Box(1.5)][int(rng.integers(2))]
         task = LocalSGD(rng.normal(size=(users, dimension)), 0.125, domain, smoothing)
@@ -87,7 +93,7 @@ def values_for(question: Question, rows: np.ndarray) -> Values:
 
 
 @given(
-    kind=st.sampled_from(FIVE),
+    kind=st.sampled_from(KINDS),
     users=st.integers(1, 12),
     seed=st.integers(0, 10_000),
     data=st.data(),

@@ -8,7 +8,9 @@ from quoron_client.protocol import wire
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import (
     AverageGradient,
+    AverageLoss,
     LocalSGD,
+    MomentAndGradient,
     Question,
     RangeReport,
     SecondMoment,
@@ -34,6 +36,8 @@ TASKS = {
     "recursive gradient": gradient(40, centre=True),
     "long": gradient(FRAME // 8 + 7),
     "moment": SecondMoment(9),
+    "both": MomentAndGradient(3, np.ones(3)),
+    "losses": AverageLoss(np.ones((2, 3))),
     "local": LocalSGD(np.ones((USERS, 17)), 0.5, L2Ball(2.0), Convolution(0.1, 3)),
     "range": RangeReport(gradient(3), 1.0, 16, 2.0, np.ones(3), np.array([0, 1, 127, 128, 20_000])),
     "vector": VectorReport(gradient(3), 1.0, 1e-6, 2.0, np.zeros(3)),

@@ -168,6 +168,6 @@ def test_a_named_algorithm_keeps_the_adjacency_that_was_asked_for() -> None:
         quoron.plan(algorithm="dp-sgd-poisson")
 
 
-def test_auto_does_not_choose_what_is_no_better_than_not_training() -> None:
-    with pytest.raises(Infeasible, match="no better than not training"):
+def test_auto_declines_where_nothing_can_be_learnt_and_says_how_many_users_would_do() -> None:
+    with pytest.raises(Infeasible, match=r"resolution of nμ/√d = .* needs n >= [\d,]+, or a larger epsilon"):
         quoron.plan(algorithm="auto", settings=["population.users=3", "population.dimension=50"])

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 import quoron
-from problems import problem_of
+from problems import changed, problem_of
 from quoron import config as configs
 from quoron.planning.choosing import Candidate, automatic
 from quoron.planning.plans import Planned, choose
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import ConfigError, Infeasible
-from quoron_server.algorithms import AlgorithmInfo
+from quoron_server.algorithms import ALGORITHMS, AlgorithmInfo
 from quoron_server.plan import Cost, Guarantee, Plan
 from quoron_server.problem import Problem
 
@@ -236,3 +236,48 @@ def test_a_loss_without_curvature_still_has_plans() -> None:
     reasons = {each.algorithm: each.reason for each in planned.candidates}
     assert "no curvature" in reasons["tracking-srgd"]
     assert planned.plan.algorithm != "tracking-srgd"
+
+
+REAL = dict.fromkeys(("feature_norm", "link_curvature"), 1.0) | {"label_bound": 1.0, "start_gradient": 1.0}
+FEW = ("whitened-tracking", "one-round-least-squares", "tracking-srgd", "mean-sgd")
+
+
+def settled(users: int, *settings: str, hostile_share: float = 0.0, **constants: Any) -> Planned:
+    """What `auto` takes of methods that are not pretended."""
+    config = configs.from_tree(configs.overlay({}, settings))
+    known = changed(problem(users, hostile_share), **{**REAL, **constants})
+    return choose(config, known, algorithms={name: ALGORITHMS[name] for name in FEW})
+
+
+def test_few_users_are_taken_by_the_method_for_few_whatever_the_others_predict() -> None:
+    planned = settled(2_000)
+    assert planned.plan.algorithm == "whitened-tracking"
+    assert "its rule takes so few users" in str(planned.choice)
+    assert settled(10_001).plan.algorithm != "whitened-tracking"
+
+
+def test_one_round_is_least_squares_and_only_one_round_is() -> None:
+    planned = settled(2_000, "budget.rounds=1")
+    assert planned.plan.algorithm == "one-round-least-squares"
+    assert "one round is allowed" in str(planned.choice)
+    for rounds in (2, 5, 9, 13):
+        assert settled(2_000, f"budget.rounds={rounds}").plan.algorithm != "one-round-least-squares"
+    assert settled(2_000, "budget.rounds=9").plan.algorithm == "whitened-tracking"
+    assert settled(2_000, "budget.rounds=8").plan.algorithm != "whitened-tracking"
+
+
+def test_both_adjacencies_are_planned_as_they_are_wished_for() -> None:
+    for adjacency in ("replace-one", "zero-out"):
+        plan = settled(2_000, f"privacy.adjacency={adjacency}").plan
+        assert (plan.algorithm, plan.guarantee.adjacency) == ("whitened-tracking", adjacency)
+
+
+def test_too_few_users_are_declined_with_the_number_that_would_do_unless_an_algorithm_is_named() -> None:
+    with pytest.raises(Infeasible, match=r"n=60 users .* needs n >= [\d,]+, or a larger epsilon; or name an algorithm"):
+        settled(60)
+    assert settled(60, "algorithm.name=mean-sgd").plan.algorithm == "mean-sgd"
+
+
+def test_with_declared_outliers_it_clips_more() -> None:
+    wary = settled(2_000, hostile_share=0.01)
+    assert "may bias it" in str(wary.choice)

@@ -31,3 +31,12 @@ def test_naming_an_algorithm_that_shows_answers_to_an_untrusted_coordinator_is_r
 
 def test_the_coordinator_is_trusted_unless_the_configuration_says_otherwise() -> None:
     assert configs.parse(TOML).privacy.trust_server
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
+def test_an_algorithm_with_plans_for_either_adjacency_promises_the_one_that_is_wished_for(adjacency: str) -> None:
+    wished = [
+        "algorithm.name=winsorised-erm", "algorithm.options={}", "privacy.epsilon=8.0", "privacy.delta=1e-3",
+        "population.users=2400", f"privacy.adjacency={adjacency}",
+    ]  # fmt: skip
+    assert quoron.plan(configs.parse(TOML, settings=wished)).plan.guarantee.adjacency == adjacency

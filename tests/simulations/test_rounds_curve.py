@@ -66,7 +66,7 @@ def test_every_algorithm_can_be_given_its_rounds() -> None:
 
 
 @pytest.mark.parametrize("rounds", [7, 30])
-@pytest.mark.parametrize("name", taking_rounds())
+@pytest.mark.parametrize("name", [name for name in taking_rounds() if name != "one-round-least-squares"])
 def test_a_budget_of_rounds_is_planned_exactly_and_verified(name: str, rounds: int) -> None:
     chosen = [*MANY, "population.users=399_999", f"budget.rounds={rounds}", f"algorithm.name={name}"]
     if ALGORITHMS[name].adjacency == ("zero-out",):

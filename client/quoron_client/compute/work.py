@@ -3,6 +3,7 @@
 Bad data gives a status, never an exception.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from numba import boolean, float64
 
 from quoron_client.compute.compiled import read_only, user_loop, writable
 from quoron_client.compute.draws import Keys
-from quoron_client.compute.gradients import average_gradient
+from quoron_client.compute.gradients import average_gradient, average_loss
 from quoron_client.compute.local_iterates import local_sgd
 from quoron_client.compute.moments import second_moment_factor
 from quoron_client.compute.placed import placed_gradient
@@ -19,8 +20,10 @@ from quoron_client.losses import Loss
 from quoron_client.protocol.questions import (
     Answers,
     AverageGradient,
+    AverageLoss,
     LocalSGD,
     Matrix,
+    MomentAndGradient,
     PlacedGradient,
     SecondMoment,
     Status,
@@ -44,9 +47,12 @@ def answer(
     elif isinstance(task, PlacedGradient):
         values = placed_gradient(loss, batch, task, threads=threads)
     elif isinstance(task, SecondMoment):
-        if task.dimension != batch.dimension:
-            raise DataError(f"Expected dimension={batch.dimension}, like the items, got dimension={task.dimension}.")
-        values = second_moment_factor(batch, threads=threads)
+        values = _moment(batch, task, threads)
+    elif isinstance(task, MomentAndGradient):
+        gradients = average_gradient(loss, batch, task.gradient, keys=keys, threads=threads)
+        values = np.hstack([_moment(batch, task.moment, threads), gradients])
+    elif isinstance(task, AverageLoss):
+        values = np.stack([average_loss(loss, batch, point, threads=threads) for point in task.points], axis=1)
     elif isinstance(task, LocalSGD):
         values = local_sgd(loss, batch, task, keys=keys, threads=threads)
     else:
@@ -58,6 +64,16 @@ def answer(
     status[np.diff(batch.offsets) == 0] = Status.MISSING
     rows[status != Status.ANSWERED] = 0.0
     return Answers(values, status)
+
+
+def _moment(batch: ItemBatch, task: SecondMoment, threads: int | None) -> Matrix:
+    if task.model_size != batch.dimension:
+        raise DataError(f"Expected dimension={batch.dimension}, like the items, got dimension={task.model_size}.")
+    if task.label_scale is not None:
+        with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is rejected
+            rows = np.column_stack([batch.features.astype(np.float64), task.label_scale * batch.labels])
+        batch = replace(batch, features=rows)
+    return second_moment_factor(batch, threads=threads)
 
 
 @user_loop(read_only(float64, 2), writable(boolean, 1))

@@ -23,6 +23,7 @@ from quoron_client.federation.terms import Terms, read_terms, terms_digest
 from quoron_client.protocol.questions import (
     LocalReport,
     LocalSGD,
+    MomentAndGradient,
     SecondMoment,
     Status,
     Task,
@@ -192,6 +193,8 @@ def _misfit(terms: Terms, number: int, task: Task) -> str | None:
     expected = terms.features if isinstance(task, SecondMoment) else terms.dimension
     if task.model_size != expected:
         return f"expected {expected} dimensions, as announced, got {task.model_size}"
+    if isinstance(task, MomentAndGradient) and task.dimension != terms.features:
+        return f"expected {terms.features} features, as announced, got {task.dimension}"
     if isinstance(task, LocalSGD) and task.domain != terms.make_domain():
         return f"expected the announced domain {terms.make_domain()}, got {task.domain}"
     return None

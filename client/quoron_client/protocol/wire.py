@@ -20,8 +20,10 @@ from numpy.typing import NDArray
 from quoron_client.protocol.domains import Box, Domain, L2Ball
 from quoron_client.protocol.questions import (
     AverageGradient,
+    AverageLoss,
     LocalSGD,
     Matrix,
+    MomentAndGradient,
     PlacedGradient,
     Question,
     RangeReport,
@@ -42,6 +44,7 @@ MAX_NUMBERS = MAX_MESSAGE // 8 - 1024  # of one array, so that what surrounds it
 DIGEST_SIZE = 16  # bytes
 MAX_NAME = 200  # characters of a run's name
 MAX_BINS = 1 << 16
+MAX_POINTS = 16  # at which losses are asked for
 KEEPALIVE_SECONDS = 30  # between a client's pings; a server must allow them this often, also without data
 
 _AXES = 3
@@ -215,14 +218,40 @@ def _placed_from_wire(message: federation.PlacedGradient) -> PlacedGradient:
 
 
 def _second_moment_to_wire(task: SecondMoment) -> federation.SecondMoment:
-    return federation.SecondMoment(dimension=task.dimension)
+    message = federation.SecondMoment(dimension=task.dimension)
+    if task.label_scale is not None:
+        message.label_scale = task.label_scale
+    return message
 
 
 def _second_moment_from_wire(message: federation.SecondMoment) -> SecondMoment:
-    dimension = message.dimension
-    if not (0 < dimension <= MAX_NUMBERS and dimension * (dimension + 1) // 2 <= MAX_NUMBERS):
-        raise WireError(f"Expected a dimension whose second moment fits into a message, got {dimension}.")
-    return SecondMoment(dimension)
+    if not message.HasField("label_scale"):
+        return SecondMoment(_features(message.dimension))
+    return SecondMoment(_features(message.dimension), _positive("label_scale", message.label_scale))
+
+
+def _moment_and_gradient_to_wire(task: MomentAndGradient) -> federation.MomentAndGradient:
+    message = federation.MomentAndGradient(dimension=task.dimension, point=array_to_wire(task.point))
+    if task.centre is not None:
+        message.centre.CopyFrom(array_to_wire(task.centre))
+    return message
+
+
+def _moment_and_gradient_from_wire(message: federation.MomentAndGradient) -> MomentAndGradient:
+    point = _floats(message.point, axes=1)
+    centre = _vector(message.centre, len(point)) if message.HasField("centre") else None
+    return MomentAndGradient(_features(message.dimension), point, centre)
+
+
+def _average_loss_to_wire(task: AverageLoss) -> federation.AverageLoss:
+    return federation.AverageLoss(points=array_to_wire(task.points))
+
+
+def _average_loss_from_wire(message: federation.AverageLoss) -> AverageLoss:
+    points = _floats(message.points, axes=2)
+    if len(points) > MAX_POINTS:
+        raise WireError(f"Expected at most {MAX_POINTS} points, got {len(points)}.")
+    return AverageLoss(points)
 
 
 def _local_sgd_to_wire(task: LocalSGD) -> federation.LocalSGD:
@@ -340,6 +369,12 @@ def _vector(message: values.Array, dimension: int) -> Vector:
     return found
 
 
+def _features(dimension: int) -> int:
+    if not (0 < dimension <= MAX_NUMBERS and dimension * (dimension + 1) // 2 <= MAX_NUMBERS):
+        raise WireError(f"Expected a dimension whose second moment fits into a message, got {dimension}.")
+    return dimension
+
+
 def _positive(name: str, number: float) -> float:
     if not (isfinite(number) and number > 0):
         raise WireError(f"Expected {name} > 0 and finite, got {name}={number}.")
@@ -351,6 +386,8 @@ _CODECS: dict[type[Task], _Codec] = {  # of a task, its name on the wire and bot
     AverageGradient: ("average_gradient", _gradient_to_wire, _gradient_from_wire),
     PlacedGradient: ("placed_gradient", _placed_to_wire, _placed_from_wire),
     SecondMoment: ("second_moment", _second_moment_to_wire, _second_moment_from_wire),
+    MomentAndGradient: ("moment_and_gradient", _moment_and_gradient_to_wire, _moment_and_gradient_from_wire),
+    AverageLoss: ("average_loss", _average_loss_to_wire, _average_loss_from_wire),
     LocalSGD: ("local_sgd", _local_sgd_to_wire, _local_sgd_from_wire),
     RangeReport: ("range_report", _range_report_to_wire, _range_report_from_wire),
     VectorReport: ("vector_report", _vector_report_to_wire, _vector_report_from_wire),

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 from quoron_privacy.errors import ConfigError
 
 Test = Literal["lottery", "laplace", "above-threshold", "none"]
-Aggregate = Literal["weighted-mean", "random-inclusion", "printed-ramp"]
+Aggregate = Literal["weighted-mean", "random-inclusion", "printed-ramp", "clipped-mean"]
 Sampling = Literal[
     "one-release",  # every user takes part in one release of the run: phases on disjoint users
     "everybody",  # all n users in each of T releases
@@ -33,6 +33,7 @@ class UnsoundCombination(ConfigError):
 
 _ONE = "docs/privacy/outlier-mean.md, Theorem {}"
 _MANY = "docs/privacy/subsampled-lottery.md, Theorem {}"
+_CLIPPED = "docs/privacy/subsampling.md, Theorem 2"
 
 SOUND: Mapping[Combination, str] = MappingProxyType(
     {
@@ -48,6 +49,8 @@ SOUND: Mapping[Combination, str] = MappingProxyType(
         ("lottery", "random-inclusion", "without-replacement"): _MANY.format(4),
         ("above-threshold", "weighted-mean", "everybody"): _MANY.format(6),
         ("above-threshold", "weighted-mean", "public-schedule"): _MANY.format(6),
+        ("none", "clipped-mean", "everybody"): _CLIPPED,
+        ("none", "clipped-mean", "without-replacement"): _CLIPPED,
     }
 )
 
@@ -85,7 +88,9 @@ def theorem_for(test: Test, aggregate: Aggregate, sampling: Sampling, *, kappa: 
 
 
 def _reason(test: str, aggregate: str, sampling: str, kappa: int) -> str:
-    if test == "none":
+    if aggregate == "clipped-mean" and sampling not in _SAMPLING_REASONS:
+        return "clipped means are proved without a test, for everybody or without-replacement; use lottery"
+    if test == "none" and aggregate != "clipped-mean":
         return "without a test one user moves the mean by any distance; use lottery"
     if aggregate == "printed-ramp":
         return (

@@ -97,7 +97,7 @@ class Announcement(_message.Message):
     def __init__(self, run: _Optional[str] = ..., description: _Optional[str] = ...) -> None: ...
 
 class Question(_message.Message):
-    __slots__ = ("run", "round", "digest", "seconds", "average_gradient", "second_moment", "local_sgd", "range_report", "vector_report", "placed_gradient")
+    __slots__ = ("run", "round", "digest", "seconds", "average_gradient", "second_moment", "local_sgd", "range_report", "vector_report", "moment_and_gradient", "average_loss", "placed_gradient")
     RUN_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -107,6 +107,8 @@ class Question(_message.Message):
     LOCAL_SGD_FIELD_NUMBER: _ClassVar[int]
     RANGE_REPORT_FIELD_NUMBER: _ClassVar[int]
     VECTOR_REPORT_FIELD_NUMBER: _ClassVar[int]
+    MOMENT_AND_GRADIENT_FIELD_NUMBER: _ClassVar[int]
+    AVERAGE_LOSS_FIELD_NUMBER: _ClassVar[int]
     PLACED_GRADIENT_FIELD_NUMBER: _ClassVar[int]
     run: str
     round: int
@@ -117,8 +119,10 @@ class Question(_message.Message):
     local_sgd: LocalSGD
     range_report: RangeReport
     vector_report: VectorReport
+    moment_and_gradient: MomentAndGradient
+    average_loss: AverageLoss
     placed_gradient: PlacedGradient
-    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., digest: _Optional[bytes] = ..., seconds: _Optional[int] = ..., average_gradient: _Optional[_Union[AverageGradient, _Mapping]] = ..., second_moment: _Optional[_Union[SecondMoment, _Mapping]] = ..., local_sgd: _Optional[_Union[LocalSGD, _Mapping]] = ..., range_report: _Optional[_Union[RangeReport, _Mapping]] = ..., vector_report: _Optional[_Union[VectorReport, _Mapping]] = ..., placed_gradient: _Optional[_Union[PlacedGradient, _Mapping]] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., digest: _Optional[bytes] = ..., seconds: _Optional[int] = ..., average_gradient: _Optional[_Union[AverageGradient, _Mapping]] = ..., second_moment: _Optional[_Union[SecondMoment, _Mapping]] = ..., local_sgd: _Optional[_Union[LocalSGD, _Mapping]] = ..., range_report: _Optional[_Union[RangeReport, _Mapping]] = ..., vector_report: _Optional[_Union[VectorReport, _Mapping]] = ..., moment_and_gradient: _Optional[_Union[MomentAndGradient, _Mapping]] = ..., average_loss: _Optional[_Union[AverageLoss, _Mapping]] = ..., placed_gradient: _Optional[_Union[PlacedGradient, _Mapping]] = ...) -> None: ...
 
 class AverageGradient(_message.Message):
     __slots__ = ("points", "weights", "user_smoothness", "centre", "reference_items", "smoothing")
@@ -151,10 +155,28 @@ class PlacedGradient(_message.Message):
     def __init__(self, point: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., places: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., divisor: _Optional[float] = ..., clip: _Optional[float] = ..., expected: _Optional[int] = ...) -> None: ...
 
 class SecondMoment(_message.Message):
-    __slots__ = ("dimension",)
+    __slots__ = ("dimension", "label_scale")
     DIMENSION_FIELD_NUMBER: _ClassVar[int]
+    LABEL_SCALE_FIELD_NUMBER: _ClassVar[int]
     dimension: int
-    def __init__(self, dimension: _Optional[int] = ...) -> None: ...
+    label_scale: float
+    def __init__(self, dimension: _Optional[int] = ..., label_scale: _Optional[float] = ...) -> None: ...
+
+class MomentAndGradient(_message.Message):
+    __slots__ = ("dimension", "point", "centre")
+    DIMENSION_FIELD_NUMBER: _ClassVar[int]
+    POINT_FIELD_NUMBER: _ClassVar[int]
+    CENTRE_FIELD_NUMBER: _ClassVar[int]
+    dimension: int
+    point: _values_pb2.Array
+    centre: _values_pb2.Array
+    def __init__(self, dimension: _Optional[int] = ..., point: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., centre: _Optional[_Union[_values_pb2.Array, _Mapping]] = ...) -> None: ...
+
+class AverageLoss(_message.Message):
+    __slots__ = ("points",)
+    POINTS_FIELD_NUMBER: _ClassVar[int]
+    points: _values_pb2.Array
+    def __init__(self, points: _Optional[_Union[_values_pb2.Array, _Mapping]] = ...) -> None: ...
 
 class LocalSGD(_message.Message):
     __slots__ = ("start", "step_size", "domain", "smoothing")

@@ -12,17 +12,22 @@ from quoron_server.algorithms.info import AlgorithmInfo, GaussianPromise
 
 _PLACES = (  # modules whose AlgorithmInfo are the registry's, in the order in which people are shown them
     "tracking.entry",
+    "whitened.entry",
+    "one_round.entry",
     "localised.filtered",
     "localised.soft_filtered",
     "outlier_iterates.entry",
     "localised.phased",
     "localised.grouped",
+    "phased_erm.entry",
     "noisy.one_pass",
     "one_epoch.family",
     "accelerated_erm.entry",
+    "outlier_gd.entry",
     "noisy.dp_sgd",
     "noisy.group_dp_sgd",
     "mean.entry",
+    "winsorised.entry",
     "local_model.entry",
     "noisy.sgd",
 )

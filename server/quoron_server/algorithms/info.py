@@ -68,6 +68,11 @@ def _never(plan: Plan) -> bool:
     return False
 
 
+def _deployable(plan: Plan) -> str | None:
+    del plan
+    return None
+
+
 def _equal_cohorts(plan: Plan) -> tuple[int, ...]:
     return (plan.parameters.cohort_size,) * plan.cost.rounds
 
@@ -103,6 +108,11 @@ class AlgorithmInfo:
     event: Callable[[Plan], "DpEvent | None"] = no_event  # of a run that is not μ-GDP as a whole, without its quorum
     cohorts: Callable[[Plan], tuple[int, ...]] = _equal_cohorts  # users asked in each round, as planned
     wide: bool = False  # whether its noise does not depend on the domain, so that a wide one costs no privacy
+    # Whether `auto`'s public rule takes this plan, under a budget of so many rounds; None: it goes by predicted risks.
+    takes: Callable[[Plan, int | None], bool] | None = None
+    # Why `auto` should decline a problem: too few users for anything to be learnt at this ε. None where it is not so.
+    declines: Callable[[Problem, Privacy], Infeasible | None] | None = None
+    simulation_only: Callable[[Plan], str | None] = _deployable  # why a plan is not for real clients; None: it is
     coins: bool = False  # each user joins a cohort by a coin of its own: planned sizes are expected ones
 
     def participations(self, plan: Plan) -> int:
@@ -115,6 +125,11 @@ class AlgorithmInfo:
     def takes_rounds(self) -> bool:
         """Whether its options name a number of rounds."""
         return any(item.name == "rounds" for item in fields(self.options))
+
+    @property
+    def either_adjacency(self) -> bool:
+        """Whether its options name the adjacency that a plan is to promise."""
+        return any(item.name == "adjacency" for item in fields(self.options))
 
     @property
     def constants(self) -> tuple[Constants, ...]:

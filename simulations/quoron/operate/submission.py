@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from quoron.config import Config, Table
 from quoron.planning.plans import Planned, choose, wish
-from quoron.populations._base import Declared
+from quoron.populations._base import Declared, PublicKnowledge
 from quoron.simulation.scene import encoding_of, loss_of, make_domain, problem
 from quoron_client.data.encoding import Encoding
 from quoron_client.losses import Loss
@@ -40,6 +40,8 @@ def specify(
     options, rounds = dict(config.algorithm.options), config.budget.rounds
     if rounds is not None and ALGORITHMS[plan.algorithm].takes_rounds:
         options.setdefault("rounds", rounds)
+    if ALGORITHMS[plan.algorithm].either_adjacency:
+        options.setdefault("adjacency", config.privacy.adjacency)
     specification = RunSpecification(
         run=run,
         algorithm=plan.algorithm,
@@ -59,6 +61,7 @@ def specify(
         early_ends=early_ends,
         quorum=wish(config).quorum,
         quorum_epsilon=wish(config).quorum_epsilon,
+        adjacency=config.privacy.adjacency,
         plan_digest=digest(plan),
     )
     plan = ending_early(plan) if early_ends else plan
@@ -76,7 +79,8 @@ def declared(config: Config, users: int) -> Problem:
         )
     columns.check_loss(loss)
     domain = make_domain(config.domain, loss.feature_norm)
-    return problem(config, Declared(users, items, columns.dimension * loss.outputs, loss, domain))
+    known = PublicKnowledge(intercept=columns.intercept)
+    return problem(config, Declared(users, items, columns.dimension * loss.outputs, loss, domain, known))
 
 
 def dry_run(config: Config, users: int) -> Planned:

@@ -4,9 +4,11 @@ The rule, in order, over the plans that are feasible and predicted to be better 
 
 1. an untrusted coordinator leaves only algorithms of exposure `local` (the caller passes no others);
 2. declared outlier users: the least predicted risk of those that remove outliers, up to ten times the recommended's;
-3. the recommended method, unless many passes predict less than half its risk;
-4. many passes, where that or infeasibility rules the recommended method out;
-5. the least predicted risk of all.
+3. a method whose own rule of n, d, ε and the rounds allowed takes the problem (`AlgorithmInfo.takes`): few users, or
+   a budget of one round. Such rules were fixed on some tables and tested on others (docs/train.md);
+4. the recommended method, unless many passes predict less than half its risk;
+5. many passes, where that or infeasibility rules the recommended method out;
+6. the least predicted risk of all.
 
 It looks at plans and at what the registry says about an algorithm, never at data.
 """
@@ -69,8 +71,9 @@ def automatic(
     problem: Problem,
     *,
     trust_server: bool = True,
+    rounds: int | None = None,
 ) -> tuple[Plan, str]:
-    """The plan that the rule takes, and why in one sentence.
+    """The plan that the rule takes, and why in one sentence; `rounds` is the budget's.
 
     `candidates` have a plan only where it is feasible and worth running. Raises Infeasible when no candidate that the
     rule allows has one.
@@ -86,7 +89,7 @@ def automatic(
         which = "every algorithm" if trust_server else "every algorithm of exposure local"
         told = ". ".join(f"{', '.join(names)}: {reason.rstrip('.')}" for reason, names in refusals(allowed))
         raise Infeasible(which, told, "more users or a larger epsilon")
-    chosen, because = _rule(allowed, algorithms, problem)
+    chosen, because = _rule(allowed, algorithms, problem, rounds)
     trust = () if trust_server else ("the coordinator is not trusted with answers, which leaves exposure local",)
     told = "; ".join((*trust, *because, _facts(chosen, algorithms[chosen.algorithm], allowed)))
     assert chosen.plan is not None
@@ -94,7 +97,7 @@ def automatic(
 
 
 def _rule(
-    allowed: Sequence[Candidate], algorithms: Mapping[str, AlgorithmInfo], problem: Problem
+    allowed: Sequence[Candidate], algorithms: Mapping[str, AlgorithmInfo], problem: Problem, rounds: int | None
 ) -> tuple[Candidate, tuple[str, ...]]:
     """The chosen candidate, and what has to be said beside its own facts."""
     feasible = [each for each in allowed if each.plan]
@@ -113,12 +116,22 @@ def _rule(
         because = (f"no algorithm that removes outliers {why}, so {share} may bias it",)
         if recommended in feasible:
             return recommended, because
+    taken = [each for each in feasible if _takes(algorithms[each.algorithm], each, rounds)]
+    if taken:
+        why = "its rule takes so few users" if rounds != 1 else "one round is allowed, and it needs no more"
+        return taken[0], (*because, why)
+    feasible = [each for each in feasible if algorithms[each.algorithm].takes is None] or feasible
     many = [each for each in feasible if algorithms[each.algorithm].passes == "many"]
     least_many = _least(many) if many else None
     if recommended is not None and _worth(recommended, least_many):
         return recommended, because
     passed_over = () if recommended is None else (_passed_over(recommended, least_many, problem),)
     return least_many or _least(feasible), (*because, *passed_over)
+
+
+def _takes(info: AlgorithmInfo, candidate: Candidate, rounds: int | None) -> bool:
+    """Whether the method's own rule takes its plan."""
+    return info.takes is not None and candidate.plan is not None and info.takes(candidate.plan, rounds)
 
 
 def _worth(recommended: Candidate, many: Candidate | None) -> bool:

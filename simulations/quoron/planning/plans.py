@@ -134,15 +134,19 @@ def wish(config: Config) -> Privacy:
     """(ε, δ), with the quorum where one is declared."""
     wanted = config.privacy
     share = None if wanted.quorum == "none" else wanted.quorum
-    return Privacy(wanted.epsilon, wanted.delta, share, spent_on(share, wanted.epsilon, wanted.quorum_epsilon))
+    spent = spent_on(share, wanted.epsilon, wanted.quorum_epsilon)
+    return Privacy(wanted.epsilon, wanted.delta, share, spent, wanted.adjacency)
 
 
 def _automatic(config: Config, problem: Problem, algorithms: Registry) -> Planned:
     if config.algorithm.options:
         raise ConfigError("Expected no algorithm.options with algorithm.name='auto', got some. Name the algorithm.")
+    _decline(config, problem, algorithms)
     candidates = tuple(_worthwhile(each, problem) for each in _candidates(config, problem, algorithms))
     while True:
-        plan, choice = automatic(candidates, algorithms, problem, trust_server=_trusted(config))
+        plan, choice = automatic(
+            candidates, algorithms, problem, trust_server=_trusted(config), rounds=config.budget.rounds
+        )
         try:
             algorithms[plan.algorithm].verify(plan)
         except VerificationError as error:  # never seen; another algorithm will do
@@ -150,6 +154,17 @@ def _automatic(config: Config, problem: Problem, algorithms: Registry) -> Planne
             candidates = tuple(refused if each.algorithm == plan.algorithm else each for each in candidates)
         else:
             return Planned(plan, candidates, choice=choice)
+
+
+def _decline(config: Config, problem: Problem, algorithms: Registry) -> None:
+    """Infeasible where an algorithm knows that so few users are too few for any; with the n that would do."""
+    if not _trusted(config) or problem.beliefs.hostile_share > 0:
+        return
+    wanted = wish(config)
+    left = wanted if wanted.quorum is None else wanted.without_quorum(spent=True)
+    for info in algorithms.values():
+        if info.declines is not None and (found := info.declines(problem, left)) is not None:
+            raise Infeasible("auto", found.condition, f"{found.needs}, or a larger epsilon; or name an algorithm")
 
 
 def _worthwhile(candidate: Candidate, problem: Problem) -> Candidate:
@@ -239,5 +254,7 @@ def _plan_freely(info: AlgorithmInfo, config: Config, problem: Problem, given: M
             f"Expected algorithm.constants to be one of {', '.join(info.constants)} for {info.name}, "
             f"got algorithm.constants={section.constants!r}."
         )
+    if info.either_adjacency:
+        given = {"adjacency": config.privacy.adjacency, **given}
     options = options_of(info, given, called="algorithm.options")
     return info.plan(problem, wish(config), options, section.constants, config.run.seed)

@@ -45,6 +45,7 @@ class PublicKnowledge:
     user_deviation: float | None = None  # the same between users' expected gradients; 0 for i.i.d. users
     user_smoothness: float | None = None  # what nearly every user's average Hessian stays below
     hostile_share: float = 0.0  # share of users that may send anything
+    intercept: bool = False  # whether the last feature is the same for every item
     assumptions: tuple[str, ...] = ()  # what a reader must believe for the above, in words
 
 

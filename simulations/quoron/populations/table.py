@@ -237,7 +237,7 @@ def encoded_table(
         items_per_user=1 if items_per_user is None else items_per_user,
         loss=loss,
         domain=L2Ball(10.0) if domain is None else domain,
-        knowledge=PublicKnowledge(assumptions=tuple(assumptions)),
+        knowledge=PublicKnowledge(intercept=encoding.intercept, assumptions=tuple(assumptions)),
         usual=_usual(encoded.labels[encoded.kept & np.isin(owners, chosen)], loss),
         fit=Fit(encoded.counts, users, int(np.sum(kept == 0)), int(np.bincount(owners).max())),
         tested=np.repeat(kept[held] > 0, np.maximum(kept[held], 1)),

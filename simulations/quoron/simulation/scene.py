@@ -14,7 +14,7 @@ from quoron.populations import Outliers, Population, Synthetic
 from quoron.populations._base import Known
 from quoron.simulation.inline import InlineEngine
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, Weight, read_label
-from quoron_client.losses import Loss, loss_family, make_loss
+from quoron_client.losses import Logistic, Loss, Regression, loss_family, make_loss
 from quoron_client.protocol.domains import Box, Domain, L2Ball
 from quoron_privacy.errors import ConfigError
 from quoron_server.problem import Beliefs, Problem, Wide
@@ -87,6 +87,9 @@ def problem(config: Config, population: Known) -> Problem:
             typical_curvature=curvature,
             least_curvature=known.least_curvature,
             hostile_share=section.hostile_share if section.hostile_share is not None else known.hostile_share,
+            sigmoid=loss.name == Logistic.name,
+            label_bound=loss.label_bound if isinstance(loss, Regression) else None,
+            intercept=known.intercept,
         ),
     )
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from quoron import config as configs
 from quoron.config import Config
-from quoron.populations._base import Declared
+from quoron.populations._base import Declared, PublicKnowledge
 from quoron.simulation.scene import encoding_of, loss_of, make_domain
 from quoron_client.data import columns
 from quoron_client.data.encoding import Categorical, Encoding, Owners, group
@@ -68,7 +68,8 @@ def hold(config: Config, base: Path, frame: Any = None) -> Held:
     encoding.check(table)
     found, owners = group(table, section.user, without_rows=True)
     items, zero_out = config.problem.items_per_user, config.privacy.adjacency == "zero-out"
-    declared = Declared(_users(config, found), items or 1, encoding.dimension * loss.outputs, loss, domain)
+    known = PublicKnowledge(intercept=encoding.intercept)
+    declared = Declared(_users(config, found), items or 1, encoding.dimension * loss.outputs, loss, domain, known)
     return Held(declared, encoding, () if items else (UNDECLARED,), zero_out, table, owners)
 
 

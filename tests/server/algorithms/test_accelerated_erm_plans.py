@@ -12,12 +12,13 @@ from one_epoch_reference import drive
 from problems import changed
 from quoron_privacy import subsampling
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise import SeededNoise, total_variation
 from quoron_privacy.robust import subsampled_lottery
 from quoron_privacy.robust.above_threshold import calibrate as calibrate_series
 from quoron_privacy.robust.above_threshold import verify_above_threshold
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.accelerated_erm import acsa, search
+from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM
 from quoron_server.algorithms.accelerated_erm.plan import forgiving_lottery, forgiving_series, release_chance
 from quoron_server.algorithms.accelerated_erm.search import Scene
 from quoron_server.plan import Privacy
@@ -324,3 +325,77 @@ def test_guaranteed_radii_hold_every_pair_with_heterogeneity_and_never_exceed_th
 def test_bounds_rank_plans_of_unknown_curvature():
     many, few = (planned({}, replace(UNKNOWN, users=users)).predicted_excess_risk for users in (200_000, 5000))
     assert many < few
+
+
+class TestClip:
+    """`test = "clip"`: nothing is tested, answers are clipped around the last release (Theorem E3)."""
+
+    @pytest.mark.parametrize(
+        ("users", "cohort", "rounds", "mu", "scale"),
+        [
+            (100_000, 100_000, 32, 0.04184, 4.780e-4),
+            (100_000, 20_000, 64, 0.1403, 7.128e-4),
+            (100_000, 5_000, 128, 0.3564, 1.122e-3),
+        ],
+    )
+    def test_noise_is_the_notes_check_value_and_its_rate_counts_a_curious_client(
+        self, users, cohort, rounds, mu, scale
+    ):
+        problem = changed(PROBLEM, users=users, dimension=10)
+        options = {"test": "clip", "radius": 1.0, "phases": 1, "cohort": cohort, "rounds": rounds}
+        plan = planned(options, problem, Privacy(1.0, 1e-6))
+        INFO.verify(plan)
+        (phase,) = plan.parameters.phases
+        assert phase.accounting.round_mu == pytest.approx(mu, rel=5e-4)
+        assert phase.noise_scale == pytest.approx(scale, rel=5e-4)
+        slack = (1 + math.e) * total_variation(gaussians=rounds * 10, decisions=rounds) + 2.0**-88
+        rate = 1.0 if cohort == users else cohort / (users - 1)
+        exact = subsampling.wor_round_mu(rate, rounds, 1.0, 1e-6 - slack)
+        assert phase.accounting.round_mu == pytest.approx(exact, rel=1e-9)
+
+    @pytest.mark.parametrize("cohort", [300, 1200])
+    def test_plans_that_do_not_keep_the_theorem_are_refused(self, cohort):
+        plan = planned({"test": "clip", "phases": 2, "cohort": cohort, "rounds": 6})
+        INFO.make(plan)
+        phase = plan.parameters.phases[0]
+        account = phase.accounting
+        for change in (
+            {"noise_scale": 0.99 * phase.noise_scale},
+            {"radius": 1.01 * phase.radius},
+            {"accounting": replace(account, round_mu=1.01 * account.round_mu)},
+            {"accounting": replace(account, round_mu=0.99 * account.round_mu)},
+            {"accounting": replace(account, cohort_size=2 * account.cohort_size)},
+            {"stages": (*phase.stages, 1)},
+        ):
+            with pytest.raises(VerificationError):
+                INFO.make(tampered(plan, **change))
+        named = replace(plan, parameters=replace(plan.parameters, test="lottery", aggregate="weighted-mean"))
+        with pytest.raises(VerificationError):
+            INFO.make(named)
+
+    @pytest.mark.parametrize(
+        ("options", "told"),
+        [
+            ({"kappa": 1}, "options.kappa"),
+            ({"aggregate": "random"}, "options.aggregate"),
+            ({"radius": "guaranteed"}, "'guaranteed'"),
+            ({"schedule": "public", "cohort": 100}, "clipped means are proved"),
+        ],
+    )
+    def test_options_of_tests_are_refused(self, options, told):
+        with pytest.raises(ConfigError, match=told):
+            planned({"test": "clip", **options})
+
+    def test_it_is_acsa_on_means_that_are_clipped_around_the_last_release(self):
+        plan = planned({"test": "clip", "phases": 1, "cohort": PROBLEM.users, "rounds": 4, "radius": 0.05})
+        (phase,) = plan.parameters.phases
+        states = drive(AcceleratedERM(plan), Quadratic(), SeededNoise(5))
+        x = ag = r = np.zeros(PROBLEM.dimension)
+        for t in range(phase.stages[0]):
+            md = acsa.middle(x, ag, t + 1, phase.shape)
+            rows = 0.2 * (md - Quadratic().centres) - r
+            rows *= np.minimum(1.0, phase.radius / np.linalg.norm(rows, axis=1, keepdims=True))
+            r = r + phase.noise.release(rows.mean(axis=0), SeededNoise(5).stream("release", t))
+            x, ag = acsa.step(x, ag, md, r + phase.regularisation * md, t + 1, phase.shape, PROBLEM.domain)
+            np.testing.assert_allclose(states[t + 1].gradient, r, atol=1e-9)
+            np.testing.assert_allclose(states[t + 1].ag, ag, atol=1e-9)

@@ -5,7 +5,7 @@
             q_u = ∇F_u(md)    for K_i users of D_i: a secret uniform subset, a public batch, or all of them
             S   = #{(u, v) : ‖q_u - q_v‖ <= τ};   a private test of S decides whether the step is released
             g   = r + (mean of q_u - r, outliers weighing nothing) + N(0, σ_i² I);     r = the last released gradient
-            step with g + λ_i (md - c)
+            step with g + λ_i (md - c)                               (with test="clip": no test, q_u - r clipped at C)
         x_i = the last stage's aggregate point
 
 A step whose test fails is skipped: nothing moves, and the stage has one step less. With the lottery later steps go on;
@@ -17,7 +17,6 @@ why, and the proof: docs/privacy/accelerated-erm.md.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +32,7 @@ from quoron_server.algorithms.accelerated_erm.parameters import (
     AcceleratedERMParameters,
     Phase,
 )
+from quoron_server.algorithms.accelerated_erm.tested import decision, released_gradient
 from quoron_server.algorithms.slots import partition
 from quoron_server.plan import Plan
 
@@ -91,23 +91,17 @@ class AcceleratedERM:
         """One tested, noisy step of AC-SA."""
         place = self._places[state.round]
         phase = self.parameters.phases[place.phase]
-        mean = phase.accounting.mean
-        seen = mean.observe(answers.values, answers.answered, radius=phase.radius, reference=state.gradient)
         state = self._with_limit(state, phase, place, noise)
-        passed, releases = self._test(state, seen.score, phase, noise)
+        step = released_gradient(
+            phase, answers, state.gradient, noise, state.round, lambda score: self._test(state, score, phase, noise)
+        )
         after = replace(state, round=state.round + 1)
-        if passed:
-            weights = seen.weights
-            if mean.kind == "random":
-                weights = mean.include(weights, noise.stream("include", state.round))
-            shift = mean.aggregate(answers.values, weights, radius=phase.radius, reference=state.gradient)
-            gradient = state.gradient + phase.noise.release(shift, noise.stream("release", state.round))
-            releases = (*releases, phase.noise.entry())
-            after = self._step(after, gradient, phase)
+        if step.gradient is not None:
+            after = self._step(after, step.gradient, phase)
+        passed = step.gradient is not None
         after = replace(after, halted=self.parameters.test == "above-threshold" and not passed)
         public = {"phase": place.phase, "stage": place.stage, "released": passed}
-        diagnostics = _diagnosis(answers, seen.weights, seen.score)
-        return Update(self._moved_on(after, place), releases, public, diagnostics)
+        return Update(self._moved_on(after, place), step.entries, public, step.diagnostics)
 
     def model(self, state: AcceleratedERMState) -> Vector:
         """The aggregate point; at the end that of the last phase."""
@@ -144,12 +138,8 @@ class AcceleratedERM:
         self, state: AcceleratedERMState, score: int, phase: Phase, noise: NoiseSource
     ) -> tuple[bool, tuple[Release, ...]]:
         """Whether this step is released, and the ledger's entry of the decision."""
-        test, stream = phase.test, noise.stream("test", state.round)
-        if not isinstance(test, AboveThreshold):
-            return test.decide(score, stream), (test.entry(),)
-        if state.halted:
-            return False, ()
-        return test.decide(score, state.limit, stream) is not None, (test.entry(),)
+        stream = noise.stream("test", state.round)
+        return decision(phase.test, score, stream, limit=state.limit, halted=state.halted)
 
     def _cohort(self, round_: int, place: Place, noise: NoiseSource) -> NDArray[np.int64]:
         phase, size = self.parameters.phases[place.phase], self.parameters.phases[place.phase].cohort_size
@@ -175,13 +165,3 @@ def places(parameters: AcceleratedERMParameters) -> tuple[Place, ...]:
                 found.append(Place(i, k, ends, ends and k == len(phase.stages) - 1, done))
                 done += 1
     return tuple(found)
-
-
-def _diagnosis(answers: Answers, weights: NDArray[np.int64], score: int) -> dict[str, Any]:
-    """Functions of private data, for simulation only."""
-    answered, size = int(np.sum(answers.answered)), len(weights)
-    return {
-        "answered": answered,
-        "concentration": score / size**2,
-        "removed": answered - int(np.count_nonzero(weights)),
-    }

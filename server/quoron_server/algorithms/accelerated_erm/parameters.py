@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from quoron_privacy.clipping import mean_sensitivity
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.robust.above_threshold import AboveThreshold, Series
 from quoron_privacy.robust.combinations import Aggregate, Sampling, Test
@@ -21,15 +22,26 @@ class AcceleratedERMOptions:
     phases: int | None = None  # with strongly_convex: within each step of its schedule
     stages: int | None = None  # of each phase
     cohort: int | None = None  # K; at most a phase's users
-    test: Literal["lottery", "above-threshold"] = "lottery"
+    test: Literal["lottery", "above-threshold", "clip"] = "lottery"  # clip: no test, outliers shortened
     aggregate: Literal["weighted", "random"] = "weighted"
     kappa: Literal[1, 2] | None = None
     schedule: Literal["secret", "public"] = "secret"  # public: shuffled epochs of fixed batches, no amplification
     regularisation: float | None = None  # λ_1
-    radius: float | Literal["guaranteed"] | None = None  # τ, from public knowledge
+    radius: float | Literal["guaranteed"] | None = None  # τ, or with test="clip" C; from public knowledge
     strongly_convex: bool = False  # the schedule of remark 3.6, with strong_convexity or else the loss's ridge
     strong_convexity: float | None = None  # μ_s of the expected loss
     smoothing: float | None = None  # r, for losses whose slope jumps
+
+
+@dataclass(frozen=True, slots=True)
+class Clipped:
+    """Rounds without a test: answers clipped at C around the last release, a fixed divisor, Gaussian noise.
+
+    Formal guarantee: a round is `round_mu`-GDP given its cohort and the past, whatever users send.
+    """
+
+    cohort_size: int  # K, the divisor
+    round_mu: float  # μ_r
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +55,22 @@ class Phase:
     regularisation: float  # λ_i
     strength: float  # μ of the steps: λ_i and what is known of the loss's curvature
     smoothness: float  # Ls
-    radius: float  # τ
-    accounting: SubsampledLottery | Series
+    radius: float  # τ, or C
+    accounting: SubsampledLottery | Series | Clipped
     noise_scale: float  # σ_i per coordinate, rounding included
 
     @property
     def noise(self) -> GaussianNoise:
         """Of a released step."""
+        if isinstance(self.accounting, Clipped):
+            return GaussianNoise(mean_sensitivity(self.radius, self.accounting.cohort_size), self.noise_scale)
         return GaussianNoise(self.radius * self.accounting.mean.sensitivity, self.noise_scale)
 
     @property
-    def test(self) -> Lottery | AboveThreshold:
-        """What decides whether a step is released."""
+    def test(self) -> Lottery | AboveThreshold | None:
+        """What decides whether a step is released; None: it always is."""
+        if isinstance(self.accounting, Clipped):
+            return None
         return self.accounting.test if isinstance(self.accounting, Series) else self.accounting.lottery
 
     @property
@@ -85,6 +101,11 @@ class AcceleratedERMParameters:
         first = 0
         for phase in self.phases:
             rounds = range(first, first := first + phase.rounds)
+            if isinstance(phase.accounting, Clipped):
+                mu = phase.accounting.round_mu
+                found.append(PlannedRelease(phase.noise, phase.noise.entry(), phase.rounds, rounds, mu))
+                continue
+            assert phase.test is not None
             once = self.test == "above-threshold"
             found.append(PlannedRelease(phase.test, phase.test.entry(), phase.rounds, rounds, None, tested=once))
             steps = PlannedRelease(phase.accounting, phase.noise.entry(), phase.rounds, rounds, None, tested=True)

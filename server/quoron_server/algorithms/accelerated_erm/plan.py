@@ -7,23 +7,27 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from quoron_privacy import subsampling
+from quoron_privacy.clipping import mean_sensitivity
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise import total_variation
 from quoron_privacy.robust import above_threshold, subsampled_lottery
 from quoron_privacy.robust.above_threshold import Series
-from quoron_privacy.robust.combinations import Aggregate, Sampling, theorem_for
-from quoron_privacy.robust.outlier_mean import OutlierMean, best_mean
-from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
+from quoron_privacy.robust.combinations import Aggregate, Sampling, Test, theorem_for
+from quoron_privacy.robust.outlier_mean import Kappa, Kind, OutlierMean, best_mean
+from quoron_privacy.robust.subsampled_lottery import SubsampledLottery, sampling_rate
 from quoron_privacy.subsampling import FORGETFUL, SECRET
 from quoron_privacy.validate import positive
 from quoron_server.algorithms.accelerated_erm.parameters import (
     AcceleratedERMOptions,
     AcceleratedERMParameters,
+    Clipped,
     Phase,
     participations,
 )
 from quoron_server.algorithms.accelerated_erm.search import Scene, Sketch, estimated, families, predicted, smoothings
+from quoron_server.algorithms.accelerated_erm.tested import Numbers
 from quoron_server.algorithms.forecast import trivial_risk
 from quoron_server.algorithms.search import least_users
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
@@ -31,6 +35,7 @@ from quoron_server.problem import Problem
 
 NAME = "accelerated-erm"
 THEOREM = "docs/privacy/accelerated-erm.md#theorem-e1-privacy"
+CLIPPED = "docs/privacy/accelerated-erm.md#theorem-e3-without-a-test"
 NEAR = 1.05  # times the least predicted risk counts as about as good
 TRIED = 8  # candidates that are calibrated, at most
 LIMIT_SLACK = 2.0**-88  # total variation of the threshold's noise
@@ -53,9 +58,16 @@ def plan(problem: Problem, privacy: Privacy, options: AcceleratedERMOptions, see
     return Plan(
         algorithm=NAME,
         problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "broadcast", _assumed(sampling), THEOREM),
+        guarantee=Guarantee(
+            privacy.epsilon,
+            privacy.delta,
+            "replace-one",
+            "broadcast",
+            _assumed(sampling, _test(options)),
+            CLIPPED if options.test == "clip" else THEOREM,
+        ),
         cost=_cost(problem, phases),
-        parameters=AcceleratedERMParameters(options.test, _aggregate(options), sampling, phases, scene.smoothing),
+        parameters=AcceleratedERMParameters(_test(options), _aggregate(options), sampling, phases, scene.smoothing),
         predicted_excess_risk=risk,
         seed=seed,
     )
@@ -66,18 +78,21 @@ def verify(plan: Plan) -> None:
     p: AcceleratedERMParameters = plan.parameters
     last = 0
     for phase in p.phases:
-        theorem_for(p.test, p.aggregate, p.sampling, kappa=phase.accounting.mean.kappa)
+        kappa = 2 if isinstance(phase.accounting, Clipped) else phase.accounting.mean.kappa
+        theorem_for(p.test, p.aggregate, p.sampling, kappa=kappa)
         if not (last <= phase.first and phase.first + phase.users <= plan.problem.users):
             raise VerificationError(f"Expected phases on disjoint users of {plan.problem.users:,}, got {phase}.")
         last = phase.first + phase.users
         _verify_numbers(plan.problem, p, phase)
-        _verify_privacy(plan, p, phase)
+        verify_privacy(plan, p.sampling, phase)
     if not p.phases or plan.cost != _cost(plan.problem, p.phases):
         raise VerificationError(f"Expected the cost of the phases, {_cost(plan.problem, p.phases)}, got {plan.cost}.")
 
 
 def _verify_numbers(problem: Problem, p: AcceleratedERMParameters, phase: Phase) -> None:
-    mean = phase.accounting.mean
+    account = phase.accounting
+    clipped = isinstance(account, Clipped)
+    mean = account if isinstance(account, Clipped) else account.mean
     for what, holds in (
         ("stages of positive length", bool(phase.stages) and min(phase.stages) >= 1),
         ("2 <= cohort_size <= users", 2 <= phase.cohort_size <= phase.users),
@@ -87,23 +102,34 @@ def _verify_numbers(problem: Problem, p: AcceleratedERMParameters, phase: Phase)
         ("smoothing exactly where the loss is not smooth", (p.smoothing is None) == (problem.smoothness is not None)),
         ("everybody asked", p.sampling != "everybody" or phase.cohort_size == phase.users),
         ("an account of this cohort", mean.cohort_size == phase.cohort_size),
-        ("the aggregate named", (mean.kind == "weighted") == (p.aggregate == "weighted-mean")),
-        ("the test named", isinstance(phase.accounting, SubsampledLottery) == (p.test == "lottery")),
+        ("the aggregate named", clipped == (p.aggregate == "clipped-mean")),
+        ("its weights", clipped or (getattr(mean, "kind", "") == "weighted") == (p.aggregate == "weighted-mean")),
+        ("the test named", isinstance(account, SubsampledLottery) == (p.test == "lottery")),
+        ("no test named where there is none", clipped == (p.test == "none")),
     ):
         if not holds:
             raise VerificationError(f"Expected {what} in a plan of {NAME}, got {phase}.")
 
 
-def _verify_privacy(plan: Plan, p: AcceleratedERMParameters, phase: Phase) -> None:
+def verify_privacy(plan: Plan, sampling: Sampling, phase: Numbers) -> None:
     """The account is about this schedule, its theorem accepts it, and noise with rounding stays within it."""
     accounting, dimension = phase.accounting, plan.problem.dimension
     epsilon = plan.guarantee.epsilon
     delta = _delta_left(plan.problem, epsilon, plan.guarantee.delta, phase.rounds)
-    often = participations(phase.rounds, phase.users, phase.cohort_size, p.sampling)
+    often = participations(phase.rounds, phase.users, phase.cohort_size, sampling)
     if not delta > 0:
         raise VerificationError(f"Expected a delta above the samplers' error, got {plan.guarantee.delta:g}.")
+    if isinstance(accounting, Clipped):
+        truth = phase.noise.effective_mu(dimension)
+        if not accounting.round_mu >= truth * (1 - 1e-12):
+            raise VerificationError(f"Expected round_mu >= {truth}, got {accounting.round_mu}: too little noise.")
+        rate = sampling_rate(phase.users, phase.cohort_size)
+        spent = subsampling.wor_epsilon(rate, phase.rounds, accounting.round_mu, delta)
+        if not spent <= epsilon * (1 + 1e-9):
+            raise VerificationError(f"Expected epsilon <= {epsilon}, the plan spends {spent}.")
+        return
     if isinstance(accounting, SubsampledLottery):
-        secret = p.sampling == "without-replacement"
+        secret = sampling == "without-replacement"
         population = phase.users if secret else phase.cohort_size
         known = accounting.colluders >= 1 or not secret
         if accounting.releases < often or accounting.users != population or not known:
@@ -113,7 +139,7 @@ def _verify_privacy(plan: Plan, p: AcceleratedERMParameters, phase: Phase) -> No
         if accounting.participations < often or accounting.releases < phase.rounds:
             raise VerificationError(f"Expected an account of {often} participations, got {accounting.participations}.")
         above_threshold.verify_above_threshold(accounting, epsilon, delta)
-    widened = 1 + phase.accounting.mean.rounding_slack(dimension)
+    widened = 1 + accounting.mean.rounding_slack(dimension)
     for shift in accounting.mean.shifts:
         truth = GaussianNoise(phase.radius * shift * widened, phase.noise_scale).effective_mu(dimension)
         if not truth <= shift / accounting.noise_multiplier:
@@ -168,46 +194,74 @@ def _calibrated(scene: Scene, tried: Phases) -> tuple[Phase, ...]:
             accounting=_account(scene, sketch),
             noise_scale=0.0,
         )
-        phases.append(replace(phase, noise_scale=_noise_scale(scene.problem.dimension, phase)))
+        phases.append(replace(phase, noise_scale=noise_scale(scene.problem.dimension, phase)))
         if release_chance(phases[-1], scene.problem.beliefs.hostile_share) < 0.5:
             share = scene.problem.beliefs.hostile_share
             raise Infeasible(NAME, f"hostile_share={share:g} fails the tests", "more rounds")
     return tuple(phases)
 
 
-def release_chance(phase: Phase, outliers: float) -> float:
+def release_chance(phase: Numbers, outliers: float) -> float:
     """Chance that one release passes its test when that share of the cohort is far from everybody else."""
     size = phase.cohort_size
     near = round((1 - outliers) * size)
     score, accounting = near * near + size - near, phase.accounting
+    if isinstance(accounting, Clipped):
+        return 1.0
     if isinstance(accounting, SubsampledLottery):
         return accounting.lottery.chance(score)
     margin = (score / size - accounting.threshold) / (accounting.threshold_scale + accounting.score_scale)
     return 1 - 0.5 * math.exp(-margin) if margin > 0 else 0.5 * math.exp(margin)
 
 
-def _account(scene: Scene, sketch: Sketch) -> SubsampledLottery | Series:
-    o, epsilon, sampling = scene.options, scene.privacy.epsilon, scene.sampling(sketch)
-    theorem_for(o.test, _aggregate(o), sampling, kappa=o.kappa or 2)
-    delta = _delta_left(scene.problem, epsilon, scene.privacy.delta, sketch.rounds)
-    if delta <= 0:
-        raise Infeasible(NAME, f"delta={scene.privacy.delta:g} is below the samplers' error", "a larger delta")
-    often = participations(sketch.rounds, sketch.users, sketch.cohort, sampling)
-    if o.test == "above-threshold":
-        series = above_threshold.calibrate(
-            epsilon, delta, sketch.cohort, releases=sketch.rounds, participations=often, kappa=o.kappa
-        )
-        return forgiving_series(series, scene.forgiven(sketch.cohort))
-    lottery = subsampled_lottery.calibrate(
-        epsilon,
-        delta,
-        users=sketch.users if sampling == "without-replacement" else sketch.cohort,
-        cohort_size=sketch.cohort,
-        releases=often,
+def _account(scene: Scene, sketch: Sketch) -> SubsampledLottery | Series | Clipped:
+    o, sampling = scene.options, scene.sampling(sketch)
+    theorem_for(_test(o), _aggregate(o), sampling, kappa=o.kappa or 2)
+    return account(
+        NAME,
+        scene.problem,
+        scene.privacy,
+        test=_test(o),
+        aggregate=o.aggregate,
         kappa=o.kappa,
-        kind=o.aggregate,
+        users=sketch.users if sampling == "without-replacement" else sketch.cohort,
+        cohort=sketch.cohort,
+        rounds=sketch.rounds,
+        often=participations(sketch.rounds, sketch.users, sketch.cohort, sampling),
+        forgiven=scene.forgiven(sketch.cohort),
     )
-    return forgiving_lottery(lottery, scene.forgiven(sketch.cohort), epsilon, delta)
+
+
+def account(
+    name: str,
+    problem: Problem,
+    privacy: Privacy,
+    *,
+    test: Test,
+    aggregate: Kind,
+    kappa: Kappa | None,
+    users: int,
+    cohort: int,
+    rounds: int,
+    often: int,
+    forgiven: int,
+) -> SubsampledLottery | Series | Clipped:
+    """The mechanism of `rounds` gradients of `cohort` of `users`, any one of them in `often`, with its exact account.
+
+    Its test forgives that the average count misses the cohort by `forgiven`. Raises Infeasible.
+    """
+    epsilon, delta = privacy.epsilon, _delta_left(problem, privacy.epsilon, privacy.delta, rounds)
+    if delta <= 0:
+        raise Infeasible(name, f"delta={privacy.delta:g} is below the samplers' error", "a larger delta")
+    if test == "none":
+        return Clipped(cohort, subsampling.wor_round_mu(sampling_rate(users, cohort), rounds, epsilon, delta))
+    if test == "above-threshold":
+        series = above_threshold.calibrate(epsilon, delta, cohort, releases=rounds, participations=often, kappa=kappa)
+        return forgiving_series(series, forgiven)
+    lottery = subsampled_lottery.calibrate(
+        epsilon, delta, users=users, cohort_size=cohort, releases=often, kappa=kappa, kind=aggregate
+    )
+    return forgiving_lottery(lottery, forgiven, epsilon, delta)
 
 
 def forgiving_lottery(plan: SubsampledLottery, forgiven: int, epsilon: float, delta: float) -> SubsampledLottery:
@@ -236,8 +290,11 @@ def _lowered(mean: OutlierMean, forgiven: int) -> OutlierMean:
     return found
 
 
-def _noise_scale(dimension: int, phase: Phase) -> float:
+def noise_scale(dimension: int, phase: Numbers) -> float:
     """σ for which every shift, rounding included, keeps to its accounted ratio."""
+    if isinstance(phase.accounting, Clipped):
+        sensitivity, mu = mean_sensitivity(phase.radius, phase.cohort_size), phase.accounting.round_mu
+        return GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu * (1 - 1e-9), dimension=dimension).scale
     mean, multiplier = phase.accounting.mean, phase.accounting.noise_multiplier
     widened = (1 + phase.accounting.mean.rounding_slack(dimension)) * (1 + 1e-8)
     grid = GaussianNoise(1e-9, 1.0).effective_mu(dimension)  # what rounding to the grid adds to a release's μ
@@ -258,15 +315,19 @@ def _cost(problem: Problem, phases: tuple[Phase, ...]) -> Cost:
     return Cost.of(problem, rounds=sum(phase.rounds for phase in phases), messages=messages)
 
 
+def _test(options: AcceleratedERMOptions) -> Test:
+    return "none" if options.test == "clip" else options.test
+
+
 def _aggregate(options: AcceleratedERMOptions) -> Aggregate:
+    if options.test == "clip":
+        return "clipped-mean"
     return "weighted-mean" if options.aggregate == "weighted" else "random-inclusion"
 
 
-def _assumed(sampling: Sampling) -> tuple[str, ...]:
-    absent = "a user who does not answer counts as an outlier in its own slot"
-    if sampling != "without-replacement":
-        return (absent,)
-    return (SECRET, FORGETFUL, absent)
+def _assumed(sampling: Sampling, test: Test) -> tuple[str, ...]:
+    absent = () if test == "none" else ("a user who does not answer counts as an outlier in its own slot",)
+    return (SECRET, FORGETFUL, *absent) if sampling == "without-replacement" else absent
 
 
 def _require(problem: Problem, options: AcceleratedERMOptions) -> None:
@@ -282,6 +343,12 @@ def _require(problem: Problem, options: AcceleratedERMOptions) -> None:
             positive(**{name: getattr(options, name)})
     if isinstance(options.radius, float | int):
         positive(radius=options.radius)
+    if options.test == "clip":
+        for name, usual in (("aggregate", "weighted"), ("kappa", None)):
+            if getattr(options, name) != usual:
+                raise ConfigError(f"Expected no algorithm.options.{name} with test='clip', got one: nothing is tested.")
+        if options.radius == "guaranteed":
+            raise ConfigError("Expected a number for algorithm.options.radius with test='clip', got 'guaranteed'.")
     if options.strong_convexity is not None and not options.strongly_convex:
         raise ConfigError("Expected strongly_convex=true with strong_convexity, got strongly_convex=false.")
     if options.strongly_convex and not (options.strong_convexity or problem.ridge):
@@ -293,7 +360,7 @@ def _require(problem: Problem, options: AcceleratedERMOptions) -> None:
     sampling: Sampling = "everybody"
     if small:
         sampling = "public-schedule" if options.schedule == "public" else "without-replacement"
-    theorem_for(options.test, _aggregate(options), sampling, kappa=options.kappa or 2)
+    theorem_for(_test(options), _aggregate(options), sampling, kappa=options.kappa or 2)
 
 
 def _infeasible(scene: Scene) -> Infeasible:

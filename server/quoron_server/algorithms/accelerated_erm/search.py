@@ -17,12 +17,16 @@ from numpy.typing import NDArray
 from scipy.special import chdtri
 
 from quoron_client.protocol.smoothing import Convolution
+from quoron_privacy.clipping import mean_sensitivity
+from quoron_privacy.gdp import mu_for
 from quoron_privacy.robust.combinations import Sampling
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT
 from quoron_privacy.robust.subsampled_lottery import sampling_rate
 from quoron_server.algorithms.accelerated_erm import acsa
 from quoron_server.algorithms.accelerated_erm.noise import lottery_noise, threshold_noise
 from quoron_server.algorithms.accelerated_erm.parameters import AcceleratedERMOptions, participations
+from quoron_server.algorithms.noisy.dp_sgd import ranking_mu
+from quoron_server.algorithms.noisy.plan import default_clip
 from quoron_server.algorithms.search import round_grid
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
@@ -169,7 +173,7 @@ class Scene:
         return "public-schedule" if self.options.schedule == "public" else "without-replacement"
 
     def radius(self, rounds: int) -> float:
-        """τ: a public length within which nearly all pairs of honest users' gradients lie."""
+        """τ: a public length within which nearly all pairs of honest users' gradients lie; without a test, the clip."""
         problem, wanted = self.problem, self.options.radius
         if wanted == "guaranteed":
             if problem.beliefs.heterogeneity > 0:
@@ -178,6 +182,8 @@ class Scene:
             return 4 * problem.lipschitz * min(0.5, math.sqrt(2 * tail / problem.items_per_user))
         if wanted is not None:
             return float(wanted)
+        if self.options.test == "clip":
+            return default_clip(problem)
         return min(2 * problem.lipschitz, _width(problem.dimension) * math.sqrt(2) * problem.user_deviation)
 
     def forgiven(self, cohort: int) -> int:
@@ -202,6 +208,10 @@ class Scene:
             sampling_rate(draft.users, draft.cohort) if sampling == "without-replacement" else 1.0
             for draft, sampling in zip(drafts, samplings, strict=True)
         ]
+        if o.test == "clip":
+            total = mu_for(*wish)
+            each = [ranking_mu(rate, draft.rounds, total) for rate, draft in zip(rates, drafts, strict=True)]
+            return np.array([mean_sensitivity(1.0, draft.cohort) / mu for draft, mu in zip(drafts, each, strict=True)])
         return lottery_noise(*wish, cohorts, rates, often, o.kappa, o.aggregate, forgiven)
 
 
@@ -252,11 +262,11 @@ def _sizes(users: int, phases: int) -> list[int]:
 def _cohorts(scene: Scene, sizes: list[int]) -> Iterator[list[int]]:
     """Cohort sizes; the same kind of sampling in every phase."""
     o = scene.options
-    free = o.cohort is None and (o.test == "lottery" or o.schedule == "public")
+    free = o.cohort is None and (o.test != "above-threshold" or o.schedule == "public")
     for rate in RATES if free else (1.0,):
         cohorts = [min(size, o.cohort or round(rate * size)) for size in sizes]
         alike = len({cohort == size for cohort, size in zip(cohorts, sizes, strict=True)}) == 1
-        if alike and min(cohorts) >= 4 and max(cohorts) <= LARGEST_COHORT:
+        if alike and min(cohorts) >= 4 and (max(cohorts) <= LARGEST_COHORT or o.test == "clip"):
             yield cohorts
 
 

@@ -86,8 +86,8 @@ def plan(problem: Problem, privacy: Privacy, options: PhasedOptions, seed: int) 
 
 
 def shift_per_step(problem: Problem, cohort_size: int) -> float:
-    """b / η = 2L/B, with room for the rounding of sums and iterates (relative 1e-6, far above T·B·2⁻⁵³)."""
-    return 2 * problem.lipschitz / cohort_size * (1 + 1e-6)
+    """b / η = 2L/B, with room for rows up to L (1 + 1e-6), and as much for the rounding of sums and iterates."""
+    return 2 * problem.lipschitz / cohort_size * (1 + 2e-6)
 
 
 def verify(plan: Plan) -> None:

@@ -1,0 +1,1 @@
+"""One question to everybody: least squares from a private second moment."""

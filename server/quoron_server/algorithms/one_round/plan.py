@@ -1,0 +1,118 @@
+"""Plans of `one-round-least-squares`: one Gaussian release, so all of μ goes into it."""
+
+import math
+from dataclasses import dataclass
+
+from quoron_privacy import gdp
+from quoron_privacy.errors import Infeasible, VerificationError
+from quoron_privacy.moment import SecondMomentNoise, packed
+from quoron_privacy.noise import total_variation
+from quoron_privacy.release import Adjacency
+from quoron_server.algorithms.info import GaussianPromise
+from quoron_server.algorithms.one_round.method import LABEL_WEIGHT, OneRoundParameters
+from quoron_server.algorithms.search import least_users
+from quoron_server.algorithms.whitened.forecast import starting_risk
+from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.problem import Problem
+
+NAME = "one-round-least-squares"
+THEOREM = "docs/privacy/one-round-least-squares.md#l1-statement"
+LARGEST_DIMENSION = 300
+LEAST_RESOLUTION = 20.0  # ν = nμ / √d
+HALF, POWER = 60.0, 0.5  # at most (HALF / ν)^POWER of the start's excess risk is left in nine of ten problems
+
+
+@dataclass(frozen=True, slots=True)
+class OneRoundOptions:
+    """Planning options."""
+
+    rounds: int | None = None  # 1, or left out
+
+
+def plan(problem: Problem, privacy: Privacy, options: OneRoundOptions, seed: int) -> Plan:
+    """The one plan for these numbers; Infeasible where noise would leave nothing of the signal."""
+    _require(problem, options)
+    users, d = problem.users, problem.dimension
+    slack = (1 + math.exp(privacy.epsilon)) * total_variation(gaussians=packed(d + 1))
+    if slack >= privacy.delta:
+        condition = f"delta={privacy.delta:g} is below the samplers' error {slack:.2g}"
+        raise Infeasible(NAME, condition, "a larger delta")
+    mu = gdp.mu_for(privacy.epsilon, (privacy.delta - slack) * (1 - 1e-9))
+    resolution = users * mu / math.sqrt(d)
+    if resolution < LEAST_RESOLUTION:
+        condition = f"n={users:,} users give one moment a resolution of nμ/√d = {resolution:.3g} < {LEAST_RESOLUTION:g}"
+        enough = least_users(lambda n: n * mu / math.sqrt(d) >= LEAST_RESOLUTION, users, within=1.001, most=10**10)
+        raise Infeasible(NAME, condition, f"n >= {enough:,}" if enough else "fewer features")
+    adjacency: Adjacency = privacy.adjacency or "replace-one"
+    norm, label = problem.feature_norm or 1.0, problem.beliefs.label_bound or 1.0
+    longest = norm * math.hypot(1.0, LABEL_WEIGHT)
+    noise = SecondMomentNoise.for_mu(
+        dimension=d + 1, feature_norm=longest, divisor=users, mu=mu * (1 - 1e-8), adjacency=adjacency
+    )
+    curvature = problem.link_curvature or 1.0
+    return Plan(
+        algorithm=NAME,
+        problem=problem,
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, adjacency, "broadcast", (), THEOREM),
+        cost=Cost(1, users, users * problem.items_per_user, 0, 8 * users * packed(d + 1)),
+        parameters=OneRoundParameters(
+            cohort_size=users,
+            rounds=1,
+            adjacency=adjacency,
+            moment_scale=noise.scale,
+            moment_norm=longest,
+            label_scale=LABEL_WEIGHT * norm / label,
+            feature_norm=norm,
+            label_bound=label,
+            target=problem.start / norm / curvature,
+            ridge=problem.ridge / curvature,
+            mu=mu,
+        ),
+        predicted_excess_risk=min(1.0, (HALF / resolution) ** POWER) * starting_risk(problem),
+        seed=seed,
+    )
+
+
+def verify(plan: Plan) -> None:
+    """Everybody once with divisor n, and theorem M2 of docs/privacy/second-moment.md for features and label."""
+    p: OneRoundParameters = plan.parameters
+    d, promise = plan.problem.dimension, plan.guarantee
+    for what, holds, got in (
+        (f"a cohort of all {plan.problem.users} users", p.cohort_size == plan.problem.users, p.cohort_size),
+        ("one round", p.rounds == 1, p.rounds),
+        ("one prediction an item", plan.problem.outputs == 1, plan.problem.outputs),
+        ("the promised adjacency", p.adjacency == promise.adjacency, p.adjacency),
+        ("positive scales", min(p.label_scale, p.label_bound, p.moment_norm, p.target) > 0, p.label_scale),
+    ):
+        if not holds:
+            raise VerificationError(f"Expected {what} in a plan of {NAME}, got {got}.")
+    if not p.moment(d).effective_mu <= p.mu:
+        raise VerificationError(f"Expected mu >= {p.moment(d).effective_mu}, got {p.mu}: too little noise.")
+    slack = (1 + math.exp(promise.epsilon)) * total_variation(gaussians=packed(d + 1))
+    spent = gdp.delta_for(p.mu, promise.epsilon) + slack
+    if not spent <= promise.delta:
+        raise VerificationError(f"Expected delta <= {promise.delta}, the plan spends {spent}.")
+
+
+def gaussian(plan: Plan) -> GaussianPromise:
+    """μ of the one release."""
+    return GaussianPromise(plan.parameters.mu, total_variation(gaussians=packed(plan.problem.dimension + 1)))
+
+
+def _require(problem: Problem, options: OneRoundOptions) -> None:
+    """Infeasible for more than one round, and for losses whose slope at zero is not in proportion to the label."""
+    if options.rounds not in (None, 1):
+        raise Infeasible(NAME, f"rounds={options.rounds} is not one", "one round")
+    if problem.outputs != 1:
+        raise Infeasible(NAME, f"an item has {problem.outputs} predictions, not one", "a label of two classes")
+    known, norm = problem.beliefs, problem.feature_norm
+    squares = known.label_bound is not None and norm is not None and problem.link_curvature is not None
+    # A Huber loss is one of squares up to its threshold: at zero, where that is no smaller than any label.
+    squares = squares and problem.start >= 0.999 * (norm or 0) * (problem.link_curvature or 0) * (
+        known.label_bound or 0
+    )
+    if norm is None or not problem.link_curvature or not (known.sigmoid or squares):
+        raise Infeasible(NAME, "the loss is neither of squares nor logistic", "loss least_squares or logistic")
+    if problem.dimension > LARGEST_DIMENSION:
+        condition = f"d={problem.dimension} features make {packed(problem.dimension):,} numbers of a second moment"
+        raise Infeasible(NAME, condition, f"d <= {LARGEST_DIMENSION}")

@@ -1,0 +1,142 @@
+"""Gradient descent with outlier removal: every step a mean of all users' gradients without those far from the others.
+
+    x_0 = 0
+    for t = 0 .. T-1:                                  all n users; no sampling, no phases        (Asi & Liu 2024)
+        q_u     = ∇F_u(x_t)
+        S       = #{(u, v) : ‖q_u - q_v‖ <= τ};   a private test of S decides whether the step is released
+        g_t     = r + (mean of q_u - r, outliers weighing nothing) + N(0, σ² I);      r = the last released gradient
+        x_{t+1} = Proj(x_t - η g_t),   or x_t where nothing is released
+    model: mean of the last w iterates
+
+With a noisy threshold the first miss ends the run's releases for good, with the lottery later steps go on. Users are
+asked as planned in any case, and everything sent out is a function of releases: exposure `broadcast`.
+
+Source: Asi & Liu (2024), as Lowy, Liu & Asi (2024), Algorithm 2, has its step; what differs from print, and the proof:
+docs/privacy/outlier-gd.md.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from quoron_client.protocol.questions import Answers, AverageGradient, Question
+from quoron_client.protocol.smoothing import Moreau
+from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.noise import NoiseSource
+from quoron_privacy.robust.above_threshold import AboveThreshold, Series
+from quoron_privacy.robust.combinations import Aggregate, Test
+from quoron_privacy.robust.lottery import Lottery
+from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
+from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithms.accelerated_erm.tested import decision, released_gradient
+from quoron_server.algorithms.slots import partition
+from quoron_server.plan import Plan, PlannedRelease
+
+
+@dataclass(frozen=True, slots=True)
+class OutlierGDParameters:
+    """Public numbers of one run."""
+
+    test: Test
+    aggregate: Aggregate
+    cohort_size: int  # n: all of them in every round
+    rounds: int  # T
+    step_size: float  # η
+    suffix: int  # w: iterates averaged
+    radius: float  # τ
+    forgiven: float  # share of pairs of honest users beyond τ that the test forgives
+    accounting: SubsampledLottery | Series
+    noise_scale: float  # σ per coordinate, rounding included
+    smoothing: float  # λ of the Moreau envelope; 0 without
+
+    @property
+    def users(self) -> int:
+        """Whom cohorts are drawn from: themselves."""
+        return self.cohort_size
+
+    @property
+    def noise(self) -> GaussianNoise:
+        """Of a released step."""
+        return GaussianNoise(self.radius * self.accounting.mean.sensitivity, self.noise_scale)
+
+    @property
+    def test_of_step(self) -> Lottery | AboveThreshold:
+        """What decides whether a step is released."""
+        return self.accounting.test if isinstance(self.accounting, Series) else self.accounting.lottery
+
+    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
+        """A decision in every round, of a noisy threshold up to its first miss, and the noisy step where it passes."""
+        del dimension
+        rounds, once, test = range(self.rounds), self.test == "above-threshold", self.test_of_step
+        return (
+            PlannedRelease(test, test.entry(), self.rounds, rounds, None, tested=once),
+            PlannedRelease(self.accounting, self.noise.entry(), self.rounds, rounds, None, tested=True),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OutlierGDState:
+    """Everything between two rounds; all of it a function of releases, but for the secret limit."""
+
+    round: int
+    iterate: Vector  # x_t
+    gradient: Vector  # r
+    running: Vector  # sum of the averaged iterates, divided by their planned number
+    halted: bool  # the threshold was missed
+    limit: int  # of the above-threshold test: drawn once, in the first round
+
+
+class OutlierGD:
+    """Algorithm object for a plan with OutlierGDParameters."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.parameters: OutlierGDParameters = plan.parameters
+        self._smoothing = Moreau(self.parameters.smoothing) if self.parameters.smoothing else None
+
+    def init(self) -> OutlierGDState:
+        """Start at zero."""
+        zero = np.zeros(self.plan.problem.dimension)
+        return OutlierGDState(0, zero, zero, zero, False, 0)
+
+    def request(self, state: OutlierGDState, noise: NoiseSource) -> Question | None:
+        """Average gradients of all users at the iterate."""
+        del noise
+        p, problem = self.parameters, self.plan.problem
+        if state.round == p.rounds:
+            return None
+        cohort = partition(seed=self.plan.seed, users=problem.users)[: p.cohort_size]
+        task = AverageGradient(state.iterate[None, :], (1.0,), problem.user_smoothness, smoothing=self._smoothing)
+        return Question(state.round, cohort, task)
+
+    def update(self, state: OutlierGDState, answers: Answers, noise: NoiseSource) -> Update[OutlierGDState]:
+        """One tested, noisy step."""
+        p, t = self.parameters, state.round
+        test = p.test_of_step
+        limit = test.draw_limit(noise.stream("limit")) if t == 0 and isinstance(test, AboveThreshold) else state.limit
+
+        step = released_gradient(
+            p,
+            answers,
+            state.gradient,
+            noise,
+            t,
+            lambda score: decision(test, score, noise.stream("test", t), limit=limit, halted=state.halted),
+        )
+        after = replace(state, round=t + 1, limit=limit)
+        if step.gradient is not None:
+            moved = self.plan.problem.domain.project(state.iterate - p.step_size * step.gradient)
+            after = replace(after, iterate=moved, gradient=step.gradient)
+        if p.rounds - t <= p.suffix:
+            after = replace(after, running=state.running + after.iterate / p.suffix)
+        released = step.gradient is not None
+        after = replace(after, halted=p.test == "above-threshold" and not released)
+        return Update(after, step.entries, {"released": released}, step.diagnostics)
+
+    def model(self, state: OutlierGDState) -> Vector:
+        """The suffix average once complete, before that the current iterate."""
+        return state.running if state.round == self.parameters.rounds else state.iterate
+
+    def iterate(self, state: OutlierGDState) -> Vector:
+        """As `model`: every iterate is already private."""
+        return self.model(state)

@@ -1,0 +1,281 @@
+"""Plans of `outlier-gd`: rounds, step, radius and test together by predicted risk, the noise by exact accounting.
+
+Noise and its re-check are those of `accelerated-erm` with one phase that asks everybody (docs/privacy/outlier-gd.md).
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import chdtrc, chdtri
+
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.robust.combinations import Aggregate, Test, theorem_for
+from quoron_privacy.robust.outlier_mean import LARGEST_COHORT
+from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
+from quoron_privacy.validate import positive
+from quoron_server.algorithms.accelerated_erm.noise import lottery_noise, threshold_noise
+from quoron_server.algorithms.accelerated_erm.parameters import Clipped
+from quoron_server.algorithms.accelerated_erm.plan import account, noise_scale, release_chance, verify_privacy
+from quoron_server.algorithms.accelerated_erm.search import FARTHER
+from quoron_server.algorithms.forecast import PhaseModel, statistical_floor, trivial_risk
+from quoron_server.algorithms.outlier_gd.method import OutlierGDParameters
+from quoron_server.algorithms.search import best_phases, least_users, phase_grid, round_grid
+from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.problem import Problem
+
+Vector = NDArray[np.float64]
+
+NAME = "outlier-gd"
+THEOREM = "docs/privacy/outlier-gd.md#statement"
+ABSENT = "a user who does not answer counts as an outlier in its own slot"
+LARGEST_ROUNDS = 512
+BEYOND = (1e-4, 1e-3, 1e-2)  # shares of pairs that may lie beyond τ, each with a test that forgives as much
+WIDER = 1.2  # users' spread on the way, over that at the optimum
+STRAYS = (0.005, 0.01, 0.02, 0.03)  # what tests forgive in addition, of the average count: the most that costs little
+SMOOTHINGS = (1e-4, 1e-3, 1e-2, 0.1, 1.0)  # λ L / R that are tried where the loss is not smooth
+TESTS: tuple[Test, ...] = ("above-threshold", "lottery")
+NEAR = 1.05  # times the least predicted risk counts as about as good
+TRIED = 6  # candidates that are calibrated, at most
+LARGEST_USERS = 10**10
+
+
+@dataclass(frozen=True, slots=True)
+class OutlierGDOptions:
+    """Planning options; None lets the plan choose by predicted excess risk."""
+
+    rounds: int | None = None
+    step_size: float | None = None
+    test: Literal["auto", "above-threshold", "lottery"] = "auto"
+    aggregate: Literal["weighted", "random"] = "weighted"  # random: with the lottery only
+    kappa: Literal[1, 2] | None = None
+    radius: float | None = None  # τ, from public knowledge
+    smoothing: float | None = None  # λ of the Moreau envelope, for losses whose slope jumps
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    test: Test
+    radius: float
+    beyond: float
+    stray: float
+    smoothing: float
+    phase: PhaseModel
+    risk: float
+
+
+def plan(problem: Problem, privacy: Privacy, options: OutlierGDOptions, seed: int) -> Plan:
+    """The plan of least predicted risk; of those about as good, the one that forgives most strays, in fewest rounds.
+
+    Raises UnsoundCombination for a test and an aggregate without a proof, Infeasible naming users that suffice.
+    """
+    _require(options, problem)
+    ranked = sorted(_candidates(problem, privacy, options), key=lambda each: each.risk)
+    found = _calibrated(problem, privacy, options, ranked)
+    if found is None:
+        raise _infeasible(problem, privacy, options)
+    risk, parameters = found
+    size = parameters.cohort_size
+    return Plan(
+        algorithm=NAME,
+        problem=problem,
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "broadcast", (ABSENT,), THEOREM),
+        cost=Cost.of(problem, rounds=parameters.rounds, messages=parameters.rounds * size),
+        parameters=parameters,
+        predicted_excess_risk=risk,
+        seed=seed,
+    )
+
+
+def verify(plan: Plan) -> None:
+    """A proved test and aggregate over everybody, its theorem by a second route, noise as accounted for."""
+    p: OutlierGDParameters = plan.parameters
+    mean = p.accounting.mean
+    theorem_for(p.test, p.aggregate, "everybody", kappa=mean.kappa)
+    for what, holds in (
+        (f"4 <= cohort_size <= {plan.problem.users}", 4 <= p.cohort_size <= plan.problem.users),
+        ("1 <= suffix <= rounds", 1 <= p.suffix <= p.rounds),
+        ("step_size > 0", p.step_size > 0),
+        ("radius > 0", p.radius > 0),
+        ("an account of this cohort", mean.cohort_size == p.cohort_size),
+        ("the aggregate named", (mean.kind == "weighted") == (p.aggregate == "weighted-mean")),
+        ("the test named", isinstance(p.accounting, SubsampledLottery) == (p.test == "lottery")),
+        ("smoothing only of a loss whose slope jumps", p.smoothing == 0 or plan.problem.smoothness is None),
+        ("smoothing >= 0", p.smoothing >= 0),
+    ):
+        if not holds:
+            raise VerificationError(f"Expected {what} in a plan of {NAME}, got {p}.")
+    verify_privacy(plan, "everybody", p)
+    expected = Cost.of(plan.problem, rounds=p.rounds, messages=p.rounds * p.cohort_size)
+    if plan.cost != expected:
+        raise VerificationError(f"Expected the cost of the rounds, {expected}, got {plan.cost}.")
+
+
+def beyond(problem: Problem, radius: float) -> float:
+    """About the share of pairs of honest users whose gradients lie farther apart than τ, were they Gaussian."""
+    spread, d = WIDER * problem.user_deviation, problem.dimension
+    return float(chdtrc(d, d * (radius / spread) ** 2 / 2)) if spread > 0 else 0.0
+
+
+def radii(problem: Problem, wanted: float | None) -> list[tuple[float, float]]:
+    """(τ, share of pairs beyond it) to try: each comes with a test that forgives that share."""
+    if wanted is not None:
+        return [(wanted, beyond(problem, wanted))]
+    spread, d = WIDER * problem.user_deviation, problem.dimension
+    tried = [max(FARTHER, math.sqrt(float(chdtri(d, share)) / d)) * math.sqrt(2) * spread for share in BEYOND]
+    tried = sorted({min(2 * problem.lipschitz, each) for each in tried})
+    return [(each, beyond(problem, each)) for each in tried]
+
+
+def forgiven(problem: Problem, cohort: int, share: float) -> int:
+    """By how much the average count may miss n: `share` of it, and declared hostile users with all their pairs."""
+    hostile = problem.beliefs.hostile_share * cohort
+    return math.ceil(share * cohort + 2 * (hostile + 4 * math.sqrt(hostile)))
+
+
+def _candidates(problem: Problem, privacy: Privacy, options: OutlierGDOptions) -> Iterator[_Candidate]:
+    """The best step and suffix for each number of rounds, test, τ and smoothing, with estimated noise."""
+    cohort = min(problem.users, LARGEST_COHORT)
+    if cohort < 4:
+        return
+    rounds = [options.rounds] if options.rounds else round_grid(LARGEST_ROUNDS)
+    wish = privacy.epsilon, privacy.delta
+    sizes, totals = np.full(len(rounds), cohort), np.array(rounds)
+    for test in TESTS if options.test == "auto" else (options.test,):
+        if options.aggregate == "random" and test != "lottery":
+            continue
+        for (radius, share), stray in product(radii(problem, options.radius), STRAYS):
+            lost = np.full(len(rounds), forgiven(problem, cohort, share + stray))
+            if test == "lottery":
+                ones = [1.0] * len(rounds)
+                noise = lottery_noise(*wish, sizes, ones, rounds, options.kappa, options.aggregate, lost)
+            else:
+                noise = threshold_noise(*wish, sizes, totals, totals, options.kappa, lost)
+            fit = np.isfinite(noise)
+            some = [total for total, each in zip(rounds, fit, strict=True) if each]
+            if some:
+                for smoothing in _smoothings(problem, options):
+                    found = _best(problem, options, some, noise[fit] * radius, smoothing)
+                    for risk, phase in found:
+                        yield _Candidate(test, radius, share, stray, smoothing, phase, risk)
+
+
+def _best(
+    problem: Problem, options: OutlierGDOptions, rounds: list[int], scales: Vector, smoothing: float
+) -> list[tuple[float, PhaseModel]]:
+    """(predicted excess risk, phase) of the best step and suffix for each number of rounds with its noise."""
+    seen = problem
+    if smoothing:
+        seen = replace(problem, smoothness=1 / smoothing + problem.ridge, user_smoothness=None)
+    steps, suffixes = phase_grid(seen, rounds, options.step_size)
+    variances = (problem.dimension * scales**2)[:, None, None]
+    extra = statistical_floor(replace(problem, users=min(problem.users, LARGEST_COHORT)))
+    extra += 0.5 * smoothing * problem.lipschitz**2
+    return [(risk + extra, phase) for risk, phase in best_phases(seen, rounds, steps, suffixes, variances)]
+
+
+def _smoothings(problem: Problem, options: OutlierGDOptions) -> list[float]:
+    """λ to try; 0 is no smoothing."""
+    if problem.smoothness is not None:
+        return [0.0]
+    if options.smoothing is not None:
+        return [options.smoothing]
+    return [0.0, *(factor * problem.distance / problem.lipschitz for factor in SMOOTHINGS)]
+
+
+def _calibrated(
+    problem: Problem, privacy: Privacy, options: OutlierGDOptions, ranked: list[_Candidate]
+) -> tuple[float, OutlierGDParameters] | None:
+    """(predicted risk, public numbers) of the first candidate that works out, with exact noise."""
+    usable = [each for each in ranked if math.isfinite(each.risk)]
+    if not usable:
+        return None
+    near = [each for each in usable if each.risk <= NEAR * usable[0].risk]
+    first = min(near, key=lambda each: (-each.stray, each.phase.rounds, each.risk))
+    for candidate in [first, *usable][:TRIED]:
+        try:
+            p = _exactly(problem, privacy, options, candidate)
+        except Infeasible:
+            continue
+        chosen = replace(options, step_size=p.step_size)
+        [(risk, phase)] = _best(problem, chosen, [p.rounds], np.array([p.noise_scale]), p.smoothing)
+        if problem.beliefs.isotropic is None or risk < trivial_risk(problem):
+            return risk, replace(p, suffix=phase.suffix)
+    return None
+
+
+def _exactly(problem: Problem, privacy: Privacy, options: OutlierGDOptions, each: _Candidate) -> OutlierGDParameters:
+    """Infeasible where the test leaves nothing, or declared outliers fail it."""
+    cohort, rounds = min(problem.users, LARGEST_COHORT), each.phase.rounds
+    theorem_for(each.test, _aggregate(options), "everybody", kappa=options.kappa or 2)
+    accounting = account(
+        NAME,
+        problem,
+        privacy,
+        test=each.test,
+        aggregate=options.aggregate,
+        kappa=options.kappa,
+        users=cohort,
+        cohort=cohort,
+        rounds=rounds,
+        often=rounds,
+        forgiven=forgiven(problem, cohort, each.beyond + each.stray),
+    )
+    assert not isinstance(accounting, Clipped)
+    p = OutlierGDParameters(
+        test=each.test,
+        aggregate=_aggregate(options),
+        cohort_size=cohort,
+        rounds=rounds,
+        step_size=each.phase.step_size,
+        suffix=each.phase.suffix,
+        radius=each.radius,
+        forgiven=each.beyond + each.stray,
+        accounting=accounting,
+        noise_scale=0.0,
+        smoothing=each.smoothing,
+    )
+    p = replace(p, noise_scale=noise_scale(problem.dimension, p))
+    share = problem.beliefs.hostile_share
+    if release_chance(p, share) < 0.5:
+        raise Infeasible(NAME, f"hostile_share={share:g} fails the tests", "more rounds")
+    return p
+
+
+def _aggregate(options: OutlierGDOptions) -> Aggregate:
+    return "weighted-mean" if options.aggregate == "weighted" else "random-inclusion"
+
+
+def _require(options: OutlierGDOptions, problem: Problem) -> None:
+    """ConfigError for options that cannot be; UnsoundCombination for a test and an aggregate without a proof."""
+    if options.rounds is not None and options.rounds < 1:
+        raise ConfigError(f"Expected algorithm.options.rounds >= 1, got rounds={options.rounds}.")
+    for name in ("step_size", "radius", "smoothing"):
+        if (value := getattr(options, name)) is not None:
+            positive(**{name: value})
+    if options.smoothing is not None and problem.smoothness is not None:
+        raise ConfigError("Expected smoothing for losses whose slope jumps only, got it for a smooth loss.")
+    if options.test != "auto":
+        theorem_for(options.test, _aggregate(options), "everybody", kappa=options.kappa or 2)
+
+
+def _infeasible(problem: Problem, privacy: Privacy, options: OutlierGDOptions) -> Infeasible:
+    """Names about the least number of users for which a plan exists that is worth running."""
+
+    def enough(users: int) -> bool:
+        larger = replace(problem, users=users)
+        worth = trivial_risk(larger) if problem.beliefs.isotropic is not None else math.inf
+        return any(each.risk < 0.8 * worth for each in _candidates(larger, privacy, options))
+
+    condition = f"{problem.users:,} users are too few for its tests at epsilon={privacy.epsilon:g}"
+    if options.radius is not None and (share := beyond(problem, options.radius)) > 0.001:
+        condition += f", with {100 * share:.2g} % of pairs beyond radius={options.radius:g}"
+    if problem.beliefs.hostile_share:
+        condition += f" with hostile_share={problem.beliefs.hostile_share:g}"
+    users = least_users(enough, problem.users, within=1.1, most=LARGEST_USERS)
+    fix = "fewer features, more items a user, or a larger radius or epsilon" if users is None else f"n >= {users:,}"
+    return Infeasible(NAME, condition, fix)

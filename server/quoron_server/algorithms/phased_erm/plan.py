@@ -1,0 +1,271 @@
+"""Plans of `phased-erm`: phases, λ, steps and their number by predicted risk, the noise by the theorem.
+
+Every phase may spend all of (ε, δ), because phases share no user (docs/privacy/phased-erm.md, Theorem P1).
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.gdp import delta_for
+from quoron_privacy.noise import total_variation
+from quoron_server.algorithms.info import UNMOVED, GaussianPromise
+from quoron_server.algorithms.localised.plan import ASSUMPTIONS, require_smooth
+from quoron_server.algorithms.noisy import plan as noisy
+from quoron_server.algorithms.phased_erm.forecast import PhaseModel, predicted
+from quoron_server.algorithms.phased_erm.method import Phase, PhasedERMParameters, Solver, momentum
+from quoron_server.algorithms.search import round_grid
+from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.problem import Problem
+
+Vector = NDArray[np.float64]
+
+NAME = "phased-erm"
+THEOREM = "docs/privacy/phased-erm.md#theorem-p1-privacy"
+ATTENDANCE = (
+    "every user of a phase answers every one of its questions with the gradient of one and the same loss "
+    "(the accelerated solver's certificate is void without it)"
+)
+SIMULATED = (
+    "solver='agd' rests on a certificate that one absent client voids; take solver='gd', whose bound holds for "
+    "absences, or simulate"
+)
+LARGEST_ROUNDS = 512
+PHASES = (1, 2, 3)
+GROWTHS = (1.0, 4.0, 16.0)  # λ_{k+1} / λ_k
+PULLS = (0.0, 1e-3, 1e-2, 0.03, 0.1, 0.5)  # λ_1 over the curvature, where that is known
+RULES = (0.25, 1.0, 4.0)  # λ_1 over the rule's, where it is not
+STEPS = (0.1, 0.25, 0.5, 1.0)  # η over 2 / (β + 2λ)
+NEAR = 1.05  # times the least predicted risk counts as about as good
+ROUNDING = 1 + 2e-6  # half for rows as long as counts, half for sums and iterates ("Floating point" of the page)
+
+
+@dataclass(frozen=True, slots=True)
+class PhasedERMOptions:
+    """Planning options; None lets the plan choose by predicted excess risk."""
+
+    rounds: int | None = None  # all of them, exactly
+    phases: int | None = None
+    solver: Literal["gd", "agd"] = "gd"  # agd: in simulation only
+    regularisation: float | None = None  # λ_1
+    step_size: float | None = None  # η of every phase of gd, at most 2 / (β + 2λ)
+
+
+def shift(problem: Problem, solver: Solver, users: int, rounds: int, step_size: float, pull: float) -> float:
+    """Δ of a phase: how far one user replaced moves its last point, rounding included.
+
+    gd: (2L/n) η Σ_{j<J} (1 - ηλ)^j, which is (2L/(λn)) (1 - (1 - ηλ)^J), and 2LηJ/n for λ = 0.
+    agd: 2L/(λn) + 2ξ, ξ = √2 (L/λ) (1 - α)^(J/2) a bound on the distance from the minimiser.
+    """
+    if solver == "agd":
+        share = momentum(pull, problem.beta or 0.0)
+        missed = math.sqrt(2) * problem.lipschitz / pull * float((1 - share) ** (rounds / 2))
+        return (2 * problem.lipschitz / (pull * users) + 2 * missed) * ROUNDING
+    return 2 * problem.lipschitz * step_size / users * _geometric(step_size * pull, rounds) * ROUNDING
+
+
+def _geometric(share: float, rounds: int) -> float:
+    """Σ_{j<J} (1 - q)^j, from above."""
+    if share * rounds < 1e-7:  # there J is an upper bound that is as good, and the quotient loses digits
+        return float(rounds)
+    return min(float(rounds), -math.expm1(rounds * math.log1p(-share)) / share if share < 1 else 1.0)
+
+
+def plan(problem: Problem, privacy: Privacy, options: PhasedERMOptions, seed: int) -> Plan:
+    """The plan of least predicted risk; among those about as good, one with few gradients. Infeasible if not convex."""
+    _require(problem, options)
+    found = [each for each in _candidates(problem, privacy, options) if math.isfinite(each[0])]
+    if not found:
+        raise Infeasible(NAME, f"n={problem.users:,} users do not fill the phases", "fewer phases or more rounds")
+    least = min(risk for risk, _ in found)
+    near = [each for each in found if each[0] <= NEAR * least]
+    risk, phases = min(near, key=lambda each: (sum(p.users * p.rounds for p in each[1]), each[0]))
+    mu = max(phase.noise.effective_mu(problem.dimension) for phase in phases)
+    assumed = (*ASSUMPTIONS[:-1], UNMOVED if options.solver == "gd" else ATTENDANCE)
+    return Plan(
+        algorithm=NAME,
+        problem=problem,
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "model", assumed, THEOREM),
+        cost=_cost(problem, phases),
+        parameters=PhasedERMParameters(options.solver, phases, mu),
+        predicted_excess_risk=risk,
+        seed=seed,
+    )
+
+
+def verify(plan: Plan) -> None:
+    """Disjoint phases, steps that contract, Δ added up step by step, and a μ that gives (ε, δ)."""
+    p: PhasedERMParameters = plan.parameters
+    problem, last = plan.problem, 0
+    require_smooth(NAME, problem)
+    beta = problem.beta or 0.0
+    needed = UNMOVED if p.solver == "gd" else ATTENDANCE
+    if needed not in plan.guarantee.assumptions:
+        raise VerificationError(f"Expected a promise of {NAME} to assume that {needed}.")
+    for phase in p.phases:
+        for what, holds in (
+            ("solver gd or agd", p.solver in ("gd", "agd")),
+            ("at least one user and one round", phase.users >= 1 and phase.rounds >= 1),
+            ("phases on disjoint users", last <= phase.first and phase.first + phase.users <= problem.users),
+            ("regularisation >= 0", phase.regularisation >= 0),
+            ("regularisation > 0 with agd", p.solver == "gd" or phase.regularisation > 0),
+            ("step_size > 0", phase.step_size > 0),
+            ("step_size <= 2 / (β + 2λ)", phase.step_size * (beta + 2 * phase.regularisation) <= 2 * (1 + 1e-12)),
+        ):
+            if not holds:
+                raise VerificationError(f"Expected {what} in a plan of {NAME}, got {phase}.")
+        last = phase.first + phase.users
+        apart = _apart(problem, p.solver, phase)
+        mu = phase.noise.effective_mu(problem.dimension)
+        if not phase.sensitivity >= apart * (1 - 1e-12) or not p.mu >= mu * (1 - 1e-12):
+            raise VerificationError(f"Expected sensitivity >= {apart} and mu >= {mu}, got {phase.sensitivity}, {p.mu}.")
+    if not p.phases or plan.cost != _cost(problem, p.phases):
+        raise VerificationError(f"Expected the cost of the phases, {_cost(problem, p.phases)}, got {plan.cost}.")
+    spent = delta_for(p.mu, plan.guarantee.epsilon) + noisy.numeric_slack(problem, plan.guarantee.epsilon, 1)
+    if not spent <= plan.guarantee.delta:
+        raise VerificationError(f"Expected delta <= {plan.guarantee.delta}, the plan spends {spent}.")
+
+
+def _apart(problem: Problem, solver: Solver, phase: Phase) -> float:
+    """Δ of a phase by its recursion: the distance shrinks by 1 - ηλ and grows by 2Lη/n, step by step."""
+    beta, pull = problem.beta or 0.0, phase.regularisation
+    if solver == "gd":
+        distance = 0.0
+        for _ in range(phase.rounds):
+            distance = max(1 - phase.step_size * pull, 0.0) * distance
+            distance += 2 * problem.lipschitz * phase.step_size / phase.users
+        return distance
+    gap = problem.lipschitz**2 / pull
+    for _ in range(phase.rounds):
+        gap *= 1 - math.sqrt(pull / (beta + pull))
+    return 2 * problem.lipschitz / (pull * phase.users) + 2 * math.sqrt(2 * gap / pull)
+
+
+def gaussian(plan: Plan) -> GaussianPromise | None:
+    """A run is as private as its least private phase; only the release of the own user's phase has to be exact."""
+    p: PhasedERMParameters = plan.parameters
+    return GaussianPromise(p.mu, total_variation(gaussians=plan.problem.dimension)) if p.solver == "gd" else None
+
+
+def simulated_only(plan: Plan) -> str | None:
+    """Why a plan with the accelerated solver is not for real clients."""
+    return SIMULATED if plan.parameters.solver == "agd" else None
+
+
+def _cost(problem: Problem, phases: tuple[Phase, ...]) -> Cost:
+    messages = sum(phase.rounds * phase.users for phase in phases)
+    return Cost.of(problem, rounds=sum(phase.rounds for phase in phases), messages=messages)
+
+
+def _require(problem: Problem, options: PhasedERMOptions) -> None:
+    require_smooth(NAME, problem)
+    for name in ("rounds", "phases"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"Expected algorithm.options.{name} >= 1, got {name}={value}.")
+    for name, least in (("step_size", 0.0), ("regularisation", -1.0)):
+        value = getattr(options, name)
+        if value is not None and not least < value < 1e100:
+            raise ConfigError(f"Expected algorithm.options.{name} in (0, 1e100), got {name}={value}.")
+    pull, step, beta = options.regularisation or 0.0, options.step_size, problem.beta or 0.0
+    if options.solver not in ("gd", "agd"):
+        raise ConfigError(f"Expected algorithm.options.solver gd or agd, got solver={options.solver!r}.")
+    if options.solver == "agd" and (step is not None or options.regularisation == 0):
+        raise ConfigError("Expected no step_size and a regularisation > 0 with solver=agd, got others.")
+    if step is not None and not step * (beta + 2 * pull) <= 2:
+        raise ConfigError(
+            f"Expected algorithm.options.step_size <= 2 / (beta + 2 regularisation) = {2 / (beta + 2 * pull):.6g}, "
+            f"got step_size={step}."
+        )
+
+
+def _candidates(
+    problem: Problem, privacy: Privacy, options: PhasedERMOptions
+) -> Iterator[tuple[float, tuple[Phase, ...]]]:
+    """(predicted risk, phases), the noise exact."""
+    unit = noisy.noise_scale(1.0, problem, privacy)  # σ for a Δ of 1
+    totals = [options.rounds] if options.rounds else round_grid(LARGEST_ROUNDS)
+    for number in [options.phases] if options.phases else PHASES:
+        for sizes in _sizes(problem.users, number):
+            for first in _pulls(problem, options, unit):
+                for growth in GROWTHS if number > 1 and first > 0 else (1.0,):
+                    pulls = [first * growth**k for k in range(number)]
+                    for total in totals:
+                        if total >= number and min(sizes) >= 1:
+                            for share in (1.0,) if options.step_size or options.solver == "agd" else STEPS:
+                                phases = _phases(problem, options, unit, sizes, pulls, total, share)
+                                if phases:
+                                    yield _risk(problem, options.solver, phases), phases
+
+
+def _sizes(users: int, number: int) -> list[list[int]]:
+    """Users of each phase: equally many, and halves of what is left."""
+    equal = [users // number] * number
+    halves = [max(users >> (k + 1), 1) for k in range(number - 1)]
+    return [equal] if number == 1 else [equal, [*halves, users - sum(halves)]]
+
+
+def _pulls(problem: Problem, options: PhasedERMOptions, unit: float) -> list[float]:
+    """λ_1 to try."""
+    if options.regularisation is not None:
+        return [options.regularisation]
+    curvature = problem.beliefs.isotropic
+    if curvature is not None:
+        found = [share * curvature for share in PULLS]
+    else:  # λ R² / 2 against 2 s²/(λ n), and λ R against √d 2L/(λ n) unit: the larger of what balances them
+        sampled = 2 * problem.user_deviation / (problem.distance * math.sqrt(problem.users))
+        moved = 2 * problem.lipschitz * unit * math.sqrt(problem.dimension) / problem.users
+        noised = math.sqrt(moved / problem.distance)
+        found = [share * max(sampled, noised) for share in RULES]
+    return [each for each in found if each > 0 or options.solver == "gd"]
+
+
+def _phases(
+    problem: Problem,
+    options: PhasedERMOptions,
+    unit: float,
+    sizes: list[int],
+    pulls: list[float],
+    total: int,
+    share: float,
+) -> tuple[Phase, ...]:
+    """Phases with equally many rounds, the first with what is left over; none where a step would not contract."""
+    number, phases, first = len(sizes), [], 0
+    for k, (users, pull) in enumerate(zip(sizes, pulls, strict=True)):
+        rounds = total // number + (total % number if k == 0 else 0)
+        bent = (problem.beta or 0.0) + 2 * pull
+        largest = 2 / bent if bent > 0 else problem.distance / problem.lipschitz / math.sqrt(rounds)
+        step = options.step_size or share * largest
+        if step * bent > 2 * (1 + 1e-15):
+            return ()
+        apart = shift(problem, options.solver, users, rounds, step, pull)
+        if not 1e-150 < apart * unit < 1e150:
+            return ()
+        phases.append(Phase(first, users, rounds, step, pull, apart, apart * unit * (1 + 1e-12)))
+        first += users
+    return tuple(phases)
+
+
+def _risk(problem: Problem, solver: Solver, phases: tuple[Phase, ...]) -> float:
+    curvature = problem.beliefs.isotropic or 0.0
+    slowest = problem.beliefs.least_curvature or curvature
+
+    def model(phase: Phase) -> PhaseModel:
+        def decay(bend: float) -> float:
+            if solver == "agd":
+                return float((1 - momentum(phase.regularisation, problem.beta or 0.0)) ** (phase.rounds / 2))
+            return float((1 - phase.step_size * (bend + phase.regularisation)) ** phase.rounds)
+
+        left = decay(0.0) ** 2 if solver == "agd" else decay(0.0)
+        pull, scale = phase.regularisation, phase.release_scale
+        return PhaseModel(phase.users, left, decay(curvature), decay(slowest), pull, scale)
+
+    models = [model(phase) for phase in phases]
+    if problem.beliefs.isotropic is None and min(phase.regularisation for phase in phases) <= 0:
+        return math.inf
+    return float(predicted(problem, models))

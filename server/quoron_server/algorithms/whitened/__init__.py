@@ -1,0 +1,1 @@
+"""For few users: whiten, then track with everybody in every round."""

@@ -1,0 +1,304 @@
+"""Few users: whiten the features, then track the gradient with everybody, every round.
+
+    first    users send a factor of their second moment and the gradient at 0, in one message
+    whiten   twice: B from the mean logarithm of ‖LᵀA_uL‖; W from the mean of LᵀA_uL / B; L ← L U λ^-½
+    round t  ĉ_u = clip_1((Lᵀ∇F_u(Lθ_t) - c_t) / C_t);   y_t = c_t + C_t (mean of ĉ_u + noise) / p
+             ĝ = regression over y_0 .. y_t;   θ_{t+1} = shrunk(θ_t - ĝ / h)
+             c_{t+1} = ĝ(θ_{t+1}); C_{t+1} from how far users were, which the same release tells
+    vote     the mean of clip_V(F_u(Lθ_T) - F_u(0)) + noise: above its noise, the model is 0
+
+p is the noisy share of users who answer, which every release tells for nothing. Steps, metric, radius and weights are
+functions of released values, so the transcript is μ-GDP by adaptive composition, T + 1 answers of every user included.
+
+Ours. Statement and proof: docs/privacy/whitened-tracking.md.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_client.protocol.domains import Domain, L2Ball
+from quoron_client.protocol.questions import Answers, AverageGradient, AverageLoss, MomentAndGradient, Question
+from quoron_privacy.clipping import clipped_mean
+from quoron_privacy.free_presence import Presence, Tail, moment_logs, vector_logs
+from quoron_privacy.moment import packed
+from quoron_privacy.noise import NoiseSource
+from quoron_privacy.release import Release
+from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithms.whitened.estimates import (
+    DOUBT,
+    LEARNT,
+    WALK,
+    GradientModel,
+    bend,
+    mean_chance,
+    shrunk,
+    typical_length,
+    whitening,
+    within,
+)
+from quoron_server.algorithms.whitened.parameters import WhitenedParameters
+from quoron_server.plan import Plan
+
+FIRST_FACTOR = 1.5  # of the radius over a typical length at the start
+FACTORS_FROM = 0.7
+MOST_OF_BOUND = 2.0  # times the bound of a whitened gradient at 0
+SPREAD_GAIN = 0.7  # of what the last round says of the users' spread
+LEAST_RADIUS = 1e-6  # times s₀
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WhitenedState:
+    """Everything between two rounds; all of it is released."""
+
+    round: int
+    presence: Presence
+    transform: Vector  # L, (d, d): the model is L θ
+    doubt: Vector  # (d,)
+    point: Vector  # θ_t
+    centre: Vector  # c_t
+    radius: float  # C_t
+    start_length: float  # G₀
+    factor: float  # k
+    spread: float  # S
+    target: float  # π*: share of users meant beyond the radius
+    error: float  # P⁺: variance of a coordinate of c_t
+    walk: float  # b_t
+    points: Vector  # (T, d)
+    gradients: Vector  # (T, d), y
+    variances: Vector  # (T,)
+    walks: Vector  # (T,)
+
+
+class WhitenedTracking:
+    """Algorithm object for a plan with WhitenedParameters."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.parameters: WhitenedParameters = plan.parameters
+
+    def init(self) -> WhitenedState:
+        """Start at zero."""
+        p, d = self.parameters, self.plan.problem.dimension
+        zero, none, history = np.zeros(d), np.zeros(p.gradients), np.zeros((p.gradients, d))
+        return WhitenedState(
+            round=0,
+            presence=Presence(),
+            transform=np.eye(d) * (math.sqrt(d) / p.feature_norm),
+            doubt=zero,
+            point=zero,
+            centre=zero,
+            radius=self._bound,
+            start_length=self._bound,
+            factor=FIRST_FACTOR,
+            spread=self._bound**2,
+            target=self._target(0.25),
+            error=0.0,
+            walk=0.0,
+            points=history,
+            gradients=history,
+            variances=none,
+            walks=none,
+        )
+
+    def request(self, state: WhitenedState, noise: NoiseSource) -> Question | None:
+        """Of everybody: moment and gradient at 0; gradients; at the end two losses."""
+        del noise
+        p, d = self.parameters, self.plan.problem.dimension
+        if state.round == p.rounds:
+            return None
+        everybody, at = np.arange(p.cohort_size, dtype=np.int64), self.iterate(state)
+        if state.round == 0:
+            return Question(0, everybody, MomentAndGradient(d, at))
+        if state.round == p.gradients:
+            return Question(state.round, everybody, AverageLoss(np.stack([at, np.zeros(d)])))
+        # Clients differentiate with the ridge, which is public: their centre holds it too, so it cancels exactly.
+        centre = p.ridge * at if p.ridge else None
+        return Question(state.round, everybody, AverageGradient(at[None, :], (1.0,), centre=centre))
+
+    def update(self, state: WhitenedState, answers: Answers, noise: NoiseSource) -> Update[WhitenedState]:
+        """Release, and step."""
+        if state.round == self.parameters.gradients:
+            return self._vote(state, answers, noise)
+        entries: tuple[Release, ...] = ()
+        if state.round == 0:
+            numbers = packed(self.plan.problem.dimension)
+            factors, gradients = answers.values[:, :numbers], answers.values[:, numbers:]
+            state, entries = self._whiten(state, factors, gradients, answers.answered, noise)
+            answers = Answers(np.ascontiguousarray(gradients), answers.status)
+        update = self._step(state, answers, noise)
+        return replace(update, releases=(*entries, *update.releases))
+
+    def _whiten(
+        self, state: WhitenedState, factors: Vector, gradients: Vector, answered: NDArray[np.bool_], noise: NoiseSource
+    ) -> tuple[WhitenedState, tuple[Release, ...]]:
+        """Two second moments, each clipped at a typical length; then a typical gradient."""
+        p, d, length = self.parameters, self.plan.problem.dimension, self.parameters.length()
+        presence, transform, doubt = state.presence, state.transform, state.doubt
+        entries: tuple[Release, ...] = ()
+        for stage in (0, 1):
+            logs = moment_logs(factors, transform)
+            told = length.release(logs, answered, float(d), noise.stream("length", stage))
+            presence = presence.seen(told.presence, length.presence_deviation)
+            radius = min(float(d), typical_length(told, length, presence.share, float(d)))
+            mechanism = p.moment(d, stage)
+            moment = mechanism.release(factors, answered, transform, radius, noise.stream("moment", stage))
+            presence = presence.seen(moment.presence, mechanism.presence_deviation)
+            found = whitening(moment, presence.share, mechanism.scale * radius, radius)
+            transform, doubt = transform @ found.transform, found.doubt
+            entries += (length.entry(), mechanism.entry())
+        logs = vector_logs(gradients, transform)
+        told = length.release(logs, answered, self._bound, noise.stream("length", 2))
+        presence = presence.seen(told.presence, length.presence_deviation)
+        start = typical_length(told, length, presence.share, self._bound)
+        after = replace(
+            state,
+            presence=presence,
+            transform=transform,
+            doubt=doubt,
+            start_length=start,
+            radius=min(self._bound, FIRST_FACTOR * start),
+        )
+        return after, (*entries, length.entry())
+
+    def _step(self, state: WhitenedState, answers: Answers, noise: NoiseSource) -> Update[WhitenedState]:
+        p, d, t = self.parameters, self.plan.problem.dimension, state.round
+        theta, c, radius = state.point, state.centre, state.radius
+        mechanism = p.gradient(d, t)
+        told = mechanism.release(
+            answers.values, answers.answered, state.transform, c, radius, noise.stream("release", t)
+        )
+        presence = state.presence.seen(told.presence, mechanism.presence_deviation)
+        share = presence.share
+
+        def extended(rows: Vector, row: Vector | float) -> Vector:
+            rows = rows.copy()
+            rows[t] = row
+            return rows
+
+        points, walks = extended(state.points, theta), extended(state.walks, state.walk)
+        gradients = extended(state.gradients, c + radius * told.mean / share)
+        variances = extended(state.variances, (radius * mechanism.scale / share) ** 2)
+        so_far = slice(0, t + 1)
+        model = GradientModel.of(
+            points[so_far],
+            gradients[so_far],
+            variances[so_far],
+            walks[so_far],
+            curvature=p.link_curvature,
+            sigmoid=p.sigmoid,
+        )
+        gradient, error = model.at(theta, state.walk)
+        following, moved = self._moved(state, gradient, error)
+        walk = state.walk + WALK**2 * moved / d
+        after = self._aimed(state, told, share, gradient, error, following, moved)
+        after = replace(
+            after,
+            round=t + 1,
+            presence=presence,
+            point=following,
+            centre=model.at(following, walk)[0],
+            walk=walk,
+            points=points,
+            gradients=gradients,
+            variances=variances,
+            walks=walks,
+        )
+        answered = int(np.sum(answers.answered))
+        public = {"radius": radius, "present": share}
+        diagnostics = {"answered": answered, "clipped_fraction": told.clipped / max(1, answered)}
+        return Update(after, (mechanism.entry(),), public, diagnostics)
+
+    def _moved(self, state: WhitenedState, gradient: Vector, error: float) -> tuple[Vector, float]:
+        """(θ_{t+1}, squared length of the step, in units of the gradient)."""
+        p, theta = self.parameters, state.point
+        square = float(theta @ theta)
+        h = p.link_curvature * bend(p.sigmoid, square) * (1 + DOUBT * state.doubt)
+        if p.ridge:  # public and quadratic: its part of gradient and curvature is exact
+            pull = p.ridge * state.transform.T @ state.transform
+            inverse = np.linalg.inv(np.diag(h) + pull)
+            wanted = theta - inverse @ (gradient + pull @ theta)
+            variances = error * np.sum(inverse**2, axis=1)
+        else:
+            wanted, variances = theta - gradient / h, error / h**2
+        following = shrunk(wanted, variances)
+        if p.sigmoid:
+            following = within(following, math.sqrt(max(4.0, 4 * square)))
+        following = within(following, p.largest_prediction)
+        following = following * _fitting(self.plan.problem.domain, state.transform @ following)
+        return following, float(np.sum((h * (following - theta)) ** 2))
+
+    def _aimed(
+        self,
+        state: WhitenedState,
+        told: Tail,
+        share: float,
+        gradient: Vector,
+        error: float,
+        following: Vector,
+        moved: float,
+    ) -> WhitenedState:
+        """With the radius of the next round: k √(users' spread + error of the centre)."""
+        p, d, first = self.parameters, self.plan.problem.dimension, state.round == 0
+        reached, beyond = 1 - told.beyond / share, 1 - told.within / share
+        distance = state.radius * max(reached, 0.1) if reached < 0.93 else 1.5 * state.radius
+        lag = max(float(gradient @ gradient) - d * error, 0.0) if first else min(d * state.error, 0.5 * distance**2)
+        own = max(distance**2 - lag, 0.2 * distance**2)
+        spread = own if first else state.spread ** (1 - SPREAD_GAIN) * own**SPREAD_GAIN
+        target = state.target
+        if p.sigmoid and p.intercept:  # few users have the rare label, and theirs are the long gradients: clip fewer
+            along = np.linalg.solve(state.transform, np.eye(d)[-1])
+            level = float(along @ following) / float(np.linalg.norm(along))
+            chance = mean_chance(level, float(following @ following) - level**2)
+            target = self._target(chance * (1 - chance))
+        factor = state.factor
+        if not first:
+            deviation = p.gradient(d, state.round).presence_deviation
+            surprise = (beyond - target) / max(target, deviation)
+            factor = factor * math.exp(0.5 * min(max(surprise, -1.0), 1.0))
+            factor = min(max(factor, FACTORS_FROM), p.largest_factor)
+        error = error + LEARNT**2 * moved / d
+        radius = min(factor * math.sqrt(spread + d * error), MOST_OF_BOUND * self._bound)
+        radius = max(min(radius, p.most_lengths * state.start_length), LEAST_RADIUS * p.start_slope)
+        return replace(state, radius=radius, factor=factor, spread=spread, target=target, error=error)
+
+    def _vote(self, state: WhitenedState, answers: Answers, noise: NoiseSource) -> Update[WhitenedState]:
+        """Not training, unless users are noticeably better off."""
+        p = self.parameters
+        with np.errstate(all="ignore"):
+            change = answers.values[:, :1] - answers.values[:, 1:]
+        mean, _ = clipped_mean(change, answers.answered, p.vote_bound, p.cohort_size)
+        released = float(p.vote.release(mean, noise.stream("vote", state.round))[0])
+        accepted = not released > p.vote_scale
+        after = replace(state, round=state.round + 1, point=state.point if accepted else 0 * state.point)
+        diagnostics = {"answered": int(np.sum(answers.answered))}
+        return Update(after, (p.vote.entry(),), {"vote": released, "accepted": accepted}, diagnostics)
+
+    def model(self, state: WhitenedState) -> Vector:
+        """L θ."""
+        return state.transform @ state.point
+
+    def iterate(self, state: WhitenedState) -> Vector:
+        """As `model`: every iterate is already private."""
+        return self.model(state)
+
+    @property
+    def _bound(self) -> float:
+        """C₀: of a whitened gradient at 0, for a metric that has learnt nothing."""
+        return self.parameters.start_slope * math.sqrt(self.plan.problem.dimension)
+
+    def _target(self, variance: float) -> float:
+        """π*: a share that its noise can be told from, the smaller the rarer a label is."""
+        return min(0.5, max(self.parameters.least_tail, self.parameters.tail * 4 * variance))
+
+
+def _fitting(domain: Domain, model: Vector) -> float:
+    """How much of a model lies in the domain, along the way from zero."""
+    largest, length = (
+        (domain.radius, np.linalg.norm(model))
+        if isinstance(domain, L2Ball)
+        else (domain.half_width, np.abs(model).max())
+    )
+    return 1.0 if length <= largest else float(largest / length)

@@ -1,0 +1,77 @@
+"""The public numbers of a run of `whitened-tracking`, and the mechanisms that they make."""
+
+from dataclasses import dataclass
+
+from quoron_privacy import gdp
+from quoron_privacy.clipping import mean_sensitivity
+from quoron_privacy.free_presence import LogLength, MomentMean, TailMean
+from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.release import Adjacency
+from quoron_server.plan import PlannedRelease
+
+
+@dataclass(frozen=True, slots=True)
+class WhitenedParameters:
+    """Public numbers of one run."""
+
+    cohort_size: int  # n: everybody, every round, and every divisor
+    rounds: int  # T + 1: T gradients, the first beside the second moment, and a vote
+    adjacency: Adjacency
+    length_scale: float  # noise of each of the three logarithms
+    moment_scales: tuple[float, ...]  # of the two second moments, for a radius of 1
+    gradient_scales: tuple[float, ...]  # of the T means, for a radius of 1
+    vote_scale: float  # of the mean change of the loss
+    vote_bound: float  # V
+    feature_norm: float  # R
+    link_curvature: float  # φ₂
+    start_slope: float  # s₀: |φ'| at the start is at most this
+    ridge: float  # λ
+    sigmoid: bool  # whether φ' is the logistic function, whose curvature falls as predictions grow
+    largest_prediction: float  # root mean square that no model is let beyond
+    intercept: bool  # whether the last feature is the same for every item
+    tail: float  # share of users meant beyond the radius, times nμ_g / √d
+    least_tail: float  # and at least this share
+    largest_factor: float  # of the radius over the users' spread
+    most_lengths: float  # of the radius over a typical length at the start
+    mu: float  # GDP parameter of the whole transcript
+
+    @property
+    def gradients(self) -> int:
+        """T."""
+        return self.rounds - 1
+
+    def length(self) -> LogLength:
+        """Of the logarithm of a length."""
+        return LogLength(self.cohort_size, self.length_scale)
+
+    def moment(self, dimension: int, stage: int) -> MomentMean:
+        """Of second moments, as whitened so far, stage 0 or 1."""
+        return MomentMean(dimension, self.cohort_size, self.adjacency, self.moment_scales[stage])
+
+    def gradient(self, dimension: int, round_: int) -> TailMean:
+        """Of the gradients of a round."""
+        return TailMean(dimension, self.cohort_size, self.adjacency, self.gradient_scales[round_])
+
+    @property
+    def vote(self) -> GaussianNoise:
+        """Of clipped changes of the loss."""
+        return GaussianNoise(mean_sensitivity(self.vote_bound, self.cohort_size, self.adjacency), self.vote_scale)
+
+    def spent(self, dimension: int) -> tuple[float, ...]:
+        """μ of every round: all that is released of one answer."""
+        first = [3 * (self.length().effective_mu ** 2)]
+        first += [self.moment(dimension, stage).effective_mu ** 2 for stage in (0, 1)]
+        means = [self.gradient(dimension, round_).effective_mu for round_ in range(self.gradients)]
+        return (gdp.compose(*(square**0.5 for square in first), means[0]), *means[1:], self.vote.effective_mu(1))
+
+    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
+        """Three lengths and two moments of the first answers; a mean in each of T rounds; the vote."""
+        mus, length, last = self.spent(dimension), self.length(), self.gradients
+        moments = [self.moment(dimension, stage) for stage in (0, 1)]
+        means = [self.gradient(dimension, round_) for round_ in range(last)]
+        return (
+            PlannedRelease(length, length.entry(), 3, range(1), mus[0]),
+            *(PlannedRelease(each, each.entry(), 1, range(1), mus[0]) for each in moments),
+            *(PlannedRelease(each, each.entry(), 1, range(t, t + 1), mus[t]) for t, each in enumerate(means)),
+            PlannedRelease(self.vote, self.vote.entry(), 1, range(last, last + 1), mus[last]),
+        )

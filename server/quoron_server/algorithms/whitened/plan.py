@@ -1,0 +1,235 @@
+"""Plans of `whitened-tracking`: public shares of μ² for each release, a bound on what is left, and the re-check.
+
+Everybody answers every round, so a user pays for all releases: Σ μ_i² <= μ². Theorem W1 of
+docs/privacy/whitened-tracking.md.
+"""
+
+import math
+from dataclasses import dataclass
+
+from quoron_privacy import gdp
+from quoron_privacy.clipping import mean_sensitivity
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.free_presence import LogLength, MomentMean, TailMean
+from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.moment import packed
+from quoron_privacy.noise import total_variation
+from quoron_privacy.release import Adjacency
+from quoron_server.algorithms.info import GaussianPromise
+from quoron_server.algorithms.search import least_users
+from quoron_server.algorithms.whitened.forecast import LEAST_RESOLUTION, remaining, starting_risk
+from quoron_server.algorithms.whitened.parameters import WhitenedParameters
+from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.problem import Problem
+
+NAME = "whitened-tracking"
+THEOREM = "docs/privacy/whitened-tracking.md#w1-statement"
+LARGEST_DIMENSION = 300  # everybody sends d (d + 1) / 2 numbers
+MOST_USERS, MOST_FEATURES = 10_000, 100  # up to which `auto` takes it
+ROUNDS = 13  # twelve gradients and a vote
+ROUNDS_FROM, ROUNDS_TO = 4, 64
+FORECAST_FROM = 9  # rounds: with fewer the forecast has not been measured
+MOMENTS = (0.05, 0.10)  # shares of μ² of the two second moments
+VOTE = 0.02
+LENGTH = (0.01, 0.05)  # of each of three lengths, at least and at most
+LENGTH_RESOLUTION = 8.0  # a length wants (8 / (nμ))² of μ²
+GROWTH = 1.2  # of μ_t² from round to round
+TAIL = 40.0  # π* of nμ_g / √d
+# Least share of users beyond the radius, its largest factor over their spread, and over their length at the start.
+ROBUST, PLAIN = (0.15, 2.0, 3.0), (0.0, 10.0, 10.0)  # where hostile users are declared, and where not
+VOTE_BOUND = 0.1
+SIGMOID_PREDICTION = 4.0
+LABEL_PREDICTION = 1.2  # of |y|: the optimum is within 1
+
+
+@dataclass(frozen=True, slots=True)
+class WhitenedOptions:
+    """Planning options; None lets the plan choose."""
+
+    rounds: int | None = None  # all of them; 13 unless told
+    attendance: float = 1.0  # declared share of users who answer; it steers the forecast, never a divisor
+    robust: bool | None = None  # clip more, in fear of hostile users; None: where some are declared
+
+
+def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions, seed: int) -> Plan:
+    """The one plan for these numbers; Infeasible where its noise would leave nothing of the signal."""
+    _require(problem, options)
+    rounds, d, users = options.rounds or ROUNDS, problem.dimension, problem.users
+    slack = (1 + math.exp(privacy.epsilon)) * total_variation(gaussians=_drawn(problem, rounds))
+    if slack >= privacy.delta:
+        condition = f"delta={privacy.delta:g} is below the samplers' error {slack:.2g}"
+        raise Infeasible(NAME, condition, "a larger delta")
+    mu = gdp.mu_for(privacy.epsilon, (privacy.delta - slack) * (1 - 1e-9))
+    left = resolution(problem, mu, options, users)
+    if left < LEAST_RESOLUTION:
+        raise Infeasible(NAME, _why(problem, left), _enough(problem, mu, options))
+    adjacency: Adjacency = privacy.adjacency or "replace-one"
+    p = _calibrated(problem, adjacency, options, rounds, mu)
+    numbers = packed(d) + (rounds - 1) * d + 2
+    return Plan(
+        algorithm=NAME,
+        problem=problem,
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, adjacency, "broadcast", (), THEOREM),
+        cost=Cost(
+            rounds=rounds,
+            messages=rounds * users,
+            gradient_evaluations=(rounds - 1) * users * problem.items_per_user,
+            bytes_down=8 * users * d * (rounds - 1 + 2 + (rounds - 2) * bool(problem.ridge)),
+            bytes_up=8 * users * numbers,
+        ),
+        parameters=p,
+        predicted_excess_risk=remaining(left) * starting_risk(problem) if rounds >= FORECAST_FROM else None,
+        seed=seed,
+    )
+
+
+def verify(plan: Plan) -> None:
+    """Everybody in every round with divisor n, the sensitivities of theorems P1 to P3, and Σ μ_i² <= μ²."""
+    p: WhitenedParameters = plan.parameters
+    d, promise = plan.problem.dimension, plan.guarantee
+    for what, holds, got in (
+        (f"cohorts of all {plan.problem.users} users", p.cohort_size == plan.problem.users, p.cohort_size),
+        ("the promised adjacency", p.adjacency == promise.adjacency, p.adjacency),
+        ("one prediction an item", plan.problem.outputs == 1, plan.problem.outputs),
+        (f"{ROUNDS_FROM} to {ROUNDS_TO} rounds", ROUNDS_FROM <= p.rounds <= ROUNDS_TO, p.rounds),
+        ("two second moments", len(p.moment_scales) == 2, len(p.moment_scales)),
+        ("a mean for each gradient", len(p.gradient_scales) == p.gradients, len(p.gradient_scales)),
+        ("the problem's feature norm", p.feature_norm == plan.problem.feature_norm, p.feature_norm),
+        ("the problem's curvature", p.link_curvature == plan.problem.link_curvature, p.link_curvature),
+        ("the problem's ridge", p.ridge == plan.problem.ridge, p.ridge),
+        ("positive bounds", min(p.vote_bound, p.start_slope, p.largest_prediction, p.tail) > 0, p.vote_bound),
+        ("0 <= least_tail <= 1/2", 0 <= p.least_tail <= 0.5, p.least_tail),
+        ("a largest factor of at least 1", p.largest_factor >= 1, p.largest_factor),
+        ("most_lengths of at least 1", p.most_lengths >= 1, p.most_lengths),
+    ):
+        if not holds:
+            raise VerificationError(f"Expected {what} in a plan of {NAME}, got {got}.")
+    squares = [mu * mu for mu in p.spent(d)]
+    if not math.fsum(squares) <= p.mu**2 * (1 + 1e-12):
+        raise VerificationError(f"Expected mu >= {math.fsum(squares) ** 0.5}, got {p.mu}: too little noise.")
+    slack = (1 + math.exp(promise.epsilon)) * total_variation(gaussians=_drawn(plan.problem, p.rounds))
+    spent = gdp.delta_for(p.mu, promise.epsilon) + slack
+    if not spent <= promise.delta:
+        raise VerificationError(f"Expected delta <= {promise.delta}, the plan spends {spent}.")
+
+
+def gaussian(plan: Plan) -> GaussianPromise:
+    """Theorem W1: μ of the transcript."""
+    p: WhitenedParameters = plan.parameters
+    return GaussianPromise(p.mu, total_variation(gaussians=_drawn(plan.problem, p.rounds)))
+
+
+def few(plan: Plan, rounds: int | None) -> bool:
+    """Whether n, d and ε are where this method was better than all others; a plan is for the rounds there are."""
+    enough = plan.cost.rounds >= FORECAST_FROM and (rounds is None or rounds >= plan.cost.rounds)
+    return enough and plan.problem.users <= MOST_USERS and plan.problem.dimension <= MOST_FEATURES
+
+
+def too_few(problem: Problem, privacy: Privacy) -> Infeasible | None:
+    """Why nothing can be expected of few users at this ε: the best that we know would leave the start as it was."""
+    try:
+        plan(problem.settled(wide=True), privacy, WhitenedOptions(), 0)
+    except Infeasible as error:
+        return error if error.condition.startswith(f"n={problem.users:,}") else None
+    return None
+
+
+def resolution(problem: Problem, mu: float, options: WhitenedOptions, users: int) -> float:
+    """ν = nμ_g / √d, by which a forecast goes; n is the users expected to answer."""
+    return options.attendance * users * mu * math.sqrt(_gradient_share(users, mu)) / math.sqrt(problem.dimension)
+
+
+def _length_share(users: int, mu: float) -> float:
+    """Of μ², for each of the three lengths."""
+    return min(max((LENGTH_RESOLUTION / (users * mu)) ** 2, LENGTH[0]), LENGTH[1])
+
+
+def _gradient_share(users: int, mu: float) -> float:
+    return 1 - 3 * _length_share(users, mu) - sum(MOMENTS) - VOTE
+
+
+def _require(problem: Problem, options: WhitenedOptions) -> None:
+    """ConfigError for options out of range; Infeasible for a loss that is not generalised linear, convex and smooth."""
+    if options.rounds is not None and not ROUNDS_FROM <= options.rounds <= ROUNDS_TO:
+        condition = f"rounds={options.rounds} is not within {ROUNDS_FROM} and {ROUNDS_TO}"
+        raise Infeasible(NAME, condition, f"{ROUNDS_FROM} rounds or more")
+    if not 1 / 32 <= options.attendance <= 1:
+        raise ConfigError(f"Expected algorithm.options.attendance in [1/32, 1], got attendance={options.attendance:g}.")
+    if problem.feature_norm is None or not problem.link_curvature or not problem.convex:
+        raise Infeasible(
+            NAME, "the loss is not a convex function of one smooth prediction", "loss logistic, huber or least_squares"
+        )
+    if problem.outputs != 1:
+        raise Infeasible(NAME, f"an item has {problem.outputs} predictions, not one", "a label of two classes")
+    if problem.dimension > LARGEST_DIMENSION:
+        condition = f"d={problem.dimension} features make {packed(problem.dimension):,} numbers of a second moment"
+        raise Infeasible(NAME, condition, f"d <= {LARGEST_DIMENSION}")
+
+
+def _calibrated(
+    problem: Problem, adjacency: Adjacency, options: WhitenedOptions, rounds: int, mu: float
+) -> WhitenedParameters:
+    users, d = problem.users, problem.dimension
+    target = mu * (1 - 1e-8)  # a plan is re-checked by other arithmetic
+    each, gradients = _length_share(users, mu), rounds - 1
+    own = target * math.sqrt(_gradient_share(users, mu))
+    weights = [GROWTH**t for t in range(gradients)]
+    mus = [own * math.sqrt(weight / math.fsum(weights)) for weight in weights]
+    slope = problem.start / (problem.feature_norm or 1.0)
+    label = problem.beliefs.label_bound
+    sigmoid = problem.beliefs.sigmoid
+    bound = VOTE_BOUND if sigmoid else VOTE_BOUND * slope * (label or 1.0)
+    robust = problem.beliefs.hostile_share > 0 if options.robust is None else options.robust
+    least_tail, largest_factor, most_lengths = ROBUST if robust else PLAIN
+    vote = GaussianNoise.for_mu(
+        sensitivity=mean_sensitivity(bound, users, adjacency), mu=target * math.sqrt(VOTE), dimension=1
+    )
+    return WhitenedParameters(
+        cohort_size=users,
+        rounds=rounds,
+        adjacency=adjacency,
+        length_scale=LogLength.for_mu(users=users, mu=target * math.sqrt(each)).scale,
+        moment_scales=tuple(
+            MomentMean.for_mu(dimension=d, users=users, mu=target * math.sqrt(share), adjacency=adjacency).scale
+            for share in MOMENTS
+        ),
+        gradient_scales=tuple(
+            TailMean.for_mu(dimension=d, users=users, mu=one, adjacency=adjacency).scale for one in mus
+        ),
+        vote_scale=vote.scale,
+        vote_bound=bound,
+        feature_norm=problem.feature_norm or 1.0,
+        link_curvature=problem.link_curvature or 1.0,
+        start_slope=slope,
+        ridge=problem.ridge,
+        sigmoid=sigmoid,
+        largest_prediction=LABEL_PREDICTION * label if label else max(SIGMOID_PREDICTION, 2 * slope),
+        intercept=problem.beliefs.intercept,
+        tail=TAIL * math.sqrt(d) / (users * mu * math.sqrt(_gradient_share(users, mu))),
+        least_tail=least_tail,
+        largest_factor=largest_factor,
+        most_lengths=most_lengths,
+        mu=mu,
+    )
+
+
+def _drawn(problem: Problem, rounds: int) -> int:
+    """Gaussian samples of a run: three lengths, two moments, T means, a vote."""
+    return 6 + 2 * (packed(problem.dimension) + 1) + (rounds - 1) * (problem.dimension + 3) + 1
+
+
+def _why(problem: Problem, found: float) -> str:
+    return (
+        f"n={problem.users:,} users at this epsilon give the gradients a resolution of nμ/√d = {found:.3g} < "
+        f"{LEAST_RESOLUTION:g}, at which more is lost to noise than learnt"
+    )
+
+
+def _enough(problem: Problem, mu: float, options: WhitenedOptions) -> str:
+    """The least n, and the least nμ, that would do."""
+
+    def enough(users: int) -> bool:
+        return resolution(problem, mu, options, users) >= LEAST_RESOLUTION
+
+    users = least_users(enough, problem.users, within=1.001, most=10**10)
+    return "fewer features or a larger epsilon" if users is None else f"n >= {users:,}"

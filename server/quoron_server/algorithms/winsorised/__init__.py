@@ -1,0 +1,1 @@
+"""Levy et al.: full-batch noisy gradient descent on winsorised means."""

@@ -1,0 +1,345 @@
+"""Plans of `winsorised-erm`: the box by one of three rules, rounds, steps and phases by predicted risk, exact noise.
+
+A round is μ_r-GDP with μ_r² = d₂ μ_BR² + (2h√d₂/(nσ))², a phase √K μ_r; phases share no user, and each may spend
+everything (Theorem W1 of docs/privacy/winsorised-erm.md).
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_privacy import gdp
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.noise import total_variation
+from quoron_privacy.private_range import PrivateRange, bounded_range_mu, range_epsilon
+from quoron_privacy.release import Adjacency
+from quoron_privacy.rotation import coordinate_bound, padded
+from quoron_privacy.winsorised_mean import WinsorisedMean, box_sensitivity
+from quoron_server.algorithms.forecast import PhaseModels, averaging, excess_risks, trivial_risk
+from quoron_server.algorithms.info import GaussianPromise
+from quoron_server.algorithms.phased_erm import forecast as regularised
+from quoron_server.algorithms.search import least_users, round_grid, step_grid, suffix_shares
+from quoron_server.algorithms.winsorised.method import Phase, WinsorisedERMParameters
+from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.problem import Problem
+
+Vector = NDArray[np.float64]
+
+NAME = "winsorised-erm"
+THEOREM = "docs/privacy/winsorised-erm.md#theorem-w1-privacy"
+Radius = Literal["usual", "fresh", "uniform"]
+LARGEST_ROUNDS = 512
+PHASES = (1, 2)
+PULLS = (0.0, 0.03)  # λ over the curvature, of a second phase
+FAILURE = 1e-3  # chance that choices miss, or with fresh and uniform that a coordinate is clamped, in any round
+BIN_WIDTH = 0.25  # β_w: half a bin, in units of the largest rotated deviation
+DEVIATIONS = 3.0  # of a coordinate of the usual box
+MOST_BINS = 1 << 12
+NEAR = 1.05  # times the least predicted risk counts as about as good
+LARGEST_USERS = 10**10
+
+
+@dataclass(frozen=True, slots=True)
+class WinsorisedERMOptions:
+    """Planning options; None lets the plan choose by predicted excess risk."""
+
+    rounds: int | None = None  # all of them, exactly
+    phases: int | None = None
+    step_size: float | None = None
+    regularisation: float | None = None  # λ of phases after the first
+    radius: Radius | float = "usual"  # h: by rule, or a number from public knowledge
+    adjacency: Adjacency = "replace-one"
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """What a round looks for: bins on [-reach, reach], and h around the chosen one."""
+
+    reach: float
+    bins: int
+    half_width: float  # h
+
+
+def plan(problem: Problem, privacy: Privacy, options: WinsorisedERMOptions, seed: int) -> Plan:
+    """The plan of least predicted risk; among those about as good, one with few answers. Infeasible for few users."""
+    _require(problem, options)
+    found = list(_candidates(problem, privacy, options))
+    worth = trivial_risk(problem) if problem.beliefs.isotropic is not None else math.inf
+    if not found or min(risk for risk, _ in found) >= worth:
+        raise _infeasible(problem, privacy, options)
+    least = min(risk for risk, _ in found)
+    near = [each for each in found if each[0] <= NEAR * least]
+    risk, phases = min(near, key=lambda each: (sum(p.users * p.rounds for p in each[1]), each[0]))
+    mu = max(math.sqrt(phase.rounds) * phase.round_mu for phase in phases)
+    return Plan(
+        algorithm=NAME,
+        problem=problem,
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, options.adjacency, "broadcast", (), THEOREM),
+        cost=_cost(problem, phases),
+        parameters=WinsorisedERMParameters(_rule(options), options.adjacency, phases, mu * (1 + 1e-12)),
+        predicted_excess_risk=risk,
+        seed=seed,
+    )
+
+
+def paper_plan(problem: Problem, privacy: Privacy, options: WinsorisedERMOptions, seed: int) -> Plan:
+    """The plan of the constants that are printed of the row, for comparison: nothing is proved for them here.
+
+    One phase; ε' = ε / (√(8 K ln 1/δ) √(8 d₂ ln 1/δ)) for each coordinate of each of K rounds, half of it for a range
+    with bins of width 2τ'; h = 2τ'; noise as strong as Lap(8τ'/(nε')).
+    """
+    _require(problem, options)
+    length, users = padded(problem.dimension), problem.users
+    log = math.log(1 / privacy.delta)
+    rule: Radius = "uniform" if problem.beta is not None else "fresh"
+    spread = concentration(problem, rule, users, 1)
+    near = 10 * spread * math.sqrt(math.log(length * users / FAILURE) / length)  # τ'
+    bins = min(max(2, math.ceil(problem.lipschitz / near)), MOST_BINS)
+    found = []
+    for rounds in [options.rounds] if options.rounds else round_grid(LARGEST_ROUNDS):
+        each = privacy.epsilon / math.sqrt(8 * rounds * log) / math.sqrt(8 * length * log)
+        crude = PrivateRange(each / 2, bins, max(problem.lipschitz, near))
+        moved = box_sensitivity(2 * near, users, problem.dimension)
+        noise = GaussianNoise(moved, math.sqrt(2) * 8 * near / (users * each))
+        mean = WinsorisedMean(users, crude, 2 * near, noise)
+        mu = mean.mu(problem.dimension) * (1 + 1e-12)
+        steps = np.array([options.step_size] if options.step_size else step_grid(problem, rounds))
+        phases = (Phase(0, users, rounds, 1.0, 0.0, rounds, mean, mu),)
+        risks = _risks(problem, phases, steps)
+        best = int(np.argmin(risks))
+        found.append((float(risks[best]), (replace(phases[0], step_size=float(steps[best])),)))
+    risk, phases = min(found, key=lambda entry: entry[0])
+    mu = math.sqrt(phases[0].rounds) * phases[0].round_mu * (1 + 1e-12)
+    return Plan(
+        algorithm=NAME,
+        problem=problem,
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "broadcast", (), THEOREM, proved=False),
+        cost=_cost(problem, phases),
+        parameters=WinsorisedERMParameters("printed", "replace-one", phases, mu),
+        predicted_excess_risk=risk,
+        seed=seed,
+    )
+
+
+def verify(plan: Plan) -> None:
+    """Disjoint phases, each round's choices and box paid for, and a μ that gives (ε, δ)."""
+    p: WinsorisedERMParameters = plan.parameters
+    problem, last, promise = plan.problem, 0, plan.guarantee
+    length = padded(problem.dimension)
+    for phase in p.phases:
+        mean = phase.mean
+        for what, holds in (
+            ("phases on disjoint users", last <= phase.first and phase.first + phase.users <= problem.users),
+            ("at least one user and one round", phase.users >= 1 and phase.rounds >= 1),
+            ("1 <= suffix <= rounds", 1 <= phase.suffix <= phase.rounds),
+            ("step_size > 0 and regularisation >= 0", phase.step_size > 0 and phase.regularisation >= 0),
+            ("a mean of the phase's users", mean.users == phase.users),
+            ("the adjacency promised", mean.adjacency == p.adjacency == promise.adjacency),
+        ):
+            if not holds:
+                raise VerificationError(f"Expected {what} in a plan of {NAME}, got {phase}.")
+        last = phase.first + phase.users
+        # Every coordinate's choice, and the box's diagonal: between its ends, for zero-out from its middle.
+        ends = 2 if promise.adjacency == "replace-one" else 1
+        choice = bounded_range_mu(mean.crude.epsilon * ends / 2)
+        moved = ends * math.sqrt(sum(mean.half_width**2 for _ in range(length))) / phase.users
+        if not mean.noise.sensitivity >= moved:
+            raise VerificationError(f"Expected sensitivity >= {moved} of a box, got {mean.noise}.")
+        truth = math.sqrt(length * choice**2 + mean.noise.effective_mu(length) ** 2)
+        if not phase.round_mu >= truth * (1 - 1e-12):
+            raise VerificationError(f"Expected round_mu >= {truth}, got {phase.round_mu}: too little noise.")
+        if not p.mu >= math.sqrt(phase.rounds) * phase.round_mu:
+            raise VerificationError(f"Expected mu >= that of {phase.rounds} rounds of {phase.round_mu}, got {p.mu}.")
+    if not p.phases or plan.cost != _cost(problem, p.phases):
+        raise VerificationError(f"Expected the cost of the phases, {_cost(problem, p.phases)}, got {plan.cost}.")
+    if not promise.proved:
+        return
+    most = max(phase.rounds for phase in p.phases)
+    spent = gdp.delta_for(p.mu, promise.epsilon) + _slack(problem, promise.epsilon, most)
+    if not spent <= promise.delta:
+        raise VerificationError(f"Expected delta <= {promise.delta}, the plan spends {spent}.")
+
+
+def gaussian(plan: Plan) -> GaussianPromise:
+    """A run is as private as its least private phase; only the own user's phase has to be exact."""
+    p: WinsorisedERMParameters = plan.parameters
+    most = max(phase.rounds for phase in p.phases)
+    return GaussianPromise(p.mu, total_variation(gaussians=most * padded(plan.problem.dimension)))
+
+
+def box(problem: Problem, radius: Radius | float, users: int, rounds: int) -> Box:
+    """The bins and h of a phase of so many users and rounds.
+
+    usual: three deviations of a near-Gaussian coordinate. fresh: what holds all users at points that do not depend on
+    them, with chance 1 - FAILURE. uniform: at all points of the domain at once, the row as it was analysed.
+    """
+    length, failure = padded(problem.dimension), FAILURE / rounds
+    if radius == "usual" or isinstance(radius, float | int):
+        deviation = DEVIATIONS * problem.user_deviation / math.sqrt(length)
+        half_width = (DEVIATIONS + BIN_WIDTH) / DEVIATIONS * deviation if radius == "usual" else float(radius)
+    else:
+        spread = concentration(problem, radius, users, rounds)
+        deviation = coordinate_bound(spread, dimension=problem.dimension, rows=users, failure=failure / 2)
+        half_width = (2 + BIN_WIDTH) * deviation
+    reach = coordinate_bound(problem.lipschitz, dimension=problem.dimension, rows=users, failure=failure)
+    reach = min(problem.lipschitz, reach)
+    bins = min(max(2, math.ceil(reach / (BIN_WIDTH * deviation))), MOST_BINS)
+    return Box(reach, bins, half_width)
+
+
+def concentration(problem: Problem, radius: Radius, users: int, rounds: int) -> float:
+    """τ: all users' average gradients lie within it of the expected one, but with a chance of FAILURE."""
+    steep = problem.lipschitz / math.sqrt(problem.items_per_user)
+    if radius == "fresh":
+        return steep * (1 + math.sqrt(2 * math.log(2 * users * rounds / FAILURE)))
+    if problem.beta is None:
+        raise ConfigError("Expected a smooth loss with radius='uniform', got one whose slope jumps.")
+    beta, d = problem.beta, problem.dimension
+    nets = problem.radius * np.geomspace(1e-12, 1.0, 241)  # r: a net of the domain
+    tail = 2 * (d * np.log1p(2 * problem.radius / nets) + math.log(2 * users / FAILURE))
+    return float(np.min(steep * (1 + np.sqrt(tail)) + 2 * beta * nets))
+
+
+def _require(problem: Problem, options: WinsorisedERMOptions) -> None:
+    for name in ("rounds", "phases"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"Expected algorithm.options.{name} >= 1, got {name}={value}.")
+    for name in ("step_size", "radius"):
+        value = getattr(options, name)
+        if isinstance(value, float | int) and not 1e-100 < value < 1e100:
+            raise ConfigError(f"Expected algorithm.options.{name} in (1e-100, 1e100), got {name}={value}.")
+    if options.regularisation is not None and not 0 <= options.regularisation < 1e100:
+        raise ConfigError(f"Expected algorithm.options.regularisation >= 0, got {options.regularisation}.")
+    if options.radius == "uniform":
+        concentration(problem, "uniform", problem.users, 1)
+
+
+def _rule(options: WinsorisedERMOptions) -> str:
+    return options.radius if isinstance(options.radius, str) else "given"
+
+
+def _mean(problem: Problem, options: WinsorisedERMOptions, users: int, rounds: int, mu: float) -> WinsorisedMean:
+    """The mean of one of `rounds` rounds that is μ-GDP; Infeasible where choices take all of it."""
+    found, length = box(problem, options.radius, users, rounds), padded(problem.dimension)
+    chance = FAILURE / rounds / 2
+    ends = 2 if options.adjacency == "replace-one" else 1
+    # M4 says what draws need: e^(-ε cost / 2). What a draw is charged is less for zero-out.
+    epsilon = range_epsilon(users=users, bins=found.bins, choices=length, failure=chance)
+    left = mu**2 - length * bounded_range_mu(epsilon * ends / 2) ** 2
+    if left <= (0.1 * mu) ** 2:
+        raise Infeasible(NAME, f"{users:,} users are too few for private ranges in {rounds:,} rounds", "more users")
+    crude = PrivateRange(epsilon, found.bins, found.reach)
+    return WinsorisedMean.for_mu(
+        users=users,
+        crude=crude,
+        half_width=found.half_width,
+        mu=mu,
+        dimension=problem.dimension,
+        adjacency=options.adjacency,
+    )
+
+
+def _total_mu(problem: Problem, privacy: Privacy, rounds: int) -> float:
+    """μ of a whole phase of at most so many rounds; 0 where the samplers leave nothing."""
+    delta = privacy.delta * (1 - 1e-9) - _slack(problem, privacy.epsilon, rounds)
+    return gdp.mu_for(privacy.epsilon, delta) if delta > 0 else 0.0
+
+
+def _slack(problem: Problem, epsilon: float, rounds: int) -> float:
+    return (1 + math.exp(epsilon)) * total_variation(gaussians=rounds * padded(problem.dimension))
+
+
+def _candidates(
+    problem: Problem, privacy: Privacy, options: WinsorisedERMOptions
+) -> Iterator[tuple[float, tuple[Phase, ...]]]:
+    """(predicted risk, phases) with exact noise, the best step and suffix of each."""
+    totals = [options.rounds] if options.rounds else round_grid(LARGEST_ROUNDS)
+    curvature = problem.beliefs.isotropic
+    for number in [options.phases] if options.phases else PHASES:
+        users = problem.users // number
+        for total in totals:
+            counts = [total // number + (total % number if k == 0 else 0) for k in range(number)]
+            mu = _total_mu(problem, privacy, max(counts))
+            if users < 2 or min(counts) < 1 or mu <= 0:
+                continue
+            try:
+                means = [_mean(problem, options, users, each, mu / math.sqrt(each)) for each in counts]
+            except Infeasible:
+                continue
+            pulls = [0.0] if number == 1 or curvature is None else [share * curvature for share in PULLS]
+            if options.regularisation is not None:
+                pulls = [options.regularisation]
+            steps = np.array([options.step_size] if options.step_size else step_grid(problem, total))
+            for pull, share in product(pulls, suffix_shares(problem)):
+                phases = tuple(
+                    Phase(
+                        first=k * users,
+                        users=users,
+                        rounds=count,
+                        step_size=1.0,
+                        regularisation=pull if k else 0.0,
+                        suffix=max(1, round(share * count)),
+                        mean=mean,
+                        round_mu=mean.mu(problem.dimension) * (1 + 1e-12),
+                    )
+                    for k, (count, mean) in enumerate(zip(counts, means, strict=True))
+                )
+                risks = _risks(problem, phases, steps)
+                best = int(np.argmin(risks))
+                if math.isfinite(risks[best]):
+                    step = float(steps[best])
+                    yield float(risks[best]), tuple(replace(phase, step_size=step) for phase in phases)
+
+
+def _risks(problem: Problem, phases: tuple[Phase, ...], steps: Vector) -> Vector:
+    """With each step size: where the curvature is known by the exact response of a quadratic, else by a bound."""
+    curvature = problem.beliefs.isotropic
+    variances = [problem.dimension * phase.mean.noise.scale**2 for phase in phases]
+    if curvature is None:
+        models = [
+            PhaseModels(each.rounds, steps, each.suffix, variance)
+            for each, variance in zip(phases, variances, strict=True)
+        ]
+        return np.asarray(excess_risks(problem, models))
+    slowest, seen = problem.beliefs.least_curvature or curvature, []
+    for each, variance in zip(phases, variances, strict=True):
+        pull = each.regularisation
+        bias, spread = averaging(1 - steps * (curvature + pull), each.rounds, each.suffix)
+        slow, _ = averaging(1 - steps * (slowest + pull), each.rounds, each.suffix)
+        scale = steps * np.sqrt(spread * variance / problem.dimension)
+        seen.append(regularised.PhaseModel(each.users, 0.0, bias, slow, pull, scale))
+    return regularised.predicted(problem, seen)
+
+
+def _cost(problem: Problem, phases: tuple[Phase, ...]) -> Cost:
+    messages = sum(phase.rounds * phase.users for phase in phases)
+    return Cost.of(problem, rounds=sum(phase.rounds for phase in phases), messages=messages)
+
+
+def _infeasible(problem: Problem, privacy: Privacy, options: WinsorisedERMOptions) -> Infeasible:
+    """Names about the least number of users for which ranges are affordable and a plan is worth running."""
+    rounds = options.rounds or 8
+
+    def enough(users: int) -> bool:
+        larger = replace(problem, users=users)
+        mu = _total_mu(larger, privacy, rounds) / math.sqrt(rounds)
+        try:
+            _mean(larger, options, users // (options.phases or 1), rounds, mu)
+        except Infeasible:
+            return False
+        few = replace(options, rounds=rounds)
+        worth = trivial_risk(larger) if problem.beliefs.isotropic is not None else math.inf
+        return any(risk < 0.8 * worth for risk, _ in _candidates(larger, privacy, few))
+
+    condition = f"{problem.users:,} users are too few for a private range of {padded(problem.dimension)} coordinates"
+    condition += f" in each of {rounds:,} rounds at epsilon={privacy.epsilon:g}, or for noise that is worth running"
+    users = least_users(enough, max(problem.users, 2), within=1.1, most=LARGEST_USERS)
+    fix = "fewer features or a larger epsilon" if users is None else f"n >= {users:,}"
+    return Infeasible(NAME, condition, fix)

@@ -1,0 +1,92 @@
+"""Audits of the three mechanisms with free presence and of the one-round moment, with twins that must be caught."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from audits.harness import delta_bounds
+from quoron_privacy import gdp
+from quoron_privacy.free_presence import LogLength, MomentMean, TailMean
+from quoron_privacy.noise import SeededNoise
+
+EPSILON, DELTA, USERS, DRAWS = 1.0, 0.01, 5, 4_000
+MU = gdp.mu_for(EPSILON, DELTA)
+HERE = np.ones(USERS, bool)
+GONE = np.array([True, True, False, True, True])
+TAIL = TailMean.for_mu(dimension=2, users=USERS, mu=MU)
+MOMENT = MomentMean.for_mu(dimension=2, users=USERS, mu=MU)
+LENGTH = LogLength.for_mu(users=USERS, mu=MU)
+
+
+def tail(mechanism, own, answered, stream):
+    """(mean, tail, within, presence) in units of the noise."""
+    values = np.tile([0.3, 0.1], (USERS, 1))
+    values[2] = own
+    found = mechanism.release(values, answered, np.eye(2), np.zeros(2), 1.0, stream)
+    weights = np.array([1, 1, 1.4142135, 1, 1])
+    return np.array([*found.mean, found.beyond, found.within, found.presence]) * weights / TAIL.scale
+
+
+def moment(mechanism, own, answered, stream):
+    factors = np.tile([0.5, 0.1, 0.5], (USERS, 1))
+    factors[2] = own
+    found = mechanism.release(factors, answered, np.eye(2), 1.0, stream)
+    upper = found.mean[[0, 0, 1], [0, 1, 1]] * [1, np.sqrt(2), 1]
+    return np.array([*upper, found.presence]) / MOMENT.scale
+
+
+def length(mechanism, own, answered, stream):
+    logs = np.full(USERS, -1.0)
+    logs[2] = own
+    found = mechanism.release(logs, answered, 1.0, stream)
+    return np.array([found.mean, found.presence * 0.8660254]) / LENGTH.scale
+
+
+class Still:
+    def gaussian_steps(self, shape):
+        return np.zeros(shape, np.int64)
+
+
+PAIRS = {  # of the own user: what both worlds hold, at the corners of theorems P1 to P3; None is nobody
+    "opposite gradients": (tail, TAIL, [9.0, 0.0], [-9.0, 0.0]),
+    "a gradient at its end and one well within": (tail, TAIL, [9.0, 0.0], [-2 / 3, 0.0]),
+    "no gradient and nobody": (tail, TAIL, [0.0, 0.0], None),
+    "orthogonal moments": (moment, MOMENT, [9.0, 0.0, 0.0], [0.0, 0.0, 9.0]),
+    "a moment and nobody": (moment, MOMENT, [9.0, 0.0, 0.0], None),
+    "the longest and the shortest": (length, LENGTH, 5.0, -9.0),
+    "the longest and nobody": (length, LENGTH, 5.0, None),
+}
+
+
+def spent(name, twin=lambda mechanism: mechanism):
+    """Bounds for δ(ε), from the log-likelihood ratio that noise of the stated scale would give."""
+    release, mechanism, own, other = PAIRS[name]
+
+    def world(held, stream):
+        gone = held is None
+        return release(twin(mechanism), np.nan if gone else held, GONE if gone else HERE, stream)
+
+    near, far = world(own, Still()), world(other, Still())
+    stream = SeededNoise(3).stream("audit")
+    drawn = np.array([world(own, stream) for _ in range(DRAWS)])
+    actual = mechanism.scale / twin(mechanism).scale  # a twin's noise is smaller, which the one who looks knows
+    away = np.sum((drawn - far) ** 2, axis=1) - np.sum((drawn - near) ** 2, axis=1)
+    return delta_bounds(actual**2 * away / 2, epsilon=EPSILON)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_tightest_neighbours_keep_the_promise(name):
+    low, high = spent(name)
+    assert low <= DELTA
+    assert high > DELTA / 2  # and use it up
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_half_of_the_noise_is_caught(name):
+    assert spent(name, lambda mechanism: replace(mechanism, scale=mechanism.scale / 2))[0] > DELTA
+
+
+def test_the_noise_of_zero_out_is_caught_under_replace_one():
+    halved = TailMean.for_mu(dimension=2, users=USERS, mu=MU, adjacency="zero-out")
+    assert spent("opposite gradients", lambda _: replace(TAIL, scale=halved.scale))[0] > DELTA

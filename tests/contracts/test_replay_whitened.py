@@ -1,0 +1,177 @@
+"""Replay of `whitened-tracking` at its tight corners, under both adjacencies, and of twins that are broken."""
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from contracts.neighbours import ABSENT, Pair, far, threshold
+from contracts.replay import Scene, replay, scene
+from contracts.scenes import PRIVACY, PROBLEM, SMALL, make_plan
+from contracts.test_replay import pairs, shares
+from contracts.worlds import Told
+from quoron_privacy import free_presence
+from quoron_privacy.free_presence import MomentMean, TailMean
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.whitened.method import WhitenedTracking
+from quoron_server.plan import Plan
+
+NAME = "whitened-tracking"
+LAST = SMALL[NAME]["rounds"]
+CORNERS = (  # radii of `neighbours.edges`: C, ¾ C, ⅔ C, 2 C; directions 0 and 1 are opposite
+    *((threshold(0, 0), threshold(radius, 1, near)) for radius in range(4) for near in range(3)),
+    *((threshold(radius, 0, near), ABSENT) for radius in range(4) for near in range(3)),
+    (far(0), far(1)),
+    (far(0), far(2)),
+    (ABSENT, far(3)),
+)
+
+
+@cache
+def zero_out() -> Plan:
+    info = ALGORITHMS[NAME]
+    return info.plan(PROBLEM, replace(PRIVACY, adjacency="zero-out"), info.options(**SMALL[NAME]), "calibrated", 7)
+
+
+def tight(plan: Plan) -> list[Pair]:
+    """The same corners in every round."""
+    found = [Pair(0, 5, first, second, turn=0) for first, second in CORNERS]
+    if plan.guarantee.adjacency == "zero-out":
+        found = [replace(each, second=ABSENT) for each in found if each.first != ABSENT]
+    return found
+
+
+def used(whole: Scene, plan: Plan) -> list[float]:
+    return [share for pair in tight(plan) for share in shares(plan, replay(whole, pair) or [])]
+
+
+@pytest.mark.parametrize("plan_of", [lambda: make_plan(NAME), zero_out], ids=["replace-one", "zero-out"])
+def test_corners_use_all_of_what_the_whole_run_is_charged_and_no_more(plan_of: Any) -> None:
+    plan = plan_of()
+    ALGORITHMS[NAME].verify(plan)
+    assert 0.999 <= max(used(scene(WhitenedTracking(plan)), plan)) <= 1 + 1e-9
+
+
+def test_the_noise_of_zero_out_is_about_half_and_would_not_do_for_replace_one() -> None:
+    plan, other = make_plan(NAME), zero_out()
+    ratio = np.array(other.parameters.gradient_scales) / np.array(plan.parameters.gradient_scales)
+    np.testing.assert_allclose(ratio, 0.5 / 0.9486832, rtol=1e-3)
+    mistaken = replace(plan, parameters=replace(other.parameters, adjacency="replace-one"))
+    assert "the plan charges" in told(WhitenedTracking(mistaken), mistaken)
+
+
+def told(algorithm: WhitenedTracking, plan: Plan) -> str:
+    """What replay says of a twin, or nothing."""
+    broken = scene(algorithm)
+    for pair in (*tight(plan), *pairs(NAME)):
+        try:
+            replay(broken, pair)
+        except Told as said:
+            return str(said)
+    return ""
+
+
+class LeakingRadius(WhitenedTracking):
+    """The next radius knows a millionth of the users' mean length."""
+
+    def update(self, state, answers, noise):
+        update = super().update(state, answers, noise)
+        lengths = np.linalg.norm(np.clip(np.nan_to_num(answers.values), -1, 1), axis=1)
+        return replace(update, state=replace(update.state, radius=update.state.radius * (1 + 1e-6 * lengths.mean())))
+
+
+class CountedPresence(WhitenedTracking):
+    """Divides by how many answered, exactly."""
+
+    def update(self, state, answers, noise):
+        exact = state.presence.seen(float(answers.answered.mean()), 1e-9)
+        return super().update(replace(state, presence=exact), answers, noise)
+
+
+class RedrawnRadius(WhitenedTracking):
+    """Releases a second time, with the same noise, what is clipped elsewhere."""
+
+    def update(self, state, answers, noise):
+        super().update(replace(state, radius=state.radius / 2), answers, noise)
+        return super().update(state, answers, noise)
+
+
+@pytest.mark.parametrize("twin", [LeakingRadius, CountedPresence, RedrawnRadius])
+def test_replay_catches_an_algorithm_that_leaks(twin: type[WhitenedTracking]) -> None:
+    plan = make_plan(NAME)
+    assert told(WhitenedTracking(plan), plan) == ""
+    assert told(twin(plan), plan) != ""
+
+
+@pytest.mark.parametrize("constant", ["length_scale", "moment_scales", "gradient_scales", "vote_scale"])
+def test_replay_catches_noise_that_is_three_per_cent_too_small(constant: str) -> None:
+    plan = make_plan(NAME)
+    held = getattr(plan.parameters, constant)
+    quieter = tuple(each / 1.03 for each in held) if isinstance(held, tuple) else held / 1.03
+    broken = replace(plan, parameters=replace(plan.parameters, **{constant: quieter}))
+    if constant in ("length_scale", "moment_scales"):  # they share their round with others that are not at a corner
+        with pytest.raises(Exception, match="too little noise"):
+            ALGORITHMS[NAME].verify(broken)
+    else:
+        own = replace(plan, parameters=plan.parameters)
+        mistaken = Claiming(broken, own)
+        assert "the plan charges" in told(mistaken, own)
+
+
+class Claiming(WhitenedTracking):
+    """Runs one plan and claims another's charges."""
+
+    def __init__(self, plan: Plan, claimed: Plan) -> None:
+        super().__init__(plan)
+        self.plan = claimed
+
+
+def test_replay_catches_a_threshold_of_three_quarters(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = free_presence._sum_tails
+
+    def wider(values, answered, transform, centre, radius, unit):
+        total, shares_, clipped = honest(values, answered, transform, centre, radius, unit)
+        within = 0
+        for at in np.flatnonzero(answered):
+            _, (tail, _, here), _ = honest(values[at : at + 1], answered[at : at + 1], transform, centre, radius, unit)
+            within += bool(here) and 4 * tail >= unit
+        return total, np.array([shares_[0], within, shares_[2]]), clipped
+
+    plan = make_plan(NAME)
+    monkeypatch.setattr(free_presence, "_sum_tails", wider)
+    broken = scene(WhitenedTracking(plan))
+    corners = [Pair(0, 5, threshold(0, 0), threshold(1, 1, near), turn=0) for near in range(3)]
+    with pytest.raises(Told, match="the plan charges"):
+        [replay(broken, corner) for corner in corners]
+
+
+def test_replay_catches_a_second_triangle_under_the_same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = MomentMean.release
+
+    def mirrored(self, factors, answered, transform, radius, stream):
+        found = honest(self, factors, answered, transform, radius, stream)
+        single = float(np.float32(np.clip(np.nan_to_num(factors[answered, 0]), -1, 1).mean()))
+        return found._replace(mean=found.mean + np.tril(np.full_like(found.mean, 1e-9 * single), -1))
+
+    monkeypatch.setattr(MomentMean, "release", mirrored)
+    plan = make_plan(NAME)
+    assert told(WhitenedTracking(plan), plan) != ""
+
+
+def test_replay_catches_rows_that_are_tested_before_they_are_whitened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A finite gradient that overflows when whitened makes the sum not a number."""
+    honest = TailMean.release
+
+    def plain(self, values, answered, transform, centre, radius, stream):
+        with np.errstate(all="ignore"):
+            lengths = np.linalg.norm(values @ transform, axis=1)
+            wild = answered & np.isfinite(values).all(axis=1) & ~np.isfinite(lengths)
+        found = honest(self, values, answered, transform, centre, radius, stream)
+        return found._replace(mean=found.mean * (np.nan if wild.any() else 1.0))
+
+    monkeypatch.setattr(TailMean, "release", plain)
+    plan = make_plan(NAME)
+    with np.errstate(all="ignore"):
+        assert told(WhitenedTracking(plan), plan) != ""

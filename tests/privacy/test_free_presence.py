@@ -1,0 +1,286 @@
+"""Rows that say who answers for nothing: the distances that theorems P1 to P3 claim, on the grid, and the estimates."""
+
+from fractions import Fraction
+from math import log, sqrt
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quoron_privacy import free_presence
+from quoron_privacy.errors import ConfigError
+from quoron_privacy.free_presence import (
+    LEAST_SHARE,
+    SPAN,
+    LogLength,
+    MomentMean,
+    Presence,
+    TailMean,
+    moment_logs,
+    vector_logs,
+)
+from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.noise import SeededNoise
+
+ADJACENCIES = ("replace-one", "zero-out")
+ONE = np.ones(1, bool)
+
+
+class Still:
+    """A stream without noise."""
+
+    def gaussian_steps(self, shape):
+        return np.zeros(shape, np.int64)
+
+
+def tail_row(values, adjacency="replace-one", radius=1.0, transform=None, centre=None):
+    """One user's weighted row, as it is added: n = 1."""
+    seen = []
+    mechanism = TailMean.for_mu(dimension=len(values), users=1, mu=1.0, adjacency=adjacency)
+    eye = np.eye(len(values)) if transform is None else transform
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GaussianNoise, "release", lambda _, value, stream: seen.append(value) or value)
+        zero = np.zeros(len(values)) if centre is None else centre
+        mechanism.release(np.array([values]), ONE, eye, zero, radius, Still())
+    return seen[0]
+
+
+def moment_row(factor, dimension, adjacency="replace-one", radius=1.0, transform=None):
+    seen = []
+    mechanism = MomentMean.for_mu(dimension=dimension, users=1, mu=1.0, adjacency=adjacency)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GaussianNoise, "release", lambda _, value, stream: seen.append(value) or value)
+        eye = np.eye(dimension) if transform is None else transform
+        mechanism.release(np.array([factor]), ONE, eye, radius, Still())
+    return seen[0]
+
+
+def length_row(logarithm, top=1.0):
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GaussianNoise, "release", lambda _, value, stream: seen.append(value) or value)
+        LogLength.for_mu(users=1, mu=1.0).release(np.array([logarithm]), ONE, top, Still())
+    return seen[0]
+
+
+def exact_square(one, other):
+    return sum((Fraction(float(a)) - Fraction(float(b))) ** 2 for a, b in zip(one, other, strict=True))
+
+
+SIZES = (0.0, 1e-300, 1e-200, 1e-9, 0.1, 0.5, 2 / 3, 0.9, 1.0, 1.5, 1e9, 1e200, 1.7e308)
+NEAR = (1 - 1e-9, 1 - 2**-52, 1.0, 1 + 2**-52, 1 + 1e-9)
+EXTREME = st.sampled_from([0.0, -0.0, 5e-324, 1e-200, 1.0, -1.0, 1e200, 1.7e308, np.inf, -np.inf, np.nan])
+NUMBERS = st.one_of(st.floats(-2, 2), EXTREME)
+
+
+class TestTailMean:
+    """Theorem P3."""
+
+    @pytest.mark.parametrize("adjacency", ADJACENCIES)
+    def test_all_pairs_of_corners_are_within_the_sensitivity_in_exact_arithmetic(self, adjacency):
+        rows = [np.zeros(5)]
+        for direction in ([1.0, 0.0], [-1.0, 0.0], [0.6, 0.8]):
+            for size in SIZES:
+                for near in NEAR:
+                    with np.errstate(over="ignore", under="ignore"):
+                        rows.append(tail_row(size * near * np.array(direction), adjacency))
+        bound = Fraction(GaussianNoise(1.0, 1.0).sensitivity * (2 if adjacency == "replace-one" else 1)) ** 2
+        bound *= Fraction(1 + 1e-12) ** 2
+        worst = max(exact_square(one, other) for one in rows for other in rows)
+        if adjacency == "replace-one":
+            assert worst <= bound
+            assert float(worst) > 4 - 1e-6  # nothing is wasted
+        else:
+            assert max(exact_square(one, rows[0]) for one in rows) <= bound
+            assert float(max(exact_square(one, rows[0]) for one in rows)) > 1 - 1e-6
+
+    @settings(max_examples=300, deadline=None)
+    @given(st.lists(NUMBERS, min_size=3, max_size=3), st.lists(NUMBERS, min_size=3, max_size=3), st.floats(1e-3, 1e3))
+    def test_any_two_users_are_within_two_and_any_one_within_two_of_nobody(self, one, other, radius):
+        first, second = tail_row(np.array(one), radius=radius), tail_row(np.array(other), radius=radius)
+        assert exact_square(first, second) <= 4 * (1 + Fraction(1, 10**12))
+        assert exact_square(first, np.zeros(6)) <= 4 * (1 + Fraction(1, 10**12))
+        zero_out = tail_row(np.array(one), "zero-out", radius=radius)
+        assert exact_square(zero_out, np.zeros(6)) <= 1 + Fraction(1, 10**12)
+
+    def test_whole_numbers_of_the_grid_never_exceed_four(self):
+        """The claim itself, in integers: c of any length up to a' = 1 - q/g, indicator 3 q >= g, tail √2 q/g."""
+        for grid in (4, 16, 27):
+            for q in range(grid + 1):
+                for r in range(grid + 1):
+                    a, b = 1 - Fraction(q, grid), 1 - Fraction(r, grid)
+                    apart = (a + b) ** 2 + 2 * (Fraction(q - r, grid)) ** 2 + ((3 * q >= grid) != (3 * r >= grid))
+                    assert apart <= 4
+                nobody = (1 - Fraction(q, grid)) ** 2 + 2 * Fraction(q, grid) ** 2 + (3 * q >= grid) + 1
+                assert nobody <= 4
+
+    def test_a_threshold_of_three_quarters_would_exceed_it(self):
+        grid, worst = 16, Fraction(0)
+        for q in range(grid + 1):
+            for r in range(grid + 1):
+                a, b = 1 - Fraction(q, grid), 1 - Fraction(r, grid)
+                apart = (a + b) ** 2 + 2 * (a - b) ** 2 + ((4 * q >= grid) != (4 * r >= grid))
+                worst = max(worst, apart)
+        assert worst > 4.18
+
+    def test_an_overflowing_row_is_nobodys(self):
+        for values in ([1e308, 1e308], [np.nan, 0.0], [np.inf, 0.0]):
+            row = tail_row(np.array(values), transform=np.full((2, 2), 10.0))
+            np.testing.assert_array_equal(row, np.zeros(5))
+
+    def test_means_are_those_of_the_slow_obvious_way(self):
+        rng = np.random.default_rng(3)
+        values, answered = rng.normal(size=(40, 3)), rng.random(40) < 0.8
+        values[5, 1] = np.nan
+        transform, centre, radius = rng.normal(size=(3, 3)), rng.normal(size=3), 2.0
+        for adjacency in ADJACENCIES:
+            mechanism = TailMean.for_mu(dimension=3, users=40, mu=1.0, adjacency=adjacency)
+            found = mechanism.release(values, answered, transform, centre, radius, Still())
+            expected, beyond, within, here = np.zeros(3), 0.0, 0, 0
+            for value, there in zip(values, answered, strict=True):
+                v = value @ transform - centre
+                if there and np.isfinite(v).all():
+                    c = v / max(radius, np.linalg.norm(v))
+                    a = np.linalg.norm(c)
+                    expected, beyond, within, here = expected + c, beyond + 1 - a, within + (a <= 2 / 3), here + 1
+            np.testing.assert_allclose(found.mean, expected / 40, atol=1e-8)
+            np.testing.assert_allclose(
+                (found.beyond, found.within, found.presence), np.array([beyond, within, here]) / 40, atol=1e-7
+            )
+
+    def test_noise_is_isotropic_on_the_weighted_row(self):
+        for adjacency in ADJACENCIES:
+            mechanism = TailMean.for_mu(dimension=2, users=10, mu=0.5, adjacency=adjacency)
+            weights = free_presence._WEIGHTS[adjacency]
+            sensitivity = 0.2 if adjacency == "replace-one" else 0.1
+            assert mechanism.scale * weights[0] == pytest.approx(sensitivity / 0.5, rel=1e-6)
+            assert mechanism.presence_deviation * weights[3] == pytest.approx(sensitivity / 0.5, rel=1e-6)
+            assert mechanism.effective_mu <= 0.5
+
+
+class TestMomentMean:
+    """Theorem P2."""
+
+    @settings(max_examples=200, deadline=None)
+    @given(
+        st.lists(NUMBERS, min_size=6, max_size=6),
+        st.lists(NUMBERS, min_size=6, max_size=6),
+        st.floats(1e-3, 1e3),
+        st.integers(0, 2**32 - 1),
+    )
+    def test_any_two_users_are_within_root_two_and_any_one_of_nobody(self, one, other, radius, seed):
+        transform = np.random.default_rng(seed).normal(size=(3, 3))
+        first, second = (moment_row(np.array(each), 3, radius=radius, transform=transform) for each in (one, other))
+        limit = Fraction(MomentMean.for_mu(dimension=3, users=1, mu=1.0).sensitivity) ** 2
+        assert exact_square(first, second) <= limit
+        assert exact_square(first, np.zeros(7)) <= limit
+        zero_out = MomentMean.for_mu(dimension=3, users=1, mu=1.0, adjacency="zero-out")
+        row = moment_row(np.array(one), 3, "zero-out", radius=radius, transform=transform)
+        assert exact_square(row, np.zeros(7)) <= Fraction(zero_out.sensitivity) ** 2
+
+    def test_orthogonal_moments_are_as_far_apart_as_claimed(self):
+        first, second = moment_row(np.array([5.0, 0, 0]), 2), moment_row(np.array([0, 0, 5.0]), 2)
+        assert float(exact_square(first, second)) == pytest.approx(2, rel=1e-9)
+        assert float(exact_square(first, np.zeros(4))) == pytest.approx(2, rel=1e-9)
+
+    def test_a_matrix_from_whoever_sends_it_stays_positive_semidefinite(self):
+        rng = np.random.default_rng(1)
+        for _ in range(50):
+            row = moment_row(rng.normal(size=6) * 10.0 ** rng.integers(-9, 9), 3, transform=rng.normal(size=(3, 3)))
+            rows, columns = np.triu_indices(3)
+            found = np.zeros((3, 3))
+            found[rows, columns] = row[:-1] / np.where(rows == columns, 1, sqrt(2))
+            assert np.linalg.eigvalsh(found + np.triu(found, 1).T)[0] > -1e-10
+
+    def test_means_are_those_of_the_slow_obvious_way(self):
+        rng = np.random.default_rng(3)
+        factors, answered, transform = rng.normal(size=(30, 6)), rng.random(30) < 0.8, rng.normal(size=(3, 3))
+        factors[4] = np.inf
+        for adjacency in ADJACENCIES:
+            mechanism = MomentMean.for_mu(dimension=3, users=30, mu=1.0, adjacency=adjacency)
+            found = mechanism.release(factors, answered, transform, 2.0, Still())
+            total, here = np.zeros((3, 3)), 0
+            for factor, there in zip(factors, answered, strict=True):
+                if there and np.isfinite(factor).all():
+                    upper = np.zeros((3, 3))
+                    upper[np.triu_indices(3)] = factor
+                    moment = transform.T @ upper.T @ upper @ transform
+                    total, here = total + moment * min(1, 2.0 / np.linalg.norm(moment)), here + 1
+            np.testing.assert_allclose(found.mean, total / 30, atol=1e-7)
+            assert found.presence == pytest.approx(here / 30, abs=1e-7)
+
+    def test_one_draw_serves_both_triangles(self):
+        mechanism = MomentMean.for_mu(dimension=4, users=3, mu=1.0)
+        found = mechanism.release(np.zeros((3, 10)), np.ones(3, bool), np.eye(4), 1.0, SeededNoise(1).stream("x")).mean
+        np.testing.assert_array_equal(found, found.T)
+
+    def test_logarithms_of_lengths_neither_overflow_nor_underflow(self):
+        factors = np.array([[1.0, 2, 3], [1e-200, 2e-200, 3e-200], [1e200, 2e200, 3e200], [0, 0, 0], [np.nan, 0, 0]])
+        logs = moment_logs(factors, np.eye(2))
+        expected = log(np.linalg.norm(np.array([[1.0, 2], [2, 13]])))
+        np.testing.assert_allclose(logs[:3], expected + np.array([0, -400, 400]) * log(10))
+        assert logs[3] == -np.inf
+        assert np.isnan(logs[4])
+        np.testing.assert_allclose(vector_logs(np.array([[3e-200, 4e-200]]), np.eye(2)), log(5) - 200 * log(10))
+
+
+class TestLogLength:
+    """Theorem P1."""
+
+    @settings(max_examples=200, deadline=None)
+    @given(NUMBERS, NUMBERS, st.floats(1e-9, 1e9))
+    def test_any_two_users_are_within_one_and_any_one_of_nobody(self, one, other, top):
+        first, second = length_row(one, top), length_row(other, top)
+        assert exact_square(first, second) <= 1
+        assert exact_square(first, (0.0, 0.0)) <= 1
+
+    def test_the_ends_of_the_range_are_one_apart(self):
+        assert float(exact_square(length_row(0.0), length_row(-2 * SPAN))) == 1.0
+        assert float(exact_square(length_row(0.0), (0.0, 0.0))) == pytest.approx(1, abs=1e-7)
+
+    def test_the_mean_is_that_of_the_logarithms(self):
+        logs = np.array([0.0, -1.0, -2.0, -9.0, np.nan, -np.inf])
+        found = LogLength.for_mu(users=6, mu=1.0).release(logs, np.array([1, 1, 1, 1, 1, 0], bool), 1.0, Still())
+        assert found.mean == pytest.approx(((0 + 1 + 2 + 4) / 4 - 2) / 6, abs=1e-8)
+        assert found.presence == pytest.approx(4 / 6, abs=1e-7)
+
+
+class TestPresence:
+    def test_many_noisy_shares_are_weighed_by_their_precision(self):
+        seen = Presence().seen(0.4, 0.1).seen(0.6, 0.2)
+        assert seen.share == pytest.approx((0.4 / 0.01 + 0.6 / 0.04) / (1 / 0.01 + 1 / 0.04))
+
+    def test_what_cannot_be_told_from_everybody_is_everybody_and_nobody_is_some(self):
+        assert Presence().seen(0.9, 0.1).share == 1.0
+        assert Presence().seen(-3.0, 0.1).share == LEAST_SHARE
+
+
+@pytest.mark.parametrize("make", [
+    lambda **more: LogLength.for_mu(users=50, **more),
+    lambda **more: MomentMean.for_mu(dimension=3, users=50, **more),
+    lambda **more: MomentMean.for_mu(dimension=3, users=50, adjacency="zero-out", **more),
+    lambda **more: TailMean.for_mu(dimension=3, users=50, **more),
+    lambda **more: TailMean.for_mu(dimension=3, users=50, adjacency="zero-out", **more),
+])  # fmt: skip
+def test_the_noise_is_the_least_that_keeps_mu(make):
+    mechanism = make(mu=0.3)
+    assert 0.2999 < mechanism.effective_mu <= 0.3
+    assert mechanism.entry().parameters["scale"] > 0
+
+
+def test_weights_are_below_what_the_proofs_allow():
+    for adjacency, allowed in (
+        ("replace-one", (1, 2, 1, 1)),
+        ("zero-out", (Fraction(9, 10), Fraction(9, 20), Fraction(9, 20), Fraction(1, 10))),
+    ):
+        for weight, most in zip(free_presence._WEIGHTS[adjacency], allowed, strict=True):
+            assert Fraction(weight) ** 2 <= most
+    assert Fraction(free_presence._HERE) ** 2 <= Fraction(3, 4)
+
+
+def test_rows_of_another_length_are_refused():
+    with pytest.raises(ConfigError, match="rows of 3 numbers"):
+        TailMean.for_mu(dimension=3, users=4, mu=1.0).release(
+            np.zeros((4, 2)), np.ones(4, bool), np.eye(3), np.zeros(3), 1.0, Still()
+        )

@@ -1,0 +1,286 @@
+"""`whitened-tracking`: estimates against slow, obvious ones; plans that are refused; what it learns, and from whom."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import integrate, optimize
+from scipy.stats import norm
+
+from problems import problem_of
+from quoron_client import ItemBatch, answer, average_loss, make_loss
+from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.questions import Answers, AverageLoss, MomentAndGradient, Status
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.free_presence import Length, LogLength, Moment
+from quoron_privacy.noise import SeededNoise
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.whitened import estimates
+from quoron_server.algorithms.whitened.estimates import GradientModel, bend, mean_chance, shrunk, typical_length
+from quoron_server.algorithms.whitened.plan import LEAST_RESOLUTION
+from quoron_server.plan import Plan, Privacy
+
+NAME = "whitened-tracking"
+INFO = ALGORITHMS[NAME]
+PRIVACY = Privacy(4.0, 1e-6)
+
+
+def table(users=400, features=4, items=5, seed=1, loss="logistic"):
+    """Users of items, the last feature of which is always the same."""
+    rng = np.random.default_rng(seed)
+    rows = rng.uniform(-1, 1, (users * items, features)) * np.linspace(0.3, 1, features) / np.sqrt(features)
+    rows[:, -1] = 1 / np.sqrt(features)
+    scores = rows @ rng.normal(size=features) * 5
+    labels = np.where(rng.random(len(scores)) < 1 / (1 + np.exp(-scores)), 1.0, -1.0)
+    if loss != "logistic":
+        labels = np.clip(scores / 5 + rng.normal(size=len(scores)) / 5, -1, 1)
+    return ItemBatch(rows, labels, np.arange(users + 1) * items)
+
+
+def plan_of(batch, loss="logistic", privacy=PRIVACY, ridge=0.0, **options) -> Plan:
+    known = make_loss(loss, ridge=ridge)
+    problem = problem_of(
+        users=batch.users,
+        items_per_user=5,
+        dimension=batch.dimension,
+        domain=L2Ball(30.0),
+        lipschitz=known.lipschitz(L2Ball(30.0), batch.dimension),
+        smoothness=known.smoothness,
+        start_gradient=known.start_gradient,
+        feature_norm=1.0,
+        link_curvature=known.curvature,
+        ridge=ridge,
+        sigmoid=loss == "logistic",
+        label_bound=None if loss == "logistic" else 1.0,
+        intercept=True,
+    )
+    return INFO.plan(problem, privacy, INFO.options(**options))
+
+
+def left(batch, plan: Plan, loss="logistic", seed=3, tamper=None) -> float:
+    """Share of the start's excess risk that a run leaves."""
+    known, made, noise = make_loss(loss, ridge=plan.problem.ridge), INFO.make(plan), SeededNoise(seed)
+    state = made.init()
+    while (question := made.request(state, noise)) is not None:
+        found = answer(known, batch, question.task)
+        values, status = found.values, found.status
+        if tamper is not None:
+            tamper(values, status)
+        state = made.update(state, Answers.checked(values, status, largest=1e9), noise).state
+
+    def risk(model):
+        return float(average_loss(known, batch, model).mean())
+
+    start = np.zeros(batch.dimension)
+    best = optimize.minimize(risk, start, method="BFGS", options={"gtol": 1e-9}).fun
+    return (risk(made.model(state)) - best) / (risk(start) - best)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "least_squares", "huber"])
+@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
+def test_most_of_what_there_is_to_learn_is_learnt(loss, adjacency):
+    batch = table(loss=loss)
+    plan = plan_of(batch, loss, replace(PRIVACY, adjacency=adjacency))
+    assert plan.guarantee.adjacency == adjacency
+    assert left(batch, plan, loss) < 0.1
+
+
+def test_a_ridge_is_part_of_what_is_minimised():
+    batch = table(users=2000)
+    assert left(batch, plan_of(batch, ridge=0.05)) < 0.05
+
+
+def test_a_third_of_users_who_are_absent_at_random_bias_nothing():
+    batch, drawn = table(users=2000), np.random.default_rng(2)
+
+    def absent(values, status):
+        gone = drawn.random(len(values)) < 0.3
+        values[gone] = 0.0
+        status[gone] = Status.MISSING
+
+    assert left(batch, plan_of(batch), tamper=absent) < 0.03
+
+
+def test_where_there_is_nothing_to_learn_the_start_stays_or_is_nearly_kept():
+    batch = table(users=400)
+    batch = ItemBatch(batch.features, np.random.default_rng(5).choice([-1.0, 1.0], len(batch.labels)), batch.offsets)
+    made, noise = INFO.make(plan_of(batch)), SeededNoise(1)
+    state, known = made.init(), make_loss("logistic")
+    while (question := made.request(state, noise)) is not None:
+        found = answer(known, batch, question.task)
+        state = made.update(state, Answers.checked(found.values, found.status, largest=1e9), noise).state
+    assert average_loss(known, batch, made.model(state)).mean() < np.log(2) + 0.01
+
+
+def test_users_who_are_worse_off_vote_the_model_down():
+    batch = table(users=2000)
+
+    def against(values, status):
+        if values.shape[1] == 2:
+            values[:, 0] = values[:, 1] + 1
+
+    assert left(batch, plan_of(batch), tamper=against) == pytest.approx(1)
+
+
+def test_everybody_is_asked_in_every_round_for_messages_of_fixed_length():
+    plan = plan_of(table(users=400))
+    made, noise = INFO.make(plan), SeededNoise(1)
+    state, shapes = made.init(), []
+    while (question := made.request(state, noise)) is not None:
+        np.testing.assert_array_equal(question.cohort, np.arange(400))
+        shapes.append(question.task.answer_shape(4))
+        if isinstance(question.task, AverageLoss):
+            np.testing.assert_array_equal(question.task.points[1], 0)
+        values = np.zeros((400, *question.task.answer_shape(4)))
+        state = made.update(state, Answers(values, np.ones(400, np.uint8)), noise).state
+    assert shapes == [(14,), *[(4,)] * 11, (2,)]
+    assert isinstance(made.request(made.init(), noise).task, MomentAndGradient)
+    assert np.isfinite(made.model(state)).all()
+
+
+def test_nobody_at_all_gives_a_finite_model():
+    for users in (50, 400):
+        plan = plan_of(table(users=users), privacy=Privacy(15.0, 1e-2))
+        for seed in range(3):
+            batch = table(users=users)
+            value = left(batch, plan, seed=seed, tamper=lambda values, status: status.fill(Status.MISSING))
+            assert np.isfinite(value)
+
+
+class TestPlans:
+    def test_too_few_users_are_refused_with_the_number_that_would_do(self):
+        with pytest.raises(Infeasible, match=r"resolution of nμ/√d = .* n >= ") as refused:
+            plan_of(table(users=100), privacy=Privacy(0.5, 1e-6))
+        enough = int(refused.value.needs.removeprefix("n >= ").replace(",", ""))
+        assert plan_of(table(users=enough), privacy=Privacy(0.5, 1e-6)).predicted_excess_risk is not None
+        with pytest.raises(Infeasible):
+            plan_of(table(users=int(0.99 * enough)), privacy=Privacy(0.5, 1e-6))
+
+    def test_shares_of_mu_add_up_to_all_of_it(self):
+        for users, epsilon in ((200, 2.0), (2000, 1.0), (10_000, 0.5)):
+            p = plan_of(table(users=users, items=1), privacy=Privacy(epsilon, 1e-6)).parameters
+            assert 0.9999 * p.mu**2 <= sum(mu**2 for mu in p.spent(4)) <= p.mu**2
+
+    def test_gaussian_samples_are_those_that_are_drawn(self, monkeypatch):
+        drawn = []
+        from quoron_privacy.noise import RandomStream
+
+        honest = RandomStream.gaussian_steps
+        monkeypatch.setattr(
+            RandomStream, "gaussian_steps", lambda self, shape: drawn.append(int(np.prod(shape))) or honest(self, shape)
+        )
+        batch = table()
+        left(batch, plan_of(batch))
+        d = 4
+        assert sum(drawn) == d * d + 13 * d + 45  # of the note, for twelve gradients
+
+    @pytest.mark.parametrize("options", [{"rounds": 3}, {"rounds": 65}])
+    def test_rounds_that_are_too_few_or_too_many_are_refused(self, options):
+        with pytest.raises(Infeasible, match="rounds="):
+            plan_of(table(), **options)
+
+    def test_an_attendance_out_of_range_is_refused_by_name(self):
+        with pytest.raises(ConfigError, match="attendance"):
+            plan_of(table(), attendance=0.0)
+
+    def test_absent_users_count_in_the_forecast_and_in_no_divisor(self):
+        whole, half = plan_of(table()), plan_of(table(), attendance=0.5)
+        assert half.predicted_excess_risk > whole.predicted_excess_risk
+        assert half.parameters.gradient_scales == whole.parameters.gradient_scales
+
+    def test_declared_hostile_users_make_it_clip_more(self):
+        plan = plan_of(table())
+        beliefs = replace(plan.problem.beliefs, hostile_share=0.02)
+        wary = INFO.plan(replace(plan.problem, beliefs=beliefs), PRIVACY)
+        assert wary.parameters.least_tail > plan.parameters.least_tail
+        assert wary.parameters.most_lengths < plan.parameters.most_lengths
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"cohort_size": 399},
+            {"moment_scales": (1.0,)},
+            {"gradient_scales": (1.0,)},
+            {"feature_norm": 2.0},
+            {"adjacency": "zero-out"},
+            {"vote_bound": -1.0},
+        ],
+    )
+    def test_plans_that_are_not_of_the_theorem_are_refused(self, wrong):
+        plan = plan_of(table())
+        with pytest.raises(VerificationError):
+            INFO.verify(replace(plan, parameters=replace(plan.parameters, **wrong)))
+
+    def test_the_forecast_starts_where_something_is_left(self):
+        from quoron_server.algorithms.whitened.forecast import remaining
+
+        assert remaining(LEAST_RESOLUTION) == 1.0
+        assert remaining(1000) < remaining(100) < 1
+
+
+class TestEstimates:
+    def test_the_regression_is_a_gaussian_process_with_an_unknown_constant(self):
+        rng = np.random.default_rng(1)
+        points, x, walks = rng.normal(size=(4, 3)), rng.normal(size=3), np.array([0.0, 0.1, 0.15, 0.4])
+        gradients, variances = rng.normal(size=(4, 3)), rng.uniform(0.01, 0.2, 4)
+        model = GradientModel.of(points, gradients, variances, walks, curvature=1.0, sigmoid=False)
+        found, variance = model.at(x, 0.5)
+        flat, slope = 1e7, 0.25 / 3
+        every, paths = np.vstack([points, x]), np.array([*walks, 0.5])
+        whole = slope * every @ every.T + np.minimum.outer(paths, paths) + flat
+        noisy = whole[:4, :4] + np.diag(variances)
+        weights = np.linalg.solve(noisy, whole[:4, 4])
+        np.testing.assert_allclose(found, x + weights @ (gradients - points), atol=1e-5)
+        assert variance == pytest.approx(whole[4, 4] - whole[:4, 4] @ weights, abs=1e-5)
+
+    def test_shrinking_is_the_mean_under_a_scale_mixture(self):
+        z, variances = np.array([0.9, -0.2, 0.05]), np.array([0.1, 0.2, 0.05])
+        scales = np.concatenate([[0.0], np.mean(z**2) * np.geomspace(1e-4, 4, 60)])
+        prior = np.concatenate([[1.0], np.full(60, np.exp(-3) / 60)])
+        weights = prior * [np.prod(norm.pdf(z, scale=np.sqrt(t + variances))) for t in scales]
+        expected = z * sum(w * t / (t + variances) for w, t in zip(weights / weights.sum(), scales, strict=True))
+        np.testing.assert_allclose(shrunk(z, variances), expected, rtol=1e-10)
+
+    def test_what_is_lost_in_noise_is_shrunk_away(self):
+        rng = np.random.default_rng(4)
+        noise = 0.1 * rng.normal(size=20)
+        assert np.linalg.norm(shrunk(noise, np.full(20, 0.01))) < 0.1 * np.linalg.norm(noise)
+        assert np.linalg.norm(shrunk(noise, np.full(20, 1e-6))) > 0.99 * np.linalg.norm(noise)
+
+    def test_means_of_the_logistic_function_are_those_of_an_integral(self):
+        for mean, variance in ((0.0, 1.0), (-2.0, 3.0), (1.0, 0.0)):
+            width = np.sqrt(variance)
+            chance = (
+                integrate.quad(lambda u: norm.pdf(u) / (1 + np.exp(-mean - width * u)), -9, 9)[0]  # noqa: B023
+                if variance
+                else 1 / (1 + np.exp(-mean))
+            )
+            assert mean_chance(mean, variance) == pytest.approx(chance, abs=1e-3)
+        curved = integrate.quad(lambda u: norm.pdf(u) / np.cosh(u / 2) ** 2, -9, 9)[0]
+        assert bend(True, 1.0) == pytest.approx(curved, abs=1e-4)
+        assert bend(False, 5.0) == 1.0
+
+    def test_a_moment_without_noise_is_whitened_but_for_the_floor(self):
+        rng = np.random.default_rng(1)
+        basis = np.linalg.qr(rng.normal(size=(4, 4)))[0]
+        moment = basis @ np.diag([0.9, 1.0, 1.1, 1.2]) @ basis.T
+        found = estimates.whitening(Moment(moment, 1.0), 1.0, 1e-9, 0.1)
+        values = np.linalg.eigvalsh(found.transform.T @ moment @ found.transform)
+        np.testing.assert_allclose(
+            values, np.array([0.9, 1.0, 1.1, 1.2]) / (np.array([0.9, 1.0, 1.1, 1.2]) + 0.3 * 1.05), rtol=1e-6
+        )
+
+    def test_noise_alone_is_told_from_no_direction(self):
+        rng, s, d = np.random.default_rng(2), 0.01, 12
+        noise = np.triu(rng.normal(size=(d, d)) * s / np.sqrt(2), 1)
+        noise = noise + noise.T + np.diag(rng.normal(size=d) * s)
+        found = estimates.whitening(Moment(np.eye(d) * 0.01 + 0.9 * noise, 1.0), 1.0, s, 0.05)
+        lengths = np.linalg.norm(found.transform, axis=0)
+        np.testing.assert_allclose(lengths, lengths[0], rtol=1e-9)
+
+    def test_a_length_is_between_its_bound_and_what_the_range_can_say(self):
+        mechanism = LogLength.for_mu(users=10_000, mu=1.0)
+        for mean in (-9.0, -0.5, 0.0, 0.5, 9.0):
+            found = typical_length(Length(mean, 1.0), mechanism, 1.0, 2.0)
+            assert 2.0 * np.exp(-4) <= found <= 2.0
+        assert typical_length(Length(0.0, 1.0), mechanism, 1.0, 1.0) == pytest.approx(np.exp(-2), rel=1e-3)
