@@ -10,7 +10,7 @@ from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.prefix.blt import nodes
 from quoron_server.algorithms import ALGORITHMS
 
-FAMILY = ["accelerated-srgd", "srgd", "accelerated-sgd", "dp-ftrl"]
+FAMILY = ["accelerated-srgd", "srgd", "accelerated-sgd", "dp-ftrl", "online-to-batch"]
 
 
 class Silent:
@@ -62,7 +62,7 @@ def released_sums(plan, states):
     """Ŝ_0, Ŝ_1, ... read off the iterates, which tells the same as long as no projection is active; shape (T, d)."""
     p, sums = plan.parameters, []
     for t, (before, after) in enumerate(pairwise(states)):
-        if p.method == "accelerated":
+        if p.method in ("accelerated", "anytime"):
             sums.append(2 * p.beta * (before.z - after.z))
         elif p.method == "plain":
             sums.append(p.beta * (t + 1) * (before.x - after.x))
@@ -119,6 +119,9 @@ def reference(plan, engine, noise):
             z = domain.project(z - summed / (2 * p.beta))
             y = domain.project(x - summed / ((t + 1) * p.beta))
             x = (1 - 2 / (t + 3)) * y + 2 / (t + 3) * z
+        elif p.method == "anytime":
+            z = domain.project(z - summed / (2 * p.beta))
+            x = x * (1 - 2 / (t + 3)) + 2 / (t + 3) * z
         elif p.method == "plain":
             x = domain.project(x - summed / ((t + 1) * p.beta))
         else:

@@ -200,7 +200,7 @@ def _resume(algorithm: Algorithm[Any], ledger: "Ledger") -> tuple[Any, bytes, di
 def _cost(plan: Plan, question: Question) -> dict[str, int]:
     """Of one round, as planned."""
     down, up = question.payload(plan.problem.dimension)
-    evaluations = question.messages * question.task.gradients_per_user * plan.problem.items_per_user
+    evaluations = question.messages * question.task.planned_gradients(plan.problem.items_per_user)
     return {
         "messages": question.messages,
         "gradient_evaluations": evaluations,

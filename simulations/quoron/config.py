@@ -51,16 +51,20 @@ class Synthetic(Simulated):
     """Users drawn on demand from a counter-based generator: ten million of them need no memory."""
 
     kind: Literal["synthetic"] = "synthetic"
-    family: Literal["logistic", "least_squares", "linear"] = Field(
+    family: Literal["logistic", "least_squares", "linear", "quadratic"] = Field(
         default="logistic", description="how labels are drawn"
     )
     users: Count = Field(default=300_000, description="number of users n")
     items_per_user: Count = Field(default=50, description="items of each user m")
     dimension: Count = Field(default=10, description="number of features d")
     signal_norm: NonNegative = Field(
-        default=3.0, description="Euclidean norm of the true parameter (linear: of the mean)"
+        default=3.0, description="Euclidean norm of the true parameter (linear: of the mean, quadratic: of the optimum)"
     )
     label_noise: NonNegative = Field(default=0.1, description="least squares: labels are off by at most this")
+    steep: Positive = Field(
+        default=1.0, description="quadratic: curvature of every item's loss along the first coordinate"
+    )
+    flat: Positive = Field(default=0.01, description="quadratic: curvature along all others, where the optimum lies")
     heterogeneity: NonNegative = Field(
         default=0.0, description="spread between users' own parameters; 0 is i.i.d. users"
     )
@@ -163,9 +167,10 @@ class LossSection(Section):
 
     name: str = Field(
         default="auto",
-        description="which loss: logistic, least_squares, huber, smoothed_hinge, hinge, absolute, linear, softmax, or "
-        "one that an installed package brings (docs/losses.md); auto: that of a synthetic family; of a table "
-        "least_squares with a label_range, softmax with three classes or more, else logistic",
+        description="which loss: logistic, least_squares, huber, smoothed_hinge, hinge, absolute, linear, softmax, "
+        "quadratic (of the synthetic family), or one that an installed package brings (docs/losses.md); auto: that of "
+        "a synthetic family; of a table least_squares with a label_range, softmax with three classes or more, else "
+        "logistic",
     )
     feature_norm: Positive = Field(default=1.0, description="features are scaled down to this Euclidean norm R")
     label_bound: Positive = Field(default=1.0, description="regression labels are clipped to [-bound, bound]")

@@ -29,7 +29,7 @@ def phi(loss, p, y):
             return r * r / 2 if abs(r) <= t else t * (abs(r) - t / 2)
         case "absolute":
             return abs(r)
-        case "linear":
+        case "linear" | "quadratic":
             return -p
     raise AssertionError(loss.name)
 
@@ -50,7 +50,7 @@ def phi_slope(loss, p, y):
             return min(max(r, -loss.threshold), loss.threshold)
         case "absolute":
             return np.sign(r)
-        case "linear":
+        case "linear" | "quadratic":
             return -1.0
     raise AssertionError(loss.name)
 
@@ -69,9 +69,9 @@ def gradient(loss, a, y, x, smoothing=None, coordinate=0.0):
     a = a.astype(np.float64)
     norm = np.linalg.norm(a)
     if isinstance(smoothing, Moreau) and norm > 0:
-        return envelope_slope(loss, a @ x, y, smoothing.parameter * norm**2) * a + loss.ridge * x
+        return envelope_slope(loss, a @ x, y, smoothing.parameter * norm**2) * a + loss.bend(len(x)) * x
     shift = smoothing.radius * norm * coordinate if isinstance(smoothing, Convolution) else 0.0
-    return phi_slope(loss, a @ x + shift, y) * a + loss.ridge * x
+    return phi_slope(loss, a @ x + shift, y) * a + loss.bend(len(x)) * x
 
 
 def ball_coordinates(sizes, dimension, seed, keys):
@@ -138,7 +138,7 @@ def average_loss(loss, batch, x):
     out = np.zeros(batch.users)
     for u, (rows, labels) in enumerate(users(batch)):
         for a, y in zip(rows, labels, strict=True):
-            out[u] += (phi(loss, a.astype(np.float64) @ x, y) + loss.ridge * (x @ x) / 2) / len(rows)
+            out[u] += (phi(loss, a.astype(np.float64) @ x, y) + (loss.bend(len(x)) * x) @ x / 2) / len(rows)
     return out
 
 

@@ -130,7 +130,7 @@ def test_labels_are_brought_within_their_bound():
 
 
 def test_registry_makes_every_family():
-    assert set(LOSSES) == {*reference.ALL, "softmax"}
+    assert set(LOSSES) == {*reference.ALL, "quadratic", "softmax"}
     for name in reference.ALL:
         assert make_loss(name).name == name
     assert make_loss("smoothed_hinge", width=0.5).curvature == 2.0

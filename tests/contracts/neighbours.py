@@ -14,8 +14,9 @@ from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM
 from quoron_server.algorithms.local_model.method import LocalModel
 from quoron_server.algorithms.localised.method import LocalisedSGD
-from quoron_server.algorithms.localised.rules import CoordinateMedianParameters, PhasedParameters
+from quoron_server.algorithms.localised.rules import CoordinateMedianParameters, GroupedParameters, PhasedParameters
 from quoron_server.algorithms.mean.method import MeanSGD
+from quoron_server.algorithms.noisy.group_method import GroupSGD
 from quoron_server.algorithms.noisy.method import NoisySGD
 from quoron_server.algorithms.one_epoch.method import OneEpoch
 from quoron_server.algorithms.one_round.method import OneRoundLeastSquares
@@ -66,7 +67,10 @@ def edges(algorithm: Algorithm[Any], state: Any, honest: np.ndarray) -> Edges:
         return Edges(zero, (p.moment_norm,))
     if isinstance(algorithm, MeanSGD | LocalModel):
         return Edges(state.centre, (state.radius, p.half_width or state.radius))
-    if isinstance(algorithm, PhasedERM) or (isinstance(algorithm, LocalisedSGD) and isinstance(p, PhasedParameters)):
+    if isinstance(algorithm, GroupSGD):
+        return Edges(zero, (p.items * p.clip_norm, p.clip_norm))
+    phased = isinstance(algorithm, LocalisedSGD) and isinstance(p, PhasedParameters | GroupedParameters)
+    if isinstance(algorithm, PhasedERM) or phased:
         longest = algorithm.plan.problem.lipschitz
         return Edges(zero, (longest, longest * (1 + 1e-6)))
     if isinstance(algorithm, LocalisedSGD) and isinstance(p, CoordinateMedianParameters):

@@ -16,6 +16,7 @@ from quoron_client.protocol.questions import (
     AverageLoss,
     LocalSGD,
     MomentAndGradient,
+    PlacedGradient,
     Question,
     RangeReport,
     SecondMoment,
@@ -75,6 +76,11 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
         "aggregate": "random",
     },
     "phased-sgd": {"cohort_size": 300},
+    "group-phased-sgd": {"rounds": 9, "phases": 3},
+    "group-phased-sgd/two": {"rounds": 2, "phases": 2},  # of one step each, which nothing contracts
+    "group-phased-sgd/disjoint": {"layout": "disjoint", "rounds": 8, "phases": 2, "questions": 2},
+    "group-dp-sgd": {"rounds": 5, "rate": 0.9},  # so high that some users have all their items chosen
+    "group-dp-sgd-zero-out": {"rounds": 5, "rate": 0.9},
     "phased-erm": {"rounds": 6, "phases": 2, "regularisation": 0.05},
     "phased-erm/agd": {"rounds": 12, "phases": 2, "regularisation": 0.5, "solver": "agd"},
     "filtered-sgd/linf": {"norm": "linf"},
@@ -87,6 +93,7 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "accelerated-srgd": {"rounds": 6},
     "srgd": {"rounds": 5},
     "accelerated-sgd": {"rounds": 5},
+    "online-to-batch": {"rounds": 6},
     "dp-ftrl": {"rounds": 6, "reserve": 2},
     "tracking-srgd": {"rounds": 6},
     "tracking-srgd/independent": {"rounds": 6, "variant": "independent"},
@@ -143,6 +150,8 @@ class Quadratic:
             values = self._passes(task, centres)
         elif isinstance(task, RangeReport | VectorReport):
             values = self._reports(question.round, question.cohort, task)
+        elif isinstance(task, PlacedGradient):
+            values = self._placed(task, centres)
         else:
             values = self._gradients(task, centres)
         status = np.zeros(len(values), dtype=np.uint8)
@@ -161,6 +170,14 @@ class Quadratic:
     def _gradients(self, task: AverageGradient, centres: np.ndarray) -> np.ndarray:
         values = sum(weight * 0.2 * (point - centres) for weight, point in zip(task.weights, task.points, strict=True))
         return values - (0.0 if task.centre is None else task.centre)
+
+    def _placed(self, task: PlacedGradient, centres: np.ndarray) -> np.ndarray:
+        """Every user's items are all alike."""
+        gradients = 0.2 * (task.points[0] - centres)
+        if task.clip is not None:
+            gradients *= np.minimum(1, task.clip / np.linalg.norm(gradients, axis=1, keepdims=True))
+        there = (task.places >= 0) & (task.places < PROBLEM.items_per_user)
+        return gradients * there.sum(axis=1, keepdims=True) / task.divisor
 
     def _passes(self, task: LocalSGD, centres: np.ndarray) -> np.ndarray:
         """Every user's items are all alike."""

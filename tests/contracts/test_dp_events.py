@@ -28,13 +28,14 @@ INEXPRESSIBLE = (
     "accelerated-erm",
     "outlier-gd",
     "local-model",
+    "group-dp-sgd",
 )
 NOISE = ("noise_scale", "release_scale", "pilot_scale", "length_scale", "moment_scale", "scale", "sensitivity")
 
 
 def expressible() -> list[Any]:
     """All plans that dp-accounting's exact accountant understands, with and without a quorum."""
-    names = [*GAUSSIAN, "tracking-srgd/independent", "dp-sgd-poisson"]
+    names = [*GAUSSIAN, "tracking-srgd/independent", "dp-sgd-poisson"]  # of mixtures: test_group_dp_sgd
     plans = [pytest.param(lambda name=name: make_plan(name), id=name) for name in names]
     plans += [pytest.param(lambda name=name: make_plan(name, None, QUORUM), id=f"{name}/quorum") for name in names]
     return plans + [pytest.param(lambda name=name: everybody(name), id=f"{name}/everybody") for name in EVERYBODY]

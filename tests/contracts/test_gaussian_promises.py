@@ -17,12 +17,14 @@ GAUSSIAN = (
     "whitened-tracking",
     "one-round-least-squares",
     "phased-sgd",
+    "group-phased-sgd",
     "phased-erm",
     "winsorised-erm",
     "one-pass-dp-sgd",
     "accelerated-srgd",
     "accelerated-sgd",
     "srgd",
+    "online-to-batch",
     "dp-ftrl",
 )
 EVERYBODY = ("dp-sgd-poisson", "dp-sgd-wor", "mean-sgd")

@@ -41,7 +41,8 @@ OTHERS = (
     "phased-erm",
 )  # charge for worse company than honest users
 UNTESTED = ("accelerated-erm/clip",)
-TIGHT = [name for name in NOISY if not name.startswith(OTHERS) or name in UNTESTED]
+CONTRACT = ("group-phased-sgd", "group-phased-sgd/disjoint")  # in phases of many steps
+TIGHT = [name for name in NOISY if (not name.startswith(OTHERS) or name in UNTESTED) and name not in CONTRACT]
 CROWDED = [
     name
     for name in NOISY

@@ -14,6 +14,7 @@ from quoron_client.protocol.questions import (
     AverageLoss,
     LocalSGD,
     MomentAndGradient,
+    PlacedGradient,
     Question,
     RangeReport,
     SecondMoment,
@@ -73,12 +74,14 @@ MESSAGES = {
     "Announcement": federation.Announcement(run="r", description="{}"),
     "Question": federation.Question(run="r", round=7, digest=DIGEST, seconds=60, average_gradient=GRADIENT),
     "Question.second_moment": federation.Question(second_moment=federation.SecondMoment(dimension=2)),
+    "Question.placed_gradient": federation.Question(placed_gradient=federation.PlacedGradient(divisor=3.0)),
     "Question.moment_and_gradient": federation.Question(moment_and_gradient=federation.MomentAndGradient(dimension=2)),
     "Question.average_loss": federation.Question(average_loss=federation.AverageLoss(points=ARRAY)),
     "Question.local_sgd": federation.Question(local_sgd=federation.LocalSGD(step_size=0.5)),
     "Question.range_report": federation.Question(range_report=federation.RangeReport(bins=4)),
     "Question.vector_report": federation.Question(vector_report=federation.VectorReport(radius=1.0)),
     "AverageGradient": GRADIENT,
+    "PlacedGradient": federation.PlacedGradient(point=ARRAY, places=ARRAY, divisor=3.0, clip=0.5, expected=2),
     "SecondMoment": federation.SecondMoment(dimension=2, label_scale=0.5),
     "MomentAndGradient": federation.MomentAndGradient(dimension=2, point=ARRAY, centre=ARRAY),
     "AverageLoss": federation.AverageLoss(points=ARRAY),
@@ -133,6 +136,7 @@ GOLDEN: dict[str, str] = {
         "0000f03f00000000000000c02832320911000000000000e03f"
     ),
     "Question.second_moment": "32020802",
+    "Question.placed_gradient": "6209190000000000000840",
     "Question.moment_and_gradient": "52020802",
     "Question.average_loss": "5a210a1f0a07666c6f61743634120201021a10000000000000f03f00000000000000c0",
     "Question.local_sgd": "3a0911000000000000e03f",
@@ -141,6 +145,10 @@ GOLDEN: dict[str, str] = {
     "AverageGradient": (
         "0a1f0a07666c6f61743634120201021a10000000000000f03f00000000000000c01208000000000000e03f19000000000000"
         "d03f221f0a07666c6f61743634120201021a10000000000000f03f00000000000000c02832320911000000000000e03f"
+    ),
+    "PlacedGradient": (
+        "0a1f0a07666c6f61743634120201021a10000000000000f03f00000000000000c0121f0a07666c6f61743634120201021a10"
+        "000000000000f03f00000000000000c019000000000000084021000000000000e03f2802"
     ),
     "SecondMoment": "080211000000000000e03f",
     "MomentAndGradient": (
@@ -198,6 +206,8 @@ TASKS = {
     "average loss": AverageLoss(POINTS),
     "local SGD": LocalSGD(POINTS, 0.125, L2Ball(2.0), Moreau(0.25)),
     "local SGD in a box": LocalSGD(POINTS, 0.125, Box(2.0)),
+    "placed gradient": PlacedGradient(POINTS[:1], np.array([[1, 2, -1], [0, 5, 2]]), 3.0, 0.5, 2),
+    "unclipped places": PlacedGradient(POINTS[:1], np.array([[1], [0]]), 1.0),
     "range report": RangeReport(FULL, 1.0, 8, 2.0, np.array([1.0, -1.0, 1.0]), np.array([3, 0])),
     "vector report": VectorReport(PLAIN, 1.0, 1e-6, 2.0, POINTS[1]),
 }
@@ -212,6 +222,8 @@ ASKED = {
     "average loss": "de792694733914ba1a5f6f5b541500c0",
     "local SGD": "def686bb174a8d4f3340bf0abc1cf292",
     "local SGD in a box": "28a76c68b61c7b438d6f7d7b054f66c8",
+    "placed gradient": "58c67f0efe66d43eb2e85abe0e753c8d",
+    "unclipped places": "a8c54a15e82e01ba28224977a0082477",
     "range report": "f626019ebde24b5da6215ef1ddb42df1",
     "vector report": "a3eea42b2f1c0c050d77039d93cdbbb9",
 }
@@ -238,6 +250,8 @@ def of_slot(task, slot=1):
 
     if isinstance(task, LocalSGD):
         return replace(task, starts=task.starts[[slot]])
+    if isinstance(task, PlacedGradient):
+        return replace(task, places=task.places[[slot]])
     if isinstance(task, RangeReport):
         return replace(task, coordinates=task.coordinates[[slot]])
     if isinstance(task, AverageGradient) and isinstance(task.smoothing, Convolution):

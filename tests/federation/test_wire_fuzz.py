@@ -10,6 +10,7 @@ from quoron_client.protocol.questions import (
     AverageLoss,
     LocalSGD,
     MomentAndGradient,
+    PlacedGradient,
     Question,
     RangeReport,
     SecondMoment,
@@ -37,6 +38,7 @@ def questions():
         AverageLoss(np.vstack([point, point])),
         LocalSGD(point, 0.1, L2Ball(1.0)),
         LocalSGD(point, 0.1, Box(1.0), Moreau(0.1)),
+        PlacedGradient(point, np.array([[0, 3, -1]]), 2.0, 0.5, 2),
         RangeReport(full, 1.0, 8, 2.0, np.array([1.0, -1.0, 1.0]), np.array([2])),
         VectorReport(full, 1.0, 1e-6, 2.0, point[0]),
     ]

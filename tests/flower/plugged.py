@@ -20,6 +20,7 @@ SMALL: dict[str, dict[str, Any]] = {  # options that keep the runs short
     "srgd": {"rounds": 3},
     "accelerated-srgd": {"rounds": 3},
     "accelerated-sgd": {"rounds": 3},
+    "online-to-batch": {"rounds": 3},
     "dp-sgd-poisson": {"rounds": 3, "rate": 0.5},
     "dp-sgd-wor": {"rounds": 3, "rate": 0.5},
     "mean-sgd": {"rounds": 3, "rate": 1.0},

@@ -13,6 +13,7 @@ import pytest
 from quoron.cli.app import invoke
 from quoron.reports import progress
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.refused import REFUSED
 from quoron_server.rounds import RoundEvent
 from small_run import TOML
 
@@ -310,6 +311,17 @@ def test_algorithms_are_listed_for_machines_with_the_agreed_fields(capsys: pytes
     agreed = {"name", "paper", "algorithm_numbers", "exposure", "adjacency", "constants", "theorem"}
     assert all(set(each) >= agreed for each in listed)
     assert {"filtered-sgd", "one-pass-dp-sgd", "phased-sgd", "sgd"} <= {each["name"] for each in listed}
+    refused = {each["name"] for each in listed if not each["constants"]}
+    assert refused == set(REFUSED)
+    assert refused.isdisjoint(ALGORITHMS)  # nothing plans them, and `auto` never looks at them
+
+
+def test_a_row_that_nobody_can_run_is_refused_with_the_count_of_its_search(capsys: pytest.CaptureFixture[str]) -> None:
+    code, told = failing(capsys, "plan", "small.toml", "--set", "algorithm.name=ghazi-2023")
+    assert code == 2
+    assert "Infeasible: ghazi-2023" in told
+    assert "deleted of n=2,000 users, 10^" in told
+    assert "Feasible here: " in told
 
 
 def test_algorithms_and_presets_are_listed_for_people(capsys: pytest.CaptureFixture[str]) -> None:

@@ -284,7 +284,7 @@ class TestOutliers:
 @pytest.mark.parametrize(
     ("family", "changes", "message"),
     [
-        ("probit", {}, "Expected family to be one of logistic, least_squares, linear, got family='probit'"),
+        ("probit", {}, "Expected family to be one of logistic, least_squares, linear, quadratic, got family='probit'"),
         ("logistic", {"users": 0}, "users"),
         ("logistic", {"seed": -1}, "seed"),
         ("logistic", {"heterogeneity": -0.1}, "heterogeneity"),

@@ -64,7 +64,7 @@ def average_gradient(
     if centre.shape != (dimension,):
         raise DataError(f"Expected a centre with {dimension} coordinates, like the items, got {centre.shape}.")
     out = np.empty((batch.users, dimension))
-    shrink = loss.ridge * (weights @ points)
+    shrink = loss.bend(dimension) * (weights @ points)
     user_weights = _user_weights(batch, task.reference_items)
     if isinstance(loss, Softmax):
         if task.smoothing is not None:
@@ -101,7 +101,8 @@ def average_loss(
         _class_losses(batch, point.reshape(loss.classes, -1), batch.item_weights, out, threads=threads)
     else:
         _losses(batch, loss.values.compiled, loss.parameter, point, batch.item_weights, out, threads=threads)
-    out += np.where(np.diff(batch.offsets) > 0, 0.5 * loss.ridge * float(point @ point), 0.0)
+    bent = 0.5 * float((loss.bend(len(point)) * point) @ point)
+    out += np.where(np.diff(batch.offsets) > 0, bent, 0.0)
     if user_smoothness is not None:
         out *= smoothness_scale(loss, batch, user_smoothness, threads=threads)
     return out

@@ -57,7 +57,8 @@ def local_sgd(
         return out
     slopes = loss.slopes_with(task.smoothing).compiled
     shifts, spread = shifts_and_spread(batch, task.smoothing, keys, threads=threads)
-    own = (slopes, loss.parameter, shifts, spread, batch.item_weights, loss.ridge, starts, task.step_size, ball, size)
+    bend = loss.bend(dimension)
+    own = (slopes, loss.parameter, shifts, spread, batch.item_weights, bend, starts, task.step_size, ball, size)
     _passes(batch, *own, out, threads=threads)
     return out
 
@@ -135,7 +136,7 @@ def _finish(offsets: Any, group: int, users: int, x: Any, total: Any, ball: bool
     read_only(float64, 1),
     float64,
     read_only(float64, 1),
-    float64,
+    read_only(float64, 1),
     read_only(float64, 2),
     float64,
     boolean,
@@ -151,7 +152,7 @@ def _passes(
     shifts: Any,
     spread: float,
     item_weights: Any,
-    ridge: float,
+    bend: Any,
     starts: Any,
     step: float,
     ball: bool,
@@ -161,7 +162,7 @@ def _passes(
     stop: int,
 ) -> None:
     # No loop stores and sums at once: its order of summation would depend on where the arrays lie in memory.
-    dimension, flat, keep = features.shape[1], features.reshape(-1), 1.0 - step * ridge
+    dimension, flat, keep = features.shape[1], features.reshape(-1), 1.0 - step * bend
     smoothed = spread > 0.0 or shifts.size > 0
     side = min(_SIDE, max(2, _NUMBERS // max(dimension, 1)))
     x, total = _aligned(side, dimension), _aligned(side, dimension)
@@ -198,14 +199,14 @@ def _passes(
                     # A non-finite feature makes the prediction so; a bounded slope or the projection may hide it.
                     move = step * item_slopes[g] if np.isfinite(predictions[g] + item_labels[g]) else np.nan
                     if ball:
-                        kept, counted = keep * shrinks[g], shrinks[g] if t > 0 else 0.0  # a start is not counted
+                        kept, counted = shrinks[g], shrinks[g] if t > 0 else 0.0  # a start is not counted
                         for j in range(dimension):
                             now = x[g, j]
                             total[g, j] += counted * now
-                            x[g, j] = kept * now - move * features[i, j]
+                            x[g, j] = keep[j] * kept * now - move * features[i, j]
                     else:
                         for j in range(dimension):
-                            now = keep * x[g, j] - move * features[i, j]
+                            now = keep[j] * x[g, j] - move * features[i, j]
                             now = size if now > size else now
                             now = -size if now < -size else now
                             total[g, j] += now

@@ -33,7 +33,8 @@ def smoothness_scale(
     if loss.curvature is None:
         raise ConfigError(f"Expected a smooth loss with user_smoothness={user_smoothness}, got loss={loss.name!r}.")
     out = np.empty(batch.users)
-    _scales(batch, loss.curvature, loss.ridge, float(user_smoothness), out, threads=threads)
+    steepest = float(loss.bend(batch.dimension * loss.outputs).max())
+    _scales(batch, loss.curvature, steepest, float(user_smoothness), out, threads=threads)
     return out
 
 

@@ -14,6 +14,7 @@ from quoron_client.compute.draws import Keys
 from quoron_client.compute.gradients import average_gradient, average_loss
 from quoron_client.compute.local_iterates import local_sgd
 from quoron_client.compute.moments import second_moment_factor
+from quoron_client.compute.placed import placed_gradient
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss
 from quoron_client.protocol.questions import (
@@ -23,6 +24,7 @@ from quoron_client.protocol.questions import (
     LocalSGD,
     Matrix,
     MomentAndGradient,
+    PlacedGradient,
     SecondMoment,
     Status,
     Task,
@@ -42,6 +44,8 @@ def answer(
     values: Matrix
     if isinstance(task, AverageGradient):
         values = average_gradient(loss, batch, task, keys=keys, threads=threads)
+    elif isinstance(task, PlacedGradient):
+        values = placed_gradient(loss, batch, task, threads=threads)
     elif isinstance(task, SecondMoment):
         values = _moment(batch, task, threads)
     elif isinstance(task, MomentAndGradient):

@@ -19,6 +19,7 @@ from quoron_client.losses.least_squares import LeastSquares
 from quoron_client.losses.linear import Linear
 from quoron_client.losses.logistic import Logistic
 from quoron_client.losses.own import Declaration, declared_loss, installed, installed_loss
+from quoron_client.losses.quadratic import Quadratic
 from quoron_client.losses.smoothed_hinge import SmoothedHinge
 from quoron_client.losses.softmax import Softmax
 from quoron_privacy.errors import ConfigError
@@ -34,6 +35,7 @@ __all__ = [
     "Linear",
     "Logistic",
     "Loss",
+    "Quadratic",
     "Regression",
     "SmoothedHinge",
     "Softmax",
@@ -44,7 +46,10 @@ __all__ = [
 ]
 
 LOSSES: Mapping[str, type[Loss]] = MappingProxyType(
-    {loss.name: loss for loss in (Logistic, LeastSquares, Huber, SmoothedHinge, Hinge, Absolute, Linear, Softmax)}
+    {
+        loss.name: loss
+        for loss in (Logistic, LeastSquares, Huber, SmoothedHinge, Hinge, Absolute, Linear, Quadratic, Softmax)
+    }
 )
 
 

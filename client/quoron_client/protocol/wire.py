@@ -24,6 +24,7 @@ from quoron_client.protocol.questions import (
     LocalSGD,
     Matrix,
     MomentAndGradient,
+    PlacedGradient,
     Question,
     RangeReport,
     SecondMoment,
@@ -185,6 +186,34 @@ def _gradient_from_wire(message: federation.AverageGradient) -> AverageGradient:
         centre=_vector(message.centre, points.shape[1]) if message.HasField("centre") else None,
         reference_items=reference,
         smoothing=_smoothing_from_wire(message.smoothing),
+    )
+
+
+def _placed_to_wire(task: PlacedGradient) -> federation.PlacedGradient:
+    message = federation.PlacedGradient(
+        point=array_to_wire(task.points[0]),
+        places=array_to_wire(task.places[0]),
+        divisor=task.divisor,
+        expected=task.expected,
+    )
+    if task.clip is not None:
+        message.clip = task.clip
+    return message
+
+
+def _placed_from_wire(message: federation.PlacedGradient) -> PlacedGradient:
+    places = array_from_wire(message.places, dtype="int64", max_numbers=MAX_NUMBERS)
+    if places.ndim != 1 or places.size == 0 or places.min() < -1:
+        raise WireError(f"Expected a list of places from 0, or -1 for none, got another of shape {places.shape}.")
+    named = places[places >= 0]
+    if len(np.unique(named)) != len(named):
+        raise WireError("Expected each place once, got one twice.")
+    return PlacedGradient(
+        _floats(message.point, axes=1)[None, :],
+        places[None, :],
+        _positive("divisor", message.divisor),
+        _positive("clip", message.clip) if message.HasField("clip") else None,
+        int(message.expected),
     )
 
 
@@ -355,6 +384,7 @@ def _positive(name: str, number: float) -> float:
 _Codec = tuple[str, Callable[[Any], Any], Callable[[Any], Task]]
 _CODECS: dict[type[Task], _Codec] = {  # of a task, its name on the wire and both directions, for one user
     AverageGradient: ("average_gradient", _gradient_to_wire, _gradient_from_wire),
+    PlacedGradient: ("placed_gradient", _placed_to_wire, _placed_from_wire),
     SecondMoment: ("second_moment", _second_moment_to_wire, _second_moment_from_wire),
     MomentAndGradient: ("moment_and_gradient", _moment_and_gradient_to_wire, _moment_and_gradient_from_wire),
     AverageLoss: ("average_loss", _average_loss_to_wire, _average_loss_from_wire),

@@ -97,7 +97,7 @@ class Announcement(_message.Message):
     def __init__(self, run: _Optional[str] = ..., description: _Optional[str] = ...) -> None: ...
 
 class Question(_message.Message):
-    __slots__ = ("run", "round", "digest", "seconds", "average_gradient", "second_moment", "local_sgd", "range_report", "vector_report", "moment_and_gradient", "average_loss")
+    __slots__ = ("run", "round", "digest", "seconds", "average_gradient", "second_moment", "local_sgd", "range_report", "vector_report", "moment_and_gradient", "average_loss", "placed_gradient")
     RUN_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -109,6 +109,7 @@ class Question(_message.Message):
     VECTOR_REPORT_FIELD_NUMBER: _ClassVar[int]
     MOMENT_AND_GRADIENT_FIELD_NUMBER: _ClassVar[int]
     AVERAGE_LOSS_FIELD_NUMBER: _ClassVar[int]
+    PLACED_GRADIENT_FIELD_NUMBER: _ClassVar[int]
     run: str
     round: int
     digest: bytes
@@ -120,7 +121,8 @@ class Question(_message.Message):
     vector_report: VectorReport
     moment_and_gradient: MomentAndGradient
     average_loss: AverageLoss
-    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., digest: _Optional[bytes] = ..., seconds: _Optional[int] = ..., average_gradient: _Optional[_Union[AverageGradient, _Mapping]] = ..., second_moment: _Optional[_Union[SecondMoment, _Mapping]] = ..., local_sgd: _Optional[_Union[LocalSGD, _Mapping]] = ..., range_report: _Optional[_Union[RangeReport, _Mapping]] = ..., vector_report: _Optional[_Union[VectorReport, _Mapping]] = ..., moment_and_gradient: _Optional[_Union[MomentAndGradient, _Mapping]] = ..., average_loss: _Optional[_Union[AverageLoss, _Mapping]] = ...) -> None: ...
+    placed_gradient: PlacedGradient
+    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., digest: _Optional[bytes] = ..., seconds: _Optional[int] = ..., average_gradient: _Optional[_Union[AverageGradient, _Mapping]] = ..., second_moment: _Optional[_Union[SecondMoment, _Mapping]] = ..., local_sgd: _Optional[_Union[LocalSGD, _Mapping]] = ..., range_report: _Optional[_Union[RangeReport, _Mapping]] = ..., vector_report: _Optional[_Union[VectorReport, _Mapping]] = ..., moment_and_gradient: _Optional[_Union[MomentAndGradient, _Mapping]] = ..., average_loss: _Optional[_Union[AverageLoss, _Mapping]] = ..., placed_gradient: _Optional[_Union[PlacedGradient, _Mapping]] = ...) -> None: ...
 
 class AverageGradient(_message.Message):
     __slots__ = ("points", "weights", "user_smoothness", "centre", "reference_items", "smoothing")
@@ -137,6 +139,20 @@ class AverageGradient(_message.Message):
     reference_items: int
     smoothing: Smoothing
     def __init__(self, points: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., weights: _Optional[_Iterable[float]] = ..., user_smoothness: _Optional[float] = ..., centre: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., reference_items: _Optional[int] = ..., smoothing: _Optional[_Union[Smoothing, _Mapping]] = ...) -> None: ...
+
+class PlacedGradient(_message.Message):
+    __slots__ = ("point", "places", "divisor", "clip", "expected")
+    POINT_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    DIVISOR_FIELD_NUMBER: _ClassVar[int]
+    CLIP_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    point: _values_pb2.Array
+    places: _values_pb2.Array
+    divisor: float
+    clip: float
+    expected: int
+    def __init__(self, point: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., places: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., divisor: _Optional[float] = ..., clip: _Optional[float] = ..., expected: _Optional[int] = ...) -> None: ...
 
 class SecondMoment(_message.Message):
     __slots__ = ("dimension", "label_scale")

@@ -13,6 +13,7 @@ from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, Verifica
 from quoron_privacy.quorum import spent_on
 from quoron_server.algorithms import ALGORITHMS, AlgorithmInfo
 from quoron_server.algorithms.forecast import trivial_risk
+from quoron_server.algorithms.refused import REFUSED
 from quoron_server.algorithms.search import round_grid
 from quoron_server.budget import Budget
 from quoron_server.plan import Plan, Privacy
@@ -88,6 +89,10 @@ def choose(config: Config, problem: Problem, *, compare: bool = False, algorithm
     what is feasible instead, and BudgetExceeded when the plan could exceed the budget.
     """
     name = config.algorithm.name
+    if name in REFUSED:
+        refused = REFUSED[name].refuse(problem, wish(config))
+        feasible = tuple(each.algorithm for each in _candidates(config, problem, algorithms) if each.plan)
+        raise Infeasible(refused.algorithm, refused.condition, refused.needs, feasible)
     if name != "auto" and name not in algorithms:
         raise ConfigError(
             f"Expected algorithm.name to be auto or one of {', '.join(algorithms)}, got algorithm.name={name!r}."

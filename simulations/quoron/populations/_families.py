@@ -1,8 +1,9 @@
-"""The three synthetic item laws, as one compiled loop that writes any users' items from their streams.
+"""The synthetic item laws, as one compiled loop that writes any users' items from their streams.
 
     logistic       a uniform on the sphere of radius R,  y = +1 with probability sigmoid(<a, theta_u>), else -1
     least_squares  a uniform on the sphere of radius R,  y = <a, theta_u> + uniform noise in [-w, w]
     linear         z = theta_u + rho a, with a uniform on the unit sphere; no label (zero)
+    quadratic      the same
 
 theta_u = theta* + h v_u, with v_u uniform on the unit sphere: bounded, so that no label or norm ever needs clipping.
 Every user's items come from that user's streams alone: the same bits for any cohort, order or thread count.

@@ -125,9 +125,12 @@ class LogisticRisk:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuadraticRisk:
-    """F(x) = curvature/2 |x - centre|^2 + constant: least squares, and means with a ridge."""
+    """F(x) = <x - centre, curvature (x - centre)>/2 + constant: least squares, means with a ridge or a quadratic.
 
-    curvature: float
+    A curvature for each coordinate (d,) needs a centre inside the domain.
+    """
+
+    curvature: float | Vector
     centre: Vector
     domain: Domain
 
@@ -140,7 +143,7 @@ class QuadraticRisk:
         """F(model) - F(optimum)."""
         best = self.optimum
         apart = model - best
-        return self.curvature * float((best - self.centre) @ apart + 0.5 * (apart @ apart))
+        return float((self.curvature * (best - self.centre)) @ apart + 0.5 * ((self.curvature * apart) @ apart))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

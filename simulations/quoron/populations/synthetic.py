@@ -8,9 +8,10 @@
     >>> crowd.excess_risk(crowd.optimum)
     0.0
 
-Users are i.i.d. unless `heterogeneity` says otherwise. The three families are defined in `_families`, their exact
+Users are i.i.d. unless `heterogeneity` says otherwise. The families are defined in `_families`, their exact
 optima and risks in `_risk`. With a signal theta* of norm `signal_norm` in a direction drawn from the seed, user u has
-theta_u = theta* + heterogeneity v_u, v_u uniform on the unit sphere.
+theta_u = theta* + heterogeneity v_u, v_u uniform on the unit sphere. Of the quadratic family the signal is the optimum
+x*, orthogonal to the steep direction, and theta* = flat x*.
 """
 
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ from quoron_client.protocol.domains import Domain
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.validate import count, non_negative, positive
 
-FamilyName = Literal["logistic", "least_squares", "linear"]
+FamilyName = Literal["logistic", "least_squares", "linear", "quadratic"]
 
 _LIKELY = 1.05  # room above the largest eigenvalue that m items in d dimensions show
 
@@ -52,8 +53,10 @@ class Synthetic:
     domain: Domain
     seed: int = 0
     feature_norm: float = 1.0  # R
-    signal_norm: float = 1.0  # |theta*|; for the linear family the norm of the mean
+    signal_norm: float = 1.0  # |theta*|; for the linear family the norm of the mean, for the quadratic one |x*|
     label_noise: float = 0.1  # least squares: labels are off by at most this
+    steep: float = 1.0  # quadratic: curvature of every item's loss along the first coordinate
+    flat: float = 0.01  # quadratic: along all others
     ridge: float = 0.0
     heterogeneity: float = 0.0  # h
     unequal_items: bool = False  # m_u uniform on 1 .. 2m - 1
@@ -77,6 +80,23 @@ class Synthetic:
                 f"Expected 0 < signal_norm + heterogeneity <= feature_norm={self.feature_norm} for means, "
                 f"got {self.signal_norm} + {self.heterogeneity}."
             )
+        if self.family == "quadratic":
+            self._check_quadratic()
+
+    def _check_quadratic(self) -> None:
+        positive(steep=self.steep, flat=self.flat, signal_norm=self.signal_norm)
+        if not self.dimension >= 2:
+            raise ConfigError(f"Expected dimension >= 2 for a quadratic, got dimension={self.dimension}.")
+        if not self._mean_norm + self.heterogeneity <= self.feature_norm:
+            raise ConfigError(
+                f"Expected flat * signal_norm + heterogeneity <= feature_norm={self.feature_norm} for means, "
+                f"got {self._mean_norm:g} + {self.heterogeneity}."
+            )
+        if not np.array_equal(self.domain.project(self.signal), self.signal):
+            raise ConfigError(
+                f"Expected the optimum of norm signal_norm={self.signal_norm} inside the domain {self.domain}, got one "
+                "outside. Lower signal_norm or widen the domain."
+            )
 
     @cached_property
     def loss(self) -> Loss:
@@ -85,14 +105,24 @@ class Synthetic:
             return make_loss("logistic", feature_norm=self.feature_norm, ridge=self.ridge)
         if self.family == "linear":
             return make_loss("linear", feature_norm=self.feature_norm, ridge=self.ridge)
+        if self.family == "quadratic":
+            own = {"steep": self.steep, "flat": self.flat}
+            return make_loss("quadratic", feature_norm=self.feature_norm, ridge=self.ridge, **own)
         bound = self.feature_norm * (self.signal_norm + self.heterogeneity) + self.label_noise
         return make_loss("least_squares", feature_norm=self.feature_norm, label_bound=bound, ridge=self.ridge)
 
     @cached_property
     def signal(self) -> Vector:
-        """theta*, shape (d,)."""
+        """theta*, shape (d,); of the quadratic family x*, with nothing along the steep direction."""
         drawn = normals(seed=self.seed, purpose=Purpose.SIGNAL, user=0, count=self.dimension).astype(np.float64)
+        if self.family == "quadratic":
+            drawn[0] = 0.0
         return self.signal_norm * drawn / np.linalg.norm(drawn)
+
+    @property
+    def _mean_norm(self) -> float:
+        """Norm of the means of the families that have some."""
+        return self.signal_norm * (self.flat + self.ridge if self.family == "quadratic" else 1.0)
 
     def items(self, users: Users) -> ItemBatch:
         """The items of `users` (k,), in that order: features (N, d) float32, labels (N,) float64."""
@@ -129,12 +159,13 @@ class Synthetic:
         """What the declared design says: expectations over the law of users, not functions of drawn items."""
         eigenvalue = self.feature_norm**2 / self.dimension
         law = f"the declared {self.family} design is public: it sets predictions and steps, never privacy"
-        if self.family == "linear":
-            within = self.feature_norm - self.signal_norm - self.heterogeneity
+        if self.family in ("linear", "quadratic"):
+            within = self.feature_norm - self._mean_norm - self.heterogeneity
             deviation = float(np.hypot(within, self.heterogeneity))
-            smoothness = self.ridge or None
+            smoothness = self.loss.smoothness or None
             return PublicKnowledge(
-                typical_curvature=self.ridge or None,
+                # of a quadratic nothing but its smoothness is told: what a plan makes of that is the question
+                typical_curvature=(self.ridge or None) if self.family == "linear" else None,
                 gradient_deviation=deviation or None,
                 user_deviation=self.heterogeneity,
                 user_smoothness=smoothness,
@@ -167,8 +198,8 @@ class Synthetic:
 
         curvature R^2/d (1 + sqrt(d/m))^2 1.05 + ridge, at most the item bound. A client scales down the few above it.
         """
-        if self.family == "linear":
-            return self.ridge
+        if self.family in ("linear", "quadratic"):
+            return self.loss.smoothness or 0.0
         steepest = 0.25 if self.family == "logistic" else 1.0
         edge = _LIKELY * (1 + np.sqrt(self.dimension / items)) ** 2 / self.dimension
         return float(steepest * self.feature_norm**2 * min(1.0, edge) + self.ridge)
@@ -193,6 +224,8 @@ class Synthetic:
             eigenvalue = self.feature_norm**2 / self.dimension
             curvature = eigenvalue + self.ridge
             return QuadraticRisk(curvature, self.signal * (eigenvalue / curvature), self.domain)
+        if self.family == "quadratic":
+            return QuadraticRisk(self.loss.bend(self.dimension), self.signal, self.domain)
         # f(x; z) = -<z, x>
         if self.ridge > 0:
             return QuadraticRisk(self.ridge, self.signal / self.ridge, self.domain)
@@ -215,11 +248,13 @@ class Synthetic:
     ) -> ItemBatch:
         features = np.empty((int(offsets[-1]), self.dimension), np.float32)
         labels = np.empty(len(features))
-        family = Family[self.family.upper()]
-        within = self.feature_norm
-        if family == Family.LINEAR:
-            within -= self.signal_norm + self.heterogeneity
-        law = (int(family), within, self.label_noise, self.signal, self.heterogeneity)
+        means = self.family in ("linear", "quadratic")
+        family = Family.LINEAR if means else Family[self.family.upper()]
+        within, signal = self.feature_norm, self.signal
+        if means:
+            within -= self._mean_norm + self.heterogeneity
+            signal = signal * (self._mean_norm / self.signal_norm if self.signal_norm else 1.0)
+        law = (int(family), within, self.label_noise, signal, self.heterogeneity)
         streams = (np.uint64(self.seed), np.uint32(purpose))
         in_ranges(
             lambda first, last: fill_items(*streams, users, offsets, flipped, *law, features, labels, first, last),

@@ -19,6 +19,7 @@ from quoron.simulation.folder import dumps, write
 from quoron.simulation.run import RunResult
 from quoron_privacy.errors import Infeasible
 from quoron_server.algorithms import ALGORITHMS, AlgorithmInfo
+from quoron_server.algorithms.refused import REFUSED
 
 if TYPE_CHECKING:
     from quoron.comparing.comparison import Comparison
@@ -176,11 +177,26 @@ def show_algorithms(*, as_json: bool) -> None:
             }
             for info in ALGORITHMS.values()
         ]
+        known += [
+            {
+                "name": each.name,
+                "summary": each.summary,
+                "paper": each.paper,
+                "algorithm_numbers": each.algorithm_numbers,
+                "exposure": each.exposure,
+                "adjacency": [],
+                "constants": [],
+                "theorem": each.theorem,
+            }
+            for each in REFUSED.values()
+        ]
         print(dumps(known))
         return
     listed = table("name", "what it does", "paper", "exposure", "theorem")
     for info in ALGORITHMS.values():
         listed.add_row(*map(escape, (info.name, info.summary, _paper(info), info.exposure, info.theorem)))
+    for each in REFUSED.values():
+        listed.add_row(*map(escape, (each.name, each.summary, each.paper, each.exposure, each.theorem)))
     console().print(listed)
 
 

@@ -92,8 +92,9 @@ class InlineEngine:
         computing = np.flatnonzero(faults <= Corruption.SHIFTED)
         if len(computing):
             batch = bounded(self.population.items(users[computing]), self.population.loss)
-            self.item_gradients += len(batch.labels) * task.gradients_per_user
-            computed = self._computed(batch, task.part(computing), round_number, users[computing])
+            asked = task.part(computing)
+            self.item_gradients += asked.computed_gradients(np.diff(batch.offsets))
+            computed = self._computed(batch, asked, round_number, users[computing])
             values[computing], status[computing] = computed.values, computed.status
         status[faults == Corruption.MISSING] = Status.MISSING
         for fault, sent in _SENT.items():

@@ -18,7 +18,7 @@ PROBLEM = problem_of(
     typical_curvature=0.2,
 )
 
-FTRL = [("ftrl", "ftrl")]
+OTHERS = [("ftrl", "ftrl"), ("recursive", "anytime")]
 
 
 def follow(method, rounds, beta, h, suffix, start, added):
@@ -36,6 +36,9 @@ def follow(method, rounds, beta, h, suffix, start, added):
                 z = z - summed / (2 * beta)
                 y = x - summed / (beta * weight)
                 x = (1 - 2 / (t + 3)) * y + 2 / (t + 3) * z
+            elif method == "anytime":
+                z = z - summed / (2 * beta)
+                x = (1 - 2 / (t + 3)) * x + 2 / (t + 3) * z
             else:
                 x = x - summed / (beta * weight)
         if rounds - t <= suffix:
@@ -44,7 +47,7 @@ def follow(method, rounds, beta, h, suffix, start, added):
 
 
 @given(
-    method=st.sampled_from(["accelerated", "plain", "ftrl"]),
+    method=st.sampled_from(["accelerated", "plain", "ftrl", "anytime"]),
     rounds=st.integers(1, 12),
     h=st.floats(0.01, 1.0),
     slack=st.floats(1.0, 10.0),
@@ -53,6 +56,8 @@ def follow(method, rounds, beta, h, suffix, start, added):
 @settings(derandomize=True, deadline=None, max_examples=60)
 def test_responses_are_the_derivatives_of_the_recursion(method, rounds, h, slack, data):
     candidates = [(slack, data.draw(st.integers(1, rounds))), (2 * slack, rounds)]
+    if method == "anytime":  # its model is the last point
+        candidates = [(beta, 1) for beta, _ in candidates]
     found = response(
         method, rounds, np.array([beta for beta, _ in candidates]), h, np.array([s for _, s in candidates])
     )
@@ -70,7 +75,7 @@ def risk_by_sums(problem, gradients, method, beta, suffix, cohort, clip, kernel)
     h, rounds, unit = problem.beliefs.typical_curvature, len(kernel), np.eye(len(kernel))
     reached = [follow(method, rounds, beta, h, suffix, 0.0, unit[t]) for t in range(rounds)]  # per unit of Ŝ_t
     path = [1.0] + [follow("plain", t, beta, h, 1, 1.0, np.zeros(t)) for t in range(1, rounds)]
-    if method == "accelerated":
+    if method in ("accelerated", "anytime"):
         path = response(method, rounds, np.array([beta]), h, np.array([suffix])).path[0]
     error = 0.0
     for j in range(rounds):
@@ -88,7 +93,7 @@ def risk_by_sums(problem, gradients, method, beta, suffix, cohort, clip, kernel)
 
 
 @given(
-    kind=st.sampled_from([(g, m) for g in ("recursive", "independent") for m in ("accelerated", "plain")] + FTRL),
+    kind=st.sampled_from([(g, m) for g in ("recursive", "independent") for m in ("accelerated", "plain")] + OTHERS),
     rounds=st.integers(1, 9),
     candidates=st.lists(
         st.tuples(st.floats(0.3, 3.0), st.floats(0.0, 1.0), st.floats(0.1, 2.0)), min_size=1, max_size=4
@@ -99,7 +104,8 @@ def risk_by_sums(problem, gradients, method, beta, suffix, cohort, clip, kernel)
 def test_risks_of_many_candidates_are_those_of_each(kind, rounds, candidates, decay):
     gradients, method = kind
     kernel = 0.1 * decay ** np.arange(rounds)
-    suffixes = [rounds if method == "accelerated" else max(1, round(share * rounds)) for _, share, _ in candidates]
+    whole = {"accelerated": rounds, "anytime": 1}
+    suffixes = [whole.get(method) or max(1, round(share * rounds)) for _, share, _ in candidates]
     betas, clips = [beta for beta, _, _ in candidates], [clip for _, _, clip in candidates]
     found = isotropic_risk(PROBLEM, gradients, method, np.array(betas), np.array(suffixes), 50, np.array(clips), kernel)
     expected = [

@@ -16,6 +16,7 @@ from quoron_privacy.gdp import delta_for
 from quoron_privacy.noise import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.one_epoch.method import OneEpoch
+from quoron_server.plan import Privacy
 
 SUMMED = [name for name in FAMILY if name != "accelerated-sgd"]  # their noise is correlated over rounds
 every_algorithm = pytest.mark.parametrize("name", FAMILY)
@@ -149,6 +150,44 @@ def test_a_broken_plan_is_refused_before_it_runs(name, how):
     plan = make_plan(name)
     with pytest.raises(VerificationError):
         ALGORITHMS[name].make(replace(plan, parameters=BROKEN[how](plan.parameters)))
+
+
+@pytest.mark.parametrize(
+    ("rounds", "factorisation", "last_sum", "last_gradient"),
+    [
+        (16, "sqrt-toeplitz", 0.01314, 8.21e-4),
+        (316, "sqrt-toeplitz", 0.3869, 1.226e-3),
+        (16, "tree", 0.0151, None),
+        (316, "tree", 0.401, None),
+    ],
+)
+def test_the_noise_of_online_to_batch_is_what_was_computed_apart(rounds, factorisation, last_sum, last_gradient):
+    # n = 100,000, d = 10, epsilon = 1, delta = 1e-6 and the clip L + 4 M R = 5 that no smooth user reaches
+    problem = replace(PROBLEM, users=100_000, dimension=10, domain=L2Ball(1.0), smoothness=1.0)
+    info = ALGORITHMS["online-to-batch"]
+    options = info.options(rounds=rounds, clip_norm=5.0, inverse_step=1.0, factorisation=factorisation)
+    p = info.plan(problem, Privacy(1.0, 1e-6), options, "calibrated", 1).parameters
+    rows = np.linalg.norm(np.tril(np.ones((rounds, rounds))) @ np.linalg.inv(strategy(factorisation, rounds)), axis=1)
+    if last_gradient is None:  # the noise of one node
+        assert p.noise_scale == pytest.approx(last_sum, rel=3e-3)
+    else:
+        assert rows[-1] * p.noise_scale == pytest.approx(last_sum, rel=2e-3)
+        assert rows[-1] * p.noise_scale / rounds == pytest.approx(last_gradient, rel=2e-3)
+
+
+@given(
+    beta=st.floats(0.2, 20),
+    data=st.lists(st.lists(st.floats(-30, 30), min_size=2, max_size=2), min_size=2, max_size=12),
+)
+@settings(derandomize=True, deadline=None, max_examples=100)
+def test_no_answer_of_online_to_batch_is_longer_than_its_bound(beta, data):
+    # weights times distances between neighbouring points stay below 4 R, whatever the sums: no convexity, no smoothness
+    domain, radius = L2Ball(1.5), 1.5
+    x = z = np.zeros(2)
+    for t, summed in enumerate(data):
+        z = domain.project(z - np.array(summed) / (2 * beta))
+        before, x = x, (1 - 2 / (t + 3)) * x + 2 / (t + 3) * z
+        assert (t + 1) * np.linalg.norm(x - before) <= 4 * radius
 
 
 @pytest.mark.parametrize("name", SUMMED)

@@ -78,12 +78,35 @@ def leader(rng):
     return left, right - before @ (x - best)
 
 
-@pytest.mark.parametrize("both_sides", [accelerated, plain, leader])
+def anytime(rng, last=True):
+    """Both sides of theorem U7, of which the model is x_T; with `last` false, of x_T and the bound for x_{T-1}."""
+    gradient, loss, ball, best, beta = random_quadratic(rng)
+    beta *= rng.choice([0.1, 1.0])  # smoothness plays no part
+    rounds = rng.integers(1, 13)
+    e = errors(rng, rounds, len(best))
+    x = z = np.zeros(len(best))
+    right = beta * best @ best
+    for t in range(rounds):
+        released = (t + 1) * (gradient(x) + e[t])
+        right += released @ released / (4 * beta) - (t + 1) * e[t] @ (z - best)
+        z = ball.project(z - released / (2 * beta))
+        x = (1 - 2 / (t + 3)) * x + 2 / (t + 3) * z
+    if last:
+        right += (rounds + 1) ** 2 * gradient(x) @ gradient(x) / (4 * beta)
+    return (rounds + 1) * (rounds + 2) / 2 * (loss(x) - loss(best)), right
+
+
+@pytest.mark.parametrize("both_sides", [accelerated, plain, leader, anytime])
 def test_the_inequality_behind_a_bound_holds_on_every_path(both_sides):
     rng = np.random.default_rng(11)
     for _ in range(400):
         left, right = both_sides(rng)
         assert left <= right + 1e-9 * (1 + abs(right))
+
+
+def test_the_bound_of_the_last_point_needs_the_gradient_that_nobody_is_asked_for():
+    rng = np.random.default_rng(11)
+    assert any(left > right + 1e-6 for left, right in (anytime(rng, last=False) for _ in range(1000)))
 
 
 def test_the_inequality_fails_for_the_printed_z_step():
@@ -116,7 +139,8 @@ def test_the_predicted_risk_is_the_measured_one_on_an_isotropic_quadratic(name, 
     problem = changed(problem, gradient_deviation=h * spread * runs**0.5, typical_curvature=h)
     problem = replace(problem, domain=L2Ball(max(start, 1e-9) * runs**0.5))
     plan = planned(name, replace(problem, smoothness=h, domain=Box(1e9)), rounds=rounds, factorisation="sqrt-toeplitz")
-    p = replace(plan.parameters, beta=beta, suffix=4, clip_norm=np.inf, noise_scale=scale, sensitivity=scale)
+    suffix = 1 if plan.parameters.method == "anytime" else 4
+    p = replace(plan.parameters, beta=beta, suffix=suffix, clip_norm=np.inf, noise_scale=scale, sensitivity=scale)
     optimum = np.full(runs, start)
     noise = SeededNoise(5)
     if part in ("start", "users"):
@@ -190,6 +214,12 @@ def by_theorem(problem, name, beta, clip, cohort, stds):
         square = problem.user_deviation**2 / cohort + d * stds[0] ** 2
         return 2 * beta * radius**2 / (rounds * (rounds + 1)) + square * (rounds + 2) / (6 * gap)
     deviation = min(clip, (clip**2 / problem.items_per_user + problem.beliefs.heterogeneity**2) ** 0.5)
+    if name == "online-to-batch":
+        total = beta * radius**2 + ((rounds + 1) * problem.lipschitz) ** 2 / (4 * beta)
+        for t in range(rounds):
+            length = deviation * ((t + 1) / cohort) ** 0.5 + d**0.5 * stds[t]
+            total += ((t + 1) * problem.lipschitz + length) ** 2 / (4 * beta) + radius * length
+        return total / ((rounds + 1) * (rounds + 2) / 2)
     total = beta * radius**2 * (1.0 if name == "accelerated-srgd" else 0.5)
     for t in range(rounds):
         square = deviation**2 / (cohort * (t + 1)) + d * stds[t] ** 2 / (t + 1) ** 2

@@ -12,7 +12,7 @@ because the coupling bounds every iterate (docs/privacy/outlier-filter.md). A ph
 users: nothing visible, neither timing nor the schedule, depends on data before the phase's end.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -96,10 +96,14 @@ class LocalisedState:
 class LocalisedSGD:
     """Algorithm object for any plan whose parameters have `cohort_size` and `phases`."""
 
-    def __init__(self, plan: Plan, rule: Rule) -> None:
-        """`rule` must be the one that the plan's guarantee is about."""
+    def __init__(self, plan: Plan, rule: Rule, ask: Callable[[int, Vector], Question] | None = None) -> None:
+        """`rule` must be the one that the plan's guarantee is about; `ask` makes a round's question about a point.
+
+        Without `ask` it is for the average gradients of the next `cohort_size` users.
+        """
         self.plan, self.rule = plan, rule
         self.cohort_size: int = plan.parameters.cohort_size
+        self._ask = ask or self._next_users
         self.phases: tuple[Phase, ...] = plan.parameters.phases
         self._ends = np.cumsum([phase.rounds for phase in self.phases])
 
@@ -109,14 +113,14 @@ class LocalisedSGD:
         return LocalisedState(0, zero, zero, zero, 0.0, np.zeros(0, dtype=np.int64))
 
     def request(self, state: LocalisedState, noise: NoiseSource) -> Question | None:
-        """The average gradients of the next `cohort_size` users at the current iterate."""
+        """What is asked about the current iterate."""
         del noise
-        if state.round == self._ends[-1]:
-            return None
-        first = state.round * self.cohort_size
+        return None if state.round == self._ends[-1] else self._ask(state.round, state.iterate)
+
+    def _next_users(self, round_: int, point: Vector) -> Question:
+        first = round_ * self.cohort_size
         cohort = partition(seed=self.plan.seed, users=self.plan.problem.users)[first : first + self.cohort_size]
-        task = AverageGradient(state.iterate[None, :], (1.0,), self.plan.problem.user_smoothness)
-        return Question(state.round, cohort, task)
+        return Question(round_, cohort, AverageGradient(point[None, :], (1.0,), self.plan.problem.user_smoothness))
 
     def update(self, state: LocalisedState, answers: Answers, noise: NoiseSource) -> Update[LocalisedState]:
         """One SGD step; at the end of a phase, its release."""

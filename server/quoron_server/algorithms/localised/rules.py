@@ -66,6 +66,79 @@ class PlainMean:
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """Whose places a phase uses: slots `first_user` on, places `first_place` on, each in one of `questions` visits."""
+
+    first_user: int
+    users: int
+    first_place: int
+    places: int  # k: of each user, a multiple of `questions`
+    questions: int  # to each user, about places / questions of its places each
+    cohorts: int  # into which the users are cut; those that are left over are never asked
+    cohort_size: int  # users asked in a round
+
+    @property
+    def asked_for(self) -> int:
+        """Places in one question."""
+        return self.places // self.questions
+
+    @property
+    def rounds(self) -> int:
+        """That ask each cohort `questions` times."""
+        return self.questions * self.cohorts
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedParameters:
+    """Public numbers of one run on the items of users."""
+
+    layout: str  # "spread": a phase uses some places of all users; "disjoint": all places of some users
+    phases: tuple[Phase, ...]
+    shares: tuple[Share, ...]  # of each phase
+    mus: tuple[float, ...]  # GDP parameter of each phase's release
+    mu: float  # and of the run
+
+    @property
+    def cohort_size(self) -> int:
+        """Users asked in the first round."""
+        return self.shares[0].cohort_size
+
+    def share_of(self, round_: int) -> tuple[Share, int]:
+        """The share that a round belongs to, and its number among that share's rounds."""
+        for share in self.shares:
+            if round_ < share.rounds:
+                return share, round_
+            round_ -= share.rounds
+        raise IndexError(round_)
+
+    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
+        """One noisy average a phase."""
+        del dimension
+        alone = [
+            phase_releases(self.phases, [phase.noise for phase in self.phases], mu)[index]
+            for index, mu in enumerate(self.mus)
+        ]
+        return tuple(alone)
+
+
+class PlainMeans:
+    """`PlainMean` of each round's own cohort."""
+
+    def __init__(self, parameters: GroupedParameters, lipschitz: float) -> None:
+        self.parameters, self.lipschitz = parameters, lipschitz
+
+    def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
+        """(1/B) Σ of the answers, B the round's cohort."""
+        share, _ = self.parameters.share_of(round_)
+        return PlainMean(share.cohort_size, self.lipschitz).aggregate(answers, noise, round_)
+
+    def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
+        """Always."""
+        del tally, noise, phase
+        return True
+
+
+@dataclass(frozen=True, slots=True)
 class FilteredParameters:
     """Public numbers of one run."""
 

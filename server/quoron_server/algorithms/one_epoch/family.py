@@ -1,4 +1,4 @@
-"""The registry entries of the one-epoch family: four ways to spend one answer a user in few rounds."""
+"""The registry entries of the one-epoch family: five ways to spend one answer a user in few rounds."""
 
 from functools import partial
 from typing import Any
@@ -8,6 +8,9 @@ from quoron_server.algorithms.one_epoch import plan as planning
 from quoron_server.algorithms.one_epoch.method import Gradients, Method, OneEpoch
 
 PAPER = "Choquette-Choo, Ganesh & Thakurta, Near-Optimal Rates for O(1)-Smooth DP-SCO with a Single Epoch"
+
+
+ONLINE = "Zhang, Tran & Cutkosky (2022), Differentially Private Online-to-Batch for Smooth Losses"
 
 
 def _info(name: str, gradients: Gradients, method: Method, **more: Any) -> AlgorithmInfo:
@@ -50,6 +53,14 @@ SRGD = _info(
     summary="The same without acceleration",
     paper=PAPER,
     algorithm_numbers="section 4.3",
+)
+ONLINE_TO_BATCH = _info(
+    "online-to-batch",
+    "recursive",
+    "anytime",
+    summary="Online descent on recursive gradients at averaged points; one epoch, many rounds",
+    paper=ONLINE,
+    algorithm_numbers="1",
 )
 DP_FTRL = _info(
     "dp-ftrl",

@@ -18,7 +18,7 @@ from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
 Integers = NDArray[np.int64]
-METHODS = {"accelerated": 0, "plain": 1, "ftrl": 2}
+METHODS = {"accelerated": 0, "plain": 1, "ftrl": 2, "anytime": 3}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,6 +55,9 @@ def _response(method, betas, h, suffixes, bias, sums, path):  # type: ignore[no-
                 z -= (t + 1) * h * x / (2 * beta)
                 total = x - h * x / beta  # y, the model if this is the last round
                 x = (1 - 2 / (t + 3)) * total + 2 / (t + 3) * z
+            elif method == 3:
+                z -= (t + 1) * h * x / (2 * beta)
+                total = x = (1 - 2 / (t + 3)) * x + 2 / (t + 3) * z
             else:  # without projections ftrl takes the same steps as plain SGD
                 x -= h * x / beta
                 total += x / suffix if rounds - t <= suffix else 0.0
@@ -69,6 +72,13 @@ def _response(method, betas, h, suffixes, bias, sums, path):  # type: ignore[no-
                 sums[c, t] = -through_y / (beta * (t + 1)) - through_z / (2 * beta)
                 to_x = through_y * (1 - h / beta) - through_z * (t + 1) * h / (2 * beta)
                 to_z = through_z
+        elif method == 3:
+            to_x, to_z = 1.0, 0.0  # how much x_T holds of a unit added to x_{t+1}, to z_{t+1}
+            for t in range(rounds - 1, -1, -1):
+                momentum = 2 / (t + 3)
+                to_z += to_x * momentum
+                sums[c, t] = -to_z / (2 * beta)
+                to_x = to_x * (1 - momentum) + (t + 1) * h * sums[c, t]
         else:
             decay, reach = 1 - h / beta, 0.0  # reach: how much the model holds of a unit added to x_{t+1}
             for t in range(rounds - 1, -1, -1):
@@ -134,7 +144,7 @@ def _convolution(rows: Vector, kernel: Vector) -> Vector:
 def bounded_risk(
     problem: Problem, gradients: str, method: str, inverse_step: float, clip: float, cohort: int, stds: Vector
 ) -> float:
-    """Theorems U2 (recursive) and U3 (independent) with acceleration, U4 (plain), U5 (ftrl) of docs/privacy/srgd.md.
+    """Theorems U2 (recursive), U3 (independent), U4 (plain), U5 (ftrl), U7 (anytime) of docs/privacy/srgd.md.
 
     `stds[t]` is the noise per coordinate of Ŝ_t, or of the mean when gradients are independent; shape (T,). A β at or
     below the smoothness M has no bound: it gets that of β - M = M/1000, so that it ranks last.
@@ -160,6 +170,11 @@ def bounded_risk(
     # the error of Ŝ_t/η_t: cohorts' sampling errors add up to a martingale, whose last members reach later points
     square = spread**2 / (cohort * (t + 1)) + noise**2 / (t + 1) ** 2
     linear = spread / np.sqrt(cohort * (t + 1)) + noise / (t + 1)
+    if method == "anytime":
+        lengths = (t + 1) * (problem.lipschitz + linear)
+        moved = (float(np.sum(lengths**2)) + ((rounds + 1) * problem.lipschitz) ** 2) / (4 * inverse_step)
+        wrong = radius * float(np.sum((t + 1) * linear))
+        return (inverse_step * radius**2 + moved + wrong) / ((rounds + 1) * (rounds + 2) / 2)
     if method == "plain":
         return inverse_step * radius**2 / (2 * rounds) + float(np.mean(square / (2 * gap) + radius * linear))
     local = float(np.sum((t + 1) * (t + 2) / 2 * square)) / (2 * gap)

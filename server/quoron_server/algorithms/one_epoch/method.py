@@ -9,10 +9,12 @@ With weights η_t = t + 1, momentum τ_t = 2/(t + 2), x_0 = z_0 = 0 and fixed di
     accelerated  z_{t+1} = Proj(z_t - Ŝ_t/(2β));  y_{t+1} = Proj(x_t - Ŝ_t/(β η_t))
                  x_{t+1} = (1 - τ_{t+1}) y_{t+1} + τ_{t+1} z_{t+1}
     plain        x_{t+1} = Proj(x_t - Ŝ_t/(β η_t))
+    anytime      z_{t+1} = Proj(z_t - Ŝ_t/(2β));  x_{t+1} = (1 - τ_{t+1}) x_t + τ_{t+1} z_{t+1}
     ftrl         x_{t+1} = Proj(-Ŝ_t/β)
 
 Source: Choquette-Choo, Ganesh & Thakurta, Algorithm 1 (accelerated, recursive; the z-step halved as the proof needs),
-section 4.3 (plain) and 5.5 (independent); Kairouz et al. (2021) for ftrl. Proofs: docs/privacy/srgd.md.
+section 4.3 (plain) and 5.5 (independent); Kairouz et al. (2021) for ftrl; Zhang, Tran & Cutkosky (2022) for anytime.
+Proofs: docs/privacy/srgd.md.
 """
 
 from dataclasses import dataclass
@@ -32,7 +34,7 @@ from quoron_server.algorithms.slots import partition
 from quoron_server.plan import Plan, PlannedRelease
 
 Gradients = Literal["recursive", "independent", "ftrl"]
-Method = Literal["accelerated", "plain", "ftrl"]
+Method = Literal["accelerated", "plain", "ftrl", "anytime"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class OneEpochParameters:
     cohort_size: int  # users asked a round: divisor + reserve
     divisor: int  # B: answers that count, in slot order
     beta: float  # β: inverse step size
-    suffix: int  # iterates averaged, without acceleration
+    suffix: int  # iterates averaged, without acceleration; 1 for anytime, whose x_t are averages of the z_t
     clip_norm: float  # C, on a user's Δ_t
     sensitivity: float  # of one round's mean, ℓ2
     noise_scale: float  # seed noise of the prefix sums, or of each round's mean when independent
@@ -128,6 +130,10 @@ class OneEpoch:
             y = project(state.x - summed / (p.beta * weight))
             momentum = 2 / (t + 3)
             x = (1 - momentum) * y + momentum * z
+        elif p.method == "anytime":
+            z = project(state.z - summed / (2 * p.beta))
+            momentum = 2 / (t + 3)
+            x = (1 - momentum) * state.x + momentum * z
         elif p.method == "plain":
             x = project(state.x - summed / (p.beta * weight))
         else:

@@ -156,7 +156,7 @@ def _candidates(
         kernel = scale * _kernel(gradients, options.factorisation, rounds)
         louder = float(np.sqrt(np.sum(kernel**2)))  # of the last sum
         betas = [options.inverse_step] if options.inverse_step else _inverse_steps(method, problem, rounds)
-        suffixes = [rounds] if method == "accelerated" else suffix_grid(problem, rounds)
+        suffixes = _suffixes(method, problem, rounds)
         inverse_steps, averaged = np.repeat(betas, len(suffixes)), np.tile(suffixes, len(betas))
         clips = (
             np.full_like(inverse_steps, options.clip_norm)
@@ -183,9 +183,19 @@ def _candidates(
             yield _Candidate(risk, rounds, beta, suffix, clip)
 
 
+def _suffixes(method: Method, problem: Problem, rounds: int) -> list[int]:
+    """Numbers of iterates to average: all stand for none with acceleration, the last point is anytime's model."""
+    if method == "anytime":
+        return [1]
+    return [rounds] if method == "accelerated" else suffix_grid(problem, rounds)
+
+
 def _inverse_steps(method: Method, problem: Problem, rounds: int) -> list[float]:
     if method == "accelerated" and problem.beta:
         return [problem.beta * float(factor) for factor in (*np.geomspace(1.001, 4, 24), *np.geomspace(5, 40, 6))]
+    if method == "anytime" and problem.beta:  # up to where the lengths of T sums that grow as t cross the domain
+        far = 8 * problem.lipschitz * rounds**1.5 / problem.radius
+        return [float(beta) for beta in np.geomspace(1.001 * problem.beta, max(40 * problem.beta, far), 30)]
     return [1 / step for step in step_grid(problem, rounds)]
 
 

@@ -1,0 +1,295 @@
+"""Phased SGD over items, with noise for all items of a user: group privacy without a factor from group privacy.
+
+    phase s uses k_s places of every user (layout "spread") or all m places of n_s users ("disjoint")
+        for t = 1..T_s:  x ← Proj(x - (η_s/b_s) Σ_{the next b_s places that have an item} ∇f(x; z))
+        x_s = Proj(average of the last iterates + N(0, σ_s² I))
+
+All steps of a phase that hold an item of one user together move every later iterate by at most Δ_s = 2Lη_s k_s/b_s. So
+a run is √(Σ (Δ_s/σ_s)²)-GDP when spread, max_s Δ_s/σ_s when disjoint. Spread, a user pays for the root of Σ k_s² and
+not for m = Σ k_s: √3 less noise with many halving phases, √S with S equal ones. Places are public, items beyond m are
+never used, gradients are never clipped, absences do not look at the iterates.
+
+Source: Feldman, Koren & Talwar (2020), Algorithm 2, over items. Statement and proof: docs/privacy/group-privacy.md.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from quoron_client.protocol.questions import PlacedGradient, Question
+from quoron_privacy.errors import Infeasible, VerificationError
+from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.gdp import delta_for, mu_for
+from quoron_privacy.noise import total_variation
+from quoron_server.algorithm import Vector
+from quoron_server.algorithms.forecast import PhaseModels, excess_risks
+from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, GaussianPromise
+from quoron_server.algorithms.localised.method import LocalisedSGD, Phase
+from quoron_server.algorithms.localised.plan import ASSUMPTIONS, Shape, require_smooth, shapes
+from quoron_server.algorithms.localised.rules import GroupedParameters, PlainMeans, Share
+from quoron_server.algorithms.noisy import plan as noisy
+from quoron_server.algorithms.search import round_grid, step_grid, suffix_shares
+from quoron_server.algorithms.slots import partition
+from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.problem import Problem
+
+NAME = "group-phased-sgd"
+THEOREM = "docs/privacy/group-privacy.md"
+LARGEST_ROUNDS = 1024
+_ROUNDING = 1 + 1e-6  # of sums and iterates, far above T·B·2⁻⁵³, as in phased SGD
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedOptions:
+    """Planning options; None lets the plan choose by predicted excess risk."""
+
+    layout: Literal["spread", "disjoint"] = "spread"
+    rounds: int | None = None  # exactly; a multiple of `questions`
+    phases: int | None = None
+    questions: int = 1  # to each user in a phase; more make cohorts larger and their items fewer
+    step_size: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    risk: float
+    rounds: int
+    shares: tuple[Share, ...]
+    steps: tuple[float, ...]
+    suffixes: tuple[int, ...]
+    scale: float  # σ_s/η_s, of all phases alike
+
+
+def plan(problem: Problem, privacy: Privacy, options: GroupedOptions, seed: int) -> Plan:
+    """The plan with the smallest predicted excess risk. Raises Infeasible for losses that are not convex and smooth."""
+    require_smooth(NAME, problem)
+    if problem.smoothness is None:
+        raise Infeasible(NAME, "items' losses are not smooth", "a smooth loss, such as logistic or huber")
+    if options.layout not in ("spread", "disjoint"):
+        raise Infeasible(NAME, f"layout={options.layout!r} is unknown", "layout spread or disjoint")
+    found = list(_candidates(problem, privacy, options))
+    if not found:
+        m, q = problem.items_per_user, options.questions
+        raise Infeasible(
+            NAME,
+            f"n={problem.users:,} users of m={m:,} items do not fill the rounds and phases with questions={q}",
+            "fewer rounds, phases or questions",
+        )
+    chosen = min(found, key=lambda each: (each.risk, each.rounds))
+    drifts = [_shift(problem, share) for share in chosen.shares]
+    phases = tuple(
+        Phase(share.rounds, step, suffix, step * drift, step * chosen.scale)
+        for share, step, suffix, drift in zip(chosen.shares, chosen.steps, chosen.suffixes, drifts, strict=True)
+    )
+    mus = tuple(
+        GaussianNoise(phase.sensitivity, phase.release_scale).effective_mu(problem.dimension) for phase in phases
+    )
+    return Plan(
+        algorithm=NAME,
+        problem=problem,
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "model", ASSUMPTIONS, THEOREM),
+        cost=_cost(problem, chosen.shares),
+        parameters=GroupedParameters(options.layout, phases, chosen.shares, mus, _total(options.layout, mus)),
+        predicted_excess_risk=chosen.risk,
+        seed=seed,
+    )
+
+
+def item_shift(lipschitz: float, places: int, batch: float) -> float:
+    """Δ_s/η_s = 2L k_s/b_s: how far all of one user's items in a phase move its iterates, per unit of step size."""
+    return 2 * lipschitz * places / batch
+
+
+def _shift(problem: Problem, share: Share) -> float:
+    return item_shift(problem.lipschitz, share.places, share.cohort_size * share.asked_for) * _ROUNDING
+
+
+def _total(layout: str, mus: tuple[float, ...]) -> float:
+    """μ of a run: by composition where phases share users, else that of the least private phase."""
+    return math.hypot(*mus) * (1 + 2.0**-50) if layout == "spread" else max(mus)
+
+
+def _cost(problem: Problem, shares: tuple[Share, ...]) -> Cost:
+    row = 8 * problem.dimension
+    asked = [(share.rounds * share.cohort_size, share.asked_for) for share in shares]
+    messages = sum(count for count, _ in asked)
+    down = sum(count * (row + 8 * places) for count, places in asked)
+    rounds = sum(share.rounds for share in shares)
+    return Cost(rounds, messages, sum(count * places for count, places in asked), down, messages * row)
+
+
+def _candidates(problem: Problem, privacy: Privacy, options: GroupedOptions) -> Iterator[_Candidate]:
+    items = replace(problem, user_smoothness=None)  # steps are of single items: β is theirs
+    numbers = (options.phases,) if options.phases else (1, 2, 3, 5)
+    suffixes = np.array(suffix_shares(problem))
+    for total in [options.rounds] if options.rounds else round_grid(min(problem.users, LARGEST_ROUNDS)):
+        steps = np.array([options.step_size] if options.step_size else step_grid(items, total))
+        for shape in shapes(numbers, (1.0, 2.0, 4.0)):
+            shares = _shares(problem, options, shape, total)
+            if shares is None:
+                continue
+            drift = [_shift(problem, share) for share in shares]
+            together = math.hypot(*drift) if options.layout == "spread" else max(drift)
+            releases = len(shares) if options.layout == "spread" else 1
+            scale = _noise(together, problem, privacy, releases)
+            phases = [
+                PhaseModels(
+                    rounds=float(share.rounds),
+                    step_size=steps[:, None] / shape.shrink**index,
+                    suffix=np.maximum(1, np.rint(share.rounds * suffixes))[None, :],
+                    step_variance=problem.deviation**2 / (share.cohort_size * share.asked_for)
+                    + problem.beliefs.heterogeneity**2 / share.cohort_size,
+                    release_scale=scale * steps[:, None] / shape.shrink**index,
+                )
+                for index, share in enumerate(shares)
+            ]
+            risks = np.broadcast_to(excess_risks(items, phases), (len(steps), len(suffixes)))
+            step, suffix = np.unravel_index(np.argmin(risks), risks.shape)
+            yield _Candidate(
+                float(risks[step, suffix]),
+                sum(share.rounds for share in shares),
+                shares,
+                tuple(float(steps[step]) / shape.shrink**index for index in range(len(shares))),
+                tuple(max(1, round(share.rounds * float(suffixes[suffix]))) for share in shares),
+                scale,
+            )
+
+
+def _noise(together: float, problem: Problem, privacy: Privacy, releases: int) -> float:
+    """σ_s/η_s at which the releases that one user is in cost the promise together."""
+    slack = noisy.numeric_slack(problem, privacy.epsilon, releases)
+    if slack >= privacy.delta:
+        raise Infeasible(NAME, f"delta={privacy.delta:g} is below the samplers' error {slack:.2g}", "a larger delta")
+    mu = mu_for(privacy.epsilon, (privacy.delta - slack) * (1 - 1e-9)) * (1 - 1e-9)
+    # the grid of each release costs a little of its own: leave that aside for all of them
+    grid = GaussianNoise(1.0, 1.0).effective_mu(problem.dimension) - 1.0
+    if mu <= releases * grid:
+        raise Infeasible(NAME, f"epsilon={privacy.epsilon:g} is below the resolution of the noise", "a larger epsilon")
+    return together * (1 + 1e-9) / (mu - releases * grid)
+
+
+def _shares(problem: Problem, options: GroupedOptions, shape: Shape, total: int) -> tuple[Share, ...] | None:
+    """Whole numbers for a shape's phases: of places when spread, of users when disjoint; None where they do not fit."""
+    n, m, q = problem.users, problem.items_per_user, options.questions
+    spread = options.layout == "spread"
+    made, first = [], 0
+    if options.rounds and total % q:
+        return None
+    for size, cohorts in zip(_parts(shape, m if spread else n), _parts(shape, total // q), strict=True):
+        users, places = (n, size) if spread else (size, m)
+        places -= places % q
+        if min(size, cohorts, places) < 1 or users < cohorts:
+            return None
+        at = (0, first) if spread else (first, 0)
+        made.append(Share(at[0], users, at[1], places, q, cohorts, users // cohorts))
+        first += size
+    return tuple(made)
+
+
+def _parts(shape: Shape, whole: int) -> list[int]:
+    """`whole` in the shape's shares, rounded down; the first has what the others leave."""
+    later = [int(share * whole) for share in shape.shares[1:]]
+    return [whole - sum(later), *later]
+
+
+def verify(plan: Plan) -> None:
+    """Contraction for items, disjoint places, each phase's sensitivity from its integers, and a μ that gives (ε, δ)."""
+    p: GroupedParameters = plan.parameters
+    problem, promise = plan.problem, plan.guarantee
+    require_smooth(NAME, problem)
+    if not (len(p.phases) == len(p.shares) == len(p.mus) >= 1 and p.layout in ("spread", "disjoint")):
+        raise VerificationError(f"Expected phases with their shares and mus, got {p}.")
+    _check_places(problem, p)
+    for phase, share, claimed in zip(p.phases, p.shares, p.mus, strict=True):
+        if not (phase.step_size > 0 and 1 <= phase.suffix <= phase.rounds == share.rounds):
+            raise VerificationError(f"Expected positive steps and 1 <= suffix <= rounds in every phase, got {phase}.")
+        if problem.smoothness is None or not phase.step_size * problem.smoothness <= 2:
+            raise VerificationError(f"Expected step_size * smoothness of an item <= 2 in every phase, got {phase}.")
+        batch = share.cohort_size * (share.places // share.questions)
+        needed = 2 * problem.lipschitz * share.places / batch * phase.step_size * _ROUNDING
+        if phase.noise is None or not phase.sensitivity >= needed * (1 - 1e-12):
+            raise VerificationError(f"Expected noise for a sensitivity >= {needed} in every phase, got {phase}.")
+        mu = phase.noise.effective_mu(problem.dimension)
+        if not claimed >= mu * (1 - 1e-12):
+            raise VerificationError(f"Expected mu >= {mu} of a phase, got {claimed}.")
+    together = math.sqrt(math.fsum(mu**2 for mu in p.mus)) if p.layout == "spread" else max(p.mus)
+    if not p.mu >= together * (1 - 1e-12):
+        raise VerificationError(f"Expected mu >= {together} of the run, got {p.mu}.")
+    releases = len(p.phases) if p.layout == "spread" else 1
+    spent = delta_for(p.mu, promise.epsilon) + noisy.numeric_slack(problem, promise.epsilon, releases)
+    if not spent <= promise.delta:
+        raise VerificationError(f"Expected delta <= {promise.delta}, the plan spends {spent}.")
+
+
+def _check_places(problem: Problem, p: GroupedParameters) -> None:
+    """Every place is in one phase at most: phases differ in their places when spread, in their users when disjoint."""
+    user = place = 0
+    for share in p.shares:
+        whole = min(share.places, share.questions, share.cohorts, share.cohort_size) >= 1
+        if not whole or share.places % share.questions or share.cohorts * share.cohort_size > share.users:
+            raise VerificationError(f"Expected whole questions to whole cohorts in every phase, got {share}.")
+        apart = share.first_place >= place if p.layout == "spread" else share.first_user >= user
+        user, place = share.first_user + share.users, share.first_place + share.places
+        if not apart or user > problem.users or place > problem.items_per_user:
+            raise VerificationError(
+                f"Expected phases on different places of {problem.users} users with {problem.items_per_user} places "
+                f"each, got {share}."
+            )
+
+
+def gaussian(plan: Plan) -> GaussianPromise:
+    """μ of the run; of the noise, that of the releases which a user is in has to be exact."""
+    p: GroupedParameters = plan.parameters
+    releases = len(p.phases) if p.layout == "spread" else 1
+    return GaussianPromise(p.mu, total_variation(gaussians=releases * plan.problem.dimension))
+
+
+def make(plan: Plan) -> LocalisedSGD:
+    """The algorithm of a plan."""
+    p: GroupedParameters = plan.parameters
+
+    def ask(round_: int, point: Vector) -> Question:
+        share, number = p.share_of(round_)
+        visit, cohort = divmod(number, share.cohorts)
+        order = partition(seed=plan.seed, users=plan.problem.users)
+        first = share.first_user + cohort * share.cohort_size
+        places = share.first_place + visit * share.asked_for + np.arange(share.asked_for, dtype=np.int64)
+        rows = np.tile(places, (share.cohort_size, 1))
+        task = PlacedGradient(point[None, :], rows, float(share.asked_for), None, share.asked_for)
+        return Question(round_, order[first : first + share.cohort_size], task)
+
+    return LocalisedSGD(plan, PlainMeans(p, plan.problem.lipschitz), ask)
+
+
+def _cohorts(plan: Plan) -> tuple[int, ...]:
+    p: GroupedParameters = plan.parameters
+    return tuple(share.cohort_size for share in p.shares for _ in range(share.rounds))
+
+
+def _asked(plan: Plan) -> int:
+    p: GroupedParameters = plan.parameters
+    questions = [share.questions for share in p.shares]
+    return sum(questions) if p.layout == "spread" else max(questions)
+
+
+INFO = AlgorithmInfo(
+    name=NAME,
+    summary="Phased SGD over items; each phase uses other places of all users, or all places of other users",
+    paper="Feldman, Koren & Talwar (2020), over items with group privacy",
+    algorithm_numbers="2",
+    exposure="model",
+    adjacency=("replace-one",),
+    theorem=THEOREM,
+    options=GroupedOptions,
+    planner=plan,
+    verifier=verify,
+    maker=make,
+    passes="many",
+    asked=_asked,
+    cohorts=_cohorts,
+    gaussian_promise=gaussian,
+    black_box=ITERATES,
+)

@@ -1,0 +1,198 @@
+"""Plans of `group-dp-sgd` and `group-dp-sgd-zero-out`: DP-SGD on items, calibrated for all items of one user at once.
+
+The noise is that of the exact mixture of Gaussians (theorem G2), not of m times an item's ε. The mean's noise is about
+C √T / (n μ) whatever the rate: that of descent on full batches of users, with a clip on items in place of averages.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import scipy
+
+from quoron_privacy import item_sampling, subsampling
+from quoron_privacy.clipping import mean_sensitivity
+from quoron_privacy.errors import Infeasible, VerificationError
+from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.gdp import mu_for
+from quoron_privacy.release import Adjacency
+from quoron_server.algorithms.forecast import PhaseModel, statistical_floor
+from quoron_server.algorithms.info import AlgorithmInfo, no_event
+from quoron_server.algorithms.noisy import plan as noisy
+from quoron_server.algorithms.noisy.group_method import GroupSGD, GroupSGDParameters
+from quoron_server.algorithms.search import best_phases, phase_grid, round_grid
+from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.problem import Problem
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+RATES = (0.3, 0.1, 0.03, 0.01)
+LARGEST_ROUNDS = 1024
+THEOREM = "docs/privacy/group-privacy.md#sampled-items"
+CUT = 1e-9  # expected share of users' rounds in which chosen places are cut; privacy is better for it
+_ROUNDING = 1 + 1e-9  # of the sums and quotients between the clip and the noise
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDPSGDOptions:
+    """Planning options; None lets the plan choose by predicted excess risk."""
+
+    rounds: int | None = None
+    rate: float | None = None  # q: chance of each item in each round
+    step_size: float | None = None
+    clip_norm: float | None = None  # of an item's gradient; from public knowledge, never tuned on protected data
+
+
+def _plan(
+    name: str, adjacency: Adjacency, problem: Problem, privacy: Privacy, options: GroupDPSGDOptions, seed: int
+) -> Plan:
+    clip = options.clip_norm or min(problem.lipschitz, problem.start)
+    n, m = problem.users, problem.items_per_user
+    rates = [options.rate] if options.rate else [rate for rate in RATES if rate * n * m >= 2]
+    if not all(0 < rate <= 1 for rate in rates) or not rates:
+        raise Infeasible(name, f"rate={options.rate} of n·m={n * m:,} items is no share of them", "a rate in (0, 1]")
+    rounds = [options.rounds] if options.rounds else round_grid(LARGEST_ROUNDS, smallest=4)
+    mu = mu_for(privacy.epsilon, privacy.delta)
+    ends = 2 if adjacency == "replace-one" else 1
+    # the noise of a mean hardly depends on the rate: rank by that of all items, then by the fewest answers
+    wanted = [(rate, total, ends * m * math.sqrt(total) / mu * rate) for rate in rates for total in rounds]
+    ranked = _candidates(problem, options, clip, wanted)
+    least = min(risk for risk, _, _ in ranked)
+    near = [(rate * phase.rounds, phase, rate) for risk, phase, rate in ranked if risk <= 1.05 * least]
+    _, phase, rate = min(near, key=lambda entry: entry[0])
+    delta = privacy.delta - noisy.numeric_slack(problem, privacy.epsilon, phase.rounds)
+    if delta <= 0:
+        raise Infeasible(name, f"delta={privacy.delta:g} is below the samplers' error", "a larger delta")
+    z = item_sampling.multiplier(rate, m, phase.rounds, privacy.epsilon, delta, adjacency)
+    [(risk, phase, _)] = _candidates(problem, options, clip, [(rate, phase.rounds, z)])
+    asked = max(1, round(n * -math.expm1(m * math.log1p(-rate)))) if rate < 1 else n
+    expected = math.ceil(rate * n * m / asked)
+    return Plan(
+        algorithm=name,
+        problem=problem,
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, adjacency, "broadcast", (SECRET_ITEMS,), THEOREM),
+        cost=_cost(problem, phase.rounds, asked, expected, width := _width(rate, m)),
+        parameters=GroupSGDParameters(
+            items=m,
+            rate=rate,
+            width=width,
+            cohort_size=asked,
+            expected=expected,
+            rounds=phase.rounds,
+            step_size=phase.step_size,
+            suffix=phase.suffix,
+            clip_norm=clip,
+            sensitivity=_sensitivity(problem, rate, clip, asked, adjacency) * m,
+            noise_scale=_scale(problem, rate, clip, asked, z, adjacency),
+            multiplier=z,
+        ),
+        predicted_excess_risk=risk,
+        seed=seed,
+    )
+
+
+SECRET_ITEMS = f"which items a round uses stays secret; {subsampling.SECRET}"
+
+
+def _cost(problem: Problem, rounds: int, asked: int, expected: int, width: int) -> Cost:
+    messages = rounds * asked
+    row = 8 * problem.dimension
+    return Cost(rounds, messages, messages * expected, messages * (row + 8 * width), messages * row)
+
+
+def _width(rate: float, items: int) -> int:
+    return min(items, int(scipy.stats.binom.isf(CUT, items, rate)) + 1)
+
+
+def _sensitivity(problem: Problem, rate: float, clip: float, asked: int, adjacency: Adjacency) -> float:
+    """Of one round's mean, for each chosen place."""
+    divisor = rate * problem.users * problem.items_per_user
+    return mean_sensitivity(clip, asked, adjacency) * (asked / divisor) * _ROUNDING
+
+
+def _scale(problem: Problem, rate: float, clip: float, asked: int, z: float, adjacency: Adjacency) -> float:
+    """σ of one round's mean: z times what a place can add, and room for the grid of the noise."""
+    ends = 2 if adjacency == "replace-one" else 1
+    once = _sensitivity(problem, rate, clip, asked, adjacency) / ends
+    return GaussianNoise.for_mu(sensitivity=once, mu=1 / z, dimension=problem.dimension).scale
+
+
+def _candidates(
+    problem: Problem, options: GroupDPSGDOptions, clip: float, wanted: list[tuple[float, int, float]]
+) -> list[tuple[float, PhaseModel, float]]:
+    """(risk, phase, rate) with the best step and suffix for each (rate, number of rounds, z)."""
+    n, m = problem.users, problem.items_per_user
+    rounds = [total for _, total, _ in wanted]
+    between = problem.beliefs.heterogeneity**2
+    square = problem.deviation**2 + between + problem.start**2  # coins weigh whole gradients, not their deviations
+    variances = []
+    for rate, _, z in wanted:
+        sampling = (1 - rate) * square / (rate * n * m)
+        variances.append(sampling + problem.dimension * (z * clip / (rate * n * m)) ** 2)
+    best = best_phases(
+        problem, rounds, *phase_grid(problem, rounds, options.step_size), np.array(variances)[:, None, None]
+    )
+    floor = statistical_floor(problem)
+    return [(risk + floor, phase, rate) for (risk, phase), (rate, _, _) in zip(best, wanted, strict=True)]
+
+
+def _verify(adjacency: Adjacency, plan: Plan) -> None:
+    """A place's sensitivity, the noise in its units, and the mixture's ε of all rounds within the promise."""
+    p: GroupSGDParameters = plan.parameters
+    problem, promise = plan.problem, plan.guarantee
+    if not (1 <= p.width <= p.items and 0 < p.rate <= 1 and p.rounds >= 1 and p.cohort_size >= 1):
+        raise VerificationError(f"Expected rounds, a rate in (0, 1] and a width of 1 to {p.items} places, got {p}.")
+    divisor = p.rate * problem.users * p.items
+    once = mean_sensitivity(p.clip_norm, p.cohort_size, "zero-out") * (p.cohort_size / divisor) * _ROUNDING
+    ends = 2 if adjacency == "replace-one" else 1
+    if not p.sensitivity >= ends * p.items * once * (1 - 1e-12):
+        raise VerificationError(f"Expected sensitivity >= {ends * p.items * once}, got {p.sensitivity}.")
+    z = 1 / GaussianNoise(once, p.noise_scale).effective_mu(problem.dimension)
+    if not z >= p.multiplier * (1 - 1e-9):
+        raise VerificationError(f"Expected multiplier <= {z}, got {p.multiplier}: too little noise for the claim.")
+    delta = promise.delta - noisy.numeric_slack(problem, promise.epsilon, p.rounds)
+    spent = item_sampling.epsilon(p.rate, p.items, p.rounds, p.multiplier, delta, adjacency)
+    if not spent <= promise.epsilon * (1 + 1e-9):
+        raise VerificationError(f"Expected epsilon <= {promise.epsilon}, the plan spends {spent}.")
+
+
+def _event(plan: Plan) -> "DpEvent":
+    """T rounds of a mixture of Gaussians: the own items chosen, by their number, against none."""
+    from dp_accounting import dp_event  # heavy
+
+    p: GroupSGDParameters = plan.parameters
+    shifts = list(range(p.items + 1))
+    chances = [float(chance) for chance in scipy.stats.binom.pmf(shifts, p.items, p.rate)]
+    once = dp_event.MixtureOfGaussiansDpEvent(p.multiplier, [float(shift) for shift in shifts], chances)
+    return dp_event.SelfComposedDpEvent(once, p.rounds)
+
+
+def _info(name: str, adjacency: Adjacency, summary: str) -> AlgorithmInfo:
+    return AlgorithmInfo(
+        name=name,
+        summary=summary,
+        paper="baseline; group privacy of item-level DP-SGD, by the mixture of Charles et al. (2024)",
+        algorithm_numbers="-",
+        exposure="broadcast",
+        adjacency=(adjacency,),
+        theorem=THEOREM,
+        options=GroupDPSGDOptions,
+        planner=partial(_plan, name, adjacency),
+        verifier=partial(_verify, adjacency),
+        maker=GroupSGD,
+        passes="many",
+        stride=8,
+        coins=True,
+        wide=True,
+        black_box="its clients clip each item's gradient on its own",
+        event=_event if adjacency == "zero-out" else no_event,
+    )
+
+
+REPLACE_ONE = _info(
+    "group-dp-sgd", "replace-one", "DP-SGD on secretly chosen items, noise for all of a user's items at once"
+)
+ZERO_OUT = _info("group-dp-sgd-zero-out", "zero-out", "The same, against a user's absence")

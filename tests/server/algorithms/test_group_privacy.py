@@ -1,0 +1,310 @@
+"""Methods over items: what one user's items move, where places lie, which plans are refused."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contracts.scenes import PRIVACY, PROBLEM, make_plan
+from one_epoch_reference import Silent
+from problems import changed
+from quoron_client.compute.placed import placed_gradient
+from quoron_client.data.items import ItemBatch
+from quoron_client.losses import Logistic
+from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.questions import Answers, Status
+from quoron_privacy.errors import Infeasible, VerificationError
+from quoron_privacy.gdp import mu_for
+from quoron_privacy.noise import SeededNoise
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.localised import grouped
+from quoron_server.plan import Privacy
+
+REFERENCE = mu_for(1.0, 1e-6)  # n = 100,000, m = 50
+GROUPED = ["group-phased-sgd", "group-phased-sgd/disjoint"]
+both_layouts = pytest.mark.parametrize("name", GROUPED)
+
+
+def planned(name, problem=PROBLEM, privacy=PRIVACY, **options):
+    info = ALGORITHMS[name]
+    return info.plan(problem, privacy, info.options(**options), "calibrated", 7)
+
+
+def crowd(users, items, seed=1):
+    """Logistic users: features of norm one, labels ±1, and half of the users with fewer items than places."""
+    rng = np.random.default_rng(seed)
+    counts = np.where(rng.random(users) < 0.5, items, rng.integers(1, items + 1, users))
+    rows = rng.standard_normal((int(counts.sum()), 3))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows, np.sign(rng.standard_normal(len(rows))), np.concatenate(([0], np.cumsum(counts)))
+
+
+class People:
+    """Answers with the real gradients of real items; some never answer."""
+
+    def __init__(self, rows, labels, offsets, absent=()):
+        self.batch = ItemBatch(rows, labels, offsets.astype(np.int64))
+        self.absent = np.array(sorted(absent), np.int64)
+
+    def ask(self, question):
+        values = placed_gradient(Logistic(), self.batch.of(question.cohort), question.task)
+        status = np.where(np.isin(question.cohort, self.absent), Status.MISSING, Status.ANSWERED).astype(np.uint8)
+        return Answers(np.where(status[:, None] == Status.ANSWERED, values, 0.0), status)
+
+    def with_user(self, user, sign):
+        """The neighbour: one user's items all in one direction, as many as places."""
+        b = self.batch
+        parts = [slice(i, j) for i, j in pairwise(b.offsets.tolist())]
+        rows = [b.features[part] for part in parts]
+        labels = [b.labels[part] for part in parts]
+        rows[user], labels[user] = np.tile([[1.0, 0.0, 0.0]], (4, 1)), np.full(4, sign)
+        sizes = [len(each) for each in labels]
+        return People(np.concatenate(rows), np.concatenate(labels), np.cumsum([0, *sizes]), self.absent.tolist())
+
+
+def released(plan, people):
+    """The releases of all phases without noise."""
+    algorithm = ALGORITHMS[plan.algorithm].maker(plan)
+    state, found = algorithm.init(), []
+    while (question := algorithm.request(state, Silent())) is not None:
+        update = algorithm.update(state, people.ask(question), Silent())
+        state = update.state
+        if update.releases:
+            found.append(state.released)
+    return np.array(found)
+
+
+def small_plan(name):
+    """Forty users, so that one of them matters, steps at the edge of contraction; phases that all begin at zero."""
+    options = {
+        "layout": name.partition("/")[2] or "spread",
+        "rounds": 12,
+        "phases": 2,
+        "questions": 2,
+        "step_size": 8.0,
+    }
+    return planned("group-phased-sgd", replace(PROBLEM, users=40), **options)
+
+
+@both_layouts
+@settings(derandomize=True, deadline=None, max_examples=15)
+@given(seed=st.integers(0, 10**6), user=st.integers(0, 39), gone=st.sets(st.integers(0, 39), max_size=15))
+def test_all_items_of_one_user_move_no_release_by_more_than_its_sensitivity(name, seed, user, gone):
+    plan = small_plan(name)
+    people = People(*crowd(40, 4, seed), absent=gone - {user})
+    first, second = (released(plan, people.with_user(user, sign)) for sign in (1.0, -1.0))
+    sensitivities = [phase.sensitivity for phase in plan.parameters.phases]
+    apart = np.linalg.norm(first - second, axis=1)
+    assert apart[0] <= sensitivities[0]
+    # later phases begin where the earlier one was released: at most that much further apart
+    assert apart[1] <= sum(sensitivities)
+
+
+@both_layouts
+def test_no_place_is_asked_for_twice_and_each_user_is_asked_as_often_as_told(name):
+    plan = make_plan(name)
+    algorithm = ALGORITHMS[plan.algorithm].make(plan)
+    state, seen, asked = algorithm.init(), set(), np.zeros(PROBLEM.users, int)
+    while (question := algorithm.request(state, SeededNoise(1))) is not None:
+        for user, places in zip(question.cohort.tolist(), question.task.places.tolist(), strict=True):
+            assert all(0 <= place < PROBLEM.items_per_user for place in places)
+            assert seen.isdisjoint((user, place) for place in places)
+            seen |= {(user, place) for place in places}
+            asked[user] += 1
+        silent = Answers(np.zeros((len(question.cohort), 3)), np.zeros(len(question.cohort), np.uint8))
+        state = algorithm.update(state, silent, SeededNoise(1)).state
+    assert asked.max() == ALGORITHMS[plan.algorithm].participations(plan)
+    assert len(seen) == plan.cost.gradient_evaluations
+
+
+def test_noise_for_all_items_of_a_user_is_what_was_computed_apart():
+    # sigma / (L eta) at a batch of one item
+    assert grouped.item_shift(1.0, 50, 1) / REFERENCE == pytest.approx(422.47, rel=1e-5)
+    halving = np.hypot.reduce([grouped.item_shift(1.0, 50 * 2.0**-s, 1) for s in range(1, 40)])
+    assert halving / REFERENCE == pytest.approx(243.91, rel=1e-4)
+    integers = np.hypot.reduce([grouped.item_shift(1.0, k, 1) for k in (25, 12, 6, 3, 2, 1, 1)])
+    assert integers / REFERENCE == pytest.approx(242.0, rel=3e-4)
+
+
+def test_equal_phases_spread_over_all_users_need_the_root_of_their_number_less_noise():
+    options = {"rounds": 64, "phases": 4, "step_size": 1.0}
+    problem = replace(PROBLEM, items_per_user=64)
+    scale = {}
+    for layout in ("spread", "disjoint"):
+        p = planned("group-phased-sgd", problem, layout=layout, **options).parameters
+        batch = p.shares[0].cohort_size * p.shares[0].asked_for
+        scale[layout] = p.phases[0].release_scale / p.phases[0].step_size * batch
+    assert scale["spread"] < 0.7 * scale["disjoint"]
+
+
+BROKEN = {
+    "a quarter of the noise": lambda p: replace(
+        p, phases=tuple(replace(phase, release_scale=phase.release_scale / 4) for phase in p.phases)
+    ),
+    "a smaller sensitivity": lambda p: replace(
+        p, phases=(replace(p.phases[0], sensitivity=p.phases[0].sensitivity / 1.01), *p.phases[1:])
+    ),
+    "a smaller claim": lambda p: replace(p, mu=p.mu * 0.99),
+    "steps that expand": lambda p: replace(p, phases=(replace(p.phases[0], step_size=8.1), *p.phases[1:])),
+    "smaller cohorts": lambda p: replace(
+        p, shares=(replace(p.shares[0], cohort_size=p.shares[0].cohort_size - 1), *p.shares[1:])
+    ),
+    "more places": lambda p: replace(
+        p, shares=(*p.shares[:-1], replace(p.shares[-1], places=p.shares[-1].places + p.shares[-1].questions))
+    ),
+    "places of an earlier phase": lambda p: replace(p, shares=(p.shares[0],) * len(p.shares)),
+    "users that are not there": lambda p: replace(
+        p, shares=(*p.shares[:-1], replace(p.shares[-1], first_user=PROBLEM.users - 1))
+    ),
+}
+
+
+@both_layouts
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_broken_plan_is_refused_before_it_runs(name, how):
+    plan = make_plan(name)
+    with pytest.raises(VerificationError):
+        ALGORITHMS[plan.algorithm].make(replace(plan, parameters=BROKEN[how](plan.parameters)))
+
+
+def test_a_spread_run_accounted_as_disjoint_is_refused():
+    plan = make_plan("group-phased-sgd")
+    with pytest.raises(VerificationError):
+        ALGORITHMS[plan.algorithm].make(replace(plan, parameters=replace(plan.parameters, layout="disjoint")))
+    cheaper = replace(plan.parameters, mu=max(plan.parameters.mus))
+    with pytest.raises(VerificationError, match="of the run"):
+        ALGORITHMS[plan.algorithm].make(replace(plan, parameters=cheaper))
+
+
+def test_users_losses_are_not_scaled_and_steps_are_those_of_items():
+    plan = planned("group-phased-sgd", replace(PROBLEM, user_smoothness=0.05), rounds=6, phases=2)
+    assert max(phase.step_size for phase in plan.parameters.phases) * 0.25 <= 2
+
+
+def test_the_promise_names_absences_that_look_at_iterates():
+    assert "does not depend on the iterates" in make_plan("group-phased-sgd").guarantee.sentence()
+    assert make_plan("group-phased-sgd").guarantee.exposure == "model"
+
+
+def test_places_dealt_out_by_existing_items_move_everybodys():
+    counts, more = np.array([3, 4, 2]), np.array([4, 4, 2])
+    dealt = [np.repeat(np.arange(3), held)[:8].reshape(4, 2).tolist() for held in (counts, more)]
+    assert dealt[0][3] != dealt[1][3]  # a batch without any item of the user that has one more
+    fixed = [[(user, place) for user in range(3) for place in range(4)] for _ in (counts, more)]
+    assert fixed[0] == fixed[1]
+
+
+@pytest.mark.parametrize(
+    ("problem", "options", "message"),
+    [
+        (changed(PROBLEM, smoothness=None), {}, "smooth"),
+        (PROBLEM, {"layout": "mixed"}, "layout"),
+        (PROBLEM, {"questions": 9}, "do not fill"),
+        (PROBLEM, {"phases": 5}, "do not fill"),
+    ],
+)
+def test_what_cannot_be_laid_out_is_infeasible_and_says_so(problem, options, message):
+    with pytest.raises(Infeasible, match=message):
+        planned("group-phased-sgd", problem, **options)
+
+
+class TestGroupDPSGD:
+    NAMES = ("group-dp-sgd", "group-dp-sgd-zero-out")
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_every_place_is_chosen_with_its_chance_independently_of_others(self, name):
+        # 5 rounds of 9,600 places: false alarms below 1e-7
+        plan = planned(name, rounds=5, rate=0.3)
+        algorithm = ALGORITHMS[name].make(plan)
+        state, chosen = algorithm.init(), np.zeros((5, PROBLEM.users, 4))
+        for t in range(5):
+            question = algorithm.request(state, SeededNoise(4))
+            for user, places in zip(question.cohort, question.task.places, strict=True):
+                chosen[t, user, places[places >= 0]] += 1
+            state = replace(state, round=t + 1)
+        assert set(np.unique(chosen)) == {0.0, 1.0}
+        margin = 5.5 * np.sqrt(0.21 / (5 * PROBLEM.users))
+        np.testing.assert_allclose(chosen.mean(axis=(0, 1)), 0.3, atol=margin)
+        together = (chosen[:, :, 0] * chosen[:, :, 1]).mean()
+        assert together == pytest.approx(0.09, abs=5.5 * np.sqrt(0.09 / (5 * PROBLEM.users)))
+
+    def test_a_users_sum_is_clipped_to_what_its_places_may_add(self):
+        plan = planned("group-dp-sgd", rounds=2, rate=0.5)
+        p, algorithm = plan.parameters, ALGORITHMS["group-dp-sgd"].maker(plan)
+        question = algorithm.request(algorithm.init(), SeededNoise(4))
+        counts = np.sum(question.task.places >= 0, axis=1)
+        moved = []
+        for row in range(40):
+            values = np.zeros((len(counts), 3))
+            values[row] = [1e9, 0.0, 0.0]
+            answers = Answers(values, np.zeros(len(counts), np.uint8))
+            state = algorithm.update(algorithm.init(), answers, SeededNoise(4)).state
+            silent = Answers(np.zeros_like(values), np.zeros(len(counts), np.uint8))
+            still = algorithm.update(algorithm.init(), silent, SeededNoise(4)).state
+            moved.append(np.linalg.norm(state.iterate - still.iterate) / p.step_size)
+        expected = counts[:40] * p.clip_norm / (0.5 * PROBLEM.users * 4)
+        np.testing.assert_allclose(moved, expected, rtol=1e-4)
+        assert len(set(counts[:40])) > 2
+
+    def test_a_resumed_process_knows_whose_places_were_chosen(self):
+        plan = planned("group-dp-sgd", rounds=2, rate=0.5)
+        one, other = (ALGORITHMS["group-dp-sgd"].maker(plan) for _ in range(2))
+        question = one.request(one.init(), SeededNoise(4))
+        answers = Answers(np.full((len(question.cohort), 3), 0.3), np.zeros(len(question.cohort), np.uint8))
+        kept, again = (each.update(each.init(), answers, SeededNoise(4)).state for each in (one, other))
+        np.testing.assert_array_equal(kept.iterate, again.iterate)
+
+    BROKEN = {  # noqa: RUF012
+        "half the noise": lambda p: replace(p, noise_scale=p.noise_scale / 2),
+        "half the noise, and its claim": lambda p: replace(
+            p, noise_scale=p.noise_scale / 2, multiplier=p.multiplier / 2
+        ),
+        "half the sensitivity": lambda p: replace(p, sensitivity=p.sensitivity / 2),
+        "twice the clip": lambda p: replace(p, clip_norm=2 * p.clip_norm),
+        "a higher rate": lambda p: replace(p, rate=min(1.0, p.rate * 1.2)),
+        "more rounds": lambda p: replace(p, rounds=3 * p.rounds),
+        "more places than the mixture has": lambda p: replace(p, width=p.items + 1),
+        "a multiplier that the noise does not have": lambda p: replace(p, multiplier=p.multiplier * 1.01),
+    }
+
+    @pytest.mark.parametrize("name", NAMES)
+    @pytest.mark.parametrize("how", BROKEN)
+    def test_a_broken_plan_is_refused_before_it_runs(self, name, how):
+        plan = planned(name, rounds=5, rate=0.3)
+        with pytest.raises(VerificationError):
+            ALGORITHMS[name].make(replace(plan, parameters=self.BROKEN[how](plan.parameters)))
+
+    def test_zero_outs_noise_is_refused_for_a_replaced_user(self):
+        plan = planned("group-dp-sgd-zero-out", rounds=5, rate=0.3)
+        guarantee = replace(plan.guarantee, adjacency="replace-one")
+        with pytest.raises(VerificationError):
+            ALGORITHMS["group-dp-sgd"].make(replace(plan, algorithm="group-dp-sgd", guarantee=guarantee))
+
+    def test_the_noise_of_the_mean_hardly_depends_on_the_rate(self):
+        problem = replace(PROBLEM, items_per_user=16)
+        scales = [
+            planned("group-dp-sgd", problem, Privacy(1.0, 1e-6), rounds=64, rate=rate).parameters.noise_scale
+            for rate in (0.02, 0.1, 0.5)
+        ]
+        assert max(scales) / min(scales) < 1.02
+
+    def test_what_is_shown_is_said_in_dp_accountings_words(self):
+        event = planned("group-dp-sgd-zero-out", rounds=5, rate=0.3).dp_event()
+        once = event.event
+        assert (event.count, once.sensitivities) == (5, [0.0, 1.0, 2.0, 3.0, 4.0])
+        assert sum(once.sampling_probs) == pytest.approx(1.0)
+
+
+@pytest.mark.slow
+def test_group_privacy_gains_nothing_from_items_beyond_some_sixteen():
+    """Experiment E2: means, 10,000 users, d = 50, epsilon = 1; the predicted risk falls at first, then is flat."""
+    problem = changed(PROBLEM, users=10_000, dimension=50, domain=L2Ball(1.0), gradient_deviation=1.0)
+    risks = []
+    for items in (4, 16, 64, 256):
+        p = planned("group-phased-sgd", replace(problem, items_per_user=items), Privacy(1.0, 1e-6), rounds=16)
+        risks.append(p.predicted_excess_risk)
+    assert risks[1] <= risks[0]
+    assert risks[3] > 0.7 * risks[1]
