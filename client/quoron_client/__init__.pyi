@@ -44,9 +44,6 @@ from .protocol.questions import (
     Question as Question,
 )
 from .protocol.questions import (
-    RangeReport as RangeReport,
-)
-from .protocol.questions import (
     SecondMoment as SecondMoment,
 )
 from .protocol.questions import (
@@ -55,9 +52,8 @@ from .protocol.questions import (
 from .protocol.questions import (
     Task as Task,
 )
-from .protocol.questions import (
-    VectorReport as VectorReport,
-)
+from .protocol.reports import RangeReport as RangeReport
+from .protocol.reports import VectorReport as VectorReport
 from .protocol.smoothing import (
     Convolution as Convolution,
 )

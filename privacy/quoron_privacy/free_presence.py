@@ -43,7 +43,6 @@ Mask = NDArray[np.bool_]
 Integers = NDArray[np.int64]
 
 SPAN = 4.0  # a logarithm of a length is looked at from the largest down to this far below
-LEAST_SHARE = 0.2  # of users who answer, that an estimate of it goes down to
 _HERE = 0.8660254  # below √¾
 # Weights of (value, tail, within, here), below (1, √2, 1, 1) and below (√(1-γ²), √(1-γ²)/√2, √(1-γ²)/√2, γ), γ² = 0.1.
 _WEIGHTS = {
@@ -51,24 +50,6 @@ _WEIGHTS = {
     "zero-out": (0.9486832, 0.6708203, 0.6708203, 0.3162277),
 }
 _ULP, _ROUNDOFF = 2.0**-52, 2.0**-53
-
-
-@dataclass(frozen=True, slots=True)
-class Presence:
-    """What all releases so far say of the share of users who answer; a function of releases."""
-
-    weighted: float = 0.0  # Σ value / deviation²
-    precision: float = 0.0  # Σ 1 / deviation²
-
-    def seen(self, value: float, deviation: float) -> "Presence":
-        """With one more noisy share."""
-        return Presence(self.weighted + value / deviation**2, self.precision + 1 / deviation**2)
-
-    @property
-    def share(self) -> float:
-        """1 where that is within two deviations of the mean, else the mean, at least LEAST_SHARE."""
-        mean = self.weighted / self.precision
-        return 1.0 if mean > 1 - 2 / sqrt(self.precision) else max(mean, LEAST_SHARE)
 
 
 class Length(NamedTuple):

@@ -14,7 +14,8 @@ from math import ceil
 import numpy as np
 
 from quoron_client.protocol import wire
-from quoron_client.protocol.questions import Question, RangeReport, Status
+from quoron_client.protocol.questions import Question, Status
+from quoron_client.protocol.reports import RangeReport
 
 GRPC, HTTP2, TLS, FRAME = 5, 9, 22, 1 << 14
 _DIGEST = bytes(16)

@@ -18,11 +18,10 @@ from quoron_client.protocol.questions import (
     MomentAndGradient,
     PlacedGradient,
     Question,
-    RangeReport,
     SecondMoment,
     Status,
-    VectorReport,
 )
+from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_client.randomisers import RangeBits, SeededRandomness, VectorNoise
 from quoron_client.randomisers.hadamard import rotated_coordinates
 from quoron_privacy.noise import SeededNoise

@@ -16,11 +16,10 @@ from quoron_client.protocol.questions import (
     MomentAndGradient,
     PlacedGradient,
     Question,
-    RangeReport,
     SecondMoment,
     Status,
-    VectorReport,
 )
+from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_client.protocol.smoothing import Convolution, Moreau
 from quoron_client.protocol.wire import (
     DIGEST_SIZE,

@@ -12,11 +12,10 @@ from quoron_client.protocol.questions import (
     MomentAndGradient,
     PlacedGradient,
     Question,
-    RangeReport,
     SecondMoment,
     Status,
-    VectorReport,
 )
+from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_client.protocol.smoothing import Convolution, Moreau
 from quoron_client.protocol.wire import answer_from_wire, answer_to_wire, question_from_wire, question_to_wire
 from quoron_privacy.errors import WireError

@@ -24,11 +24,10 @@ from quoron_client.protocol.questions import (
     LocalSGD,
     MomentAndGradient,
     Question,
-    RangeReport,
     SecondMoment,
     Status,
-    VectorReport,
 )
+from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_client.protocol.smoothing import Convolution, Moreau
 from quoron_privacy.errors import WireError
 

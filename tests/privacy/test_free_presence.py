@@ -11,17 +11,16 @@ from hypothesis import strategies as st
 from quoron_privacy import free_presence
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.free_presence import (
-    LEAST_SHARE,
     SPAN,
     LogLength,
     MomentMean,
-    Presence,
     TailMean,
     moment_logs,
     vector_logs,
 )
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise import SeededNoise
+from quoron_privacy.presence import LEAST_SHARE, Presence
 
 ADJACENCIES = ("replace-one", "zero-out")
 ONE = np.ones(1, bool)

@@ -12,12 +12,11 @@ from quoron_client.protocol.questions import (
     LocalSGD,
     MomentAndGradient,
     Question,
-    RangeReport,
     SecondMoment,
     Status,
     Task,
-    VectorReport,
 )
+from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_client.protocol.smoothing import Convolution
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.books.ledger import Ledger

@@ -20,14 +20,8 @@ from quoron_client.data.table import MOST_NUMBERS, own_items
 from quoron_client.federation.owner import Owner
 from quoron_client.federation.record import Agreement, Record
 from quoron_client.federation.terms import Terms, read_terms, terms_digest
-from quoron_client.protocol.questions import (
-    LocalReport,
-    LocalSGD,
-    MomentAndGradient,
-    SecondMoment,
-    Status,
-    Task,
-)
+from quoron_client.protocol.questions import LocalSGD, MomentAndGradient, SecondMoment, Status, Task
+from quoron_client.protocol.reports import LocalReport
 from quoron_client.protocol.wire import MAX_NAME, answer_to_wire, question_from_wire, question_name
 from quoron_client.randomisers import LocalRandomness, SeededRandomness, SystemRandomness, local_report
 from quoron_privacy.errors import DataError, WireError

@@ -26,13 +26,12 @@ from quoron_client.protocol.questions import (
     MomentAndGradient,
     PlacedGradient,
     Question,
-    RangeReport,
     SecondMoment,
     Status,
     Task,
     Vector,
-    VectorReport,
 )
+from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_client.protocol.smoothing import Convolution, Moreau, Smoothing
 from quoron_privacy.errors import QuoronError, WireError
 from quoron_protos.v1 import federation_pb2 as federation

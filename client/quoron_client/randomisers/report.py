@@ -11,7 +11,8 @@ from quoron_client.compute.draws import user_keys
 from quoron_client.compute.gradients import average_gradient
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss
-from quoron_client.protocol.questions import Answers, LocalReport, Matrix, RangeReport, Status, VectorReport
+from quoron_client.protocol.questions import Answers, Matrix, Status
+from quoron_client.protocol.reports import LocalReport, RangeReport, VectorReport
 from quoron_client.randomisers.hadamard import rotated_coordinates
 from quoron_client.randomisers.randomness import LocalRandomness, Users
 from quoron_client.randomisers.range_bits import RangeBits

@@ -19,7 +19,8 @@ from quoron_client.compute.draws import user_keys
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.work import answer
 from quoron_client.data.items import ItemBatch
-from quoron_client.protocol.questions import FAR, Answers, Bounds, LocalReport, Matrix, Question, Status, Task
+from quoron_client.protocol.questions import FAR, Answers, Bounds, Matrix, Question, Status, Task
+from quoron_client.protocol.reports import LocalReport
 from quoron_client.randomisers import LocalRandomness, SeededRandomness, local_report
 
 _SENT = {Corruption.HUGE: 1e300, Corruption.NAN: np.nan, Corruption.INF: np.inf, Corruption.ZERO: 0.0}

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import AverageGradient, LocalSGD, Question, VectorReport
+from quoron_client.protocol.questions import AverageGradient, LocalSGD, Question
+from quoron_client.protocol.reports import VectorReport
 from quoron_privacy.errors import LedgerError
 from quoron_privacy.release import Release
 from quoron_server.books.ledger import Ledger, digest

@@ -18,7 +18,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.protocol.questions import Answers, AverageGradient, Question, RangeReport, VectorReport
+from quoron_client.protocol.questions import Answers, AverageGradient, Question
+from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_client.protocol.smoothing import Moreau
 from quoron_privacy import local
 from quoron_privacy.noise import NoiseSource, SeededNoise

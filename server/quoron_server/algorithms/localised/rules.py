@@ -132,6 +132,10 @@ class PlainMeans:
         share, _ = self.parameters.share_of(round_)
         return PlainMean(share.cohort_size, self.lipschitz).aggregate(answers, noise, round_)
 
+    def combine(self, tally: float, more: float) -> float:
+        """Their sum."""
+        return tally + more
+
     def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
         """Always."""
         del tally, noise, phase
