@@ -47,5 +47,6 @@ from .simulation.engines import EngineChoice as EngineChoice
 from .simulation.run import RunResult as RunResult
 from .training.model import Model as Model
 from .training.result import Trained as Trained
+from .training.rows import train_rows as train_rows
 
 __version__: str

@@ -4,9 +4,7 @@
     plan = training.plan()
     shift = train(grid, training, plan, books, start, action="private", seconds=60, waiting=600)
 
-What a client returns comes out of a black box: nothing is known of its size, smoothness or honesty. So only algorithms
-take part whose promise rests on what the server does to answers: a clip, a fixed divisor, noise. Their proofs take a
-user's answer as any function of that user's items and of what was released before.
+What a client returns comes out of a black box: see `quoron_server.black_box`.
 """
 
 import json
@@ -26,6 +24,7 @@ from quoron_client.protocol import wire
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.black_box import plan_for
 from quoron_server.books.books import Books
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.registry import OPEN
@@ -35,7 +34,7 @@ from quoron_server.flower.serving import to_the_end
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 from quoron_server.rounds import Engine
-from quoron_server.specification import ending_early, options_of, require_open_cohorts
+from quoron_server.specification import ending_early, require_open_cohorts
 
 ASSUMED: Mapping[str, str] = MappingProxyType(
     {
@@ -92,27 +91,18 @@ class Training:
 
         ConfigError, with the reason, for what a black box cannot carry out; Infeasible; VerificationError.
         """
-        reason = ALGORITHMS[self.algorithm].black_box if self.algorithm in ALGORITHMS else "there is none of that name"
-        if reason is not None:
-            fit = ", ".join(name for name, each in ALGORITHMS.items() if each.black_box is None)
-            raise ConfigError(
-                f"Expected an algorithm whose promise rests on the server alone ({fit}), got "
-                f"algorithm={self.algorithm!r}: {reason}."
-            )
         if self.identities not in get_args(Identities):
             known = " or ".join(get_args(Identities))
             raise ConfigError(f"Expected identities to be {known}, got identities={self.identities!r}.")
-        if "clip_norm" in self.options:
-            raise ConfigError("Expected clip_norm beside the options, got it among them.")
-        info = ALGORITHMS[self.algorithm]
-        options = options_of(info, {**self.options, "clip_norm": self.clip_norm})
         privacy = Privacy(self.epsilon, self.delta, self.quorum, self.quorum_epsilon)
-        plan = info.plan(self.problem, privacy, options, "calibrated", self.seed)
-        if info.smooths(plan):
-            raise ConfigError(
-                f"Expected smoothness for {self.algorithm}, got smoothness=None, so that clients would have to smooth "
-                'their loss. Give it, or options={"estimator": "clip"}.'
-            )
+        plan = plan_for(
+            self.problem,
+            privacy,
+            algorithm=self.algorithm,
+            clip_norm=self.clip_norm,
+            options=self.options,
+            seed=self.seed,
+        )
         _require_fitting(self.algorithm, plan)
         assumed = [ASSUMED[self.identities]]
         promise = replace(plan.guarantee, assumptions=(*plan.guarantee.assumptions, *assumed))
@@ -121,7 +111,7 @@ class Training:
             plan = ending_early(plan)
         if self.early_ends and self.identities == "keys" and not self.simulation:
             require_open_cohorts(plan)
-        info.verify(plan)
+        ALGORITHMS[self.algorithm].verify(plan)
         return plan.simulated() if self.simulation else plan
 
 

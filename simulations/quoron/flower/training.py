@@ -11,11 +11,9 @@
 Clients answer with `quoron_client.flower.answering.answer_with`.
 """
 
-import hashlib
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from quoron.flower.permission import require_secret_noise, require_users
-from quoron_client.protocol.domains import L2Ball
+from quoron.training.black_box import Trained, digest_of, origin_of, problem_of
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.quorum import spent_on
 from quoron_privacy.validate import positive
@@ -33,23 +31,8 @@ from quoron_server.books.database import Database
 from quoron_server.books.durable import OWN, make_folder
 from quoron_server.flower.apps import Training, train
 from quoron_server.flower.black_boxes import Identities
-from quoron_server.plan import Guarantee, Plan
-from quoron_server.problem import Problem
 
 BOOKS = "books.sqlite"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Trained:
-    """A released model and what was promised for it."""
-
-    model: NDArray[np.float64]  # (d,)
-    plan: Plan
-
-    @property
-    def guarantee(self) -> Guarantee:
-        """ε, δ, adjacency, exposure and assumptions; `sentence()` says it in words."""
-        return self.plan.guarantee
 
 
 def train_privately(
@@ -111,19 +94,17 @@ def train_privately(
     RunError.
     """
     _speak()
-    origin = np.zeros(dimension) if start is None else np.array(start, dtype=np.float64)
-    if origin.shape != (dimension,) or not np.isfinite(origin).all():
-        raise ConfigError(f"Expected start to be {dimension} finite numbers, got shape {origin.shape}. Flatten it.")
-    positive(clip_norm=clip_norm, seconds=seconds, waiting=waiting)
+    origin = origin_of(start, dimension)
+    positive(seconds=seconds, waiting=waiting)
     if identities == "keys":
         require_secret_noise(os.environ, simulation_seed)
         require_users(os.environ)
-    problem = Problem(
+    problem = problem_of(
         users=users,
         items_per_user=items_per_user,
         dimension=dimension,
-        domain=L2Ball(radius),
-        lipschitz=clip_norm,
+        radius=radius,
+        clip_norm=clip_norm,
         smoothness=smoothness,
     )
     training = Training(
@@ -141,7 +122,7 @@ def train_privately(
         early_ends=early_ends,
         quorum=quorum,
         quorum_epsilon=spent_on(quorum, epsilon, quorum_epsilon),
-        start=hashlib.sha256(origin.astype("<f8").tobytes()).hexdigest(),
+        start=digest_of(origin),
     )
     plan = training.plan()
     _make_ours(folder)

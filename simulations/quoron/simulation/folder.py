@@ -3,6 +3,7 @@
 | file           | holds                                                     |
 | -------------- | --------------------------------------------------------- |
 | run.json       | of a run of `quoron train`: its name, its public seed      |
+| rows.json      | of a run of `quoron.train_rows`: the same, and its settings |
 | config.toml    | the configuration, every default written out               |
 | plan.json      | what was fixed before any data was touched                 |
 | ledger.sqlite  | rounds, releases and the state to resume from              |
@@ -35,6 +36,7 @@ if TYPE_CHECKING:  # only a stored table needs it
 
 FRAME = "population.parquet"  # a DataFrame that is simulated on; one that is trained on is stored nowhere
 RECORD = "run.json"  # written first, by `quoron train` alone
+ROWS = "rows.json"  # written first, by `quoron.train_rows` and what is built on it alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,11 @@ class RunFolder:
     def config(self) -> Config:
         """The stored configuration; ConfigError if this is no run folder."""
         stored = self.path / "config.toml"
+        if (self.path / ROWS).is_file():
+            raise ConfigError(
+                f"Expected a run that its folder describes, got {self.path} of rows that a program computes. Go on "
+                f"with the same call and out={str(self.path)!r}."
+            )
         if not stored.is_file():
             raise ConfigError(
                 f"Expected a run folder with a config.toml, got {self.path}. Runs are listed under runs/."
@@ -125,6 +132,19 @@ def claim(config: Config, name: str) -> RunFolder:
         refuse_other(RunFolder(path), config)
     else:
         _make(path)
+    return RunFolder(path)
+
+
+def claim_rows(out: str | Path | None) -> RunFolder:
+    """The folder for a run of rows: `out`, or the first free runs/rows-<number>. ConfigError if it holds another."""
+    if out is None:
+        return _numbered(Path("runs"), "rows")
+    path = Path(out)
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"Expected out to be a folder, got the file {path}. Choose another.")
+    if path.is_dir() and not (path / ROWS).is_file() and any(path.iterdir()):
+        raise ConfigError(f"Expected an empty folder or one of a run of rows, got out={str(path)!r}. Choose another.")
+    _make(path)
     return RunFolder(path)
 
 

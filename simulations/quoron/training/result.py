@@ -91,7 +91,7 @@ def write(
     plan, identity = prepared.planned.plan, prepared.identity
     model = Model.released(weights, prepared.held.encoding, prepared.declared.loss, plan, made=identity.began)
     summary = _summary(prepared, identity, model, events)
-    rows = [_public(event) for event in events]
+    rows = [public_row(event) for event in events]
     folder.write_text(MODEL, model.as_text())
     folder.write_rounds(rows)
     folder.write_json("summary.json", summary.as_json())
@@ -153,6 +153,6 @@ def _boundary(model: Model, plan: Plan) -> tuple[str, ...]:
     )
 
 
-def _public(event: Mapping[str, Any]) -> dict[str, Any]:
+def public_row(event: Mapping[str, Any]) -> dict[str, Any]:
     """The columns of one round without clients, clocks and networks."""
     return {key: value for key, value in flat(event).items() if not key.startswith(_OF_CLIENTS)}

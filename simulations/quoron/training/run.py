@@ -162,7 +162,7 @@ def carry_out(prepared: Prepared, folder: RunFolder, observers: Sequence[Observe
         )
         events = own.events()
     trained = result.write(prepared, folder, model, events)
-    _settle(identity.run, prepared.ledger, model)
+    settle(identity.run, prepared.ledger, model)
     return trained
 
 
@@ -170,7 +170,7 @@ def resume(folder: RunFolder, observers: Sequence[Observer] = ()) -> Trained:
     """Go on with the run in `folder`, to identical bits; a complete one is read."""
     config, model = folder.config(), _released(folder)
     if model is not None:
-        _settle(_identity(folder).run, lifetime.place(config.train.ledger), model)
+        settle(_identity(folder).run, lifetime.place(config.train.ledger), model)
         return result.stored(folder)
     if config.population.kind == "table" and config.population.path == FRAME:
         raise ConfigError(
@@ -194,7 +194,7 @@ def _released(folder: RunFolder) -> NDArray[np.float64] | None:
         return own.model if own.finished else None
 
 
-def _settle(run: str, ledger: Path, model: NDArray[np.float64]) -> None:
+def settle(run: str, ledger: Path, model: NDArray[np.float64]) -> None:
     """The last lines of the lifetime ledger; written once, however often this is called."""
     with lifetime.opened(ledger) as kept:
         kept.release(run, {"model": hashlib.sha256(model.astype("<f8").tobytes()).hexdigest()})

@@ -1,0 +1,312 @@
+"""Private training of any model on one machine: users' rows come from a function of yours, the rest is ours.
+
+    def rows(users, point):                      # users (k,), point (d,): one row a user, (k, d)
+        return np.stack([average_gradient(point, items[user]) for user in users])
+
+    trained = quoron.train_rows(rows, users=1000, dimension=d, epsilon=2, delta=1e-6, clip_norm=1, radius=10)
+    trained.model, trained.guarantee.sentence()
+
+`rows` is a black box, so plans, refusals and proofs are those of the plug-in for Flower (docs/flower.md): rows are
+clipped here, nothing is assumed of convexity, smoothness or size. What is written, and in which order, each step
+harmless to repeat after a crash:
+
+    rows.json            what was fixed: its name, its public seed, every setting
+    ledger.sqlite        the noise key; later rounds and releases, and until the end the state
+    lifetime ledger      the charge, before `rows` is called
+    model.npz, ...       what was released
+    lifetime ledger      the model's digest, and the end
+
+Until the end ledger.sqlite is private (mode 0600). Page: docs/models.md.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron.simulation.folder import ROWS, RunFolder, claim_rows, dumps, flat
+from quoron.training import lifetime
+from quoron.training.black_box import Trained, Vector, digest_of, origin_of, problem_of
+from quoron.training.result import public_row
+from quoron.training.run import Identity, settle
+from quoron_client.protocol.black_box import combined
+from quoron_client.protocol.questions import FAR, Answers, Question, Status
+from quoron_privacy.errors import ConfigError, LedgerError, OtherVersion, RunError
+from quoron_privacy.noise import NoiseSource, SecureNoise, SeededNoise
+from quoron_privacy.subsampling import FORGETFUL
+from quoron_privacy.validate import count
+from quoron_server import rounds
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.black_box import plan_for
+from quoron_server.books.books import charge_of
+from quoron_server.books.ledger import Ledger
+from quoron_server.plan import Plan, Privacy
+from quoron_server.problem import Problem
+from quoron_server.rounds import Observer
+
+Users = NDArray[np.int64]
+Rows = Callable[[Users, Vector], Any]  # users (k,), point (d,) -> (k, d): numpy, or anything with DLPack
+Computation = Callable[[int, Users, Vector, NoiseSource], Any]  # the same, told the round, with dice of the run's own
+Watch = Callable[[int, Vector], None]  # a round from 0, and the point (d,) of its question
+
+# What nobody can check of a function. That it raises, prints or keeps something is how it could tell of items besides.
+OWN = (
+    "a row depends on the items of its own user and on what was released before, on no other user's items, and nothing "
+    "else that the function does, such as raising or printing, shows anything of them"
+)
+KEEPS = "the function keeps nothing between rounds that changes later rows"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """All that makes it this run and no other, but for its seed."""
+
+    problem: Problem
+    epsilon: float
+    delta: float
+    clip_norm: float  # C
+    algorithm: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    start: str = ""  # digest of the model that training starts from
+    model: str = ""  # what else whoever calls wants to be the same after an interruption
+    noise_seed: int | None = None  # of a simulation
+    population: str = "default"
+
+    def as_text(self) -> str:
+        """The same run has the same text."""
+        return json.dumps(asdict(self), sort_keys=True, default=str)
+
+    def plan(self, seed: int) -> Plan:
+        """The plan of one trusted machine, verified against its theorem; `seed` is public."""
+        made = plan_for(
+            self.problem,
+            Privacy(self.epsilon, self.delta),
+            algorithm=self.algorithm,
+            clip_norm=self.clip_norm,
+            options=self.options,
+            seed=seed,
+        )
+        forgetful = (KEEPS,) if FORGETFUL in made.guarantee.assumptions else ()
+        plan = made.by_curator((OWN, *forgetful))
+        ALGORITHMS[self.algorithm].verify(plan)
+        plan.require_deployable(trust_clients=False)
+        return plan if self.noise_seed is None else plan.simulated()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowsEngine:
+    """Answers that `compute` gives for all users of a cohort, `chunk` at a time, at points that count from `start`.
+
+    Every user has one slot, in a uniform order from the run's noise: how users are numbered says nothing of who is
+    asked together. A row that is not finite, or absurdly long, is the zero row.
+    """
+
+    compute: Computation
+    problem: Problem
+    start: Vector  # (d,)
+    noise: NoiseSource
+    chunk: int | None = None  # users; None: a cohort at once
+    watch: Watch | None = None
+
+    def ask(self, question: Question) -> Answers:
+        """One row an asked user, in slot order. Raises RunError for rows of another shape, and what `compute` raises.
+
+        Which users stand in a chunk, and where, follows from the cohort alone.
+        """
+        order = self.noise.stream("order of users").permutation(self.problem.users)
+        users, d = order[question.cohort], self.problem.dimension
+        if self.watch is not None:  # under exposure `broadcast` everything that is sent out is released
+            self.watch(question.round, self.start + question.task.points[0])  # type: ignore[attr-defined]
+        values, step = np.zeros((len(users), d)), self.chunk or max(1, len(users))
+        for first in range(0, len(users), step):
+            part = users[first : first + step]
+
+            def gradient(point: Vector, part: Users = part) -> NDArray[np.float64]:
+                return as_matrix(
+                    self.compute(question.round, part.copy(), self.start + point, self.noise), (len(part), d)
+                )
+
+            values[first : first + step] = combined(question.task, gradient)
+        status = np.full(len(users), Status.ANSWERED, np.uint8)
+        return Answers.checked(values, status, largest=FAR * question.task.honest(self.problem.bounds))
+
+
+def as_matrix(rows: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
+    """Rows of any framework as float64. RunError for another shape, or for what neither numpy nor DLPack can carry."""
+    if not isinstance(rows, np.ndarray) and hasattr(rows, "__dlpack__"):
+        try:
+            rows = np.from_dlpack(rows, device="cpu")
+        except (TypeError, BufferError, RuntimeError, ValueError) as error:
+            raise RunError(
+                f"Expected rows that DLPack carries to numpy, got {type(rows).__name__}: {error} Detach them from "
+                "their graph, and return them as float32 or float64 on the processor."
+            ) from error
+    try:
+        found = np.asarray(rows, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise RunError(f"Expected rows of numbers, got {type(rows).__name__}. Return an array.") from error
+    if found.shape != shape:
+        raise RunError(f"Expected one row of {shape[1]} numbers for each of {shape[0]} users, got shape {found.shape}.")
+    return found
+
+
+def train_rows(
+    rows: Rows,
+    *,
+    users: int,
+    dimension: int,
+    epsilon: float,
+    delta: float,
+    clip_norm: float,
+    radius: float,
+    algorithm: str = "one-pass-dp-sgd",
+    options: Mapping[str, Any] | None = None,
+    smoothness: float | None = None,
+    start: NDArray[np.float64] | None = None,
+    items_per_user: int = 1,
+    chunk: int | None = None,
+    population: str = "default",
+    ledger: str | Path | None = None,
+    out: str | Path | None = None,
+    seed: int | None = None,
+    watch: Watch | None = None,
+    observers: Sequence[Observer] = (),
+) -> Trained:
+    """Train any model of `dimension` numbers with (ε, δ)-differential privacy for all items of each of `users` users.
+
+    `rows(user_ids, point)` gets distinct numbers below `users`, shape (k,), and a model, shape (d,); it returns (k, d),
+    row i for user_ids[i]: an average gradient at that model, or a local update, the model less what local training
+    makes of it. Rows are clipped at `clip_norm` here. One that is not finite is the zero row, as a user without items
+    should be.
+
+    | argument         | meaning                                                                                   |
+    | ---------------- | ----------------------------------------------------------------------------------------- |
+    | `radius`         | the model stays within this distance of `start`                                           |
+    | `start`          | public start, shape (d,); zero by default. Its values must not depend on protected data   |
+    | `options`        | of the algorithm: `rounds`, `step_size`, `rate`, ...; the plan chooses what is left out   |
+    | `smoothness`     | of users' average losses, if known: sets step sizes only                                  |
+    | `items_per_user` | a public guess, which sets step sizes only                                                |
+    | `chunk`          | users in one call of `rows`, at most: bounds its memory. A cohort at once by default      |
+    | `population`     | whose lifetime account is charged, in the file `ledger` (or QUORON_LEDGER, or the usual)  |
+    | `out`            | the run's folder; by default runs/rows-1, or the next that is free                        |
+    | `seed`           | a simulation: noise that comes again, for made-up data only; nothing is charged           |
+    | `watch`          | called before each round with its number and the released point that it asks at; evaluate |
+    |                  | on public data there                                                                      |
+
+    The plan reads nothing but these arguments. The run is charged before `rows` is first called. Interrupted, the same
+    call with the same `out` and the same data goes on, to the same bits as far as `rows` answers the same; a complete
+    run returns its model and calls nothing. Raises ConfigError, naming why, for algorithms that need more than
+    gradients; Infeasible, BudgetExceeded, LedgerError, OtherVersion, RunError.
+    """
+    problem = problem_of(
+        users=users,
+        items_per_user=items_per_user,
+        dimension=dimension,
+        radius=radius,
+        clip_norm=clip_norm,
+        smoothness=smoothness,
+    )
+    origin = origin_of(start, dimension)
+    setting = Setting(
+        problem=problem,
+        epsilon=epsilon,
+        delta=delta,
+        clip_norm=clip_norm,
+        algorithm=algorithm,
+        options=dict(options or {}),
+        start=digest_of(origin),
+        noise_seed=seed,
+        population=population,
+    )
+
+    def compute(round_: int, asked: Users, point: Vector, noise: NoiseSource) -> Any:
+        del round_, noise
+        return rows(asked, point)
+
+    return carry_out(compute, setting, origin, chunk=chunk, ledger=ledger, out=out, watch=watch, observers=observers)
+
+
+def carry_out(
+    compute: Computation,
+    setting: Setting,
+    origin: Vector,
+    *,
+    chunk: int | None,
+    ledger: str | Path | None,
+    out: str | Path | None,
+    watch: Watch | None,
+    observers: Sequence[Observer],
+) -> Trained:
+    """Plan, charge, train from wherever the books stand, keep the model, erase what is secret."""
+    if chunk is not None:
+        count(chunk=chunk)
+    begun = None if out is None else _begun(RunFolder(Path(out)))
+    seed = setting.noise_seed
+    identity = begun or (Identity.fresh("rows") if seed is None else replace(Identity.fresh("rows"), seed=seed))
+    plan, place = setting.plan(identity.seed), lifetime.place(ledger)
+    charged = seed is None  # a simulation promises nothing
+    if charged:
+        with lifetime.opened(place) as kept:
+            kept.check(identity.run, setting.population, **charge_of(plan))
+    folder = claim_rows(out)
+    if begun is None:
+        folder.write_json(ROWS, {"identity": asdict(identity), "setting": setting.as_text()})
+        folder.write_json("plan.json", plan.as_json())
+    with closing(_ledger(folder, setting, plan)) as own:
+        if charged:
+            with lifetime.opened(place) as kept:
+                statement = plan.guarantee.sentence()
+                kept.charge(identity.run, setting.population, statement=statement, **charge_of(plan))
+        noise = SecureNoise.fresh() if own.finished else _noise(own, seed)
+        moved = rounds.run(
+            ALGORITHMS[plan.algorithm].make(plan),
+            RowsEngine(compute, plan.problem, origin, noise, chunk, watch),
+            own,
+            noise,
+            observers=observers,
+            simulation=not charged,
+        )
+        events = own.events()
+    folder.write_model(origin + moved)
+    folder.write_rounds([public_row(event) if charged else flat(event) for event in events])
+    folder.write_json("summary.json", {"statement": plan.guarantee.sentence(), "rounds": len(events)})
+    if charged:
+        settle(identity.run, place, moved)
+    return Trained(origin + moved, plan)
+
+
+def _begun(folder: RunFolder) -> Identity | None:
+    """Which run began in a folder; None if none has: without its noise key it is another."""
+    if not ((folder.path / ROWS).is_file() and folder.ledger.is_file()):
+        return None
+    return Identity(**json.loads((folder.path / ROWS).read_text(encoding="utf-8"))["identity"])
+
+
+def _ledger(folder: RunFolder, setting: Setting, plan: Plan) -> Ledger:
+    """The run's ledger, begun if there is none; LedgerError if it was begun with another plan or other settings."""
+    text, made = hashlib.sha256(setting.as_text().encode()).hexdigest(), dumps(plan.as_json())
+    if not folder.ledger.is_file():
+        fresh = SecureNoise.fresh() if setting.noise_seed is None else SeededNoise(setting.noise_seed)
+        return Ledger.create(folder.ledger, plan=made, config_digest=text, noise_key=fresh.export_key())
+    ledger = Ledger.open(folder.ledger)
+    for thing, stored, ours in (("settings", ledger.config_digest, text), ("plan", ledger.plan_json, made)):
+        if stored != ours:
+            ledger.close()
+            raise LedgerError(
+                f"Expected {folder.path} to hold a run with the same {thing}, but it began with others. Go on with the "
+                "same call and the version of quoron that began it, or choose another folder."
+            )
+    return ledger
+
+
+def _noise(ledger: Ledger, seed: int | None) -> NoiseSource:
+    try:
+        return SecureNoise(ledger.noise_key) if seed is None else SeededNoise(seed)
+    except ConfigError:
+        raise OtherVersion(f"Expected the kind of noise that began the run in {ledger.path}, got another.") from None
