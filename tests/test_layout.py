@@ -120,3 +120,11 @@ def test_what_forks_is_seen(tmp_path: Path) -> None:
         assert forks(module), line
     module.write_text("subprocess.run(words, check=True); plan(user='patient')")
     assert not forks(module)
+
+
+def test_nothing_imports_torch_but_its_own_folder() -> None:
+    ours = ROOT / "simulations" / "quoron" / "torch"
+    for package in FOLDERS:
+        for module in modules(package):
+            if not module.is_relative_to(ours):
+                assert not any(within(name, {"torch", "quoron.torch"}) for name in imported(module)), module

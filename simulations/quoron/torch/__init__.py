@@ -1,0 +1,18 @@
+"""User-level privacy for an unmodified torch module: per-user gradients or local SGD, for all users on one machine.
+
+    import quoron.torch
+
+    trained = quoron.torch.train(
+        network, (images, labels), user=owners, loss=torch.nn.functional.cross_entropy, items_per_user=50,
+        local=quoron.torch.LocalSGD(batch_size=10), algorithm="dp-sgd-wor",
+        epsilon=8, delta=1e-6, clip_norm=1, radius=10,
+    )
+    trained.module, trained.guarantee.sentence()
+
+Needs the extra `torch`, which nothing else of quoron imports. Page: docs/models.md.
+"""
+
+from quoron.torch.computing import LocalSGD
+from quoron.torch.training import Trained, train
+
+__all__ = ["LocalSGD", "Trained", "train"]

@@ -1,0 +1,108 @@
+"""Items by user as torch tensors on the processor: from a DataFrame, arrays, or a torch Dataset."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from quoron_privacy.errors import DataError
+
+Data = Any  # a DataFrame, a tensor or array, a tuple of them, or a torch Dataset
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Items:
+    """Items of n users, in the order of users; who has none is a user all the same."""
+
+    parts: tuple[torch.Tensor, ...]  # each (N, ...): what an item consists of, such as an image and its label
+    offsets: NDArray[np.int64]  # (n + 1,): user u has items offsets[u] to offsets[u + 1]
+
+    @property
+    def users(self) -> int:
+        """n."""
+        return len(self.offsets) - 1
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """m_u of each user, shape (n,). Private."""
+        return np.diff(self.offsets)
+
+    def blank(self, items: int) -> tuple[torch.Tensor, ...]:
+        """As many items that are nobody's: zeros of the items' shape and type."""
+        return tuple(torch.zeros((items, *part.shape[1:]), dtype=part.dtype) for part in self.parts)
+
+
+def items_of(
+    data: Data,
+    *,
+    user: str | Sequence[Any] | NDArray[Any] | None,
+    offsets: Sequence[int] | NDArray[np.int64] | None,
+    features: Sequence[str] | None,
+    label: str | None,
+) -> Items:
+    """Items of `data`; `user` is a column of a DataFrame, or whose each item is, `offsets` says it for sorted arrays.
+
+    DataError for what does not fit together, and for an item without a user.
+    """
+    if (user is None) == (offsets is None):
+        raise DataError("Expected either user or offsets, which say whose each item is; got both or neither.")
+    if hasattr(data, "columns"):
+        if not isinstance(user, str) or features is None:
+            raise DataError("Expected user, a column, and features, columns, with a DataFrame.")
+        missing = [name for name in (user, *features, *([] if label is None else [label])) if name not in data.columns]
+        if missing:
+            raise DataError(f"Expected the columns {', '.join(missing)} in the DataFrame, found none of these names.")
+        parts = [torch.tensor(np.column_stack([np.asarray(data[name], np.float32) for name in features]))]
+        parts += [] if label is None else [_tensor(np.asarray(data[label]))]
+        owners: Any = np.asarray(data[user])
+    else:
+        if features is not None or label is not None or isinstance(user, str):
+            raise DataError("Expected columns (user, features, label) with a DataFrame only.")
+        parts, owners = _parts(data), None if user is None else np.asarray(user)
+    sizes = {len(part) for part in parts}
+    if len(sizes) != 1:
+        raise DataError(f"Expected tensors of one length, one entry an item, got lengths {sorted(sizes)}.")
+    (size,) = sizes
+    if owners is None:
+        return Items(tuple(parts), _checked_offsets(np.asarray(offsets), size))
+    if owners.shape != (size,):
+        raise DataError(f"Expected user to name one user for each of {size} items, got shape {owners.shape}.")
+    if any(one is None or one != one for one in owners.tolist()):
+        raise DataError("Expected a user for every item, got items without one. Leave them out.")
+    names, codes = np.unique(owners, return_inverse=True)
+    order = torch.from_numpy(np.argsort(codes, kind="stable"))
+    ends = np.concatenate([[0], np.cumsum(np.bincount(codes, minlength=len(names)))]).astype(np.int64)
+    return Items(tuple(part[order] for part in parts), ends)
+
+
+def _parts(data: Data) -> list[torch.Tensor]:
+    if isinstance(data, torch.utils.data.Dataset):
+        rows = [data[index] for index in range(len(data))]
+        if not rows:
+            raise DataError("Expected a Dataset with items, got an empty one.")
+        rows = [row if isinstance(row, tuple | list) else (row,) for row in rows]
+        return [torch.stack([torch.as_tensor(row[place]) for row in rows]) for place in range(len(rows[0]))]
+    given = data if isinstance(data, tuple | list) else (data,)
+    if not given:
+        raise DataError("Expected at least one tensor of items, got none.")
+    return [_tensor(part) for part in given]
+
+
+def _tensor(part: Any) -> torch.Tensor:
+    try:
+        found = part.detach().cpu() if isinstance(part, torch.Tensor) else torch.as_tensor(np.ascontiguousarray(part))
+    except (TypeError, ValueError) as error:
+        raise DataError(f"Expected numbers, got {type(part).__name__} that torch cannot hold. Encode them.") from error
+    if found.ndim == 0:
+        raise DataError("Expected one entry an item, got a single number.")
+    return found.float() if found.dtype == torch.float64 else found
+
+
+def _checked_offsets(offsets: NDArray[Any], size: int) -> NDArray[np.int64]:
+    good = offsets.ndim == 1 and len(offsets) >= 2 and np.issubdtype(offsets.dtype, np.integer)
+    if not good or offsets[0] != 0 or offsets[-1] != size or (np.diff(offsets) < 0).any():
+        raise DataError(f"Expected offsets that ascend from 0 to the {size} items, one more than users.")
+    return offsets.astype(np.int64)

@@ -1,0 +1,129 @@
+"""The front door for torch: a module, users' items, a promise."""
+
+import hashlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from quoron.torch.computing import LocalSGD, Rows
+from quoron.torch.items import Data, items_of
+from quoron.torch.modules import Loss, Network
+from quoron.training.black_box import digest_of, problem_of
+from quoron.training.rows import Setting, Vector, carry_out
+from quoron_server.plan import Guarantee, Plan
+from quoron_server.rounds import Observer
+
+_log = logging.getLogger("quoron")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trained:
+    """A released module and what was promised for it."""
+
+    module: torch.nn.Module  # a copy of what was given, with released weights, on the processor
+    model: NDArray[np.float64]  # (d,): the weights that were trained, in the module's order
+    plan: Plan
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """ε, δ, adjacency, exposure and assumptions; `sentence()` says it in words."""
+        return self.plan.guarantee
+
+
+def train(
+    module: torch.nn.Module,
+    data: Data,
+    *,
+    loss: Loss | None = None,
+    user: str | Sequence[Any] | NDArray[Any] | None = None,
+    offsets: Sequence[int] | NDArray[np.int64] | None = None,
+    features: Sequence[str] | None = None,
+    label: str | None = None,
+    items_per_user: int,
+    epsilon: float,
+    delta: float,
+    clip_norm: float,
+    radius: float,
+    algorithm: str = "one-pass-dp-sgd",
+    options: Mapping[str, Any] | None = None,
+    local: LocalSGD | None = None,
+    smoothness: float | None = None,
+    device: str | torch.device = "cpu",
+    chunk: int = 64,
+    population: str = "default",
+    ledger: str | Path | None = None,
+    out: str | Path | None = None,
+    seed: int | None = None,
+    watch: Callable[[int, torch.nn.Module], None] | None = None,
+    observers: Sequence[Observer] = (),
+) -> Trained:
+    """Train `module` with (ε, δ)-differential privacy for all items of each user, from the weights that it has.
+
+    `data` is a tuple of tensors or arrays with one entry an item, or a torch Dataset of such tuples, with `user` that
+    says whose each item is, or with `offsets` where items are sorted by user; or a DataFrame with the columns `user`,
+    `features` and `label`. The loss of an item is loss(module(*inputs), target), its last part the target, each part
+    as a batch of one; without `loss` it is what the module itself returns.
+
+    | argument         | meaning                                                                                   |
+    | ---------------- | ----------------------------------------------------------------------------------------- |
+    | `items_per_user` | public; who has more takes part with so many, drawn anew each round                       |
+    | `local`          | a row is what `LocalSGD` makes of the model; None: the average gradient                   |
+    | `clip_norm`      | rows are shortened to this norm: the promise's base                                       |
+    | `radius`         | the model stays within this distance of the module's weights, which have to be public     |
+    | `chunk`          | users computed at once: bounds memory on the device                                       |
+    | `watch`          | called before each round with a module of the weights that it asks at, which are          |
+    |                  | released: evaluate on public data there                                                   |
+
+    Other arguments, charges, interruptions and errors are those of `quoron.train_rows`. Only parameters that require
+    gradients are trained. A module that writes buffers in its forward pass is refused with the replacement; what torch
+    cannot batch over users is computed user by user, and said so in the log of "quoron".
+    """
+    network = Network.of(module, loss, device)
+    items = items_of(data, user=user, offsets=offsets, features=features, label=label)
+    compute = Rows(network, items, items_per_user=items_per_user, local=local)
+    if compute.why_looped is not None:
+        _log.warning("users are computed one by one, as torch cannot batch this module: %s", compute.why_looped)
+    problem = problem_of(
+        users=items.users,
+        items_per_user=items_per_user,
+        dimension=network.dimension,
+        radius=radius,
+        clip_norm=clip_norm,
+        smoothness=smoothness,
+    )
+    origin = network.flat()
+    described = f"{network.module}{sorted(network.weights())}{local}"
+    setting = Setting(
+        problem=problem,
+        epsilon=epsilon,
+        delta=delta,
+        clip_norm=clip_norm,
+        algorithm=algorithm,
+        options=dict(options or {}),
+        start=digest_of(origin),
+        model=hashlib.sha256(described.encode()).hexdigest(),
+        noise_seed=seed,
+        population=population,
+    )
+
+    def watched(round_: int, point: Vector) -> None:
+        if watch is not None:
+            watch(round_, network.trained(point))
+
+    done = carry_out(
+        compute,
+        setting,
+        origin,
+        chunk=chunk,
+        ledger=ledger,
+        out=out,
+        watch=None if watch is None else watched,
+        observers=observers,
+    )
+    return Trained(network.trained(done.model), done.model, done.plan)

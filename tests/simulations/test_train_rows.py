@@ -1,0 +1,342 @@
+"""Private training on rows of any framework: what holds, whatever the function that makes them does."""
+
+import stat
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import quoron
+from audits.harness import epsilon_lower_bound
+from flower.plugged import CLIP, DIMENSION, SMALL, Killed
+from quoron.populations._base import Declared
+from quoron.simulation.folder import RunFolder
+from quoron.training import lifetime
+from quoron.training.black_box import Trained, problem_of
+from quoron.training.curator import CuratorEngine
+from quoron.training.rows import KEEPS, OWN, RowsEngine, Setting
+from quoron_client import L2Ball, make_loss
+from quoron_client.data.items import ItemBatch
+from quoron_client.protocol.questions import AverageGradient, Question
+from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, RunError
+from quoron_privacy.noise import AnsweredNoise, SecureNoise, SeededNoise
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.books.ledger import Ledger
+from quoron_server.plan import SEEDED
+
+USERS = 6
+FIT = tuple(SMALL)
+OWN_POINTS = np.random.default_rng(0).normal(0.3, 0.1, (USERS, DIMENSION))
+
+
+def pulls(users: np.ndarray, point: np.ndarray) -> np.ndarray:
+    """Gradients of half the squared distance to a point of each user's own."""
+    return point - OWN_POINTS[users]
+
+
+@pytest.fixture(autouse=True)
+def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "own" / "lifetime.sqlite"
+    monkeypatch.setenv(lifetime.VARIABLE, str(path))
+    monkeypatch.setenv("QUORON_ALLOW_SIMULATION", "1")
+    return path
+
+
+def trained(out: Path, compute: Any = pulls, name: str = "one-pass-dp-sgd", **changed: Any) -> Trained:
+    given = {"users": USERS, "dimension": DIMENSION, "epsilon": 8.0, "delta": 1e-3, "clip_norm": CLIP, "radius": 2.0}
+    given |= {"algorithm": name, "options": SMALL.get(name, {}), "smoothness": 1.0, "seed": 5}
+    return quoron.train_rows(compute, out=out, **(given | changed))
+
+
+def test_rows_answer_as_the_curators_engine_does() -> None:
+    draw = np.random.default_rng(1)
+    batch = ItemBatch(draw.normal(size=(60, 2)).astype(np.float32), np.ones(60), np.arange(0, 61, 3))
+    declared = Declared(20, 3, 2, make_loss("linear", feature_norm=9.0), L2Ball(3.0))
+    noise, question = (
+        SecureNoise(bytes(range(32))),
+        Question(0, np.arange(5, 20), AverageGradient(np.ones((1, 2)), (1.0,))),
+    )
+    theirs = CuratorEngine(declared, batch, noise).ask(question).values
+
+    def compute(round_: int, users: np.ndarray, point: np.ndarray, dice: Any) -> np.ndarray:
+        return np.stack([-np.asarray(batch.features[3 * u : 3 * u + 3], float).mean(axis=0) for u in users])
+
+    problem = problem_of(users=20, items_per_user=3, dimension=2, radius=3.0, clip_norm=1.0, smoothness=None)
+    for chunk in (None, 1, 4):
+        ours = RowsEngine(compute, problem, np.zeros(2), noise, chunk).ask(question).values
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in FIT])
+def test_an_algorithm_that_needs_more_than_a_clip_is_refused_with_the_reason(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="rests on the server alone") as error:
+        trained(tmp_path / "run", name=name)
+    assert ALGORITHMS[name].black_box in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"options": {"clip_norm": 1.0}}, "clip_norm beside the options"),
+        ({"start": np.ones(2)}, "start to be 3 finite numbers"),
+        ({"start": np.array([0.0, np.nan, 1.0])}, "start to be 3 finite numbers"),
+        ({"clip_norm": 0.0}, "clip_norm"),
+        ({"chunk": 0}, "chunk"),
+        ({"users": 0}, "users"),
+        ({"algorithm": "mean-sgd", "smoothness": None, "options": SMALL["mean-sgd"]}, "Expected smoothness"),
+        ({"algorithm": "adam"}, "there is none of that name"),
+    ],
+)
+def test_a_wrong_request_is_refused_by_name_before_anything_is_written(
+    changed: dict[str, Any], words: str, tmp_path: Path, account: Path
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        trained(tmp_path / "run", **changed)
+    assert not (tmp_path / "run").exists()
+    assert not account.exists()
+
+
+@pytest.mark.parametrize("name", FIT)
+def test_whatever_one_user_computes_every_algorithm_that_clips_carries_on(name: str, tmp_path: Path) -> None:
+    for number, hostile in enumerate((np.nan, np.inf, 1e308, 1e-320)):
+
+        def compute(users: np.ndarray, point: np.ndarray, hostile: float = hostile) -> np.ndarray:
+            return np.where((users == 2)[:, None], hostile, pulls(users, point))
+
+        model = trained(tmp_path / f"{number}", compute, name).model
+        assert np.linalg.norm(model) <= 2.0 + 1e-9
+
+
+numbers = st.floats(allow_nan=True, allow_infinity=True, width=64)
+
+
+def one_step(row: Any, out: Path, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
+    """The step is one and the noise always the same, so the model moves as the released mean does."""
+    monkeypatch.setattr(AnsweredNoise, "stream", lambda noise, *labels: noise.source.stream(*labels))
+
+    def compute(users: np.ndarray, point: np.ndarray) -> np.ndarray:
+        found = pulls(users, point)
+        if row is not None:
+            found[users == 4] = row
+        return found
+
+    return trained(out, compute, options={"rounds": 1, "step_size": 1.0}, radius=1e6).model
+
+
+def test_one_user_moves_a_released_mean_by_at_most_two_clips_over_the_cohort(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+
+        @cache
+        def honest() -> np.ndarray:
+            return one_step(None, tmp_path_factory.mktemp("honest") / "run", patched)
+
+        @settings(max_examples=15)
+        @given(st.lists(numbers, min_size=DIMENSION, max_size=DIMENSION))
+        def check(row: list[float]) -> None:
+            moved = one_step(np.array(row), tmp_path_factory.mktemp("other") / "run", patched)
+            assert np.linalg.norm(honest() - moved) <= 2 * CLIP / USERS * (1 + 1e-9)
+
+        check()
+        zero = one_step(np.zeros(DIMENSION), tmp_path_factory.mktemp("zero") / "run", patched)
+        for fill in (np.nan, np.inf):  # what is not finite is the zero row, to the bit
+            other = one_step(np.full(DIMENSION, fill), tmp_path_factory.mktemp("other") / "run", patched)
+            np.testing.assert_array_equal(zero, other)
+
+
+@pytest.mark.parametrize("shape", [(DIMENSION,), (USERS, DIMENSION + 1), (1, DIMENSION)])
+def test_rows_of_another_shape_end_the_call_and_never_the_run(shape: tuple[int, ...], tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"one row of 3 numbers for each of \d users, got shape"):
+        trained(tmp_path / "run", lambda users, point: np.zeros(shape))
+    np.testing.assert_array_equal(trained(tmp_path / "run").model, trained(tmp_path / "other").model)
+
+
+class Tensor:
+    """An array of another framework, which numpy sees through DLPack alone."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._array.__dlpack_device__()
+
+
+def test_rows_of_anything_with_dlpack_are_rows(tmp_path: Path) -> None:
+    dressed = trained(tmp_path / "dressed", lambda users, point: Tensor(pulls(users, point)))
+    np.testing.assert_array_equal(dressed.model, trained(tmp_path / "plain").model)
+    with pytest.raises(RunError, match="rows of numbers"):
+        trained(tmp_path / "words", lambda users, point: "rows")
+
+
+def test_the_account_is_charged_before_a_row_is_made_and_the_key_is_erased(tmp_path: Path, account: Path) -> None:
+    seen: list[float] = []
+
+    def compute(users: np.ndarray, point: np.ndarray) -> np.ndarray:
+        with lifetime.opened(account) as kept:
+            seen.extend(charge.epsilon for charge in kept.charges("patients"))
+        ledger = tmp_path / "run" / "ledger.sqlite"
+        assert stat.S_IMODE(ledger.stat().st_mode) == 0o600
+        return pulls(users, point)
+
+    found = trained(tmp_path / "run", compute, seed=None, population="patients")
+    assert seen == [8.0] * 3
+    assert found.guarantee.curated
+    assert OWN in found.guarantee.sentence()
+    assert SEEDED not in found.guarantee.sentence()
+    folder = RunFolder(tmp_path / "run")
+    np.testing.assert_array_equal(folder.model(), found.model)
+    assert folder.summary()["statement"] == found.guarantee.sentence()
+    assert not any(key.startswith("simulation.") for row in folder.rounds() for key in row)
+    with Ledger.open(folder.ledger) as own, pytest.raises(LedgerError, match="erased"):
+        _ = own.noise_key
+    with lifetime.opened(account) as kept:
+        assert [row["kind"] for row in kept.rows()] == ["charge", "release", "end"]
+
+
+def test_a_run_beyond_the_populations_limit_calls_nothing(tmp_path: Path, account: Path) -> None:
+    with lifetime.opened(account) as kept:
+        kept.limit("patients", epsilon=5.0, delta=1e-2)
+    with pytest.raises(BudgetExceeded):
+        trained(tmp_path / "run", lambda users, point: pytest.fail("asked"), seed=None, population="patients")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_seeded_run_says_so_and_charges_nobody(tmp_path: Path, account: Path) -> None:
+    assert trained(tmp_path / "run").guarantee.sentence().startswith(SEEDED)
+    assert not account.exists()
+
+
+@pytest.mark.parametrize("name", FIT)
+@pytest.mark.parametrize("seed", [5, None])
+def test_a_killed_run_goes_on_to_the_same_bits(
+    name: str, seed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SecureNoise, "fresh", classmethod(lambda cls: cls(bytes(range(32)))))
+    monkeypatch.setattr("secrets.randbits", lambda bits: 7)
+    calls = 0
+
+    def counting(users: np.ndarray, point: np.ndarray) -> np.ndarray:
+        nonlocal calls
+        calls += 1
+        return pulls(users, point)
+
+    whole = trained(tmp_path / "whole", counting, name, seed=seed).model
+    in_all, left = calls, 0
+
+    def dying(users: np.ndarray, point: np.ndarray) -> np.ndarray:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise Killed
+        return pulls(users, point)
+
+    for left in range(1, in_all + 1):
+        with pytest.raises(Killed):
+            trained(tmp_path / f"{left}", dying, name, seed=seed)
+    for number in range(1, in_all + 1):
+        again = trained(tmp_path / f"{number}", name=name, seed=seed).model
+        np.testing.assert_array_equal(again, whole)
+        complete = trained(tmp_path / f"{number}", lambda users, point: pytest.fail("asked"), name, seed=seed)
+        np.testing.assert_array_equal(complete.model, whole)
+
+
+def test_other_settings_are_another_run(tmp_path: Path) -> None:
+    trained(tmp_path / "run")
+    for changed in ({"start": np.ones(3)}, {"epsilon": 4.0}, {"clip_norm": 1.0}, {"seed": None}, {"seed": 6}):
+        with pytest.raises(LedgerError, match="began with others"):
+            trained(tmp_path / "run", **changed)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="an empty folder or one of a run of rows"):
+        trained(tmp_path / "mine")
+    with pytest.raises(ConfigError, match="Go on with the same call and out="):
+        quoron.resume(tmp_path / "run")
+
+
+def test_training_counts_from_the_start_and_a_watcher_sees_the_points_of_questions(tmp_path: Path) -> None:
+    start, seen = np.full(DIMENSION, 7.0), list[tuple[int, np.ndarray]]()
+    asked: list[np.ndarray] = []
+
+    def compute(users: np.ndarray, point: np.ndarray) -> np.ndarray:
+        asked.append(point)
+        return pulls(users, point - start)
+
+    moved = trained(tmp_path / "moved", compute, start=start, watch=lambda round_, point: seen.append((round_, point)))
+    assert [number for number, _ in seen] == [0, 1, 2]
+    np.testing.assert_array_equal([point for _, point in seen], asked)
+    np.testing.assert_array_equal(asked[0], start)
+    assert np.linalg.norm(moved.model - start) <= 2.0 + 1e-9
+
+
+@pytest.mark.parametrize(("rate", "assumed"), [(0.5, True), (1.0, False)])
+def test_the_promise_for_cohorts_of_a_fixed_size_assumes_that_the_function_forgets(rate: float, assumed: bool) -> None:
+    problem = problem_of(users=USERS, items_per_user=1, dimension=3, radius=2.0, clip_norm=CLIP, smoothness=1.0)
+    promise = {"epsilon": 8.0, "delta": 1e-3, "clip_norm": CLIP}
+    for name in ("dp-sgd-wor", "mean-sgd", "dp-sgd-poisson"):
+        options = {"rounds": 1, "rate": rate}
+        plan = Setting(problem=problem, algorithm=name, options=options, **promise).plan(0)
+        assert (KEEPS in plan.guarantee.assumptions) == (assumed and name != "dp-sgd-poisson")
+
+
+def test_users_are_asked_in_an_order_that_the_noise_alone_decides() -> None:
+    problem = problem_of(users=50, items_per_user=1, dimension=1, radius=2.0, clip_norm=1.0, smoothness=None)
+    question = Question(0, np.arange(50), AverageGradient(np.zeros((1, 1)), (1.0,)))
+
+    def order(key: int) -> np.ndarray:
+        engine = RowsEngine(lambda r, users, p, n: users[:, None], problem, np.zeros(1), SecureNoise(bytes([key]) * 32))
+        return engine.ask(question).values[:, 0]
+
+    np.testing.assert_array_equal(np.sort(order(1)), np.arange(50))
+    np.testing.assert_array_equal(order(1), order(1))
+    assert not np.array_equal(order(1), order(2))
+
+
+def released(own: float, leak: float = 0.0, clip: float = 1.0) -> Any:
+    """Released means of four users' rows, one of them `own`; `leak` of it gets into all, as in a batch norm."""
+    problem = problem_of(users=4, items_per_user=1, dimension=1, radius=1e6, clip_norm=1.0, smoothness=None)
+    promise = {"epsilon": 2.0, "delta": 1e-3, "clip_norm": 1.0}
+    options = {"rounds": 1, "step_size": 1.0}
+    plan = Setting(problem=problem, algorithm="one-pass-dp-sgd", options=options, **promise).plan(0)
+    algorithm = ALGORITHMS[plan.algorithm].make(plan)
+    algorithm.parameters = replace(plan.parameters, clip_norm=clip)
+
+    def compute(round_: int, users: np.ndarray, point: np.ndarray, noise: Any) -> np.ndarray:
+        return np.where(users == 2, own, leak * own)[:, None]
+
+    noise, state = SeededNoise(1), algorithm.init()
+    question = algorithm.request(state, noise)
+    answers = RowsEngine(compute, problem, np.zeros(1), noise).ask(question)
+    world = int(own > 0)
+
+    def draw(draws: int) -> np.ndarray:
+        sources = (SeededNoise(2 * number + world) for number in range(draws))
+        return np.array([algorithm.update(state, answers, noise).state.iterate[0] for noise in sources])
+
+    return draw
+
+
+def audited(**broken: float) -> float:
+    """Of the worst neighbours, wrong with probability at most 1e-8."""
+    return epsilon_lower_bound(released(1e6, **broken), released(-1e6, **broken), delta=1e-3, draws=6000)
+
+
+def test_rows_never_cost_more_than_the_claimed_epsilon() -> None:
+    assert 0.5 < audited() <= 2.0
+
+
+def test_the_audit_catches_a_function_that_lets_one_user_into_the_rows_of_others() -> None:
+    assert audited(leak=1.0) > 2.0
+
+
+def test_the_audit_catches_a_missing_clip() -> None:
+    assert audited(clip=4.0) > 2.0
