@@ -24,6 +24,7 @@ SOURCES = ("privacy", "client", "server", "simulations")
 PUBLIC = (
     "quoron",
     "quoron.sklearn",
+    "quoron.torch",
     "quoron_privacy.*",
     "quoron_server",
     "quoron_server.algorithm",
