@@ -20,7 +20,8 @@ from torch.func import grad, vmap
 
 from quoron.torch.items import Items
 from quoron.torch.modules import Network, cuda_of
-from quoron.training.rows import Users, Vector
+from quoron.training.black_box import Vector
+from quoron.training.rows import Users
 from quoron_privacy.noise import NoiseSource
 from quoron_privacy.validate import count, positive
 
