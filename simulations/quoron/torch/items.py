@@ -93,7 +93,7 @@ def _parts(data: Data) -> list[torch.Tensor]:
 
 def _tensor(part: Any) -> torch.Tensor:
     try:
-        found = part.detach().cpu() if isinstance(part, torch.Tensor) else torch.as_tensor(np.ascontiguousarray(part))
+        found = part.detach().cpu() if isinstance(part, torch.Tensor) else torch.from_numpy(np.array(part))
     except (TypeError, ValueError) as error:
         raise DataError(f"Expected numbers, got {type(part).__name__} that torch cannot hold. Encode them.") from error
     if found.ndim == 0:
