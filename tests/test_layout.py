@@ -1,6 +1,8 @@
 """The house rules that keep the five packages apart."""
 
 import ast
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -128,3 +130,10 @@ def test_nothing_imports_torch_but_its_own_folder() -> None:
         for module in modules(package):
             if not module.is_relative_to(ours):
                 assert not any(within(name, {"torch", "quoron.torch"}) for name in imported(module)), module
+
+
+def test_without_torch_its_folder_says_what_to_install() -> None:
+    """The default suite has none; where somebody has installed it, there is nothing to say."""
+    if find_spec("torch") is None:
+        with pytest.raises(ModuleNotFoundError, match=r"pip install 'quoron\[torch\]'"):
+            import_module("quoron.torch")

@@ -12,6 +12,15 @@
 Needs the extra `torch`, which nothing else of quoron imports. Page: docs/models.md.
 """
 
+try:
+    import torch  # noqa: F401
+except ModuleNotFoundError as missing:
+    if missing.name != "torch":
+        raise
+    raise ModuleNotFoundError(
+        "quoron.torch needs torch. Install it: pip install 'quoron[torch]'.", name="torch"
+    ) from missing
+
 from quoron.torch.computing import LocalSGD
 from quoron.torch.training import Trained, train
 
