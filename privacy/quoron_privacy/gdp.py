@@ -50,8 +50,8 @@ def delta_for(mu: float | NDArray[np.float64], epsilon: float | NDArray[np.float
     ratio = _mills(u + safe)
     far, near = density * np.maximum(_mills(np.maximum(u, 0.0)) - ratio, 0.0), ndtr(-u) - density * ratio
     value = np.where(u > 0, far, near)
-    # Cancellation of the two terms is absolute at the size of the first of them.
-    value += _SLACK * value + 4e-16 * np.where(u > 0, density * _mills(np.maximum(u, 0.0)), 1.0) + 1e-300
+    # Cancellation of the two terms is absolute at the size of the first of them: a few units in its last place.
+    value += _SLACK * value + 8e-16 * np.where(u > 0, density * _mills(np.maximum(u, 0.0)), 1.0) + 1e-300
     value = np.where(mus > 0, value, 0.0)
     # H_α(P‖Q) = 1 − α + α H_{1/α}(Q‖P), and a shifted Gaussian pair is symmetric.
     negative = np.asarray(epsilon) < 0

@@ -2,7 +2,6 @@
 
 import json
 import logging
-from dataclasses import fields
 
 import numpy as np
 import pandas as pd
@@ -92,7 +91,7 @@ class TestTheItems:
             frame, user="who", label=label_of, features=(Numeric("age", 0, 100), Categorical("ward", ("A", "1"))),
             loss=loss, unit_rows=unit_rows, intercept=intercept, test_fraction=0.0,
         )  # fmt: skip
-        bounds = {field.name: getattr(loss, field.name) for field in fields(loss)}
+        bounds = loss.bounds
         told = terms(
             **columns(
                 label=label, bound=bound, unit_rows=unit_rows, intercept=intercept, feature_norm=loss.feature_norm

@@ -20,7 +20,7 @@ from flower.grids import (
     spread,
     with_values,
 )
-from flower.test_records import FIVE, array, question_of
+from flower.test_records import KINDS, array, question_of
 from quoron_client.flower import serving
 from quoron_client.flower.serving import make_app
 from quoron_client.protocol.domains import L2Ball
@@ -73,7 +73,7 @@ def dimension_of(question: Question) -> int:
 
 
 @pytest.mark.parametrize("shuffled", [False, True])
-@pytest.mark.parametrize("kind", FIVE)
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_row_lands_at_its_slot(kind: str, shuffled: bool) -> None:
     for seed in range(3):
         question = question_of(kind, USERS, seed)

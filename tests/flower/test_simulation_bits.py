@@ -29,7 +29,8 @@ from quoron_server.specification import RunSpecification
 from quoron_server.specification import make_plan as plan_of
 
 NODES = 50
-QUICK = ("tracking-srgd", "local-model", "outlier-iterates", "group-dp-sgd")  # between them every kind of question
+# Between them every kind of question.
+QUICK = ("tracking-srgd", "whitened-tracking", "local-model", "outlier-iterates", "group-dp-sgd")
 SLOW = [name for name in FEW if name not in QUICK]
 some = pytest.mark.parametrize(
     "name", ["tracking-srgd", *(pytest.param(each, marks=pytest.mark.slow) for each in FEW if each != "tracking-srgd")]

@@ -5,7 +5,7 @@ import mpmath
 import numpy as np
 import pytest
 from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from quoron_privacy import gdp
@@ -22,6 +22,7 @@ def exact_delta(mu: float, epsilon: float) -> mpmath.mpf:
 
 
 @given(mu=mus, epsilon=epsilons)
+@example(mu=0.001, epsilon=0.0003)
 @settings(derandomize=True, deadline=None, max_examples=150)
 def test_delta_is_never_below_the_exact_value_and_at_most_1e_9_above(mu, epsilon):
     exact, ours = exact_delta(mu, epsilon), gdp.delta_for(mu, epsilon)

@@ -93,7 +93,7 @@ def test_who_does_not_choose_gets_a_reason_on_every_kind_of_preset() -> None:
     assert planned_alone("flights-one-pass").choice is None
     for choice, first in (
         (planned_alone("one-pass").choice, "tracking-srgd: asks every user at most once"),
-        (planned_alone("outliers", "algorithm.name=auto").choice, "accelerated-erm: 0.02 % of users are declared "),
+        (planned_alone("outliers", "algorithm.name=auto").choice, "outlier-gd: 0.02 % of users are declared "),
     ):
         assert choice is not None
         assert choice.startswith(first)

@@ -119,6 +119,7 @@ class AlgorithmInfo:
     declines: Callable[[Problem, Privacy], Infeasible | None] | None = None
     simulation_only: Callable[[Plan], str | None] = _deployable  # why a plan is not for real clients; None: it is
     remarks: Callable[[Plan], tuple[str, ...]] = _nothing  # what `quoron plan` says beside a plan's numbers
+    named_only: bool = False  # kept for comparison, and slow to plan: planned where it is named, never beside others
     coins: bool = False  # each user joins a cohort by a coin of its own: planned sizes are expected ones
 
     def participations(self, plan: Plan) -> int:

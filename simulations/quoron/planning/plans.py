@@ -215,6 +215,8 @@ def _candidates(config: Config, problem: Problem, algorithms: Registry) -> tuple
 
 
 def _candidate(info: AlgorithmInfo, config: Config, problem: Problem) -> Candidate:
+    if info.named_only:
+        return Candidate(info.name, None, f"{info.name}: kept for comparison, and planned only where it is named.")
     if config.privacy.adjacency not in info.adjacency:
         offered = ", ".join(info.adjacency)
         return Candidate(

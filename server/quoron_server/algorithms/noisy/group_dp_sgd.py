@@ -174,6 +174,7 @@ def _info(name: str, adjacency: Adjacency, summary: str) -> AlgorithmInfo:
     return AlgorithmInfo(
         name=name,
         summary=summary,
+        named_only=True,
         paper="baseline; group privacy of item-level DP-SGD, by the mixture of Charles et al. (2024)",
         algorithm_numbers="-",
         exposure="broadcast",
