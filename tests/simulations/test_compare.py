@@ -52,7 +52,7 @@ class Watched(SilentRuns):
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> comparisons.Comparison:
-    return comparisons.carry_out(REQUEST, tmp_path_factory.mktemp("compared"), watcher=Watched(), workers=2)
+    return comparisons.carry_out(REQUEST, tmp_path_factory.mktemp("compared"), watcher=Watched(), workers=1)
 
 
 def test_every_run_has_the_bits_of_the_same_simulation(compared: comparisons.Comparison, tmp_path: Path) -> None:

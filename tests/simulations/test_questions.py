@@ -143,6 +143,7 @@ def test_the_command_line_answers_people_and_programs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("quoron.planning.plans.LARGEST_ROUNDS", 4)
     (tmp_path / "small.toml").write_text(TOML.replace("options = { rounds = 8 }", ""))
     monkeypatch.chdir(tmp_path)
     words = ["plan", "small.toml", "--for-risk", "2%", "--epsilons", "--plot", "epsilon.svg"]
@@ -198,6 +199,7 @@ def test_a_dry_run_of_a_federation_shows_the_plan_and_asks_nobody(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("quoron.planning.plans.LARGEST_ROUNDS", 4)
     (tmp_path / "visits.toml").write_text(
         '[population]\nkind = "table"\npath = "nowhere.csv"\nuser = "who"\nlabel = "ill"\n'
         "numeric = { age = [0, 100] }\n[problem]\nitems_per_user = 5\n[algorithm]\nname = 'mean-sgd'\n"

@@ -93,7 +93,7 @@ class Work:
             return reseeded(self.last, config, base)
         population = self._population(config, base)
         self.last, self.base = None, base
-        self.last = runs.prepare(config, base, population=population)
+        self.last = runs.prepare(config, base, alternatives=False, population=population)
         return self.last
 
     def _population(self, config: Config, base: Path) -> Population | None:

@@ -77,14 +77,21 @@ class Planned:
         return self.plan.as_json() | said | curve | network
 
 
-def choose(config: Config, problem: Problem, *, compare: bool = False, algorithms: Registry = ALGORITHMS) -> Planned:
+def choose(
+    config: Config,
+    problem: Problem,
+    *,
+    compare: bool = False,
+    alternatives: bool = True,
+    algorithms: Registry = ALGORITHMS,
+) -> Planned:
     """The plan of `config.algorithm`; with name `auto`, the one that the rule of `choosing` takes, and why.
 
     That plan is verified by a second route; those that stand beside it are not.
 
     With budget.rounds every algorithm is planned for exactly that many rounds, unless algorithm.options.rounds says
     otherwise. The others are planned for `auto`, with `compare`, and when the named one is infeasible; `compare` also
-    gives the plan's rounds curve.
+    gives the plan's rounds curve. Without `alternatives` a refusal of the named one does not look for others.
     Raises ConfigError for an unknown algorithm or option, Infeasible naming the condition, what would satisfy it and
     what is feasible instead, and BudgetExceeded when the plan could exceed the budget.
     """
@@ -97,9 +104,10 @@ def choose(config: Config, problem: Problem, *, compare: bool = False, algorithm
         raise ConfigError(
             f"Expected algorithm.name to be auto or one of {', '.join(algorithms)}, got algorithm.name={name!r}."
         )
-    planned = (
-        _automatic(config, problem, algorithms) if name == "auto" else _named(config, problem, compare, algorithms)
-    )
+    if name == "auto":
+        planned = _automatic(config, problem, algorithms)
+    else:
+        planned = _named(config, problem, algorithms, compare=compare, alternatives=alternatives)
     Budget(**config.budget.model_dump()).check_plan(planned.plan)
     planned = replace(planned, remarks=algorithms[planned.plan.algorithm].remarks(planned.plan))
     if not compare:
@@ -178,7 +186,7 @@ def _worthwhile(candidate: Candidate, problem: Problem) -> Candidate:
     return Candidate(candidate.algorithm, None, reason)
 
 
-def _named(config: Config, problem: Problem, compare: bool, algorithms: Registry) -> Planned:
+def _named(config: Config, problem: Problem, algorithms: Registry, *, compare: bool, alternatives: bool) -> Planned:
     name = config.algorithm.name
     others = {other: info for other, info in algorithms.items() if other != name}
     info, wanted = algorithms[name], config.privacy.adjacency
@@ -193,6 +201,8 @@ def _named(config: Config, problem: Problem, compare: bool, algorithms: Registry
     try:
         plan = _plan(info, config, problem, config.algorithm.options)
     except Infeasible as error:
+        if not alternatives:
+            raise
         feasible = tuple(each.algorithm for each in _candidates(config, problem, others) if each.plan)
         raise Infeasible(error.algorithm, error.condition, error.needs, feasible) from None
     info.verify(plan)

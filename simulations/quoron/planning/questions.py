@@ -172,7 +172,7 @@ def _with_epsilon(config: Config, epsilon: float) -> Config:
 def _planned(config: Config, problem: Problem) -> Plan | str:
     """The plan, or why there is none."""
     try:
-        return choose(config, problem).plan
+        return choose(config, problem, alternatives=False).plan
     except Infeasible as error:
         return f"{error.condition}; needs {error.needs}."
     except QuoronError as error:

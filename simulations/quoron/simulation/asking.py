@@ -25,7 +25,7 @@ from quoron_privacy.errors import ConfigError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-DIRECTIONS = 8
+DIRECTIONS = 4
 SAMPLE = 2_000  # users whose items are looked at where none are held out
 STEPS = 30  # towards one risk, at most; a handful do
 

@@ -64,16 +64,18 @@ def prepare(
     *,
     frame: "pa.Table | None" = None,
     compare: bool = False,
+    alternatives: bool = True,
     population: Population | None = None,
 ) -> Prepared:
     """Read, check and plan; every wrong request is refused here. A table's relative path is relative to `folder`.
 
+    Without `alternatives` the refusal of a named algorithm does not say which others would do.
     With `compare` every algorithm is planned, not only the one that is named, for a plan to look at. Otherwise it is
     for a simulation, and its promise says so.
     """
     began = time.perf_counter()
     scene = setup(config, folder, frame, population)
-    planned = choose(config, scene.problem, compare=compare)
+    planned = choose(config, scene.problem, compare=compare, alternatives=alternatives)
     if isinstance(config.population, Table):
         planned = replace(planned, remarks=(*planned.remarks, *scene.population.knowledge.assumptions))
     scene = scene.settled(planned.plan.problem)
