@@ -20,7 +20,9 @@ from quoron_privacy import gdp, local
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.forecast import trivial_risk
 from quoron_server.algorithms.local_model.forecast import response
+from quoron_server.algorithms.local_model.plan import _worth
 from quoron_server.plan import Privacy
 
 INFO = ALGORITHMS["local-model"]
@@ -306,3 +308,9 @@ def test_the_noise_source_of_the_run_changes_no_bit(tmp_path):
             state = algorithm.update(state, Quadratic().ask(question), source).state
         models.append(algorithm.model(state))
     np.testing.assert_array_equal(*models)
+
+
+def test_a_linear_loss_is_not_refused_for_want_of_curvature() -> None:
+    """What not training leaves is the distance times the slope at the start, not nothing."""
+    linear = changed(PROBLEM, smoothness=0.0, link_curvature=0.0, curvature="unknown", typical_curvature=None)
+    assert _worth(linear) == trivial_risk(linear) > 0

@@ -334,10 +334,10 @@ def _assumptions(p: LocalModelParameters) -> tuple[str, ...]:
 def _worth(problem: Problem) -> float:
     """Excess risk of the start point, which a plan has to beat: for a solution at distance 3/R where features are."""
     start = trivial_risk(problem)
-    if problem.feature_norm is None or problem.link_curvature is None:
+    if problem.feature_norm is None or not problem.even_bend:  # without a curvature, or for a linear loss, with none
         return start
     far = min(3 / problem.feature_norm, problem.radius)
-    return min(start, (problem.even_bend or 0.0) * (problem.feature_norm * far) ** 2 / (2 * problem.features))
+    return min(start, problem.even_bend * (problem.feature_norm * far) ** 2 / (2 * problem.features))
 
 
 def _reason(found: dict[Estimator, _Candidate | None], options: LocalModelOptions) -> str:
