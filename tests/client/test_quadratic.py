@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from client import reference
-from quoron_client import Box, L2Ball, make_loss
+from quoron_client import Box, L2Ball, Loss, make_loss
 from quoron_client.compute.gradients import average_gradient, average_loss
 from quoron_client.compute.local_iterates import local_sgd
 from quoron_client.compute.smoothness import smoothness_scale
@@ -56,3 +56,10 @@ def test_users_are_scaled_to_a_smoothness_below_that_of_h():
 def test_a_direction_without_curvature_is_refused(name):
     with pytest.raises(ConfigError, match=f"Expected {name} > 0"):
         make_loss("quadratic", **{name: 0.0})
+
+
+@pytest.mark.parametrize("loss", [make_loss("quadratic"), make_loss("logistic", ridge=0.3), make_loss("linear")])
+@pytest.mark.parametrize("dimension", [1, 2, 7])
+def test_the_steepest_direction_is_the_largest_of_the_diagonal_that_is_not_made(loss: Loss, dimension: int) -> None:
+    assert loss.steepest(dimension) == loss.bend(dimension).max()
+    assert loss.steepest(10**12) >= loss.ridge

@@ -119,12 +119,16 @@ class Loss(ABC):
         """Bound on every item gradient's ℓ2 norm over the domain, ridge included; with `smoothing` of the stand-in."""
         radius = domain.norm_bound(dimension)
         reached = radius + (0.0 if smoothing is None else smoothing.reach)
-        steepest = float(self.bend(dimension).max())
-        return self.feature_norm * self.slope_bound(self.feature_norm * reached) + steepest * radius
+        return self.feature_norm * self.slope_bound(self.feature_norm * reached) + self.steepest(dimension) * radius
 
     def bend(self, dimension: int) -> Vector:
         """Diagonal of the Hessian of the public quadratic that every item's loss contains, shape (d,): the ridge."""
         return np.full(dimension, self.ridge)
+
+    def steepest(self, dimension: int) -> float:
+        """The largest number of that diagonal, in every dimension that a problem may have, without making it."""
+        del dimension
+        return self.ridge
 
     def coordinate_lipschitz(self, domain: Domain, dimension: int) -> float:
         """Bound on every coordinate of every item's gradient over the domain, ridge included: Lipschitz in ℓ1."""

@@ -39,6 +39,10 @@ class Quadratic(Linear):
         eigenvalues[:1] = self.steep + self.ridge
         return eigenvalues
 
+    def steepest(self, dimension: int) -> float:
+        """H's largest eigenvalue; of one dimension it has the steep one alone."""
+        return self.smoothness if dimension > 1 else self.steep + self.ridge
+
     @property
     def smoothness(self) -> float:
         """H's largest eigenvalue."""
