@@ -187,6 +187,9 @@ def test_a_data_frame_is_planned_and_asked_about_without_a_file() -> None:
     assert answers.enough is not None
     assert answers.enough.users is not None
     assert answers.as_json()["enough"]["users"] == answers.enough.users
+    curve = quoron.ask(frame, epsilons=True, **columns).curve
+    assert curve is not None
+    assert all(point.accuracy is None for point in curve)  # which would be a figure of somebody's own data
 
 
 def test_nothing_feasible_is_no_picture() -> None:

@@ -24,7 +24,7 @@ from quoron.comparing.pool import Job, Watcher
 from quoron.comparing.request import Request
 from quoron.reports.summary import from_json
 from quoron.simulation import run as runs
-from quoron.simulation.folder import RunFolder, as_parquet, dumps, write
+from quoron.simulation.folder import RunFolder, as_parquet, dumps, numbered, write
 from quoron.simulation.scene import setup
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.books.durable import make_folder
@@ -60,17 +60,12 @@ class Comparison:
 def claim(out: str | Path | None, name: str) -> Path:
     """A comparison's folder: `out`, which is new, empty or holds one; or the first free runs/<name>-compare-<n>."""
     if out is None:
-        number = 1
-        while (path := Path("runs") / f"{name}-compare-{number}").exists():
-            number += 1
-    else:
-        path = Path(out)
-        if path.exists() and not path.is_dir():
-            raise ConfigError(f"Expected the comparison's folder, got the file {path}. Choose another with --out.")
-        if path.is_dir() and any(path.iterdir()) and not is_comparison(path):
-            raise ConfigError(
-                f"Expected an empty folder or one of a comparison, got {path}. Choose another with --out."
-            )
+        return numbered(Path("runs"), f"{name}-compare").path
+    path = Path(out)
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"Expected the comparison's folder, got the file {path}. Choose another with --out.")
+    if path.is_dir() and any(path.iterdir()) and not is_comparison(path):
+        raise ConfigError(f"Expected an empty folder or one of a comparison, got {path}. Choose another with --out.")
     try:
         make_folder(path)
     except OSError as error:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from quoron.config import Config
+from quoron.config import PACKAGED, Config, Table
 from quoron.planning.questions import Answers, enough, epsilon_curve, wanted_risk
 from quoron.populations import Population
 from quoron.populations._base import Vector
@@ -41,7 +41,8 @@ def ask(
 ) -> Answers:
     """How many users, or which ε, would do for a risk or for an accuracy, and what does each ε buy?
 
-    ConfigError where both a risk and an accuracy are given, or an accuracy where labels are not classes.
+    A table of somebody's own is looked at only for an `accuracy` that is asked about. ConfigError where both a risk and
+    an accuracy are given, or an accuracy where labels are not classes.
     """
     if risk is not None and accuracy is not None:
         raise ConfigError("Expected a risk or an accuracy to ask about, got both.")
@@ -57,11 +58,16 @@ def ask(
     if not epsilons:
         return Answers(None, found)
     points = epsilon_curve(config, scene.problem)
-    if speaks_of_accuracy(scene.population):
+    if speaks_of_accuracy(scene.population) and (accuracy is not None or _is_public(config)):
         risks = [point.predicted_excess_risk for point in points]
         told = [None if each is None else accuracy_of(scene.population, each) for each in risks]
         points = tuple(replace(point, accuracy=each) for point, each in zip(points, told, strict=True))
     return Answers(points, found)
+
+
+def _is_public(config: Config) -> bool:
+    """Whether users are made up, or ship with quoron."""
+    return not isinstance(config.population, Table) or config.population.path.startswith(PACKAGED)
 
 
 def speaks_of_accuracy(population: Population) -> bool:

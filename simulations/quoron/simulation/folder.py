@@ -124,7 +124,7 @@ def claim(config: Config, name: str) -> RunFolder:
     holds something else.
     """
     if config.run.out is None:
-        return _numbered(Path("runs"), name)
+        return numbered(Path("runs"), name)
     path = Path(config.run.out)
     if path.exists() and not path.is_dir():
         raise ConfigError(f"Expected run.out to be a folder, got the file {path}. Choose another with --out.")
@@ -138,7 +138,7 @@ def claim(config: Config, name: str) -> RunFolder:
 def claim_rows(out: str | Path | None) -> RunFolder:
     """The folder for a run of rows: `out`, or the first free runs/rows-<number>. ConfigError if it holds another."""
     if out is None:
-        return _numbered(Path("runs"), "rows")
+        return numbered(Path("runs"), "rows")
     path = Path(out)
     if path.exists() and not path.is_dir():
         raise ConfigError(f"Expected out to be a folder, got the file {path}. Choose another.")
@@ -213,7 +213,8 @@ def flat(event: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _numbered(parent: Path, name: str) -> RunFolder:
+def numbered(parent: Path, name: str) -> RunFolder:
+    """The first free folder `name`-1, `name`-2, ..., made: whoever asks at the same time gets another."""
     number = 1
     while True:
         path = parent / f"{name}-{number}"
