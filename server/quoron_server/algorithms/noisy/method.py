@@ -9,13 +9,14 @@ divisor stays B. Everything sent out is private: exposure `broadcast`.
 """
 
 from dataclasses import dataclass, replace
+from math import isinf
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.protocol.questions import Answers, AverageGradient, Question
-from quoron_privacy.clipping import clipped_mean
+from quoron_client.protocol.questions import Answers, AverageGradient, Question, summed
+from quoron_privacy.clipping import ClippedSum, Sums, clipped_mean
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise import NoiseSource
 from quoron_server.algorithm import Update, Vector
@@ -43,6 +44,11 @@ class NoisySGDParameters:
     def noise(self) -> GaussianNoise | None:
         """Of one round's mean; None without privacy."""
         return GaussianNoise(self.sensitivity, self.noise_scale) if self.noise_scale else None
+
+    @property
+    def reduction(self) -> ClippedSum | None:
+        """All that a round reads of its answers; None without a clip."""
+        return None if isinf(self.clip_norm) else ClippedSum(self.clip_norm, self.cohort_size)
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """A noisy mean in every round."""
@@ -78,12 +84,18 @@ class NoisySGD:
         if state.round == self.parameters.rounds:
             return None
         task = AverageGradient(state.iterate[None, :], (1.0,), self.plan.problem.user_smoothness)
-        return Question(state.round, self._cohort(state.round, noise), task, planned=self.parameters.cohort_size)
+        p = self.parameters
+        return Question(state.round, self._cohort(state.round, noise), task, p.cohort_size, p.reduction)
 
-    def update(self, state: NoisyState, answers: Answers, noise: NoiseSource) -> Update[NoisyState]:
+    def update(self, state: NoisyState, answers: Answers | Sums, noise: NoiseSource) -> Update[NoisyState]:
         """One noisy step."""
         p = self.parameters
-        mean, clipped = clipped_mean(answers.values, answers.answered, p.clip_norm, p.cohort_size)
+        if p.reduction is None:
+            assert isinstance(answers, Answers)
+            mean, clipped = clipped_mean(answers.values, answers.answered, p.clip_norm, p.cohort_size)
+        else:
+            sums = summed(answers, p.reduction)
+            mean, clipped = p.reduction.mean(sums), sums.clipped
         if (gaussian := p.noise) is not None:
             mean = gaussian.release(mean, noise.stream("release", state.round))
         iterate = self.plan.problem.domain.project(state.iterate - p.step_size * mean)

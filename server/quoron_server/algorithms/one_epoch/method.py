@@ -18,12 +18,13 @@ Proofs: docs/privacy/srgd.md.
 """
 
 from dataclasses import dataclass
+from math import isinf
 from typing import Literal
 
 import numpy as np
 
-from quoron_client.protocol.questions import Answers, AverageGradient, Question
-from quoron_privacy.clipping import clipped_mean
+from quoron_client.protocol.questions import Answers, AverageGradient, Question, summed
+from quoron_privacy.clipping import ClippedSum, Sums, clipped_mean
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise import NoiseSource
 from quoron_privacy.prefix.noise import PrefixNoise, PrefixState
@@ -90,8 +91,12 @@ class OneEpoch:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.parameters: OneEpochParameters = plan.parameters
-        self._noise = self.parameters.noise
+        p: OneEpochParameters = plan.parameters
+        self.parameters = p
+        self._noise = p.noise
+        # All that a round reads of its answers; with reserves it matters who is among the first to answer.
+        single = p.cohort_size > p.divisor or isinf(p.clip_norm)
+        self._reduction = None if single else ClippedSum(p.clip_norm, p.divisor)
 
     def init(self) -> OneEpochState:
         """Start at zero."""
@@ -111,36 +116,41 @@ class OneEpoch:
             task = AverageGradient(np.stack([state.x, state.previous]), (t + 1.0, -float(t)), scaling)
         else:
             task = AverageGradient(state.x[None, :], (1.0,), scaling)
-        return Question(t, cohort, task)
+        return Question(t, cohort, task, reduction=self._reduction)
 
-    def update(self, state: OneEpochState, answers: Answers, noise: NoiseSource) -> Update[OneEpochState]:
+    def update(self, state: OneEpochState, answers: Answers | Sums, noise: NoiseSource) -> Update[OneEpochState]:
         """Release the noised sum, and step."""
         p, project, t = self.parameters, self.plan.problem.domain.project, state.round
-        counted = first_answered(answers.answered, p.divisor)
-        mean, clipped = clipped_mean(answers.values, counted, p.clip_norm, p.divisor)
+        if self._reduction is None:
+            assert isinstance(answers, Answers)
+            counted = first_answered(answers.answered, p.divisor)
+            mean, clipped = clipped_mean(answers.values, counted, p.clip_norm, p.divisor)
+            answered = int(np.sum(counted))
+        else:
+            of_all = summed(answers, self._reduction)
+            mean, clipped, answered = self._reduction.mean(of_all), of_all.clipped, of_all.answered
         weight, sums = t + 1.0, state.sums
         if isinstance(self._noise, GaussianNoise):
-            summed = weight * self._noise.release(mean, noise.stream("release", t))
+            gradients = weight * self._noise.release(mean, noise.stream("release", t))
         else:
             assert sums is not None
-            summed, sums = self._noise.release(sums, mean, noise)
+            gradients, sums = self._noise.release(sums, mean, noise)
         y = z = x = state.x
         if p.method == "accelerated":
-            z = project(state.z - summed / (2 * p.beta))
-            y = project(state.x - summed / (p.beta * weight))
+            z = project(state.z - gradients / (2 * p.beta))
+            y = project(state.x - gradients / (p.beta * weight))
             momentum = 2 / (t + 3)
             x = (1 - momentum) * y + momentum * z
         elif p.method == "anytime":
-            z = project(state.z - summed / (2 * p.beta))
+            z = project(state.z - gradients / (2 * p.beta))
             momentum = 2 / (t + 3)
             x = (1 - momentum) * state.x + momentum * z
         elif p.method == "plain":
-            x = project(state.x - summed / (p.beta * weight))
+            x = project(state.x - gradients / (p.beta * weight))
         else:
-            x = project(-summed / p.beta)
+            x = project(-gradients / p.beta)
         running = state.running + x / p.suffix if p.rounds - t <= p.suffix else state.running
         moved = OneEpochState(t + 1, x, state.x, y, z, running, sums)
-        answered = int(np.sum(counted))
         diagnostics = {"answered": answered, "clipped_fraction": clipped / max(1, answered)}
         return Update(moved, (p.entry(),), {}, diagnostics)
 
