@@ -18,7 +18,7 @@ from numba import float64, int64, intp, types
 from numba.extending import intrinsic
 from numpy.typing import ArrayLike, NDArray
 
-from quoron_client.data.items import ItemBatch
+from quoron_client.data.items import Items
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -89,8 +89,8 @@ class Pointwise:
 class UserLoop:
     """A compiled loop over the users of a batch.
 
-    The function's arguments are features, labels, offsets, then its own (of the given numba types), then the first and
-    one past the last user to do.
+    The function's arguments are features, labels, begins and ends (rows begins[u] to ends[u] are user u's), then its
+    own (of the given numba types), then the first and one past the last user to do.
     """
 
     def __init__(self, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
@@ -114,23 +114,24 @@ class UserLoop:
         return any(Path(folder).glob(f"*.{self._function.__qualname__}-*.nbi"))
 
     def _compile(self, element: Any) -> Any:
-        batch = (read_only(element, 2), read_only(float64, 1), read_only(int64, 1))
+        batch = (read_only(element, 2), read_only(float64, 1), read_only(int64, 1), read_only(int64, 1))
         return numba.njit(types.void(*batch, *self._arguments, int64, int64), **_SUMS)(self._function)
 
-    def __call__(self, batch: ItemBatch, *arguments: Any, threads: int | None = None) -> None:
+    def __call__(self, batch: Items, *arguments: Any, threads: int | None = None) -> None:
         """Run over all users of `batch` on `threads` threads.
 
         By default that is as many as numba was given, or one where starting threads costs more than it saves.
         """
         loop: Any = self._float32 if batch.features.dtype == np.float32 else self._float64
-        run = partial(loop, batch.features, batch.labels, batch.offsets, *arguments)
+        run = partial(loop, batch.features, batch.labels, batch.begins, batch.ends, *arguments)
         if threads is None:
-            threads = 1 if batch.features.size < _SMALL else _CONFIG.NUMBA_NUM_THREADS
+            threads = 1 if batch.size < _SMALL else _CONFIG.NUMBA_NUM_THREADS
         if threads == 1:
             run(0, batch.users)
             return
-        shares = np.linspace(0, batch.offsets[-1], threads + 1)[1:-1]  # equal numbers of items, not of users
-        bounds = [0, *np.searchsorted(batch.offsets, shares), batch.users]
+        so_far = np.cumsum(batch.counts)
+        shares = np.linspace(0, so_far[-1] if batch.users else 0, threads + 1)[1:-1]  # equal numbers of items, not users
+        bounds = [0, *np.searchsorted(so_far, shares), batch.users]
         with ThreadPoolExecutor(threads - 1) as pool:
             others = [pool.submit(run, first, last) for first, last in pairwise(bounds[1:])]
             run(*bounds[:2])
