@@ -4,7 +4,7 @@ Loops over users take a range of them and release the interpreter lock, so that 
 result depends on that user's items alone and is computed by one thread: every split gives the same bits.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from itertools import pairwise
@@ -122,21 +122,36 @@ class UserLoop:
 
         By default that is as many as numba was given, or one where starting threads costs more than it saves.
         """
+        bounds = self.shares(batch, threads)
+        at_once([partial(self.over, batch, first, last, *arguments) for first, last in pairwise(bounds)])
+
+    def over(self, batch: Items, first: int, last: int, *arguments: Any) -> None:
+        """Run over users `first` to `last` on this thread."""
         loop: Any = self._float32 if batch.features.dtype == np.float32 else self._float64
-        run = partial(loop, batch.features, batch.labels, batch.begins, batch.ends, *arguments)
+        loop(batch.features, batch.labels, batch.begins, batch.ends, *arguments, first, last)
+
+    @staticmethod
+    def shares(batch: Items, threads: int | None) -> list[int]:
+        """Where each thread's users begin, and one past the last: equal numbers of items, not of users."""
         if threads is None:
             threads = 1 if batch.size < _SMALL else _CONFIG.NUMBA_NUM_THREADS
         if threads == 1:
-            run(0, batch.users)
-            return
+            return [0, batch.users]
         so_far = np.cumsum(batch.counts)
-        shares = np.linspace(0, so_far[-1] if batch.users else 0, threads + 1)[1:-1]  # equal numbers of items, not users
-        bounds = [0, *np.searchsorted(so_far, shares), batch.users]
-        with ThreadPoolExecutor(threads - 1) as pool:
-            others = [pool.submit(run, first, last) for first, last in pairwise(bounds[1:])]
-            run(*bounds[:2])
-            for part in others:
-                part.result()
+        shares = np.linspace(0, so_far[-1] if batch.users else 0, threads + 1)[1:-1]
+        return [0, *(int(each) for each in np.searchsorted(so_far, shares)), batch.users]
+
+
+def at_once(works: Sequence[Callable[[], None]]) -> None:
+    """Carry out all of them, each on a thread of its own; the first on this one."""
+    if len(works) == 1:
+        works[0]()
+        return
+    with ThreadPoolExecutor(len(works) - 1) as pool:
+        others = [pool.submit(work) for work in works[1:]]
+        works[0]()
+        for other in others:
+            other.result()
 
 
 def user_loop(*arguments: Any) -> Callable[[Callable[..., None]], UserLoop]:

@@ -12,26 +12,43 @@ Features may be stored as float32; all arithmetic is float64. Proofs that carry 
 steps need every step to be a contraction, which holds for the computed step only up to its rounding.
 """
 
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numba import float64
+from numba import float64, int64
 from numpy.typing import NDArray
 
-from quoron_client.compute.compiled import POINTWISE, helper, read_only, user_loop, writable
+from quoron_client.compute.compiled import POINTWISE, at_once, helper, read_only, user_loop, writable
 from quoron_client.compute.draws import NARROW, Keys, shifts_and_spread
 from quoron_client.compute.smoothness import smoothness_scale
 from quoron_client.data.items import Items
 from quoron_client.losses import Loss, Softmax
 from quoron_client.losses._exponential import exponential
 from quoron_client.protocol.questions import AverageGradient
+from quoron_privacy.clipping import SUMMING, ClippedSum, Sums
 from quoron_privacy.errors import ConfigError, DataError
-from quoron_privacy.lanes import STRIDE, WIDTH, aligned, alike, first_lanes, fused, keep, lanes, plus, sum_of
+from quoron_privacy.lanes import (
+    STRIDE,
+    WIDTH,
+    aligned,
+    alike,
+    first_lanes,
+    fused,
+    keep,
+    lanes,
+    larger,
+    max_of,
+    plus,
+    sum_of,
+)
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
 
 _BLOCK = 64  # items whose predictions are held at a time, of as many users as that makes
+_HELD = 4096  # numbers of the rows that are summed at a time
 
 
 def average_gradient(
@@ -41,6 +58,7 @@ def average_gradient(
     *,
     keys: Keys | None = None,
     threads: int | None = None,
+    out: Matrix | None = None,
 ) -> Matrix:
     """w_u · (s_u · Σ_k weights[k] · ∇F_u(points[k]) - centre) for every user u, shape (k, d).
 
@@ -50,9 +68,57 @@ def average_gradient(
     A `Convolution` draws from `keys` (k,), see `draws.user_keys`.
 
     A user without items gets zeros, a user with a non-finite feature or label gets NaN (see `work.answer`). The bits
-    do not depend on `threads` nor on the other users. Raises `DataError` for points or a centre of another dimension,
-    `ConfigError` for reference_items below 1 and for a smoothing that does not fit the loss or has no keys.
+    do not depend on `threads` nor on the other users. Rows are written into `out` (k, d) if there is one: of many short
+    users, fresh memory costs more than the gradients. Raises `DataError` for points, a centre or `out` of another
+    shape, `ConfigError` for reference_items below 1 and for a smoothing that does not fit the loss or has no keys.
     """
+    own, classes = _prepared(loss, batch, task, keys, threads)
+    dimension = batch.dimension * loss.outputs
+    rows = np.empty((batch.users, dimension)) if out is None else out
+    if rows.shape != (batch.users, dimension):
+        raise DataError(f"Expected out of shape {(batch.users, dimension)}, got {rows.shape}.")
+    if classes:
+        _class_gradients(batch, *own, rows.reshape(batch.users, classes, -1), threads=threads)
+    else:
+        _gradients(batch, *own, rows, threads=threads)
+    return rows
+
+
+def gradient_sums(
+    loss: Loss,
+    batch: Items,
+    task: AverageGradient,
+    reduction: ClippedSum,
+    *,
+    largest: float = np.inf,
+    keys: Keys | None = None,
+    threads: int | None = None,
+) -> Sums:
+    """What `reduction` makes of the users' `average_gradient`, without their rows ever being in memory.
+
+    The same integers as those of the rows. Users without items, with anything non-finite, or with a coordinate beyond
+    `largest` in magnitude have not answered. Raises as `average_gradient`, and `ConfigError` for a reduction's centre
+    of another dimension and for a loss with several outputs.
+    """
+    own, classes = _prepared(loss, batch, task, keys, threads)
+    if classes:
+        raise ConfigError(f"Expected a loss with one output, got loss={loss.name!r}.")
+    adding = (reduction.adding, reduction.around(batch.dimension), *reduction.scales, largest)
+    parts = [
+        (np.zeros(batch.dimension, np.int64), np.zeros(6, np.int64), bounds)
+        for bounds in pairwise(_gradient_sums.shares(batch, threads))
+    ]
+    at_once(
+        [partial(_gradient_sums.over, batch, *bounds, *own, *adding, total, counts) for total, counts, bounds in parts]
+    )
+    total, counts = (sum(part[place] for part in parts) for place in (0, 1))
+    return Sums(total, counts[:4], int(counts[4]), int(counts[5]))
+
+
+def _prepared(
+    loss: Loss, batch: Items, task: AverageGradient, keys: Keys | None, threads: int | None
+) -> tuple[tuple[Any, ...], int]:
+    """What compiled loops are told of a task, and the number of classes of a loss that has several outputs, else 0."""
     points = np.ascontiguousarray(task.points, dtype=np.float64)
     weights = np.array(task.weights, dtype=np.float64)
     if points.ndim != 2 or len(points) not in (1, 2) or len(weights) != len(points):
@@ -64,7 +130,6 @@ def average_gradient(
     centre = np.zeros(dimension) if task.centre is None else np.ascontiguousarray(task.centre, dtype=np.float64)
     if centre.shape != (dimension,):
         raise DataError(f"Expected a centre with {dimension} coordinates, like the items, got {centre.shape}.")
-    out = np.empty((batch.users, dimension))
     read = _padded(points.reshape(-1, batch.dimension))
     shrink = loss.bend(dimension) * (weights @ points)
     user_weights = _user_weights(batch, task.reference_items)
@@ -72,15 +137,12 @@ def average_gradient(
         if task.smoothing is not None:
             loss.slopes_with(task.smoothing)
         by_class = (loss.classes, batch.dimension)
-        parts = (read.reshape(len(points), loss.classes, -1), weights, batch.item_weights, shrink.reshape(by_class), scale)
-        own_of_classes = (*parts, centre.reshape(by_class), user_weights, out.reshape(-1, *by_class))
-        _class_gradients(batch, *own_of_classes, threads=threads)
-        return out
+        parts = (read.reshape(len(points), loss.classes, -1), weights, batch.item_weights, shrink.reshape(by_class))
+        return (*parts, scale, centre.reshape(by_class), user_weights), loss.classes
     slopes = loss.slopes_with(task.smoothing).compiled
     shifts, spread = shifts_and_spread(batch, task.smoothing, keys, threads=threads)
-    own = (slopes, loss.parameter, shifts, spread, read, weights, batch.item_weights, shrink, scale, centre)
-    _gradients(batch, *own, user_weights, out, threads=threads)
-    return out
+    items = (slopes, loss.parameter, shifts, spread, read, weights, batch.item_weights)
+    return (*items, shrink, scale, centre, user_weights), 0
 
 
 def average_loss(
@@ -224,11 +286,8 @@ def _square_norms(features: Any, first: int, count: int, out: Any) -> None:
         out[i] = squares
 
 
-@user_loop(
-    POINTWISE, float64, _VECTOR, float64, _MATRIX, _VECTOR, _VECTOR, _VECTOR, _VECTOR, _VECTOR, _VECTOR,
-    writable(float64, 2),
-)  # fmt: skip
-def _gradients(
+@helper
+def _rows(
     features: Any,
     labels: Any,
     begins: Any,
@@ -247,7 +306,9 @@ def _gradients(
     out: Any,
     start: int,
     stop: int,
+    origin: int,
 ) -> None:
+    """Average gradients of users `start` to `stop`, user u's into out[u - origin]."""
     dimension = features.shape[1]
     # Views are made once: each costs a reference count, which shows at this speed.
     flat, x, y, summed = features.reshape(-1), points[0], points[-1], aligned(1, dimension)[0]
@@ -307,9 +368,99 @@ def _gradients(
             share = scale[v] / max(done, 1)
             for j in range(dimension):
                 moved = user_weights[v] * (share * summed[j] + scale[v] * shrink[j] - centre[j])
-                out[v, j] = moved if done > 0 else 0.0
+                out[v - origin, j] = moved if done > 0 else 0.0
             done = 0
         u = last if done == 0 else u
+
+
+_ROWS = (POINTWISE, float64, _VECTOR, float64, _MATRIX, _VECTOR, _VECTOR, _VECTOR, _VECTOR, _VECTOR, _VECTOR)
+
+
+@user_loop(*_ROWS, writable(float64, 2))
+def _gradients(
+    features: Any,
+    labels: Any,
+    begins: Any,
+    ends: Any,
+    slopes: Any,
+    parameter: float,
+    shifts: Any,
+    spread: float,
+    points: Any,
+    weights: Any,
+    item_weights: Any,
+    shrink: Any,
+    scale: Any,
+    centre: Any,
+    user_weights: Any,
+    out: Any,
+    start: int,
+    stop: int,
+) -> None:
+    _rows(
+        features, labels, begins, ends, slopes, parameter, shifts, spread, points, weights, item_weights, shrink, scale,
+        centre, user_weights, out, start, stop, 0,
+    )  # fmt: skip
+
+
+@user_loop(
+    *_ROWS, SUMMING, _VECTOR, float64, float64, float64, float64, writable(int64, 1), writable(int64, 1),
+)  # fmt: skip
+def _gradient_sums(
+    features: Any,
+    labels: Any,
+    begins: Any,
+    ends: Any,
+    slopes: Any,
+    parameter: float,
+    shifts: Any,
+    spread: float,
+    points: Any,
+    weights: Any,
+    item_weights: Any,
+    shrink: Any,
+    scale: Any,
+    centre: Any,
+    user_weights: Any,
+    add: Any,
+    around: Any,
+    norm: float,
+    quantile: float,
+    unit: float,
+    most: float,
+    total: Any,
+    counts: Any,
+    start: int,
+    stop: int,
+) -> None:
+    """Gradients of a few users at a time, clipped and added while they are in the nearest cache."""
+    dimension = centre.size
+    few = max(1, _HELD // max(dimension, 1))
+    rows, answered = np.empty((few, dimension)), np.empty(few, np.bool_)
+    for first in range(start, stop, few):
+        last = min(first + few, stop)
+        _rows(
+            features, labels, begins, ends, slopes, parameter, shifts, spread, points, weights, item_weights, shrink,
+            scale, centre, user_weights, rows, first, last, first,
+        )  # fmt: skip
+        for i in range(last - first):
+            answered[i] = ends[first + i] > begins[first + i] and _within(rows[i], most)
+            counts[5] += answered[i]
+        add(rows[: last - first], around, answered[: last - first], norm, quantile, unit, total, counts)
+
+
+@helper
+def _within(row: Any, most: float) -> bool:
+    """Whether every number is finite and at most `most` in magnitude."""
+    whole, rest = row.size // WIDTH * WIDTH, row.size % WIDTH
+    largest = nothing = zero = alike(0.0)
+    for j in range(0, whole, WIDTH):
+        part = lanes(row, j)
+        largest, nothing = larger(largest, part), fused(part, zero, nothing)
+    if rest > 0:
+        part = first_lanes(row, whole, rest)
+        largest, nothing = larger(largest, part), fused(part, zero, nothing)
+    return sum_of(nothing) == 0.0 and max_of(largest) <= most
 
 
 @user_loop(POINTWISE, float64, _VECTOR, _VECTOR, writable(float64, 1))
