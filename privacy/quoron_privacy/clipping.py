@@ -308,7 +308,7 @@ def _sum_clipped(
     total: Integers,
     counts: Integers,
 ) -> None:
-    """Over answered rows, added exactly: Σ ⌊clip(row - centre) · unit / norm⌋ towards zero; the cells, those clipped."""
+    """Add over answered rows, exactly: Σ ⌊clip(row - centre) · unit / norm⌋ towards zero; cells; those clipped."""
     dimension = rows.shape[1]
     row = aligned(1, dimension)[0]
     for i in range(len(rows)):

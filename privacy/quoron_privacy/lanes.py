@@ -25,9 +25,10 @@ STRIDE = 4 * WIDTH  # independent sums at once: one waits for the last of its ow
 
 _NUMBERS, _FLAGS = ir.VectorType(ir.DoubleType(), WIDTH), ir.VectorType(ir.IntType(1), WIDTH)
 _WORD = ir.IntType(32)
+_declared: Any = cgutils.get_or_insert_function
 
 
-class _Lanes(types.Type):  # type: ignore[misc]
+class _Lanes(types.Type):
     def __init__(self) -> None:
         super().__init__(name="Lanes")
 
@@ -36,9 +37,9 @@ _LANES = _Lanes()
 
 
 @register_model(_Lanes)
-class _Model(models.PrimitiveModel):  # type: ignore[misc]
+class _Model(models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Any) -> None:
-        super().__init__(manager, kind, _NUMBERS)
+        super().__init__(manager, kind, _NUMBERS)  # type: ignore[no-untyped-call]
 
 
 @njit(cache=True)
@@ -90,7 +91,7 @@ def _first_lanes(context: Any, array: Any, index: Any, count: Any) -> Any:
         there = builder.icmp_signed("<", _chosen(range(WIDTH)), _everywhere(builder, builder.trunc(values[2], _WORD)))
         kind = ir.FunctionType(vector, [place.type, _WORD, _FLAGS, vector])
         name = f"llvm.masked.load.v{WIDTH}f{8 * size}.p0"
-        call = cgutils.get_or_insert_function(builder.module, kind, name)
+        call = _declared(builder.module, kind, name)
         zeros = ir.Constant(vector, [0.0] * WIDTH)
         return _wide(builder, builder.call(call, [place, ir.Constant(_WORD, size), there, zeros]))
 
@@ -113,7 +114,7 @@ def _alike(context: Any, value: Any) -> Any:
 def _fused(context: Any, a: Any, b: Any, c: Any) -> Any:
     def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
         kind = ir.FunctionType(_NUMBERS, [_NUMBERS] * 3)
-        return builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.fma.v{WIDTH}f64"), values)
+        return builder.call(_declared(builder.module, kind, f"llvm.fma.v{WIDTH}f64"), values)
 
     return _LANES(_LANES, _LANES, _LANES), generate
 
@@ -128,7 +129,7 @@ def _binary(operation: str) -> Any:
 def _larger(context: Any, a: Any, b: Any) -> Any:
     def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
         kind = ir.FunctionType(_NUMBERS, [_NUMBERS])
-        magnitude = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fabs.v{WIDTH}f64")
+        magnitude = _declared(builder.module, kind, f"llvm.fabs.v{WIDTH}f64")
         size = builder.call(magnitude, [values[1]])
         return builder.select(builder.fcmp_ordered(">", size, values[0]), size, values[0])
 

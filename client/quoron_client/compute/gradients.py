@@ -104,15 +104,16 @@ def gradient_sums(
     if classes:
         raise ConfigError(f"Expected a loss with one output, got loss={loss.name!r}.")
     adding = (reduction.adding, reduction.around(batch.dimension), *reduction.scales, largest)
-    parts = [
-        (np.zeros(batch.dimension, np.int64), np.zeros(6, np.int64), bounds)
-        for bounds in pairwise(_gradient_sums.shares(batch, threads))
-    ]
+    bounds = _gradient_sums.shares(batch, threads)
+    totals, counts = np.zeros((len(bounds) - 1, batch.dimension), np.int64), np.zeros((len(bounds) - 1, 6), np.int64)
     at_once(
-        [partial(_gradient_sums.over, batch, *bounds, *own, *adding, total, counts) for total, counts, bounds in parts]
+        [
+            partial(_gradient_sums.over, batch, first, last, *own, *adding, totals[part], counts[part])
+            for part, (first, last) in enumerate(pairwise(bounds))
+        ]
     )
-    total, counts = (sum(part[place] for part in parts) for place in (0, 1))
-    return Sums(total, counts[:4], int(counts[4]), int(counts[5]))
+    *cells, clipped, answered = counts.sum(axis=0)
+    return Sums(totals.sum(axis=0), np.array(cells, np.int64), int(clipped), int(answered))
 
 
 def _prepared(
@@ -460,7 +461,8 @@ def _within(row: Any, most: float) -> bool:
     if rest > 0:
         part = first_lanes(row, whole, rest)
         largest, nothing = larger(largest, part), fused(part, zero, nothing)
-    return sum_of(nothing) == 0.0 and max_of(largest) <= most
+    good: bool = sum_of(nothing) == 0.0 and max_of(largest) <= most
+    return good
 
 
 @user_loop(POINTWISE, float64, _VECTOR, _VECTOR, writable(float64, 1))

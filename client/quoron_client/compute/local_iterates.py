@@ -119,7 +119,9 @@ def _into_ball(square: float, radius: float) -> float:
 
 
 @helper
-def _finish(begins: Any, ends: Any, group: int, users: int, x: Any, total: Any, ball: bool, size: float, out: Any) -> None:
+def _finish(
+    begins: Any, ends: Any, group: int, users: int, x: Any, total: Any, ball: bool, size: float, out: Any
+) -> None:
     for g in range(users):
         u, square, shrink, counted = group + g, 0.0, 1.0, 0.0
         steps = max(1.0, np.float64(ends[u] - begins[u]))

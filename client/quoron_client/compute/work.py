@@ -32,9 +32,7 @@ from quoron_client.protocol.questions import (
 from quoron_privacy.errors import ConfigError, DataError
 
 
-def answer(
-    loss: Loss, batch: Items, task: Task, *, keys: Keys | None = None, threads: int | None = None
-) -> Answers:
+def answer(loss: Loss, batch: Items, task: Task, *, keys: Keys | None = None, threads: int | None = None) -> Answers:
     """Each user's answer to `task`: values (k, *task.answer_shape(d)), and a status (k,).
 
     A user without items is `MISSING`, one with a non-finite feature or label is `REJECTED`; both rows are zero. `batch`

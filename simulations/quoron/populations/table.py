@@ -83,6 +83,11 @@ class TablePopulation:
             return replace(batch, features=features)
         return replace(batch, labels=np.where(flipped, self.loss.opposite(batch.labels), batch.labels))
 
+    @cached_property
+    def held(self) -> ItemBatch:
+        """All training users' items within the bounds of the loss: enforced once, copied only if that changes any."""
+        return bounded(self.training, self.loss)
+
     def corruption(self, users: Users) -> NDArray[np.uint8]:
         """`Corruption` of each of `users`, shape (k,)."""
         return self.outliers.corruption(np.array(users, np.int64), seed=self.seed)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from quoron.populations._base import Corruption, Declared
 from quoron.simulation.inline import InlineEngine
+from quoron_client.compute.enforcement import bounded
 from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.clipping import Sums
@@ -23,13 +24,13 @@ Users = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class _Holders(Declared):
-    """The same users with their items: all of them answer, honestly."""
+    """The same users with their items, within the bounds of the loss: all of them answer, honestly."""
 
-    batch: ItemBatch = field(kw_only=True)
+    held: ItemBatch = field(kw_only=True)
 
     def items(self, users: Users) -> ItemBatch:
         """The items of `users` (k,), in that order."""
-        return self.batch.of(users)
+        return self.held.of(users)
 
     def corruption(self, users: Users) -> NDArray[np.uint8]:
         """None."""
@@ -41,7 +42,8 @@ class CuratorEngine:
 
     def __init__(self, declared: Declared, batch: ItemBatch, noise: NoiseSource) -> None:
         self._order = noise.stream("order of users").permutation(declared.users)
-        self._engine = InlineEngine(_Holders(**_fields(declared), batch=batch), randomness=KeyedRandomness(noise))
+        users = _Holders(**_fields(declared), held=bounded(batch, declared.loss))
+        self._engine = InlineEngine(users, randomness=KeyedRandomness(noise))
 
     def ask(self, question: Question) -> Answers | Sums:
         """Answers of the question's cohort, in slot order, or their sums."""
