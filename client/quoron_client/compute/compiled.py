@@ -28,7 +28,7 @@ _FLAGS: Any = {"cache": True, "nogil": True, "error_model": "numpy"}
 # Sums may be reordered and fused. NaN and infinities keep their meaning: they are how a bad row is recognised.
 _SUMS = _FLAGS | {"fastmath": {"reassoc", "contract"}}
 _CONFIG: Any = numba.config
-_SMALL = 1 << 22  # numbers in a batch that one thread reads in about the time it takes to start another
+_SMALL = 1 << 20  # numbers in a batch that one thread reads in about the time it takes to start another
 
 
 def read_only(element: Any, dimensions: int) -> Any:

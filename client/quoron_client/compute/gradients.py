@@ -48,7 +48,8 @@ Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
 
 _BLOCK = 64  # items whose predictions are held at a time, of as many users as that makes
-_HELD = 4096  # numbers of the rows that are summed at a time
+_NEAR = 3072  # numbers of their rows, at most, so that these are still in the nearest cache when they are added
+_HELD = 2048  # numbers of the rows that are summed at a time
 
 
 def average_gradient(
@@ -318,17 +319,18 @@ def _rows(
     block_labels, block_slopes, coefficients = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
     parameters, squares = np.full(_BLOCK, parameter), np.empty(_BLOCK)
     smoothed = spread > 0.0 or shifts.size > 0
+    most = min(_BLOCK, max(4, _NEAR // max(dimension, 1)))
     u, done = start, 0  # the user in work, and how many of its items have been
     while u < stop:
         # As many users as fit into a block, all of whose slopes are taken at once; a larger one block by block.
         last, held = u, 0
-        while last < stop and held < _BLOCK:
+        while last < stop and held < most:
             first = begins[last] + (done if last == u else 0)
             count = ends[last] - first
-            if count > _BLOCK - held:
+            if count > most - held:
                 if last > u:
                     break
-                count = _BLOCK
+                count = most
             if len(points) == 1:
                 _predict(flat, first, count, dimension, x, predicted, held)
             else:
