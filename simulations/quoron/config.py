@@ -71,6 +71,11 @@ class Synthetic(Simulated):
     unequal_items: bool = Field(
         default=False, description="draw each user's number of items uniformly from 1 to 2m - 1"
     )
+    in_memory: bool = Field(
+        default=False,
+        description="make all users once and keep them (4 n m d bytes), rather than whenever they are asked: for several "
+        "passes; the numbers are the same",
+    )
 
 
 class Weighted(Section):

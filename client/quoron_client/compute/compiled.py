@@ -4,9 +4,10 @@ Loops over users take a range of them and release the interpreter lock, so that 
 result depends on that user's items alone and is computed by one thread: every split gives the same bits.
 """
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,7 +29,8 @@ _FLAGS: Any = {"cache": True, "nogil": True, "error_model": "numpy"}
 # Sums may be reordered and fused. NaN and infinities keep their meaning: they are how a bad row is recognised.
 _SUMS = _FLAGS | {"fastmath": {"reassoc", "contract"}}
 _CONFIG: Any = numba.config
-_SMALL = 1 << 20  # numbers in a batch that one thread reads in about the time it takes to start another
+_SMALL = 1 << 19  # numbers in a batch that one thread reads in about the time it takes to wake another
+_PIECES = 4  # of the work, a thread
 
 
 def read_only(element: Any, dimensions: int) -> Any:
@@ -122,36 +124,57 @@ class UserLoop:
 
         By default that is as many as numba was given, or one where starting threads costs more than it saves.
         """
-        bounds = self.shares(batch, threads)
-        at_once([partial(self.over, batch, first, last, *arguments) for first, last in pairwise(bounds)])
+        threads = threads_for(batch, threads)
+        bounds = pieces(np.cumsum(batch.counts), threads)
+        at_once([partial(self.over, batch, first, last, *arguments) for first, last in pairwise(bounds)], threads)
 
     def over(self, batch: Items, first: int, last: int, *arguments: Any) -> None:
         """Run over users `first` to `last` on this thread."""
         loop: Any = self._float32 if batch.features.dtype == np.float32 else self._float64
         loop(batch.features, batch.labels, batch.begins, batch.ends, *arguments, first, last)
 
-    @staticmethod
-    def shares(batch: Items, threads: int | None) -> list[int]:
-        """Where each thread's users begin, and one past the last: equal numbers of items, not of users."""
-        if threads is None:
-            threads = 1 if batch.size < _SMALL else _CONFIG.NUMBA_NUM_THREADS
-        if threads == 1:
-            return [0, batch.users]
-        so_far = np.cumsum(batch.counts)
-        shares = np.linspace(0, so_far[-1] if batch.users else 0, threads + 1)[1:-1]
-        return [0, *(int(each) for each in np.searchsorted(so_far, shares)), batch.users]
+
+def threads_for(batch: Items, threads: int | None) -> int:
+    """As many as given; else what numba was given, or one where the others would cost more than they save."""
+    if threads is not None:
+        return threads
+    return 1 if batch.size < _SMALL else int(_CONFIG.NUMBA_NUM_THREADS)
 
 
-def at_once(works: Sequence[Callable[[], None]]) -> None:
-    """Carry out all of them, each on a thread of its own; the first on this one."""
-    if len(works) == 1:
-        works[0]()
-        return
-    with ThreadPoolExecutor(len(works) - 1) as pool:
-        others = [pool.submit(work) for work in works[1:]]
-        works[0]()
-        for other in others:
+def at_once(works: Iterable[Callable[[], object]], threads: int) -> None:
+    """Carry out all of them on this thread and `threads` - 1 others, whoever is free taking the next.
+
+    On a busy machine, where no other thread gets a turn, this one does everything and waits for nobody.
+    """
+    left = deque(works)
+
+    def run() -> None:
+        while True:
+            try:
+                work = left.popleft()
+            except IndexError:
+                return
+            work()
+
+    others = [_pool().submit(run) for _ in range(min(threads, len(left)) - 1)]
+    run()
+    for other in others:
+        if not other.cancel():
             other.result()
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    """Threads that stay: to start one takes as long as the gradients of a thousand users."""
+    return ThreadPoolExecutor(_CONFIG.NUMBA_NUM_THREADS, thread_name_prefix="quoron-compute")
+
+
+def pieces(so_far: NDArray[np.int64], threads: int) -> list[int]:
+    """Where pieces of about equal size begin, of users whose sizes add up to `so_far` (k,), and k: four a thread."""
+    if threads == 1 or len(so_far) < threads:
+        return [0, len(so_far)]
+    shares = np.linspace(0, so_far[-1], _PIECES * threads + 1)[1:-1]
+    return [0, *(int(each) for each in np.searchsorted(so_far, shares)), len(so_far)]
 
 
 def user_loop(*arguments: Any) -> Callable[[Callable[..., None]], UserLoop]:

@@ -20,7 +20,16 @@ import numpy as np
 from numba import float64, int64
 from numpy.typing import NDArray
 
-from quoron_client.compute.compiled import POINTWISE, at_once, helper, read_only, user_loop, writable
+from quoron_client.compute.compiled import (
+    POINTWISE,
+    at_once,
+    helper,
+    pieces,
+    read_only,
+    threads_for,
+    user_loop,
+    writable,
+)
 from quoron_client.compute.draws import NARROW, Keys, shifts_and_spread
 from quoron_client.compute.smoothness import smoothness_scale
 from quoron_client.data.items import Items
@@ -105,14 +114,14 @@ def gradient_sums(
     if classes:
         raise ConfigError(f"Expected a loss with one output, got loss={loss.name!r}.")
     adding = (reduction.adding, reduction.around(batch.dimension), *reduction.scales, largest)
-    bounds = _gradient_sums.shares(batch, threads)
+    threads = threads_for(batch, threads)
+    bounds = pieces(np.cumsum(batch.counts), threads)
     totals, counts = np.zeros((len(bounds) - 1, batch.dimension), np.int64), np.zeros((len(bounds) - 1, 6), np.int64)
-    at_once(
-        [
-            partial(_gradient_sums.over, batch, first, last, *own, *adding, totals[part], counts[part])
-            for part, (first, last) in enumerate(pairwise(bounds))
-        ]
-    )
+    works = [
+        partial(_gradient_sums.over, batch, first, last, *own, *adding, totals[part], counts[part])
+        for part, (first, last) in enumerate(pairwise(bounds))
+    ]
+    at_once(works, threads)
     *cells, clipped, answered = counts.sum(axis=0)
     return Sums(totals.sum(axis=0), np.array(cells, np.int64), int(clipped), int(answered))
 

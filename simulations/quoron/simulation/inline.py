@@ -113,8 +113,8 @@ class InlineEngine:
         faults = self._faults(users, question.round)
         zeros = np.zeros((np.count_nonzero(faults == Corruption.ZERO), self.population.dimension))
         sums = reduction.of(zeros, np.ones(len(zeros), np.bool_))  # what else is wrong is rejected, or never sent
-        for some in self._computing(users, faults):
-            some = some[np.argsort(users[some], kind="stable")]  # sums have no order, and memory is read best in its own
+        for places in self._computing(users, faults):
+            some = places[np.argsort(users[places])]  # sums have no order, and memory is read best in its own
             batch, keys = self._items(users[some], faults[some], task), user_keys(question.round, users[some])
             self.item_gradients += task.computed_gradients(batch.counts)
             sums += gradient_sums(loss, batch, task, reduction, largest=self._largest(task), keys=keys)
