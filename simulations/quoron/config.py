@@ -73,8 +73,8 @@ class Synthetic(Simulated):
     )
     in_memory: bool = Field(
         default=False,
-        description="make all users once and keep them (4 n m d bytes), rather than whenever they are asked: for several "
-        "passes; the numbers are the same",
+        description="make all users once and keep them (4 n m d bytes) rather than whenever they are asked: for "
+        "several passes; the numbers are the same",
     )
 
 

@@ -29,8 +29,8 @@ _FLAGS: Any = {"cache": True, "nogil": True, "error_model": "numpy"}
 # Sums may be reordered and fused. NaN and infinities keep their meaning: they are how a bad row is recognised.
 _SUMS = _FLAGS | {"fastmath": {"reassoc", "contract"}}
 _CONFIG: Any = numba.config
-_SMALL = 1 << 19  # numbers in a batch that one thread reads in about the time it takes to wake another
-_PIECES = 4  # of the work, a thread
+_SMALL = 1 << 21  # numbers in a batch that one thread reads in about the time it takes to wake another
+_LARGE, _PIECES = 1 << 21, 4  # numbers in a piece, at least, if there are several a thread; and how many at most
 
 
 def read_only(element: Any, dimensions: int) -> Any:
@@ -125,7 +125,7 @@ class UserLoop:
         By default that is as many as numba was given, or one where starting threads costs more than it saves.
         """
         threads = threads_for(batch, threads)
-        bounds = pieces(np.cumsum(batch.counts), threads)
+        bounds = pieces(np.cumsum(batch.counts), batch.dimension, threads)
         at_once([partial(self.over, batch, first, last, *arguments) for first, last in pairwise(bounds)], threads)
 
     def over(self, batch: Items, first: int, last: int, *arguments: Any) -> None:
@@ -169,11 +169,15 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_CONFIG.NUMBA_NUM_THREADS, thread_name_prefix="quoron-compute")
 
 
-def pieces(so_far: NDArray[np.int64], threads: int) -> list[int]:
-    """Where pieces of about equal size begin, of users whose sizes add up to `so_far` (k,), and k: four a thread."""
+def pieces(so_far: NDArray[np.int64], width: int, threads: int) -> list[int]:
+    """Where pieces of about equal size begin, of users whose sizes add up to `so_far` (k,) times `width`, and k.
+
+    As many as threads, or a few times that where there is much to do: whoever is slower then takes fewer.
+    """
     if threads == 1 or len(so_far) < threads:
         return [0, len(so_far)]
-    shares = np.linspace(0, so_far[-1], _PIECES * threads + 1)[1:-1]
+    number = min(_PIECES * threads, max(threads, int(so_far[-1]) * width // _LARGE))
+    shares = np.linspace(0, so_far[-1], number + 1)[1:-1]
     return [0, *(int(each) for each in np.searchsorted(so_far, shares)), len(so_far)]
 
 

@@ -69,11 +69,13 @@ def average_gradient(
     keys: Keys | None = None,
     threads: int | None = None,
     out: Matrix | None = None,
+    scale: Vector | None = None,
 ) -> Matrix:
     """w_u · (s_u · Σ_k weights[k] · ∇F_u(points[k]) - centre) for every user u, shape (k, d).
 
     F_u(x) = (1/m_u) Σ w_i φ_i(x) + ridge/2 · ‖x‖² over the user's m_u items; item weights w_i are in [0, 1]. d is the
-    number of features times `loss.outputs`. s_u is `smoothness_scale` with `task.user_smoothness`, else 1; w_u is
+    number of features times `loss.outputs`. s_u is `smoothness_scale` with `task.user_smoothness`, else 1, and may be
+    given as `scale` (k,) where it has been computed before, for it depends on no point; w_u is
     min(1, √(m_u / reference_items)) with `task.reference_items`, else 1. `batch` is as `bounded` returns it.
     A `Convolution` draws from `keys` (k,), see `draws.user_keys`.
 
@@ -82,7 +84,7 @@ def average_gradient(
     users, fresh memory costs more than the gradients. Raises `DataError` for points, a centre or `out` of another
     shape, `ConfigError` for reference_items below 1 and for a smoothing that does not fit the loss or has no keys.
     """
-    own, classes = _prepared(loss, batch, task, keys, threads)
+    own, classes = _prepared(loss, batch, task, keys, threads, scale)
     dimension = batch.dimension * loss.outputs
     rows = np.empty((batch.users, dimension)) if out is None else out
     if rows.shape != (batch.users, dimension):
@@ -103,6 +105,7 @@ def gradient_sums(
     largest: float = np.inf,
     keys: Keys | None = None,
     threads: int | None = None,
+    scale: Vector | None = None,
 ) -> Sums:
     """What `reduction` makes of the users' `average_gradient`, without their rows ever being in memory.
 
@@ -110,12 +113,12 @@ def gradient_sums(
     `largest` in magnitude have not answered. Raises as `average_gradient`, and `ConfigError` for a reduction's centre
     of another dimension and for a loss with several outputs.
     """
-    own, classes = _prepared(loss, batch, task, keys, threads)
+    own, classes = _prepared(loss, batch, task, keys, threads, scale)
     if classes:
         raise ConfigError(f"Expected a loss with one output, got loss={loss.name!r}.")
     adding = (reduction.adding, reduction.around(batch.dimension), *reduction.scales, largest)
     threads = threads_for(batch, threads)
-    bounds = pieces(np.cumsum(batch.counts), threads)
+    bounds = pieces(np.cumsum(batch.counts), batch.dimension, threads)
     totals, counts = np.zeros((len(bounds) - 1, batch.dimension), np.int64), np.zeros((len(bounds) - 1, 6), np.int64)
     works = [
         partial(_gradient_sums.over, batch, first, last, *own, *adding, totals[part], counts[part])
@@ -127,7 +130,7 @@ def gradient_sums(
 
 
 def _prepared(
-    loss: Loss, batch: Items, task: AverageGradient, keys: Keys | None, threads: int | None
+    loss: Loss, batch: Items, task: AverageGradient, keys: Keys | None, threads: int | None, scale: Vector | None
 ) -> tuple[tuple[Any, ...], int]:
     """What compiled loops are told of a task, and the number of classes of a loss that has several outputs, else 0."""
     points = np.ascontiguousarray(task.points, dtype=np.float64)
@@ -135,8 +138,9 @@ def _prepared(
     if points.ndim != 2 or len(points) not in (1, 2) or len(weights) != len(points):
         raise ConfigError(f"Expected one or two points, each with its weight, got {points.shape} and {weights.shape}.")
     dimension = _check_dimension(loss, batch, points.shape[1])
-    scale = np.ones(batch.users)
-    if task.user_smoothness is not None:
+    if task.user_smoothness is None:
+        scale = np.ones(batch.users)
+    elif scale is None:
         scale = smoothness_scale(loss, batch, task.user_smoothness, threads=threads)
     centre = np.zeros(dimension) if task.centre is None else np.ascontiguousarray(task.centre, dtype=np.float64)
     if centre.shape != (dimension,):

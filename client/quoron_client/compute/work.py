@@ -28,20 +28,30 @@ from quoron_client.protocol.questions import (
     SecondMoment,
     Status,
     Task,
+    Vector,
 )
 from quoron_privacy.errors import ConfigError, DataError
 
 
-def answer(loss: Loss, batch: Items, task: Task, *, keys: Keys | None = None, threads: int | None = None) -> Answers:
+def answer(
+    loss: Loss,
+    batch: Items,
+    task: Task,
+    *,
+    keys: Keys | None = None,
+    threads: int | None = None,
+    scale: Vector | None = None,
+) -> Answers:
     """Each user's answer to `task`: values (k, *task.answer_shape(d)), and a status (k,).
 
     A user without items is `MISSING`, one with a non-finite feature or label is `REJECTED`; both rows are zero. `batch`
-    is as `bounded` returns it; `keys` (k,) are what a `Convolution` draws from, see `draws.user_keys`. Raises
+    is as `bounded` returns it; `keys` (k,) are what a `Convolution` draws from, see `draws.user_keys`; `scale` (k,) is
+    that of `average_gradient`, if it is known. Raises
     `DataError` or `ConfigError` only for a task that does not fit the batch's shape or the loss, or has no keys.
     """
     values: Matrix
     if isinstance(task, AverageGradient):
-        values = average_gradient(loss, batch, task, keys=keys, threads=threads)
+        values = average_gradient(loss, batch, task, keys=keys, threads=threads, scale=scale)
     elif isinstance(task, PlacedGradient):
         values = placed_gradient(loss, batch, task, threads=threads)
     elif isinstance(task, SecondMoment):

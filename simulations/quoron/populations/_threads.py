@@ -16,4 +16,4 @@ _SMALL = 1 << 17  # numbers below which another thread costs more than it saves
 def in_ranges(loop: Callable[[int, int], object], offsets: NDArray[np.int64], width: int = 1) -> None:
     """Call `loop(first, last)` on ranges that cover 0 .. len(offsets) - 1 and share offsets[-1] * width numbers."""
     threads = 1 if int(offsets[-1]) * width < _SMALL else numba.get_num_threads()
-    at_once([partial(loop, *ends) for ends in pairwise(pieces(offsets[1:], threads))], threads)
+    at_once([partial(loop, *ends) for ends in pairwise(pieces(offsets[1:], width, threads))], threads)

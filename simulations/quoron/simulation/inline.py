@@ -16,11 +16,12 @@ from operator import add
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.populations._base import Answering, Corruption, Users
+from quoron.populations._base import Answering, Corruption, Users, Vector
 from quoron.populations._streams import Purpose, uniforms, words
 from quoron_client.compute.draws import user_keys
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.gradients import gradient_sums
+from quoron_client.compute.smoothness import smoothness_scale
 from quoron_client.compute.work import answer
 from quoron_client.data.items import ItemBatch, Items
 from quoron_client.protocol.questions import FAR, Answers, AverageGradient, Bounds, Matrix, Question, Status, Task
@@ -57,7 +58,7 @@ class InlineEngine:
         population: Answering,
         *,
         seed: int = 0,
-        chunk_bytes: int = 64 << 20,
+        chunk_bytes: int = 16 << 20,
         dropout: float = 0.0,
         randomness: LocalRandomness | None = None,
     ) -> None:
@@ -66,11 +67,12 @@ class InlineEngine:
         self._randomness = randomness or SeededRandomness(seed)  # each user's own words, never the server's noise
         self._chunk_bytes = chunk_bytes
         self._seed, self._dropout = seed, dropout
+        self._scales: dict[float, Vector] = {}  # of all held users, by the bound asked for last
 
     def over(self, population: Answering) -> "InlineEngine":
         """The same engine for other users."""
         other = copy(self)
-        other.population = population
+        other.population, other._scales = population, {}
         return other
 
     def ask(self, question: Question) -> Answers | Sums:
@@ -117,7 +119,8 @@ class InlineEngine:
             some = places[np.argsort(users[places])]  # sums have no order, and memory is read best in its own
             batch, keys = self._items(users[some], faults[some], task), user_keys(question.round, users[some])
             self.item_gradients += task.computed_gradients(batch.counts)
-            sums += gradient_sums(loss, batch, task, reduction, largest=self._largest(task), keys=keys)
+            scale = self._scale(users[some], faults[some], task)
+            sums += gradient_sums(loss, batch, task, reduction, largest=self._largest(task), keys=keys, scale=scale)
         return sums
 
     def _computing(self, users: Users, faults: NDArray[np.uint8]) -> list[NDArray[np.intp]]:
@@ -135,6 +138,16 @@ class InlineEngine:
             drawn = isinstance(getattr(task, "smoothing", None), Convolution)  # for every row of a block
             return held.of(users) if drawn else held.seen(users)
         return bounded(self.population.items(users), self.population.loss)
+
+    def _scale(self, users: Users, faults: NDArray[np.uint8], task: Task) -> Vector | None:
+        """How much these users scale their loss down, where that is known: once for all whose items are held."""
+        held: ItemBatch | None = getattr(self.population, "held", None)
+        bound = getattr(task, "user_smoothness", None)
+        if held is None or bound is None or faults[0] != Corruption.HONEST:
+            return None
+        if bound not in self._scales:
+            self._scales = {bound: smoothness_scale(self.population.loss, held, bound)}
+        return self._scales[bound][users]
 
     def _users_at_a_time(self, task: Task) -> int:
         """How many users' items, and their answers, fit into `chunk_bytes`."""
@@ -157,7 +170,8 @@ class InlineEngine:
         for computing in self._computing(users, faults):
             batch, asked = self._items(users[computing], faults[computing], task), task.part(computing)
             self.item_gradients += asked.computed_gradients(batch.counts)
-            computed = self._computed(batch, asked, round_number, users[computing])
+            scale = self._scale(users[computing], faults[computing], asked)
+            computed = self._computed(batch, asked, round_number, users[computing], scale)
             values[computing], status[computing] = computed.values, computed.status
         status[faults == Corruption.MISSING] = Status.MISSING
         for fault, sent in _SENT.items():
@@ -171,12 +185,12 @@ class InlineEngine:
             faults[draws < self._dropout] = Corruption.MISSING
         return faults
 
-    def _computed(self, batch: Items, task: Task, round_number: int, users: Users) -> Answers:
+    def _computed(self, batch: Items, task: Task, round_number: int, users: Users, scale: Vector | None) -> Answers:
         """What the clients of `users` send."""
         loss = self.population.loss
         if isinstance(task, LocalReport):
             return local_report(loss, batch, task, self._randomness, round=round_number, users=users)
-        return answer(loss, batch, task, keys=user_keys(round_number, users))
+        return answer(loss, batch, task, keys=user_keys(round_number, users), scale=scale)
 
 
 def _silence(users: int, dimension: int, task: Task) -> tuple[Matrix, NDArray[np.uint8]]:
