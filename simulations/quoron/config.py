@@ -81,12 +81,13 @@ class Weighted(Section):
 
 
 class Table(Simulated):
-    """A CSV or Parquet file with one item a row and a column that names the user."""
+    """A CSV or Parquet file, or a folder of Parquet files, with one item a row and a column that names the user."""
 
     kind: Literal["table"] = "table"
     path: str = Field(
         description="CSV or Parquet file, relative to the configuration file; `package:NAME.parquet` is one that ships "
-        "with quoron: `storms`, `scorecard` or `flights`"
+        "with quoron: `storms`, `scorecard` or `flights`; a folder of Parquet files, or a URL such as "
+        "`s3://bucket/visits`, is read piece by piece (docs/large-data.md)"
     )
     user: str = Field(description="column that says whose item a row is")
     label: str | None = Field(
@@ -386,8 +387,22 @@ def located(config: Config, folder: Path) -> Config:
         config = config.model_copy(update={"train": config.train.model_copy(update={"ledger": ledger})})
     if not isinstance(config.population, Table) or config.population.path.startswith(PACKAGED):
         return config
+    if _is_url(config.population.path):
+        return config
     path = str((folder / config.population.path).resolve())
     return config.model_copy(update={"population": config.population.model_copy(update={"path": path})})
+
+
+def dataset(table: Table, folder: Path) -> str | None:
+    """The folder or the URL of a table that is read piece by piece; None for one file, which is read whole."""
+    if _is_url(table.path):
+        return table.path
+    path = folder / table.path
+    return str(path) if not table.path.startswith(PACKAGED) and path.is_dir() else None
+
+
+def _is_url(path: str) -> bool:
+    return "://" in path
 
 
 def table_file(table: Table, folder: Path) -> Path:

@@ -35,6 +35,7 @@ from quoron.cli.compare import carry_on, compare
 from quoron.cli.connection import shared_options
 from quoron.cli.declare import declare
 from quoron.cli.health import health
+from quoron.cli.index import index
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError
 
 if TYPE_CHECKING:
@@ -217,6 +218,7 @@ app.command()(cli_train.example)
 app.command()(compare)
 app.command()(health)
 app.command()(declare)
+app.command()(index)
 
 
 def invoke(arguments: Sequence[str]) -> int:

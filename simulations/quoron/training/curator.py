@@ -5,18 +5,24 @@ how users are named nor how rows are sorted decides who is asked together, and a
 for its name as well.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron.populations._base import Corruption, Declared
-from quoron.simulation.inline import InlineEngine
+from quoron.simulation.pieces import engine_for
 from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.clipping import Sums
 from quoron_privacy.noise import NoiseSource
+from quoron_server.algorithms.slots import partition
+
+if TYPE_CHECKING:  # only a folder needs them
+    from quoron.datasets.population import Dealt
+    from quoron.datasets.rows import Rows
 
 Users = NDArray[np.int64]
 
@@ -36,12 +42,42 @@ class _Holders(Declared):
         return np.full(len(users), Corruption.HONEST, np.uint8)
 
 
-class CuratorEngine:
-    """Answers of all users of `batch`, user by slot in a secret order; local reports draw on secret words."""
+@dataclass(frozen=True, slots=True)
+class _FileHolders(Declared):
+    """The same users with their items on disk."""
 
-    def __init__(self, declared: Declared, batch: ItemBatch, noise: NoiseSource) -> None:
+    dealt: "Dealt" = field(kw_only=True)
+
+    def items(self, users: Users) -> ItemBatch:
+        """The items of `users` (k,), in that order."""
+        return self.dealt.deck.items(users)
+
+    def pieces(self, users: Users) -> Iterator[Users]:
+        """Indices into `users` (k,) that are read together, in the order of reading."""
+        return self.dealt.deck.pieces(users)
+
+    def corruption(self, users: Users) -> NDArray[np.uint8]:
+        """None."""
+        return np.full(len(users), Corruption.HONEST, np.uint8)
+
+
+class CuratorEngine:
+    """Answers of all users, user by slot in a secret order; local reports draw on secret words.
+
+    `items` are those of all users, or the rows of files. Of these a run with public `seed` reads each once a pass.
+    """
+
+    def __init__(self, declared: Declared, items: "ItemBatch | Rows", noise: NoiseSource, *, seed: int = 0) -> None:
         self._order = noise.stream("order of users").permutation(declared.users)
-        self._engine = InlineEngine(_Holders(**_fields(declared), batch=batch), randomness=KeyedRandomness(noise))
+        self._engine = engine_for(self._holders(declared, items, seed), randomness=KeyedRandomness(noise))
+
+    def _holders(self, declared: Declared, items: "ItemBatch | Rows", seed: int) -> Any:
+        if isinstance(items, ItemBatch):
+            return _Holders(**_fields(declared), batch=items)
+        from quoron.datasets.population import Dealt
+
+        asked = self._order[partition(seed=seed, users=declared.users)]
+        return _FileHolders(**_fields(declared), dealt=Dealt(items, None, asked))
 
     def ask(self, question: Question) -> Answers | Sums:
         """Answers of the question's cohort, in slot order, or their sums."""

@@ -22,7 +22,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,7 @@ from quoron.training import lifetime, result
 from quoron.training.curator import CuratorEngine
 from quoron.training.model import Model
 from quoron.training.result import Trained
-from quoron.training.table import Held, hold
+from quoron.training.table import Held, HeldFiles, hold
 from quoron_client.data.items import ItemBatch
 from quoron_privacy.errors import ConfigError, LedgerError
 from quoron_privacy.noise import SecureNoise, SeededNoise
@@ -47,6 +47,9 @@ from quoron_server.books.ledger import Ledger
 from quoron_server.budget import Budget
 from quoron_server.plan import Plan
 from quoron_server.rounds import Observer
+
+if TYPE_CHECKING:  # only a folder needs it
+    from quoron.datasets.rows import Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class Prepared:
     """A run that is planned and within every limit, with nothing written and no value of the table looked at."""
 
     config: Config
-    held: Held
+    held: Held | HeldFiles
     declared: Declared
     planned: Planned
     identity: Identity
@@ -110,7 +113,7 @@ def rehearse(config: Config, *, seed: int, frame: Any) -> tuple[Model, Plan, int
     prepared = _planned(config, Path.cwd(), Identity("rehearsal", seed, ""), frame, ())
     plan, noise = prepared.planned.plan.simulated(), SeededNoise(seed)
     algorithm = ALGORITHMS[plan.algorithm].make(plan)
-    engine = CuratorEngine(prepared.declared, prepared.held.items(), noise)
+    engine = CuratorEngine(prepared.declared, prepared.held.items(), noise, seed=plan.seed)
     state, taken = algorithm.init(), 0
     while (question := algorithm.request(state, noise)) is not None:
         state, taken = algorithm.update(state, engine.ask(question), noise).state, taken + 1
@@ -147,13 +150,13 @@ def carry_out(prepared: Prepared, folder: RunFolder, observers: Sequence[Observe
         statement = plan.guarantee.sentence()
         with lifetime.opened(prepared.ledger) as ledger:
             ledger.charge(identity.run, config.train.population, statement=statement, **charge_of(plan))
-        batch = prepared.held.items()
-        if not own.finished and not own.same_inputs(_digest(batch)):
+        items = prepared.held.items()
+        if not own.finished and not own.same_inputs(_digest(items)):
             raise _other(folder, "table")
         noise = SecureNoise.fresh() if own.finished else SecureNoise(own.noise_key)
         model = rounds.run(
             ALGORITHMS[plan.algorithm].make(plan),
-            CuratorEngine(prepared.declared, batch, noise),
+            CuratorEngine(prepared.declared, items, noise, seed=plan.seed),
             own,
             noise,
             budget=Budget(**config.budget.model_dump()),
@@ -229,10 +232,13 @@ def _other(folder: RunFolder, thing: str) -> LedgerError:
     )
 
 
-def _digest(batch: ItemBatch) -> bytes:
-    """Of all that the run computes with; private, and erased at its end."""
+def _digest(items: "ItemBatch | Rows") -> bytes:
+    """Of all that the run computes with, or of the files that hold it; private, and erased at its end."""
     digest = hashlib.blake2b(digest_size=32, person=b"quoron-items")
-    for array in (batch.features, batch.labels, batch.offsets, batch.item_weights):
+    if not isinstance(items, ItemBatch):
+        digest.update(items.digest.encode())
+        return digest.digest()
+    for array in (items.features, items.labels, items.offsets, items.item_weights):
         digest.update(f"{array.dtype.str} {array.shape}".encode())
         digest.update(np.ascontiguousarray(array).data)
     return digest.digest()
