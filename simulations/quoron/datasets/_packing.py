@@ -1,4 +1,4 @@
-"""Items as rows of 32-bit words on their way to and from a deck: one compiled pass to deal them out, one to pick them up.
+"""Items as rows of 32-bit words on their way to and from a deck: a compiled pass to deal them out, one to pick them up.
 
 A row is the user's place in the deck, the label (two words), the weight (two words, where there are weights), and the
 features.

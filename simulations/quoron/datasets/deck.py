@@ -151,15 +151,15 @@ class Deck:
                 begin = int(ends[bucket])
 
     def _write(self, words: NDArray[np.float32], row: int) -> None:
-        data, at = memoryview(words).cast("B"), int(row) * 4 * self._layout.width
+        data, at = _bytes(words), int(row) * 4 * self._layout.width
         try:
             while len(data):
                 done = os.pwrite(self._file.fileno(), data, at)
                 data, at = data[done:], at + done
         except OSError as error:
             raise RunError(
-                f"Cannot keep the items of this run in {scratch_folder()}: {error.strerror}. Make room, or set {SCRATCH} "
-                "to a folder on a disk with some."
+                f"Cannot keep the items of this run in {scratch_folder()}: {error.strerror}. Make room, or set "
+                f"{SCRATCH} to a folder on a disk with some."
             ) from None
 
     def _read(self, bucket: int) -> ItemBatch:
@@ -184,7 +184,7 @@ class Deck:
         layout = self._layout
         first, last = layout.starts[bucket : bucket + 2]
         words = np.empty((int(self._filled[bucket]), layout.width), np.float32)
-        data, at = memoryview(words).cast("B"), int(layout.regions[bucket]) * 4 * layout.width
+        data, at = _bytes(words), int(layout.regions[bucket]) * 4 * layout.width
         while len(data):
             done = os.preadv(self._file.fileno(), [data], at)
             if done == 0:
@@ -220,6 +220,10 @@ def _some(batch: ItemBatch, users: NDArray[np.int64]) -> ItemBatch:
     weights = None if batch.weights is None else batch.weights[begin:end]
     offsets = batch.offsets[first : last + 1] - begin
     return ItemBatch(batch.features[begin:end], batch.labels[begin:end], offsets, weights)
+
+
+def _bytes(words: Any) -> memoryview:
+    return memoryview(words).cast("B")
 
 
 def _joined(parts: list[ItemBatch]) -> ItemBatch:

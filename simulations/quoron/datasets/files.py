@@ -3,8 +3,8 @@
     files = Files.found("s3://bucket/visits")
     for batch in files.batches(files.parts[0], ["patient", "age"]): ...
 
-Of a folder all `.parquet` files below it are read, but for names that begin with "." or "_"; the keys of hive partitions
-(`year=2024/`) are columns, of integers where all values are. Files are in the order of their paths; that is the order of the rows.
+Of a folder all `.parquet` files below it are read, but for names that begin with "." or "_"; the keys of hive
+partitions (`year=2024/`) are columns, of integers where all values are. Rows are in the order of the files' paths.
 
 | what is wrong                                   | DataError names                               |
 | ----------------------------------------------- | --------------------------------------------- |

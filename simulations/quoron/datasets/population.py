@@ -2,9 +2,9 @@
 
     crowd = from_dataset("visits/", encoding, user="patient", loss=Logistic(), items_per_user=20, seed=0)
 
-Who is held out, how users are numbered, and what every one of them answers are as in `quoron.populations.table`. Figures of a
-simulation (the optimum, excess risk, figures on held-out users, remarks) are those of all users where they fit into
-memory, and else of a sample of them, which the remarks say.
+Who is held out, how users are numbered, and what every one of them answers are as in `quoron.populations.table`. Figures
+of a simulation (the optimum, excess risk, figures on held-out users, remarks) are those of all users where they fit
+into memory, and else of a sample of them, which the remarks say.
 """
 
 from collections.abc import Iterator
@@ -140,7 +140,8 @@ class DatasetPopulation:
         whose = np.searchsorted(self.numbers, few)
         known = self.numbers[np.minimum(whose, self.users - 1)] == few
         honest = self.corruption(whose) == Corruption.HONEST
-        return few[~known | honest]  # figures are of honest users
+        figured: Users = few[~known | honest]  # figures are of honest users
+        return figured
 
     @cached_property
     def _figures(self) -> TablePopulation:

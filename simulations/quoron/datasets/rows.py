@@ -1,7 +1,7 @@
 """The rows of a folder as items, in the order of the files: what is dealt out once, whatever it is for."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from queue import Queue
@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from quoron.datasets._encoding import encoded
 from quoron.datasets.index import Index, Piece
 from quoron_client.data import columns
 from quoron_client.data.encoding import Categorical, Encoded, Encoding
@@ -59,7 +60,7 @@ class Rows:
     def encoded(self, wanted: NDArray[np.bool_] | None = None) -> Iterator[tuple[Owners, Encoded]]:
         """Whose each row is, and the rows as items, in the order of the files; only pieces with a `wanted` user."""
         for owners, table in self.tables(wanted):
-            yield owners, self.encoding.encode(table)
+            yield owners, encoded(self.encoding, table)
 
     def tables(
         self, wanted: NDArray[np.bool_] | None = None, extra: tuple[str, ...] = ()
@@ -97,7 +98,7 @@ class Rows:
             yield from tables
 
 
-def ahead(source: Iterator[T]) -> Iterator[T]:
+def ahead(source: Iterator[T]) -> Generator[T]:
     """The same things, made by another thread a few steps before they are wanted; its error comes where it arose."""
     made: Queue[tuple[bool, Any]] = Queue(AHEAD)
     stopped = threading.Event()

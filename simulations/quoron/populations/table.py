@@ -258,9 +258,9 @@ def population_of(
     outliers: Outliers,
     seed: int,
 ) -> TablePopulation:
-    """A population of rows that are items already, row i being that of user owners[i]; `training` (users,) says of whom.
+    """A population of rows that are items already, row i being that of user owners[i].
 
-    The other users are held out.
+    `training` (users,) says who is trained on; the others are held out.
     """
     users, chosen, held = len(training), np.flatnonzero(training), np.flatnonzero(~training)
     everyone = encoded.batch(users, owners)

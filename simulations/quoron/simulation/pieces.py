@@ -2,7 +2,7 @@
 
     engine = engine_for(population, seed=0)
 
-What a user answers depends on that user and the question alone, so that any pieces put together again are the same bits.
+What a user answers depends on that user and the question alone: any pieces put together again are the same bits.
 """
 
 from collections.abc import Iterator
