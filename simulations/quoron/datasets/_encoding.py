@@ -1,4 +1,4 @@
-"""What `Encoding.encode` makes of rows, but for its counts: numeric columns in one compiled pass each, to the same bits."""
+"""What `Encoding.encode` makes of rows, but for its counts: a numeric column in one compiled pass, to the same bits."""
 
 from dataclasses import replace
 from typing import Any
@@ -62,12 +62,12 @@ def scale_column(
     """One numeric column, from [low, high] to [-1, 1] in float32 and then times `scale`, into column `at`."""
     middle = 0.5 * low + 0.5 * high
     for i in range(len(values)):
-        value = np.float64(values[i])
+        value: Any = np.float64(values[i])
         if not np.isfinite(value):
             value = middle
             if drop:
                 kept[i] = False
-        scaled = (2.0 * value - low - high) / (high - low)
+        scaled: Any = (2.0 * value - low - high) / (high - low)
         if scaled > 1.0:
             scaled = 1.0
         elif scaled < -1.0:

@@ -70,6 +70,10 @@ class Files:
         own = [each for each in _opened(system, parts[0]).schema_arrow if each.name not in dict(parts[0].keys)]
         return cls(str(source), parts, pa.schema([*own, *_key_fields(parts)]))
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the file system, which is reached again."""
+        return {name: value for name, value in vars(self).items() if name != "system"}
+
     @cached_property
     def system(self) -> pa.fs.FileSystem:
         """Where the files are."""

@@ -78,6 +78,10 @@ class Index:
     pieces: tuple[Piece, ...]
     folder: Path = field(repr=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what can be read again."""
+        return {name: value for name, value in vars(self).items() if name not in ("held", "order")}
+
     @property
     def rows(self) -> int:
         """Of all files."""

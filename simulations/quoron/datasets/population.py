@@ -2,8 +2,8 @@
 
     crowd = from_dataset("visits/", encoding, user="patient", loss=Logistic(), items_per_user=20, seed=0)
 
-Who is held out, how users are numbered, and what every one of them answers are as in `quoron.populations.table`. Figures
-of a simulation (the optimum, excess risk, figures on held-out users, remarks) are those of all users where they fit
+Who is held out, how users are numbered, and what each of them answers are as in `quoron.populations.table`. Figures of
+a simulation (the optimum, excess risk, figures on held-out users, remarks) are those of all users where they fit
 into memory, and else of a sample of them, which the remarks say.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +20,8 @@ from numpy.typing import NDArray
 from quoron.datasets.deck import Deck
 from quoron.datasets.index import opened
 from quoron.datasets.rows import Rows
-from quoron.populations._base import Beside, Corruption, PublicKnowledge, Users, Vector
-from quoron.populations._outliers import Outliers
+from quoron.populations._base import Beside, Corruption, Declared, PublicKnowledge, Users, Vector
+from quoron.populations._outliers import Outliers, flipped
 from quoron.populations._streams import Purpose, words
 from quoron.populations.table import TablePopulation, assumed, population_of, trained
 from quoron_client.data.encoding import Encoding
@@ -47,6 +48,43 @@ class Dealt:
         own = np.zeros(int(self._order.max(initial=-1)) + 1, np.bool_)
         own[users] = True
         return Dealt(self._rows, self._numbers, self._order[own[self._order]])
+
+    def storage(self, users: int) -> Users:
+        """Position of each of all users (users,) in the order of the files."""
+        return self._rows.storage(np.arange(users) if self._numbers is None else self._numbers)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the deck, which stays on its machine."""
+        return {name: held for name, held in vars(self).items() if name != "deck"}
+
+
+@dataclass(frozen=True, slots=True)
+class FileUsers(Declared):
+    """Users whose items are on disk, and nothing more: what answers for them."""
+
+    dealt: Dealt = field(kw_only=True, repr=False)
+    outliers: Outliers = field(kw_only=True, default_factory=Outliers)
+    seed: int = field(kw_only=True, default=0)
+
+    def items(self, users: Users) -> ItemBatch:
+        """The items of `users` (k,), in that order."""
+        return flipped(self.dealt.deck.items(users), self.corruption(users), self.loss)
+
+    def pieces(self, users: Users) -> Iterator[NDArray[np.int64]]:
+        """Indices into `users` (k,) that are read together, in the order of reading."""
+        return self.dealt.deck.pieces(users)
+
+    def corruption(self, users: Users) -> NDArray[np.uint8]:
+        """`Corruption` of each of `users`, shape (k,)."""
+        return self.outliers.corruption(np.array(users, np.int64), seed=self.seed)
+
+    def storage(self) -> Users:
+        """Position (n,) of each user among all, in the order of the files."""
+        return self.dealt.storage(self.users)
+
+    def part(self, users: Users) -> "FileUsers":
+        """Some users, with a deck of their own."""
+        return replace(self, dealt=self.dealt.of(users))
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +125,15 @@ class DatasetPopulation:
     def digest(self) -> str:
         """Of the files as they are."""
         return self.rows.digest
+
+    def storage(self) -> Users:
+        """Position (n,) of each user among all, in the order of the files."""
+        return self.rows.storage(self.numbers)
+
+    def part(self, users: Users) -> "FileUsers":
+        """Some users, with a deck of their own."""
+        public = (self.users, self.items_per_user, self.dimension, self.loss, self.domain, PublicKnowledge())
+        return FileUsers(*public, dealt=self.dealt.of(users), outliers=self.outliers, seed=self.seed)
 
     def read_in(self, order: Users) -> "DatasetPopulation":
         """The same users, read fastest in this order (n,)."""
@@ -199,13 +246,3 @@ def from_dataset(
         outliers=Outliers() if outliers is None else outliers,
         seed=seed,
     )
-
-
-def flipped(batch: ItemBatch, corruption: NDArray[np.uint8], loss: Loss) -> ItemBatch:
-    """Items with those of SHIFTED users mirrored, or their labels."""
-    shifted = np.repeat(corruption == Corruption.SHIFTED, np.diff(batch.offsets))
-    if not shifted.any():
-        return batch
-    if loss.name == "linear":
-        return replace(batch, features=np.where(shifted[:, None], -batch.features, batch.features))
-    return replace(batch, labels=np.where(shifted, loss.opposite(batch.labels), batch.labels))

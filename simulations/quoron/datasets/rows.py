@@ -44,6 +44,14 @@ class Rows:
         """Of the files as they are; another after any of them has changed."""
         return self.index.files.digest
 
+    def storage(self, numbers: Owners) -> Owners:
+        """Position of each of some users (k,) among them, in the order of the files; slots without rows come last."""
+        place = np.arange(self.users)
+        place[self.index.order] = np.arange(self.index.users)
+        found = np.empty(len(numbers), np.int64)
+        found[np.argsort(place[numbers], kind="stable")] = np.arange(len(numbers))
+        return found
+
     def resolved(self) -> "Rows":
         """With every `from-data` vocabulary replaced by the values found. For simulation only."""
         open_ = [f.column for f in self.encoding.features if isinstance(f, Categorical) and f.categories == "from-data"]

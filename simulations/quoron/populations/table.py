@@ -10,7 +10,7 @@ Features are scaled by public ranges and vocabularies, and every row to the loss
 one user holds changes nobody else's numbers. Held-out users are drawn by a public seed.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from quoron.populations import _metrics
 from quoron.populations._base import Beside, Corruption, PublicKnowledge, Users, Vector
 from quoron.populations._objective import TrainingObjective
-from quoron.populations._outliers import Outliers
+from quoron.populations._outliers import Outliers, flipped
+from quoron.populations._part import Part
 from quoron.populations._remarks import Fit, about_boundary, on_boundary
 from quoron.populations._streams import Purpose, words
 from quoron_client.compute.enforcement import bounded
@@ -86,18 +87,16 @@ class TablePopulation:
 
     def items(self, users: Users) -> ItemBatch:
         """The rows of `users` (k,), in that order."""
-        batch = self.training.of(users)
-        flipped = np.repeat(self.corruption(users) == Corruption.SHIFTED, np.diff(batch.offsets))
-        if not flipped.any():
-            return batch
-        if self.loss.name == "linear":
-            features = np.where(flipped[:, None], -batch.features, batch.features)
-            return replace(batch, features=features)
-        return replace(batch, labels=np.where(flipped, self.loss.opposite(batch.labels), batch.labels))
+        return flipped(self.training.of(users), self.corruption(users), self.loss)
 
     def corruption(self, users: Users) -> NDArray[np.uint8]:
         """`Corruption` of each of `users`, shape (k,)."""
         return self.outliers.corruption(np.array(users, np.int64), seed=self.seed)
+
+    def part(self, users: Users) -> Part:
+        """Some users (k,), sorted by number, and nothing of the others."""
+        public = (self.users, self.items_per_user, self.dimension, self.loss, self.domain)
+        return Part(*public, own=users, batch=self.training.of(users), outliers=self.outliers, seed=self.seed)
 
     @cached_property
     def _best(self) -> Vector:

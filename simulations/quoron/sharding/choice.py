@@ -1,6 +1,6 @@
 """How many workers share a run, and where: what `--workers`, `--engine ray` and `--address` ask for.
 
-    with Sharing(workers=4).engine(population, Settings(seed=0)) as engine: ...
+with Sharing(workers=4).engine(population, Settings(seed=0)) as engine: ...
 """
 
 from dataclasses import dataclass

@@ -113,9 +113,9 @@ class ShardedEngine:
                 if (gone := self._workers.pop(shard, None)) is not None:
                     gone.close()
         raise RunError(
-            f"Expected an answer from worker {shard} of {self.cut.shards} in round {question.round}, but {TRIES} in a row "
-            "have died over it, perhaps for want of memory: try fewer workers. Nothing is lost: the run can be resumed, "
-            "with any number of them."
+            f"Expected an answer from worker {shard} of {self.cut.shards} in round {question.round}, but {TRIES} in a "
+            "row have died over it, perhaps for want of memory: try fewer workers. Nothing is lost: the run can be "
+            "resumed, with any number of them."
         )
 
 

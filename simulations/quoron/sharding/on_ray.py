@@ -4,10 +4,11 @@ Nodes need this version of quoron, and the files under the same path or URL. The
 items are there in the clear. An actor whose node dies is replaced on another.
 """
 
+import logging
+import os
+import pickle
 from importlib.util import find_spec
 from typing import Any
-
-import pickle
 
 from quoron.sharding.engine import Died, Worker, own_error
 from quoron.simulation.pieces import Told
@@ -38,8 +39,8 @@ class Actor:
         import ray
 
         # No processor is asked for: where a node has died, the others take its workers.
-        kind = ray.remote(num_cpus=0, max_restarts=0, scheduling_strategy="SPREAD")(Shard)
-        self._actor = kind.remote(letter)
+        kind: Any = ray.remote(num_cpus=0, max_restarts=0, scheduling_strategy="SPREAD")(Shard)
+        self._actor: Any = kind.remote(letter)
 
     def ask(self, question: Question, most: int) -> Told:
         """Its answer. Raises Died."""
@@ -73,11 +74,14 @@ def starter(address: str | None) -> Any:
         raise ConfigError(
             "Expected Ray for the engine ray, found none. Install it: pip install '.[ray]' in the repository."
         )
+    for name in ("RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):
+        os.environ.setdefault(name, "0")  # nothing is told to anybody, and no warning about that
     import ray
 
     if not ray.is_initialized():
+        alone = {} if address else {"include_dashboard": False}
         try:
-            ray.init(address=address, include_dashboard=None if address else False, log_to_driver=False)
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **alone)
         except (ConnectionError, ValueError, ray.exceptions.RayError) as error:
             raise ConfigError(f"Expected a Ray cluster at address={address!r}, got {type(error).__name__}.") from None
 

@@ -26,8 +26,9 @@ class Process:
 
     def __init__(self, letter: bytes, threads: int) -> None:
         ours, theirs = socket.socketpair()
-        self._shared = tempfile.TemporaryFile(prefix="quoron-shared-", dir=_memory())
-        self._view, self._room = None, 0
+        self._shared: Any = tempfile.TemporaryFile(prefix="quoron-shared-", dir=_memory())  # noqa: SIM115
+        self._view: mmap.mmap | None = None
+        self._room = 0
         try:
             with theirs:
                 numbers = (theirs.fileno(), self._shared.fileno())

@@ -5,17 +5,14 @@ worker reads its own part of them. What is made up when it is asked for needs no
 """
 
 import pickle
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.populations._base import Answering, Corruption, Declared, PublicKnowledge, Users
-from quoron.populations._outliers import Outliers
-from quoron.populations.table import TablePopulation, flipped
+from quoron.populations._base import Answering, Users
 from quoron.simulation.pieces import engine_for
-from quoron_client.data.items import ItemBatch
 from quoron_client.randomisers import LocalRandomness
 from quoron_server.rounds import Engine
 
@@ -34,27 +31,6 @@ class Stored(Protocol):
 
     def storage(self) -> Users:
         """Position (n,) of each user among all, in the order of the files."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part(Declared):
-    """Some users of a table in memory, under their numbers in it."""
-
-    own: Users = field(kw_only=True)  # (k,), sorted
-    batch: ItemBatch = field(kw_only=True)  # of k users
-    outliers: Outliers = field(kw_only=True, default_factory=Outliers)
-    seed: int = field(kw_only=True, default=0)
-
-    def items(self, users: Users) -> ItemBatch:
-        """The items of `users` (k,), in that order."""
-        found = self.batch.of(np.searchsorted(self.own, users))
-        return flipped(found, self.corruption(users), self.loss)
-
-    def corruption(self, users: Users) -> NDArray[np.uint8]:
-        """`Corruption` of each of `users`, shape (k,)."""
-        if self.outliers.fraction == 0:
-            return np.full(len(users), Corruption.HONEST, np.uint8)
-        return self.outliers.corruption(np.array(users, np.int64), seed=self.seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +71,6 @@ def part(population: Answering, own: Users) -> Answering:
     """Some users of a population; all of one that is made up when it is asked for."""
     if isinstance(population, Parted):
         return population.part(own)
-    if isinstance(population, TablePopulation):
-        public = (population.users, population.items_per_user, population.dimension, population.loss, population.domain)
-        batch = population.training.of(own)
-        return Part(*public, PublicKnowledge(), own=own, batch=batch, outliers=population.outliers, seed=population.seed)
     return population
 
 

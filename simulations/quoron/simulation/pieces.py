@@ -7,6 +7,8 @@ What a user answers depends on that user and the question alone: any pieces put 
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import reduce
+from operator import add
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -14,10 +16,11 @@ from numpy.typing import NDArray
 
 from quoron.populations._base import Answering, Users
 from quoron.simulation.inline import InlineEngine
-from quoron_client.protocol.questions import Answers, Question
-from quoron_server.rounds import Engine
+from quoron_client.protocol.questions import Answers, Question, summed
+from quoron_privacy.clipping import Sums
 
 Indices = NDArray[np.int64]
+Told = Answers | Sums
 
 
 @runtime_checkable
@@ -43,13 +46,21 @@ class Pieces:
         """Gradients computed, for simulation only."""
         return self._engine.item_gradients
 
-    def ask(self, question: Question) -> Answers:
-        """Answers of the question's cohort, in slot order."""
+    def ask(self, question: Question) -> Told:
+        """Sums of the question's reduction, if it has one; else answers of its cohort, in slot order."""
+        if not len(question.cohort):
+            return self._engine.ask(question)
         told = ((own, self._engine.ask(part_of(question, own))) for own in self._people.pieces(question.cohort))
         return together(question, told, self._engine.population.dimension)
 
+    def rows(self, question: Question) -> Answers:
+        """Answers of the question's cohort, in slot order."""
+        told = self.ask(replace(question, reduction=None))
+        assert isinstance(told, Answers)
+        return told
 
-def engine_for(population: Answering, **settings: Any) -> Engine:
+
+def engine_for(population: Answering, **settings: Any) -> InlineEngine | Pieces:
     """The engine of this process for a population; settings are those of `InlineEngine`."""
     engine = InlineEngine(population, **settings)
     return Pieces(engine, population) if isinstance(population, ReadTogether) else engine
@@ -60,10 +71,13 @@ def part_of(question: Question, own: Indices) -> Question:
     return replace(question, cohort=question.cohort[own], task=question.task.part(own))
 
 
-def together(question: Question, told: Iterator[tuple[Indices, Answers]], dimension: int) -> Answers:
-    """The answers of parts, each with its slots, in the slots' order."""
+def together(question: Question, told: Iterator[tuple[Indices, Told]], dimension: int) -> Told:
+    """The answers of parts, each with its slots, in the slots' order; or their sums."""
+    if question.reduction is not None:
+        return reduce(add, (summed(answers, question.reduction) for _, answers in told))
     shape = question.task.answer_shape(dimension)
     values, status = np.zeros((len(question.cohort), *shape)), np.zeros(len(question.cohort), np.uint8)
     for own, answers in told:
+        assert isinstance(answers, Answers)
         values[own], status[own] = answers.values, answers.status
     return Answers(values, status)

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from quoron.config import Config
 from quoron.planning.plans import Planned, choose
 from quoron.populations._base import Declared
+from quoron.sharding.choice import Sharing
 from quoron.simulation.folder import FRAME, RECORD, RunFolder, dumps
 from quoron.simulation.scene import problem as problem_of
 from quoron.training import lifetime, result
@@ -132,8 +133,13 @@ def _planned(config: Config, base: Path, identity: Identity, frame: Any, assumpt
     return Prepared(config, held, declared, replace(planned, plan=plan), identity)
 
 
-def carry_out(prepared: Prepared, folder: RunFolder, observers: Sequence[Observer] = ()) -> Trained:
-    """Train in `folder` from wherever its ledger stands, and write every file of the run folder."""
+def carry_out(
+    prepared: Prepared, folder: RunFolder, observers: Sequence[Observer] = (), *, sharing: Sharing | None = None
+) -> Trained:
+    """Train in `folder` from wherever its ledger stands, and write every file of the run folder.
+
+    With `sharing` other processes answer for the users; the bits are the same.
+    """
     config, plan, identity = prepared.config, prepared.planned.plan, prepared.identity
     if _released(folder) is not None:  # of which table, nothing here may tell
         raise ConfigError(
@@ -154,22 +160,23 @@ def carry_out(prepared: Prepared, folder: RunFolder, observers: Sequence[Observe
         if not own.finished and not own.same_inputs(_digest(items)):
             raise _other(folder, "table")
         noise = SecureNoise.fresh() if own.finished else SecureNoise(own.noise_key)
-        model = rounds.run(
-            ALGORITHMS[plan.algorithm].make(plan),
-            CuratorEngine(prepared.declared, items, noise, seed=plan.seed),
-            own,
-            noise,
-            budget=Budget(**config.budget.model_dump()),
-            observers=observers,
-            trust_clients=True,
-        )
+        with closing(CuratorEngine(prepared.declared, items, noise, seed=plan.seed, sharing=sharing)) as engine:
+            model = rounds.run(
+                ALGORITHMS[plan.algorithm].make(plan),
+                engine,
+                own,
+                noise,
+                budget=Budget(**config.budget.model_dump()),
+                observers=observers,
+                trust_clients=True,
+            )
         events = own.events()
     trained = result.write(prepared, folder, model, events)
     settle(identity.run, prepared.ledger, model)
     return trained
 
 
-def resume(folder: RunFolder, observers: Sequence[Observer] = ()) -> Trained:
+def resume(folder: RunFolder, observers: Sequence[Observer] = (), *, sharing: Sharing | None = None) -> Trained:
     """Go on with the run in `folder`, to identical bits; a complete one is read."""
     config, model = folder.config(), _released(folder)
     if model is not None:
@@ -180,7 +187,8 @@ def resume(folder: RunFolder, observers: Sequence[Observer] = ()) -> Trained:
             f"Expected a run on a file, got {folder.path} on a DataFrame, which is stored nowhere. Go on with the same "
             f"call of quoron.train and out={str(folder.path)!r}."
         )
-    return carry_out(prepare(config, folder.path, name=folder.path.name, folder=folder), folder, observers)
+    prepared = prepare(config, folder.path, name=folder.path.name, folder=folder)
+    return carry_out(prepared, folder, observers, sharing=sharing)
 
 
 def report(folder: RunFolder) -> Path:
