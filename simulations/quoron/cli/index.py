@@ -26,11 +26,12 @@ def index(
     """
     from quoron import api
     from quoron import config as configs
+    from quoron._paths import dataset
     from quoron.datasets.index import renewed
 
     if source.endswith(".toml"):
         section = api.resolve(source)[0].population
-        found = configs.dataset(section, Path.cwd()) if isinstance(section, configs.Table) else None
+        found = dataset(section, Path.cwd()) if isinstance(section, configs.Table) else None
         if found is None or not isinstance(section, configs.Table):
             raise ConfigError(
                 f"Expected {source} to name a folder or a URL as population.path, got another population."

@@ -15,6 +15,7 @@ in QUORON_SCRATCH, else /var/tmp, else where temporary files go.
 import os
 import tempfile
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -73,6 +74,7 @@ class Deck:
         self._zero_rows = rows.zero_rows
         self._filled = np.zeros(len(layout.starts) - 1, np.int64)
         self._file = _unnamed()
+        weakref.finalize(self, self._file.close)
         self._lock = threading.Lock()
         self._held: OrderedDict[int, Future[ItemBatch]] = OrderedDict()
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="quoron-deck")
@@ -122,11 +124,6 @@ class Deck:
         order = np.argsort(places, kind="stable")
         cuts = np.searchsorted(places[order], self._layout.starts[1:-1])
         yield from (own for own in np.split(order, cuts) if len(own))
-
-    def close(self) -> None:
-        """Give the room on disk back."""
-        self._reader.shutdown(cancel_futures=True)
-        self._file.close()
 
     def _bucket(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.searchsorted(self._layout.starts, places, side="right") - 1

@@ -251,10 +251,7 @@ def _pass(files: Files, user: str, piece: Piece, folder: Path) -> _Tail:
     tail = folder / _name(piece.number, "tail")
     if tail.is_file():
         with pa.ipc.open_stream(tail.read_bytes()) as stored:
-            first, last, broken = (
-                stored.read_all().column(name).to_pylist()[0] for name in ("first", "last", "broken")
-            )
-        return _Tail(broken, first, last)
+            return _Tail(**stored.read_all().to_pylist()[0])
     names, lengths, groups = _runs(files, user, piece)
     climbs = pc.greater(names[1:], names[:-1]).to_numpy(zero_copy_only=False)
     broken = None if climbs.all() else int(groups[1:][~climbs][0])
@@ -337,7 +334,9 @@ def _number(files: Files, user: str, pieces: Sequence[Piece], folder: Path, diso
         if not any(counts):
             continue
         together = pa.concat_arrays(span)
-        order = pc.sort_indices(together).to_numpy()  # stable: of one name the earlier piece comes first
+        order = (
+            pc.sort_indices(together).to_numpy().astype(np.int64)
+        )  # stable: of one name the earlier piece comes first
         ordered = together.take(pa.array(order))
         again = pc.equal(ordered[1:], ordered[:-1]).to_numpy(zero_copy_only=False)
         if disorder is not None and again.any():

@@ -79,7 +79,7 @@ def starter(address: str | None) -> Any:
     import ray
 
     if not ray.is_initialized():
-        alone = {} if address else {"include_dashboard": False}
+        alone: dict[str, Any] = {} if address else {"include_dashboard": False}
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **alone)
         except (ConnectionError, ValueError, ray.exceptions.RayError) as error:

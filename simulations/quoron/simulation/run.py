@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.config import Config, Table, dataset, table_file
+from quoron._paths import dataset, table_file
+from quoron.config import Config, Table
 from quoron.planning import projection
 from quoron.planning.plans import Planned, choose
 from quoron.populations import Population

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron import config as configs
+from quoron._paths import dataset, table_file
 from quoron.config import Config, DomainSection, LossSection
 from quoron.populations import Cube, Outliers, Population, Synthetic, hardest_spread
 from quoron.populations._base import Known
@@ -151,7 +152,7 @@ def _population(config: Config, folder: Path, table: "pa.Table | None") -> Popul
                 "outliers": outliers,
                 "seed": section.seed,
             }
-            source = configs.dataset(section, folder) if table is None else None
+            source = dataset(section, folder) if table is None else None
             if source is not None:
                 from quoron.datasets.population import from_dataset
 
@@ -159,7 +160,7 @@ def _population(config: Config, folder: Path, table: "pa.Table | None") -> Popul
                 return crowd.read_in(partition(seed=config.run.seed, users=crowd.users))
             from quoron.populations.table import encoded_table
 
-            given = configs.table_file(section, folder) if table is None else table
+            given = table_file(section, folder) if table is None else table
             return encoded_table(given, encoding_of(section, chosen), **rules)
         case configs.Flights():
             from quoron.populations import flights

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from quoron import config as configs
+from quoron._paths import dataset, table_file
 from quoron.config import Config
 from quoron.populations._base import Declared, PublicKnowledge
 from quoron.simulation.scene import encoding_of, loss_of, make_domain
@@ -86,7 +87,7 @@ def hold(config: Config, base: Path, frame: Any = None) -> Held | HeldFiles:
         known = PublicKnowledge(intercept=encoding.intercept)
         return Declared(_users(config, found), items or 1, encoding.dimension * loss.outputs, loss, domain, known)
 
-    source = configs.dataset(section, base) if frame is None else None
+    source = dataset(section, base) if frame is None else None
     if source is not None:
         from quoron.datasets.index import opened
         from quoron.datasets.rows import Rows
@@ -94,9 +95,7 @@ def hold(config: Config, base: Path, frame: Any = None) -> Held | HeldFiles:
         rows = Rows.of(opened(source, section.user), encoding)
         told = declared(rows.users)
         return HeldFiles(told, encoding, warnings, replace(rows, users=told.users, zero_rows=not zero_out))
-    table = columns.read(
-        configs.table_file(section, base) if frame is None else frame, (*encoding.columns, section.user)
-    )
+    table = columns.read(table_file(section, base) if frame is None else frame, (*encoding.columns, section.user))
     encoding.check(table)
     found, owners = group(table, section.user, without_rows=True)
     return Held(declared(found), encoding, warnings, zero_out, table, owners)
