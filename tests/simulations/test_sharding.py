@@ -37,6 +37,7 @@ from quoron_server.books.ledger import Ledger
 from quoron_server.rounds import Engine
 
 D = 3
+MANY_ROUNDS = ("group-dp-sgd", "group-dp-sgd-zero-out", "sgd", "outlier-iterates", "whitened-tracking")
 
 
 class Here:
@@ -126,7 +127,9 @@ def test_any_number_of_workers_answers_with_the_same_bits(kind, workers, folder,
             assert_same(shared.ask(question), alone.ask(question))
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in MANY_ROUNDS else name for name in ALGORITHMS]
+)
 def test_every_algorithm_releases_the_same_model_from_seven_shards(name, tmp_path, monkeypatch):
     monkeypatch.setattr(engines, "PIECE", 20_000)
     zero_out = ("privacy.adjacency=zero-out",) if ALGORITHMS[name].adjacency == ("zero-out",) else ()
@@ -168,18 +171,18 @@ def test_a_worker_that_dies_over_and_over_is_an_error_that_loses_nothing(folder)
     with here(population, 2, dies=(1, 3)) as shared:
         assert_same(shared.ask(question), Settings().engine(population).ask(question))
         assert shared.replaced == 2
-    with here(population, 2, dies=tuple(range(1, 99))) as shared:
-        with pytest.raises(RunError, match=r"3 in a row have died.*Nothing is lost"):
-            shared.ask(question)
+    doomed = here(population, 2, dies=tuple(range(1, 99)))
+    with doomed, pytest.raises(RunError, match=r"3 in a row have died.*Nothing is lost"):
+        doomed.ask(question)
+
+
+@pytest.fixture(scope="module")
+def shared():
+    with ShardedEngine.of(made_up(), 2, processes.starter(2), Settings(seed=5)) as engine:
+        yield engine
 
 
 class TestProcesses:
-    @pytest.fixture(scope="class")
-    def shared(self):
-        population = made_up()
-        with ShardedEngine.of(population, 2, processes.starter(2), Settings(seed=5)) as engine:
-            yield engine
-
     def test_answer_with_the_same_bits(self, shared):
         alone = Settings(seed=5).engine(shared.cut.population)
         for question in questions(500, D):
