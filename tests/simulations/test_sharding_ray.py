@@ -87,14 +87,14 @@ def test_a_cluster_answers_with_the_bits_of_one_process_and_a_node_that_dies_is_
     assert len(set(homes.values())) > 1
     dying = next(node for node in cluster.worker_nodes if node.node_id in homes.values())
     cluster.remove_node(dying, allow_graceful=False)
-    for engine, population in zip(engines, (files, made_up), strict=True):
-        alone = settings.engine(population)
-        for sums in (True, False):
-            asked = replace(question(population.users, population.dimension, sums=sums), round=1)
-            found, expected = engine.ask(asked), alone.ask(asked)
-            name = "total" if sums else "values"
-            np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
-    assert engines[0].replaced > 0
+    while not engines[0].replaced:  # an actor answers for a moment after its node has gone
+        for engine, population in zip(engines, (files, made_up), strict=True):
+            alone = settings.engine(population)
+            for sums in (True, False):
+                asked = replace(question(population.users, population.dimension, sums=sums), round=1)
+                found, expected = engine.ask(asked), alone.ask(asked)
+                name = "total" if sums else "values"
+                np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
     (tmp_path / "d" / "bucket-001.parquet").unlink()
     lost = ShardedEngine.of(files, 2, start, settings)
     with pytest.raises(DataError, match=r"'bucket-001.parquet' in .*, but it has disappeared"):
