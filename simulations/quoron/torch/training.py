@@ -48,7 +48,7 @@ def train(
     items_per_user: int,
     epsilon: float,
     delta: float,
-    clip_norm: float,
+    clip_norm: float | None = None,
     radius: float,
     algorithm: str = "one-pass-dp-sgd",
     options: Mapping[str, Any] | None = None,
@@ -74,7 +74,8 @@ def train(
     | ---------------- | ----------------------------------------------------------------------------------------- |
     | `items_per_user` | public; who has more takes part with so many, drawn anew each round                       |
     | `local`          | a row is what `LocalSGD` makes of the model; None: the average gradient                   |
-    | `clip_norm`      | rows are shortened to this norm: the promise's base                                       |
+    | `clip_norm`      | rows are shortened to this norm: the promise's base. None: it follows the users,          |
+    |                  | privately, for a share of ε; then `options` need a `step_size`                            |
     | `radius`         | the model stays within this distance of the module's weights, which have to be public     |
     | `chunk`          | users computed at once: bounds memory on the device                                       |
     | `watch`          | called before each round with a module of the weights that it asks at, which are          |

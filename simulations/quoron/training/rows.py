@@ -70,7 +70,7 @@ class Setting:
     problem: Problem
     epsilon: float
     delta: float
-    clip_norm: float  # C
+    clip_norm: float | None  # C; None: it follows the users
     algorithm: str
     options: Mapping[str, Any] = field(default_factory=dict)
     start: str = ""  # digest of the model that training starts from
@@ -163,7 +163,7 @@ def train_rows(
     dimension: int,
     epsilon: float,
     delta: float,
-    clip_norm: float,
+    clip_norm: float | None = None,
     radius: float,
     algorithm: str = "one-pass-dp-sgd",
     options: Mapping[str, Any] | None = None,
@@ -187,6 +187,8 @@ def train_rows(
 
     | argument         | meaning                                                                                   |
     | ---------------- | ----------------------------------------------------------------------------------------- |
+    | `clip_norm`      | longer rows are shortened to it. None: it follows the users, privately, for a share of ε; |
+    |                  | then `options` need a `step_size`                                                         |
     | `radius`         | the model stays within this distance of `start`                                           |
     | `start`          | public start, shape (d,); zero by default. Its values must not depend on protected data   |
     | `options`        | of the algorithm: `rounds`, `step_size`, `rate`, ...; the plan chooses what is left out   |
