@@ -351,7 +351,8 @@ class TestCalibration:
     def test_the_ledger_entry_names_factorisation_rounds_and_scale(self):
         entry = PrefixNoise(rounds=4, sensitivity=1.0, scale=2.0).entry()
         assert entry.mechanism == "prefix-blt"
-        assert entry.parameters == {"sensitivity": 1.0, "scale": 2.0, "rounds": 4}
+        counts = {"rounds": 4, "participations": 1, "separation": 1}
+        assert entry.parameters == {"sensitivity": 1.0, "scale": 2.0, **counts}
 
 
 class TestCorollary9:

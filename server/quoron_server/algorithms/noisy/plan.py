@@ -73,19 +73,27 @@ def clipped(
     if not options.adaptive:
         sensitivity = mean_sensitivity(clip, cohort, adjacency)
         return Clipped(clip, sensitivity, scale_for(sensitivity, problem, mu), mu, None)
-    if not 0.4 <= options.quantile <= 0.95:
-        raise ConfigError(f"Expected options.quantile in [0.4, 0.95], got quantile={options.quantile}.")
     mu *= 1 - 1e-9
     sensitivity = mean_sensitivity(1.0, cohort, adjacency)
-    cells = RadiusCells.for_mu(divisor=cohort, mu=math.sqrt(CELLS_SHARE) * mu, adjacency=adjacency)
+    adaptive = adaptive_clip(name, problem, options, cohort, adjacency, math.sqrt(CELLS_SHARE) * mu)
+    scale = scale_for(sensitivity, problem, math.sqrt(1 - CELLS_SHARE) * mu)
+    return Clipped(clip, sensitivity, scale, mu * (1 + 1e-9), adaptive)
+
+
+def adaptive_clip(
+    name: str, problem: Problem, options: ClipOptions, cohort: int, adjacency: Adjacency, mu: float
+) -> AdaptiveClip:
+    """Counts of `cohort` users that are μ-GDP; errors as `clipped`."""
+    if not 0.4 <= options.quantile <= 0.95:
+        raise ConfigError(f"Expected options.quantile in [0.4, 0.95], got quantile={options.quantile}.")
+    cells = RadiusCells.for_mu(divisor=cohort, mu=mu, adjacency=adjacency)
     if cells.scale > LOUDEST_CELLS:
         raise Infeasible(
             name,
             f"the share of {cohort:,} users within a clip norm gets noise of {cells.scale:.2g}, which tells nothing",
             f"n >= {math.ceil(problem.users * cells.scale / LOUDEST_CELLS):,}, or a clip_norm of your own",
         )
-    scale = scale_for(sensitivity, problem, math.sqrt(1 - CELLS_SHARE) * mu)
-    return Clipped(clip, sensitivity, scale, mu * (1 + 1e-9), AdaptiveClip(cells, options.quantile))
+    return AdaptiveClip(cells, options.quantile)
 
 
 def numeric_slack(problem: Problem, epsilon: float, releases: int, *, adaptive: bool = False) -> float:

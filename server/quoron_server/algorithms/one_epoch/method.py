@@ -1,5 +1,7 @@
 """One epoch in few rounds: recursive gradients or fresh ones, accelerated or not, each user asked exactly once.
 
+`ftrl` may go through the cohorts several times, in the same order (docs/privacy/several-epochs.md).
+
 With weights η_t = t + 1, momentum τ_t = 2/(t + 2), x_0 = z_0 = 0 and fixed disjoint cohorts of B users:
 
     recursive    Δ_t(u) = η_t ∇F_u(x_t) - η_{t-1} ∇F_u(x_{t-1}),  clipped to C;   Ŝ_t = noised sum of the cohorts' means
@@ -10,7 +12,7 @@ With weights η_t = t + 1, momentum τ_t = 2/(t + 2), x_0 = z_0 = 0 and fixed di
                  x_{t+1} = (1 - τ_{t+1}) y_{t+1} + τ_{t+1} z_{t+1}
     plain        x_{t+1} = Proj(x_t - Ŝ_t/(β η_t))
     anytime      z_{t+1} = Proj(z_t - Ŝ_t/(2β));  x_{t+1} = (1 - τ_{t+1}) x_t + τ_{t+1} z_{t+1}
-    ftrl         x_{t+1} = Proj(-Ŝ_t/β)
+    ftrl         x_{t+1} = Proj(-Ŝ_t/β); with another optimiser or an adaptive clip steps along Ŝ_t - Ŝ_{t-1}
 
 Source: Choquette-Choo, Ganesh & Thakurta, Algorithm 1 (accelerated, recursive; the z-step halved as the proof needs),
 section 4.3 (plain) and 5.5 (independent); Kairouz et al. (2021) for ftrl; Zhang, Tran & Cutkosky (2022) for anytime.
@@ -23,13 +25,15 @@ from typing import Literal
 import numpy as np
 
 from quoron_client.protocol.questions import Answers, AverageGradient, Question
-from quoron_privacy.clipping import clipped_mean
+from quoron_privacy.clipping import clipped_mean, clipped_residuals
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise import NoiseSource
 from quoron_privacy.prefix.noise import PrefixNoise, PrefixState
 from quoron_privacy.release import Release
 from quoron_server.algorithm import Update, Vector
-from quoron_server.algorithms.one_epoch.reserves import first_answered
+from quoron_server.algorithms.noisy.method import AdaptiveClip
+from quoron_server.algorithms.one_epoch.reserves import Mask, first_answered
+from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import partition
 from quoron_server.plan import Plan, PlannedRelease
 
@@ -53,13 +57,22 @@ class OneEpochParameters:
     noise_scale: float  # seed noise of the prefix sums, or of each round's mean when independent
     factorisation: str  # of the prefix sums; "-" when independent
     mu: float  # GDP parameter of the whole transcript
+    epochs: int = 1  # k: how often the cohorts are gone through, at most
+    optimiser: Optimiser = SGD  # of ftrl
+    adaptive: AdaptiveClip | None = None  # of ftrl; then C is the first clip norm, and sums are of unit rows
+
+    @property
+    def cohorts(self) -> int:
+        """b: disjoint ones, in whose order all epochs go. A user's rounds are exactly so far apart."""
+        return -(-self.rounds // self.epochs)
 
     @property
     def noise(self) -> GaussianNoise | PrefixNoise:
         """Of each round's mean when independent, else of the prefix sums."""
         if self.gradients == "independent":
             return GaussianNoise(self.sensitivity, self.noise_scale)
-        return PrefixNoise(self.rounds, self.sensitivity, self.noise_scale, self.factorisation)
+        separation = self.cohorts if self.epochs > 1 else 1
+        return PrefixNoise(self.rounds, self.sensitivity, self.noise_scale, self.factorisation, self.epochs, separation)
 
     def entry(self) -> Release:
         """The ledger entry of one round."""
@@ -67,9 +80,13 @@ class OneEpochParameters:
         return Release(name, {"scale": self.noise_scale, "sensitivity": self.sensitivity})
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """A noisy mean, or the noised sum of all so far, in every round."""
+        """A noisy mean, or the noised sum of all so far, in every round; beside it what an adaptive clip follows."""
         del dimension
-        return (PlannedRelease(self.noise, self.entry(), self.rounds, range(self.rounds), self.mu),)
+        every, adaptive = range(self.rounds), self.adaptive
+        sums = PlannedRelease(self.noise, self.entry(), self.rounds, every, self.mu, scaled=adaptive is not None)
+        if adaptive is None:
+            return (sums,)
+        return sums, PlannedRelease(adaptive.cells, adaptive.cells.entry(), self.rounds, every, self.mu)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,6 +100,8 @@ class OneEpochState:
     z: Vector
     running: Vector  # weighted sum of the averaged iterates
     sums: PrefixState | None  # of the prefix noise; None when independent
+    radius: float  # C_t
+    moments: Moments  # of ftrl's optimiser
 
 
 class OneEpoch:
@@ -97,7 +116,8 @@ class OneEpoch:
         """Start at zero."""
         zero = np.zeros(self.plan.problem.dimension)
         sums = self._noise.start(len(zero)) if isinstance(self._noise, PrefixNoise) else None
-        return OneEpochState(0, zero, zero, zero, zero, zero, sums)
+        p = self.parameters
+        return OneEpochState(0, zero, zero, zero, zero, zero, sums, p.clip_norm, p.optimiser.start(len(zero)))
 
     def request(self, state: OneEpochState, noise: NoiseSource) -> Question | None:
         """One gradient at x_t, or the weighted difference of two."""
@@ -105,7 +125,8 @@ class OneEpoch:
         p, t = self.parameters, state.round
         if t == p.rounds:
             return None
-        cohort = partition(seed=self.plan.seed, users=self.plan.problem.users)[t * p.cohort_size :][: p.cohort_size]
+        first = t % p.cohorts * p.cohort_size
+        cohort = partition(seed=self.plan.seed, users=self.plan.problem.users)[first : first + p.cohort_size]
         scaling = self.plan.problem.user_smoothness
         if p.gradients == "recursive" and t > 0:
             task = AverageGradient(np.stack([state.x, state.previous]), (t + 1.0, -float(t)), scaling)
@@ -117,6 +138,8 @@ class OneEpoch:
         """Release the noised sum, and step."""
         p, project, t = self.parameters, self.plan.problem.domain.project, state.round
         counted = first_answered(answers.answered, p.divisor)
+        if p.adaptive is not None or not p.optimiser.plain:
+            return self._stepped(state, answers, counted, noise)
         mean, clipped = clipped_mean(answers.values, counted, p.clip_norm, p.divisor)
         weight, sums = t + 1.0, state.sums
         if isinstance(self._noise, GaussianNoise):
@@ -139,10 +162,39 @@ class OneEpoch:
         else:
             x = project(-summed / p.beta)
         running = state.running + x / p.suffix if p.rounds - t <= p.suffix else state.running
-        moved = OneEpochState(t + 1, x, state.x, y, z, running, sums)
+        moved = OneEpochState(t + 1, x, state.x, y, z, running, sums, state.radius, state.moments)
         answered = int(np.sum(counted))
         diagnostics = {"answered": answered, "clipped_fraction": clipped / max(1, answered)}
         return Update(moved, (p.entry(),), {}, diagnostics)
+
+    def _stepped(
+        self, state: OneEpochState, answers: Answers, counted: Mask, noise: NoiseSource
+    ) -> Update[OneEpochState]:
+        """Release the noised sum, and step along what this round added to it: ftrl with an optimiser of its own."""
+        p, t, radius = self.parameters, state.round, state.radius
+        before = state.sums
+        assert before is not None
+        assert isinstance(self._noise, PrefixNoise)
+        public: dict[str, float] = {}
+        releases: tuple[Release, ...] = (p.entry(),)
+        unit = 1.0
+        following = radius
+        if p.adaptive is not None:
+            unit, public = radius, {"radius": radius}
+            releases = (p.entry().scaled(radius), p.adaptive.cells.entry())
+            mean, counts, clipped = clipped_residuals(answers.values, None, counted, radius, radius, p.divisor)
+            following = p.adaptive.following(radius, counts, noise.stream("cells", t), p.clip_norm)
+        else:
+            mean, clipped = clipped_mean(answers.values, counted, p.clip_norm, p.divisor)
+        _, sums = self._noise.release(before, mean, noise)
+        gradient = unit * ((sums.total - before.total).astype(np.float64) * self._noise.step)
+        wanted, moments = p.optimiser.step(state.x, gradient, state.moments, step_size=1 / p.beta, t=t)
+        x = self.plan.problem.domain.project(wanted)
+        running = state.running + x / p.suffix if p.rounds - t <= p.suffix else state.running
+        moved = OneEpochState(t + 1, x, state.x, x, x, running, sums, following, moments)
+        answered = int(np.sum(counted))
+        diagnostics = {"answered": answered, "clipped_fraction": clipped / max(1, answered)}
+        return Update(moved, releases, public, diagnostics)
 
     def model(self, state: OneEpochState) -> Vector:
         """y_T with acceleration, else the suffix average; before the end the current point. All of it is released."""
