@@ -67,7 +67,7 @@ class RandomStream:
         digits do. The number of rejections is independent of the values that are kept, so time says nothing about
         them; the oversample is fixed, and falls short with probability below 2⁻⁶⁰.
         """
-        size = _size(shape)
+        size = samples_of(shape)
         steps = np.empty(size, np.int64)
         done = 0
         while done < size:
@@ -97,7 +97,7 @@ class RandomStream:
         positive(scale=scale)
         if scale > 2.0**50:
             raise ConfigError(f"Expected scale <= 2**50 steps, got scale={scale}. Use a coarser grid.")
-        return _laplace(self.words(_size(shape)), scale).reshape(shape)
+        return _laplace(self.words(samples_of(shape)), scale).reshape(shape)
 
     def whole_laplace(self, scale: float) -> int:
         """⌊L⌋ for L ~ Laplace(scale), up to total variation 2⁻⁸⁸: cell by cell, unlike `laplace_steps`.
@@ -141,7 +141,7 @@ class RandomStream:
 
     def uniform(self, shape: int | tuple[int, ...]) -> NDArray[np.float64]:
         """Independent uniform multiples of 2⁻⁵³ in [0, 1)."""
-        return ((self.words(_size(shape)) >> np.uint64(11)).astype(np.float64) * 2.0**-53).reshape(shape)
+        return ((self.words(samples_of(shape)) >> np.uint64(11)).astype(np.float64) * 2.0**-53).reshape(shape)
 
     def permutation(self, size: int) -> Steps:
         """An exact uniform permutation of range(size)."""
@@ -302,6 +302,40 @@ class AnsweredNoise:
         return self.source.fingerprint()
 
 
+@dataclass(frozen=True, slots=True)
+class StartedNoise:
+    """A source whose streams depend on a secret of one start of a run, kept nowhere: where answers do not come again.
+
+    Every start of a run draws independent noise, whatever is answered, so what a start drew and did not commit says
+    nothing of what a later one releases. Noise can be drawn before there are answers. A run that goes on keeps its
+    privacy, and not its bits.
+    """
+
+    source: NoiseSource
+    nonce: str = field(repr=False)
+
+    @classmethod
+    def fresh(cls, source: NoiseSource) -> "StartedNoise":
+        """Of a start that has not been before."""
+        return cls(source, secrets.token_hex(32))
+
+    def stream(self, *labels: str | int) -> RandomStream:
+        """See NoiseSource."""
+        return self.source.stream(*labels, "start", self.nonce)
+
+    def require_deployable(self) -> None:
+        """As the source."""
+        self.source.require_deployable()
+
+    def export_key(self) -> bytes:
+        """The source's."""
+        return self.source.export_key()
+
+    def fingerprint(self) -> str:
+        """The source's."""
+        return self.source.fingerprint()
+
+
 def total_variation(*, gaussians: int = 0, decisions: int = 0) -> float:
     """How far all the noise of a run is from exact, in total variation (theorem N3).
 
@@ -310,7 +344,8 @@ def total_variation(*, gaussians: int = 0, decisions: int = 0) -> float:
     return GAUSSIAN_SLACK * gaussians + LAPLACE_SLACK * decisions
 
 
-def _size(shape: int | tuple[int, ...]) -> int:
+def samples_of(shape: int | tuple[int, ...]) -> int:
+    """How many there are in an array of this shape."""
     return shape if isinstance(shape, int) else prod(shape)
 
 

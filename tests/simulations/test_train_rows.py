@@ -367,3 +367,24 @@ def test_without_a_clip_norm_rows_of_any_length_are_learnt_from_to_the_bit_again
     with pytest.raises(Killed):
         trained(tmp_path / "killed", rows, smoothness=None, **run)
     np.testing.assert_array_equal(trained(tmp_path / "killed", rows, smoothness=None, **run).model, whole.model)
+
+
+def test_rows_that_do_not_come_again_go_on_to_the_same_privacy_and_not_the_same_bits(tmp_path: Path) -> None:
+    calls = 0
+
+    def dying(users: np.ndarray, point: np.ndarray) -> np.ndarray:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise Killed
+        return pulls(users, point)
+
+    with pytest.raises(Killed):
+        trained(tmp_path / "run", dying, seed=None, reproducible=False)
+    with pytest.raises(LedgerError, match="began with others"):
+        trained(tmp_path / "run", seed=None)
+    model = trained(tmp_path / "run", seed=None, reproducible=False).model
+    complete = trained(tmp_path / "run", lambda users, point: pytest.fail("asked"), seed=None, reproducible=False)
+    np.testing.assert_array_equal(complete.model, model)
+    seeded = [trained(tmp_path / f"{n}", reproducible=False).model for n in range(2)]
+    np.testing.assert_array_equal(*seeded)  # of a simulation the noise comes again

@@ -146,6 +146,10 @@ class NoisySGD:
         diagnostics: dict[str, Any] = {"answered": answered, "clipped_fraction": clipped / max(1, answered)}
         return Update(moved, releases, public, diagnostics)
 
+    def noise_label(self, round_: int) -> tuple[str | int, ...]:
+        """The stream of a round's noise."""
+        return "release", round_
+
     def model(self, state: NoisyState) -> Vector:
         """The suffix average once complete, before that the current iterate."""
         return state.running if state.round == self.parameters.rounds else state.iterate

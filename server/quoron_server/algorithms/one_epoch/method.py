@@ -196,6 +196,10 @@ class OneEpoch:
         diagnostics = {"answered": answered, "clipped_fraction": clipped / max(1, answered)}
         return Update(moved, releases, public, diagnostics)
 
+    def noise_label(self, round_: int) -> tuple[str | int, ...]:
+        """The stream of a round's noise."""
+        return "release" if self.parameters.gradients == "independent" else "prefix", round_
+
     def model(self, state: OneEpochState) -> Vector:
         """y_T with acceleration, else the suffix average; before the end the current point. All of it is released."""
         if self.parameters.method == "accelerated":
