@@ -7,9 +7,14 @@
 The mean adds integers: every clipped row is cut towards zero to a fixed grid, so the sum is exact, the same in every
 order, and one row changes it by no more than its own norm. Statement and proof: docs/privacy/noise.md, theorem N6.
 Residuals around a centre, with the cells of their norms: docs/privacy/second-moment.md, theorem M3.
+
+`ClippedSum` says what a mechanism reads of a cohort, and `Sums` is that: sums of parts of a cohort add to the sums of
+the whole, so they can be made where the rows are.
 """
 
+from dataclasses import dataclass
 from math import isinf, sqrt
+from typing import Protocol
 
 import numpy as np
 from numba import njit
@@ -26,6 +31,82 @@ Mask = NDArray[np.bool_]
 Integers = NDArray[np.int64]
 
 _ULP = 2.0**-52
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sums:
+    """Sums over users, exact in integers. Those of disjoint parts of a cohort add, in any order, to those of all."""
+
+    total: Integers  # on the reduction's grid, (d,)
+    cells: Integers  # users by the norm of their row, (4,)
+    clipped: int  # rows that were shortened
+    answered: int  # rows counted
+
+    def __add__(self, other: "Sums") -> "Sums":
+        return Sums(
+            self.total + other.total,
+            self.cells + other.cells,
+            self.clipped + other.clipped,
+            self.answered + other.answered,
+        )
+
+
+class Reduction(Protocol):
+    """All that a mechanism reads of a cohort's rows: single rows are not needed."""
+
+    def of(self, values: Matrix, answered: Mask) -> Sums:
+        """The sums of some of the cohort's users; values (k, d), answered (k,)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClippedSum:
+    """Σ ⌊clip_C(v - c) 2ᵇ / C⌋ over answered rows v, towards zero, with b = sum_bits(divisor).
+
+    `cells` counts rows with ‖v - c‖ in [0, q/4], (q/4, q/2], (q/2, q], (q, ∞). Rows that are not finite after
+    subtracting the centre add to nothing but `answered`.
+    """
+
+    norm: float  # C
+    divisor: int  # of the mean
+    centre: Vector | None = None  # c, (d,); None is zero
+    quantile_radius: float | None = None  # q; None is C
+
+    def __post_init__(self) -> None:
+        _check_norm(self.norm)
+        _check_norm(self.inner)
+
+    @property
+    def inner(self) -> float:
+        """q."""
+        return self.norm if self.quantile_radius is None else self.quantile_radius
+
+    @property
+    def bits(self) -> int:
+        """b."""
+        return sum_bits(0, self.divisor)
+
+    def of(self, values: Matrix, answered: Mask) -> Sums:
+        """See Reduction. ConfigError for a centre of another shape."""
+        rows = np.ascontiguousarray(values, np.float64)
+        around = np.zeros(rows.shape[1]) if self.centre is None else np.ascontiguousarray(self.centre, np.float64)
+        if around.shape != rows.shape[1:]:
+            raise ConfigError(f"Expected a centre of shape {rows.shape[1:]}, got {around.shape}.")
+        found = _sum_clipped(rows, around, answered, self.norm, self.inner, 2.0**self.bits)
+        total, cells, clipped = found
+        return Sums(total, cells, int(clipped), int(np.count_nonzero(answered)))
+
+    def mean(self, sums: Sums) -> Vector:
+        """(Σ clip(v - c)) / divisor, shape (d,). ConfigError for more rows than 64 · divisor."""
+        return self._over(sums, self.norm)
+
+    def unit_mean(self, sums: Sums) -> Vector:
+        """The mean divided by C: rows are then in the *unit* ball, whatever C is."""
+        return self._over(sums, 1.0)
+
+    def _over(self, sums: Sums, unit: float) -> Vector:
+        bits = sum_bits(sums.answered, self.divisor)
+        mean: Vector = sums.total.astype(np.float64) * (unit / 2.0**bits / self.divisor)
+        return mean
 
 
 def clip_rows(values: Matrix, norm: float, centre: Vector | None = None) -> Matrix:
@@ -54,10 +135,10 @@ def clipped_mean(values: Matrix, answered: Mask, norm: float, cohort_size: int) 
         usable = answered & np.isfinite(rows).all(axis=1)
         plain: Vector = np.where(usable[:, None], rows, 0.0).sum(axis=0) / cohort_size
         return plain, 0
-    _check_norm(norm)
-    bits = sum_bits(len(rows), cohort_size)
-    total, _, clipped = _sum_clipped(rows, np.zeros(rows.shape[1]), answered, norm, norm, 2.0**bits)
-    return total.astype(np.float64) * (norm / 2.0**bits / cohort_size), int(clipped)
+    sum_bits(len(rows), cohort_size)
+    reduction = ClippedSum(norm, cohort_size)
+    sums = reduction.of(rows, answered)
+    return reduction.mean(sums), sums.clipped
 
 
 def clipped_residuals(
@@ -70,15 +151,10 @@ def clipped_residuals(
     (4,), counts ‖v - c‖ in [0, q/4], (q/4, q/2], (q/2, q], (q, ∞), q = `quantile_radius`. Rows that are absent, or not
     finite after subtracting the centre, add to neither. `values` has shape (k, d), k at most 64 · divisor.
     """
-    _check_norm(radius)
-    _check_norm(quantile_radius)
-    rows = np.ascontiguousarray(values, np.float64)
-    around = np.zeros(rows.shape[1]) if centre is None else np.ascontiguousarray(centre, np.float64)
-    if around.shape != rows.shape[1:]:
-        raise ConfigError(f"Expected a centre of shape {rows.shape[1:]}, got {around.shape}.")
-    bits = sum_bits(len(rows), divisor)
-    total, cells, clipped = _sum_clipped(rows, around, answered, radius, quantile_radius, 2.0**bits)
-    return total.astype(np.float64) * (1.0 / 2.0**bits / divisor), cells, int(clipped)
+    sum_bits(len(values), divisor)
+    reduction = ClippedSum(radius, divisor, centre, quantile_radius)
+    sums = reduction.of(values, answered)
+    return reduction.unit_mean(sums), sums.cells, sums.clipped
 
 
 def mean_sensitivity(norm: float, cohort_size: int, adjacency: Adjacency = "replace-one") -> float:

@@ -17,7 +17,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from quoron_privacy.clipping import acute_sensitivity, shrink, sum_bits
+from quoron_privacy.clipping import Sums, acute_sensitivity, shrink, sum_bits
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise import RandomStream
@@ -80,9 +80,14 @@ class SecondMomentNoise:
         """√(2d) · scale: the typical spectral norm of the noise (the limit for many dimensions)."""
         return sqrt(2 * self.dimension) * self.scale
 
-    def release(self, factors: Matrix, answered: Mask, stream: RandomStream) -> Matrix:
-        """The noisy second moment, symmetric (d, d); `factors` has shape (k, d (d + 1) / 2), each packed by rows."""
-        moment = moment_mean(factors, answered, dimension=self.dimension, norm=self.feature_norm, divisor=self.divisor)
+    @property
+    def reduction(self) -> "MomentSum":
+        """All that a release reads of users' factors."""
+        return MomentSum(self.dimension, self.feature_norm, self.divisor)
+
+    def release(self, sums: Sums, stream: RandomStream) -> Matrix:
+        """The noisy second moment, symmetric (d, d), of the sums that `reduction` makes of users' factors."""
+        moment = self.reduction.mean(sums)
         rows, columns = np.triu_indices(self.dimension)
         noised = self._gaussian.release(moment, stream) / np.where(rows == columns, 1.0, sqrt(2.0))
         symmetric = np.empty((self.dimension, self.dimension))
@@ -99,6 +104,36 @@ class SecondMomentNoise:
         return GaussianNoise(self.sensitivity, self.scale)
 
 
+@dataclass(frozen=True, slots=True)
+class MomentSum:
+    """Σ ⌊vec(UᵀU) 2ᵇ / R²⌋ over answered rows, towards zero: U is a row scaled into the ball of radius R = `norm`.
+
+    Rows are triangular factors, (k, d (d + 1) / 2), packed by rows. `cells` and `clipped` count nothing.
+    """
+
+    dimension: int  # d
+    norm: float  # R
+    divisor: int
+
+    def of(self, values: Matrix, answered: Mask) -> Sums:
+        """See clipping.Reduction. ConfigError for rows of another length."""
+        rows = np.ascontiguousarray(values, np.float64)
+        if rows.shape[1:] != (packed(self.dimension),):
+            raise ConfigError(
+                f"Expected factors of {packed(self.dimension)} numbers (dimension={self.dimension}), got {rows.shape}."
+            )
+        total = _sum_moments(rows, answered, self.norm, 2.0 ** sum_bits(0, self.divisor), self.dimension)
+        return Sums(total, np.zeros(4, np.int64), 0, int(np.count_nonzero(answered)))
+
+    def mean(self, sums: Sums) -> Vector:
+        """Σ vec(UᵀU) / divisor, entries off the diagonal times √2. ConfigError for more rows than 64 · divisor."""
+        bits = sum_bits(sums.answered, self.divisor)
+        diagonal, columns = np.triu_indices(self.dimension)
+        unit = self.norm * self.norm / 2.0**bits / self.divisor
+        mean: Vector = sums.total.astype(np.float64) * np.where(diagonal == columns, unit, sqrt(2.0) * unit)
+        return mean
+
+
 def packed(dimension: int) -> int:
     """d (d + 1) / 2: numbers in a triangular factor, and in the vector of a symmetric matrix."""
     count(dimension=dimension)
@@ -112,14 +147,9 @@ def moment_mean(factors: Matrix, answered: Mask, *, dimension: int, norm: float,
     same bits in every order of the rows, and a row adds what that row alone says. At most 64 · divisor rows.
     """
     positive(norm=norm)
-    rows = np.ascontiguousarray(factors, np.float64)
-    if rows.shape[1:] != (packed(dimension),):
-        raise ConfigError(f"Expected factors of {packed(dimension)} numbers (dimension={dimension}), got {rows.shape}.")
-    bits = sum_bits(len(rows), divisor)
-    total = _sum_moments(rows, answered, norm, 2.0**bits, dimension)
-    diagonal, columns = np.triu_indices(dimension)
-    unit = norm * norm / 2.0**bits / divisor
-    return total.astype(np.float64) * np.where(diagonal == columns, unit, sqrt(2.0) * unit)
+    sum_bits(len(factors), divisor)
+    reduction = MomentSum(dimension, norm, divisor)
+    return reduction.mean(reduction.of(factors, answered))
 
 
 def moment_sensitivity(dimension: int, norm: float, divisor: int, adjacency: Adjacency = "replace-one") -> float:

@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.protocol.questions import Answers, Question
+from quoron_client.protocol.questions import Question
 from quoron_privacy.noise import NoiseSource
 from quoron_privacy.release import Release
 from quoron_server.plan import Plan
@@ -49,8 +49,8 @@ class Algorithm(Protocol[S]):
     def request(self, state: S, noise: NoiseSource) -> Question | None:
         """The next question, or None when the run is complete. Pure: the same state gives the same question."""
 
-    def update(self, state: S, answers: Answers, noise: NoiseSource) -> Update[S]:
-        """The state after `answers` to `request(state)`."""
+    def update(self, state: S, answers: Any, noise: NoiseSource) -> Update[S]:
+        """The state after `answers` to `request(state)`: Answers, or Sums where the question has a reduction."""
 
     def model(self, state: S) -> Vector:
         """The model released so far, shape (d,)."""

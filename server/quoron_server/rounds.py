@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.protocol.questions import Answers, Question
+from quoron_client.protocol.questions import Answers, Question, summed
+from quoron_privacy.clipping import Sums
 from quoron_privacy.errors import OtherVersion, RunError
 from quoron_privacy.noise import AnsweredNoise, NoiseSource, StartedNoise
 from quoron_privacy.noise_ahead import NoiseAhead
@@ -40,8 +41,11 @@ TRACED_ROUNDS = 60  # at most this many rounds of a simulation are evaluated
 class Engine(Protocol):
     """Whatever carries a question to users and brings answers back: in process, gRPC, Flower."""
 
-    def ask(self, question: Question) -> Answers:
-        """One row an asked user, in cohort order. Never raises because of what a user sent."""
+    def ask(self, question: Question) -> Answers | Sums:
+        """One row an asked user, in cohort order; their sums, if the question has a reduction and they are at hand.
+
+        Never raises because of what a user sent.
+        """
 
 
 @runtime_checkable
@@ -158,6 +162,8 @@ def _carry_out(
             _expect(algorithm, drawn, question.round)
         began = time.perf_counter()
         answers = engine.ask(question)
+        if question.reduction is not None:
+            answers = summed(answers, question.reduction)
         answered = time.perf_counter()
         if drawn is None:
             answered_so_far = chained(answered_so_far, question, answers)
@@ -215,15 +221,20 @@ def _require_deployable(plan: Plan, noise: NoiseSource, evaluate: Evaluate | Non
     plan.require_deployable(trust_clients=trust_clients)
 
 
-def chained(before: bytes, question: Question, answers: Answers) -> bytes:
+def chained(before: bytes, question: Question, answers: Answers | Sums) -> bytes:
     """Digest of all answers of a run: of those before, and of this round's, the same on every engine.
 
-    Rows are in the order of the question's users, float64 and little-endian, zero where there is no usable answer;
-    a zero has no sign.
+    Of sums it is that of all integers, on which the release depends. Rows are in the order of the question's users,
+    float64 and little-endian, zero where there is no usable answer; a zero has no sign.
     """
+    digest = blake2b(before, digest_size=DIGEST, person=b"quoron-answers")
+    if isinstance(answers, Sums):
+        numbers = np.concatenate([answers.total, answers.cells, [answers.clipped, answers.answered]])
+        digest.update(f"{question.round} sums {numbers.shape}".encode())
+        digest.update(np.ascontiguousarray(numbers, "<i8").data)
+        return digest.digest()
     answered = answers.answered
     rows = np.where(answered.reshape((-1,) + (1,) * (answers.values.ndim - 1)), answers.values, 0.0) + 0.0
-    digest = blake2b(before, digest_size=DIGEST, person=b"quoron-answers")
     digest.update(f"{question.round} {rows.shape}".encode())
     digest.update(answered.astype(np.uint8).tobytes())
     digest.update(np.ascontiguousarray(rows, "<f8").data)

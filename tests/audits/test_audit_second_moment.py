@@ -25,10 +25,10 @@ def pilot(own, noise, seed, release=None):
     """The released moment of four users at e₁ and one own user, along the line on which the worlds differ."""
     factors = np.array([FACTORS["e1"]] * COHORT)
     factors[2] = FACTORS[own]
-    stream = SeededNoise(seed).stream("pilot")
+    stream, sums = SeededNoise(seed).stream("pilot"), noise.reduction.of(factors, np.ones(COHORT, bool))
 
     def draw(draws):
-        released = np.array([noise.release(factors, np.ones(COHORT, bool), stream) for _ in range(draws)])
+        released = np.array([noise.release(sums, stream) for _ in range(draws)])
         return released[:, 0, 0] - released[:, 1, 1]
 
     return draw

@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from quoron_privacy.clipping import acute_sensitivity, clip_rows, clipped_mean, clipped_residuals, mean_sensitivity
+from quoron_privacy.clipping import (
+    ClippedSum,
+    acute_sensitivity,
+    clip_rows,
+    clipped_mean,
+    clipped_residuals,
+    mean_sensitivity,
+)
 from quoron_privacy.errors import ConfigError
 
 NORMS = st.floats(1e-3, 1e3)
@@ -253,6 +260,25 @@ class TestClippedResiduals:
             clipped_residuals(rows, None, everyone, 0.0, 1.0, 2)
         with pytest.raises(ConfigError, match=r"Expected at most 64 \* divisor rows, got 65 with divisor=1"):
             clipped_residuals(np.ones((65, 1)), None, np.ones(65, bool), 1.0, 1.0, 1)
+
+
+class TestClippedSum:
+    @given(ROWS, NORMS, st.data())
+    @fast
+    def test_sums_of_parts_add_to_the_sums_of_the_whole(self, rows, norm, data):
+        answered = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))))
+        cut = data.draw(st.integers(0, len(rows)))
+        reduction = ClippedSum(norm, len(rows), rows[0], norm / 2)
+        whole = reduction.of(rows, answered)
+        parts = reduction.of(rows[cut:], answered[cut:]) + reduction.of(rows[:cut], answered[:cut])
+        assert np.array_equal(parts.total, whole.total)
+        assert np.array_equal(parts.cells, whole.cells)
+        assert (parts.clipped, parts.answered) == (whole.clipped, whole.answered)
+
+    def test_more_answers_than_the_sum_can_hold_give_no_mean(self):
+        reduction = ClippedSum(1.0, 1)
+        with pytest.raises(ConfigError, match="at most 64"):
+            reduction.mean(reduction.of(np.zeros((65, 1)), np.ones(65, bool)))
 
 
 def test_vectors_at_acute_angles_need_root_two_or_one_and_nothing_else_has_a_sensitivity():

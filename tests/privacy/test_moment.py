@@ -184,6 +184,10 @@ class TestMomentMean:
             moment_mean(np.ones((65, 1)), np.ones(65, bool), dimension=1, norm=1.0, divisor=1)
 
 
+def released(noise, factors, answered, stream):
+    return noise.release(noise.reduction.of(factors, answered), stream)
+
+
 class TestSecondMomentNoise:
     @given(
         dimension=st.integers(1, 200),
@@ -214,7 +218,7 @@ class TestSecondMomentNoise:
     def test_the_noise_has_variance_s_squared_on_the_diagonal_and_half_of_it_off(self):
         noise = SecondMomentNoise(20, 1.0, 10, "replace-one", 0.5)
         stream, nobody = SeededNoise(5).stream("law"), np.zeros((1, packed(20)))
-        draws = np.array([noise.release(nobody, np.zeros(1, bool), stream) for _ in range(2000)])
+        draws = np.array([released(noise, nobody, np.zeros(1, bool), stream) for _ in range(2000)])
         assert np.array_equal(draws, draws.swapaxes(1, 2))
         diagonal = draws[:, np.arange(20), np.arange(20)].ravel() / 0.5
         off = draws[(slice(None), *np.triu_indices(20, 1))].ravel() / 0.5
@@ -228,25 +232,25 @@ class TestSecondMomentNoise:
     def test_the_spectral_norm_of_the_noise_is_about_the_stated_one(self):
         noise = SecondMomentNoise(80, 1.0, 10, "replace-one", 0.5)
         stream, nobody = SeededNoise(6).stream("norm"), np.zeros((1, packed(80)))
-        norms = [np.linalg.norm(noise.release(nobody, np.zeros(1, bool), stream), 2) for _ in range(20)]
+        norms = [np.linalg.norm(released(noise, nobody, np.zeros(1, bool), stream), 2) for _ in range(20)]
         assert np.mean(norms) == pytest.approx(noise.spectral_error, rel=0.05)
 
     def test_the_release_is_the_moment_plus_noise(self):
         rows = np.random.default_rng(3).normal(size=(40, packed(4))) / 3
         noise = SecondMomentNoise(4, 1.0, 40, "replace-one", 1e-6)
-        out = noise.release(rows, np.ones(40, bool), SeededNoise(7).stream("pilot"))
+        out = released(noise, rows, np.ones(40, bool), SeededNoise(7).stream("pilot"))
         truth = slow_mean(rows, np.ones(40, bool), 4, 1.0, 40)
         assert vec(out).astype(float) == pytest.approx(truth.astype(float), abs=8e-6)
-        assert np.array_equal(out, noise.release(rows[::-1], np.ones(40, bool), SeededNoise(7).stream("pilot")))
+        assert np.array_equal(out, released(noise, rows[::-1], np.ones(40, bool), SeededNoise(7).stream("pilot")))
 
     @pytest.mark.parametrize("sent", [0.0, np.nan, np.inf, -1e308, 5e-324])
     def test_no_answer_raises_warns_or_changes_the_shape(self, sent):
         noise = SecondMomentNoise(3, 1.0, 2, "replace-one", 1.0)
         silence = RandomStream(lambda size: np.zeros(size, np.uint64))
-        out = noise.release(np.full((4, 6), sent), np.ones(4, bool), silence)
+        out = released(noise, np.full((4, 6), sent), np.ones(4, bool), silence)
         assert out.shape == (3, 3)
         assert np.isfinite(out).all()
-        assert (noise.release(np.zeros((0, 6)), np.zeros(0, bool), silence) == 0).all()
+        assert (released(noise, np.zeros((0, 6)), np.zeros(0, bool), silence) == 0).all()
 
     def test_public_mistakes_are_refused_by_name(self):
         with pytest.raises(ConfigError, match="Expected adjacency replace-one or zero-out, got adjacency='none'"):

@@ -5,6 +5,7 @@ import pytest
 
 from contracts.scenes import Quadratic, execute, make
 from quoron_client.protocol.questions import Answers, Status
+from quoron_privacy.clipping import Sums
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, RunError
 from quoron_privacy.noise import AnsweredNoise, SecureNoise, SeededNoise, StartedNoise
 from quoron_server.books.ledger import Ledger
@@ -278,3 +279,19 @@ def test_the_digest_of_answers_depends_on_usable_rows_alone_and_on_all_of_them()
         digest(values[[1, 0, *range(2, asked)]]),
     }
     assert len(others | {digest()}) == 6
+
+
+def test_the_digest_of_sums_depends_on_every_integer_of_them():
+    question = make(NAME).request(make(NAME).init(), SeededNoise(1))
+    sums = Sums(np.arange(3), np.arange(4), 5, 6)
+    others = [
+        replace(sums, total=np.array([0, 1, 3])),
+        replace(sums, cells=np.array([0, 1, 2, 4])),
+        replace(sums, clipped=6),
+        replace(sums, answered=5),
+        Sums(np.arange(4), np.arange(1, 5), 5, 6),
+    ]
+    digests = {chained(bytes(32), question, each) for each in [sums, *others]}
+    assert len(digests) == 6
+    assert chained(bytes(32), question, replace(sums)) in digests
+    assert chained(b"k" * 32, question, sums) not in digests

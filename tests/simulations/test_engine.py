@@ -12,6 +12,7 @@ from quoron_client.losses import Logistic, Loss
 from quoron_client.protocol.domains import Domain, L2Ball
 from quoron_client.protocol.questions import AverageGradient, LocalSGD, Question, SecondMoment, Status
 from quoron_client.protocol.smoothing import Convolution
+from quoron_privacy.clipping import ClippedSum
 
 D = 3
 POINT = np.array([[0.3, -0.2, 0.1]])
@@ -61,6 +62,21 @@ def test_chunk_size_changes_no_bit(ask, outliers):
     whole = InlineEngine(population).ask(question)
     for chunk_bytes in (1, 200, 3_000):
         same(InlineEngine(population, chunk_bytes=chunk_bytes).ask(question), whole)
+
+
+@pytest.mark.parametrize("outliers", [Outliers(), Outliers(0.4, "huge"), Outliers(0.4, "missing")])
+def test_sums_are_those_of_the_answers_whatever_the_chunk(outliers):
+    population = crowd(unequal_items=True, outliers=outliers)
+    for cohort in (np.random.default_rng(1).permutation(500)[:301], np.zeros(0, np.int64)):
+        question, reduction = gradients(cohort), ClippedSum(0.1, 301, np.full(D, 0.01), 0.05)
+        rows = InlineEngine(population).ask(question)
+        whole = reduction.of(rows.values, rows.answered)
+        for chunk_bytes in (1, 3_000, 1 << 20):
+            engine = InlineEngine(population, chunk_bytes=chunk_bytes)
+            found = engine.ask(replace(question, reduction=reduction))
+            np.testing.assert_array_equal(found.total, whole.total)
+            np.testing.assert_array_equal(found.cells, whole.cells)
+            assert (found.clipped, found.answered) == (whole.clipped, whole.answered)
 
 
 def test_gradients_match_a_slow_reference():

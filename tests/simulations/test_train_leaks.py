@@ -101,7 +101,7 @@ def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run.secrets, "randbits", lambda bits: 12345)
 
     def same(self: Any, question: Question) -> Answers:
-        computed = ask(self, question)  # whatever computing may say or raise
+        computed = ask(self, replace(question, reduction=None))  # whatever computing may say or raise
         return replace(computed, values=np.zeros_like(computed.values), status=np.zeros_like(computed.status))
 
     always = partial(lifetime.PopulationLedger, clock=lambda: "2026-01-01T00:00:00Z")

@@ -23,6 +23,7 @@ from quoron.training.rows import KEEPS, OWN, RowsEngine, Setting
 from quoron_client import L2Ball, make_loss
 from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.questions import AverageGradient, Question
+from quoron_privacy.clipping import ClippedSum
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, RunError
 from quoron_privacy.noise import AnsweredNoise, SecureNoise, SeededNoise
 from quoron_server.algorithms import ALGORITHMS
@@ -67,9 +68,12 @@ def test_rows_answer_as_the_curators_engine_does() -> None:
         return np.stack([-np.asarray(batch.features[3 * u : 3 * u + 3], float).mean(axis=0) for u in users])
 
     problem = problem_of(users=20, items_per_user=3, dimension=2, radius=3.0, clip_norm=1.0, smoothness=None)
+    reduction = ClippedSum(1.0, 15)
     for chunk in (None, 1, 4):
         ours = RowsEngine(compute, problem, np.zeros(2), noise, chunk).ask(question).values
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+        sums = RowsEngine(compute, problem, np.zeros(2), noise, chunk).ask(replace(question, reduction=reduction))
+        np.testing.assert_array_equal(sums.total, reduction.of(ours, np.ones(15, bool)).total)
 
 
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in FIT])

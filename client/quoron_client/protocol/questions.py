@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol.domains import Domain
 from quoron_client.protocol.smoothing import Convolution, Smoothing
+from quoron_privacy.clipping import Reduction, Sums
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
@@ -339,12 +340,16 @@ class LocalSGD(Task):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
-    """What one cohort is asked in one round; `cohort` holds distinct user numbers, in slot order."""
+    """What one cohort is asked in one round; `cohort` holds distinct user numbers, in slot order.
+
+    With a `reduction` the algorithm reads nothing of the answers but that, and an engine may return `Sums` of it.
+    """
 
     round: int  # from 0
     cohort: NDArray[np.int64]  # (k,)
     task: Task
     planned: int | None = None  # users as told in public; None where k itself is public
+    reduction: Reduction | None = None  # stays with whoever asks: no client is told of it
 
     @property
     def messages(self) -> int:
@@ -386,3 +391,8 @@ class Answers:
         """Which rows hold a usable answer, shape (k,)."""
         answered: NDArray[np.bool_] = self.status == Status.ANSWERED
         return answered
+
+
+def summed(answers: Answers | Sums, reduction: Reduction) -> Sums:
+    """What the reduction is of these answers, if it has not been made before."""
+    return answers if isinstance(answers, Sums) else reduction.of(answers.values, answers.answered)

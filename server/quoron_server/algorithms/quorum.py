@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from quoron_client.protocol.questions import Answers, Question
+from quoron_privacy.clipping import Sums
 from quoron_privacy.errors import WithoutQuorum
 from quoron_privacy.noise import NoiseSource, RandomStream
 from quoron_privacy.quorum import Quorum
@@ -49,7 +50,7 @@ class WithQuorum:
         """The algorithm's own question; None too once the run is without a quorum."""
         return None if state.ended else self.inner.request(state.inner, noise)
 
-    def update(self, state: QuorumState, answers: Answers, noise: NoiseSource) -> Update[QuorumState]:
+    def update(self, state: QuorumState, answers: Answers | Sums, noise: NoiseSource) -> Update[QuorumState]:
         """Decide; with a quorum, the algorithm's own update."""
         quorum, round_ = self._quorum, state.round
         limit = state.limit if round_ else draw_limit(quorum, noise.stream("quorum", "threshold"))
@@ -69,9 +70,9 @@ class WithQuorum:
             diagnostics={"answered": counted, **own.diagnostics},
         )
 
-    def counted(self, answers: Answers) -> int:
+    def counted(self, answers: Answers | Sums) -> int:
         """Users of a round whose answer is usable."""
-        return int(np.count_nonzero(answers.answered))
+        return int(np.sum(answers.answered))
 
     def model(self, state: QuorumState) -> Vector:
         """The algorithm's own; WithoutQuorum if the run has ended so."""

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol import wire
 from quoron_client.protocol.questions import Answers, Question
+from quoron_privacy.clipping import Sums
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.black_box import plan_for
@@ -199,9 +200,9 @@ class _Watched:
 
     engine: Engine
 
-    def ask(self, question: Question) -> Answers:
+    def ask(self, question: Question) -> Answers | Sums:
         """As the engine."""
         answers = self.engine.ask(question)
-        if len(question.cohort) and not answers.answered.any():
+        if len(question.cohort) and not np.any(answers.answered):
             _log.warning("round %d: nobody has answered; the logs of the ClientApps say why", question.round)
         return answers

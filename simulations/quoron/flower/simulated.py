@@ -34,12 +34,13 @@ from quoron.flower.claim import ClaimObserver
 from quoron.reports.progress import Lines
 from quoron.simulation import run as runs
 from quoron.simulation.folder import RunFolder, claim
+from quoron.simulation.inline import InlineEngine
 from quoron.simulation.scene import setup
 from quoron_client.flower.serving import make_app
 from quoron_client.protocol.flower_records import NOT_SIMULATED, Values, answers_record, question_from_values
 from quoron_server.flower.engine import FlowerEngine, NodeFailed
 from quoron_server.flower.shards import Shards
-from quoron_server.rounds import Engine, Observer
+from quoron_server.rounds import Observer
 
 RUN = "simulation"
 SECONDS = 3600.0  # until a round closes: nobody is late in a simulation, but a process may die
@@ -55,17 +56,19 @@ class SimulatedUsers:
         """The answers of the users who are asked, in their order."""
         engine, seed = _engine(tuple(sorted(context.run_config.items())))
         question = question_from_values(values)
-        return answers_record(engine.ask(replace(question, task=question.task.directed(seed))))
+        return answers_record(engine.rows(replace(question, task=question.task.directed(seed))))
 
     def ended(self, values: Values, context: Context) -> None:
         """Nothing is kept of a run."""
 
 
 @lru_cache(maxsize=2)
-def _engine(settings: tuple[tuple[str, Any], ...]) -> tuple[Engine, int]:
+def _engine(settings: tuple[tuple[str, Any], ...]) -> tuple[InlineEngine, int]:
     """The same for every message of a process."""
     config, _, base = read(dict(settings))
-    return setup(config, base).engine, config.run.seed
+    engine = setup(config, base).engine
+    assert isinstance(engine, InlineEngine)
+    return engine, config.run.seed
 
 
 def read(settings: Settings) -> tuple[Config, str, Path]:

@@ -3,12 +3,15 @@
     engine = InlineEngine(population)
     answers = engine.ask(question)
 
-What a user answers depends on that user and the question alone, so the chunk size changes no bit. In the local model
-users randomise their reports themselves, here with words from `seed`.
+What a user answers depends on that user and the question alone, and sums are exact, so the chunk size changes no bit.
+In the local model users randomise their reports themselves, here with words from `seed`.
 """
 
+from collections.abc import Iterator
 from copy import copy
+from functools import reduce
 from math import prod
+from operator import add
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +25,15 @@ from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.questions import FAR, Answers, Bounds, Matrix, Question, Status, Task
 from quoron_client.protocol.reports import LocalReport
 from quoron_client.randomisers import LocalRandomness, SeededRandomness, local_report
+from quoron_privacy.clipping import Sums
 
 _SENT = {Corruption.HUGE: 1e300, Corruption.NAN: np.nan, Corruption.INF: np.inf, Corruption.ZERO: 0.0}
 
 
 class InlineEngine:
     """Answers questions for a population, in memory bounded by `chunk_bytes` of items at a time, besides the answers.
+
+    Of a question with a reduction it returns the sums, and holds no answers but a chunk's.
 
     | what a user does                  | row of the answer                                   |
     | --------------------------------- | --------------------------------------------------- |
@@ -65,14 +71,31 @@ class InlineEngine:
         other.population = population
         return other
 
-    def ask(self, question: Question) -> Answers:
+    def ask(self, question: Question) -> Answers | Sums:
+        """Sums of the question's reduction, if it has one; else answers of its cohort, in slot order."""
+        reduction = question.reduction
+        if reduction is None:
+            return self.rows(question)
+        parts = (self._part(question, slots) for slots in self._chunks(question))
+        return reduce(add, (reduction.of(part.values, part.answered) for part in parts))
+
+    def rows(self, question: Question) -> Answers:
         """Answers of the question's cohort, in slot order."""
-        cohort, task = question.cohort, question.task
-        values, status = _silence(len(cohort), self.population.dimension, task)
-        chunk = self._users_at_a_time(task)
-        for start in range(0, len(cohort), chunk):
-            slots = slice(start, start + chunk)
-            values[slots], status[slots] = self._chunk_answers(cohort[slots], task.part(slots), question.round)
+        values, status = _silence(len(question.cohort), self.population.dimension, question.task)
+        for slots in self._chunks(question):
+            part = self._part(question, slots)
+            values[slots], status[slots] = part.values, part.status
+        return Answers(values, status)
+
+    def _chunks(self, question: Question) -> Iterator[slice]:
+        """Slots of the cohort, as many at a time as there is memory for; one empty part of an empty cohort."""
+        chunk = self._users_at_a_time(question.task)
+        return (slice(start, start + chunk) for start in range(0, max(1, len(question.cohort)), chunk))
+
+    def _part(self, question: Question, slots: slice) -> Answers:
+        """Answers of some slots."""
+        task = question.task.part(slots)
+        values, status = self._chunk_answers(question.cohort[slots], task, question.round)
         return Answers.checked(values, status, largest=FAR * task.honest(self._bounds(task)))
 
     def _users_at_a_time(self, task: Task) -> int:

@@ -15,6 +15,7 @@ from quoron.populations._base import Corruption, Declared
 from quoron.simulation.inline import InlineEngine
 from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.questions import Answers, Question
+from quoron_privacy.clipping import Sums
 from quoron_privacy.noise import NoiseSource
 
 Users = NDArray[np.int64]
@@ -42,8 +43,8 @@ class CuratorEngine:
         self._order = noise.stream("order of users").permutation(declared.users)
         self._engine = InlineEngine(_Holders(**_fields(declared), batch=batch), randomness=KeyedRandomness(noise))
 
-    def ask(self, question: Question) -> Answers:
-        """Answers of the question's cohort, in slot order."""
+    def ask(self, question: Question) -> Answers | Sums:
+        """Answers of the question's cohort, in slot order, or their sums."""
         return self._engine.ask(replace(question, cohort=self._order[question.cohort]))
 
 

@@ -24,6 +24,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,7 @@ from quoron.training.result import public_row
 from quoron.training.run import Identity, settle
 from quoron_client.protocol.black_box import combined
 from quoron_client.protocol.questions import FAR, Answers, Question, Status
+from quoron_privacy.clipping import Sums
 from quoron_privacy.errors import ConfigError, LedgerError, OtherVersion, RunError
 from quoron_privacy.noise import NoiseSource, SecureNoise, SeededNoise
 from quoron_privacy.subsampling import FORGETFUL
@@ -115,25 +118,34 @@ class RowsEngine:
     chunk: int | None = None  # users; None: a cohort at once
     watch: Watch | None = None
 
-    def ask(self, question: Question) -> Answers:
-        """One row an asked user, in slot order. Raises RunError for rows of another shape, and what `compute` raises.
+    def ask(self, question: Question) -> Answers | Sums:
+        """One row an asked user, in slot order, or their sums, of which it holds no rows but a chunk's.
+
+        Raises RunError for rows of another shape, and what `compute` raises.
 
         Which users stand in a chunk, and where, follows from the cohort alone.
         """
         order = self.noise.stream("order of users").permutation(self.problem.users)
-        users, d = order[question.cohort], self.problem.dimension
+        users, task, reduction = order[question.cohort], question.task, question.reduction
         if self.watch is not None:  # under exposure `broadcast` everything that is sent out is released
-            self.watch(question.round, self.start + question.task.points[0])  # type: ignore[attr-defined]
-        values, step = np.zeros((len(users), d)), self.chunk or max(1, len(users))
-        for first in range(0, len(users), step):
-            part = users[first : first + step]
+            self.watch(question.round, self.start + task.points[0])  # type: ignore[attr-defined]
+        step = self.chunk or max(1, len(users))
+        parts = (self._part(question, users[first : first + step]) for first in range(0, max(1, len(users)), step))
+        if reduction is not None:
+            return reduce(add, (reduction.of(part.values, part.answered) for part in parts))
+        gathered = list(parts)
+        return Answers(
+            np.concatenate([part.values for part in gathered]), np.concatenate([part.status for part in gathered])
+        )
 
-            def gradient(point: Vector, part: Users = part) -> NDArray[np.float64]:
-                return as_matrix(
-                    self.compute(question.round, part.copy(), self.start + point, self.noise), (len(part), d)
-                )
+    def _part(self, question: Question, users: Users) -> Answers:
+        """Answers of some of the users asked."""
 
-            values[first : first + step] = combined(question.task, gradient)
+        def gradient(point: Vector) -> NDArray[np.float64]:
+            rows = self.compute(question.round, users.copy(), self.start + point, self.noise)
+            return as_matrix(rows, (len(users), self.problem.dimension))
+
+        values = combined(question.task, gradient) if len(users) else np.zeros((0, self.problem.dimension))
         status = np.full(len(users), Status.ANSWERED, np.uint8)
         return Answers.checked(values, status, largest=FAR * question.task.honest(self.problem.bounds))
 

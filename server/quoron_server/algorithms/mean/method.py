@@ -17,9 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.protocol.questions import Answers, AverageGradient, Question
+from quoron_client.protocol.questions import Answers, AverageGradient, Question, summed
 from quoron_client.protocol.smoothing import Moreau
-from quoron_privacy.clipping import clipped_residuals
+from quoron_privacy.clipping import ClippedSum, Sums
 from quoron_privacy.noise import NoiseSource
 from quoron_privacy.release import Release
 from quoron_server.algorithm import Update, Vector
@@ -60,19 +60,21 @@ class MeanSGD:
         task = AverageGradient(
             state.iterate[None, :], (1.0,), self.plan.problem.user_smoothness, smoothing=self._smoothing
         )
-        return Question(state.round, self._cohort(state.round, noise), task)
+        return Question(state.round, self._cohort(state.round, noise), task, reduction=self._reduction(state))
 
-    def update(self, state: MeanSGDState, answers: Answers, noise: NoiseSource) -> Update[MeanSGDState]:
+    def update(self, state: MeanSGDState, answers: Answers | Sums, noise: NoiseSource) -> Update[MeanSGDState]:
         """Release the mean around its centre, and step."""
         p, project, t = self.parameters, self.plan.problem.domain.project, state.round
         centre, radius, gaussian = state.centre, state.radius, p.gaussian
         entries: tuple[Release, ...] = ()
         if (crude := p.crude) is not None:
+            assert isinstance(answers, Answers)
             signs = public_signs(self.plan.seed, t, len(centre))
             centre = crude.release(answers.values, answers.answered, signs, noise.stream("range", t))
             entries = (crude.entry(len(centre)),)
-        unit, _, clipped = clipped_residuals(answers.values, centre, answers.answered, radius, radius, p.cohort_size)
-        gradient = centre + radius * gaussian.release(unit, noise.stream("release", t))
+        reduction = ClippedSum(radius, p.cohort_size, centre)
+        sums = summed(answers, reduction)
+        gradient = centre + radius * gaussian.release(reduction.unit_mean(sums), noise.stream("release", t))
         entries += (gaussian.entry().scaled(radius),)
         iterate = project(state.iterate - p.step_size * gradient)
         running = state.running + iterate / p.suffix if p.rounds - t <= p.suffix else state.running
@@ -82,8 +84,7 @@ class MeanSGD:
             drift = p.smoothness * float(np.linalg.norm(iterate - state.iterate))
             following = next_radius(p.spread, variance, drift, margin(len(centre)), p.first_radius)
             after = MeanSGDState(t + 1, iterate, gradient, following, running)
-        answered = int(np.sum(answers.answered))
-        diagnostics = {"answered": answered, "clipped_fraction": clipped / max(1, answered)}
+        diagnostics = {"answered": sums.answered, "clipped_fraction": sums.clipped / max(1, sums.answered)}
         return Update(after, entries, {"radius": radius}, diagnostics)
 
     def model(self, state: MeanSGDState) -> Vector:
@@ -93,6 +94,11 @@ class MeanSGD:
     def iterate(self, state: MeanSGDState) -> Vector:
         """As `model`: every iterate is already private."""
         return self.model(state)
+
+    def _reduction(self, state: MeanSGDState) -> ClippedSum | None:
+        """All that a round reads of its answers; a crude mean reads every row."""
+        p = self.parameters
+        return ClippedSum(state.radius, p.cohort_size, state.centre) if p.crude is None else None
 
     def _cohort(self, round_: int, noise: NoiseSource) -> NDArray[np.int64]:
         users, size = self.plan.problem.users, self.parameters.cohort_size

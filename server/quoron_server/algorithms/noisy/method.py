@@ -14,13 +14,14 @@ divisor stays B. Everything sent out is private: exposure `broadcast`.
 """
 
 from dataclasses import dataclass
+from math import isinf
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.protocol.questions import Answers, AverageGradient, Question
-from quoron_privacy.clipping import clipped_mean, clipped_residuals
+from quoron_client.protocol.questions import Answers, AverageGradient, Question, summed
+from quoron_privacy.clipping import ClippedSum, Sums, clipped_mean
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise import NoiseSource, RandomStream
 from quoron_privacy.radius_cells import RadiusCells, updated_spread
@@ -76,6 +77,10 @@ class NoisySGDParameters:
         """Of one round's mean; None without privacy."""
         return GaussianNoise(self.sensitivity, self.noise_scale) if self.noise_scale else None
 
+    def reduction(self, radius: float) -> ClippedSum | None:
+        """All that a round with clip norm C_t = `radius` reads of its answers; None without a clip."""
+        return None if isinf(radius) else ClippedSum(radius, self.cohort_size)
+
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """A noisy mean in every round, in proportion to an adaptive clip and with the counts that it follows."""
         del dimension
@@ -116,27 +121,29 @@ class NoisySGD:
         if state.round == self.parameters.rounds:
             return None
         task = AverageGradient(state.iterate[None, :], (1.0,), self.plan.problem.user_smoothness)
-        return Question(state.round, self._cohort(state.round, noise), task, planned=self.parameters.cohort_size)
+        p = self.parameters
+        return Question(state.round, self._cohort(state.round, noise), task, p.cohort_size, p.reduction(state.radius))
 
-    def update(self, state: NoisyState, answers: Answers, noise: NoiseSource) -> Update[NoisyState]:
+    def update(self, state: NoisyState, answers: Answers | Sums, noise: NoiseSource) -> Update[NoisyState]:
         """One noisy step."""
-        p, t, radius = self.parameters, state.round, state.radius
+        p, t, radius, gaussian = self.parameters, state.round, state.radius, self.parameters.noise
         public: dict[str, Any] = {}
         releases: tuple[Release, ...] = ()
-        gaussian = p.noise
+        reduction = p.reduction(radius)
+        if reduction is None:
+            assert isinstance(answers, Answers)
+            gradient, clipped = clipped_mean(answers.values, answers.answered, p.clip_norm, p.cohort_size)
+        else:
+            sums = summed(answers, reduction)
+            gradient, clipped = reduction.mean(sums) if p.adaptive is None else reduction.unit_mean(sums), sums.clipped
+        if gaussian is not None:
+            gradient = gaussian.release(gradient, noise.stream("release", t))
+            releases = (gaussian.entry(),)
         if p.adaptive is not None:
             assert gaussian is not None
-            unit, counts, clipped = clipped_residuals(
-                answers.values, None, answers.answered, radius, radius, p.cohort_size
-            )
-            gradient = radius * gaussian.release(unit, noise.stream("release", t))
+            gradient *= radius
             public, releases = {"radius": radius}, (gaussian.entry().scaled(radius), p.adaptive.cells.entry())
-            radius = p.adaptive.following(radius, counts, noise.stream("cells", t), p.clip_norm)
-        else:
-            gradient, clipped = clipped_mean(answers.values, answers.answered, p.clip_norm, p.cohort_size)
-            if gaussian is not None:
-                gradient = gaussian.release(gradient, noise.stream("release", t))
-                releases = (gaussian.entry(),)
+            radius = p.adaptive.following(radius, sums.cells, noise.stream("cells", t), p.clip_norm)
         wanted, moments = p.optimiser.step(state.iterate, gradient, state.moments, step_size=p.step_size, t=t)
         iterate = self.plan.problem.domain.project(wanted)
         averaged = p.rounds - t <= p.suffix

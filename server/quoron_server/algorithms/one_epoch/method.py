@@ -20,19 +20,20 @@ Proofs: docs/privacy/srgd.md.
 """
 
 from dataclasses import dataclass
+from math import isinf
 from typing import Literal
 
 import numpy as np
 
 from quoron_client.protocol.questions import Answers, AverageGradient, Question
-from quoron_privacy.clipping import clipped_mean, clipped_residuals
+from quoron_privacy.clipping import ClippedSum, Integers, Sums, clipped_mean
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise import NoiseSource
 from quoron_privacy.prefix.noise import PrefixNoise, PrefixState
 from quoron_privacy.release import Release
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.noisy.method import AdaptiveClip
-from quoron_server.algorithms.one_epoch.reserves import Mask, first_answered
+from quoron_server.algorithms.one_epoch.reserves import first_answered
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import partition
 from quoron_server.plan import Plan, PlannedRelease
@@ -109,8 +110,9 @@ class OneEpoch:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.parameters: OneEpochParameters = plan.parameters
-        self._noise = self.parameters.noise
+        p: OneEpochParameters = plan.parameters
+        self.parameters = p
+        self._noise = p.noise
 
     def init(self) -> OneEpochState:
         """Start at zero."""
@@ -132,43 +134,62 @@ class OneEpoch:
             task = AverageGradient(np.stack([state.x, state.previous]), (t + 1.0, -float(t)), scaling)
         else:
             task = AverageGradient(state.x[None, :], (1.0,), scaling)
-        return Question(t, cohort, task)
+        reserves = p.cohort_size > p.divisor  # then it matters who is among the first to answer
+        return Question(t, cohort, task, reduction=None if reserves else self._reduction(state))
 
-    def update(self, state: OneEpochState, answers: Answers, noise: NoiseSource) -> Update[OneEpochState]:
+    def update(self, state: OneEpochState, answers: Answers | Sums, noise: NoiseSource) -> Update[OneEpochState]:
         """Release the noised sum, and step."""
         p, project, t = self.parameters, self.plan.problem.domain.project, state.round
-        counted = first_answered(answers.answered, p.divisor)
+        mean, cells, diagnostics = self._mean(state, answers)
         if p.adaptive is not None or not p.optimiser.plain:
-            return self._stepped(state, answers, counted, noise)
-        mean, clipped = clipped_mean(answers.values, counted, p.clip_norm, p.divisor)
+            return self._stepped(state, mean, cells, diagnostics, noise)
         weight, sums = t + 1.0, state.sums
         if isinstance(self._noise, GaussianNoise):
-            summed = weight * self._noise.release(mean, noise.stream("release", t))
+            gradients = weight * self._noise.release(mean, noise.stream("release", t))
         else:
             assert sums is not None
-            summed, sums = self._noise.release(sums, mean, noise)
+            gradients, sums = self._noise.release(sums, mean, noise)
         y = z = x = state.x
         if p.method == "accelerated":
-            z = project(state.z - summed / (2 * p.beta))
-            y = project(state.x - summed / (p.beta * weight))
+            z = project(state.z - gradients / (2 * p.beta))
+            y = project(state.x - gradients / (p.beta * weight))
             momentum = 2 / (t + 3)
             x = (1 - momentum) * y + momentum * z
         elif p.method == "anytime":
-            z = project(state.z - summed / (2 * p.beta))
+            z = project(state.z - gradients / (2 * p.beta))
             momentum = 2 / (t + 3)
             x = (1 - momentum) * state.x + momentum * z
         elif p.method == "plain":
-            x = project(state.x - summed / (p.beta * weight))
+            x = project(state.x - gradients / (p.beta * weight))
         else:
-            x = project(-summed / p.beta)
+            x = project(-gradients / p.beta)
         running = state.running + x / p.suffix if p.rounds - t <= p.suffix else state.running
         moved = OneEpochState(t + 1, x, state.x, y, z, running, sums, state.radius, state.moments)
-        answered = int(np.sum(counted))
-        diagnostics = {"answered": answered, "clipped_fraction": clipped / max(1, answered)}
         return Update(moved, (p.entry(),), {}, diagnostics)
 
+    def _reduction(self, state: OneEpochState) -> ClippedSum | None:
+        """All that a round reads of the answers that count; None without a clip."""
+        return None if isinf(state.radius) else ClippedSum(state.radius, self.parameters.divisor)
+
+    def _mean(self, state: OneEpochState, answers: Answers | Sums) -> tuple[Vector, Integers, dict[str, float]]:
+        """The mean of the answers that count, of unit rows if the clip is adaptive; users in each cell; diagnostics."""
+        p, reduction = self.parameters, self._reduction(state)
+        if isinstance(answers, Answers):
+            counted = first_answered(answers.answered, p.divisor)
+            if reduction is None:
+                mean, _ = clipped_mean(answers.values, counted, p.clip_norm, p.divisor)
+                return mean, np.zeros(4, np.int64), {"answered": int(np.sum(counted)), "clipped_fraction": 0.0}
+            answers = reduction.of(answers.values, counted)
+        assert reduction is not None
+        mean = reduction.mean(answers) if p.adaptive is None else reduction.unit_mean(answers)
+        diagnostics = {
+            "answered": answers.answered,
+            "clipped_fraction": answers.clipped / max(1, answers.answered),
+        }
+        return mean, answers.cells, diagnostics
+
     def _stepped(
-        self, state: OneEpochState, answers: Answers, counted: Mask, noise: NoiseSource
+        self, state: OneEpochState, mean: Vector, cells: Integers, diagnostics: dict[str, float], noise: NoiseSource
     ) -> Update[OneEpochState]:
         """Release the noised sum, and step along what this round added to it: ftrl with an optimiser of its own."""
         p, t, radius = self.parameters, state.round, state.radius
@@ -182,18 +203,13 @@ class OneEpoch:
         if p.adaptive is not None:
             unit, public = radius, {"radius": radius}
             releases = (p.entry().scaled(radius), p.adaptive.cells.entry())
-            mean, counts, clipped = clipped_residuals(answers.values, None, counted, radius, radius, p.divisor)
-            following = p.adaptive.following(radius, counts, noise.stream("cells", t), p.clip_norm)
-        else:
-            mean, clipped = clipped_mean(answers.values, counted, p.clip_norm, p.divisor)
+            following = p.adaptive.following(radius, cells, noise.stream("cells", t), p.clip_norm)
         _, sums = self._noise.release(before, mean, noise)
         gradient = unit * ((sums.total - before.total).astype(np.float64) * self._noise.step)
         wanted, moments = p.optimiser.step(state.x, gradient, state.moments, step_size=1 / p.beta, t=t)
         x = self.plan.problem.domain.project(wanted)
         running = state.running + x / p.suffix if p.rounds - t <= p.suffix else state.running
         moved = OneEpochState(t + 1, x, state.x, x, x, running, sums, following, moments)
-        answered = int(np.sum(counted))
-        diagnostics = {"answered": answered, "clipped_fraction": clipped / max(1, answered)}
         return Update(moved, releases, public, diagnostics)
 
     def noise_label(self, round_: int) -> tuple[str | int, ...]:

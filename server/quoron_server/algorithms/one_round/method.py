@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quoron_client.protocol.questions import Answers, Question, SecondMoment
+from quoron_client.protocol.questions import Answers, Question, SecondMoment, summed
+from quoron_privacy.clipping import Sums
 from quoron_privacy.moment import SecondMomentNoise
 from quoron_privacy.noise import NoiseSource
 from quoron_privacy.release import Adjacency
@@ -73,20 +74,22 @@ class OneRoundLeastSquares:
         del noise
         if state.round == 1:
             return None
-        task = SecondMoment(self.plan.problem.dimension + 1, self.parameters.label_scale)
-        return Question(0, np.arange(self.parameters.cohort_size, dtype=np.int64), task)
+        p, d = self.parameters, self.plan.problem.dimension
+        everybody = np.arange(p.cohort_size, dtype=np.int64)
+        return Question(0, everybody, SecondMoment(d + 1, p.label_scale), reduction=p.moment(d).reduction)
 
-    def update(self, state: OneRoundState, answers: Answers, noise: NoiseSource) -> Update[OneRoundState]:
+    def update(self, state: OneRoundState, answers: Answers | Sums, noise: NoiseSource) -> Update[OneRoundState]:
         """Release and solve."""
         p, d = self.parameters, self.plan.problem.dimension
         mechanism = p.moment(d)
-        moment = mechanism.release(answers.values, answers.answered, noise.stream("release", 0))
+        sums = summed(answers, mechanism.reduction)
+        moment = mechanism.release(sums, noise.stream("release", 0))
         values, basis = np.linalg.eigh(moment[:d, :d])
         least = mechanism.spectral_error + p.ridge
         along = basis.T @ moment[:d, d] / (p.label_scale * p.label_bound)
         solved = p.target * (basis @ (along / (np.maximum(values, 0.0) + least)))
         model = self.plan.problem.domain.project(solved)
-        diagnostics = {"answered": int(np.sum(answers.answered))}
+        diagnostics = {"answered": sums.answered}
         return Update(OneRoundState(1, model), (mechanism.entry(),), {}, diagnostics)
 
     def model(self, state: OneRoundState) -> Vector:

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from quoron_client.protocol.questions import Answers, AverageGradient, Question, SecondMoment
-from quoron_privacy.clipping import clipped_residuals
+from quoron_client.protocol.questions import Answers, AverageGradient, Question, SecondMoment, summed
+from quoron_privacy.clipping import ClippedSum, Sums
 from quoron_privacy.noise import NoiseSource
 from quoron_privacy.prefix.noise import PrefixState
 from quoron_privacy.radius_cells import Fractions, updated_spread
@@ -89,37 +89,40 @@ class TrackingSRGD:
         start, size = p.cohort(state.round)
         cohort = partition(seed=self.plan.seed, users=self.plan.problem.users)[start : start + size]
         if state.round == 0:
-            return Question(0, cohort, SecondMoment(self.plan.problem.features))
+            task = SecondMoment(self.plan.problem.features)
+            return Question(0, cohort, task, reduction=self._mechanisms.moment.reduction)
         weight = self._weight(state)
         points, weights = state.x[None, :], np.ones(1)
         if weight > 1:
             points, weights = np.stack([state.x, state.previous]), np.array([weight, 1.0 - weight])
         # Clients differentiate with the ridge, which is public: their centre holds it too, so it cancels exactly.
-        centre = self._aim(state).centre + p.ridge * (weights @ points)
-        task = AverageGradient(points, tuple(weights.tolist()), centre=centre, reference_items=p.reference_items)
-        return Question(state.round, cohort, task)
+        aim = self._aim(state)
+        centre = aim.centre + p.ridge * (weights @ points)
+        gradients = AverageGradient(points, tuple(weights.tolist()), centre=centre, reference_items=p.reference_items)
+        return Question(state.round, cohort, gradients, reduction=self._reduction(state, aim))
 
-    def update(self, state: TrackingState, answers: Answers, noise: NoiseSource) -> Update[TrackingState]:
+    def update(self, state: TrackingState, answers: Answers | Sums, noise: NoiseSource) -> Update[TrackingState]:
         """Release the moment, or gradient and cells; then step."""
         return self._pilot(state, answers, noise) if state.round == 0 else self._step(state, answers, noise)
 
-    def _pilot(self, state: TrackingState, answers: Answers, noise: NoiseSource) -> Update[TrackingState]:
+    def _pilot(self, state: TrackingState, answers: Answers | Sums, noise: NoiseSource) -> Update[TrackingState]:
         p, mechanism = self.parameters, self._mechanisms.moment
-        moment = mechanism.release(answers.values, answers.answered, noise.stream("release", 0))
+        sums = summed(answers, mechanism.reduction)
+        moment = mechanism.release(sums, noise.stream("release", 0))
         floor = min(mechanism.spectral_error, p.feature_norm**2)
         metric = Metric.of(moment, curvature=p.link_curvature, floor=floor, ridge=p.ridge)
         after = replace(state, round=1, eigenvalues=metric.eigenvalues, basis=metric.basis)
-        diagnostics = {"answered": int(np.sum(answers.answered))}
+        diagnostics = {"answered": sums.answered}
         return Update(after, (mechanism.entry(),), {"phase": "pilot"}, diagnostics)
 
-    def _step(self, state: TrackingState, answers: Answers, noise: NoiseSource) -> Update[TrackingState]:
+    def _step(self, state: TrackingState, answers: Answers | Sums, noise: NoiseSource) -> Update[TrackingState]:
         p, problem, t = self.parameters, self.plan.problem, state.round
         aim, metric = self._aim(state), self._metric(state)
         main, weight = t > p.warmup_rounds, self._weight(state)
         phase = self._mechanisms.main if main else self._mechanisms.warmup
-        unit, counts, clipped = clipped_residuals(
-            answers.values, None, answers.answered, aim.radius, aim.inner, phase.divisor
-        )
+        reduction = self._reduction(state, aim)
+        of_all = summed(answers, reduction)
+        unit = reduction.unit_mean(of_all)
         sampling = state.spread**2 / phase.divisor
         after, entry = state, phase.entry().scaled(aim.radius)
         prefix = self._mechanisms.prefix
@@ -128,26 +131,25 @@ class TrackingSRGD:
             assert before is not None
             _, sums = prefix.release(before, unit, noise)
             row = (sums.total - before.total).astype(np.float64) * prefix.step
-            summed = state.sum + aim.centre + aim.radius * row
+            gradients = state.sum + aim.centre + aim.radius * row
             radii = state.radii.copy()
             radii[weight - 1] = aim.radius
             sampling += state.sampling
             error = schedule.prefix_variance(radii[:weight], prefix.scale, problem.dimension) + sampling
-            after = replace(state, sum=summed, radii=radii, sampling=sampling, prefix=sums)
-            after = replace(after, gradient=summed / weight, error=error / weight**2)
+            after = replace(state, sum=gradients, radii=radii, sampling=sampling, prefix=sums)
+            after = replace(after, gradient=gradients / weight, error=error / weight**2)
         else:
             row = phase.gaussian.release(unit, noise.stream("release", t))
             error = problem.dimension * (aim.radius * phase.gaussian.scale) ** 2 + sampling
             after = replace(state, gradient=aim.centre + aim.radius * row, error=error)
-        fractions = phase.cells.release(counts, noise.stream("cells", t))
+        fractions = phase.cells.release(of_all.cells, noise.stream("cells", t))
         spread = state.spread if t == 1 else self._spread(state.spread, fractions, aim, phase.cells.scale)
         wanted = state.x - metric.step(after.gradient + p.ridge * state.x)
         x = metric.project(problem.domain, wanted)
         running = state.running + x / p.main_rounds if main else state.running
         after = replace(after, round=t + 1, x=x, previous=state.x, spread=spread, running=running)
-        answered = int(np.sum(answers.answered))
         public = {"phase": "main" if main else "warm-up", "radius": aim.radius, "spread": state.spread}
-        diagnostics = {"answered": answered, "clipped_fraction": clipped / max(1, answered)}
+        diagnostics = {"answered": of_all.answered, "clipped_fraction": of_all.clipped / max(1, of_all.answered)}
         return Update(after, (entry, phase.cells.entry()), public, diagnostics)
 
     def model(self, state: TrackingState) -> Vector:
@@ -163,6 +165,12 @@ class TrackingSRGD:
         """j in a main round of the recursive variant, else 1."""
         p = self.parameters
         return max(1, state.round - p.warmup_rounds) if p.variant == "recursive" else 1
+
+    def _reduction(self, state: TrackingState, aim: schedule.Aim) -> ClippedSum:
+        """All that a round reads of its answers, which are residuals already."""
+        p = self.parameters
+        divisor = p.main_divisor if state.round > p.warmup_rounds else p.warmup_divisor
+        return ClippedSum(aim.radius, divisor, None, aim.inner)
 
     def _metric(self, state: TrackingState) -> Metric:
         return Metric(state.eigenvalues, state.basis, self.parameters.ridge)
