@@ -11,7 +11,6 @@ anew in each round; one of none has the zero row.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -53,12 +52,24 @@ class Schedule:
 class Rows:
     """Rows of any users at any point. A function of them, of their items and of dice: nothing is kept between calls."""
 
-    def __init__(self, network: Network, items: Items, *, items_per_user: int, local: LocalSGD | None) -> None:
-        """`local` None asks for average gradients. ConfigError for a module that writes buffers or takes no item."""
+    def __init__(
+        self, network: Network, items: Items, *, items_per_user: int, local: LocalSGD | None, compiled: bool = False
+    ) -> None:
+        """`local` None asks for average gradients. ConfigError for a module that writes buffers or takes no item.
+
+        What torch cannot batch over users, or not compile, is computed without: `why_looped`, `why_eager` say why.
+        """
         count(items_per_user=items_per_user)
         self._network, self._items, self._most, self._local = network, items, items_per_user, local
         network.require_pure(*items.blank(1))
-        self.why_looped = self._untried()
+        dims = (None if local is None else 0, 0, 0)
+        self._gradients: Step = vmap(grad(self._loss), in_dims=dims, randomness="different")
+        self.why_looped = self._tried(self._gradients)
+        self.why_eager: str | None = None
+        if compiled and self.why_looped is None:
+            quick: Step = torch.compile(self._gradients)
+            self.why_eager = self._tried(quick)
+            self._gradients = quick if self.why_eager is None else self._gradients
 
     @property
     def steps(self) -> int:
@@ -109,12 +120,10 @@ class Rows:
     def _many(self, schedule: Schedule, start: Weights) -> torch.Tensor:
         """Rows of all users of a schedule at once."""
         if self._local is None:
-            gradients = vmap(grad(self._loss), in_dims=(None, 0, 0), randomness="different")
-            return _rows(gradients(start, *self._step(schedule, slice(None), 0)))
-        step = vmap(grad(self._loss), in_dims=(0, 0, 0), randomness="different")
+            return _rows(self._gradients(start, *self._step(schedule, slice(None), 0)))
         users = len(schedule.places)
         moved = {name: weight.expand(users, *weight.shape) for name, weight in start.items()}
-        return _rows(self._walk(step, schedule, slice(None), start, moved))
+        return _rows(self._walk(self._gradients, schedule, slice(None), start, moved))
 
     def _one(self, schedule: Schedule, start: Weights, place: int, seed: int) -> torch.Tensor:
         """The same of one user, item by item."""
@@ -156,18 +165,16 @@ class Rows:
         each = vmap(self._network.item_loss, in_dims=(None, *(0 for _ in parts)), randomness="different")
         return (weight * each(weights, *parts)).sum()
 
-    def _untried(self) -> str | None:
-        """Why users have to be taken one by one, tried on items of nobody; None if they need not."""
+    def _tried(self, gradients: Step) -> str | None:
+        """Why these cannot be computed for users at once, tried on items of nobody; None if they can."""
         blank = tuple(part.expand(2, *part.shape).to(self._network.device) for part in self._items.blank(self.batch))
         start, weight = self._network.weights(), torch.ones((2, self.batch), device=self._network.device)
-        at_once: Any = start
         if self._local is not None:
-            at_once = {name: each.expand(2, *each.shape) for name, each in start.items()}
+            start = {name: each.expand(2, *each.shape) for name, each in start.items()}
         try:
             with torch.random.fork_rng(devices=cuda_of(self._network.device)):
-                dims = (None if self._local is None else 0, 0, 0)
-                vmap(grad(self._loss), in_dims=dims, randomness="different")(at_once, weight, blank)
-        except Exception as error:  # whatever torch makes of a module that it cannot batch
+                gradients(start, weight, blank)
+        except Exception as error:  # whatever torch makes of a module that it cannot batch, or not compile
             return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'}"
         return None
 

@@ -1,4 +1,4 @@
-"""Items by user as torch tensors on the processor: from a DataFrame, arrays, or a torch Dataset."""
+"""Items by user as torch tensors on the processor: from a table, arrays, or a torch Dataset."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from quoron_privacy.errors import DataError
 
-Data = Any  # a DataFrame, a tensor or array, a tuple of them, or a torch Dataset
+Data = Any  # a DataFrame, a Dataset of Hugging Face, a tensor or array, a tuple of them, or a torch Dataset
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,24 +43,25 @@ def items_of(
     features: Sequence[str] | None,
     label: str | None,
 ) -> Items:
-    """Items of `data`; `user` is a column of a DataFrame, or whose each item is, `offsets` says it for sorted arrays.
+    """Items of `data`; `user` is a column of a table, or whose each item is, `offsets` says it for sorted arrays.
 
     DataError for what does not fit together, and for an item without a user.
     """
     if (user is None) == (offsets is None):
         raise DataError("Expected either user or offsets, which say whose each item is; got both or neither.")
-    if hasattr(data, "columns"):
+    if (columns := _columns(data)) is not None:
         if not isinstance(user, str) or features is None:
-            raise DataError("Expected user, a column, and features, columns, with a DataFrame.")
-        missing = [name for name in (user, *features, *([] if label is None else [label])) if name not in data.columns]
-        if missing:
-            raise DataError(f"Expected the columns {', '.join(missing)} in the DataFrame, found none of these names.")
-        parts = [torch.tensor(np.column_stack([np.asarray(data[name], np.float32) for name in features]))]
-        parts += [] if label is None else [_tensor(np.asarray(data[label]))]
-        owners: Any = np.asarray(data[user])
+            raise DataError("Expected user, a column, and features, columns, with a table.")
+        wanted = [user, *features, *([] if label is None else [label])]
+        if missing := [name for name in wanted if name not in columns]:
+            raise DataError(f"Expected the columns {', '.join(missing)} in the table, found none of these names.")
+        table = _read(data, wanted)
+        parts = _features([table[name] for name in features])
+        parts += [] if label is None else [_tensor(table[label])]
+        owners: Any = table[user]
     else:
         if features is not None or label is not None or isinstance(user, str):
-            raise DataError("Expected columns (user, features, label) with a DataFrame only.")
+            raise DataError("Expected columns (user, features, label) with a table only.")
         parts, owners = _parts(data), None if user is None else np.asarray(user)
     sizes = {len(part) for part in parts}
     if len(sizes) != 1:
@@ -78,9 +79,41 @@ def items_of(
     return Items(tuple(part[order] for part in parts), ends)
 
 
+def _columns(data: Data) -> list[str] | None:
+    """Names of a table's columns: of a DataFrame, or a Dataset of Hugging Face; None for what is no table."""
+    if hasattr(data, "columns"):
+        return [str(name) for name in data.columns]
+    return list(data.column_names) if hasattr(data, "column_names") and hasattr(data, "with_format") else None
+
+
+def _read(data: Data, names: list[str]) -> dict[str, NDArray[Any]]:
+    """Columns of a table as arrays, (N,) or, where entries are arrays of one shape, (N, ...)."""
+    found = data if hasattr(data, "columns") else data.select_columns(names).with_format("numpy")[:]
+    return {name: _dense(name, np.asarray(found[name])) for name in names}
+
+
+def _dense(name: str, column: NDArray[Any]) -> NDArray[Any]:
+    if column.dtype != object or not len(column) or np.ndim(column[0]) == 0:
+        return column
+    try:
+        return np.stack(list(column))
+    except ValueError as error:
+        raise DataError(f"Expected entries of one shape in the column {name}, got several. Pad them.") from error
+
+
+def _features(columns: list[NDArray[Any]]) -> list[torch.Tensor]:
+    """Columns of numbers are one tensor (N, p) of float32; each column of arrays is one of its own, of its own type."""
+    if all(column.ndim == 1 and column.dtype != object for column in columns):
+        try:
+            return [torch.tensor(np.column_stack([column.astype(np.float32) for column in columns]))]
+        except ValueError as error:
+            raise DataError(f"Expected features of numbers, got {error}. Encode them.") from error
+    return [_tensor(column) for column in columns]
+
+
 def _parts(data: Data) -> list[torch.Tensor]:
     if isinstance(data, torch.utils.data.Dataset):
-        rows = [data[index] for index in range(len(data))]
+        rows = [data[index] for index in range(len(data))]  # type: ignore[arg-type,unused-ignore]
         if not rows:
             raise DataError("Expected a Dataset with items, got an empty one.")
         rows = [row if isinstance(row, tuple | list) else (row,) for row in rows]
@@ -95,7 +128,10 @@ def _tensor(part: Any) -> torch.Tensor:
     try:
         found = part.detach().cpu() if isinstance(part, torch.Tensor) else torch.from_numpy(np.array(part))
     except (TypeError, ValueError) as error:
-        raise DataError(f"Expected numbers, got {type(part).__name__} that torch cannot hold. Encode them.") from error
+        raise DataError(
+            f"Expected numbers, all entries of one shape, got {type(part).__name__} that torch cannot hold. Encode and "
+            "pad them."
+        ) from error
     if found.ndim == 0:
         raise DataError("Expected one entry an item, got a single number.")
     return found.float() if found.dtype == torch.float64 else found

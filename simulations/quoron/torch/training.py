@@ -56,6 +56,7 @@ def train(
     smoothness: float | None = None,
     device: str | torch.device = "cpu",
     chunk: int = 64,
+    compiled: bool | None = None,
     population: str = "default",
     ledger: str | Path | None = None,
     out: str | Path | None = None,
@@ -66,9 +67,10 @@ def train(
     """Train `module` with (ε, δ)-differential privacy for all items of each user, from the weights that it has.
 
     `data` is a tuple of tensors or arrays with one entry an item, or a torch Dataset of such tuples, with `user` that
-    says whose each item is, or with `offsets` where items are sorted by user; or a DataFrame with the columns `user`,
-    `features` and `label`. The loss of an item is loss(module(*inputs), target), its last part the target, each part
-    as a batch of one; without `loss` it is what the module itself returns.
+    says whose each item is, or with `offsets` where items are sorted by user; or a table, that is a DataFrame or a
+    Dataset of Hugging Face, with the columns `user`, `features` and `label`. The loss of an item is
+    loss(module(*inputs), target), its last part the target, each part as a batch of one; without `loss` it is what the
+    module itself returns.
 
     | argument         | meaning                                                                                   |
     | ---------------- | ----------------------------------------------------------------------------------------- |
@@ -77,18 +79,22 @@ def train(
     | `clip_norm`      | rows are shortened to this norm: the promise's base                                       |
     | `radius`         | the model stays within this distance of the module's weights, which have to be public     |
     | `chunk`          | users computed at once: bounds memory on the device                                       |
+    | `compiled`       | by `torch.compile`; None: where it was measured to pay, which is on "cuda" only           |
     | `watch`          | called before each round with a module of the weights that it asks at, which are          |
     |                  | released: evaluate on public data there                                                   |
 
     Other arguments, charges, interruptions and errors are those of `quoron.train_rows`. Only parameters that require
     gradients are trained. A module that writes buffers in its forward pass is refused with the replacement; what torch
-    cannot batch over users is computed user by user, and said so in the log of "quoron".
+    cannot batch over users is computed user by user, what it cannot compile without; the log of "quoron" says why.
     """
     network = Network.of(module, loss, device)
     items = items_of(data, user=user, offsets=offsets, features=features, label=label)
-    compute = Rows(network, items, items_per_user=items_per_user, local=local)
+    quick = network.device.type == "cuda" if compiled is None else compiled
+    compute = Rows(network, items, items_per_user=items_per_user, local=local, compiled=quick)
     if compute.why_looped is not None:
         _log.warning("users are computed one by one, as torch cannot batch this module: %s", compute.why_looped)
+    if compute.why_eager is not None:
+        _log.warning("rows are computed without torch.compile, which failed: %s", compute.why_eager)
     problem = problem_of(
         users=items.users,
         items_per_user=items_per_user,
