@@ -14,9 +14,9 @@ from torch import nn
 import quoron.torch
 from flower.plugged import Killed
 from quoron.torch.computing import Rows
-from quoron.torch.items import items_of
 from quoron.torch.modules import Network
 from quoron.training import lifetime
+from quoron.training.items import items_of
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_privacy.noise import SeededNoise
 from quoron_server.plan import SEEDED

@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from quoron.torch.computing import LocalSGD, Rows
-from quoron.torch.items import Data, items_of
+from quoron.torch.computing import Rows
 from quoron.torch.modules import Loss, Network
 from quoron.training.black_box import Vector, digest_of, problem_of
+from quoron.training.items import Data, items_of
 from quoron.training.rows import Setting, carry_out
+from quoron.training.timetable import LocalSGD
 from quoron_server.plan import Guarantee, Plan
 from quoron_server.rounds import Observer
 

@@ -1,23 +1,23 @@
-"""Items by user as torch tensors on the processor: from a table, arrays, or a torch Dataset."""
+"""Items by user as arrays: from a table, arrays or tensors, or a Dataset in the manner of torch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from quoron_privacy.errors import DataError
 
-Data = Any  # a DataFrame, a Dataset of Hugging Face, a tensor or array, a tuple of them, or a torch Dataset
+Array = NDArray[Any]
+Data = Any  # a DataFrame, a Dataset of Hugging Face, an array or tensor, a tuple of them, or a torch Dataset
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Items:
     """Items of n users, in the order of users; who has none is a user all the same."""
 
-    parts: tuple[torch.Tensor, ...]  # each (N, ...): what an item consists of, such as an image and its label
+    parts: tuple[Array, ...]  # each (N, ...): what an item consists of, such as an image and its label
     offsets: NDArray[np.int64]  # (n + 1,): user u has items offsets[u] to offsets[u + 1]
 
     @property
@@ -30,9 +30,9 @@ class Items:
         """m_u of each user, shape (n,). Private."""
         return np.diff(self.offsets)
 
-    def blank(self, items: int) -> tuple[torch.Tensor, ...]:
+    def blank(self, *shape: int) -> tuple[Array, ...]:
         """As many items that are nobody's: zeros of the items' shape and type."""
-        return tuple(torch.zeros((items, *part.shape[1:]), dtype=part.dtype) for part in self.parts)
+        return tuple(np.zeros((*shape, *part.shape[1:]), part.dtype) for part in self.parts)
 
 
 def items_of(
@@ -57,7 +57,7 @@ def items_of(
             raise DataError(f"Expected the columns {', '.join(missing)} in the table, found none of these names.")
         table = _read(data, wanted)
         parts = _features([table[name] for name in features])
-        parts += [] if label is None else [_tensor(table[label])]
+        parts += [] if label is None else [_numbers(table[label])]
         owners: Any = table[user]
     else:
         if features is not None or label is not None or isinstance(user, str):
@@ -65,7 +65,7 @@ def items_of(
         parts, owners = _parts(data), None if user is None else np.asarray(user)
     sizes = {len(part) for part in parts}
     if len(sizes) != 1:
-        raise DataError(f"Expected tensors of one length, one entry an item, got lengths {sorted(sizes)}.")
+        raise DataError(f"Expected arrays of one length, one entry an item, got lengths {sorted(sizes)}.")
     (size,) = sizes
     if owners is None:
         return Items(tuple(parts), _checked_offsets(np.asarray(offsets), size))
@@ -74,7 +74,7 @@ def items_of(
     if any(one is None or one != one for one in owners.tolist()):
         raise DataError("Expected a user for every item, got items without one. Leave them out.")
     names, codes = np.unique(owners, return_inverse=True)
-    order = torch.from_numpy(np.argsort(codes, kind="stable"))
+    order = np.argsort(codes, kind="stable")
     ends = np.concatenate([[0], np.cumsum(np.bincount(codes, minlength=len(names)))]).astype(np.int64)
     return Items(tuple(part[order] for part in parts), ends)
 
@@ -86,13 +86,13 @@ def _columns(data: Data) -> list[str] | None:
     return list(data.column_names) if hasattr(data, "column_names") and hasattr(data, "with_format") else None
 
 
-def _read(data: Data, names: list[str]) -> dict[str, NDArray[Any]]:
+def _read(data: Data, names: list[str]) -> dict[str, Array]:
     """Columns of a table as arrays, (N,) or, where entries are arrays of one shape, (N, ...)."""
     found = data if hasattr(data, "columns") else data.select_columns(names).with_format("numpy")[:]
     return {name: _dense(name, np.asarray(found[name])) for name in names}
 
 
-def _dense(name: str, column: NDArray[Any]) -> NDArray[Any]:
+def _dense(name: str, column: Array) -> Array:
     if column.dtype != object or not len(column) or np.ndim(column[0]) == 0:
         return column
     try:
@@ -101,43 +101,48 @@ def _dense(name: str, column: NDArray[Any]) -> NDArray[Any]:
         raise DataError(f"Expected entries of one shape in the column {name}, got several. Pad them.") from error
 
 
-def _features(columns: list[NDArray[Any]]) -> list[torch.Tensor]:
-    """Columns of numbers are one tensor (N, p) of float32; each column of arrays is one of its own, of its own type."""
+def _features(columns: list[Array]) -> list[Array]:
+    """Columns of numbers are one array (N, p) of float32; each column of arrays is one of its own, of its own type."""
     if all(column.ndim == 1 and column.dtype != object for column in columns):
         try:
-            return [torch.tensor(np.column_stack([column.astype(np.float32) for column in columns]))]
+            return [np.column_stack([column.astype(np.float32) for column in columns])]
         except ValueError as error:
             raise DataError(f"Expected features of numbers, got {error}. Encode them.") from error
-    return [_tensor(column) for column in columns]
+    return [_numbers(column) for column in columns]
 
 
-def _parts(data: Data) -> list[torch.Tensor]:
-    if isinstance(data, torch.utils.data.Dataset):
-        rows = [data[index] for index in range(len(data))]  # type: ignore[arg-type,unused-ignore]
+def _parts(data: Data) -> list[Array]:
+    arrays = isinstance(data, tuple | list | str | Mapping) or hasattr(data, "dtype")
+    if not arrays and hasattr(data, "__getitem__") and hasattr(data, "__len__"):  # a Dataset
+        rows = [data[index] for index in range(len(data))]
         if not rows:
             raise DataError("Expected a Dataset with items, got an empty one.")
         rows = [row if isinstance(row, tuple | list) else (row,) for row in rows]
-        return [torch.stack([torch.as_tensor(row[place]) for row in rows]) for place in range(len(rows[0]))]
+        return [_numbers(np.stack([_array(row[place]) for row in rows])) for place in range(len(rows[0]))]
     given = data if isinstance(data, tuple | list) else (data,)
     if not given:
-        raise DataError("Expected at least one tensor of items, got none.")
-    return [_tensor(part) for part in given]
+        raise DataError("Expected at least one array of items, got none.")
+    return [_numbers(part) for part in given]
 
 
-def _tensor(part: Any) -> torch.Tensor:
+def _array(part: Any) -> Array:
+    """Of an array, or of a tensor anywhere."""
+    return np.asarray(part.numpy(force=True) if hasattr(part, "detach") else part)
+
+
+def _numbers(part: Any) -> Array:
     try:
-        found = part.detach().cpu() if isinstance(part, torch.Tensor) else torch.from_numpy(np.array(part))
+        found = _array(part).copy()  # which nobody else writes
     except (TypeError, ValueError) as error:
-        raise DataError(
-            f"Expected numbers, all entries of one shape, got {type(part).__name__} that torch cannot hold. Encode and "
-            "pad them."
-        ) from error
+        raise DataError(f"Expected numbers, got {type(part).__name__} that numpy cannot hold.") from error
+    if found.dtype.kind not in "biuf":
+        raise DataError(f"Expected numbers, got entries of type {found.dtype}. Encode and pad them.")
     if found.ndim == 0:
         raise DataError("Expected one entry an item, got a single number.")
-    return found.float() if found.dtype == torch.float64 else found
+    return found.astype(np.float32) if found.dtype == np.float64 else found
 
 
-def _checked_offsets(offsets: NDArray[Any], size: int) -> NDArray[np.int64]:
+def _checked_offsets(offsets: Array, size: int) -> NDArray[np.int64]:
     good = offsets.ndim == 1 and len(offsets) >= 2 and np.issubdtype(offsets.dtype, np.integer)
     if not good or offsets[0] != 0 or offsets[-1] != size or (np.diff(offsets) < 0).any():
         raise DataError(f"Expected offsets that ascend from 0 to the {size} items, one more than users.")
