@@ -14,10 +14,14 @@ from numpy.typing import NDArray
 from torch.func import grad, vmap
 
 from quoron.torch.modules import Network, cuda_of
+from quoron.torch.summing import sum_clipped
 from quoron.training.black_box import Vector
 from quoron.training.items import Items
 from quoron.training.rows import Users
 from quoron.training.timetable import LocalSGD, Schedule, Timetable
+from quoron_client.protocol.black_box import plain
+from quoron_client.protocol.questions import Question
+from quoron_privacy.clipping import ClippedSum, Sums
 from quoron_privacy.noise import NoiseSource
 
 Weights = dict[str, torch.Tensor]
@@ -51,6 +55,22 @@ class Rows:
 
     def __call__(self, round_: int, users: Users, point: Vector, noise: NoiseSource) -> NDArray[np.float64]:
         """Rows (k, d) of `users` (k,) at `point` (d,); `noise` has the dice, the same again for the same round."""
+        found: NDArray[np.float64] = self._made(round_, users, point, noise).cpu().double().numpy()
+        return found
+
+    def sums(self, question: Question, users: Users, start: Vector, noise: NoiseSource, largest: float) -> Sums:
+        """What the question's reduction is of the answers of `users`, from points that count from `start`."""
+        task = plain(question.task)
+        assert isinstance(question.reduction, ClippedSum)
+        rows = torch.zeros((), dtype=torch.float64, device=self._network.device)
+        for point, weight in zip(task.points, task.weights, strict=True):
+            rows = rows + weight * self._made(question.round, users, start + point, noise).double()
+        if task.centre is not None:
+            rows = rows - torch.from_numpy(task.centre).to(rows.device)
+        return sum_clipped(rows, question.reduction, largest)
+
+    def _made(self, round_: int, users: Users, point: Vector, noise: NoiseSource) -> torch.Tensor:
+        """Rows on the device, float32."""
         schedule, seeds = self.timetable.schedule(round_, users, noise), self.timetable.dice(round_, users, noise)
         start = self._network.unflat(point)
         with torch.random.fork_rng(devices=cuda_of(self._network.device)):
@@ -59,9 +79,8 @@ class Rows:
                 rows = self._many(schedule, start)
             else:
                 rows = torch.cat([self._one(schedule, start, place, int(seed)) for place, seed in enumerate(seeds)])
-        empty = torch.from_numpy(self._counts[users] == 0)
-        found: NDArray[np.float64] = torch.where(empty[:, None], 0.0, rows.double().cpu()).numpy()
-        return found
+        empty = torch.from_numpy(self._counts[users] == 0).to(rows.device)
+        return torch.where(empty[:, None], 0.0, rows)
 
     def _many(self, schedule: Schedule, start: Weights) -> torch.Tensor:
         """Rows of all users of a schedule at once."""

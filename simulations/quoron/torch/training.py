@@ -132,5 +132,6 @@ def train(
         out=out,
         watch=None if watch is None else watched,
         observers=observers,
+        summing=compute.sums if network.device.type == "cuda" else None,
     )
     return Trained(network.trained(done.model), done.model, done.plan)
