@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from quoron.torch.computing import LocalSGD, Rows
-from quoron.torch.items import Items
+from quoron.torch.computing import Rows
 from quoron.torch.modules import Network
+from quoron.training.items import Items
+from quoron.training.timetable import LocalSGD
 from quoron_privacy.clipping import clipped_mean
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise import SecureNoise

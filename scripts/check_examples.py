@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-WITH_TORCH = "quoron.torch"  # `scripts/test-models` has it
+FRAMEWORKS = ("quoron.torch", "quoron.jax")  # `scripts/test-models` has them
 PACKAGES = ("quoron_protos", "quoron_privacy", "quoron_client", "quoron_server", "quoron")
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
@@ -19,7 +19,7 @@ def modules() -> list[str]:
         found = importlib.import_module(package)
         inner = pkgutil.walk_packages(found.__path__, f"{package}.")
         names += [package, *(each.name for each in inner if not each.name.endswith("__main__"))]
-    return [name for name in names if not name.startswith(WITH_TORCH)]
+    return [name for name in names if not name.startswith(FRAMEWORKS)]
 
 
 def main() -> int:

@@ -25,6 +25,7 @@ PUBLIC = (
     "quoron",
     "quoron.sklearn",
     "quoron.torch",
+    "quoron.jax",
     "quoron_privacy.*",
     "quoron_server",
     "quoron_server.algorithm",

@@ -31,10 +31,11 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 
 def exists(name: str) -> bool:
-    """Whether a dotted name is a module, or something in one; what needs torch is read, not imported."""
-    if name.startswith("quoron.torch"):
-        text = (ROOT / "simulations" / "quoron" / "torch" / "__init__.py").read_text(encoding="utf-8")
-        return name == "quoron.torch" or f'"{name.removeprefix("quoron.torch.")}"' in text.partition("__all__")[2]
+    """Whether a dotted name is a module, or something in one; what needs torch or JAX is read, not imported."""
+    if name.startswith(("quoron.torch", "quoron.jax")):
+        _, framework, *rest = name.split(".")
+        text = (ROOT / "simulations" / "quoron" / framework / "__init__.py").read_text(encoding="utf-8")
+        return not rest or f'"{rest[0]}"' in text.partition("__all__")[2]
     module, _, rest = name.partition(".")
     found = importlib.import_module(module)
     for part in rest.split("."):

@@ -124,16 +124,21 @@ def test_what_forks_is_seen(tmp_path: Path) -> None:
     assert not forks(module)
 
 
-def test_nothing_imports_torch_but_its_own_folder() -> None:
-    ours = ROOT / "simulations" / "quoron" / "torch"
+OPTIONAL = ("torch", "jax")  # frameworks that a folder of the same name needs, and nothing else
+
+
+@pytest.mark.parametrize("name", OPTIONAL)
+def test_nothing_imports_a_framework_but_its_own_folder(name: str) -> None:
+    ours = ROOT / "simulations" / "quoron" / name
     for package in FOLDERS:
         for module in modules(package):
             if not module.is_relative_to(ours):
-                assert not any(within(name, {"torch", "quoron.torch"}) for name in imported(module)), module
+                assert not any(within(each, {name, f"quoron.{name}"}) for each in imported(module)), module
 
 
-def test_without_torch_its_folder_says_what_to_install() -> None:
+@pytest.mark.parametrize("name", OPTIONAL)
+def test_without_its_framework_a_folder_says_what_to_install(name: str) -> None:
     """The default suite has none; where somebody has installed it, there is nothing to say."""
-    if find_spec("torch") is None:
-        with pytest.raises(ModuleNotFoundError, match=r"pip install 'quoron\[torch\]'"):
-            import_module("quoron.torch")
+    if find_spec(name) is None:
+        with pytest.raises(ModuleNotFoundError, match=rf"pip install 'quoron\[{name}\]'"):
+            import_module(f"quoron.{name}")

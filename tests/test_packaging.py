@@ -21,7 +21,7 @@ places = {}
 for package in ("quoron_protos", "quoron_client", "quoron_server", "quoron"):
     root = importlib.import_module(package)
     names = [package] + [each.name for each in pkgutil.walk_packages(root.__path__, package + ".")]
-    names = [name for name in names if not name.startswith("quoron.torch")]  # its own tests need torch
+    names = [name for name in names if not name.startswith(("quoron.torch", "quoron.jax"))]  # tests/models has these
     places.update({name: importlib.import_module(name).__file__ for name in names})
 from quoron.presets import presets
 print(json.dumps({"places": places, "presets": [each.name for each in presets()]}))

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from audits.harness import epsilon_lower_bound
-from quoron.torch.computing import LocalSGD, Rows
-from quoron.torch.items import Items
+from quoron.torch.computing import Rows
 from quoron.torch.modules import Network
 from quoron.training.black_box import problem_of
+from quoron.training.items import Items
 from quoron.training.rows import RowsEngine, Setting
+from quoron.training.timetable import LocalSGD
 from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.noise import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
@@ -83,8 +84,7 @@ class Power(nn.Module):
 
 def items(seed: int = 0) -> Items:
     draw = np.random.default_rng(seed)
-    x = torch.tensor(draw.normal(size=(sum(COUNTS), 4)).astype(np.float32))
-    y = torch.tensor(draw.integers(0, 3, sum(COUNTS)))
+    x, y = draw.normal(size=(sum(COUNTS), 4)).astype(np.float32), draw.integers(0, 3, sum(COUNTS))
     return Items((x, y), np.concatenate([[0], np.cumsum(COUNTS)]))
 
 
@@ -96,7 +96,7 @@ def rows_of(name: str, local: LocalSGD | None, held: Items | None = None) -> Row
 
 def slowly(rows: Rows, name: str, local: LocalSGD | None, users: np.ndarray, held: Items) -> np.ndarray:
     """One user after the other, with torch's own optimiser and nothing of torch.func."""
-    schedule, found = rows.schedule(0, users, NOISE), []
+    schedule, found = rows.timetable.schedule(0, users, NOISE), []
     for place in range(len(users)):
         module = made(name)
         start = torch.cat([weight.detach().flatten().clone() for weight in module.parameters()])
@@ -107,7 +107,8 @@ def slowly(rows: Rows, name: str, local: LocalSGD | None, users: np.ndarray, hel
                 continue
             some = schedule.places[place, step][real]
             optimiser.zero_grad()
-            each = [CROSS(module(held.parts[0][i : i + 1]), held.parts[1][i : i + 1]) for i in some]
+            x, y = (torch.from_numpy(part) for part in held.parts)
+            each = [CROSS(module(x[i : i + 1]), y[i : i + 1]) for i in some]
             torch.stack(each).mean().backward()
             optimiser.step()
         end = torch.cat([weight.detach().flatten() for weight in module.parameters()])
@@ -137,7 +138,7 @@ def test_the_loop_gives_the_rows_of_the_batch(local: LocalSGD | None) -> None:
 def test_a_schedule_takes_each_item_once_a_pass_and_never_one_of_another_user() -> None:
     for local in TASKS:
         rows = rows_of("linear", local)
-        schedule = rows.schedule(2, np.arange(5), NOISE)
+        schedule = rows.timetable.schedule(2, np.arange(5), NOISE)
         for user, (count, first) in enumerate(zip(COUNTS, items().offsets, strict=False)):
             taken = schedule.places[user][schedule.weights[user] > 0]
             passes = 1 if local is None else local.epochs
@@ -205,7 +206,7 @@ numbers = st.floats(allow_nan=True, allow_infinity=True, width=32)
 @given(st.lists(numbers, min_size=4, max_size=4), st.integers(0, 2))
 def test_one_user_moves_a_released_sum_by_at_most_what_the_plan_says(held: list[float], label: int) -> None:
     changed = items()
-    changed.parts[0][changed.offsets[3] : changed.offsets[4]] = torch.tensor(held)
+    changed.parts[0][changed.offsets[3] : changed.offsets[4]] = held
     changed.parts[1][changed.offsets[3] : changed.offsets[4]] = label
     for local in TASKS[:2]:
         moved = honest(local) - summed(rows_of("linear", local, changed))
@@ -226,7 +227,7 @@ def test_the_sum_does_not_depend_on_the_order_of_users_and_rows_not_on_chunks_bu
 def test_users_drop_out_by_dice_of_their_own() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 3))
-    ones = Items((torch.ones(16, 4), torch.zeros(16, dtype=torch.int64)), np.arange(0, 17, 2))
+    ones = Items((np.ones((16, 4), np.float32), np.zeros(16, np.int64)), np.arange(0, 17, 2))
     rows = Rows(Network.of(module, CROSS, "cpu"), ones, items_per_user=2, local=None)
     point, users = Network.of(module, CROSS, "cpu").flat(), np.arange(8)
     found = rows(0, users, point, NOISE)
@@ -237,7 +238,7 @@ def test_users_drop_out_by_dice_of_their_own() -> None:
 
 def drawn(own: float, *, per_example: bool = False, leaks: bool = False) -> Any:
     """One coordinate of released means; twins: a clip of examples instead of users, statistics of all users."""
-    held = Items((torch.zeros(20, 4), torch.zeros(20, dtype=torch.int64)), np.arange(0, 21, 4))
+    held = Items((np.zeros((20, 4), np.float32), np.zeros(20, np.int64)), np.arange(0, 21, 4))
     held.parts[0][8:12] = own
     network = Network.of(made("linear"), lambda out, y: out.sum(), "cpu")
     compute = Rows(network, held, items_per_user=4, local=None)

@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,8 +14,11 @@ from torch import nn
 import quoron.torch
 from flower.plugged import Killed
 from quoron.torch.computing import Rows
+from quoron.torch.modules import Network
 from quoron.training import lifetime
+from quoron.training.items import items_of
 from quoron_privacy.errors import ConfigError, DataError
+from quoron_privacy.noise import SeededNoise
 from quoron_server.plan import SEEDED
 
 USERS, ITEMS = 12, 5
@@ -97,6 +101,20 @@ def test_data_of_every_kind_is_the_same_data(tmp_path: Path) -> None:
         "offsets": {"offsets": np.arange(0, len(owners) + 1, ITEMS)},
         "frame": {"data": frame, "user": "who", "features": list("abcd"), "label": "y"},
         "dataset": {"data": Listed(), "user": owners},
+        "hugging face": {"data": datasets.Dataset.from_pandas(frame), "user": "who", "features": list("abcd")}
+        | {"label": "y"},
+        "arrays in a column": {
+            "data": datasets.Dataset.from_dict({"x": x.numpy(), "y": y.numpy(), "who": frame["who"]}),
+            "user": "who",
+            "features": ["x"],
+            "label": "y",
+        },
+        "lists in a frame": {
+            "data": pd.DataFrame({"x": list(x.numpy()), "y": y.numpy(), "who": frame["who"]}),
+            "user": "who",
+            "features": ["x"],
+            "label": "y",
+        },
     }
     for name, how in same.items():
         np.testing.assert_array_equal(trained(tmp_path / name, **how).model, base)
@@ -112,9 +130,16 @@ def test_data_of_every_kind_is_the_same_data(tmp_path: Path) -> None:
         ({"user": np.arange(3)}, "one user for each of 60 items"),
         ({"user": np.full(60, np.nan)}, "a user for every item"),
         ({"offsets": np.array([0, 3])}, "offsets that ascend"),
-        ({"features": ["a"]}, "with a DataFrame only"),
+        ({"features": ["a"]}, "with a table only"),
         ({"data": (torch.zeros(3), torch.zeros(4))}, "one length"),
         ({"data": pd.DataFrame({"a": [1.0]}), "user": "who", "features": ["a"]}, "the columns who"),
+        ({"data": datasets.Dataset.from_dict({"a": [1.0]}), "user": "who", "features": ["a"]}, "the columns who"),
+        (
+            {"data": datasets.Dataset.from_dict({"a": [[1.0], [1.0, 2.0]], "who": [0, 1]}), "user": "who"}
+            | {"features": ["a"]},
+            "one shape in the column a",
+        ),
+        ({"data": pd.DataFrame({"a": ["x"], "who": [0]}), "user": "who", "features": ["a"]}, "Encode"),
     ],
 )
 def test_data_that_do_not_fit_together_are_refused_by_name(changed: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -202,6 +227,51 @@ def test_what_torch_cannot_batch_is_computed_user_by_user_and_said(
         alone = trained(tmp_path / "alone", Branches())
     assert "computed one by one" in caplog.text
     np.testing.assert_allclose(alone.model, trained(tmp_path / "together").model, atol=0.5)
+
+
+def test_what_torch_cannot_compile_is_computed_without_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(function: Any) -> Any:
+        def compiled(*given: Any) -> Any:
+            raise RuntimeError("no compiler here")
+
+        return compiled
+
+    monkeypatch.setattr(torch, "compile", broken)
+    with caplog.at_level(logging.WARNING, logger="quoron"):
+        without = trained(tmp_path / "without", compiled=True)
+    assert "without torch.compile, which failed: RuntimeError: no compiler here" in caplog.text
+    np.testing.assert_array_equal(without.model, trained(tmp_path / "eager", compiled=False).model)
+
+
+def test_on_a_processor_nothing_is_compiled_unless_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def noted(function: Any) -> Any:
+        asked.append("compiled")
+        return function
+
+    monkeypatch.setattr(torch, "compile", noted)
+    trained(tmp_path / "unless told")
+    assert asked == []
+    trained(tmp_path / "told", compiled=True)
+    assert asked == ["compiled"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("local", [None, quoron.torch.LocalSGD(batch_size=2)])
+def test_compiled_rows_are_the_rows(local: Any) -> None:
+    data, owners = people()
+    held = items_of(data, user=owners, offsets=None, features=None, label=None)
+    net = Network.of(network(), CROSS, "cpu")
+    rows = [
+        Rows(net, held, items_per_user=ITEMS, local=local, compiled=compiled)(
+            0, np.arange(USERS), net.flat(), SeededNoise(1)
+        )
+        for compiled in (True, False)
+    ]
+    np.testing.assert_allclose(rows[0], rows[1], atol=1e-6)
 
 
 @pytest.mark.parametrize("local", [None, quoron.torch.LocalSGD(batch_size=2)])

@@ -21,12 +21,18 @@ def combined(task: Task, gradient: Callable[[Array], Array]) -> Array:
 
     `gradient` has a copy of each point, shape (d,). Raises WireError for a task that asks for more than that.
     """
-    if not isinstance(task, AverageGradient):
-        raise WireError(f"Expected a question for average gradients, got {type(task).__name__}.")
-    if not (task.user_smoothness is None and task.reference_items is None and task.smoothing is None):
-        raise WireError("Expected a question for plain average gradients, got one that looks inside the loss.")
+    task = plain(task)
     total = np.zeros(task.points.shape[1])
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is the zero row, later
         for point, weight in zip(task.points, task.weights, strict=True):
             total = total + weight * gradient(point.copy())
         return total if task.centre is None else total - task.centre
+
+
+def plain(task: Task) -> AverageGradient:
+    """The task itself; WireError for one that asks for more than average gradients."""
+    if not isinstance(task, AverageGradient):
+        raise WireError(f"Expected a question for average gradients, got {type(task).__name__}.")
+    if not (task.user_smoothness is None and task.reference_items is None and task.smoothing is None):
+        raise WireError("Expected a question for plain average gradients, got one that looks inside the loss.")
+    return task

@@ -21,7 +21,7 @@ except ModuleNotFoundError as missing:
         "quoron.torch needs torch. Install it: pip install 'quoron[torch]'.", name="torch"
     ) from missing
 
-from quoron.torch.computing import LocalSGD
 from quoron.torch.training import Trained, train
+from quoron.training.timetable import LocalSGD
 
 __all__ = ["LocalSGD", "Trained", "train"]

@@ -70,8 +70,10 @@ class Network:
         """Of one item, whose parts have no batch dimension: a number."""
         batch = tuple(part.unsqueeze(0) for part in parts)
         if self.loss is None:
-            return functional_call(self.module, dict(weights), batch).reshape(())
-        return self.loss(functional_call(self.module, dict(weights), batch[:-1]), batch[-1]).reshape(())
+            lost: torch.Tensor = functional_call(self.module, dict(weights), batch)
+        else:
+            lost = self.loss(functional_call(self.module, dict(weights), batch[:-1]), batch[-1])
+        return lost.reshape(())
 
     def trained(self, point: NDArray[np.float64]) -> torch.nn.Module:
         """A module on the processor with the weights of a point (d,)."""
@@ -89,9 +91,8 @@ class Network:
         given = [part[:1].to(self.device) for part in parts]
         try:
             with torch.random.fork_rng(devices=cuda_of(self.device)), torch.no_grad():
-                inputs, target = (given, None) if self.loss is None else (given[:-1], given[-1])
-                output = probe.module(*inputs)
-                lost = output if self.loss is None else self.loss(output, target)
+                output = probe.module(*(given if self.loss is None else given[:-1]))
+                lost = output if self.loss is None else self.loss(output, given[-1])
         except Exception as error:
             raise ConfigError(
                 f"Expected a module and a loss that take an item by itself, as a batch of one; on an item of zeros "

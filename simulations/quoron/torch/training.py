@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from quoron.torch.computing import LocalSGD, Rows
-from quoron.torch.items import Data, items_of
+from quoron.torch.computing import Rows
 from quoron.torch.modules import Loss, Network
 from quoron.training.black_box import Vector, digest_of, problem_of
+from quoron.training.items import Data, items_of
 from quoron.training.rows import Setting, carry_out
+from quoron.training.timetable import LocalSGD
 from quoron_server.plan import Guarantee, Plan
 from quoron_server.rounds import Observer
 
@@ -56,6 +57,7 @@ def train(
     smoothness: float | None = None,
     device: str | torch.device = "cpu",
     chunk: int = 64,
+    compiled: bool | None = None,
     population: str = "default",
     ledger: str | Path | None = None,
     out: str | Path | None = None,
@@ -67,9 +69,10 @@ def train(
     """Train `module` with (ε, δ)-differential privacy for all items of each user, from the weights that it has.
 
     `data` is a tuple of tensors or arrays with one entry an item, or a torch Dataset of such tuples, with `user` that
-    says whose each item is, or with `offsets` where items are sorted by user; or a DataFrame with the columns `user`,
-    `features` and `label`. The loss of an item is loss(module(*inputs), target), its last part the target, each part
-    as a batch of one; without `loss` it is what the module itself returns.
+    says whose each item is, or with `offsets` where items are sorted by user; or a table, that is a DataFrame or a
+    Dataset of Hugging Face, with the columns `user`, `features` and `label`. The loss of an item is
+    loss(module(*inputs), target), its last part the target, each part as a batch of one; without `loss` it is what the
+    module itself returns.
 
     | argument         | meaning                                                                                   |
     | ---------------- | ----------------------------------------------------------------------------------------- |
@@ -80,18 +83,22 @@ def train(
     | `radius`         | the model stays within this distance of the module's weights, which have to be public     |
     | `chunk`          | users computed at once: bounds memory on the device                                       |
     | `reproducible`   | see `quoron.train_rows`; unless told, on the processor only                               |
+    | `compiled`       | by `torch.compile`; None: where it was measured to pay, which is on "cuda" only           |
     | `watch`          | called before each round with a module of the weights that it asks at, which are          |
     |                  | released: evaluate on public data there                                                   |
 
     Other arguments, charges, interruptions and errors are those of `quoron.train_rows`. Only parameters that require
     gradients are trained. A module that writes buffers in its forward pass is refused with the replacement; what torch
-    cannot batch over users is computed user by user, and said so in the log of "quoron".
+    cannot batch over users is computed user by user, what it cannot compile without; the log of "quoron" says why.
     """
     network = Network.of(module, loss, device)
     items = items_of(data, user=user, offsets=offsets, features=features, label=label)
-    compute = Rows(network, items, items_per_user=items_per_user, local=local)
+    quick = network.device.type == "cuda" if compiled is None else compiled
+    compute = Rows(network, items, items_per_user=items_per_user, local=local, compiled=quick)
     if compute.why_looped is not None:
         _log.warning("users are computed one by one, as torch cannot batch this module: %s", compute.why_looped)
+    if compute.why_eager is not None:
+        _log.warning("rows are computed without torch.compile, which failed: %s", compute.why_eager)
     problem = problem_of(
         users=items.users,
         items_per_user=items_per_user,
@@ -129,5 +136,6 @@ def train(
         out=out,
         watch=None if watch is None else watched,
         observers=observers,
+        summing=compute.sums if network.device.type == "cuda" else None,
     )
     return Trained(network.trained(done.model), done.model, done.plan)

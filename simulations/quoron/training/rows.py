@@ -39,7 +39,7 @@ from quoron.training.result import public_row
 from quoron.training.run import Identity, settle
 from quoron_client.protocol.black_box import combined
 from quoron_client.protocol.questions import FAR, Answers, Question, Status
-from quoron_privacy.clipping import Sums
+from quoron_privacy.clipping import ClippedSum, Sums
 from quoron_privacy.errors import ConfigError, LedgerError, OtherVersion, RunError
 from quoron_privacy.noise import NoiseSource, SecureNoise, SeededNoise
 from quoron_privacy.subsampling import FORGETFUL
@@ -56,6 +56,7 @@ from quoron_server.rounds import Observer
 Users = NDArray[np.int64]
 Rows = Callable[[Users, Vector], Any]  # users (k,), point (d,) -> (k, d): numpy, or anything with DLPack
 Computation = Callable[[int, Users, Vector, NoiseSource], Any]  # the same, told the round, with dice of the run's own
+Summation = Callable[[Question, Users, Vector, NoiseSource, float], Sums]  # the reduction of users' answers, made there
 Watch = Callable[[int, Vector], None]  # a round from 0, and the point (d,) of its question
 
 # What nobody can check of a function. That it raises, prints or keeps something is how it could tell of items besides.
@@ -117,6 +118,7 @@ class RowsEngine:
     noise: NoiseSource
     chunk: int | None = None  # users; None: a cohort at once
     watch: Watch | None = None
+    summing: Summation | None = None  # for questions of a ClippedSum: rows do not leave whoever computes them
 
     def ask(self, question: Question) -> Answers | Sums:
         """One row an asked user, in slot order, or their sums, of which it holds no rows but a chunk's.
@@ -130,6 +132,10 @@ class RowsEngine:
         if self.watch is not None:  # under exposure `broadcast` everything that is sent out is released
             self.watch(question.round, self.start + task.points[0])  # type: ignore[attr-defined]
         step = self.chunk or max(1, len(users))
+        if self.summing is not None and isinstance(reduction, ClippedSum) and len(users):
+            largest, start, noise = self._largest(question), self.start, self.noise
+            some = (users[first : first + step].copy() for first in range(0, len(users), step))
+            return reduce(add, (self.summing(question, part, start, noise, largest) for part in some))
         parts = (self._part(question, users[first : first + step]) for first in range(0, max(1, len(users)), step))
         if reduction is not None:
             return reduce(add, (reduction.of(part.values, part.answered) for part in parts))
@@ -147,7 +153,11 @@ class RowsEngine:
 
         values = combined(question.task, gradient) if len(users) else np.zeros((0, self.problem.dimension))
         status = np.full(len(users), Status.ANSWERED, np.uint8)
-        return Answers.checked(values, status, largest=FAR * question.task.honest(self.problem.bounds))
+        return Answers.checked(values, status, largest=self._largest(question))
+
+    def _largest(self, question: Question) -> float:
+        """Of the numbers of an answer that counts."""
+        return FAR * question.task.honest(self.problem.bounds)
 
 
 def as_matrix(rows: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
@@ -262,6 +272,7 @@ def carry_out(
     out: str | Path | None,
     watch: Watch | None,
     observers: Sequence[Observer],
+    summing: Summation | None = None,
 ) -> Trained:
     """Plan, charge, train from wherever the books stand, keep the model, erase what is secret."""
     if chunk is not None:
@@ -286,7 +297,7 @@ def carry_out(
         noise = SecureNoise.fresh() if own.finished else _noise(own, seed)
         moved = rounds.run(
             ALGORITHMS[plan.algorithm].make(plan),
-            RowsEngine(compute, plan.problem, origin, noise, chunk, watch),
+            RowsEngine(compute, plan.problem, origin, noise, chunk, watch, summing),
             own,
             noise,
             observers=observers,

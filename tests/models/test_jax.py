@@ -1,0 +1,183 @@
+"""`quoron.jax.train`: rows of a pure loss are those of a slow loop over users, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+import quoron.jax
+from flower.plugged import Killed
+from quoron.jax.computing import Rows
+from quoron.training import lifetime
+from quoron.training.items import Items
+from quoron.training.timetable import LocalSGD, Timetable
+from quoron_privacy.errors import ConfigError
+from quoron_privacy.noise import SeededNoise
+from quoron_server.plan import SEEDED
+
+NOISE = SeededNoise(9)
+COUNTS = (5, 1, 0, 8, 3)
+MOST, CHUNK = 5, 4
+TASKS = [None, LocalSGD(epochs=2, batch_size=2, step_size=0.2), LocalSGD(batch_size=10)]
+
+
+@pytest.fixture(autouse=True)
+def _account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(lifetime.VARIABLE, str(tmp_path / "own" / "lifetime.sqlite"))
+
+
+def params() -> dict[str, Any]:
+    draw = np.random.default_rng(1)
+    return {
+        "first": [draw.normal(size=(4, 6)).astype(np.float32), np.zeros(6, np.float32)],
+        "last": draw.normal(size=(6, 3)).astype(np.float32),
+    }
+
+
+def loss(params: Any, x: Any, y: Any) -> Any:
+    weight, bias = params["first"]
+    return -jax.nn.log_softmax(jnp.tanh(x @ weight + bias) @ params["last"])[y]
+
+
+def steep(params: Any, x: Any, y: Any) -> Any:
+    return jnp.exp(30 * x @ params["first"][0]).sum() * params["last"][0, y] + loss(params, x, y)
+
+
+def dropped(params: Any, x: Any, y: Any, key: Any) -> Any:
+    return loss(params, jnp.where(jax.random.bernoulli(key, 0.5, x.shape), 2 * x, 0.0), y)
+
+
+def items(seed: int = 0) -> Items:
+    draw = np.random.default_rng(seed)
+    size = sum(COUNTS)
+    x, y = draw.normal(size=(size, 4)).astype(np.float32), draw.integers(0, 3, size)
+    return Items((x, y), np.concatenate([[0], np.cumsum(COUNTS)]))
+
+
+def rows_of(local: LocalSGD | None, held: Items | None = None, loss: Any = loss, **more: Any) -> Rows:
+    held = items() if held is None else held
+    return Rows(loss, params(), held, items_per_user=MOST, local=local, **({"chunk": CHUNK} | more))
+
+
+def slowly(local: LocalSGD | None, users: np.ndarray) -> np.ndarray:
+    """One user after the other, one item after the other, with nothing but `grad`."""
+    held, found = items(), []
+    schedule = Timetable(held, MOST, local).schedule(0, users, NOISE)
+    start, unflat = ravel_pytree(params())
+    for place in range(len(users)):
+        now = start
+        for places, weights in zip(schedule.places[place], schedule.weights[place], strict=True):
+            gradient = jnp.zeros_like(start)
+            for item, weight in zip(places, weights, strict=True):
+                if weight:
+                    each = jax.grad(loss)(unflat(now), held.parts[0][item], held.parts[1][item])
+                    gradient = gradient + weight * ravel_pytree(each)[0]
+            now = now - (1.0 if local is None else local.step_size) * gradient
+        found.append(start - now)
+    return np.asarray(found, np.float64)
+
+
+@pytest.mark.parametrize("local", TASKS)
+def test_rows_are_those_of_a_slow_loop_over_users(local: LocalSGD | None) -> None:
+    users = np.array([3, 0, 2, 4, 1])
+    rows = rows_of(local)
+    found = rows(0, users, rows.origin, NOISE)
+    np.testing.assert_allclose(found, slowly(local, users), atol=3e-6)
+    assert not found[2].any()
+
+
+@pytest.mark.parametrize("local", TASKS)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30, -1e38])
+@pytest.mark.parametrize("loss", [loss, steep])
+def test_rows_of_others_are_the_same_bits_whatever_one_user_holds(
+    local: LocalSGD | None, bad: float, loss: Any
+) -> None:
+    users, held = np.array([0, 3, 1, 4, 2]), items()
+    honest = rows_of(local, loss=loss)
+    held.parts[0][held.offsets[3] : held.offsets[4]] = bad
+    other = rows_of(local, held, loss=loss)(0, users, honest.origin, NOISE)
+    np.testing.assert_array_equal(honest(0, users, honest.origin, NOISE)[users != 3], other[users != 3])
+
+
+def test_a_loss_is_compiled_once_whatever_the_number_of_users() -> None:
+    traced: list[int] = []
+
+    def counted(params: Any, x: Any, y: Any) -> Any:
+        traced.append(1)
+        return loss(params, x, y)
+
+    rows = rows_of(None, loss=counted)
+    rows(0, np.arange(5), rows.origin, NOISE)
+    before = len(traced)
+    for users in (1, 2, 3, 5):
+        rows(1, np.arange(users), rows.origin, NOISE)
+    assert len(traced) == before
+
+
+def test_users_drop_out_by_dice_of_their_own_in_any_chunk() -> None:
+    ones = Items((np.ones((16, 4), np.float32), np.zeros(16, np.int64)), np.arange(0, 17, 2))
+    whole, parts = (rows_of(None, ones, dropped, draws=True, chunk=chunk) for chunk in (8, 3))
+    found = whole(0, np.arange(8), whole.origin, NOISE)
+    assert len(np.unique(found.round(5), axis=0)) > 4  # the same for all with probability below 1e-9
+    np.testing.assert_allclose(parts(0, np.arange(8), whole.origin, NOISE), found, atol=1e-6)
+    assert not np.array_equal(found, whole(1, np.arange(8), whole.origin, NOISE))
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"loss": lambda params, x, y: x}, "loss of one number"),
+        ({"loss": lambda params, x: 0.0}, "takes parameters and one item"),
+        ({"loss": lambda params, x, y: 1.0 if x[0] > 0 else 0.0}, "jax.lax.cond"),
+        ({"params": {"a": np.arange(3)}}, "floating-point numbers, got a leaf of int"),
+        ({"params": {}}, "an empty tree"),
+        ({"chunk": 0}, "chunk"),
+    ],
+)
+def test_what_is_no_loss_or_no_parameters_is_refused_by_name(
+    changed: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        trained(tmp_path / "run", **changed)
+    assert not (tmp_path / "run").exists()
+
+
+def trained(out: Path, **changed: Any) -> quoron.jax.Trained:
+    draw = np.random.default_rng(2)
+    owners = np.repeat(np.arange(12), 5)
+    given: dict[str, Any] = {"loss": loss, "params": params(), "user": owners, "items_per_user": 5, "epsilon": 8.0}
+    given |= {"data": (draw.normal(size=(60, 4)).astype(np.float32), draw.integers(0, 3, 60)), "delta": 1e-3}
+    given |= {"clip_norm": 0.5, "radius": 5.0, "algorithm": "dp-sgd-wor", "seed": 5, "out": out, "chunk": 4}
+    given |= {"options": {"rounds": 3, "rate": 0.5, "step_size": 0.5}} | changed
+    return quoron.jax.train(given.pop("loss"), given.pop("params"), given.pop("data"), **given)
+
+
+def test_parameters_come_back_as_the_tree_that_was_given(tmp_path: Path) -> None:
+    seen: list[int] = []
+    found = trained(tmp_path / "run", watch=lambda round_, tree: seen.append(round_))
+    assert seen == [0, 1, 2]
+    assert jax.tree.structure(found.params) == jax.tree.structure(params())
+    np.testing.assert_allclose(ravel_pytree(found.params)[0], found.model, rtol=1e-6)
+    assert found.guarantee.sentence().startswith(SEEDED)
+    assert not trained(tmp_path / "secret", seed=None).guarantee.sentence().startswith(SEEDED)
+
+
+@pytest.mark.parametrize("local", [None, LocalSGD(batch_size=2)])
+def test_a_killed_run_goes_on_to_the_same_bits(local: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    more: dict[str, Any] = {"local": local, "loss": dropped, "draws": True}
+    whole, real = trained(tmp_path / "whole", **more).model, Rows.__call__
+
+    def dying(self: Rows, round_: int, *given: Any) -> np.ndarray:
+        if round_ == 1:
+            raise Killed
+        return real(self, round_, *given)
+
+    monkeypatch.setattr(Rows, "__call__", dying)
+    with pytest.raises(Killed):
+        trained(tmp_path / "run", **more)
+    monkeypatch.setattr(Rows, "__call__", real)
+    np.testing.assert_array_equal(trained(tmp_path / "run", **more).model, whole)
