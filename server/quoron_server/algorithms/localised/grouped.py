@@ -132,7 +132,9 @@ def _candidates(problem: Problem, privacy: Privacy, options: GroupedOptions) -> 
             continue
         steps = np.array([_steps(items, options, total) for total, _ in fitting])
         noise = _noise(problem, privacy, len(shape.shares) if options.layout == "spread" else 1)
-        scales = [_together(options.layout, [_shift(problem, each) for each in shares]) * noise for _, shares in fitting]
+        scales = [
+            _together(options.layout, [_shift(problem, each) for each in shares]) * noise for _, shares in fitting
+        ]
         phases = [
             _phase(problem, each, steps / shape.shrink**index, suffixes, np.array(scales))
             for index, each in enumerate(zip(*(shares for _, shares in fitting), strict=True))
