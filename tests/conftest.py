@@ -1,5 +1,6 @@
 """Fixtures that several folders use."""
 
+import gc
 import logging
 import os
 import tempfile
@@ -21,11 +22,18 @@ VERIFIED: dict[int, object] = {}
 
 def pytest_configure(config: pytest.Config) -> None:
     """Temporary folders in memory where there is room: ledgers are flushed to the disk thousands of times."""
+    gc.set_threshold(50_000, 20, 20)
     config.stash[WARDEN] = warden.start()
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "16")  # idle threads sleep: other tests use the processors
     folder = private.quick_folder()
     if folder is not None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", folder)
+
+
+def pytest_collection_finish() -> None:
+    """Tests and libraries are millions of objects that last: a tenth of the time would be looking through them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
