@@ -18,6 +18,7 @@ settings.register_profile("quoron", derandomize=True, deadline=None, suppress_he
 settings.load_profile("quoron")
 WARDEN = pytest.StashKey[object]()
 VERIFIED: dict[int, object] = {}
+PLANNED: dict[object, object] = {}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -61,6 +62,32 @@ def verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
             VERIFIED[id(plan)] = plan  # kept, so that no other plan gets its number
 
     monkeypatch.setattr(AlgorithmInfo, "verify", once)
+
+
+@pytest.fixture
+def planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan for the same numbers is not looked for again: many tests ask of the same few what all algorithms would do.
+
+    Plans are pure functions of public numbers, and frozen; tests of planners themselves do without this.
+    """
+    from quoron_privacy.errors import QuoronError
+    from quoron_server.algorithms.info import AlgorithmInfo
+
+    plan = AlgorithmInfo.plan
+
+    def once(info: Any, *given: Any, **named: Any) -> Any:
+        key = (info.name, info.planner, given, tuple(sorted(named.items())))
+        if key not in PLANNED:
+            try:
+                PLANNED[key] = plan(info, *given, **named)
+            except QuoronError as error:
+                PLANNED[key] = error
+        found = PLANNED[key]
+        if isinstance(found, QuoronError):
+            raise found.with_traceback(None)
+        return found
+
+    monkeypatch.setattr(AlgorithmInfo, "plan", once)
 
 
 @pytest.fixture
