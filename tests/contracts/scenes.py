@@ -253,7 +253,7 @@ class Fault:
         status[self.rows] = self.status
 
 
-FAULTS = [
+ONE_USERS = [
     Fault("one user sends zero", 0.0, slice(0, 1)),
     Fault("one user sends NaN", np.nan, slice(0, 1)),
     Fault("one user sends infinity", np.inf, slice(0, 1)),
@@ -261,8 +261,27 @@ FAULTS = [
     Fault("one user sends 1e300", 1e300, slice(0, 1)),
     Fault("one user is missing", 0.0, slice(0, 1), Status.MISSING),
     Fault("one user is rejected", 0.0, slice(0, 1), Status.REJECTED),
+]
+EVERYBODYS = [
     Fault("everyone sends NaN", np.nan, slice(None)),
     Fault("everyone is missing", 0.0, slice(None), Status.MISSING),
     Fault("a single user survives", 0.0, slice(1, None), Status.MISSING),
     Fault("everyone sends the same", 0.25, slice(None)),
 ]
+FAULTS = [*ONE_USERS, *EVERYBODYS]
+
+
+@dataclass(frozen=True)
+class SeveralFaults:
+    """Several users of every cohort, each with a fault of its own: one run says of all of them that nothing follows."""
+
+    name: str
+    faults: tuple[Fault, ...]
+
+    def __call__(self, values: np.ndarray, status: np.ndarray) -> None:
+        assert len(values) > len(self.faults)
+        for user, fault in enumerate(self.faults):
+            replace(fault, rows=slice(user, user + 1))(values, status)
+
+
+HOSTILE = [SeveralFaults("one user sends each kind of nonsense", tuple(ONE_USERS)), *EVERYBODYS]

@@ -65,9 +65,10 @@ def extremes(name: str) -> list[Pair]:
 
 
 def pairs(name: str) -> list[Pair]:
-    """The extremes, and every corner against another one."""
+    """The extremes, and every corner against another one; of variants of an algorithm every other one."""
     found, half = extremes(name), CORNERS // 2
-    found += [Pair(number % make_plan(name).cost.rounds, 31 * number, number, number + half) for number in range(half)]
+    chosen = range(0, half, 2 if "/" in name else 1)
+    found += [Pair(number % make_plan(name).cost.rounds, 31 * number, number, number + half) for number in chosen]
     if make_plan(name).guarantee.adjacency == "zero-out":
         found = [replace(each, second=ABSENT) for each in found] + [replace(each, first=ABSENT) for each in found]
     return [each for each in found if each.first != each.second]

@@ -223,8 +223,7 @@ def test_a_seeded_run_says_so_and_charges_nobody(tmp_path: Path, account: Path) 
     assert not account.exists()
 
 
-@pytest.mark.parametrize("name", FIT)
-@pytest.mark.parametrize("seed", [5, None])
+@pytest.mark.parametrize(("name", "seed"), [*((name, 5) for name in FIT), (FIT[0], None)])
 def test_a_killed_run_goes_on_to_the_same_bits(
     name: str, seed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
