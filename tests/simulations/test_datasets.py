@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import quoron
-from datasets import RULES, described, in_buckets, in_order, rows
 from quoron.cli.app import invoke
 from quoron.datasets import deck, index
 from quoron.datasets._encoding import encoded
@@ -26,6 +25,7 @@ from quoron.populations.table import encoded_table
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, read_label
 from quoron_client.losses import Logistic
 from quoron_privacy.errors import DataError, RunError
+from row_files import RULES, described, in_buckets, in_order, rows
 
 WRITE = {"sorted": in_order, "buckets": in_buckets}
 

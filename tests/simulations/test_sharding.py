@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import quoron
-from datasets import RULES, described, in_buckets, rows
 from quoron import EngineChoice, kernels
 from quoron.datasets.population import from_dataset
 from quoron.populations import Outliers, Synthetic, TablePopulation
@@ -35,6 +34,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.slots import partition
 from quoron_server.books.ledger import Ledger
 from quoron_server.rounds import Engine
+from row_files import RULES, described, in_buckets, rows
 
 D = 3
 MANY_ROUNDS = ("group-dp-sgd", "group-dp-sgd-zero-out", "sgd", "outlier-iterates", "whitened-tracking")

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import quoron
-from datasets import RULES, described, in_buckets, rows
 from quoron import EngineChoice
 from quoron.datasets.population import from_dataset
 from quoron.populations import Outliers, Synthetic
@@ -24,6 +23,7 @@ from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.clipping import ClippedSum
 from quoron_privacy.errors import DataError
 from quoron_server.algorithms.slots import partition
+from row_files import RULES, described, in_buckets, rows
 
 pytestmark = [
     pytest.mark.slow,
