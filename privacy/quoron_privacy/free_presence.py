@@ -6,19 +6,20 @@
     >>> length.release(logs, np.ones(1000, bool), 1.0, SeededNoise(1).stream("length")).presence > 0.9
     True
 
-Every user of the run answers every question or counts as the zero row, and the divisor is n always. A mechanism's rows
-are laid out so that two users who answer are as far apart as a user and nobody: a coordinate that says "here" then
-costs no privacy, and the mean of it is the noisy share of users who answered.
+Whoever is asked answers or counts as the zero row, and the divisor n is public: the users of a round, as planned. A
+mechanism's rows are laid out so that two users who answer are as far apart as a user and nobody: a coordinate that says
+"here" then costs no privacy, and the mean of it is the noisy share of users who answered.
 
 | mechanism    | row of a user who answers, replace-one                   | two rows are apart |
 | ------------ | -------------------------------------------------------- | ------------------ |
 | `LogLength`  | (ℓ, √¾), ℓ the logarithm of a length scaled into [-½, ½] | 1                  |
 | `MomentMean` | (A / B into the unit Frobenius ball, 1), A a moment      | √2                 |
 | `TailMean`   | (v / C into the unit ball, √2 (1 - a), 1[a ≤ ⅔], 1)      | 2                  |
+| `PrefixTail` | the same, the first part with noise that is correlated   | 2                  |
 
 a is the length of the clipped vector. With zero-out the same coordinates are weighted to a norm of 1, which halves the
 noise. All rows are whole numbers of a grid, rounded in the direction that only brings them together.
-Statements and proofs: docs/privacy/free-presence.md, theorems P1 to P3.
+Statements and proofs: docs/privacy/free-presence.md, theorems P1 to P4.
 """
 
 from dataclasses import dataclass
@@ -33,7 +34,8 @@ from quoron_privacy.clipping import acute_sensitivity, mean_sensitivity, shrink,
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.moment import packed
-from quoron_privacy.noise import RandomStream
+from quoron_privacy.noise import NoiseSource, RandomStream
+from quoron_privacy.prefix.noise import DEFAULT, PrefixNoise, PrefixState
 from quoron_privacy.release import Adjacency, Release
 from quoron_privacy.validate import count
 
@@ -253,18 +255,17 @@ class TailMean:
         return self.scale * weights[0] / weights[3]
 
     def release(
-        self, values: Matrix, answered: Mask, transform: Matrix, centre: Vector, radius: float, stream: RandomStream
+        self,
+        values: Matrix,
+        answered: Mask,
+        transform: Matrix | None,
+        centre: Vector | None,
+        radius: float,
+        stream: RandomStream,
     ) -> Tail:
-        """From every user's vector (k, p), `transform` L (p, d), `centre` (d,)."""
-        weights = np.array(_WEIGHTS[self.adjacency])
-        rows = _checked(values, len(transform))
-        bits = sum_bits(len(rows), self.users)
-        total, shares, clipped = _sum_tails(rows, answered, np.ascontiguousarray(transform), centre, radius, 2.0**bits)
-        unit = np.array([1.0, 2.0**-bits, 1.0, 1.0])  # the tail is counted in steps of the grid, too
-        means = np.concatenate([total * (weights[0] / 2.0**bits), shares * (weights * unit)[1:]]) / self.users
-        noised = self._gaussian.release(means, stream)
-        beyond, within, here = (noised[self.dimension :] / weights[1:]).tolist()
-        return Tail(noised[: self.dimension] / weights[0], beyond, within, here, int(clipped))
+        """From every user's vector (k, p), `transform` L (p, d), None for none, `centre` (d,), None for zero."""
+        row, clipped = _tail_row(values, answered, transform, centre, radius, self.users, self.adjacency)
+        return _told(self._gaussian.release(row, stream), self.adjacency, clipped)
 
     def entry(self) -> Release:
         """The ledger entry of the release, for a radius of 1."""
@@ -277,6 +278,103 @@ class TailMean:
         return GaussianNoise(
             mean_sensitivity(1.0, self.users, self.adjacency), self.scale * _WEIGHTS[self.adjacency][0]
         )
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixTail:
+    """The rows of `TailMean` over T rounds, each of other users: c with correlated noise, the shares with their own.
+
+    Noise of the sums Σ_j mean of c is that of `prefix`; that of a round's shares is N(0, (s / κ)²), s the scale and κ
+    the column norm of `prefix`. A radius multiplies what is released.
+
+    Formal guarantee: for a user of one round all rounds together are `effective_mu`-GDP with exact noise (theorem P4),
+    for every answer of every user. A round draws d + 3 Gaussian samples.
+
+    | input                               | what happens                                     |
+    | ----------------------------------- | ------------------------------------------------ |
+    | ‖v‖ above C                         | scaled down to it, a = 1                         |
+    | v not finite, absent user           | the zero row, presence too; the divisor stays    |
+    | a release after the last round      | RunError: the column norm counts the rounds      |
+    """
+
+    dimension: int  # d
+    users: int  # n of a round, the divisor
+    adjacency: Adjacency
+    scale: float  # s, of the seed noise of a weighted row
+    rounds: int  # T
+    factorisation: str = DEFAULT
+
+    def __post_init__(self) -> None:
+        count(dimension=self.dimension, users=self.users)
+        _ = self.prefix, self._gaussian
+
+    @classmethod
+    def for_mu(
+        cls,
+        *,
+        dimension: int,
+        users: int,
+        mu: float,
+        rounds: int,
+        factorisation: str = DEFAULT,
+        adjacency: Adjacency = "replace-one",
+    ) -> "PrefixTail":
+        """The least noise for μ-GDP rounds; Infeasible if rounding to the grid alone costs μ."""
+        made = PrefixNoise.for_mu(
+            rounds=rounds,
+            sensitivity=mean_sensitivity(1.0, users, adjacency),
+            mu=mu,
+            dimension=dimension + 3,
+            factorisation=factorisation,
+        )
+        return cls(dimension, users, adjacency, made.scale, rounds, factorisation)
+
+    @property
+    def effective_mu(self) -> float:
+        """μ of all rounds."""
+        return self.prefix.effective_mu(self.dimension + 3)
+
+    @property
+    def presence_deviation(self) -> float:
+        """Of the share of users who answer."""
+        return self._gaussian.scale / _WEIGHTS[self.adjacency][3]
+
+    @property
+    def prefix(self) -> PrefixNoise:
+        """The noise of the weighted sums."""
+        sensitivity = mean_sensitivity(1.0, self.users, self.adjacency)
+        return PrefixNoise(self.rounds, sensitivity, self.scale, self.factorisation)
+
+    @property
+    def seed_scale(self) -> float:
+        """Seed noise of a coordinate of the mean of c."""
+        return self.scale / _WEIGHTS[self.adjacency][0]
+
+    def start(self) -> PrefixState:
+        """The state before the first round."""
+        return self.prefix.start(self.dimension)
+
+    def release(
+        self, state: PrefixState, values: Matrix, answered: Mask, radius: float, noise: NoiseSource
+    ) -> tuple[Tail, PrefixState]:
+        """What a round adds to the sum, and its shares, from every user's vector (k, d); and the next state."""
+        row, clipped = _tail_row(values, answered, None, None, radius, self.users, self.adjacency)
+        made = self.prefix
+        _, after = made.release(state, row[:-3], noise)
+        added = (after.total - state.total).astype(np.float64) * made.step
+        shares = self._gaussian.release(row[-3:], noise.stream("shares", state.round))
+        return _told(np.concatenate([added, shares]), self.adjacency, clipped), after
+
+    def entry(self) -> Release:
+        """The ledger entry of all rounds, for a radius of 1."""
+        made = self.prefix
+        parameters = {"sensitivity": made.sensitivity, "scale": made.scale, "divisor": self.users}
+        return Release(f"prefix-tail-{self.factorisation}", parameters | {"rounds": self.rounds})
+
+    @property
+    def _gaussian(self) -> GaussianNoise:
+        made = self.prefix
+        return GaussianNoise(made.sensitivity, made.scale / made.column_norm)
 
 
 def moment_logs(factors: Matrix, transform: Matrix) -> Vector:
@@ -292,6 +390,33 @@ def vector_logs(values: Matrix, transform: Matrix) -> Vector:
     rows, out = _checked(values, len(transform)), np.empty(len(values))
     _vector_logs(rows, np.ascontiguousarray(transform), out)
     return out
+
+
+def _tail_row(
+    values: Matrix,
+    answered: Mask,
+    transform: Matrix | None,
+    centre: Vector | None,
+    radius: float,
+    users: int,
+    adjacency: Adjacency,
+) -> tuple[Vector, int]:
+    """The mean of the weighted rows, shape (d + 3,), and how many were clipped: private."""
+    none = np.zeros((0, 0)) if transform is None else np.ascontiguousarray(transform)
+    rows = np.ascontiguousarray(values, np.float64) if transform is None else _checked(values, len(transform))
+    around = np.zeros(rows.shape[1] if transform is None else transform.shape[1]) if centre is None else centre
+    bits = sum_bits(len(rows), users)
+    total, shares, clipped = _sum_tails(rows, answered, none, around, radius, 2.0**bits)
+    weights, unit = np.array(_WEIGHTS[adjacency]), np.array([1.0, 2.0**-bits, 1.0, 1.0])  # the tail is in steps, too
+    means = np.concatenate([total * (weights[0] / 2.0**bits), shares * (weights * unit)[1:]]) / users
+    return means, int(clipped)
+
+
+def _told(noised: Vector, adjacency: Adjacency, clipped: int) -> Tail:
+    """From the noised mean of weighted rows."""
+    weights = _WEIGHTS[adjacency]
+    beyond, within, here = (noised[-3:] / weights[1:]).tolist()
+    return Tail(noised[:-3] / weights[0], beyond, within, here, clipped)
 
 
 def _checked(values: Matrix, length: int) -> Matrix:
@@ -392,6 +517,10 @@ def _sum_moments(factors, answered, transform, radius, unit):  # type: ignore[no
 def _whiten(value, transform, centre, out):  # type: ignore[no-untyped-def]
     for j in range(len(out)):
         out[j] = -centre[j]
+    if len(transform) == 0:
+        for j in range(len(out)):
+            out[j] += value[j]
+        return
     for i in range(len(value)):
         for j in range(len(out)):
             out[j] += value[i] * transform[i, j]
@@ -420,7 +549,7 @@ def _sum_tails(values, answered, transform, centre, radius, unit):  # type: igno
 
     With a' = 1 - ⌊(1 - a) unit⌋ / unit, of a rounded up, ‖c as added‖ ≤ a', and a' ≤ ⅔ is decided in whole numbers.
     """
-    d = transform.shape[1]
+    d = len(centre)
     total, shares, clipped = np.zeros(d, np.int64), np.zeros(3, np.int64), 0
     row = np.empty(d)
     for user in range(len(values)):

@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from one_epoch_reference import strategy
 from quoron_privacy import free_presence
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, RunError
 from quoron_privacy.free_presence import (
     SPAN,
     LogLength,
     MomentMean,
+    PrefixTail,
     TailMean,
     moment_logs,
     vector_logs,
@@ -283,3 +285,45 @@ def test_rows_of_another_length_are_refused():
         TailMean.for_mu(dimension=3, users=4, mu=1.0).release(
             np.zeros((4, 2)), np.ones(4, bool), np.eye(3), np.zeros(3), 1.0, Still()
         )
+
+
+class TestPrefixTail:
+    """Theorem P4."""
+
+    @pytest.mark.parametrize("factorisation", ["blt", "sqrt-toeplitz", "tree", "independent"])
+    @pytest.mark.parametrize("adjacency", ADJACENCIES)
+    def test_a_user_of_any_round_moves_what_is_released_by_at_most_mu(self, adjacency, factorisation):
+        made = PrefixTail.for_mu(
+            dimension=2, users=5, mu=0.7, rounds=6, factorisation=factorisation, adjacency=adjacency
+        )
+        assert made.effective_mu <= 0.7
+        assert made.prefix.column_norm >= 1  # the grid's part of the proof
+        matrix, quiet = strategy(factorisation, 6), made.scale / made.prefix.column_norm
+        sizes = [0.0, 0.3, 2 / 3 * (1 - 1e-9), 0.7, 1.0]
+        rows = [free_presence._tail_row(np.array([[a, 0.0]]), ONE, None, None, 1.0, 5, adjacency)[0] for a in sizes]
+        rows += [free_presence._tail_row(np.array([[-a, 0.0]]), ONE, None, None, 1.0, 5, adjacency)[0] for a in sizes]
+        others = [np.zeros(5)] if adjacency == "zero-out" else [np.zeros(5), *rows]
+        worst = 0.0
+        for u in range(6):
+            for moved in (one - other for one in rows for other in others):
+                column = np.linalg.norm(matrix[:, u]) * np.linalg.norm(moved[:2]) / made.scale
+                worst = max(worst, np.hypot(column, np.linalg.norm(moved[2:]) / quiet))
+        assert 0.7 * (1 - 1e-4) <= worst <= 0.7
+
+    def test_a_round_adds_its_own_mean_and_tells_its_own_shares(self):
+        made = PrefixTail.for_mu(dimension=2, users=4, mu=16.0, rounds=3, factorisation="blt")
+        state = made.start()
+
+        class Quiet(Still):
+            def stream(self, *labels):
+                return self
+
+        for length in (0.5, 1.0, 2.0):
+            values, answered = np.full((4, 2), length / sqrt(2)), np.array([True, True, True, False])
+            told, state = made.release(state, values, answered, 1.0, Quiet())
+            a = min(length, 1.0)
+            np.testing.assert_allclose(told.mean, 0.75 * a / sqrt(2) * np.ones(2), atol=1e-8)
+            expected = 0.75 * np.array([1 - a, a <= 2 / 3, 1.0])
+            np.testing.assert_allclose([told.beyond, told.within, told.presence], expected, atol=1e-7)
+        with pytest.raises(RunError):
+            made.release(state, values, answered, 1.0, Quiet())

@@ -255,7 +255,7 @@ PLOTS = (
         _radius,
         ("public.radius", "public.spread"),
         False,
-        "How far from the predicted gradient answers may be, learnt from noisy counts; noise is scaled by it.",
+        "How far from the predicted gradient answers may be, learnt from what noisy means tell; noise is scaled by it.",
     ),
     Plot("Cohort by round", _cohort, ("asked",), False, "Users asked in each round."),
     Plot(

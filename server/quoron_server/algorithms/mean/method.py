@@ -71,7 +71,7 @@ class MeanSGD:
             signs = public_signs(self.plan.seed, t, len(centre))
             centre = crude.release(answers.values, answers.answered, signs, noise.stream("range", t))
             entries = (crude.entry(len(centre)),)
-        unit, _, clipped = clipped_residuals(answers.values, centre, answers.answered, radius, radius, p.cohort_size)
+        unit, clipped = clipped_residuals(answers.values, centre, answers.answered, radius, p.cohort_size)
         gradient = centre + radius * gaussian.release(unit, noise.stream("release", t))
         entries += (gaussian.entry().scaled(radius),)
         iterate = project(state.iterate - p.step_size * gradient)
