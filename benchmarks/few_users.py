@@ -7,6 +7,12 @@
     python benchmarks/few_users.py --against-all --group fixed --group shipped --group others > cells.jsonl
     python benchmarks/few_users.py --summary cells.jsonl
 
+    python benchmarks/few_users.py --algorithm whitened-tracking --hostile 0.05     # or --absent 0.3, --huber 0.2
+
+`--hostile`: so many users send the same far gradient, an extreme moment and a false loss in every round; that is not
+declared unless `--set robust=true` is said. `--absent`: so many do not answer, anew in each round. `--huber`: that
+loss on the `ls-` tasks, of a threshold in units of the scaled label.
+
 `--against-all` runs what `auto` takes beside every algorithm of ours that has a plan of at most 15 million gradients
 (users times items times rounds: that leaves out the slowest of many passes, on some tasks), a line a run; `--summary`
 reads such lines: auto over the best of each cell, and how often each algorithm's forecast held.
@@ -36,7 +42,9 @@ from quoron.planning.plans import choose
 from quoron.populations import TablePopulation, flights
 from quoron.simulation.inline import InlineEngine
 from quoron.simulation.scene import problem
+from quoron_client.losses import Huber
 from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.questions import Answers, AverageLoss, Question, Status
 from quoron_privacy.errors import QuoronError
 from quoron_privacy.noise import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
@@ -47,6 +55,7 @@ DELTA = 1e-6
 MOST_GRADIENTS = 15_000_000  # of a run beside others
 GOOD = 1.5  # times the best
 
+WORLD = {"absent": 0.0, "hostile": 0.0, "huber": 0.0}  # of this run
 SHIPPED = ("flights", "storms", "scorecard")
 GROUPS: Mapping[str, tuple[str, ...]] = {"fixed": tuple(FIXED), "shipped": SHIPPED, "others": tuple(OTHERS)}
 
@@ -62,7 +71,7 @@ def population_of(name: str) -> TablePopulation:
         found = setup(from_tree({**_preset(name), "domain": {"radius": FAR.radius}}), Path())
         assert isinstance(found.population, TablePopulation)
         return found.population
-    return (FIXED.get(name) or OTHERS[name]).population()
+    return (FIXED.get(name) or OTHERS[name]).population(Huber(threshold=WORLD["huber"]) if WORLD["huber"] else None)
 
 
 def _preset(name: str) -> dict[str, Any]:
@@ -71,6 +80,27 @@ def _preset(name: str) -> dict[str, Any]:
 
     whole = tomllib.loads((files("quoron") / "presets" / f"{name}.toml").read_text(encoding="utf-8"))
     return {key: whole[key] for key in ("population", "problem", "loss") if key in whole}
+
+
+class Worlds:
+    """An engine some of whose users are absent or hostile."""
+
+    def __init__(self, population: TablePopulation, absent: float, hostile: float, seed: int) -> None:
+        self.engine, self.absent, self.random = InlineEngine(population), absent, np.random.default_rng(seed)
+        self.bad = self.random.permutation(population.users)[: round(hostile * population.users)]
+
+    def ask(self, question: Question) -> Answers:
+        """Of the engine, but for them."""
+        answers = self.engine.ask(question)
+        bad = np.isin(question.cohort, self.bad)
+        if isinstance(question.task, AverageLoss):
+            answers.values[bad] = [0.0, 1e3]  # as if it were much better off than at the start
+        elif bad.any():
+            answers.values[bad] = 0.0
+            answers.values[bad, 0] = 1e3  # in a factor: all along the first feature
+            answers.values[bad, -1] = 1e3  # the last coordinate of a gradient
+        status = np.where(self.random.random(len(bad)) < self.absent, Status.MISSING, answers.status)
+        return Answers(answers.values, status.astype(np.uint8))
 
 
 @cache
@@ -106,7 +136,7 @@ def measured(name: str, algorithm: str, epsilon: float, seeds: int, settings: Ma
     info, left = ALGORITHMS[plan.algorithm], []
     for seed in range(seeds):
         made, noise = info.make(plan), SeededNoise(1000 + seed)
-        engine, state = InlineEngine(population), made.init()
+        engine, state = Worlds(population, WORLD["absent"], WORLD["hostile"], seed), made.init()
         while (question := made.request(state, noise)) is not None:
             state = made.update(state, engine.ask(question), noise).state
         left.append(100 * population.excess_risk(made.model(state)) / gap(name))
@@ -174,10 +204,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--against-all", action="store_true", help="every algorithm, and what auto takes")
     parser.add_argument("--summary", type=Path, help="lines of --against-all")
+    for world, default in WORLD.items():
+        parser.add_argument(f"--{world}", type=float, default=default)
     parser.add_argument("--set", action="append", default=[], metavar="OPTION=NUMBER")
     chosen = parser.parse_args()
     if chosen.summary:
         return summary(map(json.loads, chosen.summary.read_text(encoding="utf-8").splitlines()))
+    WORLD.update({world: getattr(chosen, world) for world in WORLD})
     settings = {name: json.loads(value) for name, value in (each.split("=") for each in chosen.set)}
     groups = chosen.group or ([] if chosen.task else ["fixed", "shipped"])
     names = chosen.task or [name for group in groups for name in GROUPS[group]]
