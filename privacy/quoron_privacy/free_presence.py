@@ -1,4 +1,4 @@
-"""Means of rows that say, for nothing, how many users answered: a length, a second moment, a clipped vector's tail.
+"""Means of rows that say, for nothing, how many users answered: a length, a second moment.
 
     >>> from quoron_privacy.noise import SeededNoise
     >>> length = LogLength.for_mu(users=1000, mu=0.05)
@@ -6,19 +6,18 @@
     >>> length.release(logs, np.ones(1000, bool), 1.0, SeededNoise(1).stream("length")).presence > 0.9
     True
 
-Every user of the run answers every question or counts as the zero row, and the divisor is n always. A mechanism's rows
-are laid out so that two users who answer are as far apart as a user and nobody: a coordinate that says "here" then
-costs no privacy, and the mean of it is the noisy share of users who answered.
+Whoever is asked answers or counts as the zero row, and the divisor n is public: the users of a round, as planned. A
+mechanism's rows are laid out so that two users who answer are as far apart as a user and nobody: a coordinate that says
+"here" then costs no privacy, and the mean of it is the noisy share of users who answered.
 
 | mechanism    | row of a user who answers, replace-one                   | two rows are apart |
 | ------------ | -------------------------------------------------------- | ------------------ |
 | `LogLength`  | (ℓ, √¾), ℓ the logarithm of a length scaled into [-½, ½] | 1                  |
 | `MomentMean` | (A / B into the unit Frobenius ball, 1), A a moment      | √2                 |
-| `TailMean`   | (v / C into the unit ball, √2 (1 - a), 1[a ≤ ⅔], 1)      | 2                  |
 
-a is the length of the clipped vector. With zero-out the same coordinates are weighted to a norm of 1, which halves the
-noise. All rows are whole numbers of a grid, rounded in the direction that only brings them together.
-Statements and proofs: docs/privacy/free-presence.md, theorems P1 to P3.
+`quoron_privacy.tails` does the same for clipped vectors. With zero-out the same coordinates are weighted to a norm of
+1, which halves the noise. All rows are whole numbers of a grid, rounded in the direction that only brings them nearer.
+Statements and proofs: docs/privacy/free-presence.md, theorems P1 and P2.
 """
 
 from dataclasses import dataclass
@@ -45,7 +44,7 @@ Integers = NDArray[np.int64]
 SPAN = 4.0  # a logarithm of a length is looked at from the largest down to this far below
 _HERE = 0.8660254  # below √¾
 # Weights of (value, tail, within, here), below (1, √2, 1, 1) and below (√(1-γ²), √(1-γ²)/√2, √(1-γ²)/√2, γ), γ² = 0.1.
-_WEIGHTS = {
+WEIGHTS = {
     "replace-one": (1.0, 1.4142135, 1.0, 1.0),
     "zero-out": (0.9486832, 0.6708203, 0.6708203, 0.3162277),
 }
@@ -64,16 +63,6 @@ class Moment(NamedTuple):
 
     mean: Matrix  # (d, d), symmetric
     presence: float
-
-
-class Tail(NamedTuple):
-    """A release of `TailMean`."""
-
-    mean: Vector  # of clipped rows over n, in units of the radius, (d,)
-    beyond: float  # 1 - a, over n
-    within: float  # share of n with a <= 2/3
-    presence: float
-    clipped: int  # users farther than the radius: private, for diagnostics alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +152,7 @@ class MomentMean:
     @classmethod
     def for_mu(cls, *, dimension: int, users: int, mu: float, adjacency: Adjacency = "replace-one") -> "MomentMean":
         """The least noise for a μ-GDP release; Infeasible if rounding to the grid alone costs μ."""
-        weight, sensitivity = _WEIGHTS[adjacency][0], _moment_sensitivity(dimension, users, adjacency)
+        weight, sensitivity = WEIGHTS[adjacency][0], _moment_sensitivity(dimension, users, adjacency)
         noise = GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu, dimension=packed(dimension) + 1)
         return cls(dimension, users, adjacency, noise.scale / weight)
 
@@ -180,15 +169,15 @@ class MomentMean:
     @property
     def presence_deviation(self) -> float:
         """Of the share of users who answer."""
-        weights = _WEIGHTS[self.adjacency]
+        weights = WEIGHTS[self.adjacency]
         return self.scale * weights[0] / weights[3]
 
     def release(
         self, factors: Matrix, answered: Mask, transform: Matrix, radius: float, stream: RandomStream
     ) -> Moment:
         """The noisy mean of A, in its own units; `factors` (k, d (d + 1) / 2) packed by rows, `transform` L (d, d)."""
-        d, weights = self.dimension, _WEIGHTS[self.adjacency]
-        rows = _checked(factors, packed(d))
+        d, weights = self.dimension, WEIGHTS[self.adjacency]
+        rows = checked(factors, packed(d))
         bits = sum_bits(len(rows), self.users)
         total, here = _sum_moments(rows, answered, np.ascontiguousarray(transform), radius, 2.0**bits)
         across, down = np.triu_indices(d)
@@ -206,95 +195,26 @@ class MomentMean:
 
     @property
     def _gaussian(self) -> GaussianNoise:
-        return GaussianNoise(self.sensitivity, self.scale * _WEIGHTS[self.adjacency][0])
-
-
-@dataclass(frozen=True, slots=True)
-class TailMean:
-    """N(0, scale²) on the mean of (c, √2 (1 - a), 1[a ≤ ⅔], 1), c = v / C scaled into the unit ball and a = ‖c‖.
-
-    v = Lᵀ g - c₀ for the vector g that a user sends; L, c₀ and C are public or released.
-
-    Formal guarantee: `effective_mu`-GDP with exact noise (theorem P3) for every answer of every user. The mean, how far
-    users stay within the radius, which share stays well within, and which share answers, for the price of the mean
-    alone. It draws d + 3 Gaussian samples.
-
-    | input                               | what happens                                     |
-    | ----------------------------------- | ------------------------------------------------ |
-    | ‖v‖ above C                         | scaled down to it, a = 1                         |
-    | v not finite, absent user           | the zero row, presence too; the divisor stays    |
-    """
-
-    dimension: int  # d
-    users: int  # n, the divisor
-    adjacency: Adjacency
-    scale: float  # of a coordinate of the mean of c
-
-    def __post_init__(self) -> None:
-        count(dimension=self.dimension, users=self.users)
-        _ = self._gaussian
-
-    @classmethod
-    def for_mu(cls, *, dimension: int, users: int, mu: float, adjacency: Adjacency = "replace-one") -> "TailMean":
-        """The least noise for a μ-GDP release; Infeasible if rounding to the grid alone costs μ."""
-        sensitivity = mean_sensitivity(1.0, users, adjacency)
-        noise = GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu, dimension=dimension + 3)
-        return cls(dimension, users, adjacency, noise.scale / _WEIGHTS[adjacency][0])
-
-    @property
-    def effective_mu(self) -> float:
-        """μ of the release."""
-        return self._gaussian.effective_mu(self.dimension + 3)
-
-    @property
-    def presence_deviation(self) -> float:
-        """Of the share of users who answer, and with replace-one of the other shares."""
-        weights = _WEIGHTS[self.adjacency]
-        return self.scale * weights[0] / weights[3]
-
-    def release(
-        self, values: Matrix, answered: Mask, transform: Matrix, centre: Vector, radius: float, stream: RandomStream
-    ) -> Tail:
-        """From every user's vector (k, p), `transform` L (p, d), `centre` (d,)."""
-        weights = np.array(_WEIGHTS[self.adjacency])
-        rows = _checked(values, len(transform))
-        bits = sum_bits(len(rows), self.users)
-        total, shares, clipped = _sum_tails(rows, answered, np.ascontiguousarray(transform), centre, radius, 2.0**bits)
-        unit = np.array([1.0, 2.0**-bits, 1.0, 1.0])  # the tail is counted in steps of the grid, too
-        means = np.concatenate([total * (weights[0] / 2.0**bits), shares * (weights * unit)[1:]]) / self.users
-        noised = self._gaussian.release(means, stream)
-        beyond, within, here = (noised[self.dimension :] / weights[1:]).tolist()
-        return Tail(noised[: self.dimension] / weights[0], beyond, within, here, int(clipped))
-
-    def entry(self) -> Release:
-        """The ledger entry of the release, for a radius of 1."""
-        noise = self._gaussian
-        parameters = {"sensitivity": noise.sensitivity, "scale": noise.scale, "divisor": self.users}
-        return Release("tail-mean", parameters | {"dimension": self.dimension})
-
-    @property
-    def _gaussian(self) -> GaussianNoise:
-        return GaussianNoise(
-            mean_sensitivity(1.0, self.users, self.adjacency), self.scale * _WEIGHTS[self.adjacency][0]
-        )
+        return GaussianNoise(self.sensitivity, self.scale * WEIGHTS[self.adjacency][0])
 
 
 def moment_logs(factors: Matrix, transform: Matrix) -> Vector:
     """ln ‖Lᵀ Uᵀ U L‖ in Frobenius norm for every factor (k, d (d + 1) / 2), shape (k,); NaN where not finite."""
     d = len(transform)
-    rows, out = _checked(factors, packed(d)), np.empty(len(factors))
+    rows, out = checked(factors, packed(d)), np.empty(len(factors))
     _moment_logs(rows, np.ascontiguousarray(transform), out)
     return out
 
 
 def vector_logs(values: Matrix, transform: Matrix) -> Vector:
     """ln ‖Lᵀ g‖ for every vector (k, p), shape (k,); NaN where not finite."""
-    rows, out = _checked(values, len(transform)), np.empty(len(values))
+    rows, out = checked(values, len(transform)), np.empty(len(values))
     _vector_logs(rows, np.ascontiguousarray(transform), out)
     return out
 
 
-def _checked(values: Matrix, length: int) -> Matrix:
+def checked(values: Matrix, length: int) -> Matrix:
+    """Rows of `length` numbers as contiguous float64; ConfigError for others."""
     rows = np.ascontiguousarray(values, np.float64)
     if rows.ndim != 2 or rows.shape[1] != length:
         raise ConfigError(f"Expected rows of {length} numbers, got shape {rows.shape}.")
@@ -389,7 +309,8 @@ def _sum_moments(factors, answered, transform, radius, unit):  # type: ignore[no
 
 
 @njit(cache=True)
-def _whiten(value, transform, centre, out):  # type: ignore[no-untyped-def]
+def whiten(value, transform, centre, out):  # type: ignore[no-untyped-def]
+    """out = Lᵀ value - centre."""
     for j in range(len(out)):
         out[j] = -centre[j]
     for i in range(len(value)):
@@ -401,7 +322,7 @@ def _whiten(value, transform, centre, out):  # type: ignore[no-untyped-def]
 def _vector_logs(values, transform, out):  # type: ignore[no-untyped-def]
     row, zero = np.empty(transform.shape[1]), np.zeros(transform.shape[1])
     for user in range(len(values)):
-        _whiten(values[user], transform, zero, row)
+        whiten(values[user], transform, zero, row)
         largest, s, _ = shrink(row, 1.0)
         if s < 0:
             out[user] = np.nan
@@ -412,34 +333,3 @@ def _vector_logs(values, transform, out):  # type: ignore[no-untyped-def]
             for value in row:
                 square += (value / largest) ** 2
             out[user] = np.log(largest) + 0.5 * np.log(square)
-
-
-@njit(cache=True)
-def _sum_tails(values, answered, transform, centre, radius, unit):  # type: ignore[no-untyped-def]
-    """Over answered rows: exact Σ ⌊c · unit⌋ towards zero; Σ ⌊(1 - a) unit⌋, how many a ≤ ⅔, how many; clipped ones.
-
-    With a' = 1 - ⌊(1 - a) unit⌋ / unit, of a rounded up, ‖c as added‖ ≤ a', and a' ≤ ⅔ is decided in whole numbers.
-    """
-    d = transform.shape[1]
-    total, shares, clipped = np.zeros(d, np.int64), np.zeros(3, np.int64), 0
-    row = np.empty(d)
-    for user in range(len(values)):
-        if not answered[user]:
-            continue
-        _whiten(values[user], transform, centre, row)
-        largest, s, _ = shrink(row, radius)
-        if s < 0:
-            continue
-        square = 0.0
-        for j in range(d):
-            row[j] = row[j] / largest
-            square += row[j] ** 2
-        a = np.sqrt(square) * (1 + (d + 8) * _ULP) * s * (1 + 4 * _ULP)  # above ‖row · s‖
-        tail = np.int64(max(1.0 - a, 0.0) * unit * (1 - 4 * _ULP))
-        clipped += s < largest / radius
-        for j in range(d):
-            total[j] += np.int64(row[j] * s * unit)
-        shares[0] += tail
-        shares[1] += 3 * tail >= np.int64(unit)
-        shares[2] += 1
-    return total, shares, clipped

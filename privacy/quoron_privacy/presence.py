@@ -24,7 +24,11 @@ class Presence:
         return Presence(self.weighted + value / deviation**2, self.precision + 1 / deviation**2)
 
     @property
+    def mean(self) -> float:
+        """At least LEAST_SHARE; above 1 where more answer than the divisor counts on."""
+        return max(self.weighted / self.precision, LEAST_SHARE)
+
+    @property
     def share(self) -> float:
         """1 where that is within two deviations of the mean, else the mean, at least LEAST_SHARE."""
-        mean = self.weighted / self.precision
-        return 1.0 if mean > 1 - 2 / sqrt(self.precision) else max(mean, LEAST_SHARE)
+        return 1.0 if self.mean > 1 - 2 / sqrt(self.precision) else self.mean

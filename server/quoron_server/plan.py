@@ -171,7 +171,7 @@ class Plan:
     guarantee: Guarantee
     cost: Cost
     parameters: Any  # the algorithm's frozen dataclass, see `Parameters`
-    predicted_excess_risk: float | None  # None where no prediction is made
+    predicted_excess_risk: float | None  # at most, in nine of ten problems; None where no prediction is made
     seed: int  # public randomness: slots and partition; never noise
 
     def without_quorum(self) -> "Plan":

@@ -7,8 +7,9 @@ import pytest
 
 from audits.harness import delta_bounds
 from quoron_privacy import gdp
-from quoron_privacy.free_presence import LogLength, MomentMean, TailMean
+from quoron_privacy.free_presence import LogLength, MomentMean
 from quoron_privacy.noise import SeededNoise
+from quoron_privacy.tails import TailMean
 
 EPSILON, DELTA, USERS, DRAWS = 1.0, 0.01, 5, 4_000
 MU = gdp.mu_for(EPSILON, DELTA)

@@ -55,8 +55,8 @@ def edges(algorithm: Algorithm[Any], state: Any, honest: np.ndarray) -> Edges:
     if isinstance(algorithm, TrackingSRGD):
         if state.round == 0:
             return Edges(zero, (p.feature_norm,))
-        aim = algorithm._aim(state)
-        return Edges(zero, (aim.radius, aim.inner, aim.inner / 2, aim.inner / 4))  # clients take the centre off
+        reach = algorithm._aim(state).radius
+        return Edges(zero, (reach, 0.75 * reach, 2 * reach / 3, 2 * reach))  # clients take the centre off
     if isinstance(algorithm, WhitenedTracking):
         if state.round == 0:  # a factor, then a gradient
             return Edges(zero, (p.feature_norm, p.start_slope, state.radius))

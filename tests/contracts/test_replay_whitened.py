@@ -12,8 +12,9 @@ from contracts.replay import Scene, replay, scene
 from contracts.scenes import PRIVACY, PROBLEM, SMALL, make_plan
 from contracts.test_replay import pairs, shares
 from contracts.worlds import Told
-from quoron_privacy import free_presence
-from quoron_privacy.free_presence import MomentMean, TailMean
+from quoron_privacy import tails
+from quoron_privacy.free_presence import MomentMean
+from quoron_privacy.tails import TailMean
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.whitened.method import WhitenedTracking
 from quoron_server.plan import Plan
@@ -129,7 +130,7 @@ class Claiming(WhitenedTracking):
 
 
 def test_replay_catches_a_threshold_of_three_quarters(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = free_presence._sum_tails
+    honest = tails._sum_tails
 
     def wider(values, answered, transform, centre, radius, unit):
         total, shares_, clipped = honest(values, answered, transform, centre, radius, unit)
@@ -140,7 +141,7 @@ def test_replay_catches_a_threshold_of_three_quarters(monkeypatch: pytest.Monkey
         return total, np.array([shares_[0], within, shares_[2]]), clipped
 
     plan = make_plan(NAME)
-    monkeypatch.setattr(free_presence, "_sum_tails", wider)
+    monkeypatch.setattr(tails, "_sum_tails", wider)
     broken = scene(WhitenedTracking(plan))
     corners = [Pair(0, 5, threshold(0, 0), threshold(1, 1, near), turn=0) for near in range(3)]
     with pytest.raises(Told, match="the plan charges"):

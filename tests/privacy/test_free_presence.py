@@ -9,19 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quoron_privacy import free_presence
-from quoron_privacy.errors import ConfigError
-from quoron_privacy.free_presence import (
-    SPAN,
-    LogLength,
-    MomentMean,
-    TailMean,
-    moment_logs,
-    vector_logs,
-)
+from one_epoch_reference import strategy
+from quoron_privacy import free_presence, tails
+from quoron_privacy.errors import ConfigError, RunError
+from quoron_privacy.free_presence import SPAN, LogLength, MomentMean, moment_logs, vector_logs
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise import SeededNoise
 from quoron_privacy.presence import LEAST_SHARE, Presence
+from quoron_privacy.tails import PrefixTail, TailMean
 
 ADJACENCIES = ("replace-one", "zero-out")
 ONE = np.ones(1, bool)
@@ -152,7 +147,7 @@ class TestTailMean:
     def test_noise_is_isotropic_on_the_weighted_row(self):
         for adjacency in ADJACENCIES:
             mechanism = TailMean.for_mu(dimension=2, users=10, mu=0.5, adjacency=adjacency)
-            weights = free_presence._WEIGHTS[adjacency]
+            weights = free_presence.WEIGHTS[adjacency]
             sensitivity = 0.2 if adjacency == "replace-one" else 0.1
             assert mechanism.scale * weights[0] == pytest.approx(sensitivity / 0.5, rel=1e-6)
             assert mechanism.presence_deviation * weights[3] == pytest.approx(sensitivity / 0.5, rel=1e-6)
@@ -274,7 +269,7 @@ def test_weights_are_below_what_the_proofs_allow():
         ("replace-one", (1, 2, 1, 1)),
         ("zero-out", (Fraction(9, 10), Fraction(9, 20), Fraction(9, 20), Fraction(1, 10))),
     ):
-        for weight, most in zip(free_presence._WEIGHTS[adjacency], allowed, strict=True):
+        for weight, most in zip(free_presence.WEIGHTS[adjacency], allowed, strict=True):
             assert Fraction(weight) ** 2 <= most
     assert Fraction(free_presence._HERE) ** 2 <= Fraction(3, 4)
 
@@ -284,3 +279,46 @@ def test_rows_of_another_length_are_refused():
         TailMean.for_mu(dimension=3, users=4, mu=1.0).release(
             np.zeros((4, 2)), np.ones(4, bool), np.eye(3), np.zeros(3), 1.0, Still()
         )
+
+
+class TestPrefixTail:
+    """Theorem P4."""
+
+    @pytest.mark.parametrize("factorisation", ["blt", "sqrt-toeplitz", "tree", "independent"])
+    @pytest.mark.parametrize("adjacency", ADJACENCIES)
+    def test_a_user_of_any_round_moves_what_is_released_by_at_most_mu(self, adjacency, factorisation):
+        made = PrefixTail.for_mu(
+            dimension=2, users=5, mu=0.7, rounds=6, factorisation=factorisation, adjacency=adjacency
+        )
+        assert made.effective_mu <= 0.7
+        assert made.prefix.column_norm >= 1  # the grid's part of the proof
+        matrix, quiet = strategy(factorisation, 6), made.scale / made.prefix.column_norm
+        sizes = [0.0, 0.3, 2 / 3 * (1 - 1e-9), 0.7, 1.0]
+        reduction = made.reduction(1.0)
+        sums = [reduction.of(np.array([[sign * a, 0.0]]), ONE) for sign in (1, -1) for a in sizes]
+        rows = [tails._row(each, 5, adjacency) for each in sums]
+        others = [np.zeros(5)] if adjacency == "zero-out" else [np.zeros(5), *rows]
+        worst = 0.0
+        for u in range(6):
+            for moved in (one - other for one in rows for other in others):
+                column = np.linalg.norm(matrix[:, u]) * np.linalg.norm(moved[:2]) / made.scale
+                worst = max(worst, np.hypot(column, np.linalg.norm(moved[2:]) / quiet))
+        assert 0.7 * (1 - 1e-4) <= worst <= 0.7
+
+    def test_a_round_adds_its_own_mean_and_tells_its_own_shares(self):
+        made = PrefixTail.for_mu(dimension=2, users=4, mu=16.0, rounds=3, factorisation="blt")
+        state = made.start()
+
+        class Quiet(Still):
+            def stream(self, *labels):
+                return self
+
+        for length in (0.5, 1.0, 2.0):
+            values, answered = np.full((4, 2), length / sqrt(2)), np.array([True, True, True, False])
+            told, state = made.release(state, made.reduction(1.0).of(values, answered), Quiet())
+            a = min(length, 1.0)
+            np.testing.assert_allclose(told.mean, 0.75 * a / sqrt(2) * np.ones(2), atol=1e-8)
+            expected = 0.75 * np.array([1 - a, a <= 2 / 3, 1.0])
+            np.testing.assert_allclose([told.beyond, told.within, told.presence], expected, atol=1e-7)
+        with pytest.raises(RunError):
+            made.release(state, made.reduction(1.0).of(values, answered), Quiet())

@@ -14,6 +14,7 @@ from quoron_privacy import quorum as quorums
 from quoron_privacy.errors import ConfigError, Infeasible, UsageError, VerificationError
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
+from quoron_server.algorithms.forecast import factor
 from quoron_server.algorithms.quorum import WithQuorum, decisions
 from quoron_server.plan import Constants, Exposure, Plan, PlannedRelease, Privacy
 from quoron_server.problem import Problem
@@ -184,7 +185,7 @@ class AlgorithmInfo:
             )
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # infinite risks lose against every other
-                return _vouched(planner(problem, privacy, options, seed))
+                return _sure(_vouched(planner(problem, privacy, options, seed)))
         except (ArithmeticError, ValueError, IndexError) as error:
             raise ConfigError(
                 f"Expected constants and options with which {self.name} can be planned in floating point, got some "
@@ -246,6 +247,13 @@ class AlgorithmInfo:
         if promise.quorum is None or not promise.quorum.epsilon:
             return event
         return dp_event.ComposedDpEvent([event, dp_event.DiscreteLaplaceDpEvent(promise.quorum.epsilon, 1)])
+
+
+def _sure(plan: Plan) -> Plan:
+    """The plan with a predicted risk that holds in nine of ten problems."""
+    if plan.predicted_excess_risk is None:
+        return plan
+    return replace(plan, predicted_excess_risk=plan.predicted_excess_risk * factor(plan.algorithm, plan.problem))
 
 
 def _vouched(plan: Plan) -> Plan:

@@ -90,7 +90,7 @@ def promised(plan: Plan) -> str:
     """What whoever submits is told: the run, what is predicted of it, the promise, and that nobody counts answers."""
     predicted = plan.predicted_excess_risk
     told = f"{plan.algorithm}, {plan.cost.rounds} rounds, {plan.problem.users} users"
-    told += "" if predicted is None else f", predicted excess risk {predicted:.2g}"
+    told += "" if predicted is None else f", predicted excess risk at most {predicted:.2g} in nine of ten problems"
     told += f"\n{plan.guarantee.sentence()}"
     return told if plan.guarantee.quorum is not None else f"{told}\n{NO_QUORUM}"
 

@@ -10,7 +10,8 @@ The rule, in order, over the plans that are feasible and predicted to be better 
 5. many passes, where that or infeasibility rules the recommended method out;
 6. the least predicted risk of all.
 
-It looks at plans and at what the registry says about an algorithm, never at data.
+Predicted risks are compared as the planners' models give them, all of one kind; what is told is a bound that holds in
+nine of ten problems. It looks at plans and at what the registry says about an algorithm, never at data.
 """
 
 import re
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 
 from quoron_privacy.errors import Infeasible
 from quoron_server.algorithms import AlgorithmInfo
+from quoron_server.algorithms.forecast import guessed
 from quoron_server.plan import Exposure, Plan
 from quoron_server.problem import Problem
 
@@ -45,8 +47,13 @@ class Candidate:
 
     @property
     def predicted(self) -> float | None:
-        """Predicted excess risk."""
+        """Predicted excess risk: a bound that holds in nine of ten problems."""
         return self.plan.predicted_excess_risk if self.plan else None
+
+    @property
+    def guess(self) -> float | None:
+        """What its planner's model says, before it was made a bound: the rule compares these, all of one kind."""
+        return guessed(self.plan) if self.plan else None
 
 
 def refusals(candidates: Iterable[Candidate]) -> list[tuple[str, tuple[str, ...]]]:
@@ -136,9 +143,9 @@ def _takes(info: AlgorithmInfo, candidate: Candidate, rounds: int | None) -> boo
 
 def _worth(recommended: Candidate, many: Candidate | None) -> bool:
     """Whether the recommended method is feasible and predicts at most WORTH times the risk of many passes."""
-    if recommended.predicted is None:
+    if recommended.guess is None:
         return False
-    return many is None or recommended.predicted <= WORTH * _risk(many)
+    return many is None or recommended.guess <= WORTH * _risk(many)
 
 
 def _passed_over(recommended: Candidate, many: Candidate | None, problem: Problem) -> str:
@@ -149,11 +156,11 @@ def _passed_over(recommended: Candidate, many: Candidate | None, problem: Proble
         if users is not None and users[0] > problem.users:
             return f"n={problem.users:,} is small: one pass of {name} needs n >= {users[0]:,}"
         return f"{name} is not feasible here ({_nameless(recommended).split('. ')[0].rstrip('.')})"
-    if recommended.predicted is None or many is None:
+    if recommended.guess is None or many is None:
         return f"nothing is predicted for {name}"
     return (
-        f"one pass cannot do as well here: {name} predicts an excess risk of {recommended.predicted:.2g}, "
-        f"{_times(recommended.predicted, _risk(many))}this one's, and up to {WORTH:g} times would do"
+        f"one pass cannot do as well here: by its model {name} leaves an excess risk of {recommended.guess:.2g}, "
+        f"{_times(recommended.guess, _risk(many))}this one's, and up to {WORTH:g} times would do"
     )
 
 
@@ -166,14 +173,15 @@ def _facts(chosen: Candidate, info: AlgorithmInfo, allowed: Iterable[Candidate])
     known = [each for each in allowed if each.plan and each.predicted is not None]
     predicts = "predicts nothing"
     if chosen.predicted is not None:
-        best = _least(known)
+        best = min(known, key=lambda each: each.predicted or 0.0)
         assert best.plan is not None
+        assert best.predicted is not None
         beside = "the least considered"
         if best.algorithm != chosen.algorithm:
-            near = chosen.predicted < 1.05 * _risk(best)
-            beside = "about " if near else _times(chosen.predicted, _risk(best))
+            near = chosen.predicted < 1.05 * best.predicted
+            beside = "about " if near else _times(chosen.predicted, best.predicted)
             beside += f"the best considered ({best.algorithm}, {best.plan.cost.rounds:,} rounds)"
-        predicts = f"predicts an excess risk of {chosen.predicted:.2g}, {beside}"
+        predicts = f"predicts an excess risk of at most {chosen.predicted:.2g} in nine of ten problems, {beside}"
     return f"asks every user {often}, {SHOWS[info.exposure]}, and {predicts}"
 
 
@@ -202,4 +210,4 @@ def _least(candidates: Iterable[Candidate]) -> Candidate:
 
 
 def _risk(candidate: Candidate) -> float:
-    return float("inf") if candidate.predicted is None else candidate.predicted
+    return float("inf") if candidate.guess is None else candidate.guess

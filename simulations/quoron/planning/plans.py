@@ -23,6 +23,7 @@ from quoron_server.specification import options_of
 Registry = Mapping[str, AlgorithmInfo]
 BASELINE = "phased-sgd"  # the naive alternative of the papers
 LARGEST_ROUNDS = 1024  # that the curve looks at
+SURE = "Predicted excess risks are bounds that hold in nine of ten problems (docs/forecasts.md)."
 NEAR = 1.05  # times the least predicted risk counts as about as good
 
 
@@ -178,10 +179,10 @@ def _decline(config: Config, problem: Problem, algorithms: Registry) -> None:
 
 def _worthwhile(candidate: Candidate, problem: Problem) -> Candidate:
     """The candidate, without its plan when not training is predicted to be as good."""
-    if candidate.predicted is None or candidate.predicted < trivial_risk(problem):
+    if candidate.guess is None or candidate.guess < trivial_risk(problem):
         return candidate
     reason = (
-        f"{candidate.algorithm}: an excess risk of {candidate.predicted:.2g} is predicted, no better than not training."
+        f"{candidate.algorithm}: an excess risk of {candidate.guess:.2g} is predicted, no better than not training."
     )
     return Candidate(candidate.algorithm, None, reason)
 

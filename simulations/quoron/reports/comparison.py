@@ -11,6 +11,7 @@ from typing import Any
 
 from quoron.comparing.request import Request, shown
 from quoron.planning.choosing import Candidate, refusals
+from quoron.planning.plans import SURE
 from quoron.reports.summary import size
 
 Row = Mapping[str, Any]
@@ -86,7 +87,11 @@ def _lead(request: Request) -> str:
     seeds = "one seed" if request.seeds == 1 else f"{request.seeds} seeds"
     told = f"{len(request.cells())} cells of {seeds} each, simulated: noise comes from seeds, and protects nobody."
     interval = "" if request.seeds == 1 else " Excess risk is a mean over seeds with its 95 % interval (Student's t)."
-    return told + interval + " It is over the best model without privacy, in the widest domain that any of them used."
+    return (
+        told
+        + interval
+        + f" It is over the best model without privacy, in the widest domain that any of them used. {SURE}"
+    )
 
 
 def _setting(row: Row, keys: Sequence[str]) -> str:
@@ -115,7 +120,7 @@ def _table(rows: Sequence[Row]) -> str:
         "excess risk",
         "95 % interval",
         "left of the start",
-        "predicted",
+        "predicted at most",
         "rounds",
         "item gradients",
     ]

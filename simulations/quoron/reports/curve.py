@@ -87,7 +87,7 @@ def epsilon_svg(points: Sequence[EpsilonPoint]) -> bytes:
         axes.plot(epsilons, risks, color=BLUE, marker="o", markersize=4)
         axes.set_xticks(epsilons, [f"{epsilon:.3g}" for epsilon in epsilons], minor=False)
         axes.set_xlabel("ε")
-        axes.set_ylabel("predicted excess risk", color=BLUE)
+        axes.set_ylabel("predicted excess risk, at most", color=BLUE)
         if all(accuracy is not None for accuracy in accuracies):
             beside = axes.twinx()
             beside.plot(epsilons, [100 * each for each in accuracies], color=ORANGE, marker="s", markersize=4)
@@ -126,7 +126,7 @@ def svg(curves: Mapping[str, RoundsCurve], *, chosen: Mapping[str, int]) -> byte
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xlabel("rounds")
-        axes.set_ylabel("predicted excess risk")
+        axes.set_ylabel("predicted excess risk, at most")
         axes.legend()
         buffer = io.BytesIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})

@@ -144,7 +144,12 @@ def _risk(axes: Axes, summary: Summary, rounds: Rows, x: str, label: str) -> Non
         places, risks = [0.0, *places], [summary.excess_risk_initial, *risks]
     axes.plot(places, risks, color=BLUE, marker="o", markersize=3, label="excess risk")
     if summary.predicted_excess_risk is not None:
-        axes.axhline(summary.predicted_excess_risk, color=ORANGE, linestyle="--", label="predicted by the plan")
+        axes.axhline(
+            summary.predicted_excess_risk,
+            color=ORANGE,
+            linestyle="--",
+            label="predicted: at most, in nine of ten problems",
+        )
     if summary.excess_risk is not None and summary.excess_risk > 0 and places:
         axes.plot(places[-1], summary.excess_risk, color=ORANGE, marker="D", linestyle="none", label="released")
     if all(risk > 0 for risk in risks):
@@ -255,7 +260,7 @@ PLOTS = (
         _radius,
         ("public.radius", "public.spread"),
         False,
-        "How far from the predicted gradient answers may be, learnt from noisy counts; noise is scaled by it.",
+        "How far from the predicted gradient answers may be, learnt from what noisy means tell; noise is scaled by it.",
     ),
     Plot("Cohort by round", _cohort, ("asked",), False, "Users asked in each round."),
     Plot(

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from quoron.planning.choosing import Candidate, refusals
-from quoron.planning.plans import Planned
+from quoron.planning.plans import SURE, Planned
 from quoron.planning.questions import EPSILONS, MOST_USERS, Answers, Enough
 from quoron.presets import presets
 from quoron.reports import curve as curve_plot
@@ -82,7 +82,14 @@ def show_comparison(comparison: "Comparison", *, as_json: bool) -> None:
         if setting:
             _say(out, ", ".join(f"{key} = {value}" for key, value in setting), style="bold")
         listed = table(
-            "algorithm", "excess risk", "95 % interval", "on a log scale", "predicted", "rounds", "gradients", "up"
+            "algorithm",
+            "excess risk",
+            "95 % interval",
+            "on a log scale",
+            "predicted at most",
+            "rounds",
+            "gradients",
+            "up",
         )
         for row in rows:
             if row["excess_risk"] is None:
@@ -94,6 +101,7 @@ def show_comparison(comparison: "Comparison", *, as_json: bool) -> None:
             listed.add_row(*map(escape, [algorithm(row), f"{row['excess_risk']:.2g}", interval, bar, predicted, *cost]))
         _say(out, best_words(rows))
         out.print(listed)
+        _say(out, SURE, style="dim")
         for line in why_not(rows):
             _say(out, line, style="dim")
     page = comparison.directory / "report.html"
@@ -119,6 +127,7 @@ def show_plan(planned: Planned, answers: Answers | None = None, *, as_json: bool
     for each in sorted(feasible, key=lambda each: each.predicted or 0.0):
         others.add_row(*map(escape, _candidate_row(each, chosen.algorithm)))
     out.print(others)
+    _say(out, SURE, style="dim")
     for line in why_not(planned.candidates):
         _say(out, f"Infeasible here: {line}", style="dim")
     if planned.curve is not None:
@@ -248,7 +257,8 @@ def plan_rows(planned: Planned) -> list[tuple[str, str]]:
             if baseline is None or baseline.predicted is None
             else f" ({baseline.algorithm}: {baseline.predicted:.2g})"
         )
-        rows.append(("predicted excess risk", f"{chosen.predicted_excess_risk:.2g}{beside}"))
+        told = f"at most {chosen.predicted_excess_risk:.2g} in nine of ten problems{beside}"
+        rows.append(("predicted excess risk", told))
     if planned.network is not None:
         rows.append(("on the wire up, down", f"{size(planned.network.bytes_up)}, {size(planned.network.bytes_down)}"))
         rows += time_rows(planned.network.as_json())

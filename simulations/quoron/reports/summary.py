@@ -2,7 +2,7 @@
 
 >>> rows = dict(Summary(**EXAMPLE).rows())
 >>> rows["excess risk"]
-'4.6e-06 (predicted 5e-06, at the start 0.089)'
+'4.6e-06 (predicted at most 5e-06, at the start 0.089)'
 """
 
 import resource
@@ -144,7 +144,7 @@ class Summary:
         return f"ε = {self.epsilon:g}, δ = {self.delta:g}, {self.adjacency}, exposure {self.exposure}"
 
     def _beside(self) -> str:
-        known = [("predicted", self.predicted_excess_risk), ("at the start", self.excess_risk_initial)]
+        known = [("predicted at most", self.predicted_excess_risk), ("at the start", self.excess_risk_initial)]
         told = [f"{word} {value:.2g}" for word, value in known if value is not None]
         return f" ({', '.join(told)})" if told else ""
 

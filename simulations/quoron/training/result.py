@@ -64,7 +64,7 @@ class Summary:
             ("rounds (batch gradient steps)", f"{self.rounds:,}{halted}"),
         ]
         if self.predicted_excess_risk is not None:
-            rows.append(("excess risk, predicted", f"{self.predicted_excess_risk:.2g}"))
+            rows.append(("excess risk, predicted", f"at most {self.predicted_excess_risk:.2g}"))
         so_far = f"ε = {self.population_epsilon:.4g} at δ = {self.population_delta:.3g}, limit {self.population_limit}"
         rows.append((f"population {self.population!r} so far", so_far))
         return rows

@@ -1,7 +1,6 @@
 """Plans of the recommended method: what is refused, what is spent, what options do, what a run costs."""
 
 from dataclasses import replace
-from math import hypot
 
 import numpy as np
 import pytest
@@ -29,8 +28,7 @@ COMMON = {
     "1 % less noise in the pilot": lambda p: replace(p, pilot_scale=0.99 * p.pilot_scale),
     "1 % less noise in the warm-up": lambda p: replace(p, warmup_scale=0.99 * p.warmup_scale),
     "1 % less noise in the main rounds": lambda p: replace(p, main_scale=0.99 * p.main_scale),
-    "half the noise of the warm-up's cells": lambda p: replace(p, warmup_cells=0.5 * p.warmup_cells),
-    "half the noise of the main cells": lambda p: replace(p, main_cells=0.5 * p.main_cells),
+    "the other adjacency": lambda p: replace(p, adjacency="zero-out"),
     "a smaller divisor of the pilot": lambda p: replace(p, pilot_divisor=p.pilot_divisor - 1),
     "a smaller divisor of the warm-up": lambda p: replace(p, warmup_divisor=p.warmup_divisor - 1),
     "a smaller divisor of the main rounds": lambda p: replace(p, main_divisor=p.main_divisor - 1),
@@ -111,12 +109,22 @@ def test_options_that_no_run_could_obey_are_refused_by_the_planner(options):
 @pytest.mark.parametrize("variant", BOTH)
 def test_the_plan_spends_what_was_asked_for_on_every_cohort(plans, variant):
     p = plans[variant].parameters
-    made = mechanisms(p, PROBLEM.dimension)
+    made = mechanisms(p, PROBLEM.features, PROBLEM.dimension)
     assert delta_for(p.mu, PRIVACY.epsilon) == pytest.approx(PRIVACY.delta, rel=1e-3)
-    assert made.moment.effective_mu == pytest.approx(p.mu, rel=1e-6)
-    for phase, gradient in ((made.warmup, made.warmup.gaussian), (made.main, made.prefix or made.main.gaussian)):
-        spent = hypot(gradient.effective_mu(PROBLEM.dimension), phase.cells.effective_mu)
-        assert spent == pytest.approx(p.mu, rel=1e-6)
+    for mechanism in (made.moment, made.warmup, made.main):
+        assert mechanism.effective_mu == pytest.approx(p.mu, rel=1e-6)
+
+
+def test_zero_out_halves_the_noise_of_gradients_but_for_five_per_cent_and_takes_a_root_of_two_off_the_pilots():
+    one = plan_of(rounds=9)
+    other = plan_of(privacy=replace(PRIVACY, adjacency="zero-out"), rounds=9)
+    INFO.verify(other)
+    p, q = one.parameters, other.parameters
+    assert q.warmup_scale * q.warmup_divisor / (p.warmup_scale * p.warmup_divisor) == pytest.approx(0.527, rel=1e-3)
+    assert q.pilot_scale * q.pilot_divisor / (p.pilot_scale * p.pilot_divisor) == pytest.approx(0.707, rel=1e-3)
+    assert other.predicted_excess_risk < one.predicted_excess_risk
+    with pytest.raises(VerificationError, match="adjacency"):
+        INFO.verify(replace(one, parameters=q))
 
 
 @given(
@@ -172,7 +180,7 @@ def test_the_cost_counts_both_points_of_a_difference_and_the_pilots_matrices():
 
 def test_client_weights_and_hostile_users_reach_the_plan():
     assert plan_of(reference_items=9).parameters.reference_items == 9
-    assert plan_of(changed(PROBLEM, hostile_share=0.2)).parameters.quantile == pytest.approx(0.6)
+    assert plan_of(changed(PROBLEM, hostile_share=0.2)).parameters.tail == pytest.approx(0.4)
 
 
 TEN_THOUSAND = Problem(

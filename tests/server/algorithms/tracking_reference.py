@@ -12,10 +12,8 @@ from scipy.optimize import brentq, lsq_linear
 from one_epoch_reference import strategy
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Answers, SecondMoment, Status
-from quoron_privacy.clipping import mean_sensitivity
 from quoron_privacy.moment import SecondMomentNoise
-from quoron_privacy.prefix.noise import PrefixNoise
-from quoron_privacy.radius_cells import RadiusCells
+from quoron_privacy.tails import PrefixTail, TailMean
 from quoron_server.algorithms.tracking.plan import THEOREM, TrackingParameters, margin
 from quoron_server.plan import Cost, Guarantee, Plan
 from quoron_server.problem import Problem
@@ -31,48 +29,48 @@ def small_plan(
     factorisation="sqrt-toeplitz",
     attendance=1.0,
     mu=2.0,
-    share=0.3,
+    adjacency="replace-one",
     domain=None,
     ridge=0.0,
     first_radius=1.0,
     spread=0.5,
-    quantile=0.9,
+    tail=0.4,
     reference_items=6,
     left_over=5,
     epsilon=15.0,
     delta=0.1,
 ):
-    """A plan of chosen sizes: a μ-GDP transcript whose cells get the `share` of μ². No planner is involved."""
+    """A plan of chosen sizes: a μ-GDP transcript. No planner is involved."""
     divisors = [int(attendance * size) for size in (pilot, warmup[1], main[1])]
     recursive = variant == "recursive"
-    own, cells = mu * sqrt(1 - share) * (1 - 1e-6), mu * sqrt(share) * (1 - 1e-6)
-    units = [mean_sensitivity(1.0, divisor) for divisor in divisors]
-    prefix = {"dimension": dimension, "factorisation": factorisation}
-    seed = PrefixNoise.for_mu(rounds=main[0], sensitivity=units[2], mu=own, **prefix).scale if recursive else 0.0
+    own = {"dimension": dimension, "mu": mu * (1 - 1e-6), "adjacency": adjacency}
+    if recursive:
+        made = PrefixTail.for_mu(users=divisors[2], rounds=main[0], factorisation=factorisation, **own)
+    else:
+        made = TailMean.for_mu(users=divisors[2], **own)
     p = TrackingParameters(
         variant=variant,
+        adjacency=adjacency,
         pilot_cohort=pilot,
         pilot_divisor=divisors[0],
         pilot_scale=SecondMomentNoise.for_mu(
-            dimension=dimension, feature_norm=1.0, divisor=divisors[0], mu=mu * (1 - 1e-6)
+            dimension=dimension, feature_norm=1.0, divisor=divisors[0], mu=mu * (1 - 1e-6), adjacency=adjacency
         ).scale,
         warmup_rounds=warmup[0],
         warmup_cohort=warmup[1],
         warmup_divisor=divisors[1],
-        warmup_scale=units[1] / own,
-        warmup_cells=RadiusCells.for_mu(divisor=divisors[1], mu=cells).scale,
+        warmup_scale=TailMean.for_mu(users=divisors[1], **own).scale,
         main_rounds=main[0],
         main_cohort=main[1],
         main_divisor=divisors[2],
-        main_scale=seed if recursive else units[2] / own,
-        main_cells=RadiusCells.for_mu(divisor=divisors[2], mu=cells).scale,
+        main_scale=made.scale,
         factorisation=factorisation if recursive else "-",
         feature_norm=1.0,
         link_curvature=1.0,
         ridge=ridge,
         spread=spread,
         first_radius=first_radius,
-        quantile=quantile,
+        tail=tail,
         margin=margin(dimension),
         reference_items=reference_items,
         mu=mu,
@@ -88,7 +86,7 @@ def small_plan(
         link_curvature=1.0,
         ridge=ridge,
     )
-    promise = Guarantee(epsilon, delta, "replace-one", "broadcast", (), THEOREM)
+    promise = Guarantee(epsilon, delta, adjacency, "broadcast", (), THEOREM)
     return Plan("tracking-srgd", problem, promise, Cost(p.rounds, p.asked, 0, 0, 0), p, None, 3)
 
 
@@ -144,9 +142,9 @@ class Round:
 
     centre: np.ndarray
     radius: float
-    inner: float
     gradient: np.ndarray
     spread: float  # after the round
+    margin: float  # after the round
     x: np.ndarray  # after the round
 
 
@@ -189,14 +187,17 @@ def run(plan, users, noise):
     hessian = p.link_curvature * (positive + min(sqrt(2 * d) * p.pilot_scale, p.feature_norm**2) * np.eye(d))
     matrix = hessian + p.ridge * np.eye(d)
 
-    # noise of the normalised rows, all main rounds at once
+    # noise of the weighted rows, all main rounds at once
+    weights = WEIGHTS[p.adjacency]
     if recursive:
+        column = np.sqrt(np.sum(strategy(p.factorisation, rounds) ** 2, axis=0)).max()
         inverse = np.linalg.inv(strategy(p.factorisation, rounds))
-        rows_noise = inverse @ np.array([drawn((d,), "prefix", j) for j in range(rounds)]) * p.main_scale
+        rows_noise = inverse @ np.array([drawn((d,), "prefix", j) for j in range(rounds)]) * p.main_scale / weights[0]
         root = np.linalg.inv(strategy("sqrt-toeplitz", rounds))  # the variance in the radius is always this one's
 
     x = before = gradient = summed = np.zeros(d)
-    spread, variance, sampled, radii, path, tail = p.spread, 0.0, 0.0, [], [], []
+    spread, margin, variance, sampled, radii, path, tail = p.spread, p.margin, 0.0, 0.0, [], [], []
+    seen, precision = 0.0, 0.0
     for t in range(1, 1 + w + rounds):
         main = t > w
         j = t - w if main and recursive else 1
@@ -204,22 +205,23 @@ def run(plan, users, noise):
         cap = 3 * p.first_radius if main and recursive else p.first_radius
         step = x - before
         if t == 1:
-            centre, radius, inner, lag = np.zeros(d), p.first_radius, p.first_radius, 0.0
+            centre, radius = np.zeros(d), p.first_radius
         else:
-            own = spread**2
+            known = variance
             if j > 1:
-                own += j**2 * p.link_curvature * p.feature_norm**2 * (step @ hessian @ step) / (4 * 6)
-            inner = p.margin * sqrt(own * (1 + 1 / divisor) + variance)
+                known += j**2 * p.link_curvature * p.feature_norm**2 * (step @ hessian @ step) / (4 * 6)
+            reach = margin * sqrt((spread**2 + known - variance) * (1 + 1 / divisor) + variance)
             lag = j * 0.5 * np.linalg.norm(hessian @ step)
-            radius = min(cap, max(inner + lag, 1e-6 * p.first_radius))
+            radius = min(cap, max(reach + lag, 1e-6 * p.first_radius))
             centre = gradient + j * 0.7 * hessian @ step
-        unit, cells = np.zeros(d), np.zeros(4)
+        row = np.zeros(d + 3)  # weights taken off again where they do not matter
         for u in cohorts[t]:
             answer = j * users.data_gradient(u, x) - (j - 1) * users.data_gradient(u, before)
             residual = users.weight(u) * (answer - centre)
-            length = np.linalg.norm(residual)
-            unit += residual / radius * min(1.0, radius / length) / divisor
-            cells[np.searchsorted([inner / 4, inner / 2, inner], length)] += 1
+            clipped = residual * min(1.0, radius / np.linalg.norm(residual)) / radius
+            a = np.linalg.norm(clipped)
+            row += np.array([*clipped, 1 - a, a <= 2 / 3, 1.0]) / divisor
+        unit, shares = row[:d], row[d:]
         chance = spread**2 / divisor
         if main and recursive:
             radii.append(radius)
@@ -227,35 +229,40 @@ def run(plan, users, noise):
             summed = summed + centre + radius * (unit + rows_noise[j - 1])
             gradient = summed / j
             # noise of the sum is Σ_i C_i N_i = (radii as a row) · inverse · Z
-            factors = np.array(radii) @ root[:j, :j] * p.main_scale
+            factors = np.array(radii) @ root[:j, :j] * p.main_scale / weights[0]
             variance = (d * factors @ factors + sampled) / j**2
+            noise_of_shares, scale = drawn((3,), "shares", j - 1) * p.main_scale / column, p.main_scale / column
         else:
-            gradient = centre + radius * (unit + drawn((d,), "release", t) * scale)
+            noised = drawn((d + 3,), "release", t) * scale * weights[0]
+            noise_of_shares, gradient = noised[d:], centre + radius * (unit + noised[:d] / weights[0])
+            scale_of_row = scale * weights[0]
             variance = d * (radius * scale) ** 2 + chance
-        deviation = p.main_cells if main else p.warmup_cells
-        fractions = np.cumsum(cells / divisor + drawn((4,), "cells", t) * deviation)
-        if t > 1:
-            spread = moved(spread, fractions, p, deviation, lag > 0.5 * p.margin * spread)
+        if t == 1:
+            known = max(gradient @ gradient - variance, 0.0)
+        deviation = (scale if main and recursive else scale_of_row) / weights[3]
+        beyond, within, here = shares + noise_of_shares / weights[1:]
+        seen, precision = seen + here / deviation**2, precision + 1 / deviation**2
+        present = max(seen / precision, 0.2)
+        spread, margin = moved(spread, margin, radius, 1 - beyond / present, 1 - within / present, known, deviation, p)
         goal = x - np.linalg.solve(matrix, gradient + p.ridge * x)
         x, before = project(domain, matrix, goal), x
         if main:
             tail.append(x)
-        path.append(Round(centre, radius, inner, gradient, spread, x))
+        path.append(Round(centre, radius, gradient, spread, margin, x))
     return hessian, path, x if recursive else np.mean(tail, axis=0)
 
 
-def moved(spread, fractions, p, deviation, drifting):
-    """The spread's rule as in the table of docs/privacy/second-moment.md."""
-    target = p.quantile
-    if fractions[0] > target + deviation:
-        factor = 0.35
-    elif fractions[1] > target + 1.4 * deviation:
-        factor = 0.6
-    elif fractions[2] < 0.35 - deviation:
-        factor = 2.0
-    else:
-        surprise = min(max(fractions[2], 0.0), 1.0) - target
-        factor = exp(-0.6 * surprise) if surprise > 0 else exp(-0.06 * surprise / (1 - target))
-    if drifting:
-        factor = max(factor, 1.0)
-    return min(max(spread * factor, 1e-6 * p.first_radius), p.first_radius)
+WEIGHTS = {
+    "replace-one": np.array([1, 1.4142135, 1, 1]),
+    "zero-out": np.array([0.9486832, 0.6708203, 0.6708203, 0.3162277]),
+}
+
+
+def moved(spread, margin, radius, reached, beyond, known, deviation, p):
+    """The rules of docs/privacy/tracking-srgd.md, "Radius"."""
+    distance = radius * max(reached, 0.1) if reached < 0.93 else 1.5 * radius
+    own = max(distance**2 - known, 0.2 * distance**2)
+    spread = sqrt(own) ** 0.7 * spread**0.3
+    surprise = (beyond - p.tail) / max(p.tail, deviation)
+    margin = margin * exp(0.25 * min(max(surprise, -1.0), 1.0))
+    return min(max(spread, 1e-6 * p.first_radius), p.first_radius), min(max(margin, 1.0), 2.5)

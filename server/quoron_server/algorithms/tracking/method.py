@@ -5,10 +5,10 @@
               x_{t+1} = Proj(x_t - (H + λ)⁻¹(ĝ_t + λ x_t))
     main      Δ_u = j ∇F_u(x_j) - (j-1) ∇F_u(x_{j-1})
               Ŝ_j = Ŝ_{j-1} + c_j + C_j (mean of clip_1((Δ_u - c_j)/C_j) + w_j);   ĝ_j = Ŝ_j / j;   the same step
-    cells     beside each gradient, noisy counts of how far users were from c_t: they set the next radius
+    tail      each mean tells for nothing how far users were from c_t, and how many answered: that sets the next radius
 
 w_j is noise correlated over the main rounds, so that the sums carry a logarithm of the rounds and not their root.
-Centres and radii (`_tracking_schedule`) are functions of released values, each user has one round, and so the whole
+Centres and radii (`schedule`) are functions of released values, each user has one round, and so the whole
 transcript is μ-GDP. Variant `independent` keeps warm-up rounds to the end and returns their average.
 
 Ours; after Bassily & Sun (2023), centred means, and Choquette-Choo, Ganesh & Thakurta, recursive gradients.
@@ -20,10 +20,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from quoron_client.protocol.questions import Answers, AverageGradient, Question, SecondMoment, summed
-from quoron_privacy.clipping import ClippedSum, Sums
+from quoron_privacy.clipping import Sums
 from quoron_privacy.noise import NoiseSource
 from quoron_privacy.prefix.noise import PrefixState
-from quoron_privacy.radius_cells import Fractions, updated_spread
+from quoron_privacy.presence import Presence
+from quoron_privacy.tails import PrefixTail
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.slots import partition
 from quoron_server.algorithms.tracking import schedule
@@ -44,6 +45,8 @@ class TrackingState:
     gradient: Vector  # ĝ without ridge
     error: float  # bound for the variance of ĝ
     spread: float  # s
+    margin: float  # κ
+    presence: Presence  # of users who answer, in parts of the divisors
     sum: Vector  # Ŝ_j without ridge
     radii: Vector  # C_j of the main rounds so far, (T_m,)
     sampling: float  # Σ s²/B of the main rounds so far
@@ -57,13 +60,13 @@ class TrackingSRGD:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.parameters: TrackingParameters = plan.parameters
-        self._mechanisms = mechanisms(self.parameters, plan.problem.features)
+        self._mechanisms = mechanisms(self.parameters, plan.problem.features, plan.problem.dimension)
 
     def init(self) -> TrackingState:
         """Start at zero; the spread starts from public knowledge."""
         p, d, features = self.parameters, self.plan.problem.dimension, self.plan.problem.features
         zero = np.zeros(d)
-        prefix = self._mechanisms.prefix
+        main = self._mechanisms.main
         return TrackingState(
             round=0,
             x=zero,
@@ -73,11 +76,13 @@ class TrackingSRGD:
             gradient=zero,
             error=0.0,
             spread=p.spread,
+            margin=p.margin,
+            presence=Presence(),
             sum=zero,
             radii=np.zeros(p.main_rounds),
             sampling=0.0,
             running=zero,
-            prefix=prefix.start(d) if prefix else None,
+            prefix=main.start() if isinstance(main, PrefixTail) else None,
         )
 
     def request(self, state: TrackingState, noise: NoiseSource) -> Question | None:
@@ -99,10 +104,11 @@ class TrackingSRGD:
         aim = self._aim(state)
         centre = aim.centre + p.ridge * (weights @ points)
         gradients = AverageGradient(points, tuple(weights.tolist()), centre=centre, reference_items=p.reference_items)
-        return Question(state.round, cohort, gradients, reduction=self._reduction(state, aim))
+        mechanism = self._mechanisms.main if state.round > p.warmup_rounds else self._mechanisms.warmup
+        return Question(state.round, cohort, gradients, reduction=mechanism.reduction(aim.radius))
 
     def update(self, state: TrackingState, answers: Answers | Sums, noise: NoiseSource) -> Update[TrackingState]:
-        """Release the moment, or gradient and cells; then step."""
+        """Release the moment, or a gradient; then step."""
         return self._pilot(state, answers, noise) if state.round == 0 else self._step(state, answers, noise)
 
     def _pilot(self, state: TrackingState, answers: Answers | Sums, noise: NoiseSource) -> Update[TrackingState]:
@@ -118,39 +124,44 @@ class TrackingSRGD:
     def _step(self, state: TrackingState, answers: Answers | Sums, noise: NoiseSource) -> Update[TrackingState]:
         p, problem, t = self.parameters, self.plan.problem, state.round
         aim, metric = self._aim(state), self._metric(state)
-        main, weight = t > p.warmup_rounds, self._weight(state)
-        phase = self._mechanisms.main if main else self._mechanisms.warmup
-        reduction = self._reduction(state, aim)
-        of_all = summed(answers, reduction)
-        unit = reduction.unit_mean(of_all)
-        sampling = state.spread**2 / phase.divisor
-        after, entry = state, phase.entry().scaled(aim.radius)
-        prefix = self._mechanisms.prefix
-        if main and prefix:
+        main, weight, d = t > p.warmup_rounds, self._weight(state), problem.dimension
+        mechanism = self._mechanisms.main if main else self._mechanisms.warmup
+        of_all, sampling = summed(answers, mechanism.reduction(aim.radius)), state.spread**2 / mechanism.users
+        if isinstance(mechanism, PrefixTail):
             before = state.prefix
             assert before is not None
-            _, sums = prefix.release(before, unit, noise)
-            row = (sums.total - before.total).astype(np.float64) * prefix.step
-            gradients = state.sum + aim.centre + aim.radius * row
-            radii = state.radii.copy()
+            told, sums = mechanism.release(before, of_all, noise)
+            total, radii = state.sum + aim.centre + aim.radius * told.mean, state.radii.copy()
             radii[weight - 1] = aim.radius
             sampling += state.sampling
-            error = schedule.prefix_variance(radii[:weight], prefix.scale, problem.dimension) + sampling
-            after = replace(state, sum=gradients, radii=radii, sampling=sampling, prefix=sums)
-            after = replace(after, gradient=gradients / weight, error=error / weight**2)
+            error = schedule.prefix_variance(radii[:weight], mechanism.seed_scale, d) + sampling
+            after = replace(state, sum=total, radii=radii, sampling=sampling, prefix=sums)
+            after = replace(after, gradient=total / weight, error=error / weight**2)
         else:
-            row = phase.gaussian.release(unit, noise.stream("release", t))
-            error = problem.dimension * (aim.radius * phase.gaussian.scale) ** 2 + sampling
-            after = replace(state, gradient=aim.centre + aim.radius * row, error=error)
-        fractions = phase.cells.release(of_all.cells, noise.stream("cells", t))
-        spread = state.spread if t == 1 else self._spread(state.spread, fractions, aim, phase.cells.scale)
+            told = mechanism.told(of_all, noise.stream("release", t))
+            error = d * (aim.radius * mechanism.scale) ** 2 + sampling
+            after = replace(state, gradient=aim.centre + aim.radius * told.mean, error=error)
+        presence = state.presence.seen(told.presence, mechanism.presence_deviation)
+        gradient = float(after.gradient @ after.gradient)  # as far is a centre of zero from the users' mean
+        spread, margin = schedule.learnt(
+            state.spread,
+            state.margin,
+            told,
+            radius=aim.radius,
+            known=max(gradient - error, 0.0) if t == 1 else aim.known,
+            present=presence.mean,
+            deviation=mechanism.presence_deviation,
+            target=p.tail,
+            largest=p.first_radius,
+        )
         wanted = state.x - metric.step(after.gradient + p.ridge * state.x)
         x = metric.project(problem.domain, wanted)
         running = state.running + x / p.main_rounds if main else state.running
-        after = replace(after, round=t + 1, x=x, previous=state.x, spread=spread, running=running)
+        after = replace(after, round=t + 1, x=x, previous=state.x, running=running)
+        after = replace(after, spread=spread, margin=margin, presence=presence)
         public = {"phase": "main" if main else "warm-up", "radius": aim.radius, "spread": state.spread}
-        diagnostics = {"answered": of_all.answered, "clipped_fraction": of_all.clipped / max(1, of_all.answered)}
-        return Update(after, (entry, phase.cells.entry()), public, diagnostics)
+        diagnostics = {"answered": of_all.answered, "clipped_fraction": told.clipped / max(1, of_all.answered)}
+        return Update(after, (mechanism.entry().scaled(aim.radius),), public, diagnostics)
 
     def model(self, state: TrackingState) -> Vector:
         """The last iterate; with independent gradients the mean of the main rounds'. Before the end, the last one."""
@@ -165,12 +176,6 @@ class TrackingSRGD:
         """j in a main round of the recursive variant, else 1."""
         p = self.parameters
         return max(1, state.round - p.warmup_rounds) if p.variant == "recursive" else 1
-
-    def _reduction(self, state: TrackingState, aim: schedule.Aim) -> ClippedSum:
-        """All that a round reads of its answers, which are residuals already."""
-        p = self.parameters
-        divisor = p.main_divisor if state.round > p.warmup_rounds else p.warmup_divisor
-        return ClippedSum(aim.radius, divisor, None, aim.inner)
 
     def _metric(self, state: TrackingState) -> Metric:
         return Metric(state.eigenvalues, state.basis, self.parameters.ridge)
@@ -188,19 +193,6 @@ class TrackingSRGD:
             items=self.plan.problem.items_per_user,
             item_smoothness=p.link_curvature * p.feature_norm**2,
             first_radius=p.first_radius,
-            margin=p.margin,
+            margin=state.margin,
             main=main and p.variant == "recursive",
-        )
-
-    def _spread(self, spread: float, fractions: Fractions, aim: schedule.Aim, deviation: float) -> float:
-        p = self.parameters
-        drifting = aim.lag > 0.5 * p.margin * spread  # then users are far from the centre because it lags
-        return updated_spread(
-            spread,
-            fractions,
-            target=p.quantile,
-            deviation=deviation,
-            may_shrink=not drifting,
-            least=schedule.SMALLEST * p.first_radius,
-            largest=p.first_radius,
         )

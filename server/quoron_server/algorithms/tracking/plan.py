@@ -1,11 +1,11 @@
 """Plans of `tracking-srgd`: sizes of pilot, warm-up and main cohorts by predicted risk, their noise, and the re-check.
 
 Every user is in exactly one cohort, so every cohort may spend all of μ: the pilot on its second moment, a round on its
-gradient and its cells, μ_g² + μ_b² <= μ². Theorem T1 of docs/privacy/tracking-srgd.md.
+gradient, which tells how far users were for nothing. Theorem T1 of docs/privacy/tracking-srgd.md.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -13,20 +13,19 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import chdtri
 
-from quoron_privacy.clipping import mean_sensitivity
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.gdp import delta_for, mu_for
 from quoron_privacy.moment import SecondMomentNoise, packed
 from quoron_privacy.noise import total_variation
 from quoron_privacy.prefix.factorisation import sqrt_coefficients
-from quoron_privacy.prefix.noise import DEFAULT, PrefixNoise
-from quoron_privacy.radius_cells import RadiusCells
+from quoron_privacy.prefix.noise import DEFAULT
+from quoron_privacy.release import Adjacency
+from quoron_privacy.tails import PrefixTail, TailMean
 from quoron_server.algorithms.forecast import trivial_risk
 from quoron_server.algorithms.info import GaussianPromise
 from quoron_server.algorithms.search import least_users
 from quoron_server.algorithms.tracking import schedule
-from quoron_server.algorithms.tracking.forecast import Assumed, Number, Prediction, predict
+from quoron_server.algorithms.tracking.forecast import Assumed, Prediction, predict
 from quoron_server.algorithms.tracking.parameters import TrackingParameters, Variant, mechanisms
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
@@ -46,6 +45,9 @@ RANGES = {
     "first_radius": "in (1e-100, 1e100)",
     "reference_items": ">= 1",
 }
+TAILS = (0.35, 0.4, 0.45)  # π* where noise is small beside sampling, smaller, and not
+# Of a unit moment's and a unit gradient's noise, times divisor and μ; zero-out pays for presence.
+_UNITS: Mapping[Adjacency, tuple[float, float]] = {"replace-one": (math.sqrt(2), 2.0), "zero-out": (1.0, 1 / 0.9486832)}
 SPREAD_QUANTILE = 0.98  # of a χ² over its mean: how far the margin reaches
 
 
@@ -78,16 +80,16 @@ def plan(problem: Problem, privacy: Privacy, options: TrackingOptions, seed: int
     """The plan of fewest rounds within 2 % of the least predicted risk; Infeasible where one pass fails."""
     require(problem, options)
     mu = mu_for(privacy.epsilon, privacy.delta)
-    sizes, prediction = _best(problem, mu, options)
+    adjacency: Adjacency = privacy.adjacency or "replace-one"
+    sizes, prediction = _best(problem, mu, options, adjacency)
     worth = min(trivial_risk(problem), _no_training(problem))
     if sizes is None or prediction is None or prediction.total >= worth:
         raise Infeasible(
             NAME,
             _why(problem, prediction, worth),
-            _enough_users(problem, mu, options),
+            _enough_users(problem, mu, options, adjacency),
         )
-    quantile = _quantile(prediction, problem.beliefs.hostile_share)
-    p = _calibrated(problem, privacy, options, sizes, quantile)
+    p = _calibrated(problem, privacy, options, sizes, _tail(prediction, problem.beliefs.hostile_share))
     row = 8 * problem.dimension
     down = p.warmup_rounds * p.warmup_cohort * 2 * row + p.main_rounds * p.main_cohort * 2 * row
     points = p.warmup_rounds * p.warmup_cohort + p.main_rounds * p.main_cohort
@@ -98,9 +100,7 @@ def plan(problem: Problem, privacy: Privacy, options: TrackingOptions, seed: int
     return Plan(
         algorithm=NAME,
         problem=problem,
-        guarantee=Guarantee(
-            privacy.epsilon, privacy.delta, "replace-one", "broadcast", (_attendance(options),), THEOREM
-        ),
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, p.adjacency, "broadcast", (_attendance(options),), THEOREM),
         cost=Cost(p.rounds, p.asked, points * problem.items_per_user, down, up),
         parameters=p,
         predicted_excess_risk=float(prediction.total),
@@ -112,11 +112,13 @@ def verify(plan: Plan) -> None:
     """Disjoint cohorts, divisors as declared, and each cohort's releases together μ-GDP, whatever the radii are."""
     p: TrackingParameters = plan.parameters
     _verify_shape(plan.problem, p)
-    made, d = mechanisms(p, plan.problem.features), plan.problem.dimension
+    if p.adjacency != plan.guarantee.adjacency:
+        raise VerificationError(f"Expected adjacency {plan.guarantee.adjacency!r}, got {p.adjacency!r}.")
+    made = mechanisms(p, plan.problem.features, plan.problem.dimension)
     for name, spent in (
         ("pilot", made.moment.effective_mu),
-        ("warm-up", math.hypot(made.warmup.gaussian.effective_mu(d), made.warmup.cells.effective_mu)),
-        ("main", math.hypot((made.prefix or made.main.gaussian).effective_mu(d), made.main.cells.effective_mu)),
+        ("warm-up", made.warmup.effective_mu),
+        ("main", made.main.effective_mu),
     ):
         if not spent <= p.mu:
             raise VerificationError(f"Expected mu >= {spent} for the {name} cohorts, got {p.mu}: too little noise.")
@@ -127,7 +129,7 @@ def verify(plan: Plan) -> None:
 
 
 def gaussian(plan: Plan) -> GaussianPromise:
-    """Theorem T1: μ of the transcript, pilot, gradients and cells together."""
+    """Theorem T1: μ of the transcript, pilot and gradients together."""
     p: TrackingParameters = plan.parameters
     return GaussianPromise(p.mu, total_variation(gaussians=_drawn(plan.problem, p.rounds)))
 
@@ -148,7 +150,7 @@ def _verify_shape(problem: Problem, p: TrackingParameters) -> None:
         ("a first radius in (1e-140, 1e140)", 1e-140 < p.first_radius < 1e140, p.first_radius),
         ("0 < spread <= first radius", 0 < p.spread <= p.first_radius, p.spread),
         ("margin > 0", 0 < p.margin < math.inf, p.margin),
-        ("quantile in (0, 1)", 0 < p.quantile < 1, p.quantile),
+        ("tail in (0, 1)", 0 < p.tail < 1, p.tail),
         ("reference_items >= 1", p.reference_items >= 1, p.reference_items),
     ):
         if not holds:
@@ -182,13 +184,6 @@ def require(problem: Problem, options: TrackingOptions) -> None:
         raise Infeasible(NAME, condition, f"at most {LARGEST_DIMENSION} features")
 
 
-def cell_share(divisor: Number, mu: float) -> Number:
-    """Share v of μ² for the cells: the optimum of a geometric update, flat around it, with their noise below 0.1."""
-    a = 0.3 / (divisor * mu) ** 2
-    share: Number = np.minimum(0.1, np.maximum(np.sqrt(a * a + a) - a, 2 * (10 / (divisor * mu)) ** 2))
-    return share
-
-
 @lru_cache(maxsize=64)
 def margin(dimension: int) -> float:
     """κ: a high quantile of a user's distance over its root mean square, for features spread in ten directions."""
@@ -197,13 +192,13 @@ def margin(dimension: int) -> float:
 
 
 def _best(
-    problem: Problem, mu: float, options: TrackingOptions, stride: int = 1
+    problem: Problem, mu: float, options: TrackingOptions, adjacency: Adjacency, stride: int = 1
 ) -> tuple[_Sizes | None, Prediction | None]:
     """The best of every `stride`-th size on each axis of the grid."""
     tried = list(_candidates(problem, mu, options, stride))
     if not tried:
         return None, None
-    risks = predicted(problem, mu, options, tried)
+    risks = predicted(problem, mu, options, tried, adjacency)
     total = np.asarray(risks.total)
     rounds = np.where(total <= 1.02 * total.min(), [sizes.total for sizes in tried], np.inf)
     best = int(np.lexsort((total, rounds))[0])
@@ -234,7 +229,9 @@ def _main_rounds(wanted: int | None, warmups: int) -> list[int]:
     return [left] if left >= 1 else []
 
 
-def predicted(problem: Problem, mu: float, options: TrackingOptions, tried: Sequence[_Sizes]) -> Prediction:
+def predicted(
+    problem: Problem, mu: float, options: TrackingOptions, tried: Sequence[_Sizes], adjacency: Adjacency
+) -> Prediction:
     """Predicted excess risk of each of some sizes."""
     pilot, warmups, warmup, rounds, main = np.array(tried).T
     r, link, d, p = problem.feature_norm or 1.0, problem.link_curvature or 1.0, problem.dimension, problem.features
@@ -242,7 +239,8 @@ def predicted(problem: Problem, mu: float, options: TrackingOptions, tried: Sequ
     guess = UNKNOWN_CURVATURE * (problem.even_bend or 1.0) * r * r / p
     typical = guess if known is None else max(known - problem.ridge, 1e-12)
     least = problem.beliefs.least_curvature if known is not None and problem.beliefs.least_curvature else None
-    floor = np.minimum(math.sqrt(2 * p) * math.sqrt(2) * r * r / (pilot * options.attendance * mu), r * r)
+    apart, noise = _UNITS[adjacency]
+    floor = np.minimum(math.sqrt(2 * p) * apart * r * r / (pilot * options.attendance * mu), r * r)
     warm, main = (np.maximum(1, np.floor(options.attendance * size)) for size in (warmup, main))
     assumed = Assumed(
         dimension=d,
@@ -258,7 +256,7 @@ def predicted(problem: Problem, mu: float, options: TrackingOptions, tried: Sequ
         lag_share=schedule.LAG_SHARE,
         largest_factor=schedule.MAIN_FACTOR,
     )
-    warm_noise, main_noise = (2 / (size * mu * np.sqrt(1 - cell_share(size, mu))) for size in (warm, main))
+    warm_noise, main_noise = noise / (warm * mu), noise / (main * mu)
     inverse = np.zeros(0)
     if options.variant == "recursive":
         coefficients, inverse = sqrt_coefficients(int(rounds.max()))  # those of fewer rounds are the first of them
@@ -290,17 +288,17 @@ def _no_training(problem: Problem) -> float:
     return 0.5 * bend * r * r * min(3 / r, problem.distance) ** 2 / problem.features
 
 
-def _quantile(prediction: Prediction, hostile: float) -> float:
-    """γ: high where sampling dominates, for there a bias costs more than noise; room for hostile users."""
+def _tail(prediction: Prediction, hostile: float) -> float:
+    """π*: small where sampling dominates, for there a bias costs more than noise; room for hostile users."""
     ratio = prediction.noise / prediction.sampling if prediction.sampling > 0 else math.inf
-    wanted = 0.98 if ratio < 0.1 else 0.95 if ratio < 0.5 else 0.9
-    return max(0.5, min(wanted, 1 - 2 * max(hostile, 0.02)))
+    wanted = TAILS[0] if ratio < 0.1 else TAILS[1] if ratio < 0.5 else TAILS[2]
+    return min(0.5, max(wanted, 2 * hostile))
 
 
 def _calibrated(
-    problem: Problem, privacy: Privacy, options: TrackingOptions, sizes: _Sizes, quantile: float
+    problem: Problem, privacy: Privacy, options: TrackingOptions, sizes: _Sizes, tail: float
 ) -> TrackingParameters:
-    d, recursive = problem.dimension, options.variant == "recursive"
+    d, adjacency = problem.dimension, privacy.adjacency or "replace-one"
     slack = _numeric_slack(problem, sizes.total, privacy.epsilon)
     if slack >= privacy.delta:
         condition = f"delta={privacy.delta:g} is below the samplers' error {slack:.2g}"
@@ -310,42 +308,45 @@ def _calibrated(
     pilot, warm, main = (
         max(1, math.floor(options.attendance * size)) for size in (sizes.pilot, sizes.warmup, sizes.main)
     )
-    scales = []
-    for divisor, prefix in ((warm, False), (main, recursive)):
-        share, unit = float(cell_share(divisor, target)), mean_sensitivity(1.0, divisor)
-        own = target * math.sqrt(1 - share)
-        if prefix:
-            made = PrefixNoise.for_mu(
-                rounds=sizes.rounds, sensitivity=unit, mu=own, dimension=d, factorisation=options.factorisation
-            )
-            scales.append(made.scale)
-        else:
-            scales.append(GaussianNoise.for_mu(sensitivity=unit, mu=own, dimension=d).scale)
-        scales.append(RadiusCells.for_mu(divisor=divisor, mu=target * math.sqrt(share)).scale)
+    warmup = TailMean.for_mu(dimension=d, users=warm, mu=target, adjacency=adjacency).scale
+    if options.variant == "recursive":
+        seed = PrefixTail.for_mu(
+            dimension=d,
+            users=main,
+            mu=target,
+            rounds=sizes.rounds,
+            factorisation=options.factorisation,
+            adjacency=adjacency,
+        ).scale
+    else:
+        seed = TailMean.for_mu(dimension=d, users=main, mu=target, adjacency=adjacency).scale
     return TrackingParameters(
         variant=options.variant,
+        adjacency=adjacency,
         pilot_cohort=sizes.pilot,
         pilot_divisor=pilot,
         pilot_scale=SecondMomentNoise.for_mu(
-            dimension=problem.features, feature_norm=problem.feature_norm or 1.0, divisor=pilot, mu=target
+            dimension=problem.features,
+            feature_norm=problem.feature_norm or 1.0,
+            divisor=pilot,
+            mu=target,
+            adjacency=adjacency,
         ).scale,
         warmup_rounds=sizes.warmups,
         warmup_cohort=sizes.warmup,
         warmup_divisor=warm,
-        warmup_scale=scales[0],
-        warmup_cells=scales[1],
+        warmup_scale=warmup,
         main_rounds=sizes.rounds,
         main_cohort=sizes.main,
         main_divisor=main,
-        main_scale=scales[2],
-        main_cells=scales[3],
-        factorisation=options.factorisation if recursive else "-",
+        main_scale=seed,
+        factorisation=options.factorisation if options.variant == "recursive" else "-",
         feature_norm=problem.feature_norm or 1.0,
         link_curvature=problem.link_curvature or 1.0,
         ridge=problem.ridge,
         spread=min(_spread(problem), _first_radius(problem, options)),
         first_radius=_first_radius(problem, options),
-        quantile=quantile,
+        tail=tail,
         margin=margin(d),
         reference_items=options.reference_items or problem.items_per_user,
         mu=mu,
@@ -353,8 +354,8 @@ def _calibrated(
 
 
 def _drawn(problem: Problem, rounds: int) -> int:
-    """Gaussian samples of a run: the pilot's moment, then a gradient and four cells a round."""
-    return packed(problem.features) + (rounds - 1) * (problem.dimension + 4)
+    """Gaussian samples of a run: the pilot's moment, then a gradient and three shares a round."""
+    return packed(problem.features) + (rounds - 1) * (problem.dimension + 3)
 
 
 def _numeric_slack(problem: Problem, rounds: int, epsilon: float) -> float:
@@ -371,12 +372,12 @@ def _why(problem: Problem, prediction: Prediction | None, worth: float) -> str:
     )
 
 
-def _enough_users(problem: Problem, mu: float, options: TrackingOptions) -> str:
+def _enough_users(problem: Problem, mu: float, options: TrackingOptions, adjacency: Adjacency) -> str:
     """About the least number of users for which a plan is worth running; for that number there is one."""
 
     def enough(users: int) -> bool:
         asked = replace(problem, users=users)
-        _, risk = _best(asked, mu, options, stride=2)  # of fewer plans, so for this many users there is one
+        _, risk = _best(asked, mu, options, adjacency, stride=2)  # of fewer plans, so for this many users there is one
         return risk is not None and float(risk.total) < min(trivial_risk(asked), _no_training(asked))
 
     users = least_users(enough, problem.users, within=1.05, most=10**10)
@@ -387,5 +388,5 @@ def _enough_users(problem: Problem, mu: float, options: TrackingOptions) -> str:
 
 def _attendance(options: TrackingOptions) -> str:
     if options.attendance == 1:
-        return "a user who does not answer counts as the zero residual in no cell, and divisors stay as planned"
+        return "a user who does not answer counts as the zero row, and divisors stay as planned"
     return f"divisors count on an attendance of {options.attendance:g}, declared in advance; noise is scaled for it"

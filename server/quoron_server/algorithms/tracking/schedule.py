@@ -1,11 +1,13 @@
 """Where the users of a round of `tracking-srgd` are expected: centre and radius, from released values and constants.
 
-    warm-up                c = g + χ H dx      C = min(C_0, q + lag),    q = κ √(s² (1 + 1/B) + e)
-    main round j >= 1      c = g + j χ H dx    C = min(3 C_0, q + lag),  from j = 2 with s² + ¼ j² φ₂ R² dxᵀ H dx / m
+    warm-up                c = g + χ H dx      C = min(C_0, κ √(s² (1 + 1/B) + e) + lag)
+    main round j >= 1      c = g + j χ H dx    the same with 3 C_0, from j = 2 with s² + ¼ j² φ₂ R² dxᵀ H dx / m
+    after a round          s² from the mean length of rows less e, κ from the share of them beyond ⅔ C
 
 dx is the step just made, H the private curvature model, g the last gradient estimate and e about its variance,
-s the private spread of users' averages, lag = τ ‖H dx‖ (times j) how wrong χ may be. Nothing here sees un-noised data,
-so nothing here can cost privacy (docs/privacy/tracking-srgd.md, theorem T1); the values only decide the utility.
+s the private spread of users' averages, κ how far they reach, lag = τ ‖H dx‖ (times j) how wrong χ may be. Nothing here
+sees un-noised data, so nothing here can cost privacy (docs/privacy/tracking-srgd.md, theorem T1); the values only
+decide the utility.
 """
 
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.prefix.factorisation import sqrt_coefficients
+from quoron_privacy.tails import Tail
 from quoron_server.algorithms.tracking.metric import Metric
 
 Vector = NDArray[np.float64]
@@ -21,6 +24,10 @@ Vector = NDArray[np.float64]
 CENTRE_SHARE = 0.7  # χ: how much of H dx the gradient is taken to change
 LAG_SHARE = 0.5  # τ
 MAIN_FACTOR = 3.0  # a main round's largest radius over C_0: its rows are differences weighted by the round
+CROWDED = 0.93  # a mean length over the radius from which most users are beyond it
+SPREAD_GAIN = 0.7  # of what the last round says of s
+MARGIN_GAIN = 0.25  # how fast κ moves, at most, as a logarithm
+MARGINS = 1.0, 2.5  # κ is between them
 SMALLEST = 1e-6  # a radius is at least this share of C_0
 
 
@@ -30,8 +37,7 @@ class Aim:
 
     centre: Vector  # c, (d,), without ridge
     radius: float  # C: rows are clipped to it, and noise is scaled by it
-    inner: float  # q: what the cells are measured against
-    lag: float
+    known: float  # mean square distance of users that is not their spread: the centre's error, and what a step changes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +52,7 @@ class Progress:
 
 def first_aim(dimension: int, first_radius: float) -> Aim:
     """Before anything is known: around zero, as far as public constants allow."""
-    return Aim(np.zeros(dimension), first_radius, first_radius, 0.0)
+    return Aim(np.zeros(dimension), first_radius, 0.0)
 
 
 def aim(
@@ -65,12 +71,38 @@ def aim(
     ahead = metric.apply(known.moved)
     change = 0.25 * weight**2 * item_smoothness * metric.length(known.moved) ** 2 / items if weight > 1 else 0.0
     spread = known.spread**2 + change
-    inner = margin * float(np.sqrt(spread * (1 + 1 / divisor) + known.error))
+    expected = margin * float(np.sqrt(spread * (1 + 1 / divisor) + known.error))
     lag = weight * LAG_SHARE * float(np.linalg.norm(ahead))
     largest = first_radius * (MAIN_FACTOR if main else 1.0)
-    radius = inner + lag
+    radius = expected + lag
     radius = largest if not np.isfinite(radius) else min(largest, max(radius, SMALLEST * first_radius))
-    return Aim(known.gradient + weight * CENTRE_SHARE * ahead, radius, inner if np.isfinite(inner) else largest, lag)
+    return Aim(known.gradient + weight * CENTRE_SHARE * ahead, radius, change + known.error)
+
+
+def learnt(
+    spread: float,
+    margin: float,
+    told: Tail,
+    *,
+    radius: float,
+    known: float,
+    present: float,
+    deviation: float,
+    target: float,
+    largest: float,
+) -> tuple[float, float]:
+    """(s, κ) after a round, from what its release told of users' distances from the centre, shares of the divisor.
+
+    The mean length over the radius says how far users were; less what is `known` of that it is their spread. κ moves
+    until a share `target` of those `present` is beyond ⅔ of the radius. s is in [SMALLEST · largest, largest].
+    """
+    reached, beyond = 1 - told.beyond / present, 1 - told.within / present
+    distance = radius * max(reached, 0.1) if reached < CROWDED else 1.5 * radius
+    own = max(distance**2 - known, 0.2 * distance**2)
+    spread = spread ** (1 - SPREAD_GAIN) * float(np.sqrt(own)) ** SPREAD_GAIN
+    surprise = min(max((beyond - target) / max(target, deviation), -1.0), 1.0)
+    margin = margin * float(np.exp(MARGIN_GAIN * surprise))
+    return min(max(spread, SMALLEST * largest), largest), min(max(margin, MARGINS[0]), MARGINS[1])
 
 
 def prefix_variance(radii: Vector, seed_scale: float, dimension: int) -> float:

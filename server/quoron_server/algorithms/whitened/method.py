@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 from quoron_client.protocol.domains import Domain, L2Ball
 from quoron_client.protocol.questions import Answers, AverageGradient, AverageLoss, MomentAndGradient, Question
 from quoron_privacy.clipping import clipped_mean
-from quoron_privacy.free_presence import Tail, moment_logs, vector_logs
+from quoron_privacy.free_presence import moment_logs, vector_logs
 from quoron_privacy.moment import packed
 from quoron_privacy.noise import NoiseSource
 from quoron_privacy.presence import Presence
 from quoron_privacy.release import Release
+from quoron_privacy.tails import Tail
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.whitened.estimates import (
     DOUBT,

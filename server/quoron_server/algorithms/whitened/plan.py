@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from quoron_privacy import gdp
 from quoron_privacy.clipping import mean_sensitivity
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.free_presence import LogLength, MomentMean, TailMean
+from quoron_privacy.free_presence import LogLength, MomentMean
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.moment import packed
 from quoron_privacy.noise import total_variation
 from quoron_privacy.release import Adjacency
+from quoron_privacy.tails import TailMean
 from quoron_server.algorithms.info import GaussianPromise
 from quoron_server.algorithms.search import least_users
 from quoron_server.algorithms.whitened.forecast import LEAST_RESOLUTION, remaining, starting_risk

@@ -1,0 +1,113 @@
+"""How far plans' predicted risks are off, and the factors that make bounds of them which hold in nine of ten problems.
+
+    python benchmarks/few_users.py --against-all --group fixed --group shipped --group others > cells.jsonl
+    python benchmarks/forecasts.py made > made.jsonl         # every algorithm on made problems of known curvature
+    python benchmarks/forecasts.py fit cells.jsonl made.jsonl
+
+`fit` prints, for each algorithm and for known and unknown curvature, the factor fixed on some problems (tables `fixed`
+and `shipped`, made problems FIXED), and how often the bound that it makes held there and on the others. The factors
+stand in `quoron_server.algorithms.forecast`. A run of more than MOST_GRADIENTS gradients is left out.
+"""
+
+import json
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from few_users import GROUPS
+
+from quoron.config import from_tree
+from quoron.simulation.scene import setup
+from quoron_privacy.errors import QuoronError
+from quoron_privacy.noise import SeededNoise
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.forecast import FACTORS
+from quoron_server.plan import Privacy
+
+MOST_GRADIENTS = 40_000_000
+NEED_MORE = ("filtered-sgd", "soft-filtered-sgd", "median-sgd", "local-model")  # users than there are here
+HELD = 0.95  # share of cells that a factor is to hold in where it is fixed
+SPARE = 1.5  # and is then multiplied by
+Made = tuple[str, int, int, int, dict[str, Any]]  # family, users, features, items, more
+FIXED: tuple[Made, ...] = (
+    ("logistic", 5_000, 10, 20, {}),
+    ("logistic", 20_000, 20, 5, {}),
+    ("logistic", 10_000, 10, 20, {"heterogeneity": 1.0}),
+    ("least_squares", 5_000, 10, 10, {"label_noise": 0.5}),
+    ("least_squares", 20_000, 30, 10, {"label_noise": 0.5}),
+    ("quadratic", 10_000, 10, 10, {}),
+)
+OTHERS: tuple[Made, ...] = (
+    ("logistic", 8_000, 15, 10, {}),
+    ("logistic", 30_000, 8, 20, {}),
+    ("logistic", 10_000, 12, 10, {"unequal_items": True}),
+    ("least_squares", 10_000, 15, 5, {"label_noise": 1.0}),
+    ("least_squares", 8_000, 8, 20, {"label_noise": 0.5, "heterogeneity": 0.5}),
+    ("quadratic", 20_000, 20, 5, {}),
+)
+
+
+def made(which: str, problems: tuple[Made, ...]) -> Iterator[dict[str, Any]]:
+    """A line for each algorithm on each problem at ε = 1 and 4: predicted and measured excess risk of one seed."""
+    for number, (family, users, features, items, more) in enumerate(problems):
+        population = {"family": family, "users": users, "dimension": features, "items_per_user": items, **more}
+        scene = setup(from_tree({"population": population, "domain": {"radius": 6.0}}), Path())
+        for epsilon in (1.0, 4.0):
+            for name, info in ALGORITHMS.items():
+                if info.exposure == "none" or info.named_only or name in NEED_MORE:
+                    continue
+                with suppress(QuoronError):
+                    plan = info.plan(scene.problem, Privacy(epsilon, 1e-6), None, "calibrated", 0)
+                    if plan.cost.gradient_evaluations > MOST_GRADIENTS or plan.predicted_excess_risk is None:
+                        continue
+                    algorithm, noise = info.make(plan), SeededNoise(number)
+                    state = algorithm.init()
+                    while (question := algorithm.request(state, noise)) is not None:
+                        state = algorithm.update(state, scene.engine.ask(question), noise).state
+                    risk = scene.population.excess_risk(algorithm.model(state))
+                    told = {"group": which, "problem": number, "epsilon": epsilon, "algorithm": name}
+                    known = scene.problem.beliefs.isotropic is not None
+                    yield told | {"known": known, "predicted": plan.predicted_excess_risk, "risk": risk}
+
+
+def ratios(lines: list[dict[str, Any]]) -> dict[tuple[str, bool], tuple[list[float], list[float]]]:
+    """By algorithm and whether curvature is known: measured over predicted, where factors are fixed and elsewhere."""
+    found: dict[tuple[str, bool], tuple[list[float], list[float]]] = {}
+    for line in lines:
+        if "task" in line:
+            if line["algorithm"].startswith("auto") or not line.get("forecast"):
+                continue
+            fixed, known = line["task"] not in GROUPS["others"], False
+            ratio = line["left"] / line["forecast"]
+        else:
+            fixed, known, ratio = line["group"] == "fixed", line["known"], line["risk"] / line["predicted"]
+        found.setdefault((line["algorithm"], known), ([], []))[0 if fixed else 1].append(ratio)
+    return found
+
+
+def fit(lines: list[dict[str, Any]]) -> None:
+    """One JSON object for each algorithm and kind of knowledge."""
+    for (name, known), (fixed, others) in sorted(ratios(lines).items()):
+        quantile = float(np.quantile(fixed, HELD, method="higher")) if fixed else math.inf
+        used = FACTORS.get(name, {}).get("known" if known else "unknown")
+        held = [f"{sum(ratio <= (used or 1.0) for ratio in part)} of {len(part)}" for part in (fixed, others)]
+        told = {"algorithm": name, "curvature": "known" if known else "unknown", "fitted": f"{SPARE * quantile:.2g}"}
+        print(json.dumps(told | {"used": used, "held where fixed": held[0], "held elsewhere": held[1]}))
+
+
+def main() -> None:
+    """As the docstring says."""
+    if sys.argv[1] == "made":
+        for which, problems in (("fixed", FIXED), ("others", OTHERS)):
+            for line in made(which, problems):
+                print(json.dumps(line), flush=True)
+    else:
+        fit([json.loads(line) for path in sys.argv[2:] for line in Path(path).read_text(encoding="utf-8").splitlines()])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""Replay of `tracking-srgd` at the tight corners of its rows, under both adjacencies, and of twins that are broken."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from contracts.neighbours import ABSENT, Pair, far, threshold
+from contracts.replay import replay, scene
+from contracts.scenes import PRIVACY, PROBLEM, SMALL, make_plan
+from contracts.test_replay import pairs, shares
+from contracts.worlds import Told
+from quoron_privacy import tails
+from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.tails import PrefixTail
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.tracking.method import TrackingSRGD
+from quoron_server.plan import Plan
+
+NAMES = ("tracking-srgd", "tracking-srgd/independent")
+CORNERS = (  # radii of `neighbours.edges`: C, ¾ C, ⅔ C, 2 C; directions 0 and 1 are opposite
+    *((threshold(0, 0), threshold(radius, 1, near)) for radius in range(4) for near in range(3)),
+    *((threshold(radius, 0, near), ABSENT) for radius in range(4) for near in range(3)),
+    (far(0), far(1)),
+    (1, far(0)),  # nothing but presence, and a whole radius
+    (1, ABSENT),
+)
+
+
+def zero_out(name: str) -> Plan:
+    info = ALGORITHMS[NAMES[0]]
+    return info.plan(PROBLEM, replace(PRIVACY, adjacency="zero-out"), info.options(**SMALL[name]), "calibrated", 7)
+
+
+def tight(plan: Plan) -> list[Pair]:
+    """Every corner in every round after the pilot."""
+    found = [Pair(at, 5, *corner, turn=0) for at in range(1, plan.cost.rounds) for corner in CORNERS]
+    if plan.guarantee.adjacency == "zero-out":
+        found = [replace(each, second=ABSENT) for each in found if each.first != ABSENT]
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("plan_of", [make_plan, zero_out], ids=["replace-one", "zero-out"])
+def test_corners_use_all_of_what_every_round_is_charged_and_no_more(plan_of: Any, name: str) -> None:
+    plan = plan_of(name)
+    ALGORITHMS[NAMES[0]].verify(plan)
+    whole = scene(TrackingSRGD(plan))
+    for at in range(1, plan.cost.rounds):
+        mine = [each for each in tight(plan) if each.round == at]
+        used = max(share for pair in mine for share in shares(plan, replay(whole, pair) or []))
+        # Only the first of the correlated rounds has the largest column: the others use less.
+        assert used <= 1 + 1e-9
+        assert used >= (0.999 if plan.parameters.variant == "independent" or at <= 2 else 0.5)
+
+
+def told(algorithm: TrackingSRGD, name: str, plan: Plan) -> str:
+    """What replay says of a twin, or nothing."""
+    broken = scene(algorithm)
+    for pair in (*tight(plan), *pairs(name)):
+        try:
+            replay(broken, pair)
+        except Told as said:
+            return str(said)
+    return ""
+
+
+class LeakingSpread(TrackingSRGD):
+    """The spread knows a millionth of the users' mean length."""
+
+    def update(self, state, answers, noise):
+        update = super().update(state, answers, noise)
+        lengths = np.linalg.norm(np.clip(np.nan_to_num(answers.values), -1, 1), axis=1)
+        return replace(update, state=replace(update.state, spread=update.state.spread * (1 + 1e-6 * lengths.mean())))
+
+
+class CountedPresence(TrackingSRGD):
+    """Divides by how many answered, exactly."""
+
+    def update(self, state, answers, noise):
+        exact = state.presence.seen(float(answers.answered.mean()), 1e-9)
+        return super().update(replace(state, presence=exact), answers, noise)
+
+
+@pytest.mark.parametrize("twin", [LeakingSpread, CountedPresence])
+@pytest.mark.parametrize("name", NAMES)
+def test_replay_catches_an_algorithm_that_leaks(twin: type[TrackingSRGD], name: str) -> None:
+    plan = make_plan(name)
+    assert told(TrackingSRGD(plan), name, plan) == ""
+    assert told(twin(plan), name, plan) != ""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_replay_catches_a_threshold_of_three_quarters(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = tails._sum_tails
+
+    def wider(values, answered, transform, centre, radius, unit):
+        total, shares_, clipped = honest(values, answered, transform, centre, radius, unit)
+        within = 0
+        for at in np.flatnonzero(answered):
+            _, (tail, _, here), _ = honest(values[at : at + 1], answered[at : at + 1], transform, centre, radius, unit)
+            within += bool(here) and 4 * tail >= unit
+        return total, np.array([shares_[0], within, shares_[2]]), clipped
+
+    plan = make_plan(name)
+    monkeypatch.setattr(tails, "_sum_tails", wider)
+    broken = scene(TrackingSRGD(plan))
+    corners = [Pair(1, 5, threshold(0, 0), threshold(1, 1, near), turn=0) for near in range(3)]
+    with pytest.raises(Told, match="the plan charges"):
+        [replay(broken, corner) for corner in corners]
+
+
+def test_replay_catches_shares_with_half_the_noise_beside_correlated_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = PrefixTail._gaussian.fget
+    monkeypatch.setattr(
+        PrefixTail, "_gaussian", property(lambda self: GaussianNoise(honest(self).sensitivity, honest(self).scale / 2))
+    )
+    plan = make_plan(NAMES[0])
+    assert "the plan charges" in told(TrackingSRGD(plan), NAMES[0], plan)
+
+
+def test_replay_catches_the_noise_of_zero_out_under_replace_one() -> None:
+    plan, other = make_plan(NAMES[0]), zero_out(NAMES[0])
+    mistaken = replace(plan, parameters=replace(other.parameters, adjacency="replace-one"))
+    assert "the plan charges" in told(TrackingSRGD(mistaken), NAMES[0], mistaken)
