@@ -127,7 +127,7 @@ class TestBounds:
         for own in ("whitened-tracking", "one-round-least-squares"):  # they predict bounds
             assert own not in forecast.FACTORS
 
-    @pytest.mark.parametrize("name", ["tracking-srgd", "mean-sgd", "whitened-tracking"])
+    @pytest.mark.parametrize("name", ["tracking-srgd", "mean-sgd", "srgd"])
     def test_a_plan_predicts_its_planners_guess_times_the_factor(self, name, monkeypatch):
         plan = make_plan(name)
         known = "known" if plan.problem.beliefs.isotropic is not None else "unknown"
