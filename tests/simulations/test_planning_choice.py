@@ -13,7 +13,7 @@ from quoron.planning.choosing import Candidate, automatic
 from quoron.planning.plans import Planned, choose
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import ConfigError, Infeasible
-from quoron_server.algorithms import ALGORITHMS, AlgorithmInfo
+from quoron_server.algorithms import ALGORITHMS, AlgorithmInfo, forecast
 from quoron_server.plan import Cost, Guarantee, Plan
 from quoron_server.problem import Problem
 
@@ -94,6 +94,22 @@ def best_local(trust: bool, *infos: AlgorithmInfo) -> tuple[Plan, str]:
     return automatic(candidates, registry(*infos), problem(), trust_server=trust)
 
 
+@pytest.fixture(autouse=True)
+def bounds_are_guesses(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "few" not in request.node.name:  # those plan real algorithms
+        monkeypatch.setattr(forecast, "FACTORS", {})
+
+
+def test_what_is_told_are_bounds_and_what_is_compared_are_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecast, "FACTORS", {"tracking-srgd": {"known": 30.0, "unknown": 30.0}})
+    planned = chosen(RECOMMENDED, MANY)  # 1.3 times the least guess, 39 times the least bound
+    assert planned.plan.algorithm == "tracking-srgd"
+    assert planned.plan.predicted_excess_risk == pytest.approx(39e-6)
+    assert planned.choice is not None
+    assert "at most 3.9e-05 in nine of ten problems" in planned.choice
+    assert forecast.guessed(planned.plan) == pytest.approx(1.3e-6)
+
+
 RECOMMENDED = pretended("tracking-srgd", 1.3e-6)
 MANY = pretended("many", 1e-6, rounds=724, passes="many")
 FILTER = pretended("filter", 5e-6, exposure="model", removes_outliers=True)
@@ -105,7 +121,7 @@ def test_the_recommended_method_is_chosen_and_says_what_it_asks_shows_and_predic
     assert planned.plan.algorithm == "tracking-srgd"
     assert planned.choice == (
         "tracking-srgd: asks every user at most once, keeps every broadcast private, and predicts an excess risk of "
-        "1.3e-06, 1.3 times the best considered (many, 724 rounds)."
+        "at most 1.3e-06 in nine of ten problems, 1.3 times the best considered (many, 724 rounds)."
     )
     assert planned.as_json()["choice"] == planned.choice
 
@@ -126,9 +142,9 @@ def test_many_passes_are_chosen_where_one_predicts_far_more_and_the_sentence_has
     planned = chosen(pretended("tracking-srgd", 4e-6), MANY, PLAIN)
     assert planned.plan.algorithm == "many"
     assert planned.choice == (
-        "many: one pass cannot do as well here: tracking-srgd predicts an excess risk of 4e-06, 4.0 times this one's, "
-        "and up to 2 times would do; asks every user about 5 times, keeps every broadcast private, and predicts an "
-        "excess risk of 1e-06, the least considered."
+        "many: one pass cannot do as well here: by its model tracking-srgd leaves an excess risk of 4e-06, 4.0 times "
+        "this one's, and up to 2 times would do; asks every user about 5 times, keeps every broadcast private, and "
+        "predicts an excess risk of at most 1e-06 in nine of ten problems, the least considered."
     )
 
 
@@ -190,7 +206,8 @@ def test_an_untrusted_coordinator_gets_exposure_local_whatever_the_others_predic
     assert plan.algorithm == "own-noise"
     assert why == (
         "own-noise: the coordinator is not trusted with answers, which leaves exposure local; asks every user at most "
-        "once, keeps every answer private, and predicts an excess risk of 0.001, the least considered."
+        "once, keeps every answer private, and predicts an excess risk of at most 0.001 in nine of ten problems, "
+        "the least considered."
     )
     assert best_local(True, RECOMMENDED, MANY, local)[0].algorithm == "tracking-srgd"
 

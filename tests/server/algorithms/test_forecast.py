@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from contracts.scenes import PRIVACY, SMALL, make_plan
 from problems import changed, problem_of
 from quoron_client.protocol.domains import L2Ball
+from quoron_server.algorithms import ALGORITHMS, forecast
 from quoron_server.algorithms.forecast import (
     PhaseModel,
     PhaseModels,
@@ -116,3 +118,24 @@ def test_the_worst_case_bound_is_above_the_exact_quadratic():
 
 def test_the_statistical_floor_falls_as_one_over_users():
     assert statistical_floor(replace(PROBLEM, users=10_000)) == pytest.approx(statistical_floor(PROBLEM) / 10)
+
+
+class TestBounds:
+    def test_a_factor_is_of_an_algorithm_that_there_is(self):
+        assert set(forecast.FACTORS) <= set(ALGORITHMS)
+        assert all(0 < value < 1000 for each in forecast.FACTORS.values() for value in each.values())
+        for own in ("whitened-tracking", "one-round-least-squares"):  # they predict bounds
+            assert own not in forecast.FACTORS
+
+    @pytest.mark.parametrize("name", ["tracking-srgd", "mean-sgd", "srgd"])
+    def test_a_plan_predicts_its_planners_guess_times_the_factor(self, name, monkeypatch):
+        plan = make_plan(name)
+        known = "known" if plan.problem.beliefs.isotropic is not None else "unknown"
+        expected = forecast.FACTORS.get(name, {}).get(known, 1.0)
+        guess = forecast.guessed(plan)
+        assert plan.predicted_excess_risk == pytest.approx(expected * guess, rel=1e-12)
+        monkeypatch.setattr(forecast, "FACTORS", {})
+        info = ALGORITHMS[name]
+        again = info.plan(plan.problem, PRIVACY, info.options(**SMALL[name]), "calibrated", 7)
+        assert again.predicted_excess_risk == pytest.approx(guess, rel=1e-12)
+        assert again.parameters == plan.parameters  # no factor sets noise, sizes or rounds
