@@ -174,7 +174,7 @@ class Quadratic:
     def _moments(self, task: SecondMoment, centres: np.ndarray) -> np.ndarray:
         """The Hessian 0.2 I is the second moment of features times link_curvature; labels are zero, but for c_u."""
         if task.label_scale is not None:
-            corners = np.array([np.linalg.cholesky(_labelled(centre, task)).T for centre in centres])
+            corners = np.linalg.cholesky(_labelled(centres, task)).transpose(0, 2, 1)
             rows, columns = np.triu_indices(task.dimension)
             return corners[:, rows, columns]
         return np.tile(np.sqrt(0.2) * np.eye(task.dimension)[np.triu_indices(task.dimension)], (len(centres), 1))
@@ -210,12 +210,11 @@ class Quadratic:
         return bits.randomise(rotated, own, round=round_, users=users).astype(np.float64)
 
 
-def _labelled(centre: np.ndarray, task: SecondMoment) -> np.ndarray:
-    """0.2 I for the features, 0.2 c for features with labels: the gradient at x is 0.2 (x - c)."""
+def _labelled(centres: np.ndarray, task: SecondMoment) -> np.ndarray:
+    """0.2 I for the features, 0.2 c for features with labels, a matrix for each c: the gradient at x is 0.2 (x - c)."""
     d = task.model_size
-    whole = np.eye(d + 1)
-    whole[:d, :d] *= 0.2
-    whole[:d, d] = whole[d, :d] = 0.2 * task.label_scale * centre
+    whole = np.tile(np.diag([*[0.2] * d, 1.0]), (len(centres), 1, 1))
+    whole[:, :d, d] = whole[:, d, :d] = 0.2 * task.label_scale * centres
     return whole
 
 

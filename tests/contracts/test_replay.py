@@ -85,7 +85,7 @@ def test_a_neighbour_can_release_the_same_at_what_the_plan_charges(name: str) ->
     replayed = [replay(scenery(name), pair) for pair in chosen]
     assert replayed.count(None) <= len(chosen) / 20  # what is charged to δ is rare
     moved = [spent for spent in replayed if spent and any(each.square for each in spent)]
-    assert len(moved) >= len(chosen) / 5  # the others are neighbours that filters remove
+    assert len(moved) >= len(chosen) / 6  # the others are neighbours that filters remove
 
 
 @pytest.mark.slow
