@@ -163,7 +163,7 @@ def main() -> None:
         best = min(ours, key=lambda told: told["train"])
         cost[users] = best["train"]
         print(
-            f"  pyarrow alone {min(reading):.2f} s, {given.algorithm} {best['train']:.2f} s (plan {best['plan']:.2f} s): "
+            f"  pyarrow alone {min(reading):.2f} s, {given.algorithm} {best['train']:.2f} s, plan {best['plan']:.2f} s: "
             f"{min(reading) / best['train']:.2f} of pyarrow's rate, {best['MB']:.0f} MB; load {os.getloadavg()[0]:.1f}"
         )
         with_four = trained(folder, given.algorithm, 4)
@@ -171,7 +171,8 @@ def main() -> None:
     few, many = sorted(cost)
     projected = cost[few] * many / few
     print(
-        f"projected from {few:,} users: {projected:.2f} s, measured {cost[many]:.2f} s; 10^8: {cost[many] * 1e8 / many:.0f} s"
+        f"projected from {few:,} users: {projected:.2f} s, measured {cost[many]:.2f} s; "
+        f"10^8 users: {cost[many] * 1e8 / many:.0f} s"
     )
     took = shared(min(given.users, 1_000_000))
     told = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in took.items())
