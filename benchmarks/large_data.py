@@ -163,7 +163,8 @@ def main() -> None:
         best = min(ours, key=lambda told: told["train"])
         cost[users] = best["train"]
         print(
-            f"  pyarrow alone {min(reading):.2f} s, {given.algorithm} {best['train']:.2f} s (plan {best['plan']:.2f} s, "
+            f"  pyarrow alone {min(reading):.2f} s, {given.algorithm} {best['train']:.2f} s "
+            f"(plan {best['plan']:.2f} s, "
             f"processors {best['of processors']:.1f} s in all): {min(reading) / best['train']:.2f} of "
             f"pyarrow's rate, {best['MB']:.0f} MB; load {os.getloadavg()[0]:.1f}"
         )
