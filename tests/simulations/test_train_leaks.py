@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from quoron.cli.app import invoke
@@ -84,11 +86,21 @@ NEIGHBOURS: dict[str, Callable[[Rows], Rows]] = {
 }
 
 
-def write(folder: Path, rows: Rows) -> Path:
+def write(folder: Path, rows: Rows, kind: str = "file") -> Path:
     folder.mkdir()
-    lines = ["who,age,dose,ward,ill", *(",".join(row) for row in rows)]
-    (folder / "people.csv").write_bytes(("\n".join(lines) + "\n").encode(errors="surrogateescape"))
-    (folder / "people.toml").write_text(RULES, encoding="utf-8")
+    if kind == "file":
+        lines = ["who,age,dose,ward,ill", *(",".join(row) for row in rows)]
+        (folder / "people.csv").write_bytes(("\n".join(lines) + "\n").encode(errors="surrogateescape"))
+        (folder / "people.toml").write_text(RULES, encoding="utf-8")
+        return folder
+    (folder / "people").mkdir()
+    for number in range(2):  # buckets
+        own = [row for row in rows if sum(row[0].encode()) % 2 == number]
+        held = zip(["who", "age", "dose", "ward", "ill"], zip(*own, strict=True), strict=True)
+        texts = {name: [each.encode(errors="surrogateescape") for each in column] for name, column in held}
+        table = pa.table({name: pa.array(column, pa.binary()).view(pa.string()) for name, column in texts.items()})
+        pq.write_table(table, folder / "people" / f"{number}.parquet", row_group_size=50)
+    (folder / "people.toml").write_text(RULES.replace("people.csv", "people"), encoding="utf-8")
     return folder
 
 
@@ -116,9 +128,10 @@ def left_behind(
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
+    kind: str = "file",
 ) -> dict[str, Any]:
     """All that a run shows and keeps, but for the table itself and the moment of a line of the lifetime ledger."""
-    where = write(folder, rows)
+    where = write(folder, rows, kind)
     monkeypatch.chdir(where)
     caplog.clear()
     with caplog.at_level(logging.DEBUG):
@@ -127,7 +140,7 @@ def left_behind(
     kept = {
         str(path.relative_to(where)): _content(path)
         for path in sorted(where.rglob("*"))
-        if path.is_file() and path.name not in ("people.csv", "people.toml")
+        if path.is_file() and path.name not in ("people.csv", "people.toml") and where / "people" not in path.parents
     }
     logged = [(each.name, each.getMessage()) for each in caplog.records if each.name.startswith("quoron")]
     placeless = {name: str(held).replace(str(where), "") for name, held in kept.items()}
@@ -151,10 +164,10 @@ def differing(
 ) -> Callable[[str], list[str]]:
     """Names of what differs between a run on the first table and one on its neighbour."""
 
-    def compare(neighbour: str) -> list[str]:
+    def compare(neighbour: str, kind: str = "file") -> list[str]:
         rows = honest()
-        first = left_behind(tmp_path / "a", rows, capsys, caplog, monkeypatch)
-        second = left_behind(tmp_path / "b", NEIGHBOURS[neighbour](rows), capsys, caplog, monkeypatch)
+        first = left_behind(tmp_path / "a", rows, capsys, caplog, monkeypatch, kind)
+        second = left_behind(tmp_path / "b", NEIGHBOURS[neighbour](rows), capsys, caplog, monkeypatch, kind)
         assert first["status"] == 0, first["err"]
         return [name for name in {**first, **second} if first.get(name) != second.get(name)]
 
@@ -164,6 +177,14 @@ def differing(
 @pytest.mark.parametrize("neighbour", NEIGHBOURS)
 def test_nothing_but_answers_depends_on_a_users_rows(neighbour: str, differing: Callable[[str], list[str]]) -> None:
     assert differing(neighbour) == []
+
+
+@pytest.mark.parametrize("neighbour", NEIGHBOURS)
+def test_nothing_but_answers_depends_on_a_users_rows_in_a_folder(
+    neighbour: str, differing: Callable[..., list[str]]
+) -> None:
+    """The folder and its index, which are the curator's own, are left out as the table is."""
+    assert differing(neighbour, "folder") == []
 
 
 def test_a_plan_with_items_per_user_from_the_table_is_caught(

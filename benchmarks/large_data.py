@@ -1,0 +1,185 @@
+"""Users in files: what a pass over them costs beside what pyarrow alone needs to read and decode the same columns.
+
+    python benchmarks/large_data.py --users 1_000_000 --folder /var/tmp/visits
+
+Made-up rows (m = 10 items, d = 20 features, float32, no compression) are written once. Then, in turns within one run:
+pyarrow alone; `quoron train` with one pass, from the charge to the model, its peak of memory that of a process of its
+own; the same rounds with one worker and with four. The projection to more users is (seconds a user) times users, from a
+tenth of them; how far it is off at all of them is told. The machine's load is told beside.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+ITEMS, FEATURES, FILE = 10, 20, 100_000  # FILE: users a file
+COLUMNS = [f"x{j}" for j in range(FEATURES)]
+TOML = """
+[population]
+kind = "table"
+path = "{path}"
+user = "user"
+label = "y"
+numeric = {{ {numeric} }}
+[problem]
+items_per_user = 10
+[privacy]
+epsilon = 1.0
+delta = 1e-8
+[algorithm]
+name = "{algorithm}"
+trust_clients = true
+options = {{ {options} }}
+"""
+
+
+def write(folder: Path, users: int) -> None:
+    """Sorted by user, a file for every hundred thousand."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for first in range(0, users, FILE):
+        path = folder / f"part-{first // FILE:06}.parquet"
+        if path.is_file():
+            continue
+        own = min(FILE, users - first)
+        draw = np.random.Generator(np.random.Philox(first))
+        features = draw.standard_normal((FEATURES, own * ITEMS), dtype=np.float32)
+        table = {
+            "user": np.repeat(np.arange(first, first + own), ITEMS),
+            **dict(zip(COLUMNS, features, strict=True)),
+            "y": draw.integers(0, 2, own * ITEMS, np.int8),
+        }
+        pq.write_table(pa.table(table), path, row_group_size=250_000, compression="none", use_dictionary=False)
+
+
+def alone(folder: Path) -> float:
+    """Seconds in which pyarrow reads and decodes the columns."""
+    began, read = time.perf_counter(), 0
+    for path in sorted(folder.glob("*.parquet")):
+        for batch in pq.ParquetFile(path).iter_batches(batch_size=1 << 16, columns=[*COLUMNS, "y"]):
+            read += batch.num_rows
+    assert read
+    return time.perf_counter() - began
+
+
+def trained(folder: Path, algorithm: str, workers: int | None) -> dict[str, float]:
+    """Seconds of planning and of training, and the peak of memory in MB, of a process of its own."""
+    words = [sys.executable, __file__, "--train", "--folder", str(folder), "--algorithm", algorithm]
+    words += [] if workers is None else ["--workers", str(workers)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def train(folder: Path, algorithm: str, workers: int | None) -> None:
+    """What `trained` starts."""
+    from quoron import config as configs
+    from quoron.simulation.engines import EngineChoice
+    from quoron.simulation.folder import claim
+    from quoron.training import run as training
+
+    with TemporaryDirectory() as scratch:
+        numeric = ", ".join(f"{name} = [-3, 3]" for name in COLUMNS)
+        options = "rounds = 20" if algorithm in ("one-pass-dp-sgd", "tracking-srgd") else ""
+        text = TOML.format(path=folder, numeric=numeric, algorithm=algorithm, options=options)
+        config = configs.parse(text, "here", [f"run.out={scratch}/run", f"train.ledger={scratch}/l.sqlite"])
+        began = time.perf_counter()
+        prepared = training.prepare(config, Path.cwd(), name="large")
+        planned = time.perf_counter()
+        training.carry_out(prepared, claim(config, "large"), sharing=EngineChoice.of(workers=workers).sharing)
+        ended = time.perf_counter()
+    own, theirs = (resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    took = {"plan": planned - began, "train": ended - planned, "of processors": time.process_time()}
+    print(json.dumps({**took, "MB": own, "MB of the largest worker": theirs}))
+
+
+def shared(users: int) -> dict[str, float]:
+    """Seconds of the same rounds over made-up users with no, one and four workers, started before."""
+    from quoron.populations import Synthetic
+    from quoron.sharding import processes
+    from quoron.sharding.engine import ShardedEngine
+    from quoron.sharding.shard import Settings
+    from quoron_client.protocol.domains import L2Ball
+    from quoron_client.protocol.questions import AverageGradient, Question
+    from quoron_privacy.clipping import ClippedSum
+
+    crowd = Synthetic("logistic", users=users, items_per_user=ITEMS, dimension=FEATURES, domain=L2Ball(3.0))
+    task = AverageGradient(np.zeros((1, FEATURES)), (1.0,))
+    order = np.random.Generator(np.random.Philox(1)).permutation(users)
+    asked = [
+        Question(k, own, task, reduction=ClippedSum(1.0, users)) for k, own in enumerate(np.array_split(order, 10))
+    ]
+    warm = Question(0, order[:1000], task, reduction=ClippedSum(1.0, users))
+    engines = {"one process": Settings().engine(crowd)}
+    for workers in (1, 4):
+        engines[f"{workers} workers"] = ShardedEngine.of(crowd, workers, processes.starter(workers), Settings())
+    took = dict.fromkeys(engines, np.inf)
+    for _ in range(3):  # in turns
+        for name, engine in engines.items():
+            engine.ask(warm)
+            began = time.perf_counter()
+            for question in asked:
+                engine.ask(question)
+            took[name] = min(took[name], time.perf_counter() - began)
+    for engine in engines.values():
+        if isinstance(engine, ShardedEngine):
+            engine.close()
+    return took
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--users", type=int, default=1_000_000)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--algorithm", default="tracking-srgd")
+    parser.add_argument("--workers", type=int)
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--train", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.train:
+        train(given.folder, given.algorithm, given.workers)
+        return
+    from quoron.datasets.index import renewed
+
+    cost = {}
+    for users in (given.users // 10, given.users):
+        folder = given.folder / str(users)
+        write(folder, users)
+        began = time.perf_counter()
+        index = renewed(folder, "user")
+        print(f"{users:,} users, {index.rows:,} rows; index: {time.perf_counter() - began:.1f} s (0 if it was there)")
+        reading, ours = [], []
+        for _ in range(given.repeats):
+            reading.append(alone(folder))
+            ours.append(trained(folder, given.algorithm, None))
+        best = min(ours, key=lambda told: told["train"])
+        cost[users] = best["train"]
+        print(
+            f"  pyarrow alone {min(reading):.2f} s, {given.algorithm} {best['train']:.2f} s "
+            f"(plan {best['plan']:.2f} s, "
+            f"processors {best['of processors']:.1f} s in all): {min(reading) / best['train']:.2f} of "
+            f"pyarrow's rate, {best['MB']:.0f} MB; load {os.getloadavg()[0]:.1f}"
+        )
+        with_four = trained(folder, given.algorithm, 4)
+        print(f"  four workers {with_four['train']:.2f} s, the largest {with_four['MB of the largest worker']:.0f} MB")
+    few, many = sorted(cost)
+    projected = cost[few] * many / few
+    print(
+        f"projected from {few:,} users: {projected:.2f} s, measured {cost[many]:.2f} s; "
+        f"10^8 users: {cost[many] * 1e8 / many:.0f} s"
+    )
+    took = shared(min(given.users, 1_000_000))
+    told = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in took.items())
+    print(f"made-up users: {told}; four lose {took['4 workers'] / took['1 workers'] - 1:+.0%} to one")
+
+
+if __name__ == "__main__":
+    main()
