@@ -7,8 +7,9 @@ proofs take a user's answer as any function of that user's items and of what was
 so few algorithms").
 """
 
+import math
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from quoron_privacy.errors import ConfigError
@@ -28,14 +29,18 @@ def plan_for(
     clip_norm: float | None,
     options: Mapping[str, Any],
     seed: int = 0,
+    curated: bool = False,
 ) -> Plan:
     """The plan of `algorithm` where users' answers come out of a black box and are clipped at `clip_norm`.
 
-    Without one the clip norm is adaptive: it starts from UNKNOWN_CLIP and follows the users, privately.
+    Without one the clip norm is adaptive: it starts from UNKNOWN_CLIP and follows the users, privately. `curated`: one
+    machine makes all rows, and may leave out those that are far from the others.
     `seed` is public, and draws slots alone. Raises ConfigError, with the reason, for what a black box cannot carry out;
     Infeasible. Call `AlgorithmInfo.verify` on what is made of it.
     """
     reason = ALGORITHMS[algorithm].black_box if algorithm in ALGORITHMS else "there is none of that name"
+    if curated and algorithm in ALGORITHMS and ALGORITHMS[algorithm].curated_boxes:
+        return _without_outliers(problem, privacy, algorithm, clip_norm, options, seed)
     if reason is not None:
         fit = ", ".join(name for name, each in ALGORITHMS.items() if each.black_box is None)
         raise ConfigError(
@@ -73,3 +78,25 @@ def _require_adaptive(algorithm: str, options: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"Expected options.{step} where clip_norm is None, got none: nothing public says how long answers are."
         )
+
+
+def _without_outliers(
+    problem: Problem, privacy: Privacy, algorithm: str, clip_norm: float | None, options: Mapping[str, Any], seed: int
+) -> Plan:
+    """Rows within `options.radius` of most others count, whatever their length: there is no clip norm.
+
+    Whoever names the radius says that rows lie so close together: about four times as close around their mean.
+    """
+    for name in ("radius", "step_size"):
+        if options.get(name) is None:
+            raise ConfigError(f"Expected options.{name} with {algorithm}, got none: nothing public says what rows are.")
+    if clip_norm is not None or options.get("smoothing") is not None:
+        raise ConfigError(
+            f"Expected no clip_norm and no smoothing with {algorithm} on rows, got one: it leaves out rows that are "
+            "far from the others and takes the rest as they are. options.radius says how far."
+        )
+    info = ALGORITHMS[algorithm]
+    read = replace(options_of(info, options), smoothing=0.0)
+    spread = read.radius * math.sqrt(problem.items_per_user) / 4
+    seen = replace(problem, lipschitz=read.radius, beliefs=replace(problem.beliefs, gradient_deviation=spread))
+    return info.plan(seen, privacy, read, "calibrated", seed)

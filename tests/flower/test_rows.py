@@ -1,6 +1,7 @@
 """The plug-in and `quoron.train_rows` are one thing: the same plan, and the same bits."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,10 +10,12 @@ import quoron
 from flower.plugged import CLIP, DIMENSION, SMALL, USERS, plugged, trained
 from quoron_privacy.noise import SeededNoise
 
+EPOCHS = {"rounds": 5, "epochs": 2, "inverse_step": 5.0, "optimiser": "adam"}
 
-@pytest.mark.parametrize("name", SMALL)
+
+@pytest.mark.parametrize(("name", "options"), [*SMALL.items(), ("dp-ftrl", EPOCHS)])
 def test_rows_and_the_plug_in_train_the_same_bits_by_one_plan(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The plug-in asks in the order of slots; rows have a secret order, so the plug-in's users stand in that order."""
     monkeypatch.setenv("QUORON_ALLOW_SIMULATION", "1")
@@ -26,13 +29,13 @@ def test_rows_and_the_plug_in_train_the_same_bits_by_one_plan(
         clip_norm=CLIP,
         radius=2.0,
         algorithm=name,
-        options=SMALL[name],
+        options=options,
         smoothness=1.0,
         seed=5,
         out=tmp_path / "rows",
     )
     order = SeededNoise(5).stream("order of users").permutation(USERS)
     people = {slot: (lambda model, user=user: model - own[user]) for slot, user in enumerate(order)}
-    there = trained(plugged(people), tmp_path / "plug-in", name, seed=5, identities="partitions")
+    there = trained(plugged(people), tmp_path / "plug-in", name, options=options, seed=5, identities="partitions")
     np.testing.assert_array_equal(here.model, there.model)
     assert here.plan.parameters == there.plan.parameters

@@ -303,3 +303,26 @@ def test_a_watcher_is_given_modules_of_the_released_points(tmp_path: Path) -> No
 
     trained(tmp_path / "run", watch=watch)
     assert seen == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options", "clip_norm"),
+    [
+        ("dp-sgd-wor", {"rounds": 3, "rate": 0.5, "step_size": 0.1, "optimiser": "adam"}, None),
+        ("dp-sgd-poisson", {"rounds": 3, "rate": 0.5, "step_size": 0.1, "clip": "adaptive"}, 0.2),
+        ("dp-ftrl", {"rounds": 4, "epochs": 2, "inverse_step": 5.0, "optimiser": "momentum"}, 0.5),
+        ("outlier-gd", {"rounds": 2, "radius": 9.0, "step_size": 0.1, "suffix": 1, "test": "lottery"}, None),
+    ],
+)
+@pytest.mark.parametrize("reproducible", [True, False])
+def test_every_way_to_release_trains_a_network_and_comes_again_with_its_seed(
+    algorithm: str, options: dict[str, Any], clip_norm: float | None, reproducible: bool, tmp_path: Path
+) -> None:
+    draw = np.random.default_rng(0)
+    owners, x = np.repeat(np.arange(160), 2), torch.tensor(draw.normal(size=(320, 4)).astype(np.float32))
+    given = {"data": (x, (x[:, 0] > 0).long()), "user": owners, "items_per_user": 2, "algorithm": algorithm}
+    given |= {"options": options, "clip_norm": clip_norm, "reproducible": reproducible}
+    models = [trained(tmp_path / f"{number}", **given).model for number in range(2)]
+    np.testing.assert_array_equal(*models)
+    start = torch.cat([weight.flatten() for weight in network().parameters()]).detach().numpy()
+    assert 0 < np.linalg.norm(models[0] - start) <= 5.0 + 1e-6

@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.robust.filter.concentration import usable
+from quoron_privacy.robust.gram_counts import counts_by_gram, middle
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -40,6 +41,7 @@ ERROR = 64 * 2.0**-24  # of sums of one chunk, relative to the sum of absolute t
 SAMPLE = 1001  # rows that choose a centre; any centre is valid, one in the middle of the many is fast
 VIEWS = 4  # centres tried before whatever is left is computed about the last one
 REACH = 4.0  # in units of the largest radius: answers farther from a centre are left to the next one
+WIDE = 1 << 15  # numbers from which answers are compared by blocks of their Gram matrix
 FARTHEST = 1e17  # in the same units: products of farther answers could overflow in single precision
 
 
@@ -90,6 +92,12 @@ def neighbour_counts(
     rows, present = _checked(points, answered, radii)
     lanes = numba.config.NUMBA_NUM_THREADS if threads is None else threads  # type: ignore[attr-defined]
     counts = np.zeros((len(radii), len(rows)), np.int64)
+    if rows.shape[1] >= WIDE:
+        counts[:, ~present] = 1
+        if present.any():
+            chosen = rows if present.all() else rows[present]
+            counts[:, present] = counts_by_gram(chosen, middle(chosen), radii, squared_distance)
+        return counts
     left = np.flatnonzero(present)
     for turn in range(VIEWS):
         if not len(left):

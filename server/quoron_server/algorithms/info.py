@@ -102,6 +102,7 @@ class AlgorithmInfo:
     passes: Literal["one", "many"] = "one"  # how often a user may be asked
     removes_outliers: bool = False
     black_box: str | None = None  # why clients that only say what their gradient is cannot take part; None: they can
+    curated_boxes: bool = False  # whether they can where one machine makes all rows: then they have a length, no clip
     asked: Callable[[Plan], int] | None = None  # questions to one user, at most; None: by `passes`
     points: Callable[[Plan], int] = _one  # at which a question asks for a gradient, at most
     smooths: Callable[[Plan], bool] = _never  # whether clients smooth their loss

@@ -96,6 +96,7 @@ class Setting:
             clip_norm=self.clip_norm,
             options=self.options,
             seed=seed,
+            curated=True,
         )
         forgetful = (KEEPS,) if FORGETFUL in made.guarantee.assumptions else ()
         plan = made.by_curator((OWN, *forgetful))

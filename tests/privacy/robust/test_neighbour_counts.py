@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quoron_privacy.errors import ConfigError
+from quoron_privacy.robust import gram_counts
 from quoron_privacy.robust import neighbour_counts as module
 from quoron_privacy.robust.neighbour_counts import (
     CHUNK,
@@ -194,3 +195,47 @@ def test_arguments_are_checked_by_name_and_never_by_the_values_of_answers():
     with pytest.raises(ConfigError, match="answered"):
         neighbour_counts(np.zeros((3, 2)), np.ones(2, dtype=bool), (1.0,))
     assert neighbour_counts(np.zeros((0, 2)), np.ones(0, dtype=bool), (1.0,)).shape == (1, 0)
+
+
+@given(kind=KIND, users=st.integers(2, 40), dimension=st.integers(1, 60), seed=SEED)
+@examples
+def test_blocks_of_the_gram_matrix_give_the_counts_of_the_rule(kind, users, dimension, seed):
+    """Of answers that stand exactly at the radius, are copies, overflow or vanish, whatever the centre."""
+    rng = np.random.default_rng(seed)
+    rows, radius = cohort(kind, users, dimension, rng)
+    radii = (radius, 2 * radius)
+    answered = rng.random(users) < 0.9
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "WIDE", 1)
+        patched.setattr(gram_counts, "HEIGHT", 7)
+        patched.setattr(gram_counts, "DEPTH", 13)
+        found = neighbour_counts(rows, answered, radii)
+    np.testing.assert_array_equal(found, neighbour_counts_by_all_pairs(rows, answered, radii))
+
+
+@given(dimension=st.integers(1, 200), seed=SEED, far=st.floats(1.0, 1e6))
+@examples
+def test_products_err_by_less_than_certified_against_rational_arithmetic(dimension, seed, far):
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(2, dimension)) * [[1.0], [far]]
+    centre = rng.normal(size=dimension)
+    exact = sum((Fraction(x) - Fraction(y)) ** 2 for x, y in zip(*rows.tolist(), strict=True))
+    products = gram_counts._product(rows, slice(0, 2), slice(0, 2), centre)
+    squares = gram_counts._squares(rows, slice(0, 2), centre)
+    distance = squares[0] + squares[1] - 2 * products[0, 1]
+    reach = (np.sqrt(squares[0]) + np.sqrt(squares[1])) ** 2
+    half = Fraction(gram_counts.certain_within(dimension)) / 2 * Fraction(reach)
+    assert abs(Fraction(distance) - exact) <= half
+    assert abs(Fraction(squared_distance(*rows)) - exact) <= half
+
+
+def test_one_shift_of_a_user_shows_in_every_direction_of_wide_answers():
+    """A random projection would have a kernel to hide in; products of all columns have none."""
+    rng = np.random.default_rng(1)
+    rows = 0.001 * rng.normal(size=(30, module.WIDE + 5))
+    for column in (0, gram_counts.DEPTH - 1, gram_counts.DEPTH, module.WIDE + 4):
+        moved = rows.copy()
+        moved[7, column] += 3.0
+        counts = neighbour_counts(moved, np.ones(30, bool), (1.0,))[0]
+        assert counts[7] == 1
+        np.testing.assert_array_equal(np.delete(counts, 7), 29)

@@ -21,4 +21,5 @@ INFO = AlgorithmInfo(
     removes_outliers=True,
     smooths=lambda plan: bool(plan.parameters.smoothing),
     black_box="it has no clip; it leaves out answers that are far from the others",
+    curated_boxes=True,
 )

@@ -17,7 +17,7 @@ from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.robust.combinations import Aggregate, Test, theorem_for
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
-from quoron_privacy.validate import positive
+from quoron_privacy.validate import non_negative, positive
 from quoron_server.algorithms.accelerated_erm.noise import lottery_noise, threshold_noise
 from quoron_server.algorithms.accelerated_erm.parameters import Clipped
 from quoron_server.algorithms.accelerated_erm.plan import account, noise_scale, release_chance, verify_privacy
@@ -54,7 +54,8 @@ class OutlierGDOptions:
     aggregate: Literal["weighted", "random"] = "weighted"  # random: with the lottery only
     kappa: Literal[1, 2] | None = None
     radius: float | None = None  # τ, from public knowledge
-    smoothing: float | None = None  # λ of the Moreau envelope, for losses whose slope jumps
+    smoothing: float | None = None  # λ of the Moreau envelope, for losses whose slope jumps; 0 is none
+    suffix: int | None = None  # iterates averaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +205,7 @@ def _calibrated(
         chosen = replace(options, step_size=p.step_size)
         [(risk, phase)] = _best(problem, chosen, [p.rounds], np.array([p.noise_scale]), p.smoothing)
         if problem.beliefs.isotropic is None or risk < trivial_risk(problem):
-            return risk, replace(p, suffix=phase.suffix)
+            return risk, replace(p, suffix=min(options.suffix or phase.suffix, p.rounds))
     return None
 
 
@@ -254,10 +255,14 @@ def _require(options: OutlierGDOptions, problem: Problem) -> None:
     """ConfigError for options that cannot be; UnsoundCombination for a test and an aggregate without a proof."""
     if options.rounds is not None and options.rounds < 1:
         raise ConfigError(f"Expected algorithm.options.rounds >= 1, got rounds={options.rounds}.")
-    for name in ("step_size", "radius", "smoothing"):
+    for name in ("step_size", "radius"):
         if (value := getattr(options, name)) is not None:
             positive(**{name: value})
-    if options.smoothing is not None and problem.smoothness is not None:
+    if options.smoothing is not None:
+        non_negative(smoothing=options.smoothing)
+    if options.suffix is not None and options.suffix < 1:
+        raise ConfigError(f"Expected algorithm.options.suffix >= 1, got suffix={options.suffix}.")
+    if options.smoothing and problem.smoothness is not None:
         raise ConfigError("Expected smoothing for losses whose slope jumps only, got it for a smooth loss.")
     if options.test != "auto":
         theorem_for(options.test, _aggregate(options), "everybody", kappa=options.kappa or 2)

@@ -1,0 +1,141 @@
+"""Rounds that leave out rows far from the others: on one machine, for any rows, with distances that hide nothing."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import quoron
+from audits.harness import epsilon_lower_bound
+from flower.plugged import Killed, people, plugged
+from flower.plugged import trained as plugged_trained
+from quoron.training import lifetime
+from quoron.training.black_box import Trained, problem_of
+from quoron.training.rows import RowsEngine, Setting
+from quoron_privacy.errors import ConfigError, Infeasible
+from quoron_privacy.noise import SeededNoise
+from quoron_privacy.robust import outlier_mean
+from quoron_privacy.robust.neighbour_counts import neighbour_counts
+from quoron_privacy.robust.outlier_mean import OutlierMean
+from quoron_server.algorithms import ALGORITHMS
+
+USERS, OUTLIERS = 300, 4
+POINTS = np.random.default_rng(0).normal(0.3, 0.05, (USERS, 3))
+POINTS[:OUTLIERS] = 1e5
+OPTIONS = {"rounds": 3, "step_size": 0.9, "radius": 1.0, "suffix": 1, "test": "lottery"}
+
+
+@pytest.fixture(autouse=True)
+def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(lifetime.VARIABLE, str(tmp_path / "own" / "lifetime.sqlite"))
+    monkeypatch.setenv("QUORON_ALLOW_SIMULATION", "1")
+
+
+def pulls(users: np.ndarray, point: np.ndarray) -> np.ndarray:
+    return point - POINTS[users]
+
+
+def trained(out: Path, compute: Any = pulls, **changed: Any) -> Trained:
+    given = {"users": USERS, "dimension": 3, "epsilon": 8.0, "delta": 1e-3, "radius": 9.0, "seed": 5}
+    return quoron.train_rows(compute, out=out, **(given | {"algorithm": "outlier-gd", "options": OPTIONS} | changed))
+
+
+def test_a_few_users_with_rows_of_any_length_move_nothing_that_the_noise_does_not(tmp_path: Path) -> None:
+    found = trained(tmp_path / "run")
+    honest = POINTS[OUTLIERS:].mean(axis=0)
+    assert np.linalg.norm(found.model - honest) < 0.2
+    assert "docs/privacy/outlier-gd.md" in found.guarantee.sentence()
+
+
+def test_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    calls = 0
+
+    def dying(users: np.ndarray, point: np.ndarray) -> np.ndarray:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise Killed
+        return pulls(users, point)
+
+    with pytest.raises(Killed):
+        trained(tmp_path / "run", dying)
+    np.testing.assert_array_equal(trained(tmp_path / "run").model, trained(tmp_path / "whole").model)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"clip_norm": 1.0}, "Expected no clip_norm"),
+        ({"options": {**OPTIONS, "smoothing": 0.1}}, "no smoothing"),
+        ({"options": {"rounds": 3, "step_size": 0.9}}, "Expected options.radius"),
+        ({"options": {"rounds": 3, "radius": 0.9}}, "Expected options.step_size"),
+    ],
+)
+def test_what_such_rounds_need_is_asked_for_by_name(changed: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=words):
+        trained(tmp_path / "run", **changed)
+    assert not (tmp_path / "run").exists()
+
+
+def test_too_few_users_are_told_how_many_would_do(tmp_path: Path) -> None:
+    with pytest.raises(Infeasible, match="n >= "):
+        trained(tmp_path / "run", users=20, epsilon=1.0, delta=1e-6)
+
+
+def test_a_federation_does_without(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="leaves out answers that are far from the others"):
+        plugged_trained(plugged(people()), tmp_path / "run", "outlier-gd", options=OPTIONS)
+
+
+def released(own: np.ndarray) -> Any:
+    """Released means of rows of 300 users, all zero but for one; the statistic is where they were pulled."""
+    problem = problem_of(users=USERS, items_per_user=1, dimension=2, radius=1e6, clip_norm=None, smoothness=None)
+    options = {"rounds": 1, "step_size": 1.0, "radius": 1.0, "test": "lottery"}
+    promise = {"epsilon": 2.0, "delta": 1e-3, "clip_norm": None}
+    plan = Setting(problem=problem, algorithm="outlier-gd", options=options, **promise).plan(0)
+    algorithm = ALGORITHMS[plan.algorithm].make(plan)
+
+    def compute(round_: int, users: np.ndarray, point: np.ndarray, noise: Any) -> np.ndarray:
+        return np.where((users == 2)[:, None], own, 0.0)
+
+    noise, state = SeededNoise(1), algorithm.init()
+    question = algorithm.request(state, noise)
+    answers = RowsEngine(compute, plan.problem, np.zeros(2), noise).ask(question)
+    world = int(own.any())
+
+    def draw(draws: int) -> np.ndarray:
+        sources = (SeededNoise(2 * number + world) for number in range(draws))
+        return np.array([algorithm.update(state, answers, noise).state.iterate[1] for noise in sources])
+
+    return draw
+
+
+def audited(own: float) -> float:
+    """Of a user at the middle or this far along the second coordinate; wrong with probability at most 1e-8."""
+    return epsilon_lower_bound(released(np.array([0.0, own])), released(np.zeros(2)), delta=1e-3, draws=1500)
+
+
+@pytest.mark.parametrize("own", [0.999, 1.5, 1e5])
+def test_rows_never_cost_more_than_the_claimed_epsilon(own: float) -> None:
+    assert audited(own) <= 2.0
+
+
+def test_the_audit_catches_outliers_that_are_left_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    observe = OutlierMean.observe
+
+    def blind(mean: OutlierMean, points: Any, answered: Any, **where: Any) -> Any:
+        seen = observe(mean, points, answered, **where)
+        return outlier_mean.Observation(seen.score, np.full_like(seen.weights, mean.ramp_high - mean.ramp_low))
+
+    monkeypatch.setattr(OutlierMean, "observe", blind)
+    assert audited(1e5) > 2.0
+
+
+def test_the_audit_catches_distances_from_a_projection_in_whose_kernel_a_user_hides(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        outlier_mean, "neighbour_counts", lambda rows, there, radii: neighbour_counts(rows[:, :1], there, radii)
+    )
+    assert audited(1e5) > 2.0
