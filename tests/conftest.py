@@ -1,5 +1,6 @@
 """Fixtures that several folders use."""
 
+import gc
 import logging
 import os
 import tempfile
@@ -17,15 +18,23 @@ settings.register_profile("quoron", derandomize=True, deadline=None, suppress_he
 settings.load_profile("quoron")
 WARDEN = pytest.StashKey[object]()
 VERIFIED: dict[int, object] = {}
+PLANNED: dict[object, object] = {}
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Temporary folders in memory where there is room: ledgers are flushed to the disk thousands of times."""
+    gc.set_threshold(50_000, 20, 20)
     config.stash[WARDEN] = warden.start()
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "16")  # idle threads sleep: other tests use the processors
     folder = private.quick_folder()
     if folder is not None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", folder)
+
+
+def pytest_collection_finish() -> None:
+    """Tests and libraries are millions of objects that last: a tenth of the time would be looking through them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
@@ -53,6 +62,32 @@ def verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
             VERIFIED[id(plan)] = plan  # kept, so that no other plan gets its number
 
     monkeypatch.setattr(AlgorithmInfo, "verify", once)
+
+
+@pytest.fixture
+def planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan for the same numbers is not looked for again: many tests ask of the same few what all algorithms would do.
+
+    Plans are pure functions of public numbers, and frozen; tests of planners themselves do without this.
+    """
+    from quoron_privacy.errors import QuoronError
+    from quoron_server.algorithms.info import AlgorithmInfo
+
+    plan = AlgorithmInfo.plan
+
+    def once(info: Any, *given: Any, **named: Any) -> Any:
+        key = (info.name, info.planner, given, tuple(sorted(named.items())))
+        if key not in PLANNED:
+            try:
+                PLANNED[key] = plan(info, *given, **named)
+            except QuoronError as error:
+                PLANNED[key] = error
+        found = PLANNED[key]
+        if isinstance(found, QuoronError):
+            raise found.with_traceback(None)
+        return found
+
+    monkeypatch.setattr(AlgorithmInfo, "plan", once)
 
 
 @pytest.fixture

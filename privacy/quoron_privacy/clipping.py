@@ -13,15 +13,29 @@ the whole, so they can be made where the rows are.
 """
 
 from dataclasses import dataclass
+from functools import cache
 from math import isinf, sqrt
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
-from numba import njit
+from numba import njit, types
 from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.gaussian import mean_slack
+from quoron_privacy.lanes import (
+    WIDTH,
+    aligned,
+    alike,
+    first_lanes,
+    fused,
+    keep,
+    lanes,
+    larger,
+    max_of,
+    over,
+    sum_of,
+)
 from quoron_privacy.release import Adjacency
 from quoron_privacy.validate import count
 
@@ -31,6 +45,15 @@ Mask = NDArray[np.bool_]
 Integers = NDArray[np.int64]
 
 _ULP = 2.0**-52
+_READ: Any = types.Array(types.float64, 2, "C", readonly=True), types.Array(types.float64, 1, "C", readonly=True)
+_COUNTS: Any = types.Array(types.int64, 1, "C")
+# (rows, centre, answered, norm, quantile radius, unit; total and counts to add to): a value for other compiled loops
+SUMMING: Any = types.FunctionType(
+    types.void(
+        *_READ, types.Array(types.boolean, 1, "C", readonly=True), types.float64, types.float64, types.float64,
+        _COUNTS, _COUNTS,
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,13 +110,28 @@ class ClippedSum:
 
     def of(self, values: Matrix, answered: Mask) -> Sums:
         """See Reduction. ConfigError for a centre of another shape."""
-        rows = np.ascontiguousarray(values, np.float64)
-        around = np.zeros(rows.shape[1]) if self.centre is None else np.ascontiguousarray(self.centre, np.float64)
-        if around.shape != rows.shape[1:]:
-            raise ConfigError(f"Expected a centre of shape {rows.shape[1:]}, got {around.shape}.")
-        found = _sum_clipped(rows, around, answered, self.norm, self.inner, 2.0**self.bits)
-        total, cells, clipped = found
-        return Sums(total, cells, int(clipped), int(np.count_nonzero(answered)))
+        rows, counted = np.ascontiguousarray(values, np.float64), np.ascontiguousarray(answered, np.bool_)
+        total, counts = np.zeros(rows.shape[1], np.int64), np.zeros(5, np.int64)
+        _adding()(rows, self.around(rows.shape[1]), counted, *self.scales, total, counts)
+        return Sums(total, counts[:4], int(counts[4]), int(np.count_nonzero(counted)))
+
+    def around(self, dimension: int) -> Vector:
+        """c, (d,). ConfigError for a centre of another shape."""
+        if self.centre is None:
+            return np.zeros(dimension)
+        if self.centre.shape != (dimension,):
+            raise ConfigError(f"Expected a centre of shape {(dimension,)}, got {self.centre.shape}.")
+        return np.ascontiguousarray(self.centre, np.float64)
+
+    @property
+    def scales(self) -> tuple[float, float, float]:
+        """C, q and 2ᵇ."""
+        return self.norm, self.inner, 2.0**self.bits
+
+    @property
+    def adding(self) -> Any:
+        """The compiled loop itself, of type `SUMMING`, for loops that make rows and need none of them afterwards."""
+        return _adding()
 
     def mean(self, sums: Sums) -> Vector:
         """(Σ clip(v - c)) / divisor, shape (d,). ConfigError for more rows than 64 · divisor."""
@@ -204,22 +242,43 @@ def shrink(row: Vector, norm: float) -> tuple[float, float, float]:
     """(largest coordinate m, s, length): row / m * s has norm at most one, s = m / norm if that is enough.
 
     s = -1 marks a row that is not finite, a row of zeros has s = 0; both come with m = 1. Norms are computed after
-    division by m, so nothing overflows or underflows, and s allows for more than the error of the norm.
+    division by m, so nothing overflows or underflows, and s allows for more than the error of the norm. `row` is
+    contiguous.
     """
-    largest, finite = 0.0, True
-    for value in row:
-        finite &= np.isfinite(value)
-        largest = max(largest, abs(value))
-    if not finite:
+    largest = _largest(row)
+    if largest < 0.0:
         return 1.0, -1.0, np.inf
     if largest == 0.0:
         return 1.0, 0.0, 0.0
-    square = 0.0
-    for value in row:
-        square += (value / largest) ** 2
-    root = np.sqrt(square)
-    above = root * (1 + (len(row) + 8) * _ULP)
-    return largest, min(largest / norm, 1.0 / above), largest * root
+    whole, rest = len(row) // WIDTH * WIDTH, len(row) % WIDTH
+    squares, divisor = alike(0.0), alike(largest)
+    for j in range(0, whole, WIDTH):
+        part = over(lanes(row, j), divisor)
+        squares = fused(part, part, squares)
+    if rest > 0:
+        part = over(first_lanes(row, whole, rest), divisor)
+        squares = fused(part, part, squares)
+    root = np.sqrt(sum_of(squares))
+    return largest, _limit(largest, root, len(row), norm), largest * root
+
+
+@njit(cache=True)
+def _largest(row: Vector) -> float:
+    """Largest magnitude of a contiguous row; -1 if anything is not finite."""
+    whole, rest = len(row) // WIDTH * WIDTH, len(row) % WIDTH
+    most = nothing = zero = alike(0.0)
+    for j in range(0, whole, WIDTH):
+        part = lanes(row, j)
+        most, nothing = larger(most, part), fused(part, zero, nothing)  # 0 · v is 0 for finite v, else NaN
+    if rest > 0:
+        part = first_lanes(row, whole, rest)
+        most, nothing = larger(most, part), fused(part, zero, nothing)
+    return max_of(most) if sum_of(nothing) == 0.0 else -1.0
+
+
+@njit(cache=True)
+def _limit(largest: float, root: float, count: int, norm: float) -> float:
+    return min(largest / norm, 1.0 / (root * (1 + (count + 8) * _ULP)))
 
 
 @njit(cache=True)
@@ -233,26 +292,44 @@ def _clip(rows: Matrix, norm: float) -> None:
                 rows[i, j] = rows[i, j] / largest * s * norm
 
 
-@njit(cache=True)
+@cache
+def _adding() -> Any:
+    """The compiled loop: on first use, not when this module is imported."""
+    return njit(SUMMING.signature, cache=True, nogil=True)(_sum_clipped)
+
+
 def _sum_clipped(
-    rows: Matrix, centre: Vector, answered: Mask, norm: float, quantile: float, unit: float
-) -> tuple[Integers, Integers, int]:
-    """Over answered rows: exact Σ ⌊clip(row - centre) · unit / norm⌋ towards zero, cells of norms, number clipped."""
-    total, cells = np.zeros(rows.shape[1], np.int64), np.zeros(4, np.int64)
-    row = np.empty(rows.shape[1])
-    clipped = 0
+    rows: Matrix,
+    centre: Vector,
+    answered: Mask,
+    norm: float,
+    quantile: float,
+    unit: float,
+    total: Integers,
+    counts: Integers,
+) -> None:
+    """Add over answered rows, exactly: Σ ⌊clip(row - centre) · unit / norm⌋ towards zero; cells; those clipped."""
+    dimension = rows.shape[1]
+    row = aligned(1, dimension)[0]
     for i in range(len(rows)):
         if not answered[i]:
             continue
-        for j in range(len(row)):
+        for j in range(dimension):
             row[j] = rows[i, j] - centre[j]
-        largest, s, length = shrink(row, norm)
-        if s < 0:
+        largest = _largest(row)
+        if largest < 0.0:
             continue
-        cells[np.int64(length > quantile / 4) + np.int64(length > quantile / 2) + np.int64(length > quantile)] += 1
-        if s == 0:
+        if largest == 0.0:
+            counts[0] += 1
             continue
-        clipped += s < largest / norm
-        for j in range(len(row)):
-            total[j] += np.int64(row[j] / largest * s * unit)
-    return total, cells, clipped
+        squares, divisor = alike(0.0), alike(largest)
+        for j in range(0, len(row), WIDTH):
+            part = over(lanes(row, j), divisor)
+            squares = fused(part, part, squares)
+            keep(row, j, part)
+        root = np.sqrt(sum_of(squares))
+        s, length = _limit(largest, root, dimension, norm), largest * root
+        counts[int(length > quantile / 4) + int(length > quantile / 2) + int(length > quantile)] += 1
+        counts[4] += int(s < largest / norm)
+        for j in range(dimension):
+            total[j] += np.int64(row[j] * s * unit)

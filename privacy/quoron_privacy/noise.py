@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal, localcontext
 from hashlib import blake2b
 from itertools import accumulate
-from math import isqrt, prod, sqrt
+from math import isqrt, prod
 from typing import Protocol
 
 import numpy as np
@@ -35,7 +35,7 @@ Words = NDArray[np.uint64]
 Steps = NDArray[np.int64]
 
 GRID_BITS = 30  # gaussian_steps counts in units of 2⁻³⁰ standard deviations
-GAUSSIAN_SLACK = 2.0**-47  # total variation of one Gaussian sample (theorem N1)
+GAUSSIAN_SLACK = 2.0**-160  # total variation of one Gaussian sample (theorem N1)
 LAPLACE_SLACK = 2.0**-52  # error of P(noise >= k) for every k: total variation of one threshold decision (theorem N2)
 WHOLE_SLACK = 2.0**-58  # total variation of one sample of `whole_laplaces` (N7)
 
@@ -43,6 +43,9 @@ _ODDS_BITS = 96  # of the odds of a digit in `whole_laplace`
 _MOST_DIGITS = 45  # a digit of odds exp(-2^i / scale) below e⁻⁴⁵ < 2⁻⁶⁴ counts as zero in `whole_laplaces`
 _BIN_BITS = 4  # the Gaussian proposal is flat on bins of width 1/16
 _BLOCK = 1 << 16  # samples at a time, so that the words stay in cache
+_MOST_WORDS = 1 << 35  # of one ChaCha20 stream: 2³² blocks of 64 bytes
+SETTLING = 6  # more words for a proposal that three do not decide: 128 bits each for bin, place and coin
+_UNSURE = 2.0**-48  # a coin so near to its chance is settled: more than what floats and cut digits can be wrong by
 
 
 class RandomStream:
@@ -60,17 +63,31 @@ class RandomStream:
     def gaussian_steps(self, shape: int | tuple[int, ...]) -> Steps:
         """⌊2³⁰ Z⌋ for independent standard normal Z, up to total variation GAUSSIAN_SLACK a sample (theorem N1).
 
-        Rejection from a step-shaped proposal. The number of rejections is independent of the values that are kept, so
-        time says nothing about them; the oversample is fixed, and falls short with probability below 2⁻⁶⁰.
+        Rejection from a step-shaped proposal. What 64 bits do not decide, one proposal in 10¹⁴, 192 bits and sixty
+        digits do. The number of rejections is independent of the values that are kept, so time says nothing about
+        them; the oversample is fixed, and falls short with probability below 2⁻⁶⁰.
         """
-        size = _size(shape)
+        size = samples_of(shape)
         steps = np.empty(size, np.int64)
         done = 0
         while done < size:
             block = steps[done : done + _BLOCK]
             proposals = len(block) + len(block) // 32 + 2 * isqrt(len(block)) + 12
-            done += _accept_gaussian(self.words(3 * proposals).reshape(proposals, 3), GAUSSIAN_BINS, block)
+            done += self._fill(self.words(3 * proposals).reshape(proposals, 3), block)
         return steps.reshape(shape)
+
+    def _fill(self, words: Words, steps: Steps) -> int:
+        """Fills `steps` with accepted proposals, words (proposals, 3), and returns how many."""
+        at = done = 0
+        while True:
+            at, done = _accept_gaussian(words, at, GAUSSIAN_BINS, steps, done)
+            if at == len(words):
+                return done
+            accepted, step = settle_gaussian(words[at], self.words(SETTLING))
+            if accepted and done < len(steps):
+                steps[done] = step
+                done += 1
+            at += 1
 
     def laplace_steps(self, scale: float, shape: int | tuple[int, ...]) -> Steps:
         """⌊L⌋ for independent L ~ Laplace(scale), with `scale` in steps and at most 2⁵⁰. For threshold decisions only.
@@ -80,7 +97,7 @@ class RandomStream:
         positive(scale=scale)
         if scale > 2.0**50:
             raise ConfigError(f"Expected scale <= 2**50 steps, got scale={scale}. Use a coarser grid.")
-        return _laplace(self.words(_size(shape)), scale).reshape(shape)
+        return _laplace(self.words(samples_of(shape)), scale).reshape(shape)
 
     def whole_laplace(self, scale: float) -> int:
         """⌊L⌋ for L ~ Laplace(scale), up to total variation 2⁻⁸⁸: cell by cell, unlike `laplace_steps`.
@@ -124,7 +141,7 @@ class RandomStream:
 
     def uniform(self, shape: int | tuple[int, ...]) -> NDArray[np.float64]:
         """Independent uniform multiples of 2⁻⁵³ in [0, 1)."""
-        return ((self.words(_size(shape)) >> np.uint64(11)).astype(np.float64) * 2.0**-53).reshape(shape)
+        return ((self.words(samples_of(shape)) >> np.uint64(11)).astype(np.float64) * 2.0**-53).reshape(shape)
 
     def permutation(self, size: int) -> Steps:
         """An exact uniform permutation of range(size)."""
@@ -231,8 +248,13 @@ class SecureNoise:
         """See NoiseSource. One stream gives at most 2³⁵ words."""
         key = blake2b(_encode(*labels), key=self.key, digest_size=32, person=b"quoron-secure").digest()
         cipher = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()  # a key serves one stream: the nonce is fixed
+        left = _MOST_WORDS
 
         def draw(size: int) -> Words:
+            nonlocal left
+            left -= size
+            if left < 0:
+                raise RunError(f"Expected at most 2**35 words of one stream, got {-left:,} more. Use another label.")
             stream = bytearray(8 * size)
             cipher.update_into(bytes(8 * size), stream)
             return np.frombuffer(stream, "<u8").astype(np.uint64, copy=False)
@@ -280,15 +302,50 @@ class AnsweredNoise:
         return self.source.fingerprint()
 
 
+@dataclass(frozen=True, slots=True)
+class StartedNoise:
+    """A source whose streams depend on a secret of one start of a run, kept nowhere: where answers do not come again.
+
+    Every start of a run draws independent noise, whatever is answered, so what a start drew and did not commit says
+    nothing of what a later one releases. Noise can be drawn before there are answers. A run that goes on keeps its
+    privacy, and not its bits.
+    """
+
+    source: NoiseSource
+    nonce: str = field(repr=False)
+
+    @classmethod
+    def fresh(cls, source: NoiseSource) -> "StartedNoise":
+        """Of a start that has not been before."""
+        return cls(source, secrets.token_hex(32))
+
+    def stream(self, *labels: str | int) -> RandomStream:
+        """See NoiseSource."""
+        return self.source.stream(*labels, "start", self.nonce)
+
+    def require_deployable(self) -> None:
+        """As the source."""
+        self.source.require_deployable()
+
+    def export_key(self) -> bytes:
+        """The source's."""
+        return self.source.export_key()
+
+    def fingerprint(self) -> str:
+        """The source's."""
+        return self.source.fingerprint()
+
+
 def total_variation(*, gaussians: int = 0, decisions: int = 0) -> float:
     """How far all the noise of a run is from exact, in total variation (theorem N3).
 
     A mechanism that is (ε, δ) with exact noise is (ε, δ + (1 + e^ε) · total_variation) with this noise.
     """
-    return 2.0**-49 * sqrt(gaussians) + 2.0**-57 * gaussians + LAPLACE_SLACK * decisions
+    return GAUSSIAN_SLACK * gaussians + LAPLACE_SLACK * decisions
 
 
-def _size(shape: int | tuple[int, ...]) -> int:
+def samples_of(shape: int | tuple[int, ...]) -> int:
+    """How many there are in an array of this shape."""
     return shape if isinstance(shape, int) else prod(shape)
 
 
@@ -308,45 +365,77 @@ def _digit_chances(scale: float) -> Words:
     return np.array(chances, np.uint64)
 
 
-def _gaussian_bins() -> Words:
-    """⌊2⁶⁴ P(bin <= k)⌉ for k = 0..254, where P(bin = k) ∝ exp(-(k/16)²/2), from 50 digits."""
+def _bin_levels() -> tuple[Decimal, ...]:
+    """P(bin <= k) for k = 0..254, where P(bin = k) ∝ exp(-(k/16)²/2), to 80 digits."""
     with localcontext() as context:
-        context.prec = 50
+        context.prec = 90
         heights = [(-(Decimal(k * k) / 2 ** (2 * _BIN_BITS + 1))).exp() for k in range(256)]
         total = sum(heights)
-        below = [int((2**64 * part / total).to_integral_value()) for part in accumulate(heights[:255])]
-    bins = np.array([min(level, 2**64 - 1) for level in below], np.uint64)
+        return tuple(part / total for part in accumulate(heights[:255]))
+
+
+def _gaussian_bins() -> Words:
+    """⌊2⁶⁴ P(bin <= k)⌋ for k = 0..254, and 2⁶⁴ - 1 after them."""
+    with localcontext() as context:
+        context.prec = 90
+        bins = np.array([*(int(2**64 * level) for level in BIN_LEVELS), 2**64 - 1], np.uint64)
     bins.setflags(write=False)
     return bins
 
 
+BIN_LEVELS = _bin_levels()
 GAUSSIAN_BINS = _gaussian_bins()
 
 
 @njit(cache=True, inline="always")
 def propose_gaussian(which, inside, coin, bins):  # type: ignore[no-untyped-def]
-    """(whether to accept, ⌊2³⁰ Z⌋) from three words and GAUSSIAN_BINS: one proposal of theorem N1, in fixed time."""
+    """(whether to accept, ⌊2³⁰ Z⌋, whether both are sure) from three words: a proposal of theorem N1, in fixed time.
+
+    `bins` is GAUSSIAN_BINS. What is not sure is for `settle_gaussian`: the words' further bits might change it.
+    """
     k = 0
-    for level in range(7, -1, -1):  # binary search: k = number of thresholds <= word
-        k += (which >= bins[k + (1 << level) - 1]) << level
+    for level in range(7, -1, -1):  # binary search: k = number of thresholds < word
+        k += (which > bins[k + (1 << level) - 1]) << level
     w = (inside >> np.uint64(11)) * 2.0**-53
     accept = np.exp(-(2.0 ** -(2 * _BIN_BITS + 1)) * (w * (2 * k + w)))  # density over proposal, one at w = 0
     inner = np.int64(inside >> np.uint64(64 - GRID_BITS + _BIN_BITS))
     magnitude = (np.int64(k) << (GRID_BITS - _BIN_BITS)) | inner
     step = magnitude ^ -np.int64(inside & np.uint64(1))  # sign bit set: -magnitude - 1, the floor
-    return (coin >> np.uint64(11)) * 2.0**-53 < accept, step
+    margin = (coin >> np.uint64(11)) * 2.0**-53 - accept
+    return margin < 0.0, step, (abs(margin) > _UNSURE) & (which != bins[k])
 
 
-@njit(cache=True)
-def _accept_gaussian(words: Words, bins: Words, steps: Steps) -> int:
-    """Fills `steps` with accepted proposals (words: proposals × 3) and returns how many."""
-    done = 0
-    for i in range(len(words)):
-        accepted, step = propose_gaussian(words[i, 0], words[i, 1], words[i, 2], bins)
+def settle_gaussian(words: Words, more: Words) -> tuple[bool, int]:
+    """(whether to accept, ⌊2³⁰ Z⌋) of a proposal whose three words, shape (3,), are not sure, with SETTLING more.
+
+    Bin, place and coin go on where their words end, by 128 bits each, and are decided with sixty digits.
+    """
+    which, inside, coin = (int(word) for word in words)
+    tails = [Decimal(int(more[2 * i]) << 64 | int(more[2 * i + 1])) for i in range(3)]
+    with localcontext() as context:
+        context.prec = 90
+        tails = [tail / 2**128 for tail in tails]
+        k = bisect_right(BIN_LEVELS, (which + tails[0]) / 2**64)
+        w, chance = ((word + tail) / 2**53 for word, tail in ((inside >> 11, tails[1]), (coin >> 11, tails[2])))
+        accepted = chance < (-w * (2 * k + w) / 2 ** (2 * _BIN_BITS + 1)).exp()
+    magnitude = k << (GRID_BITS - _BIN_BITS) | inside >> (64 - GRID_BITS + _BIN_BITS)
+    return accepted, -magnitude - 1 if inside & 1 else magnitude
+
+
+@njit(cache=True, nogil=True)
+def _accept_gaussian(words: Words, at: int, bins: Words, steps: Steps, done: int) -> tuple[int, int]:
+    """Appends accepted proposals from number `at` on (words: proposals × 3) to the `done` first steps.
+
+    Returns the number of the first proposal that is not sure, or of all, and how many steps there are now.
+    """
+    for i in range(at, len(words)):
+        accepted, step, sure = propose_gaussian(words[i, 0], words[i, 1], words[i, 2], bins)
+        if not sure:
+            return i, done
         if accepted and done < len(steps):
             steps[done] = step
             done += 1
-    return done
+    return len(words), done
 
 
 @njit(cache=True)

@@ -8,6 +8,7 @@ so few algorithms").
 """
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from quoron_privacy.errors import ConfigError
@@ -16,18 +17,21 @@ from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 from quoron_server.specification import options_of
 
+UNKNOWN_CLIP = 1.0  # the first clip norm where nothing is known of answers; it shrinks or doubles within few rounds
+
 
 def plan_for(
     problem: Problem,
     privacy: Privacy,
     *,
     algorithm: str,
-    clip_norm: float,
+    clip_norm: float | None,
     options: Mapping[str, Any],
     seed: int = 0,
 ) -> Plan:
     """The plan of `algorithm` where users' answers come out of a black box and are clipped at `clip_norm`.
 
+    Without one the clip norm is adaptive: it starts from UNKNOWN_CLIP and follows the users, privately.
     `seed` is public, and draws slots alone. Raises ConfigError, with the reason, for what a black box cannot carry out;
     Infeasible. Call `AlgorithmInfo.verify` on what is made of it.
     """
@@ -41,10 +45,31 @@ def plan_for(
     if "clip_norm" in options:
         raise ConfigError("Expected clip_norm beside the options, got it among them.")
     info = ALGORITHMS[algorithm]
-    plan = info.plan(problem, privacy, options_of(info, {**options, "clip_norm": clip_norm}), "calibrated", seed)
+    clip: dict[str, Any] = {"clip_norm": clip_norm}
+    if clip_norm is None:
+        _require_adaptive(algorithm, options)
+        clip = {"clip": "adaptive", "clip_norm": UNKNOWN_CLIP}
+    plan = info.plan(problem, privacy, options_of(info, {**options, **clip}), "calibrated", seed)
     if info.smooths(plan):
         raise ConfigError(
             f"Expected smoothness for {algorithm}, got smoothness=None, so that clients would have to smooth their "
             'loss. Give it, or options={"estimator": "clip"}.'
         )
     return plan
+
+
+def _require_adaptive(algorithm: str, options: Mapping[str, Any]) -> None:
+    """ConfigError unless the algorithm can do without a clip norm, and is told the step that nobody could choose."""
+    known = {name: {each.name for each in fields(info.options)} for name, info in ALGORITHMS.items()}
+    if "clip" not in known[algorithm]:
+        can = ", ".join(name for name, info in ALGORITHMS.items() if info.black_box is None and "clip" in known[name])
+        raise ConfigError(
+            f"Expected clip_norm for {algorithm}, got none. Give it, or choose an algorithm that finds one ({can})."
+        )
+    step = "step_size" if "step_size" in known[algorithm] else "inverse_step"
+    if options.get("clip", "adaptive") != "adaptive":
+        raise ConfigError(f"Expected clip_norm with options.clip={options['clip']!r}, got none.")
+    if options.get(step) is None:
+        raise ConfigError(
+            f"Expected options.{step} where clip_norm is None, got none: nothing public says how long answers are."
+        )

@@ -6,8 +6,10 @@ Nothing is shown to anyone before the ledger holds it, and no question leaves be
 continues from whatever the ledger holds: an empty one starts it, a complete one only returns the model.
 """
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -18,7 +20,8 @@ from numpy.typing import NDArray
 from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.clipping import Sums
 from quoron_privacy.errors import OtherVersion, RunError
-from quoron_privacy.noise import AnsweredNoise, NoiseSource
+from quoron_privacy.noise import AnsweredNoise, NoiseSource, StartedNoise
+from quoron_privacy.noise_ahead import NoiseAhead
 from quoron_server.algorithm import Algorithm
 from quoron_server.books import serial
 from quoron_server.budget import Budget
@@ -31,6 +34,7 @@ if TYPE_CHECKING:  # a plan is made, and an engine written, without a database
 Vector = NDArray[np.float64]
 Evaluate = Callable[[Vector], Mapping[str, float]]
 DIGEST = 32  # bytes, before each stored state, of the answers that led to it
+MOST_AHEAD = 1 << 29  # bytes of noise that is drawn ahead
 TRACED_ROUNDS = 60  # at most this many rounds of a simulation are evaluated
 
 
@@ -75,6 +79,14 @@ class RoundEvent:
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
 
 
+@runtime_checkable
+class Foreseen(Protocol):
+    """An algorithm that draws one Gaussian sample for each number of the model in every round, and says where."""
+
+    def noise_label(self, round_: int) -> tuple[str | int, ...]:
+        """The labels of that round's samples."""
+
+
 class Observer(Protocol):
     """Progress bars, event logs, reports."""
 
@@ -99,14 +111,17 @@ def run(
     simulation: bool = False,
     evaluate: Evaluate | None = None,
     trust_clients: bool = False,
+    reproducible: bool = True,
 ) -> Vector:
     """Run `algorithm` to its end and return the released model, shape (d,).
 
     `simulation` lets diagnostics of private data into the ledger and to observers, and `evaluate` (a map from the
     current iterate to figures such as the excess risk) is called in some rounds; neither influences the run.
     Outside simulation the noise source must be deployable, the promise proved, and exposure `model`, in which clients
-    see un-noised iterates, needs `trust_clients`. Raises BudgetExceeded, RunError, LedgerError; OtherVersion, with the
-    ledger as it was, if another version, configuration or noise began this run.
+    see un-noised iterates, needs `trust_clients`. Where the same question may get other answers from the same users,
+    say that they are not `reproducible`: noise then has a secret of this start in its labels in place of the digest of
+    all answers, and that of coming rounds is drawn while users compute. Raises BudgetExceeded, RunError, LedgerError;
+    OtherVersion, with the ledger as it was, if another version, configuration or noise began this run.
     """
     budget = budget or Budget()
     budget.check_plan(algorithm.plan)
@@ -119,6 +134,22 @@ def run(
             f"Expected the noise source that began the run in {ledger.path}, got the one named {noise.fingerprint()}. "
             "Rebuild it from the ledger's key: other noise for the same data would be a second release."
         )
+    with _ahead(algorithm, noise, simulation=simulation) if not reproducible else nullcontext() as drawn:
+        model = _carry_out(algorithm, engine, ledger, noise, drawn, budget, observers, simulation, evaluate)
+    return _tell(model, observers)
+
+
+def _carry_out(
+    algorithm: Algorithm[Any],
+    engine: Engine,
+    ledger: "Ledger",
+    noise: NoiseSource,
+    drawn: NoiseAhead | None,  # of this start; None: noise is a function of the answers
+    budget: Budget,
+    observers: Sequence[Observer],
+    simulation: bool,
+    evaluate: Evaluate | None,
+) -> Vector:
     state, answered_so_far, totals, moved = _resume(algorithm, ledger)
     for observer in observers:
         observer.started(algorithm.plan)
@@ -127,13 +158,16 @@ def run(
         encoded_down, encoded_up = encoded(question, algorithm.plan.problem.dimension)
         _check_budget(budget, algorithm.plan, ledger, question, cost["gradient_evaluations"])
         ledger.spend(question, users=cost["messages"], gradient_evaluations=cost["gradient_evaluations"])
+        if drawn is not None:
+            _expect(algorithm, drawn, question.round)
         began = time.perf_counter()
         answers = engine.ask(question)
         if question.reduction is not None:
             answers = summed(answers, question.reduction)
         answered = time.perf_counter()
-        answered_so_far = chained(answered_so_far, question, answers)
-        update = algorithm.update(state, answers, AnsweredNoise(noise, answered_so_far.hex()))
+        if drawn is None:
+            answered_so_far = chained(answered_so_far, question, answers)
+        update = algorithm.update(state, answers, drawn or AnsweredNoise(noise, answered_so_far.hex()))
         state = update.state
         totals = {name: totals[name] + cost[name] for name in totals}
         figures = engine.measured() if simulation and isinstance(engine, Measuring) else {}
@@ -157,7 +191,21 @@ def run(
             observer.round_finished(event)
     model = algorithm.model(state)
     ledger.finish(model)
-    return _tell(model, observers)
+    return model
+
+
+def _ahead(algorithm: Algorithm[Any], noise: NoiseSource, *, simulation: bool) -> NoiseAhead:
+    """The noise of this start, drawn ahead by all cores but one. A simulation's comes again with its seed."""
+    started = StartedNoise(noise, "simulation") if simulation else StartedNoise.fresh(noise)
+    fit = MOST_AHEAD // (8 * algorithm.plan.problem.dimension)
+    return NoiseAhead(started, threads=max(1, min((os.cpu_count() or 1) - 1, fit)))
+
+
+def _expect(algorithm: Algorithm[Any], drawn: NoiseAhead, round_: int) -> None:
+    """Begin with this round's noise and, on other threads, with that of the rounds after it."""
+    if isinstance(algorithm, Foreseen):
+        for later in range(round_, min(round_ + drawn.threads, algorithm.plan.cost.rounds)):
+            drawn.expect(algorithm.noise_label(later), algorithm.plan.problem.dimension)
 
 
 def _tell(model: Vector, observers: Sequence[Observer]) -> Vector:

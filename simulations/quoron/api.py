@@ -24,7 +24,7 @@ from quoron.planning.questions import Answers
 from quoron.presets import preset
 from quoron.reports.summary import from_json
 from quoron.simulation import run as runs
-from quoron.simulation.engines import EngineChoice
+from quoron.simulation.engines import EngineChoice, training_sharing
 from quoron.simulation.folder import FRAME, RunFolder, as_parquet, claim, write
 from quoron.simulation.run import RunResult
 from quoron_privacy.errors import ConfigError
@@ -71,6 +71,7 @@ def train(
     settings: Sequence[str] = (),
     observers: Sequence[Observer] = (),
     progress: bool | None = None,
+    engine: str | EngineChoice = "inline",
     **columns: Unpack[TableColumns],
 ) -> "Trained":
     """Train for real on a table that you hold: secret noise, every user, one model that may be shown to anybody.
@@ -83,6 +84,7 @@ def train(
         settings: further `dotted.key=value` texts, as with `--set`.
         observers: told of every round, in public figures.
         progress: whether a bar is shown on standard error; by default if that is a terminal.
+        engine: as of `simulate`, but for "flower".
         columns: for a DataFrame, how its rows become items, see `TableColumns`. Nothing of them is taken from the data.
 
     The plan reads nothing from the table but the number of users. The run is charged to the population's ledger before
@@ -103,11 +105,12 @@ def train(
         population=population,
         ledger=ledger,
     )
+    sharing = training_sharing(EngineChoice.of(engine) if isinstance(engine, str) else engine)
     config, name, frame = _described(source, columns, (*settings, *short))
     folder = None if config.run.out is None else RunFolder(Path(config.run.out))
     with display(quiet=not (sys.stderr.isatty() if progress is None else progress)) as shown:
         prepared = training.prepare(config, Path.cwd(), name=name, folder=folder, frame=frame)
-        return training.carry_out(prepared, claim(config, name), (*observers, shown))
+        return training.carry_out(prepared, claim(config, name), (*observers, shown), sharing=sharing)
 
 
 def simulate(
@@ -134,7 +137,9 @@ def simulate(
         settings: further `dotted.key=value` texts, as with `--set`.
         observers: told of every round.
         engine: "inline" computes in this process, "flower" on 50 simulated nodes of Flower; the bits are the same.
-            `EngineChoice.of("flower", nodes=..., cpus=...)` has other nodes, `superlink=` those of a federation.
+            `EngineChoice.of("flower", nodes=..., cpus=...)` has other nodes, `superlink=` those of a federation;
+            `EngineChoice.of(workers=4)` shares the users between processes, `EngineChoice.of("ray", address=...)`
+            between the nodes of a Ray cluster.
         columns: for a DataFrame, how its rows become items, see `TableColumns`. Categorical columns given without
             values take those in the data, which thereby become public.
 
@@ -295,7 +300,7 @@ def resume(
     if folder.is_training:
         from quoron.training import run as training
 
-        return training.resume(folder, observers)
+        return training.resume(folder, observers, sharing=training_sharing(where))
     return where.carry_out(runs.prepare(folder.config(), folder.path), folder, folder.path, observers)
 
 

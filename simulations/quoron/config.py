@@ -12,7 +12,6 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from quoron import _toml
 from quoron._explain import explain
+from quoron._paths import PACKAGED, is_url
 from quoron.planning.network import Network
 from quoron_privacy.errors import ConfigError
 
@@ -27,7 +27,6 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
-PACKAGED = "package:"  # a table's path that begins so is a file that ships with quoron
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
@@ -71,6 +70,11 @@ class Synthetic(Simulated):
     unequal_items: bool = Field(
         default=False, description="draw each user's number of items uniformly from 1 to 2m - 1"
     )
+    in_memory: bool = Field(
+        default=False,
+        description="make all users once and keep them (4 n m d bytes) rather than whenever they are asked: for "
+        "several passes; the numbers are the same",
+    )
 
 
 class Weighted(Section):
@@ -81,12 +85,13 @@ class Weighted(Section):
 
 
 class Table(Simulated):
-    """A CSV or Parquet file with one item a row and a column that names the user."""
+    """A CSV or Parquet file, or a folder of Parquet files, with one item a row and a column that names the user."""
 
     kind: Literal["table"] = "table"
     path: str = Field(
         description="CSV or Parquet file, relative to the configuration file; `package:NAME.parquet` is one that ships "
-        "with quoron: `storms`, `scorecard` or `flights`"
+        "with quoron: `storms`, `scorecard` or `flights`; a folder of Parquet files, or a URL such as "
+        "`s3://bucket/visits`, is read piece by piece (docs/large-data.md)"
     )
     user: str = Field(description="column that says whose item a row is")
     label: str | None = Field(
@@ -386,20 +391,10 @@ def located(config: Config, folder: Path) -> Config:
         config = config.model_copy(update={"train": config.train.model_copy(update={"ledger": ledger})})
     if not isinstance(config.population, Table) or config.population.path.startswith(PACKAGED):
         return config
+    if is_url(config.population.path):
+        return config
     path = str((folder / config.population.path).resolve())
     return config.model_copy(update={"population": config.population.model_copy(update={"path": path})})
-
-
-def table_file(table: Table, folder: Path) -> Path:
-    """The file of a table: relative to `folder`, or shipped with quoron. ConfigError for one that does not ship."""
-    if not table.path.startswith(PACKAGED):
-        return folder / table.path
-    shipped = {entry.name: Path(str(entry)) for entry in files("quoron").joinpath("data").iterdir()}
-    name = table.path.removeprefix(PACKAGED)
-    if not name.endswith(".parquet") or name not in shipped:
-        tables = ", ".join(PACKAGED + each for each in sorted(shipped) if each.endswith(".parquet"))
-        raise ConfigError(f"Expected population.path to be a file or one of {tables}, got {table.path!r}.")
-    return shipped[name]
 
 
 def overlay(tree: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:

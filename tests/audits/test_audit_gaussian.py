@@ -10,7 +10,7 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise import SecureNoise, SeededNoise
 
 EPSILON, DELTA, NORM, COHORT = 2.0, 1e-5, 1.0, 10
-DRAWS = 1_000_000
+DRAWS = 300_000
 SENSITIVITY = mean_sensitivity(NORM, COHORT)
 HONEST = GaussianNoise.calibrate(sensitivity=SENSITIVITY, epsilon=EPSILON, delta=DELTA, dimension=1)
 

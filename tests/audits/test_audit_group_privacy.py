@@ -21,7 +21,7 @@ from quoron_server.algorithms.slots import partition
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
 
-EPSILON, DELTA, RUNS = 1.0, 1e-2, 200_000
+EPSILON, DELTA, RUNS = 1.0, 1e-2, 100_000
 ITEMS, PHASES = 8, 4
 
 
@@ -141,12 +141,12 @@ class TestSampledItems:
         plan = self.plan(name)
         for factor, caught in ((1.0, False), (0.5, True)):
             p = replace(plan.parameters, noise_scale=plan.parameters.noise_scale * factor)
-            shown = self.transcripts(replace(plan, parameters=p), 1.0, 2500, 0)
+            shown = self.transcripts(replace(plan, parameters=p), 1.0, 1500, 0)
             ratio = self.ratio(shown, p.multiplier * factor, other)
             low, _ = delta_bounds(ratio, epsilon=EPSILON)
             assert (low > DELTA) == caught
 
-    def shown(self, z, runs=400_000, seed=5):
+    def shown(self, z, runs=200_000, seed=5):
         """The mechanism alone, by many runs."""
         rng = np.random.default_rng(seed)
         chosen = rng.binomial(self.PLACES, self.RATE, (runs, self.ROUNDS))

@@ -19,7 +19,7 @@ from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_client.randomisers import RangeBits, VectorNoise, report, vector
 from quoron_privacy import gdp, local
 
-DRAWS = 400_000
+DRAWS = 150_000
 EPSILON, DELTA = 1.0, 1e-3
 GRADIENT = AverageGradient(np.zeros((1, 1)), (1.0,))
 VECTOR = VectorReport(GRADIENT, EPSILON, DELTA, 0.25, np.array([0.1]))  # gradients are ±0.5: both are clipped

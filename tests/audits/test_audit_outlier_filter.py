@@ -16,7 +16,7 @@ from audits.harness import delta_bounds, epsilon_lower_bound
 from quoron_privacy.robust.filter.concentration import score_error, scores
 from quoron_privacy.robust.filter.outlier_filter import calibrate, verify
 
-EPSILON, DELTA, SIZE, DRAWS = 2.0, 1e-3, 1500, 300_000
+EPSILON, DELTA, SIZE, DRAWS = 2.0, 1e-3, 1500, 150_000
 SOUND = calibrate(
     EPSILON, DELTA, cohort_size=SIZE, eta_beta=1.0, phase_users=2 * SIZE, score_error=score_error(SIZE, 1)
 )

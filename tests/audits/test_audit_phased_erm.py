@@ -19,7 +19,7 @@ from quoron_server.algorithms.phased_erm.plan import shift
 from quoron_server.plan import Privacy
 
 INFO = ALGORITHMS["phased-erm"]
-USERS, ROUNDS, RUNS, EPSILON, DELTA, PULL = 10, 10, 6_000, 1.0, 0.05, 0.01
+USERS, ROUNDS, RUNS, EPSILON, DELTA, PULL = 10, 10, 4_000, 1.0, 0.05, 0.01
 PROBLEM = problem_of(
     users=USERS, items_per_user=1, dimension=1, domain=L2Ball(1e6), lipschitz=1.0, smoothness=1.0, distance=1.0
 )

@@ -10,7 +10,7 @@ from quoron_privacy.noise import SecureNoise, SeededNoise
 from quoron_privacy.prefix import FACTORISATIONS, factorise
 from quoron_privacy.prefix.noise import PrefixNoise, corollary_9_scale
 
-DRAWS, ROUNDS = 400_000, 8
+DRAWS, ROUNDS = 120_000, 8
 SENSITIVITY = 0.05
 EPSILON, DELTA = 1.0, 1e-2
 

@@ -19,7 +19,7 @@ from quoron_privacy.robust import robust_mean
 from quoron_privacy.robust.lottery import TICKETS
 from quoron_privacy.truncated_mean import calibrate
 
-DRAWS = 400_000
+DRAWS = 150_000
 EPSILON, DELTA = 1.0, 1e-3
 USERS = 8
 HUGE = 1e6
@@ -76,9 +76,9 @@ def world(mean, own, seed, *, clips=True):
     return draw
 
 
-def audit(mean, **keywords):
+def audit(mean, draws=DRAWS, **keywords):
     worlds = (world(mean, own, 71 + i, **keywords) for i, own in enumerate((HUGE, -HUGE)))
-    return epsilon_lower_bound(*worlds, delta=DELTA, draws=DRAWS)
+    return epsilon_lower_bound(*worlds, delta=DELTA, draws=draws)
 
 
 def test_two_releases_together_never_exceed_the_claimed_epsilon():
@@ -97,7 +97,7 @@ def test_the_audit_catches_a_first_release_that_is_not_charged():
     )
     last = replace(mean.noise, scale=alone.noise.scale * mean.radius)
     first = replace(mean.crude, scale=alone.noise.scale)
-    assert audit(replace(mean, noise=last, crude=first)) > EPSILON
+    assert audit(replace(mean, noise=last, crude=first), draws=400_000) > EPSILON
 
 
 def test_the_audit_catches_a_missing_clip():
@@ -123,7 +123,7 @@ def ranged(mean, own, seed):
 class TestWholeEstimator:
     """Rotation, ranges, clip and noise. Little power against the sound one; the broken twin is caught all the same."""
 
-    RUNS = 4000
+    RUNS = 2000
 
     def found(self, strengthen):
         mean = calibrate("none", users=USERS, dimension=2, bound=1.0, spread=None, mu=gdp.mu_for(EPSILON, DELTA) * 0.8)

@@ -22,7 +22,7 @@ from quoron_server.algorithms.slots import partition
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
 
-RUNS, ROUNDS, CLIP = 200_000, 8, 1.0
+RUNS, ROUNDS, CLIP = 80_000, 8, 1.0
 EPSILON, DELTA = 1.0, 1e-2
 HUGE = 1e6  # what the own user sends: far beyond the clip
 every_algorithm = pytest.mark.parametrize("name", FAMILY)
@@ -103,7 +103,7 @@ def less_noise(plan, factor):
 
 @every_algorithm
 def test_a_run_never_exceeds_its_claimed_epsilon(name):
-    assert 0.7 < audit(planned(name)) <= EPSILON
+    assert 0.65 < audit(planned(name)) <= EPSILON
 
 
 @every_algorithm
@@ -143,7 +143,7 @@ class TestReserves:
     @every_algorithm
     def test_an_absence_that_brings_in_a_reserve_is_protected(self, name):
         plan = planned(name, cohort=4, reserve=2)
-        assert 0.7 < audit(plan, self.SWAP, reserve=-HUGE) <= EPSILON
+        assert 0.65 < audit(plan, self.SWAP, reserve=-HUGE) <= EPSILON
 
     def test_the_audit_catches_zero_out_noise_with_reserves(self):
         plan = less_noise(planned("accelerated-srgd", cohort=4, reserve=2), 2)

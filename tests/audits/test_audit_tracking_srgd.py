@@ -28,7 +28,7 @@ from quoron_server.algorithms.slots import partition
 from quoron_server.algorithms.tracking.method import TrackingSRGD
 from server.algorithms.tracking_reference import small_plan
 
-EPSILON, DELTA, RUNS, LONG_RUNS = 1.0, 1e-2, 100_000, 40_000
+EPSILON, DELTA, RUNS, LONG_RUNS = 1.0, 1e-2, 50_000, 40_000
 MU = mu_for(EPSILON, DELTA)
 STILL, FREE = L2Ball(1e-9), L2Ball(10.0)  # in the first no step moves the centre: radii are spreads
 
@@ -186,7 +186,12 @@ BROKEN = {  # twin of the lab, object, scene, attack
     ),
     "rec64_nocol": ("sound", TrackingSRGD, replace(LONG, plan=without_column_norm(LONG.plan)), "by radius"),
 }
-HARD = {"twice": RUNS, "rec_twice": RUNS, "count_free": RUNS, "rec64_nocol": LONG_RUNS}  # runs for what shows little
+HARD = {
+    "twice": 2 * RUNS,
+    "rec_twice": 2 * RUNS,
+    "count_free": 2 * RUNS,
+    "rec64_nocol": LONG_RUNS,
+}  # runs for what shows little
 ATTACKS = ("by radius", "constant-noise", "seed-scaled", "wrong-round", next_centre, next_spread)
 
 
@@ -227,17 +232,21 @@ def test_no_attack_proves_more_than_the_claim(name):
 
 @pytest.mark.parametrize("name", ["independent, first round", "recursive, growing radii"])
 def test_the_best_attack_comes_near_the_claim(name):
-    assert found(SOUND[name], ["by radius"]) > 0.6
+    assert found(SOUND[name], ["by radius"]) > 0.5
 
 
+@pytest.mark.slow
 def test_a_user_of_sixty_four_rounds_is_protected_too():
     assert 0.6 < found(LONG, ["by radius"], runs=LONG_RUNS) <= EPSILON
 
 
-@pytest.mark.parametrize("name", list(BROKEN))
+SLOW = pytest.param("rec64_nocol", marks=pytest.mark.slow)  # by default its plan is refused, as the next tests say
+
+
+@pytest.mark.parametrize("name", [SLOW if name == "rec64_nocol" else name for name in BROKEN])
 def test_the_audit_catches(name):
     twin, _, scene, how = BROKEN[name]
-    assert found(scene, [how], twin, HARD.get(name, RUNS // 5)) > EPSILON
+    assert found(scene, [how], twin, HARD.get(name, 20_000)) > EPSILON
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -7,11 +8,17 @@ from hypothesis import strategies as st
 
 from client import reference
 from quoron_client import AverageGradient, ItemBatch, average_gradient, average_loss, make_loss
+from quoron_client.compute.compiled import at_once, pieces
+from quoron_client.compute.draws import user_keys
+from quoron_client.compute.gradients import gradient_sums
+from quoron_client.compute.smoothness import smoothness_scale
+from quoron_client.protocol.smoothing import Convolution
+from quoron_privacy.clipping import ClippedSum
 from quoron_privacy.errors import ConfigError, DataError
 
 by_name = pytest.mark.parametrize("loss", reference.some_losses(), ids=lambda loss: loss.name)
 STEADY = settings(derandomize=True, deadline=None, max_examples=30)
-RAGGED = (3, 0, 1, 33, 64, 4, 65, 2, 7)  # around the kernel's groups of 4 and blocks of 32
+RAGGED = (3, 0, 1, 33, 64, 4, 65, 2, 7, 129, 0)  # around the kernel's groups of 4 and blocks of 64
 
 
 def at(*points, weights=None, user_smoothness=None):
@@ -172,3 +179,112 @@ def test_shapes_that_do_not_fit_are_refused():
         average_gradient(loss, batch, replace(at(np.ones(4)), reference_items=0))
     with pytest.raises(ConfigError, match=r"Expected one or two points, each with its weight, got \(3, 4\)"):
         average_gradient(loss, batch, at(*np.ones((3, 4))))
+
+
+def crowd_of(rng, sizes, dimension, loss=None):
+    """Ragged users, one of whom holds a NaN and one infinity, if there are as many."""
+    batch = reference.random_batch(rng, sizes, dimension, np.float32, loss or make_loss("logistic"))
+    for row, bad in ((0, np.nan), (len(batch.labels) - 1, np.inf)):
+        if 0 <= row < len(batch.labels):
+            batch.features[row, dimension - 1] = bad
+    return batch
+
+
+@by_name
+def test_users_read_where_they_are_have_the_bits_of_a_copy(loss):
+    rng = np.random.default_rng(11)
+    batch = reference.random_batch(rng, RAGGED, 9, np.float32, loss)
+    some = np.array([6, 0, 3, 1, 8, 3])
+    seen, copy = batch.seen(some), batch.of(some)
+    x, z = rng.standard_normal((2, 9))
+    for task in (at(x), at(x, z, user_smoothness=0.2 if loss.curvature else None)):
+        np.testing.assert_array_equal(average_gradient(loss, seen, task), average_gradient(loss, copy, task))
+    np.testing.assert_array_equal(average_loss(loss, seen, x), average_loss(loss, copy, x))
+    assert seen.users == copy.users
+    assert seen.size == copy.size
+    np.testing.assert_array_equal(seen.counts, copy.counts)
+
+
+@STEADY
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    sizes=st.lists(st.integers(0, 150), min_size=1, max_size=30),
+    dimension=st.integers(1, 40),
+    norm=st.floats(1e-3, 10),
+    threads=st.integers(1, 3),
+    largest=st.sampled_from([np.inf, 0.5, 0.0]),
+    centred=st.booleans(),
+)
+def test_sums_are_exactly_those_of_rows(seed, sizes, dimension, norm, threads, largest, centred):
+    rng, loss = np.random.default_rng(seed), make_loss("logistic", ridge=0.01)
+    batch = crowd_of(rng, sizes, dimension, loss)
+    x, z = rng.standard_normal((2, dimension))
+    reduction = ClippedSum(norm, 8, 0.1 * z if centred else None, norm / 3)
+    task = at(x, z, weights=(1.0, -0.9), user_smoothness=0.3)
+    rows = average_gradient(loss, batch, task)
+    with np.errstate(invalid="ignore"):
+        there = (batch.counts > 0) & np.isfinite(rows).all(axis=1) & (np.abs(rows).max(axis=1) <= largest)
+    expected = reduction.of(rows, there)
+    found = gradient_sums(loss, batch, task, reduction, largest=largest, threads=threads)
+    np.testing.assert_array_equal(found.total, expected.total)
+    np.testing.assert_array_equal(found.cells, expected.cells)
+    assert (found.clipped, found.answered) == (expected.clipped, expected.answered)
+
+
+def test_sums_of_parts_add_to_those_of_all_and_a_known_scale_changes_no_bit():
+    rng, loss = np.random.default_rng(2), make_loss("logistic")
+    batch, task = crowd_of(rng, (5, 0, 70, 3) * 20, 7), at(np.ones(7), user_smoothness=0.1)
+    whole = gradient_sums(loss, batch, task, ClippedSum(0.1, 80))
+    halves = [gradient_sums(loss, batch.seen(part), task, ClippedSum(0.1, 80)) for part in np.split(np.arange(80), 2)]
+    np.testing.assert_array_equal((halves[0] + halves[1]).total, whole.total)
+    scale = smoothness_scale(loss, batch, 0.1)
+    np.testing.assert_array_equal(gradient_sums(loss, batch, task, ClippedSum(0.1, 80), scale=scale).total, whole.total)
+    np.testing.assert_array_equal(average_gradient(loss, batch, task, scale=scale), average_gradient(loss, batch, task))
+
+
+def test_a_convolution_is_drawn_for_sums_as_for_rows():
+    rng, loss = np.random.default_rng(4), make_loss("huber")
+    batch, keys = reference.random_batch(rng, (5, 0, 70, 3), 7), user_keys(3, np.array([8, 1, 4, 2]))
+    task = AverageGradient(np.ones((1, 7)), (1.0,), smoothing=Convolution(0.5, 9))
+    reduction, rows = ClippedSum(0.2, 4), average_gradient(loss, batch, task, keys=keys)
+    expected = reduction.of(rows, batch.counts > 0)
+    np.testing.assert_array_equal(gradient_sums(loss, batch, task, reduction, keys=keys).total, expected.total)
+
+
+def test_rows_are_written_where_they_are_wanted():
+    batch, task = reference.random_batch(np.random.default_rng(3), RAGGED, 4), at(np.ones(4))
+    out = np.full((len(RAGGED), 4), 7.0)
+    assert average_gradient(make_loss("logistic"), batch, task, out=out) is out
+    np.testing.assert_array_equal(out, average_gradient(make_loss("logistic"), batch, task))
+    with pytest.raises(DataError, match="out of shape"):
+        average_gradient(make_loss("logistic"), batch, task, out=out[:-1])
+
+
+def test_sums_of_several_classes_and_centres_of_another_dimension_are_refused():
+    batch = reference.random_batch(np.random.default_rng(3), RAGGED, 4)
+    with pytest.raises(ConfigError, match="one output"):
+        gradient_sums(make_loss("softmax", classes=3), batch, at(np.ones(12)), ClippedSum(1.0, 9))
+    with pytest.raises(ConfigError, match="centre"):
+        gradient_sums(make_loss("logistic"), batch, at(np.ones(4)), ClippedSum(1.0, 9, np.ones(3)))
+
+
+def test_work_is_done_once_by_whoever_is_free_and_its_error_is_raised():
+    done = []
+    at_once([partial(done.append, number) for number in range(50)], 3)
+    assert sorted(done) == list(range(50))
+    with pytest.raises(ZeroDivisionError):
+        at_once([partial(divmod, 1, 0)] * 5, 3)
+
+
+@given(
+    sizes=st.lists(st.integers(0, 5_000_000), min_size=1, max_size=40),
+    width=st.integers(1, 100),
+    threads=st.integers(1, 5),
+)
+@STEADY
+def test_pieces_cover_everybody_in_order(sizes, width, threads):
+    bounds = pieces(np.cumsum(sizes), width, threads)
+    assert bounds[0] == 0
+    assert bounds[-1] == len(sizes)
+    assert bounds == sorted(bounds)
+    assert len(bounds) <= 4 * threads + 1

@@ -148,7 +148,7 @@ class TestNoiseScale:
         assert noise_scale(radius=1.0, epsilon=epsilon, delta=1e-6, dimension=10) == pytest.approx(scale, abs=0.005)
 
     @pytest.mark.parametrize(
-        "change", [{"epsilon": 16.0}, {"delta": 1e-13}, {"radius": 0.0}, {"epsilon": 14, "delta": 1e-12}]
+        "change", [{"epsilon": 16.0}, {"delta": 1e-13}, {"radius": 0.0}, {"epsilon": 14, "dimension": 0}]
     )
     def test_what_cannot_be_promised_is_refused(self, change):
         with pytest.raises(ConfigError, match="Expected"):

@@ -48,6 +48,8 @@ def edges(algorithm: Algorithm[Any], state: Any, honest: np.ndarray) -> Edges:
         return edges(algorithm.inner, state.inner, honest)
     p, zero = algorithm.plan.parameters, np.zeros(honest.shape[1:])
     middle = honest.mean(axis=0) if len(honest) else zero
+    if isinstance(algorithm, NoisySGD | OneEpoch) and p.adaptive is not None:
+        return Edges(zero, (state.radius, state.radius / 2, state.radius / 4))
     if isinstance(algorithm, NoisySGD | OneEpoch):
         return Edges(zero, (p.clip_norm,))
     if isinstance(algorithm, TrackingSRGD):

@@ -87,13 +87,26 @@ SMALL: dict[str, dict[str, object]] = {  # options that keep the runs short
     "median-sgd": {"rounds": 6, "step_size": 0.2},
     "median-sgd/trimmed": {"rounds": 6, "step_size": 0.2, "trim_rate": 0.3},
     "one-pass-dp-sgd": {"rounds": 6},
+    "one-pass-dp-sgd/adaptive": {"rounds": 6, "clip": "adaptive", "clip_norm": 0.01},
+    "one-pass-dp-sgd/adam": {"rounds": 6, "optimiser": "adam", "step_size": 0.1, "weight_decay": 0.01},
     "dp-sgd-poisson": {"rounds": 5, "rate": 0.1},
+    "dp-sgd-poisson/adaptive": {
+        "rounds": 5,
+        "rate": 0.1,
+        "clip": "adaptive",
+        "optimiser": "momentum",
+        "step_size": 0.1,
+    },
+    "dp-sgd-wor/adaptive": {"rounds": 5, "rate": 0.1, "clip": "adaptive"},
     "dp-sgd-wor": {"rounds": 5, "rate": 0.1},
     "accelerated-srgd": {"rounds": 6},
     "srgd": {"rounds": 5},
     "accelerated-sgd": {"rounds": 5},
     "online-to-batch": {"rounds": 6},
     "dp-ftrl": {"rounds": 6, "reserve": 2},
+    "dp-ftrl/epochs": {"rounds": 7, "epochs": 3, "reserve": 2, "inverse_step": 5.0, "factorisation": "blt"},
+    "dp-ftrl/banded": {"rounds": 9, "epochs": 3, "factorisation": "banded", "optimiser": "momentum", "inverse_step": 9},
+    "dp-ftrl/adaptive": {"rounds": 6, "epochs": 2, "clip": "adaptive", "inverse_step": 5.0},
     "tracking-srgd": {"rounds": 6},
     "tracking-srgd/independent": {"rounds": 6, "variant": "independent"},
     "whitened-tracking": {"rounds": 5},
@@ -240,7 +253,7 @@ class Fault:
         status[self.rows] = self.status
 
 
-FAULTS = [
+ONE_USERS = [
     Fault("one user sends zero", 0.0, slice(0, 1)),
     Fault("one user sends NaN", np.nan, slice(0, 1)),
     Fault("one user sends infinity", np.inf, slice(0, 1)),
@@ -248,8 +261,27 @@ FAULTS = [
     Fault("one user sends 1e300", 1e300, slice(0, 1)),
     Fault("one user is missing", 0.0, slice(0, 1), Status.MISSING),
     Fault("one user is rejected", 0.0, slice(0, 1), Status.REJECTED),
+]
+EVERYBODYS = [
     Fault("everyone sends NaN", np.nan, slice(None)),
     Fault("everyone is missing", 0.0, slice(None), Status.MISSING),
     Fault("a single user survives", 0.0, slice(1, None), Status.MISSING),
     Fault("everyone sends the same", 0.25, slice(None)),
 ]
+FAULTS = [*ONE_USERS, *EVERYBODYS]
+
+
+@dataclass(frozen=True)
+class SeveralFaults:
+    """Several users of every cohort, each with a fault of its own: one run says of all of them that nothing follows."""
+
+    name: str
+    faults: tuple[Fault, ...]
+
+    def __call__(self, values: np.ndarray, status: np.ndarray) -> None:
+        assert len(values) > len(self.faults)
+        for user, fault in enumerate(self.faults):
+            replace(fault, rows=slice(user, user + 1))(values, status)
+
+
+HOSTILE = [SeveralFaults("one user sends each kind of nonsense", tuple(ONE_USERS)), *EVERYBODYS]

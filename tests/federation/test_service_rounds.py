@@ -41,7 +41,7 @@ class Dropping:
         self.inline, self.silent, self.status = InlineEngine(people(USERS), seed=7), silent, status
 
     def ask(self, question: Question) -> Answers:
-        answers = self.inline.ask(question)
+        answers = self.inline.rows(question)
         values, status = answers.values.copy(), answers.status.copy()
         gone = np.isin(question.cohort, list(self.silent))
         values[gone], status[gone] = 0.0, self.status

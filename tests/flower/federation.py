@@ -120,7 +120,7 @@ class Absent:
     first: int = 0
 
     def ask(self, question: Question) -> Answers:
-        answers = self.engine.ask(question)
+        answers = self.engine.rows(question)
         gone = (question.cohort == self.user) & (question.round >= self.first)
         values, status = answers.values.copy(), answers.status.copy()
         values[gone], status[gone] = 0, Status.MISSING

@@ -44,8 +44,8 @@ class TestCalibration:
         assert round(noise.scale, 4) == 0.0845
 
     def test_a_delta_below_the_resolution_of_the_noise_is_infeasible(self):
-        with pytest.raises(Infeasible, match="delta=1e-18"):
-            GaussianNoise.calibrate(sensitivity=1.0, epsilon=1.0, delta=1e-18, dimension=10)
+        with pytest.raises(Infeasible, match="delta=1e-60"):
+            GaussianNoise.calibrate(sensitivity=1.0, epsilon=1.0, delta=1e-60, dimension=10)
 
     def test_zero_sensitivity_is_refused_with_its_name_and_value(self):
         with pytest.raises(ConfigError, match=r"Expected sensitivity > 0 and finite, got sensitivity=0\.0"):

@@ -1,7 +1,9 @@
 """The noise source: streams that repeat and never overlap, samplers that follow their laws on the grid."""
 
 import itertools
+from bisect import bisect_right
 from decimal import Decimal, localcontext
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,7 +12,17 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from quoron_privacy.errors import ConfigError, RunError
-from quoron_privacy.noise import GAUSSIAN_BINS, GAUSSIAN_SLACK, RandomStream, SecureNoise, SeededNoise, total_variation
+from quoron_privacy.noise import (
+    BIN_LEVELS,
+    GAUSSIAN_BINS,
+    GAUSSIAN_SLACK,
+    RandomStream,
+    SecureNoise,
+    SeededNoise,
+    propose_gaussian,
+    settle_gaussian,
+    total_variation,
+)
 
 FALSE_ALARM = 1e-8  # of each statistical check below; about 40 checks, so below 1e-6 in all. Seeds are fixed
 SOURCES = [SeededNoise(11), SecureNoise(bytes(range(32)))]
@@ -34,6 +46,11 @@ def scripted(*words):
         return np.array(taken + [2**64 - 1] * (size - len(taken)), np.uint64)
 
     return RandomStream(draw)
+
+
+def proposed(which, inside, coin):
+    """(accepted, step, sure) of three words."""
+    return propose_gaussian(np.uint64(which), np.uint64(inside), np.uint64(coin), GAUSSIAN_BINS)
 
 
 class TestStreams:
@@ -145,31 +162,74 @@ class TestGaussianSteps:
         down = scripted(0, kept + 1, 0).gaussian_steps(1)[0]
         assert (up, down) == (2**25 + 1, -(2**25 + 1) - 1)
 
-    def test_the_proposal_table_is_the_exact_law_to_two_to_the_minus_58(self):
+    def test_words_and_what_settles_them_give_each_bin_its_exact_chance(self):
+        """All 2⁶⁴ words, in rational arithmetic: sure ones for their bin, those at a threshold by 128 bits more."""
         with localcontext() as context:
-            context.prec = 80
+            context.prec = 120
             heights = [(-Decimal(k * k) / 512).exp() for k in range(400)]
-            levels = [0, *map(int, GAUSSIAN_BINS), 2**64]
-            masses = [Decimal(b - a) / 2**64 for a, b in itertools.pairwise(levels)] + [Decimal(0)] * 144
-            distance = sum(abs(mass - height / sum(heights)) for mass, height in zip(masses, heights, strict=True))
-        assert distance < Decimal(2) ** -58
+            exact = [Fraction(height / sum(heights)) for height in heights]
+        levels = [Fraction(level) for level in BIN_LEVELS]
+        bins, chance = [int(level) for level in GAUSSIAN_BINS], [Fraction(0)] * 256
+        for k, (below, at) in enumerate(itertools.pairwise([-1, *bins])):
+            chance[k] += Fraction(max(at - below - 1, 0), 2**64)  # words between two thresholds: nothing else is sure
+        for word in sorted(set(bins)):
+            within = [level for level in levels if word < level * 2**64 < word + 1]
+            edges = [Fraction(word, 2**64), *within, Fraction(word + 1, 2**64)]
+            for low, high in itertools.pairwise(edges):
+                chance[bisect_right(levels, low)] += high - low
+        assert sum(chance) == 1
+        distance = sum(abs(one - other) for one, other in itertools.zip_longest(chance, exact, fillvalue=Fraction(0)))
+        assert distance < Fraction(1, 2**180)
 
-    @given(k=st.integers(0, 146), inside=st.integers(0, 2**64 - 1))
+    @given(k=st.integers(0, 146), inside=st.integers(0, 2**64 - 1), tail=st.integers(0, 2**128 - 1))
     @fast
-    def test_acceptance_is_the_ratio_of_densities(self, k, inside):
-        # exp(-(x² - x_k²)/2) at x = (k + w)/16, to 2⁻⁵⁰, against 50 digits; bins from 147 on have less than 2⁻⁶⁴
-        w = Decimal(inside >> 11) / 2**53
+    def test_a_sure_decision_is_right_however_its_words_go_on_and_others_are_settled_exactly(self, k, inside, tail):
+        """All 2⁵³ coins at once: those below are accepted and those above rejected whatever digits were cut."""
+        inside &= ~1
+        which = int(GAUSSIAN_BINS[k]) // 2 + (int(GAUSSIAN_BINS[k - 1]) // 2 if k else 0)
         with localcontext() as context:
-            context.prec = 50
-            ratio = (-(w * (2 * k + w)) / 512).exp()
-        bin_word = int(GAUSSIAN_BINS[k - 1]) if k else 0
-        magnitude = k * 2**26 + (inside >> 38)
-        value = -magnitude - 1 if inside & 1 else magnitude
-        below, above = (int(ratio * 2**64) + step for step in (-(2**14) - 2**11, 2**14 + 2**11))
-        spare = (0, 2**64 - 2, 0)  # accepted next: tells a rejection of the first
-        assert scripted(bin_word, inside, below, *spare).gaussian_steps(1)[0] == value
-        if above < 2**64:
-            assert scripted(bin_word, inside, above, *spare).gaussian_steps(1)[0] == 2**26 - 1
+            context.prec = 100
+            place = inside >> 11
+            ends = Decimal(place) / 2**53, Decimal(place + 1) / 2**53, (place + Decimal(tail) / 2**128) / 2**53
+            most, least, exact = ((-(w * (2 * k + w)) / 512).exp() for w in ends)
+        low, high = int(least * 2**53) - 2**6, int(most * 2**53) + 2**6
+        for coin in (low - 1, high + 1):
+            if 0 <= coin < 2**53:
+                accepted, _, sure = proposed(which, inside, coin << 11)
+                assert sure
+                assert accepted == (coin == low - 1)
+                assert (coin + 1 <= least * 2**53) == accepted
+        for coin in range(low, high + 1, 7):
+            if not 0 <= coin < 2**53:
+                continue
+            accepted, step, sure = proposed(which, inside, coin << 11)
+            more = np.array([0, 0, tail >> 64, tail & (2**64 - 1), tail >> 64, tail & (2**64 - 1)], np.uint64)
+            settled = settle_gaussian(np.array([which, inside, coin << 11], np.uint64), more)
+            assert settled == ((coin + Decimal(tail) / 2**128) / 2**53 < exact, step)
+            assert not sure or accepted == settled[0]
+
+    @pytest.mark.parametrize("k", [0, 1, 40, 146])
+    def test_a_word_at_a_threshold_is_settled_by_what_follows_it(self, k):
+        at = int(GAUSSIAN_BINS[k])
+        assert not proposed(at, 2**63, 0)[2]
+        with localcontext() as context:
+            context.prec = 100
+            rest = int((BIN_LEVELS[k] * 2**64 - at) * 2**128)
+        for tail, bin_ in ((rest - 2, k), (rest + 2, k + 1)):
+            words = [tail >> 64, tail & (2**64 - 1), 0, 0, 0, 0]
+            assert scripted(at, 2**63, 0, *[0] * 42, *words).gaussian_steps(1)[0] == bin_ * 2**26 + 2**25
+
+    def test_ten_million_parameters_in_fifteen_hundred_rounds_are_within_reach_at_epsilon_8(self):
+        assert (1 + np.exp(8.0)) * total_variation(gaussians=10**7 * 1500) < 1e-30
+        proposals = 10**7 + 10**7 // 32 + (10**7 // 2**16 + 1) * 524
+        assert 3 * proposals < 2**35 / 1000  # words of one stream
+
+    def test_a_stream_ends_before_its_cipher_repeats_itself(self, monkeypatch):
+        monkeypatch.setattr("quoron_privacy.noise._MOST_WORDS", 10)
+        stream = SecureNoise(bytes(range(32))).stream("short")
+        stream.words(10)
+        with pytest.raises(RunError, match="words of one stream"):
+            stream.words(1)
 
     def test_a_shortfall_of_the_oversample_is_made_up(self):
         rejected = (0, 2**64 - 1, 2**64 - 1)
@@ -183,7 +243,7 @@ class TestGaussianSteps:
 
     def test_the_slack_of_one_sample_is_within_the_constant(self):
         assert total_variation(gaussians=1) <= GAUSSIAN_SLACK
-        assert total_variation(gaussians=10**9) < 1e-8 < 10**9 * GAUSSIAN_SLACK
+        assert total_variation(gaussians=10**9) <= 10**9 * GAUSSIAN_SLACK < 1e-38
 
 
 class TestLaplaceSteps:

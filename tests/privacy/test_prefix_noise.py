@@ -322,8 +322,8 @@ class TestCalibration:
         assert noise.effective_mu(3) == pytest.approx(0.5, rel=1e-12)
 
     def test_a_delta_below_the_resolution_of_the_noise_is_infeasible(self):
-        with pytest.raises(Infeasible, match="delta=1e-16"):
-            PrefixNoise.calibrate(rounds=8, sensitivity=1.0, epsilon=1.0, delta=1e-16, dimension=10)
+        with pytest.raises(Infeasible, match="delta=1e-60"):
+            PrefixNoise.calibrate(rounds=8, sensitivity=1.0, epsilon=1.0, delta=1e-60, dimension=10)
 
     def test_a_mu_below_the_resolution_of_the_grid_is_infeasible(self):
         with pytest.raises(Infeasible, match="mu=1e-09"):
@@ -351,7 +351,8 @@ class TestCalibration:
     def test_the_ledger_entry_names_factorisation_rounds_and_scale(self):
         entry = PrefixNoise(rounds=4, sensitivity=1.0, scale=2.0).entry()
         assert entry.mechanism == "prefix-blt"
-        assert entry.parameters == {"sensitivity": 1.0, "scale": 2.0, "rounds": 4}
+        counts = {"rounds": 4, "participations": 1, "separation": 1}
+        assert entry.parameters == {"sensitivity": 1.0, "scale": 2.0, **counts}
 
 
 class TestCorollary9:

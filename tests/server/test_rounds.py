@@ -7,7 +7,7 @@ from contracts.scenes import Quadratic, execute, make
 from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.clipping import Sums
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, RunError
-from quoron_privacy.noise import AnsweredNoise, SecureNoise, SeededNoise
+from quoron_privacy.noise import AnsweredNoise, SecureNoise, SeededNoise, StartedNoise
 from quoron_server.books.ledger import Ledger
 from quoron_server.budget import Budget
 from quoron_server.rounds import chained, run
@@ -175,19 +175,19 @@ class Watching(Quadratic):
         return super().ask(question)
 
 
-def second_broadcast(path, engine):
+def second_broadcast(path, engine, **options):
     """What everybody is sent after round 0, by books with one key."""
     with Ledger.create(path, plan="{}", config_digest="", noise_key=b"k" * 32) as books:
-        run(make(NAME), engine, books, SecureNoise(b"k" * 32))
+        run(make(NAME), engine, books, SecureNoise(b"k" * 32), **options)
     return engine.points[1]
 
 
-def told_by_restored_books(tmp_path):
+def told_by_restored_books(tmp_path, **options):
     """(difference of two broadcasts, what one user's clipped answer puts into them)."""
     p, full = make(NAME).parameters, Watching()
-    whole = second_broadcast(tmp_path / "whole.sqlite", full)
+    whole = second_broadcast(tmp_path / "whole.sqlite", full, **options)
     user = full.asked[0][0]
-    restored = second_broadcast(tmp_path / "restored.sqlite", Watching(absent=user))
+    restored = second_broadcast(tmp_path / "restored.sqlite", Watching(absent=user), **options)
     answer = -0.2 * full.centres[user]  # at zero, where the run starts
     clipped = answer * min(1.0, p.clip_norm / np.linalg.norm(answer))
     return restored - whole, p.step_size * clipped / p.cohort_size
@@ -201,6 +201,56 @@ def test_books_restored_in_mid_run_and_one_absence_show_no_answer(tmp_path):
 def test_noise_that_looks_at_the_round_alone_would_show_it(tmp_path, monkeypatch):
     monkeypatch.setattr(AnsweredNoise, "stream", lambda noise, *labels: noise.source.stream(*labels))
     np.testing.assert_allclose(*told_by_restored_books(tmp_path), rtol=1e-6)
+
+
+def test_a_round_that_is_started_again_draws_independent_noise_whatever_is_answered(tmp_path):
+    """Answers that do not come again: a secret of each start takes the place of their digest."""
+    difference, answer = told_by_restored_books(tmp_path, reproducible=False)
+    assert not np.allclose(difference, answer, rtol=1e-3)
+    (tmp_path / "same").mkdir()
+    same = [second_broadcast(tmp_path / "same" / f"{n}.sqlite", Watching(), reproducible=False) for n in range(2)]
+    assert not np.allclose(*same, rtol=1e-3)  # the same answers too: what was not committed is not drawn again
+
+
+def test_a_secret_of_the_start_that_were_always_the_same_would_show_an_answer(tmp_path, monkeypatch):
+    monkeypatch.setattr(StartedNoise, "fresh", classmethod(lambda cls, source: cls(source, "fixed")))
+    np.testing.assert_allclose(*told_by_restored_books(tmp_path, reproducible=False), rtol=1e-6)
+
+
+def test_the_secret_of_a_start_is_in_no_book(tmp_path, monkeypatch):
+    nonces = []
+
+    def fresh(cls, source):
+        nonces.append("5ec4e7" * 8)
+        return cls(source, nonces[-1])
+
+    monkeypatch.setattr(StartedNoise, "fresh", classmethod(fresh))
+
+    class Dying(Watching):
+        def ask(self, question):
+            if question.round == 2:
+                raise KeyboardInterrupt
+            return super().ask(question)
+
+    with pytest.raises(KeyboardInterrupt):
+        second_broadcast(tmp_path / "books.sqlite", Dying(), reproducible=False)
+    written = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert len(nonces) == 1
+    assert b"k" * 32 in written  # the key is there: it was looked for in the right place
+    assert nonces[0].encode() not in written
+    assert bytes.fromhex(nonces[0]) not in written
+
+
+@pytest.mark.parametrize("name", [NAME, "dp-ftrl/epochs", "accelerated-sgd", "dp-sgd-poisson"])
+def test_noise_drawn_ahead_is_the_noise_of_the_start(name, tmp_path):
+    source = StartedNoise(SeededNoise(11), "simulation")
+    algorithm, engine = make(name), Quadratic()
+    state = algorithm.init()
+    while (question := algorithm.request(state, SeededNoise(11))) is not None:
+        state = algorithm.update(state, engine.ask(question), source).state
+    with Ledger.create(tmp_path / "books.sqlite", plan="{}", config_digest="", noise_key=b"11") as books:
+        model = run(make(name), Quadratic(), books, SeededNoise(11), simulation=True, reproducible=False)
+    np.testing.assert_array_equal(model, algorithm.model(state))
 
 
 def test_the_digest_of_answers_depends_on_usable_rows_alone_and_on_all_of_them():

@@ -18,7 +18,7 @@ from quoron_server.plan import SEEDED
 from small_run import TOML
 
 SMALL = configs.parse(TOML)
-pytestmark = pytest.mark.usefixtures("no_pictures")
+pytestmark = pytest.mark.usefixtures("no_pictures", "planned_once")
 
 
 @pytest.fixture(autouse=True)

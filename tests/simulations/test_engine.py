@@ -3,10 +3,14 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from quoron.populations import Outliers, PublicKnowledge, Synthetic
+from quoron.populations.table import Numeric, from_table
 from quoron.simulation.inline import InlineEngine
+from quoron_client import average_gradient
+from quoron_client.compute.enforcement import bounded
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Logistic, Loss
 from quoron_client.protocol.domains import Domain, L2Ball
@@ -201,3 +205,51 @@ def test_a_cohort_out_of_ten_million_is_answered():
     population = crowd(users=10_000_000)
     found = InlineEngine(population).ask(gradients([9_999_999, 0]))
     assert found.answered.all()
+
+
+KINDS = pytest.mark.parametrize("kind", ["shifted", "huge", "nan", "inf", "missing", "zero"])
+
+
+@KINDS
+@ASK
+def test_users_kept_in_memory_answer_as_those_made_when_asked(ask, kind):
+    cohort = np.random.default_rng(1).permutation(500)[:301]
+    made, kept = (
+        InlineEngine(crowd(unequal_items=True, outliers=Outliers(0.3, kind), in_memory=kept), dropout=0.1)
+        for kept in (False, True)
+    )
+    same(kept.ask(ask(cohort)), made.ask(ask(cohort)))
+    assert kept.item_gradients == made.item_gradients
+
+
+@KINDS
+@pytest.mark.parametrize("centre", [None, np.array([0.02, -0.01, 0.3])])
+def test_sums_made_with_the_gradients_are_those_of_the_rows(kind, centre):
+    cohort = np.random.default_rng(1).permutation(500)[:301]
+    reduction = ClippedSum(0.2, 301, centre, 0.1)
+    task = AverageGradient(np.vstack([POINT, 2 * POINT]), (1.0, -0.8), user_smoothness=0.05)
+    question = Question(2, cohort, task, reduction=reduction)
+    for kept in (False, True):
+        engine = InlineEngine(crowd(unequal_items=True, outliers=Outliers(0.3, kind), in_memory=kept), dropout=0.1)
+        rows = engine.rows(question)
+        expected = reduction.of(rows.values, rows.answered)
+        for chunk_bytes in (300, 1 << 20):
+            engine = InlineEngine(engine.population, dropout=0.1, chunk_bytes=chunk_bytes)
+            for _ in range(2):  # what is remembered of a round changes nothing in the next
+                found = engine.ask(question)
+                np.testing.assert_array_equal(found.total, expected.total)
+                np.testing.assert_array_equal(found.cells, expected.cells)
+                assert (found.clipped, found.answered) == (expected.clipped, expected.answered)
+
+
+def test_items_that_break_their_bounds_are_brought_within_them_once_for_a_table():
+    rows = pd.DataFrame({"who": np.repeat(np.arange(40), 3), "x": np.linspace(-1, 1, 120), "y": np.arange(120) % 2})
+    table = from_table(rows, user="who", label="y", features=(Numeric("x", -1, 1),), test_fraction=0.0)
+    long = replace(table, training=replace(table.training, features=3 * table.training.features))
+    point = np.full((1, table.dimension), 0.3)
+    question = gradients(np.arange(40), point)
+    copied = bounded(long.items(np.arange(40)), long.loss)
+    expected = average_gradient(long.loss, copied, question.task)
+    np.testing.assert_array_equal(InlineEngine(long).ask(question).values, expected)
+    assert table.held is table.held
+    assert np.shares_memory(table.held.features, table.training.features)

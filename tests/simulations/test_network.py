@@ -18,6 +18,8 @@ from quoron_privacy.errors import ConfigError
 from quoron_server.round_clock import REST
 from small_run import TOML
 
+pytestmark = pytest.mark.usefixtures("planned_once")
+
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -17,6 +17,8 @@ from quoron_server.algorithms import ALGORITHMS, AlgorithmInfo
 from quoron_server.plan import Cost, Guarantee, Plan
 from quoron_server.problem import Problem
 
+pytestmark = pytest.mark.usefixtures("planned_once")
+
 TRIVIAL = 3.0  # Lipschitz constant times radius: what not training costs at most
 
 

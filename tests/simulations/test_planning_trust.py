@@ -8,6 +8,8 @@ from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_server.algorithms import ALGORITHMS
 from small_run import TOML
 
+pytestmark = pytest.mark.usefixtures("planned_once")
+
 UNTRUSTED = ("privacy.trust_server=false",)
 LOCAL = {name for name, info in ALGORITHMS.items() if info.exposure == "local"}
 

@@ -13,6 +13,8 @@ from quoron.simulation.scene import setup
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
 
+pytestmark = pytest.mark.usefixtures("planned_once")
+
 
 @pytest.mark.parametrize("each", presets(), ids=lambda each: each.name)
 def test_a_preset_says_what_it_shows_and_can_be_planned(each: Preset) -> None:

@@ -23,6 +23,8 @@ from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_server.algorithms.forecast import trivial_risk
 from small_run import TOML
 
+pytestmark = pytest.mark.usefixtures("planned_once")
+
 NAMED = configs.parse(TOML, "small", ["algorithm.options={}"])  # one algorithm, so that a plan takes a moment
 SCENE = setup(NAMED, Path())
 TARGET = 0.02 * trivial_risk(SCENE.problem)

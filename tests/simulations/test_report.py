@@ -13,6 +13,8 @@ from quoron.reports.summary import EXAMPLE, Summary, from_json, size
 from quoron.simulation.folder import RunFolder, flat
 from quoron_privacy.errors import RunError
 
+pytestmark = pytest.mark.usefixtures("planned_once")
+
 SUMMARY = Summary(**EXAMPLE)
 
 

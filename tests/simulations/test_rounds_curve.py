@@ -19,6 +19,8 @@ from quoron.simulation.scene import setup
 from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_server.algorithms import ALGORITHMS
 
+pytestmark = pytest.mark.usefixtures("planned_once")
+
 MANY = ["population.users=400_000", "population.items_per_user=20", "population.dimension=3", "privacy.epsilon=2.0"]
 TINY = """
 [population]
@@ -65,7 +67,7 @@ def test_every_algorithm_can_be_given_its_rounds() -> None:
     assert taking_rounds() == list(ALGORITHMS)
 
 
-@pytest.mark.parametrize("rounds", [7, 30])
+@pytest.mark.parametrize("rounds", [7, pytest.param(30, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", [name for name in taking_rounds() if name != "one-round-least-squares"])
 def test_a_budget_of_rounds_is_planned_exactly_and_verified(name: str, rounds: int) -> None:
     chosen = [*MANY, "population.users=399_999", f"budget.rounds={rounds}", f"algorithm.name={name}"]

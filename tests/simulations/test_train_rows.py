@@ -95,6 +95,9 @@ def test_an_algorithm_that_needs_more_than_a_clip_is_refused_with_the_reason(nam
         ({"users": 0}, "users"),
         ({"algorithm": "mean-sgd", "smoothness": None, "options": SMALL["mean-sgd"]}, "Expected smoothness"),
         ({"algorithm": "adam"}, "there is none of that name"),
+        ({"clip_norm": None}, "options.step_size where clip_norm is None"),
+        ({"clip_norm": None, "options": {"clip": "fixed", "step_size": 1.0}}, "Expected clip_norm with options.clip"),
+        ({"clip_norm": None, "algorithm": "srgd", "options": {"rounds": 3}}, "Expected clip_norm for srgd, got none"),
     ],
 )
 def test_a_wrong_request_is_refused_by_name_before_anything_is_written(
@@ -220,8 +223,7 @@ def test_a_seeded_run_says_so_and_charges_nobody(tmp_path: Path, account: Path) 
     assert not account.exists()
 
 
-@pytest.mark.parametrize("name", FIT)
-@pytest.mark.parametrize("seed", [5, None])
+@pytest.mark.parametrize(("name", "seed"), [*((name, 5) for name in FIT), (FIT[0], None)])
 def test_a_killed_run_goes_on_to_the_same_bits(
     name: str, seed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -344,3 +346,48 @@ def test_the_audit_catches_a_function_that_lets_one_user_into_the_rows_of_others
 
 def test_the_audit_catches_a_missing_clip() -> None:
     assert audited(clip=4.0) > 2.0
+
+
+def test_without_a_clip_norm_rows_of_any_length_are_learnt_from_to_the_bit_again(tmp_path: Path) -> None:
+    """Users of whom nobody knows that their rows are a thousand times as long as 1; a killed run goes on the same."""
+    draw = np.random.default_rng(2)
+    points = draw.normal(3.0, 0.5, (3000, DIMENSION))
+    calls, dies = 0, 0
+
+    def rows(users: np.ndarray, point: np.ndarray) -> np.ndarray:
+        nonlocal calls
+        calls += 1
+        if calls == dies:
+            raise Killed
+        return 1000.0 * (point - points[users])
+
+    options = {"rounds": 40, "rate": 0.5, "step_size": 1e-3, "clip": "adaptive", "optimiser": "momentum"}
+    options |= {"momentum": 0.5, "suffix": 5}
+    run = {"users": 3000, "clip_norm": None, "options": options, "name": "dp-sgd-wor", "radius": 9.0}
+    whole = trained(tmp_path / "whole", rows, smoothness=None, **run)
+    assert np.linalg.norm(whole.model - points.mean(axis=0)) < 0.5
+    calls, dies = 0, 17
+    with pytest.raises(Killed):
+        trained(tmp_path / "killed", rows, smoothness=None, **run)
+    np.testing.assert_array_equal(trained(tmp_path / "killed", rows, smoothness=None, **run).model, whole.model)
+
+
+def test_rows_that_do_not_come_again_go_on_to_the_same_privacy_and_not_the_same_bits(tmp_path: Path) -> None:
+    calls = 0
+
+    def dying(users: np.ndarray, point: np.ndarray) -> np.ndarray:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise Killed
+        return pulls(users, point)
+
+    with pytest.raises(Killed):
+        trained(tmp_path / "run", dying, seed=None, reproducible=False)
+    with pytest.raises(LedgerError, match="began with others"):
+        trained(tmp_path / "run", seed=None)
+    model = trained(tmp_path / "run", seed=None, reproducible=False).model
+    complete = trained(tmp_path / "run", lambda users, point: pytest.fail("asked"), seed=None, reproducible=False)
+    np.testing.assert_array_equal(complete.model, model)
+    seeded = [trained(tmp_path / f"{n}", reproducible=False).model for n in range(2)]
+    np.testing.assert_array_equal(*seeded)  # of a simulation the noise comes again

@@ -4,9 +4,10 @@ Loops over users take a range of them and release the interpreter lock, so that 
 result depends on that user's items alone and is computed by one thread: every split gives the same bits.
 """
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +19,7 @@ from numba import float64, int64, intp, types
 from numba.extending import intrinsic
 from numpy.typing import ArrayLike, NDArray
 
-from quoron_client.data.items import ItemBatch
+from quoron_client.data.items import Items
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,7 +29,8 @@ _FLAGS: Any = {"cache": True, "nogil": True, "error_model": "numpy"}
 # Sums may be reordered and fused. NaN and infinities keep their meaning: they are how a bad row is recognised.
 _SUMS = _FLAGS | {"fastmath": {"reassoc", "contract"}}
 _CONFIG: Any = numba.config
-_SMALL = 1 << 22  # numbers in a batch that one thread reads in about the time it takes to start another
+_SMALL = 1 << 21  # numbers in a batch that one thread reads in about the time it takes to wake another
+_LARGE, _PIECES = 1 << 21, 4  # numbers in a piece, at least, if there are several a thread; and how many at most
 
 
 def read_only(element: Any, dimensions: int) -> Any:
@@ -89,8 +91,8 @@ class Pointwise:
 class UserLoop:
     """A compiled loop over the users of a batch.
 
-    The function's arguments are features, labels, offsets, then its own (of the given numba types), then the first and
-    one past the last user to do.
+    The function's arguments are features, labels, begins and ends (rows begins[u] to ends[u] are user u's), then its
+    own (of the given numba types), then the first and one past the last user to do.
     """
 
     def __init__(self, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
@@ -114,28 +116,69 @@ class UserLoop:
         return any(Path(folder).glob(f"*.{self._function.__qualname__}-*.nbi"))
 
     def _compile(self, element: Any) -> Any:
-        batch = (read_only(element, 2), read_only(float64, 1), read_only(int64, 1))
+        batch = (read_only(element, 2), read_only(float64, 1), read_only(int64, 1), read_only(int64, 1))
         return numba.njit(types.void(*batch, *self._arguments, int64, int64), **_SUMS)(self._function)
 
-    def __call__(self, batch: ItemBatch, *arguments: Any, threads: int | None = None) -> None:
+    def __call__(self, batch: Items, *arguments: Any, threads: int | None = None) -> None:
         """Run over all users of `batch` on `threads` threads.
 
         By default that is as many as numba was given, or one where starting threads costs more than it saves.
         """
+        threads = threads_for(batch, threads)
+        bounds = pieces(np.cumsum(batch.counts), batch.dimension, threads)
+        at_once([partial(self.over, batch, first, last, *arguments) for first, last in pairwise(bounds)], threads)
+
+    def over(self, batch: Items, first: int, last: int, *arguments: Any) -> None:
+        """Run over users `first` to `last` on this thread."""
         loop: Any = self._float32 if batch.features.dtype == np.float32 else self._float64
-        run = partial(loop, batch.features, batch.labels, batch.offsets, *arguments)
-        if threads is None:
-            threads = 1 if batch.features.size < _SMALL else _CONFIG.NUMBA_NUM_THREADS
-        if threads == 1:
-            run(0, batch.users)
-            return
-        shares = np.linspace(0, batch.offsets[-1], threads + 1)[1:-1]  # equal numbers of items, not of users
-        bounds = [0, *np.searchsorted(batch.offsets, shares), batch.users]
-        with ThreadPoolExecutor(threads - 1) as pool:
-            others = [pool.submit(run, first, last) for first, last in pairwise(bounds[1:])]
-            run(*bounds[:2])
-            for part in others:
-                part.result()
+        loop(batch.features, batch.labels, batch.begins, batch.ends, *arguments, first, last)
+
+
+def threads_for(batch: Items, threads: int | None) -> int:
+    """As many as given; else what numba was given, or one where the others would cost more than they save."""
+    if threads is not None:
+        return threads
+    return 1 if batch.size < _SMALL else int(_CONFIG.NUMBA_NUM_THREADS)
+
+
+def at_once(works: Iterable[Callable[[], object]], threads: int) -> None:
+    """Carry out all of them on this thread and `threads` - 1 others, whoever is free taking the next.
+
+    On a busy machine, where no other thread gets a turn, this one does everything and waits for nobody.
+    """
+    left = deque(works)
+
+    def run() -> None:
+        while True:
+            try:
+                work = left.popleft()
+            except IndexError:
+                return
+            work()
+
+    others = [_pool().submit(run) for _ in range(min(threads, len(left)) - 1)]
+    run()
+    for other in others:
+        if not other.cancel():
+            other.result()
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    """Threads that stay: to start one takes as long as the gradients of a thousand users."""
+    return ThreadPoolExecutor(_CONFIG.NUMBA_NUM_THREADS, thread_name_prefix="quoron-compute")
+
+
+def pieces(so_far: NDArray[np.int64], width: int, threads: int) -> list[int]:
+    """Where pieces of about equal size begin, of users whose sizes add up to `so_far` (k,) times `width`, and k.
+
+    As many as threads, or a few times that where there is much to do: whoever is slower then takes fewer.
+    """
+    if threads == 1 or len(so_far) < threads:
+        return [0, len(so_far)]
+    number = min(_PIECES * threads, max(threads, int(so_far[-1]) * width // _LARGE))
+    shares = np.linspace(0, so_far[-1], number + 1)[1:-1]
+    return [0, *(int(each) for each in np.searchsorted(so_far, shares)), len(so_far)]
 
 
 def user_loop(*arguments: Any) -> Callable[[Callable[..., None]], UserLoop]:

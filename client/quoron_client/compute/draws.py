@@ -1,6 +1,7 @@
 """Random points for convolution smoothing, each a function of (seed, round, user, item) alone.
 
     >>> import numpy as np
+    >>> from quoron_client.data.items import ItemBatch
     >>> items = ItemBatch(np.ones((3, 2)), np.zeros(3), np.array([0, 2, 3]))
     >>> both = ball_coordinates(items, seed=7, keys=user_keys(0, np.array([5, 9])))
     >>> alone = ItemBatch(np.ones((1, 2)), np.zeros(1), np.array([0, 1]))
@@ -22,7 +23,7 @@ from numba import float64, uint64
 from numpy.typing import NDArray
 
 from quoron_client.compute.compiled import helper, read_only, user_loop, writable
-from quoron_client.data.items import ItemBatch
+from quoron_client.data.items import Items
 from quoron_client.protocol.smoothing import Convolution, Moreau, Smoothing
 from quoron_privacy.errors import ConfigError
 
@@ -43,7 +44,7 @@ def user_keys(round_number: int, users: NDArray[np.int64]) -> Keys:
     return keys
 
 
-def ball_coordinates(batch: ItemBatch, *, seed: int, keys: Keys, threads: int | None = None) -> Vector:
+def ball_coordinates(batch: Items, *, seed: int, keys: Keys, threads: int | None = None) -> Vector:
     """First coordinate of a uniform point of the unit ball in d dimensions, for every item, shape (N,).
 
     Independent between items, users, rounds and seeds; `keys` (k,) are of `user_keys`. The bits of a user's coordinates
@@ -57,7 +58,7 @@ def ball_coordinates(batch: ItemBatch, *, seed: int, keys: Keys, threads: int | 
 
 
 def shifts_and_spread(
-    batch: ItemBatch, smoothing: Smoothing | None, keys: Keys | None, *, threads: int | None = None
+    batch: Items, smoothing: Smoothing | None, keys: Keys | None, *, threads: int | None = None
 ) -> tuple[Vector, float]:
     """What compiled loops need to know of a smoothing; nothing of it is (empty, 0).
 
@@ -88,15 +89,15 @@ def _signed(bits: Any) -> float:
 
 @user_loop(uint64, read_only(uint64, 1), writable(float64, 1))
 def _coordinates(
-    features: Any, labels: Any, offsets: Any, seed: Any, keys: Any, out: Any, start: int, stop: int
+    features: Any, labels: Any, begins: Any, ends: Any, seed: Any, keys: Any, out: Any, start: int, stop: int
 ) -> None:
     # (u_1 / √(1 - u_1²)) · √ν is Student's t with ν = d + 1 degrees of freedom, here by its polar method (Bailey 1994):
     # the ball is the sphere in two more dimensions without two coordinates.
     power = -2.0 / (features.shape[1] + 1.0)
     for u in range(start, stop):
         key = _mix(_mix(seed + _STEP) + keys[u])
-        for i in range(offsets[u], offsets[u + 1]):
-            state = _mix(key + np.uint64(i - offsets[u]) * _STEP)
+        for i in range(begins[u], ends[u]):
+            state = _mix(key + np.uint64(i - begins[u]) * _STEP)
             a = square = 1.0
             while not 0.0 < square < 1.0:
                 a = _signed(_mix(state + _STEP))

@@ -86,7 +86,8 @@ def _told(given: NDArray[np.float64], within: NDArray[np.float64]) -> NDArray[np
 def _factors(
     features: Any,
     labels: Any,
-    offsets: Any,
+    begins: Any,
+    ends: Any,
     bound: float,
     factors: Any,
     largest: Any,
@@ -96,7 +97,9 @@ def _factors(
     """factor = 1: keep the row; NaN: not finite; otherwise the row becomes factor · (row / its largest magnitude)."""
     dimension = features.shape[1]
     rounding = 2.0 * np.finfo(features.dtype).eps + 4.0 * (dimension + 4) * np.finfo(np.float64).eps
-    for i in range(offsets[start], offsets[stop]):
+    if start == stop:
+        return
+    for i in range(begins[start], ends[stop - 1]):  # of a batch, whose users lie side by side
         squares = 0.0
         for j in range(dimension):
             squares += np.float64(features[i, j]) * np.float64(features[i, j])

@@ -1,6 +1,7 @@
 """Every user's average gradient and average loss, in one pass over the items.
 
     >>> import numpy as np
+    >>> from quoron_client.data.items import ItemBatch
     >>> from quoron_client.losses import Linear
     >>> items = ItemBatch(np.eye(2), np.zeros(2), np.array([0, 1, 2]))
     >>> average_gradient(Linear(), items, AverageGradient(np.zeros((1, 2)), (1.0,)))
@@ -11,79 +12,157 @@ Features may be stored as float32; all arithmetic is float64. Proofs that carry 
 steps need every step to be a contraction, which holds for the computed step only up to its rounding.
 """
 
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numba import float64
+from numba import float64, int64
 from numpy.typing import NDArray
 
-from quoron_client.compute.compiled import LINE, POINTWISE, helper, prefetch, read_only, user_loop, writable
+from quoron_client.compute.compiled import (
+    POINTWISE,
+    at_once,
+    helper,
+    pieces,
+    read_only,
+    threads_for,
+    user_loop,
+    writable,
+)
 from quoron_client.compute.draws import NARROW, Keys, shifts_and_spread
 from quoron_client.compute.smoothness import smoothness_scale
-from quoron_client.data.items import ItemBatch
+from quoron_client.data.items import Items
 from quoron_client.losses import Loss, Softmax
 from quoron_client.losses._exponential import exponential
 from quoron_client.protocol.questions import AverageGradient
+from quoron_privacy.clipping import SUMMING, ClippedSum, Sums
 from quoron_privacy.errors import ConfigError, DataError
+from quoron_privacy.lanes import (
+    STRIDE,
+    WIDTH,
+    aligned,
+    alike,
+    first_lanes,
+    fused,
+    keep,
+    lanes,
+    larger,
+    max_of,
+    plus,
+    sum_of,
+)
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
 
-_BLOCK = 32  # items whose predictions are held at a time, a multiple of 4
-_AHEAD = 2048  # elements between the row in work and the one asked for, long enough to hide the memory's latency
+_BLOCK = 64  # items whose predictions are held at a time, of as many users as that makes
+_NEAR = 3072  # numbers of their rows, at most, so that these are still in the nearest cache when they are added
+_HELD = 2048  # numbers of the rows that are summed at a time
 
 
 def average_gradient(
     loss: Loss,
-    batch: ItemBatch,
+    batch: Items,
     task: AverageGradient,
     *,
     keys: Keys | None = None,
     threads: int | None = None,
+    out: Matrix | None = None,
+    scale: Vector | None = None,
 ) -> Matrix:
     """w_u · (s_u · Σ_k weights[k] · ∇F_u(points[k]) - centre) for every user u, shape (k, d).
 
     F_u(x) = (1/m_u) Σ w_i φ_i(x) + ridge/2 · ‖x‖² over the user's m_u items; item weights w_i are in [0, 1]. d is the
-    number of features times `loss.outputs`. s_u is `smoothness_scale` with `task.user_smoothness`, else 1; w_u is
+    number of features times `loss.outputs`. s_u is `smoothness_scale` with `task.user_smoothness`, else 1, and may be
+    given as `scale` (k,) where it has been computed before, for it depends on no point; w_u is
     min(1, √(m_u / reference_items)) with `task.reference_items`, else 1. `batch` is as `bounded` returns it.
     A `Convolution` draws from `keys` (k,), see `draws.user_keys`.
 
     A user without items gets zeros, a user with a non-finite feature or label gets NaN (see `work.answer`). The bits
-    do not depend on `threads` nor on the other users. Raises `DataError` for points or a centre of another dimension,
-    `ConfigError` for reference_items below 1 and for a smoothing that does not fit the loss or has no keys.
+    do not depend on `threads` nor on the other users. Rows are written into `out` (k, d) if there is one: of many short
+    users, fresh memory costs more than the gradients. Raises `DataError` for points, a centre or `out` of another
+    shape, `ConfigError` for reference_items below 1 and for a smoothing that does not fit the loss or has no keys.
     """
+    own, classes = _prepared(loss, batch, task, keys, threads, scale)
+    dimension = batch.dimension * loss.outputs
+    rows = np.empty((batch.users, dimension)) if out is None else out
+    if rows.shape != (batch.users, dimension):
+        raise DataError(f"Expected out of shape {(batch.users, dimension)}, got {rows.shape}.")
+    if classes:
+        _class_gradients(batch, *own, rows.reshape(batch.users, classes, -1), threads=threads)
+    else:
+        _gradients(batch, *own, rows, threads=threads)
+    return rows
+
+
+def gradient_sums(
+    loss: Loss,
+    batch: Items,
+    task: AverageGradient,
+    reduction: ClippedSum,
+    *,
+    largest: float = np.inf,
+    keys: Keys | None = None,
+    threads: int | None = None,
+    scale: Vector | None = None,
+) -> Sums:
+    """What `reduction` makes of the users' `average_gradient`, without their rows ever being in memory.
+
+    The same integers as those of the rows. Users without items, with anything non-finite, or with a coordinate beyond
+    `largest` in magnitude have not answered. Raises as `average_gradient`, and `ConfigError` for a reduction's centre
+    of another dimension and for a loss with several outputs.
+    """
+    own, classes = _prepared(loss, batch, task, keys, threads, scale)
+    if classes:
+        raise ConfigError(f"Expected a loss with one output, got loss={loss.name!r}.")
+    adding = (reduction.adding, reduction.around(batch.dimension), *reduction.scales, largest)
+    threads = threads_for(batch, threads)
+    bounds = pieces(np.cumsum(batch.counts), batch.dimension, threads)
+    totals, counts = np.zeros((len(bounds) - 1, batch.dimension), np.int64), np.zeros((len(bounds) - 1, 6), np.int64)
+    works = [
+        partial(_gradient_sums.over, batch, first, last, *own, *adding, totals[part], counts[part])
+        for part, (first, last) in enumerate(pairwise(bounds))
+    ]
+    at_once(works, threads)
+    *cells, clipped, answered = counts.sum(axis=0)
+    return Sums(totals.sum(axis=0), np.array(cells, np.int64), int(clipped), int(answered))
+
+
+def _prepared(
+    loss: Loss, batch: Items, task: AverageGradient, keys: Keys | None, threads: int | None, scale: Vector | None
+) -> tuple[tuple[Any, ...], int]:
+    """What compiled loops are told of a task, and the number of classes of a loss that has several outputs, else 0."""
     points = np.ascontiguousarray(task.points, dtype=np.float64)
     weights = np.array(task.weights, dtype=np.float64)
     if points.ndim != 2 or len(points) not in (1, 2) or len(weights) != len(points):
         raise ConfigError(f"Expected one or two points, each with its weight, got {points.shape} and {weights.shape}.")
     dimension = _check_dimension(loss, batch, points.shape[1])
-    scale = np.ones(batch.users)
-    if task.user_smoothness is not None:
+    if task.user_smoothness is None:
+        scale = np.ones(batch.users)
+    elif scale is None:
         scale = smoothness_scale(loss, batch, task.user_smoothness, threads=threads)
     centre = np.zeros(dimension) if task.centre is None else np.ascontiguousarray(task.centre, dtype=np.float64)
     if centre.shape != (dimension,):
         raise DataError(f"Expected a centre with {dimension} coordinates, like the items, got {centre.shape}.")
-    out = np.empty((batch.users, dimension))
+    read = _padded(points.reshape(-1, batch.dimension))
     shrink = loss.bend(dimension) * (weights @ points)
     user_weights = _user_weights(batch, task.reference_items)
     if isinstance(loss, Softmax):
         if task.smoothing is not None:
             loss.slopes_with(task.smoothing)
         by_class = (loss.classes, batch.dimension)
-        parts = (points.reshape(-1, *by_class), weights, batch.item_weights, shrink.reshape(by_class), scale)
-        own_of_classes = (*parts, centre.reshape(by_class), user_weights, out.reshape(-1, *by_class))
-        _class_gradients(batch, *own_of_classes, threads=threads)
-        return out
+        parts = (read.reshape(len(points), loss.classes, -1), weights, batch.item_weights, shrink.reshape(by_class))
+        return (*parts, scale, centre.reshape(by_class), user_weights), loss.classes
     slopes = loss.slopes_with(task.smoothing).compiled
     shifts, spread = shifts_and_spread(batch, task.smoothing, keys, threads=threads)
-    own = (slopes, loss.parameter, shifts, spread, points, weights, batch.item_weights, shrink, scale, centre)
-    _gradients(batch, *own, user_weights, out, threads=threads)
-    return out
+    items = (slopes, loss.parameter, shifts, spread, read, weights, batch.item_weights)
+    return (*items, shrink, scale, centre, user_weights), 0
 
 
 def average_loss(
     loss: Loss,
-    batch: ItemBatch,
+    batch: Items,
     point: Vector,
     *,
     user_smoothness: float | None = None,
@@ -97,92 +176,117 @@ def average_loss(
     point = np.ascontiguousarray(point, dtype=np.float64)
     _check_dimension(loss, batch, len(point))
     out = np.empty(batch.users)
+    read = _padded(point.reshape(-1, batch.dimension))
     if isinstance(loss, Softmax):
-        _class_losses(batch, point.reshape(loss.classes, -1), batch.item_weights, out, threads=threads)
+        _class_losses(batch, read, batch.item_weights, out, threads=threads)
     else:
-        _losses(batch, loss.values.compiled, loss.parameter, point, batch.item_weights, out, threads=threads)
+        _losses(batch, loss.values.compiled, loss.parameter, read[0], batch.item_weights, out, threads=threads)
     bent = 0.5 * float((loss.bend(len(point)) * point) @ point)
-    out += np.where(np.diff(batch.offsets) > 0, bent, 0.0)
+    out += np.where(batch.counts > 0, bent, 0.0)
     if user_smoothness is not None:
         out *= smoothness_scale(loss, batch, user_smoothness, threads=threads)
     return out
 
 
-def _user_weights(batch: ItemBatch, reference_items: int | None) -> Vector:
+def _user_weights(batch: Items, reference_items: int | None) -> Vector:
     """w_u: how much each user counts for, by its number of items."""
     if reference_items is None:
         return np.ones(batch.users)
     if not reference_items >= 1:
         raise ConfigError(f"Expected reference_items >= 1, got reference_items={reference_items}.")
-    by_items: Vector = np.sqrt(np.minimum(1.0, np.diff(batch.offsets) / reference_items))
+    by_items: Vector = np.sqrt(np.minimum(1.0, batch.counts / reference_items))
     return by_items
 
 
-def _check_dimension(loss: Loss, batch: ItemBatch, dimension: int) -> int:
+def _check_dimension(loss: Loss, batch: Items, dimension: int) -> int:
     expected = loss.outputs * batch.dimension
     if dimension != expected:
         raise DataError(f"Expected points with {expected} coordinates, like the items, got {dimension}.")
     return expected
 
 
-@helper
-def _ask_ahead(flat: Any, start: int, length: int) -> None:
-    """Ask for as many elements as are in work now, of a row further on, so that they have arrived by then."""
-    j = start + _AHEAD
-    while j < start + _AHEAD + length:
-        prefetch(flat, j)
-        j += LINE
+def _padded(points: Matrix) -> Matrix:
+    """Rows filled up with zeros, and aligned."""
+    read: Matrix = aligned(*points.shape)
+    read[:, : points.shape[1]] = points
+    return read
 
 
 @helper
-def _predict(features: Any, flat: Any, first: int, count: int, x: Any, out: Any) -> None:
-    """⟨row, x⟩ for `count` rows, four at a time; the last group repeats its last row."""
-    dimension, last = features.shape[1], first + count - 1
-    for i in range(0, count, 4):
-        _ask_ahead(flat, (first + i) * dimension, 4 * dimension)
-        a, b = first + i, min(first + i + 1, last)
-        c, d = min(first + i + 2, last), min(first + i + 3, last)
-        at = bt = ct = dt = 0.0
-        for j in range(dimension):
-            at += features[a, j] * x[j]
-            bt += features[b, j] * x[j]
-            ct += features[c, j] * x[j]
-            dt += features[d, j] * x[j]
-        out[i], out[i + 1], out[i + 2], out[i + 3] = at, bt, ct, dt
+def _predict(flat: Any, first: int, count: int, dimension: int, x: Any, out: Any, place: int) -> None:
+    """⟨row, x⟩ for `count` rows from `first` on, into out[place] and on; x is padded with zeros."""
+    whole, rest = dimension // WIDTH * WIDTH, dimension % WIDTH
+    strides = whole // STRIDE * STRIDE
+    for i in range(count):
+        row = (first + i) * dimension
+        a = b = c = d = alike(0.0)
+        for j in range(0, strides, STRIDE):
+            a = fused(lanes(flat, row + j), lanes(x, j), a)
+            b = fused(lanes(flat, row + j + WIDTH), lanes(x, j + WIDTH), b)
+            c = fused(lanes(flat, row + j + 2 * WIDTH), lanes(x, j + 2 * WIDTH), c)
+            d = fused(lanes(flat, row + j + 3 * WIDTH), lanes(x, j + 3 * WIDTH), d)
+        for j in range(strides, whole, WIDTH):
+            a = fused(lanes(flat, row + j), lanes(x, j), a)
+        if rest > 0:
+            b = fused(first_lanes(flat, row + whole, rest), lanes(x, whole), b)
+        out[place + i] = sum_of(plus(plus(a, b), plus(c, d)))
 
 
 @helper
-def _predict_both(features: Any, flat: Any, first: int, count: int, x: Any, y: Any, out: Any) -> None:
+def _predict_both(
+    flat: Any, first: int, count: int, dimension: int, x: Any, y: Any, out: Any, other: Any, place: int
+) -> None:
     """Like `_predict`, for two points: each row is read and widened once."""
-    dimension, last = features.shape[1], first + count - 1
-    for i in range(0, count, 4):
-        _ask_ahead(flat, (first + i) * dimension, 4 * dimension)
-        a, b = first + i, min(first + i + 1, last)
-        c, d = min(first + i + 2, last), min(first + i + 3, last)
-        ax = bx = cx = dx = ay = by = cy = dy = 0.0
-        for j in range(dimension):
-            ax += features[a, j] * x[j]
-            bx += features[b, j] * x[j]
-            cx += features[c, j] * x[j]
-            dx += features[d, j] * x[j]
-            ay += features[a, j] * y[j]
-            by += features[b, j] * y[j]
-            cy += features[c, j] * y[j]
-            dy += features[d, j] * y[j]
-        out[0, i], out[0, i + 1], out[0, i + 2], out[0, i + 3] = ax, bx, cx, dx
-        out[1, i], out[1, i + 1], out[1, i + 2], out[1, i + 3] = ay, by, cy, dy
+    whole, rest = dimension // WIDTH * WIDTH, dimension % WIDTH
+    strides = whole // STRIDE * STRIDE
+    for i in range(count):
+        row = (first + i) * dimension
+        a = b = c = d = e = f = g = h = alike(0.0)
+        for j in range(0, strides, STRIDE):
+            p, q = lanes(flat, row + j), lanes(flat, row + j + WIDTH)
+            r, s = lanes(flat, row + j + 2 * WIDTH), lanes(flat, row + j + 3 * WIDTH)
+            a, e = fused(p, lanes(x, j), a), fused(p, lanes(y, j), e)
+            b, f = fused(q, lanes(x, j + WIDTH), b), fused(q, lanes(y, j + WIDTH), f)
+            c, g = fused(r, lanes(x, j + 2 * WIDTH), c), fused(r, lanes(y, j + 2 * WIDTH), g)
+            d, h = fused(s, lanes(x, j + 3 * WIDTH), d), fused(s, lanes(y, j + 3 * WIDTH), h)
+        for j in range(strides, whole, WIDTH):
+            p = lanes(flat, row + j)
+            a, e = fused(p, lanes(x, j), a), fused(p, lanes(y, j), e)
+        if rest > 0:
+            p = first_lanes(flat, row + whole, rest)
+            b, f = fused(p, lanes(x, whole), b), fused(p, lanes(y, whole), f)
+        out[place + i] = sum_of(plus(plus(a, b), plus(c, d)))
+        other[place + i] = sum_of(plus(plus(e, f), plus(g, h)))
 
 
 @helper
-def _accumulate(features: Any, first: int, count: int, coefficients: Any, total: Any) -> None:
-    """total += Σ coefficient · row over `count` rows, four at a time; coefficients past `count` are zero."""
-    last = first + count - 1
-    for i in range(0, count, 4):
-        a, b = first + i, min(first + i + 1, last)
-        c, d = min(first + i + 2, last), min(first + i + 3, last)
-        ca, cb, cc, cd = coefficients[i], coefficients[i + 1], coefficients[i + 2], coefficients[i + 3]
-        for j in range(total.size):
-            total[j] += (ca * features[a, j] + cb * features[b, j]) + (cc * features[c, j] + cd * features[d, j])
+def _accumulate(flat: Any, first: int, count: int, dimension: int, coefficients: Any, place: int, out: Any) -> None:
+    """out += Σ coefficient · row over `count` rows from `first` on, row after row; coefficients from `place` on.
+
+    Four rows at a time where there are as many, which changes no bit; `out` is padded.
+    """
+    whole, rest = dimension // WIDTH * WIDTH, dimension % WIDTH
+    fours = count // 4 * 4
+    for i in range(0, fours, 4):
+        a = (first + i) * dimension
+        b, c, d = a + dimension, a + 2 * dimension, a + 3 * dimension
+        e, f = alike(coefficients[place + i]), alike(coefficients[place + i + 1])
+        g, h = alike(coefficients[place + i + 2]), alike(coefficients[place + i + 3])
+        for j in range(0, whole, WIDTH):
+            s = fused(lanes(flat, b + j), f, fused(lanes(flat, a + j), e, lanes(out, j)))
+            keep(out, j, fused(lanes(flat, d + j), h, fused(lanes(flat, c + j), g, s)))
+        if rest > 0:
+            j = whole
+            s = fused(first_lanes(flat, a + j, rest), e, lanes(out, j))
+            s = fused(first_lanes(flat, b + j, rest), f, s)
+            s = fused(first_lanes(flat, c + j, rest), g, s)
+            keep(out, j, fused(first_lanes(flat, d + j, rest), h, s))
+    for i in range(fours, count):
+        a, e = (first + i) * dimension, alike(coefficients[place + i])
+        for j in range(0, whole, WIDTH):
+            keep(out, j, fused(lanes(flat, a + j), e, lanes(out, j)))
+        if rest > 0:
+            keep(out, whole, fused(first_lanes(flat, a + whole, rest), e, lanes(out, whole)))
 
 
 _MATRIX, _VECTOR = read_only(float64, 2), read_only(float64, 1)
@@ -197,14 +301,103 @@ def _square_norms(features: Any, first: int, count: int, out: Any) -> None:
         out[i] = squares
 
 
-@user_loop(
-    POINTWISE, float64, _VECTOR, float64, _MATRIX, _VECTOR, _VECTOR, _VECTOR, _VECTOR, _VECTOR, _VECTOR,
-    writable(float64, 2),
-)  # fmt: skip
+@helper
+def _rows(
+    features: Any,
+    labels: Any,
+    begins: Any,
+    ends: Any,
+    slopes: Any,
+    parameter: float,
+    shifts: Any,
+    spread: float,
+    points: Any,
+    weights: Any,
+    item_weights: Any,
+    shrink: Any,
+    scale: Any,
+    centre: Any,
+    user_weights: Any,
+    out: Any,
+    start: int,
+    stop: int,
+    origin: int,
+) -> None:
+    """Average gradients of users `start` to `stop`, user u's into out[u - origin]."""
+    dimension = features.shape[1]
+    # Views are made once: each costs a reference count, which shows at this speed.
+    flat, x, y, summed = features.reshape(-1), points[0], points[-1], aligned(1, dimension)[0]
+    predictions = np.zeros((2, _BLOCK))
+    predicted, other = predictions[0], predictions[1]
+    block_labels, block_slopes, coefficients = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
+    parameters, squares = np.full(_BLOCK, parameter), np.empty(_BLOCK)
+    smoothed = spread > 0.0 or shifts.size > 0
+    most = min(_BLOCK, max(4, _NEAR // max(dimension, 1)))
+    u, done = start, 0  # the user in work, and how many of its items have been
+    while u < stop:
+        # As many users as fit into a block, all of whose slopes are taken at once; a larger one block by block.
+        last, held = u, 0
+        while last < stop and held < most:
+            first = begins[last] + (done if last == u else 0)
+            count = ends[last] - first
+            if count > most - held:
+                if last > u:
+                    break
+                count = most
+            if len(points) == 1:
+                _predict(flat, first, count, dimension, x, predicted, held)
+            else:
+                _predict_both(flat, first, count, dimension, x, y, predicted, other, held)
+            for i in range(count):
+                block_labels[held + i] = labels[first + i]
+            if smoothed:
+                _square_norms(features, first, count, squares)
+                for i in range(count):
+                    if spread > 0.0:
+                        parameters[held + i] = max(spread * squares[i], NARROW)
+                    else:
+                        for p in range(len(points)):
+                            predictions[p, held + i] += shifts[first + i] * np.sqrt(squares[i])
+            held += count
+            last += 1
+        for p in range(len(points)):
+            slopes(predictions[p, :held], block_labels[:held], parameters[:held], block_slopes[:held])
+            for i in range(held):
+                # A non-finite feature makes its prediction non-finite, but a bounded slope may hide it.
+                slope = weights[p] * block_slopes[i] if np.isfinite(predictions[p, i] + block_labels[i]) else np.nan
+                coefficients[i] = slope if p == 0 else coefficients[i] + slope
+        place = 0
+        for v in range(u, last):
+            begin = begins[v] + done
+            count = min(ends[v] - begin, held - place)
+            if item_weights.size > 0:
+                for i in range(count):
+                    coefficients[place + i] *= item_weights[begin + i]
+            if done == 0:
+                for j in range(0, summed.size, WIDTH):
+                    keep(summed, j, alike(0.0))
+            _accumulate(flat, begin, count, dimension, coefficients, place, summed)
+            place += count
+            done += count
+            if begins[v] + done < ends[v]:
+                break
+            share = scale[v] / max(done, 1)
+            for j in range(dimension):
+                moved = user_weights[v] * (share * summed[j] + scale[v] * shrink[j] - centre[j])
+                out[v - origin, j] = moved if done > 0 else 0.0
+            done = 0
+        u = last if done == 0 else u
+
+
+_ROWS = (POINTWISE, float64, _VECTOR, float64, _MATRIX, _VECTOR, _VECTOR, _VECTOR, _VECTOR, _VECTOR, _VECTOR)
+
+
+@user_loop(*_ROWS, writable(float64, 2))
 def _gradients(
     features: Any,
     labels: Any,
-    offsets: Any,
+    begins: Any,
+    ends: Any,
     slopes: Any,
     parameter: float,
     shifts: Any,
@@ -220,54 +413,79 @@ def _gradients(
     start: int,
     stop: int,
 ) -> None:
-    predictions = np.empty((2, _BLOCK))
-    # Views are made once: each costs a reference count, which shows at this speed.
-    flat, predicted, x, y = features.reshape(-1), predictions[0], points[0], points[-1]
-    block_labels, block_slopes, coefficients = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
-    parameters, squares = np.empty(_BLOCK), np.empty(_BLOCK)
-    parameters[:] = parameter
-    for u in range(start, stop):
-        begin, end, total = offsets[u], offsets[u + 1], out[u]
-        total[:] = 0.0
-        if begin == end:
-            continue
-        for first in range(begin, end, _BLOCK):
-            count = min(_BLOCK, end - first)
-            for i in range(count):
-                block_labels[i] = labels[first + i]
-            if len(points) == 1:
-                _predict(features, flat, first, count, x, predicted)
-            else:
-                _predict_both(features, flat, first, count, x, y, predictions)
-            if spread > 0.0 or shifts.size > 0:
-                _square_norms(features, first, count, squares)
-                for i in range(count):
-                    if spread > 0.0:
-                        parameters[i] = max(spread * squares[i], NARROW)
-                    else:
-                        for p in range(len(points)):
-                            predictions[p, i] += shifts[first + i] * np.sqrt(squares[i])
-            coefficients[:] = 0.0
-            for p in range(len(points)):
-                slopes(predictions[p, :count], block_labels[:count], parameters[:count], block_slopes[:count])
-                for i in range(count):
-                    # A non-finite feature makes its prediction non-finite, but a bounded slope may hide it.
-                    good = np.isfinite(predictions[p, i] + block_labels[i])
-                    coefficients[i] += weights[p] * block_slopes[i] if good else np.nan
-            if item_weights.size > 0:
-                for i in range(count):
-                    coefficients[i] *= item_weights[first + i]
-            _accumulate(features, first, count, coefficients, total)
-        share = scale[u] / (end - begin)
-        for j in range(total.size):
-            total[j] = user_weights[u] * (share * total[j] + scale[u] * shrink[j] - centre[j])
+    _rows(
+        features, labels, begins, ends, slopes, parameter, shifts, spread, points, weights, item_weights, shrink, scale,
+        centre, user_weights, out, start, stop, 0,
+    )  # fmt: skip
+
+
+@user_loop(
+    *_ROWS, SUMMING, _VECTOR, float64, float64, float64, float64, writable(int64, 1), writable(int64, 1),
+)  # fmt: skip
+def _gradient_sums(
+    features: Any,
+    labels: Any,
+    begins: Any,
+    ends: Any,
+    slopes: Any,
+    parameter: float,
+    shifts: Any,
+    spread: float,
+    points: Any,
+    weights: Any,
+    item_weights: Any,
+    shrink: Any,
+    scale: Any,
+    centre: Any,
+    user_weights: Any,
+    add: Any,
+    around: Any,
+    norm: float,
+    quantile: float,
+    unit: float,
+    most: float,
+    total: Any,
+    counts: Any,
+    start: int,
+    stop: int,
+) -> None:
+    """Gradients of a few users at a time, clipped and added while they are in the nearest cache."""
+    dimension = centre.size
+    few = max(1, _HELD // max(dimension, 1))
+    rows, answered = np.empty((few, dimension)), np.empty(few, np.bool_)
+    for first in range(start, stop, few):
+        last = min(first + few, stop)
+        _rows(
+            features, labels, begins, ends, slopes, parameter, shifts, spread, points, weights, item_weights, shrink,
+            scale, centre, user_weights, rows, first, last, first,
+        )  # fmt: skip
+        for i in range(last - first):
+            answered[i] = ends[first + i] > begins[first + i] and _within(rows[i], most)
+            counts[5] += answered[i]
+        add(rows[: last - first], around, answered[: last - first], norm, quantile, unit, total, counts)
+
+
+@helper
+def _within(row: Any, most: float) -> bool:
+    """Whether every number is finite and at most `most` in magnitude."""
+    whole, rest = row.size // WIDTH * WIDTH, row.size % WIDTH
+    largest = nothing = zero = alike(0.0)
+    for j in range(0, whole, WIDTH):
+        part = lanes(row, j)
+        largest, nothing = larger(largest, part), fused(part, zero, nothing)
+    if rest > 0:
+        part = first_lanes(row, whole, rest)
+        largest, nothing = larger(largest, part), fused(part, zero, nothing)
+    good: bool = sum_of(nothing) == 0.0 and max_of(largest) <= most
+    return good
 
 
 @user_loop(POINTWISE, float64, _VECTOR, _VECTOR, writable(float64, 1))
 def _losses(
     features: Any,
     labels: Any,
-    offsets: Any,
+    begins: Any,
+    ends: Any,
     values: Any,
     parameter: float,
     point: Any,
@@ -280,19 +498,19 @@ def _losses(
     parameters = np.full(_BLOCK, parameter)
     flat = features.reshape(-1)
     for u in range(start, stop):
-        begin, end, total = offsets[u], offsets[u + 1], 0.0
+        begin, end, summed = begins[u], ends[u], 0.0
         for first in range(begin, end, _BLOCK):
             count = min(_BLOCK, end - first)
             for i in range(count):
                 block_labels[i] = labels[first + i]
-            _predict(features, flat, first, count, point, predictions)
+            _predict(flat, first, count, features.shape[1], point, predictions, 0)
             values(predictions[:count], block_labels[:count], parameters[:count], block_values[:count])
             if item_weights.size > 0:
                 for i in range(count):
                     block_values[i] *= item_weights[first + i]
             for i in range(count):
-                total += block_values[i] if np.isfinite(predictions[i] + block_labels[i]) else np.nan
-        out[u] = total / max(end - begin, 1)
+                summed += block_values[i] if np.isfinite(predictions[i] + block_labels[i]) else np.nan
+        out[u] = summed / max(end - begin, 1)
 
 
 @helper
@@ -327,7 +545,8 @@ def _chances(scores: Any, labels: Any, first: int, count: int, tops: Any, sums: 
 def _class_gradients(
     features: Any,
     labels: Any,
-    offsets: Any,
+    begins: Any,
+    ends: Any,
     points: Any,
     weights: Any,
     item_weights: Any,
@@ -340,20 +559,22 @@ def _class_gradients(
     stop: int,
 ) -> None:
     """Of the softmax loss: K predictions and K sums over the same block of rows, which stays in the nearest cache."""
-    classes, flat = points.shape[1], features.reshape(-1)
+    classes, dimension, flat = points.shape[1], features.shape[1], features.reshape(-1)
     scores, coefficients = np.zeros((classes, _BLOCK)), np.empty((classes, _BLOCK))
+    totals = aligned(classes, dimension)
     tops, sums, chosen = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
     for u in range(start, stop):
-        begin, end = offsets[u], offsets[u + 1]
-        out[u] = 0.0
+        begin, end = begins[u], ends[u]
         if begin == end:
+            out[u] = 0.0
             continue
+        totals[:] = 0.0
         for first in range(begin, end, _BLOCK):
             count = min(_BLOCK, end - first)
             coefficients[:] = 0.0
             for p in range(len(points)):
                 for k in range(classes):
-                    _predict(features, flat, first, count, points[p, k], scores[k])
+                    _predict(flat, first, count, dimension, points[p, k], scores[k], 0)
                 _chances(scores, labels, first, count, tops, sums, chosen)
                 for k in range(classes):
                     for i in range(count):
@@ -364,26 +585,26 @@ def _class_gradients(
                     for i in range(count):
                         coefficients[k, i] *= item_weights[first + i]
             for k in range(classes):
-                _accumulate(features, first, count, coefficients[k], out[u, k])
+                _accumulate(flat, first, count, dimension, coefficients[k], 0, totals[k])
         share = scale[u] / (end - begin)
         for k in range(classes):
             for j in range(out.shape[2]):
-                moved = share * out[u, k, j] + scale[u] * shrink[k, j] - centre[k, j]
+                moved = share * totals[k, j] + scale[u] * shrink[k, j] - centre[k, j]
                 out[u, k, j] = user_weights[u] * moved
 
 
 @user_loop(_MATRIX, _VECTOR, writable(float64, 1))
 def _class_losses(
-    features: Any, labels: Any, offsets: Any, point: Any, item_weights: Any, out: Any, start: int, stop: int
+    features: Any, labels: Any, begins: Any, ends: Any, point: Any, item_weights: Any, out: Any, start: int, stop: int
 ) -> None:
     flat, scores, values = features.reshape(-1), np.zeros((len(point), _BLOCK)), np.empty(_BLOCK)
     tops, sums, chosen = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
     for u in range(start, stop):
-        begin, end, total = offsets[u], offsets[u + 1], 0.0
+        begin, end, summed = begins[u], ends[u], 0.0
         for first in range(begin, end, _BLOCK):
             count = min(_BLOCK, end - first)
             for k in range(len(point)):
-                _predict(features, flat, first, count, point[k], scores[k])
+                _predict(flat, first, count, features.shape[1], point[k], scores[k], 0)
             _chances(scores, labels, first, count, tops, sums, chosen)
             for i in range(count):
                 values[i] = np.log(sums[i]) - chosen[i]
@@ -391,5 +612,5 @@ def _class_losses(
                 for i in range(count):
                     values[i] *= item_weights[first + i]
             for i in range(count):
-                total += values[i]
-        out[u] = total / max(end - begin, 1)
+                summed += values[i]
+        out[u] = summed / max(end - begin, 1)

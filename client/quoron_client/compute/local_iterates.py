@@ -1,6 +1,7 @@
 """One pass of projected SGD over each user's items, item by item.
 
     >>> import numpy as np
+    >>> from quoron_client.data.items import ItemBatch
     >>> from quoron_client.protocol.domains import L2Ball
     >>> from quoron_client.losses import Linear
     >>> items = ItemBatch(np.eye(2), np.zeros(2), np.array([0, 2]))
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from quoron_client.compute.compiled import LINE, POINTWISE, helper, prefetch, read_only, user_loop, writable
 from quoron_client.compute.draws import NARROW, Keys, shifts_and_spread
-from quoron_client.data.items import ItemBatch
+from quoron_client.data.items import Items
 from quoron_client.losses import Loss, Softmax
 from quoron_client.losses._exponential import exponential
 from quoron_client.protocol.domains import L2Ball
@@ -32,7 +33,7 @@ _NUMBERS = 2048  # of all their iterates together, so that these and their sums 
 
 
 def local_sgd(
-    loss: Loss, batch: ItemBatch, task: LocalSGD, *, keys: Keys | None = None, threads: int | None = None
+    loss: Loss, batch: Items, task: LocalSGD, *, keys: Keys | None = None, threads: int | None = None
 ) -> NDArray[np.float64]:
     """For every user the final iterate and the mean of the iterates after each step, shape (k, 2, d).
 
@@ -73,11 +74,11 @@ def _aligned(rows: int, columns: int) -> Any:
 
 
 @helper
-def _begin(offsets: Any, starts: Any, group: int, users: int, x: Any, total: Any) -> int:
+def _begin(begins: Any, ends: Any, starts: Any, group: int, users: int, x: Any, total: Any) -> int:
     """Set out from the starts; the most items that one user of the group has."""
     longest = 0
     for g in range(users):
-        longest = max(longest, offsets[group + g + 1] - offsets[group + g])
+        longest = max(longest, ends[group + g] - begins[group + g])
         for j in range(starts.shape[1]):
             x[g, j] = starts[group + g, j]
             total[g, j] = 0.0
@@ -87,7 +88,8 @@ def _begin(offsets: Any, starts: Any, group: int, users: int, x: Any, total: Any
 @helper
 def _smooth(
     features: Any,
-    offsets: Any,
+    begins: Any,
+    ends: Any,
     group: int,
     users: int,
     t: int,
@@ -98,8 +100,8 @@ def _smooth(
 ) -> None:
     """Where to take the slopes of the users' items t, or with which parameters those of what stands for the loss."""
     for g in range(users):
-        i = offsets[group + g] + t
-        if i < offsets[group + g + 1]:
+        i = begins[group + g] + t
+        if i < ends[group + g]:
             square = 0.0
             for j in range(features.shape[1]):
                 square += np.float64(features[i, j]) * np.float64(features[i, j])
@@ -117,11 +119,13 @@ def _into_ball(square: float, radius: float) -> float:
 
 
 @helper
-def _finish(offsets: Any, group: int, users: int, x: Any, total: Any, ball: bool, size: float, out: Any) -> None:
+def _finish(
+    begins: Any, ends: Any, group: int, users: int, x: Any, total: Any, ball: bool, size: float, out: Any
+) -> None:
     for g in range(users):
         u, square, shrink, counted = group + g, 0.0, 1.0, 0.0
-        steps = max(1.0, np.float64(offsets[u + 1] - offsets[u]))
-        if ball and offsets[u] < offsets[u + 1]:
+        steps = max(1.0, np.float64(ends[u] - begins[u]))
+        if ball and begins[u] < ends[u]:
             for j in range(out.shape[2]):
                 square += x[g, j] * x[g, j]
             shrink, counted = _into_ball(square, size), 1.0
@@ -146,7 +150,8 @@ def _finish(offsets: Any, group: int, users: int, x: Any, total: Any, ball: bool
 def _passes(
     features: Any,
     labels: Any,
-    offsets: Any,
+    begins: Any,
+    ends: Any,
     slopes: Any,
     parameter: float,
     shifts: Any,
@@ -170,10 +175,10 @@ def _passes(
     predictions, item_labels = np.zeros(side), np.zeros(side)
     for group in range(start, stop, side):
         users = min(side, stop - group)
-        for t in range(_begin(offsets, starts, group, users, x, total)):
+        for t in range(_begin(begins, ends, starts, group, users, x, total)):
             for g in range(users):
-                i = offsets[group + g] + t
-                if i < offsets[group + g + 1]:
+                i = begins[group + g] + t
+                if i < ends[group + g]:
                     # The next row arrives while the other users take their steps.
                     for j in range((i + 1) * dimension, (i + 2) * dimension, LINE):
                         prefetch(flat, j)
@@ -186,16 +191,16 @@ def _passes(
                     predictions[g] = shrinks[g] * inner
                     item_labels[g] = labels[i]
             if smoothed:
-                _smooth(features, offsets, group, users, t, shifts, spread, predictions, parameters)
+                _smooth(features, begins, ends, group, users, t, shifts, spread, predictions, parameters)
             slopes(predictions, item_labels, parameters, item_slopes)
             if item_weights.size > 0:
                 for g in range(users):
-                    i = offsets[group + g] + t
-                    if i < offsets[group + g + 1]:
+                    i = begins[group + g] + t
+                    if i < ends[group + g]:
                         item_slopes[g] *= item_weights[i]
             for g in range(users):
-                i = offsets[group + g] + t
-                if i < offsets[group + g + 1]:
+                i = begins[group + g] + t
+                if i < ends[group + g]:
                     # A non-finite feature makes the prediction so; a bounded slope or the projection may hide it.
                     move = step * item_slopes[g] if np.isfinite(predictions[g] + item_labels[g]) else np.nan
                     if ball:
@@ -211,7 +216,7 @@ def _passes(
                             now = -size if now < -size else now
                             total[g, j] += now
                             x[g, j] = now
-        _finish(offsets, group, users, x, total, ball, size, out)
+        _finish(begins, ends, group, users, x, total, ball, size, out)
 
 
 @helper
@@ -236,7 +241,8 @@ def _class_slopes(scores: Any, label: float) -> None:
 def _class_passes(
     features: Any,
     labels: Any,
-    offsets: Any,
+    begins: Any,
+    ends: Any,
     item_weights: Any,
     ridge: float,
     starts: Any,
@@ -253,7 +259,7 @@ def _class_passes(
     for u in range(start, stop):
         x[:] = starts[u]
         total[:] = 0.0
-        for i in range(offsets[u], offsets[u + 1]):
+        for i in range(begins[u], ends[u]):
             for k in range(classes):
                 inner = 0.0
                 for j in range(dimension):
@@ -280,7 +286,7 @@ def _class_passes(
             for k in range(classes):
                 for j in range(dimension):
                     total[k, j] += x[k, j]
-        steps = max(1.0, np.float64(offsets[u + 1] - offsets[u]))
+        steps = max(1.0, np.float64(ends[u] - begins[u]))
         out[u, 0] = x
         for k in range(classes):
             for j in range(dimension):

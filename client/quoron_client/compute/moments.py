@@ -1,6 +1,7 @@
 """Every user's second moment of the features, as a triangular factor.
 
     >>> import numpy as np
+    >>> from quoron_client.data.items import ItemBatch
     >>> items = ItemBatch(np.array([[2.0, 2.0], [0.0, 2.0]]), np.zeros(2), np.array([0, 2]))
     >>> np.round(second_moment_factor(items) * np.sqrt(2), 12)
     array([[2., 2., 2.]])
@@ -9,17 +10,18 @@ The factor comes from reflections of the feature matrix itself (Householder 1958
 the condition number and fail for users with fewer items than features.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numba import float64
 
 from quoron_client.compute.compiled import helper, user_loop, writable
-from quoron_client.data.items import ItemBatch
+from quoron_client.data.items import Items
 from quoron_client.protocol.questions import Matrix
 
 
-def second_moment_factor(batch: ItemBatch, *, threads: int | None = None) -> Matrix:
+def second_moment_factor(batch: Items, *, threads: int | None = None) -> Matrix:
     """Upper triangular U with Uᵀ U = (1/m_u) Σ w a aᵀ for every user, packed by rows, shape (k, d (d + 1) / 2).
 
     d is the number of features; weights w are 1 where a batch has none.
@@ -33,7 +35,7 @@ def second_moment_factor(batch: ItemBatch, *, threads: int | None = None) -> Mat
     """
     if batch.weights is not None:
         rows = np.sqrt(batch.weights)[:, None] * batch.features.astype(np.float64)
-        batch = ItemBatch(rows, batch.labels, batch.offsets)
+        batch = replace(batch, features=rows, weights=None)
     out = np.empty((batch.users, batch.dimension * (batch.dimension + 1) // 2))
     _factors(batch, out, threads=threads)
     return out
@@ -85,14 +87,14 @@ def _reflect(columns: Any, first: int, top: int, count: int, mirror: Any, factor
 
 
 @user_loop(writable(float64, 2))
-def _factors(features: Any, labels: Any, offsets: Any, out: Any, start: int, stop: int) -> None:
+def _factors(features: Any, labels: Any, begins: Any, ends: Any, out: Any, start: int, stop: int) -> None:
     dimension, longest = features.shape[1], 0
     for u in range(start, stop):
-        longest = max(longest, offsets[u + 1] - offsets[u])
+        longest = max(longest, ends[u] - begins[u])
     columns, mirror, norms = np.empty((dimension, longest)), np.empty(longest), np.empty(dimension)
     for u in range(start, stop):
-        begin, packed = offsets[u], out[u]
-        count = offsets[u + 1] - begin
+        begin, packed = begins[u], out[u]
+        count = ends[u] - begin
         packed[:] = 0.0
         if count == 0:
             continue

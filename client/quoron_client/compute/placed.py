@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.compute.gradients import average_gradient
-from quoron_client.data.items import ItemBatch
+from quoron_client.data.items import ItemBatch, Items
 from quoron_client.losses import Loss
 from quoron_client.protocol.questions import AverageGradient, PlacedGradient
 from quoron_privacy.errors import DataError
@@ -21,20 +21,20 @@ from quoron_privacy.errors import DataError
 Matrix = NDArray[np.float64]
 
 
-def placed_gradient(loss: Loss, batch: ItemBatch, task: PlacedGradient, *, threads: int | None = None) -> Matrix:
+def placed_gradient(loss: Loss, batch: Items, task: PlacedGradient, *, threads: int | None = None) -> Matrix:
     """(1/divisor) Σ clip(∇f(x; z_p)) over each user's places that have an item, shape (k, d).
 
     An item's weight multiplies its loss, as ever. A user with a non-finite item at one of its places gets NaN; others
     of its items are not looked at. The bits do not depend on `threads` nor on the other users. Raises `DataError`
     unless there is one row of places per user.
     """
-    places, held = np.asarray(task.places, np.int64), np.diff(batch.offsets)
+    places, held = np.asarray(task.places, np.int64), batch.counts
     if places.ndim != 2 or len(places) != batch.users:
         raise DataError(f"Expected a row of places for each of {batch.users} users, got shape {places.shape}.")
     total = np.zeros((batch.users, task.points.shape[1]))
     for column in places.T:  # place by place, so that a user's sum has one order
         there = np.flatnonzero((column >= 0) & (column < held))
-        rows = batch.offsets[there] + column[there]
+        rows = batch.begins[there] + column[there]
         weights = None if batch.weights is None else batch.weights[rows]
         single = ItemBatch(batch.features[rows], batch.labels[rows], np.arange(len(rows) + 1), weights)
         gradients = average_gradient(loss, single, AverageGradient(task.points, (1.0,)), threads=threads)

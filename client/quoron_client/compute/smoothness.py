@@ -13,7 +13,7 @@ from numba import float64
 from numpy.typing import NDArray
 
 from quoron_client.compute.compiled import helper, user_loop, writable
-from quoron_client.data.items import ItemBatch
+from quoron_client.data.items import Items
 from quoron_client.losses import Loss
 from quoron_privacy.errors import ConfigError
 
@@ -21,7 +21,7 @@ _CHUNK = 256  # length of the pieces in which inner products are taken, a multip
 
 
 def smoothness_scale(
-    loss: Loss, batch: ItemBatch, user_smoothness: float, *, threads: int | None = None
+    loss: Loss, batch: Items, user_smoothness: float, *, threads: int | None = None
 ) -> NDArray[np.float64]:
     """s_u = min(1, user_smoothness / λ_u), shape (k,); λ_u bounds the user's average Hessian over the whole domain.
 
@@ -125,7 +125,8 @@ def _largest_eigenvalue(gram: Any, size: int) -> float:
 def _scales(
     features: Any,
     labels: Any,
-    offsets: Any,
+    begins: Any,
+    ends: Any,
     curvature: float,
     ridge: float,
     bound: float,
@@ -135,11 +136,11 @@ def _scales(
 ) -> None:
     dimension, largest = features.shape[1], 0
     for u in range(start, stop):
-        largest = max(largest, min(offsets[u + 1] - offsets[u], dimension))
+        largest = max(largest, min(ends[u] - begins[u], dimension))
     tiles = (largest + 3) // 4 * 4
     buffer, gram, work = np.zeros((tiles, _CHUNK)), np.empty((tiles, tiles)), np.empty((tiles, tiles))
     for u in range(start, stop):
-        begin, end = offsets[u], offsets[u + 1]
+        begin, end = begins[u], ends[u]
         count = end - begin
         if count == 0 or curvature == 0.0:
             out[u] = min(1.0, bound / ridge) if count > 0 and ridge > 0.0 else 1.0

@@ -15,7 +15,7 @@ from quoron_client.compute.gradients import average_gradient, average_loss
 from quoron_client.compute.local_iterates import local_sgd
 from quoron_client.compute.moments import second_moment_factor
 from quoron_client.compute.placed import placed_gradient
-from quoron_client.data.items import ItemBatch
+from quoron_client.data.items import Items
 from quoron_client.losses import Loss
 from quoron_client.protocol.questions import (
     Answers,
@@ -28,22 +28,30 @@ from quoron_client.protocol.questions import (
     SecondMoment,
     Status,
     Task,
+    Vector,
 )
 from quoron_privacy.errors import ConfigError, DataError
 
 
 def answer(
-    loss: Loss, batch: ItemBatch, task: Task, *, keys: Keys | None = None, threads: int | None = None
+    loss: Loss,
+    batch: Items,
+    task: Task,
+    *,
+    keys: Keys | None = None,
+    threads: int | None = None,
+    scale: Vector | None = None,
 ) -> Answers:
     """Each user's answer to `task`: values (k, *task.answer_shape(d)), and a status (k,).
 
     A user without items is `MISSING`, one with a non-finite feature or label is `REJECTED`; both rows are zero. `batch`
-    is as `bounded` returns it; `keys` (k,) are what a `Convolution` draws from, see `draws.user_keys`. Raises
+    is as `bounded` returns it; `keys` (k,) are what a `Convolution` draws from, see `draws.user_keys`; `scale` (k,) is
+    that of `average_gradient`, if it is known. Raises
     `DataError` or `ConfigError` only for a task that does not fit the batch's shape or the loss, or has no keys.
     """
     values: Matrix
     if isinstance(task, AverageGradient):
-        values = average_gradient(loss, batch, task, keys=keys, threads=threads)
+        values = average_gradient(loss, batch, task, keys=keys, threads=threads, scale=scale)
     elif isinstance(task, PlacedGradient):
         values = placed_gradient(loss, batch, task, threads=threads)
     elif isinstance(task, SecondMoment):
@@ -61,12 +69,12 @@ def answer(
     finite = np.empty(batch.users, np.bool_)
     _finite(batch, rows, finite, threads=threads)
     status = np.where(finite, np.uint8(Status.ANSWERED), np.uint8(Status.REJECTED))
-    status[np.diff(batch.offsets) == 0] = Status.MISSING
+    status[batch.counts == 0] = Status.MISSING
     rows[status != Status.ANSWERED] = 0.0
     return Answers(values, status)
 
 
-def _moment(batch: ItemBatch, task: SecondMoment, threads: int | None) -> Matrix:
+def _moment(batch: Items, task: SecondMoment, threads: int | None) -> Matrix:
     if task.model_size != batch.dimension:
         raise DataError(f"Expected dimension={batch.dimension}, like the items, got dimension={task.model_size}.")
     if task.label_scale is not None:
@@ -77,7 +85,7 @@ def _moment(batch: ItemBatch, task: SecondMoment, threads: int | None) -> Matrix
 
 
 @user_loop(read_only(float64, 2), writable(boolean, 1))
-def _finite(features: Any, labels: Any, offsets: Any, rows: Any, finite: Any, start: int, stop: int) -> None:
+def _finite(features: Any, labels: Any, begins: Any, ends: Any, rows: Any, finite: Any, start: int, stop: int) -> None:
     for u in range(start, stop):
         # 0 · v is 0 for finite v and NaN otherwise, and sums without a branch.
         total = 0.0

@@ -86,6 +86,16 @@ def check(table: pa.Table, name: str) -> None:
         raise DataError(f"Expected column {name!r} to hold numbers or text, got type {kind}. Convert it.")
 
 
+def unnamed(values: pa.Array) -> int:
+    """How many rows of a user column are nobody's: null, an empty text or no number."""
+    count = int(values.null_count)
+    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        count += pc.sum(pc.equal(values, "")).as_py() or 0  # what a CSV file makes of an empty field
+    elif pa.types.is_floating(values.type):
+        count += pc.sum(pc.is_nan(values)).as_py() or 0
+    return count
+
+
 def numbers(table: pa.Table, name: str) -> Vector:
     """A column as float64, shape (N,): NaN where a value is no finite number. True and false are 1 and 0.
 

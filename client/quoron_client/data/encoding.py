@@ -352,12 +352,7 @@ def group(table: "pa.Table", user: str, *, without_rows: bool = False) -> tuple[
     from quoron_client.data import columns
 
     values = columns.column(table, user)
-    unnamed = values.null_count
-    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
-        unnamed += pc.sum(pc.equal(values, "")).as_py() or 0  # what a CSV file makes of an empty field
-    elif pa.types.is_floating(values.type):
-        unnamed += pc.sum(pc.is_nan(values)).as_py() or 0
-    if unnamed:
+    if (unnamed := columns.unnamed(values)) > 0:
         raise DataError(f"Expected a user in every row of column {user!r}, got {unnamed} null or empty.")
     declared, distinct = table.column(user).combine_chunks(), pc.unique(values)
     if pa.types.is_dictionary(declared.type):

@@ -45,6 +45,26 @@ class ItemBatch:
         return len(self.offsets) - 1
 
     @property
+    def begins(self) -> NDArray[np.int64]:
+        """The first row of each user (k,)."""
+        return self.offsets[:-1]
+
+    @property
+    def ends(self) -> NDArray[np.int64]:
+        """One past the last row of each user (k,)."""
+        return self.offsets[1:]
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Number of items of each user (k,)."""
+        return np.diff(self.offsets)
+
+    @property
+    def size(self) -> int:
+        """Numbers that a reader of all items reads, N d."""
+        return int(self.features.size)
+
+    @property
     def dimension(self) -> int:
         """Number of features d."""
         return int(self.features.shape[1])
@@ -58,10 +78,57 @@ class ItemBatch:
         weights = None if self.weights is None else self.weights[rows]
         return ItemBatch(features, self.labels[rows], offsets, weights)
 
+    def seen(self, users: NDArray[np.int64]) -> "ItemView":
+        """Some of its users (k,), in the given order, where they are: nothing is copied."""
+        begins, ends = self.offsets[users], self.offsets[users + 1]
+        return ItemView(self.features, self.labels, begins, ends, self.weights)
+
     @property
     def item_weights(self) -> NDArray[np.float64]:
         """The weights (N,) as compiled loops take them; empty where all are 1."""
         return np.empty(0) if self.weights is None else self.weights
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ItemView:
+    """Users whose items lie somewhere in a larger block of memory: rows begins[u] to ends[u] are user u's.
+
+    Made by `ItemBatch.seen` alone, whose checks hold for it. A loop over users reads it like a batch.
+    """
+
+    features: Features  # (N, d), of whoever else is there as well
+    labels: NDArray[np.float64]  # (N,)
+    begins: NDArray[np.int64]  # (k,)
+    ends: NDArray[np.int64]  # (k,)
+    weights: NDArray[np.float64] | None = None  # (N,)
+
+    @property
+    def users(self) -> int:
+        """Number of users k."""
+        return len(self.begins)
+
+    @property
+    def dimension(self) -> int:
+        """Number of features d."""
+        return int(self.features.shape[1])
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Number of items of each user (k,)."""
+        return self.ends - self.begins
+
+    @property
+    def size(self) -> int:
+        """Numbers that a reader of these users' items reads."""
+        return int(self.counts.sum()) * self.dimension
+
+    @property
+    def item_weights(self) -> NDArray[np.float64]:
+        """The weights (N,) as compiled loops take them; empty where all are 1."""
+        return np.empty(0) if self.weights is None else self.weights
+
+
+Items = ItemBatch | ItemView
 
 
 def _check_weights(weights: NDArray[np.float64], items: int) -> None:

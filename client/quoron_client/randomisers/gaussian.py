@@ -16,11 +16,19 @@ from numpy.typing import NDArray
 
 from quoron_client.randomisers.randomness import LocalRandomness, Users
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.noise import GAUSSIAN_BINS, GRID_BITS, propose_gaussian, total_variation
+from quoron_privacy.noise import (
+    GAUSSIAN_BINS,
+    GRID_BITS,
+    SETTLING,
+    propose_gaussian,
+    settle_gaussian,
+    total_variation,
+)
 
 Steps = NDArray[np.int64]
 
 _ARITHMETIC = 1 + 1e-9  # rounding of clipped norms and of this calibration
+_SETTLED = 1 << 32  # words from here on settle what three words do not decide
 _WORDS = 1 << 18  # at a time, so that they stay in cache
 
 
@@ -59,20 +67,40 @@ def gaussian_steps(dimension: int, randomness: LocalRandomness, *, round: int, u
         done = np.zeros(len(users[part]), np.int64)
         while len(short := np.flatnonzero(done < dimension)):
             words = randomness.words(round=round, users=users[part][short], first=used, size=3 * proposals)
-            _accept(words, short, GAUSSIAN_BINS, steps[part], done)
+            row = place = 0
+            while True:
+                row, place = _accept(words, short, GAUSSIAN_BINS, steps[part], done, row, place)
+                if row == len(short):
+                    break
+                i, further = short[row], _SETTLED + 2 * (used + 3 * place)
+                own = users[part][i : i + 1]
+                more = randomness.words(round=round, users=own, first=further, size=SETTLING)[0]
+                accepted, step = settle_gaussian(words[row, 3 * place : 3 * place + 3], more)
+                if accepted and done[i] < dimension:
+                    steps[part][i, done[i]] = step
+                    done[i] += 1
+                place += 1
             used += 3 * proposals
     return steps
 
 
 @njit(cache=True)
-def _accept(words, rows, bins, steps, done):  # type: ignore[no-untyped-def]
-    """Appends accepted proposals (three words each) of words[r] to steps[rows[r]], of which done[rows[r]] are there."""
-    for r in range(len(rows)):
+def _accept(words, rows, bins, steps, done, row, place):  # type: ignore[no-untyped-def]
+    """Appends accepted proposals (three words each) of words[r] to steps[rows[r]], of which done[rows[r]] are there.
+
+    Begins at proposal `place` of row `row`, and returns row and place of the first that is not sure, or (rows, 0).
+    """
+    for r in range(row, len(rows)):
         i = rows[r]
         filled = done[i]
-        for p in range(words.shape[1] // 3):
-            accepted, step = propose_gaussian(words[r, 3 * p], words[r, 3 * p + 1], words[r, 3 * p + 2], bins)
+        for p in range(place, words.shape[1] // 3):
+            accepted, step, sure = propose_gaussian(words[r, 3 * p], words[r, 3 * p + 1], words[r, 3 * p + 2], bins)
+            if not sure:
+                done[i] = filled
+                return r, p
             if accepted and filled < steps.shape[1]:
                 steps[i, filled] = step
                 filled += 1
         done[i] = filled
+        place = 0
+    return len(rows), 0

@@ -9,7 +9,7 @@ import numpy as np
 
 from quoron_client.compute.draws import user_keys
 from quoron_client.compute.gradients import average_gradient
-from quoron_client.data.items import ItemBatch
+from quoron_client.data.items import Items
 from quoron_client.losses import Loss
 from quoron_client.protocol.questions import Answers, Matrix, Status
 from quoron_client.protocol.reports import LocalReport, RangeReport, VectorReport
@@ -22,7 +22,7 @@ from quoron_privacy.errors import ConfigError
 
 def local_report(
     loss: Loss,
-    batch: ItemBatch,
+    batch: Items,
     task: LocalReport,
     randomness: LocalRandomness,
     *,

@@ -30,11 +30,16 @@ FACTORISATIONS: Mapping[str, Callable[[int], Factorisation]] = MappingProxyType(
 
 
 @lru_cache(maxsize=32)
-def factorise(name: str, rounds: int) -> Factorisation:
-    """The factorisation `name` of prefix sums over `rounds` rounds; ConfigError if there is none."""
+def factorise(name: str, rounds: int, separation: int | None = None) -> Factorisation:
+    """The factorisation `name` of prefix sums over `rounds` rounds; ConfigError if there is none.
+
+    `separation` is after how many rounds users may come back; None: they do not.
+    """
     if name not in FACTORISATIONS:
         raise ConfigError(f"Expected factorisation in {sorted(FACTORISATIONS)}, got factorisation={name!r}.")
     count(rounds=rounds)
     if rounds > LONGEST:
         raise ConfigError(f"Expected rounds <= {LONGEST}, got rounds={rounds}. Use larger cohorts.")
+    if separation is not None and name == "banded":
+        return banded(rounds, separation)
     return FACTORISATIONS[name](rounds)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_privacy.errors import ConfigError
+
 Floats = NDArray[np.float64]
 
 
@@ -22,8 +24,28 @@ class Factorisation:
     row_norms: Floats  # ‖B[t, :]‖₂, shape (rounds,): noise of the t-th prefix sum per unit of seed noise
     rounding: float  # bound for |rounded prediction as computed - exact prediction| in steps (theorem P2)
     slots: int  # vectors in the memory before the first round
+    coefficients: Floats | None  # first column of a Toeplitz C, shape (rounds,); None where C is none
     predict: Callable[[int, Floats], Floats]  # (t, memory) -> Σ_{j < t} C[t, j] N_j, shape (d,)
     remember: Callable[[int, Floats, Floats], Floats]  # (t, memory, N_t) -> new memory, shape (slots, d)
+
+    def reach(self, participations: int, separation: int) -> float:
+        """max ‖Σ_{i in S} C[:, i]‖₂ over sets S of so many rounds, any two of them `separation` or more apart.
+
+        Attained at rounds 0, b, 2b, ... (theorem P3). ConfigError for several participations where C is no Toeplitz
+        matrix whose coefficients never grow.
+        """
+        if participations == 1:
+            return self.column_norm
+        c = self.coefficients
+        if c is None or np.any(np.diff(c) > 0) or np.any(c < 0):
+            raise ConfigError(
+                "Expected a Toeplitz factorisation for several participations, got another. Use blt, sqrt-toeplitz, "
+                "banded or independent."
+            )
+        together = np.zeros(len(c))
+        for start in range(0, min(participations * separation, len(c)), separation):
+            together[start:] += c[: len(c) - start]
+        return float(np.sqrt(np.sum(together**2)))
 
     @property
     def max_error(self) -> float:
@@ -59,6 +81,7 @@ def toeplitz(
         row_norms=row_norms,
         rounding=0.5 + float(arithmetic),
         slots=slots,
+        coefficients=coefficients,
         predict=predict,
         remember=remember,
     )

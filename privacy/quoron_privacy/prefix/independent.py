@@ -10,7 +10,13 @@ def independent(rounds: int) -> Factorisation:
     row_norms = np.sqrt(np.arange(1.0, rounds + 1))
     row_norms.setflags(write=False)
     return Factorisation(
-        column_norm=1.0, row_norms=row_norms, rounding=0.0, slots=0, predict=_predict, remember=_remember
+        column_norm=1.0,
+        row_norms=row_norms,
+        rounding=0.0,
+        slots=0,
+        coefficients=np.eye(1, rounds)[0],
+        predict=_predict,
+        remember=_remember,
     )
 
 

@@ -42,9 +42,10 @@ class PrefixState:
 class PrefixNoise:
     """Noise for the sums g_0 + ... + g_t of `rounds` contributions, on a grid of scale / 2³⁰.
 
-    Formal guarantee: if the own user takes part in one round only, and moves that round's contribution by at most
-    `sensitivity` in ℓ2 whatever was released before, all releases together are `effective_mu(dimension)`-GDP with exact
-    noise (theorem P2); `noise.total_variation(gaussians=rounds * dimension)` bounds what the noise lacks.
+    Formal guarantee: if the own user takes part in `participations` rounds at most, known before the first and any two
+    of them `separation` or more apart, and moves each of their contributions by at most `sensitivity` in ℓ2 whatever
+    was released before, all releases together are `effective_mu(dimension)`-GDP with exact noise (theorem P2 for one
+    participation, P3); `noise.total_variation(gaussians=rounds * dimension)` bounds what the noise lacks.
 
     | input                            | what happens                                             |
     | -------------------------------- | -------------------------------------------------------- |
@@ -57,9 +58,12 @@ class PrefixNoise:
     sensitivity: float  # ℓ2 of one contribution
     scale: float  # s, standard deviation per coordinate of the seed noise Z
     factorisation: str = DEFAULT
+    participations: int = 1  # k: rounds of one user, at most
+    separation: int = 1  # b: least distance of two of them; 1 is any
 
     def __post_init__(self) -> None:
-        factorise(self.factorisation, self.rounds)  # refuses what it does not know
+        count(participations=self.participations, separation=self.separation)
+        _ = self.column_norm  # refuses what it does not know
         positive(sensitivity=self.sensitivity, scale=self.scale)
         if not 1e-200 < self.scale < 1e200:
             raise ConfigError(f"Expected scale in (1e-200, 1e200), got scale={self.scale}. Change the units.")
@@ -76,6 +80,8 @@ class PrefixNoise:
         delta: float,
         dimension: int,
         factorisation: str = DEFAULT,
+        participations: int = 1,
+        separation: int = 1,
     ) -> "PrefixNoise":
         """The least noise for an (ε, δ) transcript of `rounds` sums of `dimension` coordinates, all slack included."""
         positive(sensitivity=sensitivity, epsilon=epsilon)
@@ -90,25 +96,36 @@ class PrefixNoise:
             mu=gdp.mu_for(epsilon, left),
             dimension=dimension,
             factorisation=factorisation,
+            participations=participations,
+            separation=separation,
         )
 
     @classmethod
     def for_mu(
-        cls, *, rounds: int, sensitivity: float, mu: float, dimension: int, factorisation: str = DEFAULT
+        cls,
+        *,
+        rounds: int,
+        sensitivity: float,
+        mu: float,
+        dimension: int,
+        factorisation: str = DEFAULT,
+        participations: int = 1,
+        separation: int = 1,
     ) -> "PrefixNoise":
         """The least noise for a μ-GDP transcript; Infeasible if rounding to the grid alone costs μ."""
         positive(sensitivity=sensitivity, mu=mu)
         count(rounds=rounds, dimension=dimension)
-        factors = factorise(factorisation, rounds)
-        left = mu - _grid_mu(factors, rounds, dimension)
+        unit = cls(rounds, 1.0, 1.0, factorisation, participations, separation)
+        left = mu - unit._grid_mu(dimension)
         if left <= 0:
             raise Infeasible("prefix-noise", f"mu={mu:g} is below the resolution of the grid", "fewer rounds")
-        return cls(rounds, sensitivity, factors.column_norm * sensitivity * _ARITHMETIC / left, factorisation)
+        scale = unit.column_norm * sensitivity * _ARITHMETIC / left
+        return cls(rounds, sensitivity, scale, factorisation, participations, separation)
 
     @property
     def column_norm(self) -> float:
-        """max_t ‖C[:, t]‖₂: how far a contribution of norm one moves C g."""
-        return self._factors.column_norm
+        """κ: how far contributions of norm one in all of a user's rounds move C g."""
+        return self._factors.reach(self.participations, self.separation)
 
     @property
     def step(self) -> float:
@@ -135,7 +152,7 @@ class PrefixNoise:
         """μ of all releases together: column norm · sensitivity / scale, plus what rounding can add (theorem P2)."""
         count(dimension=dimension)
         exact = self.column_norm * self.sensitivity * _ARITHMETIC / self.scale
-        return exact + _grid_mu(self._factors, self.rounds, dimension)
+        return exact + self._grid_mu(dimension)
 
     def start(self, dimension: int) -> PrefixState:
         """The state before the first round, for contributions of shape (dimension,)."""
@@ -166,12 +183,23 @@ class PrefixNoise:
         """The ledger entry of the whole transcript."""
         return Release(
             f"prefix-{self.factorisation}",
-            {"sensitivity": self.sensitivity, "scale": self.scale, "rounds": self.rounds},
+            {
+                "sensitivity": self.sensitivity,
+                "scale": self.scale,
+                "rounds": self.rounds,
+                "participations": self.participations,
+                "separation": self.separation,
+            },
         )
 
     @property
     def _factors(self) -> Factorisation:
-        return factorise(self.factorisation, self.rounds)
+        return factorise(self.factorisation, self.rounds, self.separation if self.participations > 1 else None)
+
+    def _grid_mu(self, dimension: int) -> float:
+        """Contributions are rounded by a step, predictions by `rounding`, in each of two worlds (theorem P2)."""
+        steps = 2 * self.column_norm + 2 * self._factors.rounding * sqrt(self.rounds)
+        return steps * sqrt(dimension) * 2.0**-GRID_BITS
 
     def _steps(self, value: Floats) -> NDArray[np.int64]:
         """The contribution in whole steps; clamped such that a sum of all rounds is below 2⁶²."""
@@ -191,9 +219,3 @@ def corollary_9_scale(*, sensitivity: float, rounds: int, epsilon: float, delta:
     probability(delta=delta)
     count(rounds=rounds)
     return sensitivity * sqrt(log2(rounds) * log(2.5 / delta)) / epsilon
-
-
-def _grid_mu(factors: Factorisation, rounds: int, dimension: int) -> float:
-    """Contributions are rounded by a step, predictions by `rounding`, in each of two worlds (theorem P2)."""
-    steps = 2 * factors.column_norm + 2 * factors.rounding * sqrt(rounds)
-    return steps * sqrt(dimension) * 2.0**-GRID_BITS

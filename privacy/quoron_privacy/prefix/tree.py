@@ -21,6 +21,7 @@ def tree(rounds: int) -> Factorisation:
         row_norms=row_norms,
         rounding=0.0,
         slots=depth,
+        coefficients=None,
         predict=_predict,
         remember=_remember,
     )

@@ -18,7 +18,11 @@ from numpy.typing import NDArray
 
 from quoron_server.problem import Problem
 
-Number = float | NDArray[np.float64]  # one, or one for each of many candidates: arrays that broadcast
+Vector = NDArray[np.float64]
+Whole = NDArray[np.int64]
+Number = float | Vector  # one, or one for each of many candidates: arrays that broadcast
+
+_TABLE = 2**18  # numbers in one table of running sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,24 +96,37 @@ def _isotropic(problem: Problem, curvature: float, phases: Sequence[PhaseModels 
 def averaging(factor: Number, rounds: Number, suffix: Number) -> tuple[Number, Number]:
     """Bias factor Σ_t w_t a^t and variance factor Σ_s (Σ_{t≥s} w_t a^(t-s))² of a suffix average of x_1 .. x_T.
 
-    Running sums serve all T and suffixes with the same a.
+    Running sums serve all T and suffixes with the same a; those of several a are the rows of one table.
     """
     every = np.broadcast_arrays(factor, rounds, suffix)
-    a, last, averaged = every[0].ravel(), every[1].ravel().astype(np.int64), every[2].ravel().astype(np.int64)
-    bias, variance = np.empty(len(a)), np.empty(len(a))
-    order = np.argsort(a, kind="stable")
-    for places in np.split(order, np.flatnonzero(np.diff(a[order])) + 1):
-        s = averaged[places]
-        first = last[places] - s + 1  # steps up to here reach the whole suffix, decayed
-        powers = np.full(last[places].max() + 1, a[places[0]])
-        powers[0] = 1.0
-        powers = powers.cumprod()  # 1, a, a², …
-        reach, squares = powers.cumsum(), (powers * powers).cumsum()
-        within = (reach * reach).cumsum()  # of later steps, 1 .. s - 1 before the end
-        whole = reach[s - 1]  # s times the weight of a step's noise that reaches the whole suffix
-        bias[places] = powers[first] * (whole / s)
-        variance[places] = (whole / s) ** 2 * squares[first - 1] + (within[s - 1] - whole**2) / s**2
+    last, averaged = every[1].ravel().astype(np.int64), every[2].ravel().astype(np.int64)
+    factors, which = np.unique(every[0], return_inverse=True)
+    longest = np.zeros(len(factors), np.int64)
+    np.maximum.at(longest, which.ravel(), last)
+    order = np.argsort(longest, kind="stable")  # rows of about one length stand in one table
+    row = np.argsort(order)[which.ravel()]
+    bias, variance, end = np.empty(len(row)), np.empty(len(row)), len(order)
+    while end > 0:
+        start = max(0, end - max(1, _TABLE // int(longest[order[end - 1]] + 1)))
+        places = np.flatnonzero((start <= row) & (row < end))
+        sums = factors[order[start:end]], row[places] - start, last[places], averaged[places]
+        bias[places], variance[places] = _suffix_averages(*sums)
+        end = start
     return bias.reshape(every[0].shape), variance.reshape(every[0].shape)
+
+
+def _suffix_averages(factors: Vector, row: Whole, last: Whole, s: Whole) -> tuple[Vector, Vector]:
+    """`averaging` of a = factors[row], T = last and suffix s, arrays of one length."""
+    first = last - s + 1  # steps up to here reach the whole suffix, decayed
+    powers = np.repeat(factors[:, None], last.max() + 1, axis=1)
+    powers[:, 0] = 1.0
+    powers = powers.cumprod(axis=1)  # 1, a, a², …
+    reach, squares = powers.cumsum(axis=1), (powers * powers).cumsum(axis=1)
+    within = (reach * reach).cumsum(axis=1)  # of later steps, 1 .. s - 1 before the end
+    whole = reach[row, s - 1]  # s times the weight of a step's noise that reaches the whole suffix
+    bias = powers[row, first] * (whole / s)
+    variance = (whole / s) ** 2 * squares[row, first - 1] + (within[row, s - 1] - whole**2) / s**2
+    return bias, variance
 
 
 def _worst_case(problem: Problem, phases: Sequence[PhaseModels | PhaseModel]) -> Number:

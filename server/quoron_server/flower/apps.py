@@ -57,7 +57,7 @@ class Training:
     problem: Problem  # users, dimension, domain; its bound on gradients is the clip
     epsilon: float
     delta: float
-    clip_norm: float  # C: Euclidean norm at which a user's answer is clipped, on the server
+    clip_norm: float | None  # C: Euclidean norm at which a user's answer is clipped; None: it follows the users
     options: Mapping[str, Any] = field(default_factory=dict)  # of the algorithm
     identities: Identities = "keys"  # who is a user: whoever holds a SuperNode's key, or a partition of a simulation
     group: str = "everyone"  # whose lifetime budget it draws on

@@ -18,6 +18,7 @@ from quoron.cli import ledger as cli_ledger
 from quoron.cli import train as cli_train
 from quoron.cli.common import (
     INTERRUPTED,
+    Address,
     Json,
     Link,
     Out,
@@ -27,6 +28,7 @@ from quoron.cli.common import (
     Seed,
     Settings,
     Source,
+    Workers,
     err,
     interruptible,
     progress,
@@ -35,6 +37,7 @@ from quoron.cli.compare import carry_on, compare
 from quoron.cli.connection import shared_options
 from quoron.cli.declare import declare
 from quoron.cli.health import health
+from quoron.cli.index import index
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError
 
 if TYPE_CHECKING:
@@ -70,8 +73,13 @@ class Engine:
     """Options that say which engine carries a run out."""
 
     engine: Annotated[
-        str, typer.Option(metavar="inline|flower", help="Compute here, or on Flower's nodes; the bits are the same.")
+        str,
+        typer.Option(
+            metavar="inline|ray|flower", help="Compute here, on a Ray cluster, or on Flower's nodes: the same bits."
+        ),
     ] = "inline"
+    workers: Workers = None
+    address: Address = None
     nodes: Annotated[int | None, typer.Option(help="Flower: simulated SuperNodes, 50 unless told otherwise.")] = None
     cpus: Annotated[int | None, typer.Option(help="Flower: processors for them, all unless told otherwise.")] = None
     superlink: Annotated[
@@ -91,6 +99,8 @@ class Engine:
             superlink=self.superlink,
             authority=self.authority,
             insecure=self.insecure,
+            workers=self.workers,
+            address=self.address,
         )
 
 
@@ -139,7 +149,7 @@ def resume(engine: Engine, run: Run, as_json: Json = False, quiet: Quiet = False
     chosen, folder = engine.choice(), RunFolder(run)
     with progress(as_json=as_json, quiet=quiet) as observer, interruptible(folder.path):
         if folder.is_training:
-            showing.show_trained(training.resume(folder, observers=[observer]), as_json=as_json)
+            showing.show_trained(training.resume(folder, observers=[observer], sharing=chosen.sharing), as_json=as_json)
             return
         result = chosen.carry_out(runs.prepare(folder.config(), folder.path), folder, folder.path, [observer])
     showing.show_result(result, as_json=as_json)
@@ -217,6 +227,7 @@ app.command()(cli_train.example)
 app.command()(compare)
 app.command()(health)
 app.command()(declare)
+app.command()(index)
 
 
 def invoke(arguments: Sequence[str]) -> int:

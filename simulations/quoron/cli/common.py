@@ -50,6 +50,13 @@ Link = Annotated[
         help="Project wall-clock over such a network, and drop out as it says; short for run.network.",
     ),
 ]
+Workers = Annotated[
+    int | None, typer.Option(help="Processes that share the users; the bits do not depend on how many there are.")
+]
+Address = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT|auto", help="Ray: the cluster, by default one of this machine for the run."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from quoron.cli.common import Json, Out, Quiet, Settings, interruptible, progress
+from quoron.cli.common import Address, Json, Out, Quiet, Settings, Workers, interruptible, progress
 
 Table = Annotated[str, typer.Argument(metavar="TABLE.TOML", help="A TOML file that describes the table, or a preset.")]
 
@@ -27,14 +27,21 @@ def train(
     ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
+    engine: Annotated[
+        str, typer.Option(metavar="inline|ray", help="Compute here, or on a Ray cluster of yours: the same bits.")
+    ] = "inline",
+    workers: Workers = None,
+    address: Address = None,
 ) -> None:
     """Train for real on a table that you hold: secret noise, every user, a model that may be shown to anybody."""
     from quoron import api
     from quoron.reports import showing
     from quoron.reports.showing import show_trained
+    from quoron.simulation.engines import EngineChoice, training_sharing
     from quoron.simulation.folder import RunFolder, claim
     from quoron.training import run as training
 
+    sharing = training_sharing(EngineChoice.of(engine, workers=workers, address=address))
     short = api.short_keys(epsilon=epsilon, population=population, ledger=ledger, out=out)
     config, name = api.resolve(source, (*(settings or ()), *short))
     begun = None if config.run.out is None else RunFolder(Path(config.run.out))
@@ -47,7 +54,7 @@ def train(
         if not quiet:
             print(f"Until the run is complete, {folder.ledger} is private: keep it to yourself.", file=sys.stderr)
         with interruptible(folder.path):
-            trained = training.carry_out(prepared, folder, [observer])
+            trained = training.carry_out(prepared, folder, [observer], sharing=sharing)
     show_trained(trained, as_json=as_json)
 
 

@@ -26,7 +26,7 @@ from quoron.config import Config
 from quoron.populations import Population
 from quoron.simulation import run as runs
 from quoron.simulation.folder import RunFolder
-from quoron.simulation.inline import InlineEngine
+from quoron.simulation.pieces import engine_for
 from quoron.simulation.run import Prepared
 from quoron.simulation.scene import make_domain
 from quoron_privacy.errors import Infeasible, QuoronError
@@ -107,7 +107,7 @@ class Work:
 def reseeded(prepared: Prepared, config: Config, base: Path) -> Prepared:
     """What `prepare` would give for the same configuration with another `run.seed`: only slots and noise know it."""
     dropout = 0.0 if config.run.link is None else config.run.link.dropout
-    engine = InlineEngine(prepared.scene.population, seed=config.run.seed, dropout=dropout)
+    engine = engine_for(prepared.scene.population, seed=config.run.seed, dropout=dropout)
     planned = replace(prepared.planned, plan=replace(prepared.planned.plan, seed=config.run.seed))
     scene = replace(prepared.scene, engine=engine)
     digest = runs.fingerprint(config, base)

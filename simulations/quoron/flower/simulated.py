@@ -35,6 +35,7 @@ from quoron.reports.progress import Lines
 from quoron.simulation import run as runs
 from quoron.simulation.folder import RunFolder, claim
 from quoron.simulation.inline import InlineEngine
+from quoron.simulation.pieces import Pieces
 from quoron.simulation.scene import setup
 from quoron_client.flower.serving import make_app
 from quoron_client.protocol.flower_records import NOT_SIMULATED, Values, answers_record, question_from_values
@@ -63,11 +64,11 @@ class SimulatedUsers:
 
 
 @lru_cache(maxsize=2)
-def _engine(settings: tuple[tuple[str, Any], ...]) -> tuple[InlineEngine, int]:
+def _engine(settings: tuple[tuple[str, Any], ...]) -> tuple[InlineEngine | Pieces, int]:
     """The same for every message of a process."""
     config, _, base = read(dict(settings))
     engine = setup(config, base).engine
-    assert isinstance(engine, InlineEngine)
+    assert isinstance(engine, InlineEngine | Pieces)
     return engine, config.run.seed
 
 

@@ -42,7 +42,7 @@ def train_privately(
     dimension: int,
     epsilon: float,
     delta: float,
-    clip_norm: float,
+    clip_norm: float | None = None,
     radius: float,
     folder: Path,
     algorithm: str = "one-pass-dp-sgd",
@@ -66,7 +66,8 @@ def train_privately(
 
     | argument          | meaning                                                                                 |
     | ----------------- | --------------------------------------------------------------------------------------- |
-    | `clip_norm`       | a user's answer is shortened to this Euclidean norm, on the server: the promise's base  |
+    | `clip_norm`       | a user's answer is shortened to this Euclidean norm, on the server: the promise's base. |
+    |                   | None: it follows the users, privately, for a share of ε; `options` need a `step_size`   |
     | `radius`          | the model stays within this distance of `start`                                         |
     | `start`           | public start, shape (d,); zero by default. Its values must not depend on protected data |
     | `options`         | of the algorithm: `rounds`, `step_size`, `rate`, ...; the plan chooses what is left out |

@@ -162,7 +162,7 @@ def _facts(chosen: Candidate, info: AlgorithmInfo, allowed: Iterable[Candidate])
     plan = chosen.plan
     assert plan is not None
     asked = plan.cost.messages / plan.problem.users
-    often = "at most once" if info.passes == "one" else f"about {asked:.3g} times"
+    often = "at most once" if info.participations(plan) == 1 else f"about {asked:.3g} times"
     known = [each for each in allowed if each.plan and each.predicted is not None]
     predicts = "predicts nothing"
     if chosen.predicted is not None:

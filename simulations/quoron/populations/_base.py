@@ -124,7 +124,11 @@ class Population(Known, Protocol):
 
 
 class Answering(Known, Protocol):
-    """What it takes of users to have questions answered."""
+    """What it takes of users to have questions answered.
+
+    One that keeps all of its users' items in memory, within the bounds of its loss, may have them in a batch `held`:
+    then those of users who alter nothing are read where they are.
+    """
 
     def items(self, users: Users) -> ItemBatch:
         """The items of `users` (k,), in that order; float32 features."""

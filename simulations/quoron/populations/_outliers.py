@@ -1,6 +1,6 @@
 """Which users are outliers, and of which kind: keyed by (seed, user), so it does not depend on who else is asked."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 from quoron.populations._base import Corruption, Users
 from quoron.populations._streams import Purpose, uniforms, words
+from quoron_client.data.items import ItemBatch
+from quoron_client.losses import Loss
 from quoron_privacy.errors import ConfigError
 
 OutlierKind = Literal["shifted", "huge", "nan", "inf", "missing", "zero"]
@@ -34,3 +36,13 @@ class Outliers:
             draws = uniforms(words(seed=seed, purpose=Purpose.USER, users=users)[:, 0])
             shown[draws < self.fraction] = Corruption[self.kind.upper()]
         return shown
+
+
+def flipped(batch: ItemBatch, corruption: NDArray[np.uint8], loss: Loss) -> ItemBatch:
+    """Items with those of SHIFTED users mirrored, or their labels; `corruption` is that of each user, (k,)."""
+    shifted = np.repeat(corruption == Corruption.SHIFTED, np.diff(batch.offsets))
+    if not shifted.any():
+        return batch
+    if loss.name == "linear":
+        return replace(batch, features=np.where(shifted[:, None], -batch.features, batch.features))
+    return replace(batch, labels=np.where(shifted, loss.opposite(batch.labels), batch.labels))

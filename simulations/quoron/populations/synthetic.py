@@ -60,6 +60,7 @@ class Synthetic:
     ridge: float = 0.0
     heterogeneity: float = 0.0  # h
     unequal_items: bool = False  # m_u uniform on 1 .. 2m - 1
+    in_memory: bool = False  # all items are made once and kept
     outliers: Outliers = field(default_factory=Outliers)
     evaluation_items: int = 200_000  # features on which logistic risk is averaged
 
@@ -130,6 +131,11 @@ class Synthetic:
         offsets = np.concatenate([[0], np.cumsum(self._counts(asked))]).astype(np.int64)
         flipped = self.corruption(asked) == Corruption.SHIFTED
         return self._drawn(asked, offsets, flipped, Purpose.FEATURES)
+
+    @cached_property
+    def held(self) -> ItemBatch | None:
+        """All users' items, if they are to be kept in memory: within the bounds of the loss as they are made."""
+        return self.items(np.arange(self.users)) if self.in_memory else None
 
     def corruption(self, users: Users) -> NDArray[np.uint8]:
         """`Corruption` of each of `users`, shape (k,)."""

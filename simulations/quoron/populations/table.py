@@ -10,7 +10,7 @@ Features are scaled by public ranges and vocabularies, and every row to the loss
 one user holds changes nobody else's numbers. Held-out users are drawn by a public seed.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -20,12 +20,25 @@ from numpy.typing import NDArray
 from quoron.populations import _metrics
 from quoron.populations._base import Beside, Corruption, PublicKnowledge, Users, Vector
 from quoron.populations._objective import TrainingObjective
-from quoron.populations._outliers import Outliers
+from quoron.populations._outliers import Outliers, flipped
+from quoron.populations._part import Part
 from quoron.populations._remarks import Fit, about_boundary, on_boundary
 from quoron.populations._streams import Purpose, words
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data import columns
-from quoron_client.data.encoding import Categorical, Encoding, Feature, Label, Numeric, Range, Weight, group, read_label
+from quoron_client.data.encoding import (
+    Categorical,
+    Encoded,
+    Encoding,
+    Feature,
+    Label,
+    Numeric,
+    Owners,
+    Range,
+    Weight,
+    group,
+    read_label,
+)
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Classification, Logistic, Loss
 from quoron_client.protocol.domains import Domain, L2Ball
@@ -74,18 +87,21 @@ class TablePopulation:
 
     def items(self, users: Users) -> ItemBatch:
         """The rows of `users` (k,), in that order."""
-        batch = self.training.of(users)
-        flipped = np.repeat(self.corruption(users) == Corruption.SHIFTED, np.diff(batch.offsets))
-        if not flipped.any():
-            return batch
-        if self.loss.name == "linear":
-            features = np.where(flipped[:, None], -batch.features, batch.features)
-            return replace(batch, features=features)
-        return replace(batch, labels=np.where(flipped, self.loss.opposite(batch.labels), batch.labels))
+        return flipped(self.training.of(users), self.corruption(users), self.loss)
+
+    @cached_property
+    def held(self) -> ItemBatch:
+        """All training users' items within the bounds of the loss: enforced once, copied only if that changes any."""
+        return bounded(self.training, self.loss)
 
     def corruption(self, users: Users) -> NDArray[np.uint8]:
         """`Corruption` of each of `users`, shape (k,)."""
         return self.outliers.corruption(np.array(users, np.int64), seed=self.seed)
+
+    def part(self, users: Users) -> Part:
+        """Some users (k,), sorted by number, and nothing of the others."""
+        public = (self.users, self.items_per_user, self.dimension, self.loss, self.domain)
+        return Part(*public, own=users, batch=self.training.of(users), outliers=self.outliers, seed=self.seed)
 
     @cached_property
     def _best(self) -> Vector:
@@ -216,43 +232,79 @@ def encoded_table(
         raise ConfigError(f"Expected test_fraction in [0, 1), got test_fraction={test_fraction}.")
     encoding.check_loss(loss)
     table = columns.read(source, (*encoding.columns, user))
-    assumptions = [
-        f"The values of {f.column!r} were taken from the data as its vocabulary: for simulation only. List them."
-        for f in encoding.features
-        if isinstance(f, Categorical) and f.categories == "from-data"
-    ]
-    if items_per_user is None:
-        assumptions.append(_UNDECLARED)
+    knowledge = PublicKnowledge(intercept=encoding.intercept, assumptions=assumed(encoding, items_per_user))
     encoding = encoding.resolved(table)
     users, owners = group(table, user)
-    encoded = encoding.encode(table)
-    everyone = encoded.batch(users, owners)
-    kept = np.bincount(owners[encoded.kept], minlength=users)
-    chosen, held = _split(users, test_fraction, seed)
-    if not len(chosen):
-        raise DataError(f"Expected a user to train on, got none of {users} with test_fraction={test_fraction}.")
-    return TablePopulation(
-        training=bounded(everyone.of(chosen), loss) if loss.narrow else everyone.of(chosen),
-        held_out=everyone.of(held),
+    return population_of(
+        encoding.encode(table),
+        owners,
+        trained(users, test_fraction, seed),
         encoding=encoding,
-        items_per_user=1 if items_per_user is None else items_per_user,
         loss=loss,
         domain=L2Ball(10.0) if domain is None else domain,
-        knowledge=PublicKnowledge(intercept=encoding.intercept, assumptions=tuple(assumptions)),
-        usual=_usual(encoded.labels[encoded.kept & np.isin(owners, chosen)], loss),
-        fit=Fit(encoded.counts, users, int(np.sum(kept == 0)), int(np.bincount(owners).max())),
-        tested=np.repeat(kept[held] > 0, np.maximum(kept[held], 1)),
+        items_per_user=1 if items_per_user is None else items_per_user,
+        knowledge=knowledge,
         outliers=Outliers() if outliers is None else outliers,
         seed=seed,
     )
 
 
-def _split(users: int, fraction: float, seed: int) -> tuple[Users, Users]:
-    """Users to train on and users held out, exactly round(fraction n) of the latter, in order."""
+def population_of(
+    encoded: Encoded,
+    owners: Owners,
+    training: NDArray[np.bool_],
+    *,
+    encoding: Encoding,
+    loss: Loss,
+    domain: Domain,
+    items_per_user: int,
+    knowledge: PublicKnowledge,
+    outliers: Outliers,
+    seed: int,
+) -> TablePopulation:
+    """A population of rows that are items already, row i being that of user owners[i].
+
+    `training` (users,) says who is trained on; the others are held out.
+    """
+    users, chosen, held = len(training), np.flatnonzero(training), np.flatnonzero(~training)
+    everyone = encoded.batch(users, owners)
+    kept = np.bincount(owners[encoded.kept], minlength=users)
+    return TablePopulation(
+        training=bounded(everyone.of(chosen), loss) if loss.narrow else everyone.of(chosen),
+        held_out=everyone.of(held),
+        encoding=encoding,
+        items_per_user=items_per_user,
+        loss=loss,
+        domain=domain,
+        knowledge=knowledge,
+        usual=_usual(encoded.labels[encoded.kept & training[owners]], loss),
+        fit=Fit(encoded.counts, users, int(np.sum(kept == 0)), int(np.bincount(owners).max())),
+        tested=np.repeat(kept[held] > 0, np.maximum(kept[held], 1)),
+        outliers=outliers,
+        seed=seed,
+    )
+
+
+def trained(users: int, test_fraction: float, seed: int) -> NDArray[np.bool_]:
+    """Which users are trained on, (users,): all but round(test_fraction n), drawn by `seed`. DataError if nobody is."""
+    if not 0 <= test_fraction < 1:
+        raise ConfigError(f"Expected test_fraction in [0, 1), got test_fraction={test_fraction}.")
     ticket = words(seed=seed, purpose=Purpose.SPLIT, users=np.arange(users))[:, 0]
-    held = np.zeros(users, np.bool_)
-    held[np.argsort(ticket, kind="stable")[: round(fraction * users)]] = True
-    return np.flatnonzero(~held), np.flatnonzero(held)
+    chosen = np.ones(users, np.bool_)
+    chosen[np.argsort(ticket, kind="stable")[: round(test_fraction * users)]] = False
+    if not chosen.any():
+        raise DataError(f"Expected a user to train on, got none of {users} with test_fraction={test_fraction}.")
+    return chosen
+
+
+def assumed(encoding: Encoding, items_per_user: int | None) -> tuple[str, ...]:
+    """What a reader must believe of a table's rules before its values were looked at."""
+    taken = [
+        f"The values of {f.column!r} were taken from the data as its vocabulary: for simulation only. List them."
+        for f in encoding.features
+        if isinstance(f, Categorical) and f.categories == "from-data"
+    ]
+    return (*taken, _UNDECLARED) if items_per_user is None else tuple(taken)
 
 
 def _usual(labels: Vector, loss: Loss) -> float | Vector:

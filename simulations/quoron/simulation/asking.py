@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from quoron.config import PACKAGED, Config, Table
+from quoron._paths import PACKAGED
+from quoron.config import Config, Table
 from quoron.planning.questions import Answers, enough, epsilon_curve, wanted_risk
 from quoron.populations import Population
 from quoron.populations._base import Vector

@@ -1,25 +1,28 @@
-"""Which engine carries a run out: this process, or nodes of Flower. The bits are the same.
+"""Which engine carries a run out: this process, workers beside it, a Ray cluster, or nodes of Flower: the same bits.
 
 EngineChoice.of("flower", nodes=50).carry_out(prepared, folder, base)
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from quoron.comparing.pool import processors
+from quoron.sharding.choice import Sharing
+from quoron.sharding.shard import Settings
 from quoron.simulation import run as runs
 from quoron.simulation.folder import RunFolder
 from quoron.simulation.run import Prepared, RunResult
 from quoron_privacy.errors import ConfigError
 from quoron_server.rounds import Observer
 
-ENGINES = ("inline", "flower")
+ENGINES = ("inline", "flower", "ray")
 
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """An engine and where it runs. Flower is imported only when it is chosen."""
+    """An engine and where it runs. Flower and Ray are imported only when they are chosen."""
 
     name: str = "inline"
     nodes: int | None = None  # simulated SuperNodes; default 50
@@ -27,6 +30,8 @@ class EngineChoice:
     superlink: str | None = None  # host:port of a running federation whose SuperNodes compute instead
     authority: Path | None = None  # that signed the SuperLink's certificate
     insecure: bool = False
+    workers: int | None = None  # processes, each with its share of the users; of Ray by default one a processor
+    address: str | None = None  # of a Ray cluster; default: one of this machine's own
 
     @classmethod
     def of(
@@ -38,15 +43,21 @@ class EngineChoice:
         superlink: str | None = None,
         authority: str | Path | None = None,
         insecure: bool = False,
+        workers: int | None = None,
+        address: str | None = None,
     ) -> "EngineChoice":
         """A choice that makes sense; ConfigError otherwise."""
         if name not in ENGINES:
-            raise ConfigError(f"Expected the engine to be inline or flower, got {name!r}.")
+            raise ConfigError(f"Expected the engine to be inline, ray or flower, got {name!r}.")
+        if address is not None and name != "ray":
+            raise ConfigError(f"Expected an address with the engine ray only, got the engine {name}.")
+        if workers is not None and name == "flower":
+            raise ConfigError("Expected no workers with the engine flower, got some: choose nodes and cpus.")
         given = {"nodes": nodes, "cpus": cpus, "superlink": superlink, "authority": authority}
         named = [key for key, value in given.items() if value is not None] + ["insecure"] * insecure
-        if name == "inline" and named:
-            raise ConfigError(f"Expected {' and '.join(named)} with the engine flower only, got the engine inline.")
-        for key, value in (("nodes", nodes), ("cpus", cpus)):
+        if name != "flower" and named:
+            raise ConfigError(f"Expected {' and '.join(named)} with the engine flower only, got the engine {name}.")
+        for key, value in (("nodes", nodes), ("cpus", cpus), ("workers", workers)):
             if value is not None and value < 1:
                 raise ConfigError(f"Expected {key} >= 1, got {key}={value}.")
             if value is not None and superlink is not None:
@@ -65,14 +76,21 @@ class EngineChoice:
         if authority is not None and not Path(authority).is_file():
             raise ConfigError(f"Expected authority to be a certificate's file, got {authority}.")
         where = None if authority is None else Path(authority).resolve()  # Flower reads it from another folder
-        return cls(name, nodes, cpus, superlink, where, insecure)
+        return cls(name, nodes, cpus, superlink, where, insecure, workers, address)
+
+    @property
+    def sharing(self) -> Sharing | None:
+        """The workers; None where this process does the work."""
+        if self.name == "ray":
+            return Sharing(self.workers or processors(), ray=True, address=self.address)
+        return None if self.workers is None else Sharing(self.workers)
 
     def carry_out(
         self, prepared: Prepared, folder: RunFolder, base: Path, observers: Sequence[Observer] = ()
     ) -> RunResult:
         """Run in `folder` from wherever its ledger stands; a table's relative path is relative to `base`."""
-        if self.name == "inline":
-            return runs.carry_out(prepared, folder, observers)
+        if self.name != "flower":
+            return self._here(prepared, folder, observers)
         from quoron.flower import simulation
         from quoron.flower.commands import Connection
 
@@ -83,5 +101,21 @@ class EngineChoice:
             connection = Connection(Path(home), self.superlink, self.authority)
             return simulation.simulate(prepared, folder, base, observers, connection=connection)
 
+    def _here(self, prepared: Prepared, folder: RunFolder, observers: Sequence[Observer]) -> RunResult:
+        """The round loop in this process, the users' work wherever it is to be."""
+        if self.sharing is None:
+            return runs.carry_out(prepared, folder, observers)
+        config, scene = prepared.config, prepared.scene
+        settings = Settings(config.run.seed, 0.0 if config.run.link is None else config.run.link.dropout)
+        with self.sharing.engine(scene.population, settings) as engine:
+            return runs.carry_out(replace(prepared, scene=replace(scene, engine=engine)), folder, observers)
+
 
 INLINE = EngineChoice()
+
+
+def training_sharing(choice: EngineChoice) -> Sharing | None:
+    """The workers of a curator's run. ConfigError for the engine flower, whose nodes hold data of their own."""
+    if choice.name == "flower":
+        raise ConfigError("Expected the engine inline or ray for training, got flower: submit to a federation.")
+    return choice.sharing

@@ -16,16 +16,19 @@ from operator import add
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.populations._base import Answering, Corruption, Users
+from quoron.populations._base import Answering, Corruption, Users, Vector
 from quoron.populations._streams import Purpose, uniforms, words
 from quoron_client.compute.draws import user_keys
 from quoron_client.compute.enforcement import bounded
+from quoron_client.compute.gradients import gradient_sums
+from quoron_client.compute.smoothness import smoothness_scale
 from quoron_client.compute.work import answer
-from quoron_client.data.items import ItemBatch
-from quoron_client.protocol.questions import FAR, Answers, Bounds, Matrix, Question, Status, Task
+from quoron_client.data.items import ItemBatch, Items
+from quoron_client.protocol.questions import FAR, Answers, AverageGradient, Bounds, Matrix, Question, Status, Task
 from quoron_client.protocol.reports import LocalReport
+from quoron_client.protocol.smoothing import Convolution
 from quoron_client.randomisers import LocalRandomness, SeededRandomness, local_report
-from quoron_privacy.clipping import Sums
+from quoron_privacy.clipping import ClippedSum, Sums
 
 _SENT = {Corruption.HUGE: 1e300, Corruption.NAN: np.nan, Corruption.INF: np.inf, Corruption.ZERO: 0.0}
 
@@ -55,7 +58,7 @@ class InlineEngine:
         population: Answering,
         *,
         seed: int = 0,
-        chunk_bytes: int = 64 << 20,
+        chunk_bytes: int = 16 << 20,
         dropout: float = 0.0,
         randomness: LocalRandomness | None = None,
     ) -> None:
@@ -64,11 +67,12 @@ class InlineEngine:
         self._randomness = randomness or SeededRandomness(seed)  # each user's own words, never the server's noise
         self._chunk_bytes = chunk_bytes
         self._seed, self._dropout = seed, dropout
+        self._scales: dict[float, Vector] = {}  # of all held users, by the bound asked for last
 
     def over(self, population: Answering) -> "InlineEngine":
         """The same engine for other users."""
         other = copy(self)
-        other.population = population
+        other.population, other._scales = population, {}
         return other
 
     def ask(self, question: Question) -> Answers | Sums:
@@ -76,6 +80,8 @@ class InlineEngine:
         reduction = question.reduction
         if reduction is None:
             return self.rows(question)
+        if isinstance(reduction, ClippedSum) and self._fuses(question.task):
+            return reduce(add, (self._sums(question, reduction, slots) for slots in self._chunks(question)))
         parts = (self._part(question, slots) for slots in self._chunks(question))
         return reduce(add, (reduction.of(part.values, part.answered) for part in parts))
 
@@ -96,13 +102,61 @@ class InlineEngine:
         """Answers of some slots."""
         task = question.task.part(slots)
         values, status = self._chunk_answers(question.cohort[slots], task, question.round)
-        return Answers.checked(values, status, largest=FAR * task.honest(self._bounds(task)))
+        return Answers.checked(values, status, largest=self._largest(task))
+
+    def _fuses(self, task: Task) -> bool:
+        """Whether gradients are summed as they are computed: the same integers as those of rows."""
+        return isinstance(task, AverageGradient) and self.population.loss.outputs == 1
+
+    def _sums(self, question: Question, reduction: ClippedSum, slots: slice) -> Sums:
+        """The reduction of some slots' answers, without their rows."""
+        users, task, loss = question.cohort[slots], question.task, self.population.loss
+        assert isinstance(task, AverageGradient)
+        faults = self._faults(users, question.round)
+        zeros = np.zeros((np.count_nonzero(faults == Corruption.ZERO), self.population.dimension))
+        sums = reduction.of(zeros, np.ones(len(zeros), np.bool_))  # what else is wrong is rejected, or never sent
+        for places in self._computing(users, faults):
+            some = places[np.argsort(users[places])]  # sums have no order, and memory is read best in its own
+            batch, keys = self._items(users[some], faults[some], task), user_keys(question.round, users[some])
+            self.item_gradients += task.computed_gradients(batch.counts)
+            scale = self._scale(users[some], faults[some], task)
+            sums += gradient_sums(loss, batch, task, reduction, largest=self._largest(task), keys=keys, scale=scale)
+        return sums
+
+    def _computing(self, users: Users, faults: NDArray[np.uint8]) -> list[NDArray[np.intp]]:
+        """Places of those who compute an answer; apart, where items are read in place, whose items are altered."""
+        if getattr(self.population, "held", None) is None:
+            kinds = [faults <= Corruption.SHIFTED]
+        else:
+            kinds = [faults == Corruption.HONEST, faults == Corruption.SHIFTED]
+        return [places for kind in kinds if len(places := np.flatnonzero(kind))]
+
+    def _items(self, users: Users, faults: NDArray[np.uint8], task: Task) -> Items:
+        """Within their bounds: where they lie, if the population holds them so; else a copy."""
+        held: ItemBatch | None = getattr(self.population, "held", None)
+        if held is not None and faults[0] == Corruption.HONEST:
+            drawn = isinstance(getattr(task, "smoothing", None), Convolution)  # for every row of a block
+            return held.of(users) if drawn else held.seen(users)
+        return bounded(self.population.items(users), self.population.loss)
+
+    def _scale(self, users: Users, faults: NDArray[np.uint8], task: Task) -> Vector | None:
+        """How much these users scale their loss down, where that is known: once for all whose items are held."""
+        held: ItemBatch | None = getattr(self.population, "held", None)
+        bound = getattr(task, "user_smoothness", None)
+        if held is None or bound is None or faults[0] != Corruption.HONEST:
+            return None
+        if bound not in self._scales:
+            self._scales = {bound: smoothness_scale(self.population.loss, held, bound)}
+        return self._scales[bound][users]
 
     def _users_at_a_time(self, task: Task) -> int:
         """How many users' items, and their answers, fit into `chunk_bytes`."""
         dimension = self.population.dimension
         items = self.population.items_per_user * (4 * dimension + 8)
         return max(1, self._chunk_bytes // max(items, 8 * prod(task.answer_shape(dimension))))
+
+    def _largest(self, task: Task) -> float:
+        return FAR * task.honest(self._bounds(task))
 
     def _bounds(self, task: Task) -> Bounds:
         people = self.population
@@ -113,12 +167,11 @@ class InlineEngine:
     def _chunk_answers(self, users: Users, task: Task, round_number: int) -> tuple[Matrix, NDArray[np.uint8]]:
         faults = self._faults(users, round_number)
         values, status = _silence(len(users), self.population.dimension, task)
-        computing = np.flatnonzero(faults <= Corruption.SHIFTED)
-        if len(computing):
-            batch = bounded(self.population.items(users[computing]), self.population.loss)
-            asked = task.part(computing)
-            self.item_gradients += asked.computed_gradients(np.diff(batch.offsets))
-            computed = self._computed(batch, asked, round_number, users[computing])
+        for computing in self._computing(users, faults):
+            batch, asked = self._items(users[computing], faults[computing], task), task.part(computing)
+            self.item_gradients += asked.computed_gradients(batch.counts)
+            scale = self._scale(users[computing], faults[computing], asked)
+            computed = self._computed(batch, asked, round_number, users[computing], scale)
             values[computing], status[computing] = computed.values, computed.status
         status[faults == Corruption.MISSING] = Status.MISSING
         for fault, sent in _SENT.items():
@@ -132,12 +185,12 @@ class InlineEngine:
             faults[draws < self._dropout] = Corruption.MISSING
         return faults
 
-    def _computed(self, batch: ItemBatch, task: Task, round_number: int, users: Users) -> Answers:
+    def _computed(self, batch: Items, task: Task, round_number: int, users: Users, scale: Vector | None) -> Answers:
         """What the clients of `users` send."""
         loss = self.population.loss
         if isinstance(task, LocalReport):
             return local_report(loss, batch, task, self._randomness, round=round_number, users=users)
-        return answer(loss, batch, task, keys=user_keys(round_number, users))
+        return answer(loss, batch, task, keys=user_keys(round_number, users), scale=scale)
 
 
 def _silence(users: int, dimension: int, task: Task) -> tuple[Matrix, NDArray[np.uint8]]:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.config import Config, Table, table_file
+from quoron._paths import dataset, table_file
+from quoron.config import Config, Table
 from quoron.planning import projection
 from quoron.planning.plans import Planned, choose
 from quoron.populations import Population
@@ -172,10 +173,17 @@ def _ledger(prepared: Prepared, folder: RunFolder) -> "Ledger":
 
 
 def fingerprint(config: Config, folder: Path, frame: "pa.Table | None" = None) -> str:
-    """Fingerprint of everything that decides the run's bits: the configuration and, of a table, its bytes."""
+    """Fingerprint of everything that decides the run's bits: the configuration and, of a table, its bytes.
+
+    Of a folder of files it is their names, sizes and times of change.
+    """
     digest = hashlib.sha256(config.digest().encode())
     if frame is not None:
         digest.update(hashlib.sha256(as_parquet(frame)).digest())
+    elif isinstance(config.population, Table) and (source := dataset(config.population, folder)) is not None:
+        from quoron.datasets.files import Files
+
+        digest.update(bytes.fromhex(Files.found(source).digest))
     elif isinstance(config.population, Table):
         with open(table_file(config.population, folder), "rb") as stored:
             digest.update(hashlib.file_digest(stored, "sha256").digest())

@@ -9,14 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron import config as configs
+from quoron._paths import dataset, table_file
 from quoron.config import Config, DomainSection, LossSection
 from quoron.populations import Cube, Outliers, Population, Synthetic, hardest_spread
 from quoron.populations._base import Known
 from quoron.simulation.inline import InlineEngine
+from quoron.simulation.pieces import Pieces, engine_for
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, Weight, read_label
 from quoron_client.losses import Logistic, Loss, Regression, loss_family, make_loss
 from quoron_client.protocol.domains import Box, Domain, L2Ball
 from quoron_privacy.errors import ConfigError
+from quoron_server.algorithms.slots import partition
 from quoron_server.problem import Beliefs, Problem, Wide
 from quoron_server.rounds import Engine
 
@@ -40,7 +43,7 @@ class Setup:
         population, engine = self.population, self.engine
         if problem.domain != population.domain:
             population = replace(cast(Any, population), domain=problem.domain)
-            engine = engine.over(population) if isinstance(engine, InlineEngine) else engine
+            engine = engine.over(population) if isinstance(engine, InlineEngine | Pieces) else engine
         return Setup(population, problem, engine)
 
     def evaluate(self, model: Vector) -> Mapping[str, float]:
@@ -55,7 +58,7 @@ def setup(config: Config, folder: Path, table: "pa.Table | None" = None, populat
     """
     population = _population(config, folder, table) if population is None else population
     dropout = 0.0 if config.run.link is None else config.run.link.dropout
-    engine = InlineEngine(population, seed=config.run.seed, dropout=dropout)
+    engine = engine_for(population, seed=config.run.seed, dropout=dropout)
     return Setup(population, problem(config, population), engine)
 
 
@@ -139,20 +142,26 @@ def _population(config: Config, folder: Path, table: "pa.Table | None") -> Popul
                 outliers=outliers,
             )
         case configs.Table():
+            chosen = loss_of(loss)
+            rules: dict[str, Any] = {
+                "user": section.user,
+                "loss": chosen,
+                "domain": domain,
+                "test_fraction": section.test_fraction,
+                "items_per_user": config.problem.items_per_user,
+                "outliers": outliers,
+                "seed": section.seed,
+            }
+            source = dataset(section, folder) if table is None else None
+            if source is not None:
+                from quoron.datasets.population import from_dataset
+
+                crowd = from_dataset(source, encoding_of(section, chosen), **rules)
+                return crowd.read_in(partition(seed=config.run.seed, users=crowd.users))
             from quoron.populations.table import encoded_table
 
-            chosen = loss_of(loss)
-            return encoded_table(
-                configs.table_file(section, folder) if table is None else table,
-                encoding_of(section, chosen),
-                user=section.user,
-                loss=chosen,
-                domain=domain,
-                test_fraction=section.test_fraction,
-                items_per_user=config.problem.items_per_user,
-                outliers=outliers,
-                seed=section.seed,
-            )
+            given = table_file(section, folder) if table is None else table
+            return encoded_table(given, encoding_of(section, chosen), **rules)
         case configs.Flights():
             from quoron.populations import flights
 

@@ -49,7 +49,7 @@ def train(
     items_per_user: int,
     epsilon: float,
     delta: float,
-    clip_norm: float,
+    clip_norm: float | None = None,
     radius: float,
     algorithm: str = "one-pass-dp-sgd",
     options: Mapping[str, Any] | None = None,
@@ -62,6 +62,7 @@ def train(
     ledger: str | Path | None = None,
     out: str | Path | None = None,
     seed: int | None = None,
+    reproducible: bool | None = None,
     watch: Callable[[int, torch.nn.Module], None] | None = None,
     observers: Sequence[Observer] = (),
 ) -> Trained:
@@ -77,9 +78,11 @@ def train(
     | ---------------- | ----------------------------------------------------------------------------------------- |
     | `items_per_user` | public; who has more takes part with so many, drawn anew each round                       |
     | `local`          | a row is what `LocalSGD` makes of the model; None: the average gradient                   |
-    | `clip_norm`      | rows are shortened to this norm: the promise's base                                       |
+    | `clip_norm`      | rows are shortened to this norm: the promise's base. None: it follows the users,          |
+    |                  | privately, for a share of ε; then `options` need a `step_size`                            |
     | `radius`         | the model stays within this distance of the module's weights, which have to be public     |
     | `chunk`          | users computed at once: bounds memory on the device                                       |
+    | `reproducible`   | see `quoron.train_rows`; unless told, on the processor only                               |
     | `compiled`       | by `torch.compile`; None: where it was measured to pay, which is on "cuda" only           |
     | `watch`          | called before each round with a module of the weights that it asks at, which are          |
     |                  | released: evaluate on public data there                                                   |
@@ -117,6 +120,7 @@ def train(
         model=hashlib.sha256(described.encode()).hexdigest(),
         noise_seed=seed,
         population=population,
+        reproducible=torch.device(device).type == "cpu" if reproducible is None else reproducible,
     )
 
     def watched(round_: int, point: Vector) -> None:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.validate import positive
+from quoron_server.black_box import UNKNOWN_CLIP
 from quoron_server.plan import Guarantee, Plan
 from quoron_server.problem import Problem
 
@@ -29,16 +30,23 @@ class Trained:
 
 
 def problem_of(
-    *, users: int, items_per_user: int, dimension: int, radius: float, clip_norm: float, smoothness: float | None
+    *,
+    users: int,
+    items_per_user: int,
+    dimension: int,
+    radius: float,
+    clip_norm: float | None,
+    smoothness: float | None,
 ) -> Problem:
     """The problem of a black box: its bound on gradients is the clip, and nothing is said of convexity."""
-    positive(clip_norm=clip_norm)
+    if clip_norm is not None:
+        positive(clip_norm=clip_norm)
     return Problem(
         users=users,
         items_per_user=items_per_user,
         dimension=dimension,
         domain=L2Ball(radius),
-        lipschitz=clip_norm,
+        lipschitz=UNKNOWN_CLIP if clip_norm is None else clip_norm,
         smoothness=smoothness,
     )
 

@@ -6,42 +6,81 @@ for its name as well.
 """
 
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron.populations._base import Corruption, Declared
-from quoron.simulation.inline import InlineEngine
+from quoron.populations._part import Part
+from quoron.sharding.choice import Sharing
+from quoron.sharding.engine import ShardedEngine
+from quoron.sharding.shard import Settings
+from quoron_client.compute.enforcement import bounded
 from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.clipping import Sums
 from quoron_privacy.noise import NoiseSource
+from quoron_server.algorithms.slots import partition
+
+if TYPE_CHECKING:  # only a folder needs it
+    from quoron.datasets.rows import Rows
 
 Users = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class _Holders(Declared):
-    """The same users with their items: all of them answer, honestly."""
+    """The same users with their items, within the bounds of the loss: all of them answer, honestly."""
 
-    batch: ItemBatch = field(kw_only=True)
+    held: ItemBatch = field(kw_only=True)
 
     def items(self, users: Users) -> ItemBatch:
         """The items of `users` (k,), in that order."""
-        return self.batch.of(users)
+        return self.held.of(users)
 
     def corruption(self, users: Users) -> NDArray[np.uint8]:
         """None."""
         return np.full(len(users), Corruption.HONEST, np.uint8)
 
+    def part(self, users: Users) -> Part:
+        """Some of them (k,), sorted by number."""
+        declared = {each.name: getattr(self, each.name) for each in fields(Declared)}
+        return Part(**declared, own=users, batch=self.held.of(users))
+
 
 class CuratorEngine:
-    """Answers of all users of `batch`, user by slot in a secret order; local reports draw on secret words."""
+    """Answers of all users, user by slot in a secret order; local reports draw on secret words.
 
-    def __init__(self, declared: Declared, batch: ItemBatch, noise: NoiseSource) -> None:
+    `items` are those of all users, or the rows of files. Of these a run with public `seed` reads each once a pass.
+    With `sharing` other processes answer, which `close` ends.
+    """
+
+    def __init__(
+        self,
+        declared: Declared,
+        items: "ItemBatch | Rows",
+        noise: NoiseSource,
+        *,
+        seed: int = 0,
+        sharing: Sharing | None = None,
+    ) -> None:
         self._order = noise.stream("order of users").permutation(declared.users)
-        self._engine = InlineEngine(_Holders(**_fields(declared), batch=batch), randomness=KeyedRandomness(noise))
+        people, settings = self._holders(declared, items, seed), Settings(randomness=KeyedRandomness(noise))
+        self._engine = settings.engine(people) if sharing is None else sharing.engine(people, settings)
+
+    def close(self) -> None:
+        """End whatever other processes there are."""
+        if isinstance(self._engine, ShardedEngine):
+            self._engine.close()
+
+    def _holders(self, declared: Declared, items: "ItemBatch | Rows", seed: int) -> Any:
+        if isinstance(items, ItemBatch):
+            return _Holders(**_fields(declared), held=bounded(items, declared.loss))
+        from quoron.datasets.population import Dealt, FileUsers
+
+        asked = self._order[partition(seed=seed, users=declared.users)]
+        return FileUsers(**_fields(declared), dealt=Dealt(items, None, asked))
 
     def ask(self, question: Question) -> Answers | Sums:
         """Answers of the question's cohort, in slot order, or their sums."""

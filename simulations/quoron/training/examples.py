@@ -4,7 +4,8 @@ import io
 from pathlib import Path
 
 from quoron import config as configs
-from quoron.config import PACKAGED, Table
+from quoron._paths import PACKAGED, table_file
+from quoron.config import Table
 from quoron.presets import preset, presets
 from quoron.simulation.folder import write
 from quoron_client.data import columns
@@ -24,7 +25,7 @@ def write_example(name: str, folder: Path) -> tuple[Path, Path]:
         if path.exists():
             raise ConfigError(f"Expected no file {path}, found one. Choose another folder with --folder.")
     rows = io.BytesIO()
-    pyarrow.csv.write_csv(columns.read(configs.table_file(source, folder)), rows)
+    pyarrow.csv.write_csv(columns.read(table_file(source, folder)), rows)
     write(table, rows.getvalue(), advice="Choose another folder with --folder.")
     text = preset(name).text.replace(f'"{source.path}"', f'"{table.name}"')
     write(description, text.encode(), advice="Choose another folder with --folder.")

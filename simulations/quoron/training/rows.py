@@ -74,13 +74,14 @@ class Setting:
     problem: Problem
     epsilon: float
     delta: float
-    clip_norm: float  # C
+    clip_norm: float | None  # C; None: it follows the users
     algorithm: str
     options: Mapping[str, Any] = field(default_factory=dict)
     start: str = ""  # digest of the model that training starts from
     model: str = ""  # what else whoever calls wants to be the same after an interruption
     noise_seed: int | None = None  # of a simulation
     population: str = "default"
+    reproducible: bool = True  # the same users at the same point have the same rows, to the bit
 
     def as_text(self) -> str:
         """The same run has the same text."""
@@ -185,7 +186,7 @@ def train_rows(
     dimension: int,
     epsilon: float,
     delta: float,
-    clip_norm: float,
+    clip_norm: float | None = None,
     radius: float,
     algorithm: str = "one-pass-dp-sgd",
     options: Mapping[str, Any] | None = None,
@@ -197,6 +198,7 @@ def train_rows(
     ledger: str | Path | None = None,
     out: str | Path | None = None,
     seed: int | None = None,
+    reproducible: bool = True,
     watch: Watch | None = None,
     observers: Sequence[Observer] = (),
 ) -> Trained:
@@ -209,6 +211,8 @@ def train_rows(
 
     | argument         | meaning                                                                                   |
     | ---------------- | ----------------------------------------------------------------------------------------- |
+    | `clip_norm`      | longer rows are shortened to it. None: it follows the users, privately, for a share of ε; |
+    |                  | then `options` need a `step_size`                                                         |
     | `radius`         | the model stays within this distance of `start`                                           |
     | `start`          | public start, shape (d,); zero by default. Its values must not depend on protected data   |
     | `options`        | of the algorithm: `rounds`, `step_size`, `rate`, ...; the plan chooses what is left out   |
@@ -218,6 +222,9 @@ def train_rows(
     | `population`     | whose lifetime account is charged, in the file `ledger` (or QUORON_LEDGER, or the usual)  |
     | `out`            | the run's folder; by default runs/rows-1, or the next that is free                        |
     | `seed`           | a simulation: noise that comes again, for made-up data only; nothing is charged           |
+    | `reproducible`   | False: called again, `rows` may return other bits (a GPU, dice of its own). Each start of |
+    |                  | the run then draws noise of its own, ahead and on other cores; going on after an          |
+    |                  | interruption promises the same privacy, not the same bits                                 |
     | `watch`          | called before each round with its number and the released point that it asks at; evaluate |
     |                  | on public data there                                                                      |
 
@@ -245,6 +252,7 @@ def train_rows(
         start=digest_of(origin),
         noise_seed=seed,
         population=population,
+        reproducible=reproducible,
     )
 
     def compute(round_: int, asked: Users, point: Vector, noise: NoiseSource) -> Any:
@@ -294,6 +302,7 @@ def carry_out(
             noise,
             observers=observers,
             simulation=not charged,
+            reproducible=setting.reproducible,
         )
         events = own.events()
     folder.write_model(origin + moved)

@@ -22,7 +22,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,13 +30,14 @@ from numpy.typing import NDArray
 from quoron.config import Config
 from quoron.planning.plans import Planned, choose
 from quoron.populations._base import Declared
+from quoron.sharding.choice import Sharing
 from quoron.simulation.folder import FRAME, RECORD, RunFolder, dumps
 from quoron.simulation.scene import problem as problem_of
 from quoron.training import lifetime, result
 from quoron.training.curator import CuratorEngine
 from quoron.training.model import Model
 from quoron.training.result import Trained
-from quoron.training.table import Held, hold
+from quoron.training.table import Held, HeldFiles, hold
 from quoron_client.data.items import ItemBatch
 from quoron_privacy.errors import ConfigError, LedgerError
 from quoron_privacy.noise import SecureNoise, SeededNoise
@@ -47,6 +48,9 @@ from quoron_server.books.ledger import Ledger
 from quoron_server.budget import Budget
 from quoron_server.plan import Plan
 from quoron_server.rounds import Observer
+
+if TYPE_CHECKING:  # only a folder needs it
+    from quoron.datasets.rows import Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,7 @@ class Prepared:
     """A run that is planned and within every limit, with nothing written and no value of the table looked at."""
 
     config: Config
-    held: Held
+    held: Held | HeldFiles
     declared: Declared
     planned: Planned
     identity: Identity
@@ -110,7 +114,7 @@ def rehearse(config: Config, *, seed: int, frame: Any) -> tuple[Model, Plan, int
     prepared = _planned(config, Path.cwd(), Identity("rehearsal", seed, ""), frame, ())
     plan, noise = prepared.planned.plan.simulated(), SeededNoise(seed)
     algorithm = ALGORITHMS[plan.algorithm].make(plan)
-    engine = CuratorEngine(prepared.declared, prepared.held.items(), noise)
+    engine = CuratorEngine(prepared.declared, prepared.held.items(), noise, seed=plan.seed)
     state, taken = algorithm.init(), 0
     while (question := algorithm.request(state, noise)) is not None:
         state, taken = algorithm.update(state, engine.ask(question), noise).state, taken + 1
@@ -129,8 +133,13 @@ def _planned(config: Config, base: Path, identity: Identity, frame: Any, assumpt
     return Prepared(config, held, declared, replace(planned, plan=plan), identity)
 
 
-def carry_out(prepared: Prepared, folder: RunFolder, observers: Sequence[Observer] = ()) -> Trained:
-    """Train in `folder` from wherever its ledger stands, and write every file of the run folder."""
+def carry_out(
+    prepared: Prepared, folder: RunFolder, observers: Sequence[Observer] = (), *, sharing: Sharing | None = None
+) -> Trained:
+    """Train in `folder` from wherever its ledger stands, and write every file of the run folder.
+
+    With `sharing` other processes answer for the users; the bits are the same.
+    """
     config, plan, identity = prepared.config, prepared.planned.plan, prepared.identity
     if _released(folder) is not None:  # of which table, nothing here may tell
         raise ConfigError(
@@ -147,26 +156,27 @@ def carry_out(prepared: Prepared, folder: RunFolder, observers: Sequence[Observe
         statement = plan.guarantee.sentence()
         with lifetime.opened(prepared.ledger) as ledger:
             ledger.charge(identity.run, config.train.population, statement=statement, **charge_of(plan))
-        batch = prepared.held.items()
-        if not own.finished and not own.same_inputs(_digest(batch)):
+        items = prepared.held.items()
+        if not own.finished and not own.same_inputs(_digest(items)):
             raise _other(folder, "table")
         noise = SecureNoise.fresh() if own.finished else SecureNoise(own.noise_key)
-        model = rounds.run(
-            ALGORITHMS[plan.algorithm].make(plan),
-            CuratorEngine(prepared.declared, batch, noise),
-            own,
-            noise,
-            budget=Budget(**config.budget.model_dump()),
-            observers=observers,
-            trust_clients=True,
-        )
+        with closing(CuratorEngine(prepared.declared, items, noise, seed=plan.seed, sharing=sharing)) as engine:
+            model = rounds.run(
+                ALGORITHMS[plan.algorithm].make(plan),
+                engine,
+                own,
+                noise,
+                budget=Budget(**config.budget.model_dump()),
+                observers=observers,
+                trust_clients=True,
+            )
         events = own.events()
     trained = result.write(prepared, folder, model, events)
     settle(identity.run, prepared.ledger, model)
     return trained
 
 
-def resume(folder: RunFolder, observers: Sequence[Observer] = ()) -> Trained:
+def resume(folder: RunFolder, observers: Sequence[Observer] = (), *, sharing: Sharing | None = None) -> Trained:
     """Go on with the run in `folder`, to identical bits; a complete one is read."""
     config, model = folder.config(), _released(folder)
     if model is not None:
@@ -177,7 +187,8 @@ def resume(folder: RunFolder, observers: Sequence[Observer] = ()) -> Trained:
             f"Expected a run on a file, got {folder.path} on a DataFrame, which is stored nowhere. Go on with the same "
             f"call of quoron.train and out={str(folder.path)!r}."
         )
-    return carry_out(prepare(config, folder.path, name=folder.path.name, folder=folder), folder, observers)
+    prepared = prepare(config, folder.path, name=folder.path.name, folder=folder)
+    return carry_out(prepared, folder, observers, sharing=sharing)
 
 
 def report(folder: RunFolder) -> Path:
@@ -229,10 +240,13 @@ def _other(folder: RunFolder, thing: str) -> LedgerError:
     )
 
 
-def _digest(batch: ItemBatch) -> bytes:
-    """Of all that the run computes with; private, and erased at its end."""
+def _digest(items: "ItemBatch | Rows") -> bytes:
+    """Of all that the run computes with, or of the files that hold it; private, and erased at its end."""
     digest = hashlib.blake2b(digest_size=32, person=b"quoron-items")
-    for array in (batch.features, batch.labels, batch.offsets, batch.item_weights):
+    if not isinstance(items, ItemBatch):
+        digest.update(items.digest.encode())
+        return digest.digest()
+    for array in (items.features, items.labels, items.offsets, items.item_weights):
         digest.update(f"{array.dtype.str} {array.shape}".encode())
         digest.update(np.ascontiguousarray(array).data)
     return digest.digest()

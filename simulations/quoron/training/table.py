@@ -4,13 +4,14 @@ Public are the declared facts and the number of users: how many different names 
 of their rows. Under adjacency zero-out it is not public whether a user is there at all: the number is then declared.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from quoron import config as configs
+from quoron._paths import dataset, table_file
 from quoron.config import Config
 from quoron.populations._base import Declared, PublicKnowledge
 from quoron.simulation.scene import encoding_of, loss_of, make_domain
@@ -18,6 +19,9 @@ from quoron_client.data import columns
 from quoron_client.data.encoding import Categorical, Encoding, Owners, group
 from quoron_client.data.items import ItemBatch
 from quoron_privacy.errors import ConfigError, DataError
+
+if TYPE_CHECKING:  # only a folder needs it
+    from quoron.datasets.rows import Rows
 
 UNDECLARED = (
     "problem.items_per_user is not declared and planned as 1: declare what a user typically holds, for better steps "
@@ -46,7 +50,21 @@ class Held:
         return encoded.batch(self.declared.users, self._owners, zero_rows=not self._zero_out)
 
 
-def hold(config: Config, base: Path, frame: Any = None) -> Held:
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldFiles:
+    """A folder of files whose users are counted, with no other value looked at."""
+
+    declared: Declared
+    encoding: Encoding
+    warnings: tuple[str, ...]  # of declarations, never of values
+    _rows: "Rows" = field(repr=False)
+
+    def items(self) -> "Rows":
+        """The rows of all slots, to be read when a run begins. Users without usable rows are as in `Held.items`."""
+        return self._rows
+
+
+def hold(config: Config, base: Path, frame: Any = None) -> Held | HeldFiles:
     """Read the table of a configuration, or take `frame`; a relative path is relative to `base`.
 
     Raises ConfigError for what only a simulation can have, DataError for a table that cannot be read, a missing column
@@ -62,15 +80,25 @@ def hold(config: Config, base: Path, frame: Any = None) -> Held:
                 f"Expected the values of categorical column {feature.column!r}, got none: what is in the table is "
                 "private. List them, or have them released with `quoron declare`."
             )
-    table = columns.read(
-        configs.table_file(section, base) if frame is None else frame, (*encoding.columns, section.user)
-    )
+    items, zero_out = config.problem.items_per_user, config.privacy.adjacency == "zero-out"
+    warnings = () if items else (UNDECLARED,)
+
+    def declared(found: int) -> Declared:
+        known = PublicKnowledge(intercept=encoding.intercept)
+        return Declared(_users(config, found), items or 1, encoding.dimension * loss.outputs, loss, domain, known)
+
+    source = dataset(section, base) if frame is None else None
+    if source is not None:
+        from quoron.datasets.index import opened
+        from quoron.datasets.rows import Rows
+
+        rows = Rows.of(opened(source, section.user), encoding)
+        told = declared(rows.users)
+        return HeldFiles(told, encoding, warnings, replace(rows, users=told.users, zero_rows=not zero_out))
+    table = columns.read(table_file(section, base) if frame is None else frame, (*encoding.columns, section.user))
     encoding.check(table)
     found, owners = group(table, section.user, without_rows=True)
-    items, zero_out = config.problem.items_per_user, config.privacy.adjacency == "zero-out"
-    known = PublicKnowledge(intercept=encoding.intercept)
-    declared = Declared(_users(config, found), items or 1, encoding.dimension * loss.outputs, loss, domain, known)
-    return Held(declared, encoding, () if items else (UNDECLARED,), zero_out, table, owners)
+    return Held(declared(found), encoding, warnings, zero_out, table, owners)
 
 
 def _section(config: Config) -> configs.Table:

@@ -84,7 +84,7 @@ def test_every_path_gives_the_counts_of_all_pairs(kind, dimension):
     users = 2 * HEIGHT + WIDTH // 3
     rows, radius = cohort(kind, users, dimension, rng)
     answered = rng.random(users) < 0.97
-    for factor in (0.3, 0.95, 1.0, 1.5, 2.5):
+    for factor in (0.3, 1.0, 2.5):
         radii = (factor * radius, 2 * factor * radius)
         expected = neighbour_counts_by_all_pairs(rows, answered, radii)
         for threads in (1, 2, 3) if factor == 1.0 else (2,):

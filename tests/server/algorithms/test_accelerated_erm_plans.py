@@ -221,20 +221,18 @@ class TestVerify:
         assert (phase.rounds, phase.accounting.releases, phase.accounting.users) == (9, 3, 600)
 
 
-@pytest.mark.parametrize(
-    "options", [{"rounds": 8}, {"rounds": 12, "phases": 2}, {"rounds": 14, "cohort": 200, "stages": 2}], ids=str
-)
+@pytest.mark.parametrize("options", [{"rounds": 12, "phases": 2}, {"rounds": 14, "cohort": 200, "stages": 2}], ids=str)
 def test_predicted_risk_is_the_measured_one_on_users_of_one_curvature(options):
-    """16 seeds of noise and users: the mean of their risks has a relative deviation of 1/√(16 · 3/2), about 0.2."""
+    """10 seeds of noise and users: the mean of their risks has a relative deviation of 1/√(10 · 3/2), about 0.26."""
     problem = changed(
         PROBLEM, typical_curvature=0.2, gradient_deviation=0.2 * 0.1 * math.sqrt(3) * 2, heterogeneity=1e-9
     )
     plan = planned(options, problem)
-    risks = []
-    for seed in range(16):
+    risks, algorithm = [], INFO.make(plan)
+    for seed in range(10):
         engine = Quadratic()
         engine.centres = 0.3 + 0.1 * np.random.default_rng(100 + seed).standard_normal((2400, 3))
-        model = drive(INFO.make(plan), engine, SeededNoise(seed))[-1].ag
+        model = drive(algorithm, engine, SeededNoise(seed))[-1].ag
         risks.append(0.1 * np.sum((model - 0.3) ** 2))
     assert plan.predicted_excess_risk / 2.5 < np.mean(risks) < 2.5 * plan.predicted_excess_risk
 

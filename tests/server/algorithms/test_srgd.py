@@ -11,7 +11,7 @@ from contracts.scenes import PRIVACY, PROBLEM, Quadratic, make_plan
 from one_epoch_reference import FAMILY, Silent, Users, drive, planned, reference, released_sums, strategy
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Answers, Status
-from quoron_privacy.errors import Infeasible, VerificationError
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gdp import delta_for
 from quoron_privacy.noise import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
@@ -242,3 +242,72 @@ def test_the_printed_realizable_schedule_is_infeasible_and_names_n():
 def test_too_few_users_for_the_rounds_are_infeasible_and_the_error_says_how_many_would_do(name):
     with pytest.raises(Infeasible, match=r"n >= 30"):
         planned(name, replace(PROBLEM, users=20), rounds=10, reserve=2)
+
+
+class TestSeveralEpochs:
+    """dp-ftrl goes through its cohorts several times, in one order."""
+
+    @staticmethod
+    def planned(**options):
+        info = ALGORITHMS["dp-ftrl"]
+        options = {"rounds": 11, "epochs": 3, "inverse_step": 5.0} | options
+        return info.plan(PROBLEM, PRIVACY, info.options(**options), "calibrated", 7)
+
+    @pytest.mark.parametrize("rounds", [3, 4, 11, 12])
+    @pytest.mark.parametrize("reserve", [0, 3])
+    def test_a_user_is_asked_at_most_k_times_and_its_rounds_are_b_apart(self, rounds, reserve):
+        plan = self.planned(rounds=rounds, reserve=reserve)
+        p, algorithm = plan.parameters, ALGORITHMS["dp-ftrl"].make(plan)
+        state, noise, asked = algorithm.init(), SeededNoise(1), {}
+        while (question := algorithm.request(state, noise)) is not None:
+            for user in question.cohort.tolist():
+                asked.setdefault(user, []).append(question.round)
+            answers = Answers(np.zeros((len(question.cohort), 3)), np.zeros(len(question.cohort), np.uint8))
+            state = algorithm.update(state, answers, noise).state
+        assert max(map(len, asked.values())) <= p.epochs == ALGORITHMS["dp-ftrl"].participations(plan)
+        assert all(set(np.diff(rounds)) <= {p.cohorts} for rounds in asked.values())
+        assert (p.noise.participations, p.noise.separation) == (p.epochs, p.cohorts)
+
+    @pytest.mark.parametrize(
+        "broken",
+        [
+            {"epochs": 1},
+            {"epochs": 2},
+            {"rounds": 12, "epochs": 4},
+            {"factorisation": "blt"},  # of banded noise
+            {"cohort_size": 700, "divisor": 700},
+        ],
+    )
+    def test_a_participation_more_than_planned_is_refused(self, broken):
+        plan = self.planned(rounds=9, factorisation="banded")
+        plan = replace(plan, parameters=replace(plan.parameters, **broken))
+        with pytest.raises(VerificationError):
+            ALGORITHMS["dp-ftrl"].make(plan)
+
+    def test_other_methods_ask_once(self):
+        plan = make_plan("srgd")
+        with pytest.raises(VerificationError, match="one epoch"):
+            ALGORITHMS["srgd"].make(replace(plan, parameters=replace(plan.parameters, epochs=2)))
+
+    def test_the_quieter_factorisation_is_taken_unless_one_is_named(self):
+        assert self.planned(rounds=60, epochs=6).parameters.factorisation == "banded"
+        assert self.planned(rounds=60, epochs=6, factorisation="blt").parameters.factorisation == "blt"
+        assert self.planned(epochs=1).parameters.factorisation == "blt"
+
+    def test_more_epochs_than_rounds_and_epochs_of_others_are_refused(self):
+        with pytest.raises(ConfigError, match="epochs from 1 to rounds=3"):
+            self.planned(rounds=3, epochs=4)
+        with pytest.raises(ConfigError, match="inverse_step with optimiser='adam'"):
+            self.planned(optimiser="adam", inverse_step=None)
+
+    def test_steps_along_differences_of_sums_are_those_along_the_sums(self):
+        """Inside the domain, momentum zero is plain ftrl."""
+        models = []
+        for options in ({}, {"optimiser": "momentum", "momentum": 0.0, "suffix": 1}):
+            plan = self.planned(inverse_step=500.0, **({"suffix": 1} | options))
+            algorithm, noise = ALGORITHMS["dp-ftrl"].make(plan), SeededNoise(1)
+            state, engine = algorithm.init(), Quadratic()
+            while (question := algorithm.request(state, noise)) is not None:
+                state = algorithm.update(state, engine.ask(question), noise).state
+            models.append(algorithm.model(state))
+        np.testing.assert_allclose(*models, rtol=1e-9)

@@ -13,7 +13,7 @@ Source: Feldman, Koren & Talwar (2020), Algorithm 2, over items. Statement and p
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -122,44 +122,64 @@ def _cost(problem: Problem, shares: tuple[Share, ...]) -> Cost:
 
 
 def _candidates(problem: Problem, privacy: Privacy, options: GroupedOptions) -> Iterator[_Candidate]:
+    """The best step and suffix of every number of rounds with every shape; a shape's totals are predicted together."""
     items = replace(problem, user_smoothness=None)  # steps are of single items: β is theirs
-    numbers = (options.phases,) if options.phases else (1, 2, 3, 5)
+    totals = [options.rounds] if options.rounds else round_grid(min(problem.users, LARGEST_ROUNDS))
     suffixes = np.array(suffix_shares(problem))
-    for total in [options.rounds] if options.rounds else round_grid(min(problem.users, LARGEST_ROUNDS)):
-        steps = np.array([options.step_size] if options.step_size else step_grid(items, total))
-        for shape in shapes(numbers, (1.0, 2.0, 4.0)):
-            shares = _shares(problem, options, shape, total)
-            if shares is None:
-                continue
-            drift = [_shift(problem, share) for share in shares]
-            together = math.hypot(*drift) if options.layout == "spread" else max(drift)
-            releases = len(shares) if options.layout == "spread" else 1
-            scale = _noise(together, problem, privacy, releases)
-            phases = [
-                PhaseModels(
-                    rounds=float(share.rounds),
-                    step_size=steps[:, None] / shape.shrink**index,
-                    suffix=np.maximum(1, np.rint(share.rounds * suffixes))[None, :],
-                    step_variance=problem.deviation**2 / (share.cohort_size * share.asked_for)
-                    + problem.beliefs.heterogeneity**2 / share.cohort_size,
-                    release_scale=scale * steps[:, None] / shape.shrink**index,
-                )
-                for index, share in enumerate(shares)
-            ]
-            risks = np.broadcast_to(excess_risks(items, phases), (len(steps), len(suffixes)))
-            step, suffix = np.unravel_index(np.argmin(risks), risks.shape)
+    for shape in shapes((options.phases,) if options.phases else (1, 2, 3, 5), (1.0, 2.0, 4.0)):
+        fitting = [(total, shares) for total in totals if (shares := _shares(problem, options, shape, total))]
+        if not fitting:
+            continue
+        steps = np.array([_steps(items, options, total) for total, _ in fitting])
+        noise = _noise(problem, privacy, len(shape.shares) if options.layout == "spread" else 1)
+        scales = [
+            _together(options.layout, [_shift(problem, each) for each in shares]) * noise for _, shares in fitting
+        ]
+        phases = [
+            _phase(problem, each, steps / shape.shrink**index, suffixes, np.array(scales))
+            for index, each in enumerate(zip(*(shares for _, shares in fitting), strict=True))
+        ]
+        risks = np.broadcast_to(excess_risks(items, phases), (*steps.shape, len(suffixes)))
+        for place, (_, shares) in enumerate(fitting):
+            step, suffix = np.unravel_index(np.argmin(risks[place]), risks[place].shape)
             yield _Candidate(
-                float(risks[step, suffix]),
+                float(risks[place, step, suffix]),
                 sum(share.rounds for share in shares),
                 shares,
-                tuple(float(steps[step]) / shape.shrink**index for index in range(len(shares))),
+                tuple(float(steps[place, step]) / shape.shrink**index for index in range(len(shares))),
                 tuple(max(1, round(share.rounds * float(suffixes[suffix]))) for share in shares),
-                scale,
+                scales[place],
             )
 
 
-def _noise(together: float, problem: Problem, privacy: Privacy, releases: int) -> float:
-    """σ_s/η_s at which the releases that one user is in cost the promise together."""
+def _steps(items: Problem, options: GroupedOptions, total: int) -> list[float]:
+    return [options.step_size] if options.step_size else step_grid(items, total)
+
+
+def _phase(problem: Problem, shares: Sequence[Share], steps: Vector, suffixes: Vector, scales: Vector) -> PhaseModels:
+    """One phase of W candidates: shapes (W, 1, 1), (W, K, 1) of `steps` (W, K), and (W, 1, S) of suffixes."""
+    rounds = np.array([share.rounds for share in shares], np.float64)[:, None, None]
+    variances = [
+        problem.deviation**2 / (share.cohort_size * share.asked_for)
+        + problem.beliefs.heterogeneity**2 / share.cohort_size
+        for share in shares
+    ]
+    return PhaseModels(
+        rounds=rounds,
+        step_size=steps[:, :, None],
+        suffix=np.maximum(1, np.rint(rounds * suffixes)),
+        step_variance=np.array(variances)[:, None, None],
+        release_scale=(scales[:, None] * steps)[:, :, None],
+    )
+
+
+def _together(layout: str, drifts: Sequence[float]) -> float:
+    """Δ/η of one user's releases together: of all phases where they share users, else of one."""
+    return math.hypot(*drifts) if layout == "spread" else max(drifts)
+
+
+def _noise(problem: Problem, privacy: Privacy, releases: int) -> float:
+    """σ_s/η_s, per unit of Δ/η, at which the releases that one user is in cost the promise together."""
     slack = noisy.numeric_slack(problem, privacy.epsilon, releases)
     if slack >= privacy.delta:
         raise Infeasible(NAME, f"delta={privacy.delta:g} is below the samplers' error {slack:.2g}", "a larger delta")
@@ -168,7 +188,7 @@ def _noise(together: float, problem: Problem, privacy: Privacy, releases: int) -
     grid = GaussianNoise(1.0, 1.0).effective_mu(problem.dimension) - 1.0
     if mu <= releases * grid:
         raise Infeasible(NAME, f"epsilon={privacy.epsilon:g} is below the resolution of the noise", "a larger epsilon")
-    return together * (1 + 1e-9) / (mu - releases * grid)
+    return (1 + 1e-9) / (mu - releases * grid)
 
 
 def _shares(problem: Problem, options: GroupedOptions, shape: Shape, total: int) -> tuple[Share, ...] | None:

@@ -26,6 +26,7 @@ from quoron_server.algorithms.forecast import PhaseModel, statistical_floor
 from quoron_server.algorithms.info import AlgorithmInfo
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters, Sampling
+from quoron_server.algorithms.optimisers import OptimiserOptions
 from quoron_server.algorithms.search import best_phases, phase_grid, round_grid
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
@@ -36,13 +37,12 @@ THEOREM = "docs/privacy/subsampling.md"
 
 
 @dataclass(frozen=True, slots=True)
-class DPSGDOptions:
+class DPSGDOptions(noisy.ClipOptions, OptimiserOptions):
     """Planning options; None lets the plan choose by predicted excess risk."""
 
     rounds: int | None = None
     rate: float | None = None  # B / n
     step_size: float | None = None
-    clip_norm: float | None = None  # from public knowledge, never tuned on protected data
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ _WOR = _Scheme("dp-sgd-wor", "without-replacement", "replace-one", subsampling.w
 
 
 def _plan(scheme: _Scheme, problem: Problem, privacy: Privacy, options: DPSGDOptions, seed: int) -> Plan:
-    clip = options.clip_norm or noisy.default_clip(problem)
+    clip, optimiser = options.clip_norm or noisy.default_clip(problem), options.made(options.step_size)
     noisy.require_cohorts(scheme.name, problem, 1)
     rates = [options.rate] if options.rate else [rate for rate in RATES if rate * problem.users >= 2]
     rounds = [options.rounds] if options.rounds else round_grid(LARGEST_ROUNDS, smallest=4)
@@ -74,13 +74,12 @@ def _plan(scheme: _Scheme, problem: Problem, privacy: Privacy, options: DPSGDOpt
     _, phase, rate = min(near, key=lambda entry: entry[0])  # fewest answers among plans about as good as the best
     cohort = max(1, round(rate * problem.users))
     rate = cohort / problem.users
-    delta = privacy.delta - noisy.numeric_slack(problem, privacy.epsilon, phase.rounds)
+    delta = privacy.delta - noisy.numeric_slack(problem, privacy.epsilon, phase.rounds, adaptive=options.adaptive)
     if delta <= 0:
         raise Infeasible(scheme.name, f"delta={privacy.delta:g} is below the samplers' error", "a larger delta")
     mu = scheme.round_mu(_effective_rate(scheme, rate, problem.users), phase.rounds, privacy.epsilon, delta)
     [(risk, phase, _)] = _candidates(scheme, problem, options, clip, [(rate, phase.rounds, mu)])
-    sensitivity = mean_sensitivity(clip, cohort, scheme.adjacency)
-    sigma = noisy.scale_for(sensitivity, problem, mu)
+    made = noisy.clipped(scheme.name, problem, options, clip, cohort, scheme.adjacency, mu)
     where = f"{THEOREM}#{scheme.sampling}"
     fixed = (subsampling.FORGETFUL,) if scheme.sampling == "without-replacement" else ()
     assumptions = (subsampling.SECRET, *fixed) if rate < 1 else ()
@@ -94,13 +93,15 @@ def _plan(scheme: _Scheme, problem: Problem, privacy: Privacy, options: DPSGDOpt
             cohort_size=cohort,
             rounds=phase.rounds,
             step_size=phase.step_size,
-            suffix=phase.suffix,
-            clip_norm=clip,
-            sensitivity=sensitivity,
-            noise_scale=sigma,
-            round_mu=mu,
+            suffix=options.averaged(phase.suffix, phase.rounds),
+            clip_norm=made.clip_norm,
+            sensitivity=made.sensitivity,
+            noise_scale=made.noise_scale,
+            round_mu=made.round_mu,
+            optimiser=optimiser,
+            adaptive=made.adaptive,
         ),
-        predicted_excess_risk=risk,
+        predicted_excess_risk=risk if optimiser.plain and not options.adaptive else None,
         seed=seed,
     )
 
@@ -144,7 +145,8 @@ def _verify(scheme: _Scheme, plan: Plan) -> None:
     """Each round's Gaussian is μ-GDP as claimed, and the subsampled composition of all rounds stays within (ε, δ)."""
     p: NoisySGDParameters = plan.parameters
     noisy.verify_round(plan, scheme.adjacency)
-    delta = plan.guarantee.delta - noisy.numeric_slack(plan.problem, plan.guarantee.epsilon, p.rounds)
+    lacking = noisy.numeric_slack(plan.problem, plan.guarantee.epsilon, p.rounds, adaptive=p.adaptive is not None)
+    delta = plan.guarantee.delta - lacking
     rate = _effective_rate(scheme, p.cohort_size / plan.problem.users, plan.problem.users)
     spent = scheme.epsilon(rate, p.rounds, p.round_mu, delta)
     if p.sampling != scheme.sampling or not spent <= plan.guarantee.epsilon * (1 + 1e-9):

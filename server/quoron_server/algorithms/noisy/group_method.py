@@ -20,6 +20,7 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise import NoiseSource
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.noisy.method import NoisyState
+from quoron_server.algorithms.optimisers import SGD
 from quoron_server.plan import Plan, PlannedRelease
 
 
@@ -63,7 +64,7 @@ class GroupSGD:
     def init(self) -> NoisyState:
         """Start at zero."""
         zero = np.zeros(self.plan.problem.dimension)
-        return NoisyState(0, zero, zero)
+        return NoisyState(0, zero, zero, self.parameters.clip_norm, SGD.start(len(zero)))
 
     def request(self, state: NoisyState, noise: NoiseSource) -> Question | None:
         """Clipped gradients of each user's chosen items at the current iterate."""

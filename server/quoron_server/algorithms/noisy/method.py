@@ -3,12 +3,17 @@
     g_t = (1/B) Σ_{u in cohort t} clip_C(∇F_u(x_t)) + N(0, σ² I);   x_{t+1} = Proj(x_t - η g_t)
     model = uniform average of the last `suffix` iterates
 
+Another optimiser may take the step. With an adaptive clip the norm C_t follows the users, privately: rows enter in
+units of it, and four noisy counts of how far they reach set the next one (docs/privacy/adaptive-clip.md).
+
+    g_t = C_t ((1/B) Σ clip_1(∇F_u(x_t)/C_t) + N(0, σ² I));   C_{t+1} from noisy shares within C_t, C_t/2, C_t/4
+
 The state machine of every baseline in this family; what differs is how cohorts are drawn and what that costs:
 disjoint (one pass), a fresh uniform subset each round, or Poisson. Whoever is absent contributes exactly zero and the
 divisor stays B. Everything sent out is private: exposure `broadcast`.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isinf
 from typing import Any, Literal
 
@@ -18,12 +23,37 @@ from numpy.typing import NDArray
 from quoron_client.protocol.questions import Answers, AverageGradient, Question, summed
 from quoron_privacy.clipping import ClippedSum, Sums, clipped_mean
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise import NoiseSource
+from quoron_privacy.noise import NoiseSource, RandomStream
+from quoron_privacy.radius_cells import RadiusCells, updated_spread
+from quoron_privacy.release import Release
 from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import partition
 from quoron_server.plan import Plan, PlannedRelease
 
 Sampling = Literal["disjoint", "without-replacement", "poisson"]
+REACH = 2.0**20  # an adaptive clip norm stays within this factor of the first one, both ways
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveClip:
+    """How the clip norm follows the users."""
+
+    cells: RadiusCells  # of every round
+    quantile: float  # γ: share of users meant to be within the clip
+
+    def following(self, radius: float, counts: NDArray[np.int64], stream: RandomStream, first: float) -> float:
+        """The next round's clip norm from this round's, `radius`, and how many users were in each cell."""
+        fractions = self.cells.release(counts, stream)
+        return updated_spread(
+            radius,
+            fractions,
+            target=self.quantile,
+            deviation=self.cells.scale,
+            may_shrink=True,
+            least=first / REACH,
+            largest=first * REACH,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,27 +65,32 @@ class NoisySGDParameters:
     rounds: int  # T
     step_size: float  # η
     suffix: int  # iterates averaged
-    clip_norm: float  # C, on a user's average gradient; inf without privacy
-    sensitivity: float  # of one round's mean, ℓ2, one user replaced (or zeroed out); 0 without privacy
-    noise_scale: float  # σ per coordinate of the mean; 0 without privacy
+    clip_norm: float  # C, on a user's average gradient, or C_0 where it is adaptive; inf without privacy
+    sensitivity: float  # of one round's mean, ℓ2, one user replaced (or zeroed out), of unit rows where C is adaptive
+    noise_scale: float  # σ per coordinate of that mean; 0 without privacy
     round_mu: float  # each round, as a function of its cohort, is this GDP; inf without privacy
+    optimiser: Optimiser = SGD
+    adaptive: AdaptiveClip | None = None
 
     @property
     def noise(self) -> GaussianNoise | None:
         """Of one round's mean; None without privacy."""
         return GaussianNoise(self.sensitivity, self.noise_scale) if self.noise_scale else None
 
-    @property
-    def reduction(self) -> ClippedSum | None:
-        """All that a round reads of its answers; None without a clip."""
-        return None if isinf(self.clip_norm) else ClippedSum(self.clip_norm, self.cohort_size)
+    def reduction(self, radius: float) -> ClippedSum | None:
+        """All that a round with clip norm C_t = `radius` reads of its answers; None without a clip."""
+        return None if isinf(radius) else ClippedSum(radius, self.cohort_size)
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """A noisy mean in every round."""
+        """A noisy mean in every round, in proportion to an adaptive clip and with the counts that it follows."""
         del dimension
         if (noise := self.noise) is None:
             return ()
-        return (PlannedRelease(noise, noise.entry(), self.rounds, range(self.rounds), self.round_mu),)
+        every, adaptive = range(self.rounds), self.adaptive
+        mean = PlannedRelease(noise, noise.entry(), self.rounds, every, self.round_mu, scaled=adaptive is not None)
+        if adaptive is None:
+            return (mean,)
+        return mean, PlannedRelease(adaptive.cells, adaptive.cells.entry(), self.rounds, every, self.round_mu)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +100,8 @@ class NoisyState:
     round: int
     iterate: Vector
     running: Vector  # sum of the averaged iterates, divided by their planned number
+    radius: float  # C_t
+    moments: Moments  # of the optimiser
 
 
 class NoisySGD:
@@ -76,8 +113,8 @@ class NoisySGD:
 
     def init(self) -> NoisyState:
         """Start at zero."""
-        zero = np.zeros(self.plan.problem.dimension)
-        return NoisyState(0, zero, zero)
+        p, zero = self.parameters, np.zeros(self.plan.problem.dimension)
+        return NoisyState(0, zero, zero, p.clip_norm, p.optimiser.start(len(zero)))
 
     def request(self, state: NoisyState, noise: NoiseSource) -> Question | None:
         """Average gradients of this round's cohort at the current iterate."""
@@ -85,27 +122,40 @@ class NoisySGD:
             return None
         task = AverageGradient(state.iterate[None, :], (1.0,), self.plan.problem.user_smoothness)
         p = self.parameters
-        return Question(state.round, self._cohort(state.round, noise), task, p.cohort_size, p.reduction)
+        return Question(state.round, self._cohort(state.round, noise), task, p.cohort_size, p.reduction(state.radius))
 
     def update(self, state: NoisyState, answers: Answers | Sums, noise: NoiseSource) -> Update[NoisyState]:
         """One noisy step."""
-        p = self.parameters
-        if p.reduction is None:
+        p, t, radius, gaussian = self.parameters, state.round, state.radius, self.parameters.noise
+        public: dict[str, Any] = {}
+        releases: tuple[Release, ...] = ()
+        reduction = p.reduction(radius)
+        if reduction is None:
             assert isinstance(answers, Answers)
-            mean, clipped = clipped_mean(answers.values, answers.answered, p.clip_norm, p.cohort_size)
+            gradient, clipped = clipped_mean(answers.values, answers.answered, p.clip_norm, p.cohort_size)
         else:
-            sums = summed(answers, p.reduction)
-            mean, clipped = p.reduction.mean(sums), sums.clipped
-        if (gaussian := p.noise) is not None:
-            mean = gaussian.release(mean, noise.stream("release", state.round))
-        iterate = self.plan.problem.domain.project(state.iterate - p.step_size * mean)
-        averaged = p.rounds - state.round <= p.suffix
+            sums = summed(answers, reduction)
+            gradient, clipped = reduction.mean(sums) if p.adaptive is None else reduction.unit_mean(sums), sums.clipped
+        if gaussian is not None:
+            gradient = gaussian.release(gradient, noise.stream("release", t))
+            releases = (gaussian.entry(),)
+        if p.adaptive is not None:
+            assert gaussian is not None
+            gradient *= radius
+            public, releases = {"radius": radius}, (gaussian.entry().scaled(radius), p.adaptive.cells.entry())
+            radius = p.adaptive.following(radius, sums.cells, noise.stream("cells", t), p.clip_norm)
+        wanted, moments = p.optimiser.step(state.iterate, gradient, state.moments, step_size=p.step_size, t=t)
+        iterate = self.plan.problem.domain.project(wanted)
+        averaged = p.rounds - t <= p.suffix
         running = state.running + iterate / p.suffix if averaged else state.running
-        moved = replace(state, round=state.round + 1, iterate=iterate, running=running)
-        releases = () if gaussian is None else (gaussian.entry(),)
+        moved = NoisyState(t + 1, iterate, running, radius, moments)
         answered = int(np.sum(answers.answered))
         diagnostics: dict[str, Any] = {"answered": answered, "clipped_fraction": clipped / max(1, answered)}
-        return Update(moved, releases, {}, diagnostics)
+        return Update(moved, releases, public, diagnostics)
+
+    def noise_label(self, round_: int) -> tuple[str | int, ...]:
+        """The stream of a round's noise."""
+        return "release", round_
 
     def model(self, state: NoisyState) -> Vector:
         """The suffix average once complete, before that the current iterate."""

@@ -11,13 +11,14 @@ import math
 from dataclasses import dataclass
 
 from quoron_privacy.clipping import mean_sensitivity
-from quoron_privacy.errors import VerificationError
+from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.gdp import delta_for
+from quoron_privacy.gdp import delta_for, mu_for
 from quoron_privacy.noise import total_variation
 from quoron_server.algorithms.info import AlgorithmInfo, GaussianPromise
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters
+from quoron_server.algorithms.optimisers import OptimiserOptions
 from quoron_server.algorithms.search import round_grid, single_phases
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
@@ -27,17 +28,16 @@ THEOREM = "docs/privacy/gaussian.md#parallel-composition"
 
 
 @dataclass(frozen=True, slots=True)
-class OnePassOptions:
+class OnePassOptions(noisy.ClipOptions, OptimiserOptions):
     """Planning options; None lets the plan choose by predicted excess risk."""
 
     rounds: int | None = None
     step_size: float | None = None
-    clip_norm: float | None = None  # from public knowledge, never tuned on protected data
 
 
 def plan(problem: Problem, privacy: Privacy, options: OnePassOptions, seed: int) -> Plan:
     """The plan with the smallest predicted excess risk. Raises Infeasible below 2 users a round."""
-    clip = options.clip_norm or noisy.default_clip(problem)
+    clip, optimiser = options.clip_norm or noisy.default_clip(problem), options.made(options.step_size)
     rounds = [options.rounds] if options.rounds else round_grid(max(1, min(problem.users // 2, 4096)))
     noisy.require_cohorts(NAME, problem, min(rounds))
 
@@ -53,6 +53,13 @@ def plan(problem: Problem, privacy: Privacy, options: OnePassOptions, seed: int)
     risk, phase = noisy.few_rounds(single_phases(problem, rounds, variance, steps))
     cohort = problem.users // phase.rounds
     mechanism = GaussianNoise(mean_sensitivity(clip, cohort), scale(phase.rounds))
+    made = noisy.Clipped(clip, mechanism.sensitivity, mechanism.scale, mechanism.effective_mu(problem.dimension), None)
+    if options.adaptive:
+        left = privacy.delta * (1 - 1e-9) - noisy.numeric_slack(problem, privacy.epsilon, 1, adaptive=True)
+        if left <= 0:
+            raise Infeasible(NAME, f"delta={privacy.delta:g} is below the samplers' error", "a larger delta")
+        mu = mu_for(privacy.epsilon, left)
+        made = noisy.clipped(NAME, problem, options, clip, cohort, "replace-one", mu)
     return Plan(
         algorithm=NAME,
         problem=problem,
@@ -63,13 +70,15 @@ def plan(problem: Problem, privacy: Privacy, options: OnePassOptions, seed: int)
             cohort_size=cohort,
             rounds=phase.rounds,
             step_size=phase.step_size,
-            suffix=phase.suffix,
-            clip_norm=clip,
-            sensitivity=mechanism.sensitivity,
-            noise_scale=mechanism.scale,
-            round_mu=mechanism.effective_mu(problem.dimension),
+            suffix=options.averaged(phase.suffix, phase.rounds),
+            clip_norm=made.clip_norm,
+            sensitivity=made.sensitivity,
+            noise_scale=made.noise_scale,
+            round_mu=made.round_mu,
+            adaptive=made.adaptive,
+            optimiser=optimiser,
         ),
-        predicted_excess_risk=risk,
+        predicted_excess_risk=risk if optimiser.plain and not options.adaptive else None,
         seed=seed,
     )
 
@@ -80,7 +89,8 @@ def verify(plan: Plan) -> None:
     noisy.verify_round(plan, "replace-one")
     if p.sampling != "disjoint" or p.rounds * p.cohort_size > plan.problem.users:
         raise VerificationError(f"Expected {p.rounds} disjoint cohorts of {p.cohort_size} among {plan.problem.users}.")
-    spent = delta_for(p.round_mu, plan.guarantee.epsilon) + noisy.numeric_slack(plan.problem, plan.guarantee.epsilon, 1)
+    slack = noisy.numeric_slack(plan.problem, plan.guarantee.epsilon, 1, adaptive=p.adaptive is not None)
+    spent = delta_for(p.round_mu, plan.guarantee.epsilon) + slack
     if not spent <= plan.guarantee.delta or not math.isfinite(spent):
         raise VerificationError(f"Expected delta <= {plan.guarantee.delta}, the plan spends {spent}.")
 
@@ -88,7 +98,7 @@ def verify(plan: Plan) -> None:
 def gaussian(plan: Plan) -> GaussianPromise:
     """By parallel composition, μ of a round; only the noise of the own user's round has to be exact."""
     p: NoisySGDParameters = plan.parameters
-    return GaussianPromise(p.round_mu, total_variation(gaussians=plan.problem.dimension))
+    return GaussianPromise(p.round_mu, total_variation(gaussians=noisy.drawn(plan.problem, p.adaptive)))
 
 
 INFO = AlgorithmInfo(

@@ -2,21 +2,26 @@
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from quoron_privacy.clipping import mean_sensitivity
-from quoron_privacy.errors import Infeasible, VerificationError
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise import total_variation
+from quoron_privacy.radius_cells import CELLS, RadiusCells
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms.forecast import PhaseModel
 from quoron_server.algorithms.info import GaussianPromise
-from quoron_server.algorithms.noisy.method import NoisySGDParameters
+from quoron_server.algorithms.noisy.method import AdaptiveClip, NoisySGDParameters
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
+
+CELLS_SHARE = 0.05  # of a round's μ², for the counts that an adaptive clip follows
+LOUDEST_CELLS = 0.2  # noise of a count's share beyond which it tells nothing of the clip
 
 
 def default_clip(problem: Problem) -> float:
@@ -32,9 +37,73 @@ def default_clip(problem: Problem) -> float:
     return min(problem.lipschitz, start)
 
 
-def numeric_slack(problem: Problem, epsilon: float, releases: int) -> float:
-    """What the sampler's total variation adds to δ, for `releases` vectors of d noise samples each."""
-    return (1 + math.exp(epsilon)) * total_variation(gaussians=releases * problem.dimension)
+@dataclass(frozen=True)  # a mix-in
+class ClipOptions:
+    """Options of algorithms that can follow the users with their clip norm."""
+
+    clip_norm: float | None = None  # from public knowledge, never tuned on protected data; the first one if adaptive
+    clip: Literal["fixed", "adaptive"] = "fixed"
+    quantile: float = 0.5  # share of users meant to be within an adaptive clip norm
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether the clip norm follows the users."""
+        return self.clip == "adaptive"
+
+
+@dataclass(frozen=True, slots=True)
+class Clipped:
+    """What privatises one round's answers."""
+
+    clip_norm: float
+    sensitivity: float
+    noise_scale: float
+    round_mu: float  # at least that of the whole round
+    adaptive: AdaptiveClip | None
+
+
+def clipped(
+    name: str, problem: Problem, options: ClipOptions, clip: float, cohort: int, adjacency: Adjacency, mu: float
+) -> Clipped:
+    """A clip and noise that make a round of `cohort` answers μ-GDP.
+
+    An adaptive clip's counts take CELLS_SHARE of μ². ConfigError for a quantile that the counts cannot find; Infeasible
+    where so few answer that their noise would say more of the clip norm than users do.
+    """
+    if not options.adaptive:
+        sensitivity = mean_sensitivity(clip, cohort, adjacency)
+        return Clipped(clip, sensitivity, scale_for(sensitivity, problem, mu), mu, None)
+    mu *= 1 - 1e-9
+    sensitivity = mean_sensitivity(1.0, cohort, adjacency)
+    adaptive = adaptive_clip(name, problem, options, cohort, adjacency, math.sqrt(CELLS_SHARE) * mu)
+    scale = scale_for(sensitivity, problem, math.sqrt(1 - CELLS_SHARE) * mu)
+    return Clipped(clip, sensitivity, scale, mu * (1 + 1e-9), adaptive)
+
+
+def adaptive_clip(
+    name: str, problem: Problem, options: ClipOptions, cohort: int, adjacency: Adjacency, mu: float
+) -> AdaptiveClip:
+    """Counts of `cohort` users that are μ-GDP; errors as `clipped`."""
+    if not 0.4 <= options.quantile <= 0.95:
+        raise ConfigError(f"Expected options.quantile in [0.4, 0.95], got quantile={options.quantile}.")
+    cells = RadiusCells.for_mu(divisor=cohort, mu=mu, adjacency=adjacency)
+    if cells.scale > LOUDEST_CELLS:
+        raise Infeasible(
+            name,
+            f"the share of {cohort:,} users within a clip norm gets noise of {cells.scale:.2g}, which tells nothing",
+            f"n >= {math.ceil(problem.users * cells.scale / LOUDEST_CELLS):,}, or a clip_norm of your own",
+        )
+    return AdaptiveClip(cells, options.quantile)
+
+
+def numeric_slack(problem: Problem, epsilon: float, releases: int, *, adaptive: bool = False) -> float:
+    """What the sampler's total variation adds to δ, for `releases` vectors of d noise samples, cells beside them."""
+    return (1 + math.exp(epsilon)) * total_variation(gaussians=releases * drawn(problem, adaptive))
+
+
+def drawn(problem: Problem, adaptive: object) -> int:
+    """Noise samples of one round."""
+    return problem.dimension + (CELLS if adaptive else 0)
 
 
 def everybody_every_round(plan: Plan) -> GaussianPromise | None:
@@ -46,7 +115,8 @@ def everybody_every_round(plan: Plan) -> GaussianPromise | None:
     if p.cohort_size != plan.problem.users:
         return None
     mu = math.sqrt(p.rounds) * p.round_mu * (1 + 2.0**-50)
-    return GaussianPromise(mu, total_variation(gaussians=p.rounds * plan.problem.dimension))
+    adaptive = getattr(p, "adaptive", None)
+    return GaussianPromise(mu, total_variation(gaussians=p.rounds * drawn(plan.problem, adaptive)))
 
 
 def fixed_size_event(plan: Plan) -> "DpEvent":
@@ -101,11 +171,18 @@ def few_rounds(candidates: Iterable[tuple[float, PhaseModel]], *, tolerance: flo
 def verify_round(plan: Plan, adjacency: Adjacency) -> None:
     """One round's clip, fixed divisor, sensitivity and noise agree with its claimed GDP parameter."""
     p: NoisySGDParameters = plan.parameters
-    needed = mean_sensitivity(p.clip_norm, p.cohort_size, adjacency)
+    needed = mean_sensitivity(1.0 if p.adaptive else p.clip_norm, p.cohort_size, adjacency)
     if not p.sensitivity >= needed * (1 - 1e-12):
         raise VerificationError(f"Expected sensitivity >= {needed} for clip and cohort, got {p.sensitivity}.")
     if (noise := p.noise) is None:
         raise VerificationError(f"Expected noise in a plan of {plan.algorithm}, got noise_scale={p.noise_scale}.")
     truth = noise.effective_mu(plan.problem.dimension)
+    if p.adaptive is not None:
+        cells = p.adaptive.cells
+        if (cells.divisor, cells.adjacency) != (p.cohort_size, adjacency):
+            raise VerificationError(f"Expected counts of {p.cohort_size} users under {adjacency}, got {cells}.")
+        if not 1e-12 <= p.clip_norm <= 1e12:
+            raise VerificationError(f"Expected a first clip norm in [1e-12, 1e12], got {p.clip_norm}.")
+        truth = math.hypot(truth, cells.effective_mu)
     if not p.round_mu >= truth * (1 - 1e-12):
         raise VerificationError(f"Expected round_mu >= {truth}, got {p.round_mu}: too little noise for the claim.")

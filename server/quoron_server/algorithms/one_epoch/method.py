@@ -1,5 +1,7 @@
 """One epoch in few rounds: recursive gradients or fresh ones, accelerated or not, each user asked exactly once.
 
+`ftrl` may go through the cohorts several times, in the same order (docs/privacy/several-epochs.md).
+
 With weights η_t = t + 1, momentum τ_t = 2/(t + 2), x_0 = z_0 = 0 and fixed disjoint cohorts of B users:
 
     recursive    Δ_t(u) = η_t ∇F_u(x_t) - η_{t-1} ∇F_u(x_{t-1}),  clipped to C;   Ŝ_t = noised sum of the cohorts' means
@@ -10,7 +12,7 @@ With weights η_t = t + 1, momentum τ_t = 2/(t + 2), x_0 = z_0 = 0 and fixed di
                  x_{t+1} = (1 - τ_{t+1}) y_{t+1} + τ_{t+1} z_{t+1}
     plain        x_{t+1} = Proj(x_t - Ŝ_t/(β η_t))
     anytime      z_{t+1} = Proj(z_t - Ŝ_t/(2β));  x_{t+1} = (1 - τ_{t+1}) x_t + τ_{t+1} z_{t+1}
-    ftrl         x_{t+1} = Proj(-Ŝ_t/β)
+    ftrl         x_{t+1} = Proj(-Ŝ_t/β); with another optimiser or an adaptive clip steps along Ŝ_t - Ŝ_{t-1}
 
 Source: Choquette-Choo, Ganesh & Thakurta, Algorithm 1 (accelerated, recursive; the z-step halved as the proof needs),
 section 4.3 (plain) and 5.5 (independent); Kairouz et al. (2021) for ftrl; Zhang, Tran & Cutkosky (2022) for anytime.
@@ -23,14 +25,16 @@ from typing import Literal
 
 import numpy as np
 
-from quoron_client.protocol.questions import Answers, AverageGradient, Question, summed
-from quoron_privacy.clipping import ClippedSum, Sums, clipped_mean
+from quoron_client.protocol.questions import Answers, AverageGradient, Question
+from quoron_privacy.clipping import ClippedSum, Integers, Sums, clipped_mean
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise import NoiseSource
 from quoron_privacy.prefix.noise import PrefixNoise, PrefixState
 from quoron_privacy.release import Release
 from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithms.noisy.method import AdaptiveClip
 from quoron_server.algorithms.one_epoch.reserves import first_answered
+from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import partition
 from quoron_server.plan import Plan, PlannedRelease
 
@@ -54,13 +58,22 @@ class OneEpochParameters:
     noise_scale: float  # seed noise of the prefix sums, or of each round's mean when independent
     factorisation: str  # of the prefix sums; "-" when independent
     mu: float  # GDP parameter of the whole transcript
+    epochs: int = 1  # k: how often the cohorts are gone through, at most
+    optimiser: Optimiser = SGD  # of ftrl
+    adaptive: AdaptiveClip | None = None  # of ftrl; then C is the first clip norm, and sums are of unit rows
+
+    @property
+    def cohorts(self) -> int:
+        """b: disjoint ones, in whose order all epochs go. A user's rounds are exactly so far apart."""
+        return -(-self.rounds // self.epochs)
 
     @property
     def noise(self) -> GaussianNoise | PrefixNoise:
         """Of each round's mean when independent, else of the prefix sums."""
         if self.gradients == "independent":
             return GaussianNoise(self.sensitivity, self.noise_scale)
-        return PrefixNoise(self.rounds, self.sensitivity, self.noise_scale, self.factorisation)
+        separation = self.cohorts if self.epochs > 1 else 1
+        return PrefixNoise(self.rounds, self.sensitivity, self.noise_scale, self.factorisation, self.epochs, separation)
 
     def entry(self) -> Release:
         """The ledger entry of one round."""
@@ -68,9 +81,13 @@ class OneEpochParameters:
         return Release(name, {"scale": self.noise_scale, "sensitivity": self.sensitivity})
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """A noisy mean, or the noised sum of all so far, in every round."""
+        """A noisy mean, or the noised sum of all so far, in every round; beside it what an adaptive clip follows."""
         del dimension
-        return (PlannedRelease(self.noise, self.entry(), self.rounds, range(self.rounds), self.mu),)
+        every, adaptive = range(self.rounds), self.adaptive
+        sums = PlannedRelease(self.noise, self.entry(), self.rounds, every, self.mu, scaled=adaptive is not None)
+        if adaptive is None:
+            return (sums,)
+        return sums, PlannedRelease(adaptive.cells, adaptive.cells.entry(), self.rounds, every, self.mu)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,6 +101,8 @@ class OneEpochState:
     z: Vector
     running: Vector  # weighted sum of the averaged iterates
     sums: PrefixState | None  # of the prefix noise; None when independent
+    radius: float  # C_t
+    moments: Moments  # of ftrl's optimiser
 
 
 class OneEpoch:
@@ -94,15 +113,13 @@ class OneEpoch:
         p: OneEpochParameters = plan.parameters
         self.parameters = p
         self._noise = p.noise
-        # All that a round reads of its answers; with reserves it matters who is among the first to answer.
-        single = p.cohort_size > p.divisor or isinf(p.clip_norm)
-        self._reduction = None if single else ClippedSum(p.clip_norm, p.divisor)
 
     def init(self) -> OneEpochState:
         """Start at zero."""
         zero = np.zeros(self.plan.problem.dimension)
         sums = self._noise.start(len(zero)) if isinstance(self._noise, PrefixNoise) else None
-        return OneEpochState(0, zero, zero, zero, zero, zero, sums)
+        p = self.parameters
+        return OneEpochState(0, zero, zero, zero, zero, zero, sums, p.clip_norm, p.optimiser.start(len(zero)))
 
     def request(self, state: OneEpochState, noise: NoiseSource) -> Question | None:
         """One gradient at x_t, or the weighted difference of two."""
@@ -110,25 +127,22 @@ class OneEpoch:
         p, t = self.parameters, state.round
         if t == p.rounds:
             return None
-        cohort = partition(seed=self.plan.seed, users=self.plan.problem.users)[t * p.cohort_size :][: p.cohort_size]
+        first = t % p.cohorts * p.cohort_size
+        cohort = partition(seed=self.plan.seed, users=self.plan.problem.users)[first : first + p.cohort_size]
         scaling = self.plan.problem.user_smoothness
         if p.gradients == "recursive" and t > 0:
             task = AverageGradient(np.stack([state.x, state.previous]), (t + 1.0, -float(t)), scaling)
         else:
             task = AverageGradient(state.x[None, :], (1.0,), scaling)
-        return Question(t, cohort, task, reduction=self._reduction)
+        reserves = p.cohort_size > p.divisor  # then it matters who is among the first to answer
+        return Question(t, cohort, task, reduction=None if reserves else self._reduction(state))
 
     def update(self, state: OneEpochState, answers: Answers | Sums, noise: NoiseSource) -> Update[OneEpochState]:
         """Release the noised sum, and step."""
         p, project, t = self.parameters, self.plan.problem.domain.project, state.round
-        if self._reduction is None:
-            assert isinstance(answers, Answers)
-            counted = first_answered(answers.answered, p.divisor)
-            mean, clipped = clipped_mean(answers.values, counted, p.clip_norm, p.divisor)
-            answered = int(np.sum(counted))
-        else:
-            of_all = summed(answers, self._reduction)
-            mean, clipped, answered = self._reduction.mean(of_all), of_all.clipped, of_all.answered
+        mean, cells, diagnostics = self._mean(state, answers)
+        if p.adaptive is not None or not p.optimiser.plain:
+            return self._stepped(state, mean, cells, diagnostics, noise)
         weight, sums = t + 1.0, state.sums
         if isinstance(self._noise, GaussianNoise):
             gradients = weight * self._noise.release(mean, noise.stream("release", t))
@@ -150,9 +164,57 @@ class OneEpoch:
         else:
             x = project(-gradients / p.beta)
         running = state.running + x / p.suffix if p.rounds - t <= p.suffix else state.running
-        moved = OneEpochState(t + 1, x, state.x, y, z, running, sums)
-        diagnostics = {"answered": answered, "clipped_fraction": clipped / max(1, answered)}
+        moved = OneEpochState(t + 1, x, state.x, y, z, running, sums, state.radius, state.moments)
         return Update(moved, (p.entry(),), {}, diagnostics)
+
+    def _reduction(self, state: OneEpochState) -> ClippedSum | None:
+        """All that a round reads of the answers that count; None without a clip."""
+        return None if isinf(state.radius) else ClippedSum(state.radius, self.parameters.divisor)
+
+    def _mean(self, state: OneEpochState, answers: Answers | Sums) -> tuple[Vector, Integers, dict[str, float]]:
+        """The mean of the answers that count, of unit rows if the clip is adaptive; users in each cell; diagnostics."""
+        p, reduction = self.parameters, self._reduction(state)
+        if isinstance(answers, Answers):
+            counted = first_answered(answers.answered, p.divisor)
+            if reduction is None:
+                mean, _ = clipped_mean(answers.values, counted, p.clip_norm, p.divisor)
+                return mean, np.zeros(4, np.int64), {"answered": int(np.sum(counted)), "clipped_fraction": 0.0}
+            answers = reduction.of(answers.values, counted)
+        assert reduction is not None
+        mean = reduction.mean(answers) if p.adaptive is None else reduction.unit_mean(answers)
+        diagnostics = {
+            "answered": answers.answered,
+            "clipped_fraction": answers.clipped / max(1, answers.answered),
+        }
+        return mean, answers.cells, diagnostics
+
+    def _stepped(
+        self, state: OneEpochState, mean: Vector, cells: Integers, diagnostics: dict[str, float], noise: NoiseSource
+    ) -> Update[OneEpochState]:
+        """Release the noised sum, and step along what this round added to it: ftrl with an optimiser of its own."""
+        p, t, radius = self.parameters, state.round, state.radius
+        before = state.sums
+        assert before is not None
+        assert isinstance(self._noise, PrefixNoise)
+        public: dict[str, float] = {}
+        releases: tuple[Release, ...] = (p.entry(),)
+        unit = 1.0
+        following = radius
+        if p.adaptive is not None:
+            unit, public = radius, {"radius": radius}
+            releases = (p.entry().scaled(radius), p.adaptive.cells.entry())
+            following = p.adaptive.following(radius, cells, noise.stream("cells", t), p.clip_norm)
+        _, sums = self._noise.release(before, mean, noise)
+        gradient = unit * ((sums.total - before.total).astype(np.float64) * self._noise.step)
+        wanted, moments = p.optimiser.step(state.x, gradient, state.moments, step_size=1 / p.beta, t=t)
+        x = self.plan.problem.domain.project(wanted)
+        running = state.running + x / p.suffix if p.rounds - t <= p.suffix else state.running
+        moved = OneEpochState(t + 1, x, state.x, x, x, running, sums, following, moments)
+        return Update(moved, releases, public, diagnostics)
+
+    def noise_label(self, round_: int) -> tuple[str | int, ...]:
+        """The stream of a round's noise."""
+        return "release" if self.parameters.gradients == "independent" else "prefix", round_
 
     def model(self, state: OneEpochState) -> Vector:
         """y_T with acceleration, else the suffix average; before the end the current point. All of it is released."""

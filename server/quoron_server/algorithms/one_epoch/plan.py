@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.clipping import mean_sensitivity
-from quoron_privacy.errors import Infeasible, VerificationError
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.gdp import delta_for, mu_for
 from quoron_privacy.noise import total_variation
@@ -20,6 +20,7 @@ from quoron_server.algorithms.info import GaussianPromise
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.one_epoch.forecast import bounded_risk, drift, isotropic_risk, response
 from quoron_server.algorithms.one_epoch.method import Gradients, Method, OneEpochParameters
+from quoron_server.algorithms.optimisers import OptimiserOptions
 from quoron_server.algorithms.search import round_grid, step_grid, suffix_grid
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
@@ -36,9 +37,17 @@ class OneEpochOptions:
     rounds: int | None = None
     inverse_step: float | None = None  # β
     clip_norm: float | None = None  # from public knowledge, never tuned on protected data
-    factorisation: str = "blt"  # of the prefix sums
+    factorisation: str | None = "blt"  # of the prefix sums
     reserve: int = 0  # users asked a round beyond the divisor, so that no-shows do not shrink the mean
     realizable: bool = False  # which printed schedule `constants = "paper"` takes
+
+
+@dataclass(frozen=True, slots=True)
+class FTRLOptions(noisy.ClipOptions, OptimiserOptions, OneEpochOptions):
+    """Planning options of `dp-ftrl`; None lets the plan choose by predicted excess risk."""
+
+    epochs: int = 1  # k: how often a user is asked, at most
+    factorisation: str | None = None  # None: blt; for several epochs the quieter of blt and banded
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +72,49 @@ def plan(
     _require(name, method, problem, options)
     found = list(_candidates(gradients, method, problem, privacy, options))
     if not found:
-        needed = 2 * (options.reserve + 1) if options.rounds is None else options.rounds * (options.reserve + 1)
+        fewest = 2 if options.rounds is None else _cohorts(options, options.rounds)
+        needed = fewest * (options.reserve + 1)
         raise Infeasible(name, f"n={problem.users:,} users cannot fill the cohorts", f"n >= {needed:,}")
     least = min(each.risk for each in found)
     chosen = min((each for each in found if each.risk <= 1.05 * least), key=lambda each: (each.rounds, each.risk))
-    divisor = problem.users // chosen.rounds - options.reserve
-    sensitivity = mean_sensitivity(chosen.clip, divisor)
+    divisor = problem.users // _cohorts(options, chosen.rounds) - options.reserve
+    sensitivity = mean_sensitivity(1.0 if _adaptive(options) else chosen.clip, divisor)
     scale, mu = _calibrated(gradients, problem, privacy, options, chosen.rounds, sensitivity)
     parameters = _parameters(gradients, method, options, chosen, divisor, sensitivity, scale, mu)
-    return _plan(name, problem, privacy, parameters, "replace-one", chosen.risk, seed, proved=True)
+    risk: float | None = chosen.risk
+    if isinstance(options, FTRLOptions):
+        optimiser = options.made(options.inverse_step, "inverse_step")
+        suffix = options.averaged(parameters.suffix, chosen.rounds)
+        parameters = replace(parameters, epochs=options.epochs, optimiser=optimiser, suffix=suffix)
+        if options.adaptive:
+            own = math.sqrt(noisy.CELLS_SHARE / options.epochs) * mu * (1 - 1e-9)
+            adaptive = noisy.adaptive_clip(name, problem, options, divisor, "replace-one", own)
+            parameters = replace(parameters, adaptive=adaptive)
+        if options.adaptive or options.epochs > 1 or not optimiser.plain:
+            risk = None  # the forecast is of plain steps on fresh users
+    return _plan(name, problem, privacy, parameters, "replace-one", risk, seed, proved=True)
+
+
+def _epochs(options: OneEpochOptions) -> int:
+    return options.epochs if isinstance(options, FTRLOptions) else 1
+
+
+def _adaptive(options: OneEpochOptions) -> bool:
+    return isinstance(options, FTRLOptions) and options.adaptive
+
+
+def _cohorts(options: OneEpochOptions, rounds: int) -> int:
+    return -(-rounds // _epochs(options))
+
+
+def _factorisation(options: OneEpochOptions, rounds: int) -> str:
+    """The one that is asked for, else the one with the least root mean square noise."""
+    if options.factorisation is not None or _epochs(options) == 1:
+        return options.factorisation or "blt"
+    made = [
+        PrefixNoise(rounds, 1.0, 1.0, name, _epochs(options), _cohorts(options, rounds)) for name in ("blt", "banded")
+    ]
+    return min(made, key=lambda noise: noise.column_norm * noise.rms_std).factorisation
 
 
 def paper(name: str, problem: Problem, privacy: Privacy, options: OneEpochOptions, seed: int) -> Plan:
@@ -118,19 +161,28 @@ def verify(plan: Plan) -> None:
     """Disjoint cohorts, the clip's sensitivity, the mechanism's μ, and (ε, δ) from μ; VerificationError otherwise."""
     p: OneEpochParameters = plan.parameters
     adjacency = plan.guarantee.adjacency
-    if p.rounds * p.cohort_size > plan.problem.users or not 1 <= p.divisor <= p.cohort_size <= 64 * p.divisor:
-        raise VerificationError(f"Expected {p.rounds} disjoint cohorts of {p.cohort_size} among {plan.problem.users}.")
+    if p.epochs < 1 or (p.epochs > 1 and p.gradients != "ftrl"):
+        raise VerificationError(f"Expected one epoch of {plan.algorithm}, got {p.epochs}.")
+    if p.cohorts * p.cohort_size > plan.problem.users or not 1 <= p.divisor <= p.cohort_size <= 64 * p.divisor:
+        raise VerificationError(f"Expected {p.cohorts} disjoint cohorts of {p.cohort_size} among {plan.problem.users}.")
     if p.divisor < p.cohort_size and adjacency != "replace-one":
         raise VerificationError(
             "Expected replace-one adjacency with reserves: an absence swaps one answer for another."
         )
-    if not p.sensitivity >= mean_sensitivity(p.clip_norm, p.divisor, adjacency) * (1 - 1e-12):
+    longest = 1.0 if p.adaptive else p.clip_norm
+    if not p.sensitivity >= mean_sensitivity(longest, p.divisor, adjacency) * (1 - 1e-12):
         raise VerificationError(f"Expected sensitivity of clip {p.clip_norm} over {p.divisor}, got {p.sensitivity}.")
     independent = p.gradients == "independent"
     truth = p.noise.effective_mu(plan.problem.dimension)
+    if p.adaptive is not None:
+        cells = p.adaptive.cells
+        if (cells.divisor, cells.adjacency) != (p.divisor, adjacency) or not 1e-12 <= p.clip_norm <= 1e12:
+            raise VerificationError(f"Expected counts of {p.divisor} users under {adjacency}, got {cells}.")
+        truth = math.hypot(truth, math.sqrt(p.epochs) * cells.effective_mu)
     if not p.mu >= truth * (1 - 1e-12):
         raise VerificationError(f"Expected mu >= {truth}, got {p.mu}: too little noise for the claim.")
-    slack = noisy.numeric_slack(plan.problem, plan.guarantee.epsilon, 1 if independent else p.rounds)
+    rounds, adaptive = 1 if independent else p.rounds, p.adaptive is not None
+    slack = noisy.numeric_slack(plan.problem, plan.guarantee.epsilon, rounds, adaptive=adaptive)
     spent = delta_for(p.mu, plan.guarantee.epsilon) + slack
     if plan.guarantee.proved and not spent <= plan.guarantee.delta:
         raise VerificationError(f"Expected delta <= {plan.guarantee.delta}, the plan spends {spent}.")
@@ -139,21 +191,22 @@ def verify(plan: Plan) -> None:
 def gaussian(plan: Plan) -> GaussianPromise:
     """Theorem S1: μ of the transcript. Sums carry the noise of all rounds, fresh gradients only the own round's."""
     p: OneEpochParameters = plan.parameters
-    drawn = plan.problem.dimension * (1 if p.gradients == "independent" else p.rounds)
+    drawn = noisy.drawn(plan.problem, p.adaptive) * (1 if p.gradients == "independent" else p.rounds)
     return GaussianPromise(p.mu, total_variation(gaussians=drawn))
 
 
 def _candidates(
     gradients: Gradients, method: Method, problem: Problem, privacy: Privacy, options: OneEpochOptions
 ) -> Iterator[_Candidate]:
-    most = min(LARGEST_ROUNDS, problem.users // (2 + options.reserve))
-    for rounds in [options.rounds] if options.rounds else round_grid(most, smallest=2):
-        divisor = problem.users // rounds - options.reserve
+    epochs = _epochs(options)
+    most = min(max(LARGEST_ROUNDS, epochs), epochs * (problem.users // (2 + options.reserve)))
+    for rounds in [options.rounds] if options.rounds else round_grid(most, smallest=max(2, epochs)):
+        divisor = problem.users // _cohorts(options, rounds) - options.reserve
         if divisor < 1 or options.reserve > 63 * divisor:
             continue
         unit = mean_sensitivity(1.0, divisor)
         scale, _ = _calibrated(gradients, problem, privacy, options, rounds, unit)
-        kernel = scale * _kernel(gradients, options.factorisation, rounds)
+        kernel = scale * _kernel(gradients, options, rounds)
         louder = float(np.sqrt(np.sum(kernel**2)))  # of the last sum
         betas = [options.inverse_step] if options.inverse_step else _inverse_steps(method, problem, rounds)
         suffixes = _suffixes(method, problem, rounds)
@@ -220,8 +273,9 @@ def _clips(
     return clips
 
 
-def _kernel(gradients: Gradients, factorisation: str, rounds: int) -> NDArray[np.float64]:
+def _kernel(gradients: Gradients, options: OneEpochOptions, rounds: int) -> NDArray[np.float64]:
     """What a unit of seed noise adds to later sums, per round of lag; near enough for ranking."""
+    factorisation = _factorisation(options, rounds)
     if gradients == "independent" or factorisation == "independent":
         return np.ones(rounds)
     lags = np.arange(1, rounds)
@@ -233,11 +287,19 @@ def _kernel(gradients: Gradients, factorisation: str, rounds: int) -> NDArray[np
 
 
 @lru_cache(maxsize=4096)
-def _unit_scale(gradients: Gradients, dimension: int, mu: float, rounds: int, factorisation: str) -> float:
+def _unit_scale(gradients: Gradients, dimension: int, mu: float, rounds: int, factorisation: str, epochs: int) -> float:
     """Seed noise for μ at sensitivity 1."""
     if gradients == "independent":
         return GaussianNoise.for_mu(sensitivity=1.0, mu=mu * (1 - 1e-9), dimension=dimension).scale
-    made = PrefixNoise.for_mu(rounds=rounds, sensitivity=1.0, mu=mu, dimension=dimension, factorisation=factorisation)
+    made = PrefixNoise.for_mu(
+        rounds=rounds,
+        sensitivity=1.0,
+        mu=mu,
+        dimension=dimension,
+        factorisation=factorisation,
+        participations=epochs,
+        separation=-(-rounds // epochs) if epochs > 1 else 1,
+    )
     return made.scale
 
 
@@ -245,13 +307,16 @@ def _calibrated(
     gradients: Gradients, problem: Problem, privacy: Privacy, options: OneEpochOptions, rounds: int, sensitivity: float
 ) -> tuple[float, float]:
     """Seed noise and μ for this sensitivity."""
-    slack = noisy.numeric_slack(problem, privacy.epsilon, 1 if gradients == "independent" else rounds)
+    drawn, adaptive = 1 if gradients == "independent" else rounds, _adaptive(options)
+    slack = noisy.numeric_slack(problem, privacy.epsilon, drawn, adaptive=adaptive)
     if slack >= privacy.delta:
         raise Infeasible(
             "one-epoch", f"delta={privacy.delta:g} is below the samplers' error {slack:.2g}", "a larger delta"
         )
     mu = mu_for(privacy.epsilon, privacy.delta - slack)
-    return sensitivity * _unit_scale(gradients, problem.dimension, mu, rounds, options.factorisation), mu
+    own = mu * (math.sqrt(1 - noisy.CELLS_SHARE) * (1 - 1e-9) if adaptive else 1.0)
+    factorisation = _factorisation(options, rounds)
+    return sensitivity * _unit_scale(gradients, problem.dimension, own, rounds, factorisation, _epochs(options)), mu
 
 
 def _parameters(
@@ -275,7 +340,7 @@ def _parameters(
         clip_norm=chosen.clip,
         sensitivity=sensitivity,
         noise_scale=scale,
-        factorisation="-" if gradients == "independent" else options.factorisation,
+        factorisation="-" if gradients == "independent" else _factorisation(options, chosen.rounds),
         mu=mu,
     )
 
@@ -318,5 +383,9 @@ def _require(name: str, method: Method, problem: Problem, options: OneEpochOptio
         raise Infeasible(name, "the loss is not smooth", "a smooth loss, such as logistic or huber")
     if not 0 <= options.reserve <= problem.users - 4:
         raise Infeasible(name, f"reserve={options.reserve} leaves no cohorts", f"reserve from 0 to {problem.users - 4}")
-    if options.factorisation not in ("blt", "sqrt-toeplitz", "banded", "tree", "independent"):
+    if isinstance(options, FTRLOptions):
+        if not 1 <= options.epochs <= (options.rounds or options.epochs):
+            raise ConfigError(f"Expected options.epochs from 1 to rounds={options.rounds}, got {options.epochs}.")
+        options.made(options.inverse_step, "inverse_step")
+    if options.factorisation not in (None, "blt", "sqrt-toeplitz", "banded", "tree", "independent"):
         raise Infeasible(name, f"factorisation={options.factorisation!r} is unknown", "blt, tree or another known one")

@@ -4,7 +4,7 @@ Every phase may spend all of (ε, δ), because phases share no user (docs/privac
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -187,20 +187,27 @@ def _require(problem: Problem, options: PhasedERMOptions) -> None:
 def _candidates(
     problem: Problem, privacy: Privacy, options: PhasedERMOptions
 ) -> Iterator[tuple[float, tuple[Phase, ...]]]:
-    """(predicted risk, phases), the noise exact."""
+    """(predicted risk, phases), the noise exact; plans of equally many phases are predicted together."""
     unit = noisy.noise_scale(1.0, problem, privacy)  # σ for a Δ of 1
     totals = [options.rounds] if options.rounds else round_grid(LARGEST_ROUNDS)
+    shares = (1.0,) if options.step_size or options.solver == "agd" else STEPS
     for number in [options.phases] if options.phases else PHASES:
-        for sizes in _sizes(problem.users, number):
-            for first in _pulls(problem, options, unit):
-                for growth in GROWTHS if number > 1 and first > 0 else (1.0,):
-                    pulls = [first * growth**k for k in range(number)]
-                    for total in totals:
-                        if total >= number and min(sizes) >= 1:
-                            for share in (1.0,) if options.step_size or options.solver == "agd" else STEPS:
-                                phases = _phases(problem, options, unit, sizes, pulls, total, share)
-                                if phases:
-                                    yield _risk(problem, options.solver, phases), phases
+        tried = [
+            phases
+            for sizes in _sizes(problem.users, number)
+            for first in _pulls(problem, options, unit)
+            for growth in (GROWTHS if number > 1 and first > 0 else (1.0,))
+            for total in totals
+            if total >= number and min(sizes) >= 1
+            for share in shares
+            if (phases := _phases(problem, options, unit, sizes, _growing(first, growth, number), total, share))
+        ]
+        if tried:
+            yield from zip(map(float, _risks(problem, options.solver, tried)), tried, strict=True)
+
+
+def _growing(first: float, growth: float, number: int) -> list[float]:
+    return [first * growth**k for k in range(number)]
 
 
 def _sizes(users: int, number: int) -> list[list[int]]:
@@ -251,21 +258,25 @@ def _phases(
     return tuple(phases)
 
 
-def _risk(problem: Problem, solver: Solver, phases: tuple[Phase, ...]) -> float:
+def _risks(problem: Problem, solver: Solver, tried: Sequence[tuple[Phase, ...]]) -> Vector:
+    """Of each of some candidates with equally many phases; infinite where nothing can be predicted."""
     curvature = problem.beliefs.isotropic or 0.0
     slowest = problem.beliefs.least_curvature or curvature
 
-    def model(phase: Phase) -> PhaseModel:
-        def decay(bend: float) -> float:
-            if solver == "agd":
-                return float((1 - momentum(phase.regularisation, problem.beta or 0.0)) ** (phase.rounds / 2))
-            return float((1 - phase.step_size * (bend + phase.regularisation)) ** phase.rounds)
+    def model(phases: tuple[Phase, ...]) -> PhaseModel:
+        users, rounds, steps, pulls, scales = np.array(
+            [(each.users, each.rounds, each.step_size, each.regularisation, each.release_scale) for each in phases]
+        ).T
+        if solver == "agd":
+            shares = np.array([momentum(pull, problem.beta or 0.0) for pull in pulls])
+            kept = (1 - shares) ** (rounds / 2)
+            return PhaseModel(users, kept**2, kept, kept, pulls, scales)
+        left, decay, slow = ((1 - steps * (bend + pulls)) ** rounds for bend in (0.0, curvature, slowest))
+        return PhaseModel(users, left, decay, slow, pulls, scales)
 
-        left = decay(0.0) ** 2 if solver == "agd" else decay(0.0)
-        pull, scale = phase.regularisation, phase.release_scale
-        return PhaseModel(phase.users, left, decay(curvature), decay(slowest), pull, scale)
-
-    models = [model(phase) for phase in phases]
-    if problem.beliefs.isotropic is None and min(phase.regularisation for phase in phases) <= 0:
-        return math.inf
-    return float(predicted(problem, models))
+    models = [model(each) for each in zip(*tried, strict=True)]
+    if problem.beliefs.isotropic is not None:
+        return predicted(problem, models)
+    bounded = np.all([np.asarray(each.regularisation) > 0 for each in models], axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(bounded, predicted(problem, models), np.inf)

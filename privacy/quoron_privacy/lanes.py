@@ -1,0 +1,172 @@
+"""Eight numbers at a time for compiled loops: what a processor does in one instruction, written as one call.
+
+    >>> import numpy as np
+    >>> from numba import njit
+    >>> @njit
+    ... def squares(values):
+    ...     return sum_of(fused(lanes(values, 0), lanes(values, 0), alike(0.0)))
+    >>> squares(np.arange(8, dtype=np.float32))
+    140.0
+
+A sum has one order here, whatever the compiler makes of the loop around it: the same bits on every machine, wherever
+arrays lie in memory. float32 numbers are widened in registers. No index is checked: who calls keeps within the arrays.
+"""
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import float64, intp, njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic, models, register_model
+
+WIDTH = 8
+STRIDE = 4 * WIDTH  # independent sums at once: one waits for the last of its own
+
+_NUMBERS, _FLAGS = ir.VectorType(ir.DoubleType(), WIDTH), ir.VectorType(ir.IntType(1), WIDTH)
+_WORD = ir.IntType(32)
+_declared: Any = cgutils.get_or_insert_function
+
+
+class _Lanes(types.Type):
+    def __init__(self) -> None:
+        super().__init__(name="Lanes")
+
+
+_LANES = _Lanes()
+
+
+@register_model(_Lanes)
+class _Model(models.PrimitiveModel):
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, _NUMBERS)  # type: ignore[no-untyped-call]
+
+
+@njit(cache=True)
+def aligned(rows: int, columns: int) -> Any:
+    """Zeros of shape (rows, `columns` or a little more, a multiple of `WIDTH`), whose rows start on cache lines.
+
+    A row read across lines takes twice as long.
+    """
+    stride = (columns + WIDTH - 1) // WIDTH * WIDTH
+    flat = np.zeros(rows * stride + WIDTH)
+    first = (-(flat.ctypes.data // 8)) % WIDTH
+    return flat[first : first + rows * stride].reshape(rows, stride)
+
+
+def _chosen(places: Any) -> Any:
+    return ir.Constant(ir.VectorType(_WORD, len(places)), list(places))
+
+
+def _everywhere(builder: Any, value: Any) -> Any:
+    kind = ir.VectorType(value.type, WIDTH)
+    nothing = ir.Constant(kind, ir.Undefined)
+    first = builder.insert_element(nothing, value, ir.Constant(_WORD, 0))
+    return builder.shuffle_vector(first, nothing, _chosen([0] * WIDTH))
+
+
+def _address(target: Any, builder: Any, kind: Any, array: Any, index: Any) -> tuple[Any, Any, int]:
+    """Where eight elements lie, as a pointer to their vector; its type; bytes of an element."""
+    element = target.get_value_type(kind.dtype)
+    vector = ir.VectorType(element, WIDTH)
+    data = target.make_array(kind)(target, builder, array).data
+    return builder.bitcast(builder.gep(data, [index]), vector.as_pointer()), vector, kind.dtype.bitwidth // 8
+
+
+def _wide(builder: Any, value: Any) -> Any:
+    return value if value.type == _NUMBERS else builder.fpext(value, _NUMBERS)
+
+
+def _lanes(context: Any, array: Any, index: Any) -> Any:
+    def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
+        place, _, size = _address(target, builder, signature.args[0], values[0], values[1])
+        return _wide(builder, builder.load(place, align=size))
+
+    return _LANES(array, intp), generate
+
+
+def _first_lanes(context: Any, array: Any, index: Any, count: Any) -> Any:
+    def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
+        place, vector, size = _address(target, builder, signature.args[0], values[0], values[1])
+        there = builder.icmp_signed("<", _chosen(range(WIDTH)), _everywhere(builder, builder.trunc(values[2], _WORD)))
+        kind = ir.FunctionType(vector, [place.type, _WORD, _FLAGS, vector])
+        name = f"llvm.masked.load.v{WIDTH}f{8 * size}.p0"
+        call = _declared(builder.module, kind, name)
+        zeros = ir.Constant(vector, [0.0] * WIDTH)
+        return _wide(builder, builder.call(call, [place, ir.Constant(_WORD, size), there, zeros]))
+
+    return _LANES(array, intp, intp), generate
+
+
+def _keep(context: Any, array: Any, index: Any, value: Any) -> Any:
+    def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
+        place, _, size = _address(target, builder, signature.args[0], values[0], values[1])
+        builder.store(values[2], place, align=size)
+        return target.get_dummy_value()
+
+    return types.void(array, intp, _LANES), generate
+
+
+def _alike(context: Any, value: Any) -> Any:
+    return _LANES(float64), lambda target, builder, signature, values: _everywhere(builder, values[0])
+
+
+def _fused(context: Any, a: Any, b: Any, c: Any) -> Any:
+    def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
+        kind = ir.FunctionType(_NUMBERS, [_NUMBERS] * 3)
+        return builder.call(_declared(builder.module, kind, f"llvm.fma.v{WIDTH}f64"), values)
+
+    return _LANES(_LANES, _LANES, _LANES), generate
+
+
+def _binary(operation: str) -> Any:
+    def of(context: Any, a: Any, b: Any) -> Any:
+        return _LANES(_LANES, _LANES), lambda target, builder, signature, values: getattr(builder, operation)(*values)
+
+    return intrinsic(of)
+
+
+def _larger(context: Any, a: Any, b: Any) -> Any:
+    def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
+        kind = ir.FunctionType(_NUMBERS, [_NUMBERS])
+        magnitude = _declared(builder.module, kind, f"llvm.fabs.v{WIDTH}f64")
+        size = builder.call(magnitude, [values[1]])
+        return builder.select(builder.fcmp_ordered(">", size, values[0]), size, values[0])
+
+    return _LANES(_LANES, _LANES), generate
+
+
+def _halves(builder: Any, value: Any, join: Any) -> Any:
+    width = WIDTH
+    while width > 1:
+        width //= 2
+        low, high = _chosen(range(width)), _chosen(range(width, 2 * width))
+        value = join(builder.shuffle_vector(value, value, low), builder.shuffle_vector(value, value, high))
+    return builder.extract_element(value, ir.Constant(_WORD, 0))
+
+
+def _sum_of(context: Any, value: Any) -> Any:
+    return float64(_LANES), lambda target, builder, signature, values: _halves(builder, values[0], builder.fadd)
+
+
+def _max_of(context: Any, value: Any) -> Any:
+    def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
+        def join(a: Any, b: Any) -> Any:
+            return builder.select(builder.fcmp_ordered(">", b, a), b, a)
+
+        return _halves(builder, values[0], join)
+
+    return float64(_LANES), generate
+
+
+lanes: Any = intrinsic(_lanes)  # lanes(array, index): eight elements of a one-dimensional array
+first_lanes: Any = intrinsic(_first_lanes)  # first_lanes(array, index, count): the first few; others 0, and not read
+keep: Any = intrinsic(_keep)  # keep(array, index, value): write eight float64 elements
+alike: Any = intrinsic(_alike)  # alike(number): the same number eight times
+fused: Any = intrinsic(_fused)  # fused(a, b, c): a · b + c, rounded once
+plus: Any = _binary("fadd")
+times: Any = _binary("fmul")
+over: Any = _binary("fdiv")
+larger: Any = intrinsic(_larger)  # larger(a, b): max(a, |b|), and a where b is NaN
+sum_of: Any = intrinsic(_sum_of)  # sum_of(a): ((a0 + a4) + (a2 + a6)) + ((a1 + a5) + (a3 + a7))
+max_of: Any = intrinsic(_max_of)  # max_of(a): of the eight

@@ -1,0 +1,116 @@
+"""Server optimisers: what becomes of a released gradient. Functions of released values alone, so they cost no privacy.
+
+    sgd        x ← Proj(x - η (g + λ x))
+    momentum   m ← β₁ m + g;                          x ← Proj(x - η (m + λ x))
+    adam       m ← β₁ m + (1 - β₁) g;  v ← β₂ v + (1 - β₂) g²
+               x ← Proj(x - η (m/(1 - β₁^t) / (√(v/(1 - β₂^t)) + κ) + λ x)),   t = 1, 2, ...
+
+λ is decoupled weight decay: it draws towards the start of training, from which points count, and is never averaged.
+
+Source: Polyak (1964); Kingma & Ba (2015), Algorithm 1; Loshchilov & Hutter (2019), Algorithm 2. As server optimisers:
+Reddi et al. (2021), *Adaptive federated optimization*.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from quoron_privacy.errors import ConfigError
+from quoron_server.algorithm import Vector
+
+Kind = Literal["sgd", "momentum", "adam"]
+
+
+@dataclass(frozen=True)  # several such mix-ins make an algorithm's options: no slots
+class OptimiserOptions:
+    """Options of algorithms that step along released gradients."""
+
+    optimiser: Kind = "sgd"
+    momentum: float = 0.9  # β₁, of momentum and adam
+    second_momentum: float = 0.999  # β₂, of adam
+    stability: float = 1e-8  # κ, of adam: beside the root of the second moment
+    weight_decay: float = 0.0  # λ
+    suffix: int | None = None  # iterates averaged; None: the plan chooses, the last one alone with other optimisers
+
+    def made(self, step_size: float | None, option: str = "step_size") -> "Optimiser":
+        """The optimiser; ConfigError for numbers out of range, and without a step that no plan could choose."""
+        made = Optimiser(self.optimiser, self.momentum, self.second_momentum, self.stability, self.weight_decay)
+        if step_size is None and not made.plain:
+            raise ConfigError(
+                f"Expected options.{option} with optimiser={self.optimiser!r} and weight_decay={self.weight_decay:g}, "
+                "got none: plans choose steps of plain SGD only."
+            )
+        return made
+
+    def averaged(self, planned: int, rounds: int) -> int:
+        """Of how many last iterates the model is the mean; ConfigError beyond the rounds."""
+        if self.suffix is None:
+            return planned if self.optimiser == "sgd" else 1
+        if not 1 <= self.suffix <= rounds:
+            raise ConfigError(f"Expected options.suffix from 1 to {rounds} rounds, got suffix={self.suffix}.")
+        return self.suffix
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moments:
+    """What an optimiser remembers; released, like all that it is made of. Shape (d,), or (0,) where it is not used."""
+
+    first: Vector  # m
+    second: Vector  # v
+
+
+@dataclass(frozen=True, slots=True)
+class Optimiser:
+    """One of the rules above, with its public numbers."""
+
+    kind: Kind = "sgd"
+    momentum: float = 0.9  # β₁
+    second_momentum: float = 0.999  # β₂
+    stability: float = 1e-8  # κ
+    weight_decay: float = 0.0  # λ
+
+    def __post_init__(self) -> None:
+        for name in ("momentum", "second_momentum"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"Expected {name} in [0, 1), got {name}={getattr(self, name)}.")
+        if not self.stability > 0 or not self.weight_decay >= 0:
+            raise ConfigError(
+                f"Expected stability > 0 and weight_decay >= 0, got {self.stability} and {self.weight_decay}."
+            )
+
+    @property
+    def plain(self) -> bool:
+        """Whether steps are those that predictions of risk are about."""
+        return self.kind == "sgd" and self.weight_decay == 0
+
+    def start(self, dimension: int) -> Moments:
+        """Nothing to remember."""
+        first, second = (dimension if self.kind in kinds else 0 for kinds in (("momentum", "adam"), ("adam",)))
+        return Moments(np.zeros(first), np.zeros(second))
+
+    def step(
+        self, x: Vector, gradient: Vector, moments: Moments, *, step_size: float, t: int
+    ) -> tuple[Vector, Moments]:
+        """The point before its projection, shape (d,), and what is remembered, after the gradient of round t from 0."""
+        direction = gradient
+        if self.kind == "momentum":
+            direction = self.momentum * moments.first + gradient
+            moments = Moments(direction, moments.second)
+        elif self.kind == "adam":
+            first = self.momentum * moments.first + (1 - self.momentum) * gradient
+            second = self.second_momentum * moments.second + (1 - self.second_momentum) * gradient**2
+            moments = Moments(first, second)
+            rooted = np.sqrt(second / -math.expm1((t + 1) * _log(self.second_momentum)))
+            direction = first / -math.expm1((t + 1) * _log(self.momentum)) / (rooted + self.stability)
+        if self.weight_decay:
+            direction = direction + self.weight_decay * x
+        return x - step_size * direction, moments
+
+
+SGD = Optimiser()
+
+
+def _log(decay: float) -> float:
+    return math.log(decay) if decay else -math.inf

@@ -1,0 +1,245 @@
+"""Parquet files in a folder or an object store, read row group by row group.
+
+    files = Files.found("s3://bucket/visits")
+    for batch in files.batches(files.parts[0], ["patient", "age"]): ...
+
+Of a folder all `.parquet` files below it are read, but for names that begin with "." or "_"; the keys of hive
+partitions (`year=2024/`) are columns, of integers where all values are. Rows are in the order of the files' paths.
+
+| what is wrong                                   | DataError names                               |
+| ----------------------------------------------- | --------------------------------------------- |
+| nothing there, no Parquet file                  | the folder or URL                             |
+| truncated, no Parquet at all                    | the file                                      |
+| pages that cannot be read                       | file, row group and column                    |
+| a column that is missing, or of another type    | file and column                               |
+| another size or time of change than it had      | file                                          |
+
+No message holds a value.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.fs
+import pyarrow.parquet as pq
+
+from quoron_privacy.errors import DataError
+
+ROWS = 1 << 16  # of a batch
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One file, as it was when it was found."""
+
+    path: str  # in its file system
+    name: str  # below the folder, for people
+    size: int  # bytes
+    modified: int  # nanoseconds since 1970; 0 where a store does not say
+    keys: tuple[tuple[str, Any], ...] = ()  # its hive partition's
+
+
+@dataclass(frozen=True)
+class Files:
+    """All files of a source. `parts` are in the order of their paths."""
+
+    source: str
+    parts: tuple[Part, ...]
+    schema: pa.Schema = field(repr=False, compare=False)  # of the first file, and the partitions' keys
+
+    @classmethod
+    def found(cls, source: str | Path) -> "Files":
+        """What there is now. DataError for nothing, or a first file that is no Parquet."""
+        with _reached(str(source)):
+            system, root = _system(str(source))
+            infos = _listed(system, root)
+        if not infos:
+            raise DataError(f"Expected Parquet files in {str(source)!r}, found none.")
+        start = len(root.rstrip("/")) + 1 if infos[0].path != root else len(root) - len(infos[0].base_name)
+        parts = tuple(_part(info, start) for info in infos)
+        own = [each for each in _opened(system, parts[0]).schema_arrow if each.name not in dict(parts[0].keys)]
+        return cls(str(source), parts, pa.schema([*own, *_key_fields(parts)]))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the file system, which is reached again."""
+        return {name: value for name, value in vars(self).items() if name != "system"}
+
+    @cached_property
+    def system(self) -> pa.fs.FileSystem:
+        """Where the files are."""
+        return _system(self.source)[0]
+
+    @property
+    def local(self) -> Path | None:
+        """The folder, where it is one of this machine."""
+        system, root = _system(self.source)
+        return Path(root) if isinstance(system, pa.fs.LocalFileSystem) and Path(root).is_dir() else None
+
+    @property
+    def digest(self) -> str:
+        """Of names, sizes and times of change: another after any file has changed."""
+        told = [
+            [part.name, part.size, part.modified, [list(map(str, key)) for key in part.keys]] for part in self.parts
+        ]
+        return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+    def check(self, columns: Sequence[str]) -> None:
+        """DataError unless the first file has each of these columns once."""
+        for name in columns:
+            if self.schema.names.count(name) != 1:
+                found = ", ".join(self.schema.names)
+                raise DataError(f"Expected one column {name!r} in {self.source!r}, got columns {found}.")
+
+    def opened(self, part: Part) -> pq.ParquetFile:
+        """A file's footer. DataError if it has changed since it was found, or is no Parquet."""
+        with _reached(part.name):
+            info = self.system.get_file_info(part.path)
+        if info.type == pa.fs.FileType.NotFound:
+            raise DataError(f"Expected {part.name!r} in {self.source!r}, but it has disappeared. {_AGAIN}")
+        if (info.size, info.mtime_ns or 0) != (part.size, part.modified):
+            raise DataError(f"Expected {part.name!r} in {self.source!r} as it was, but it has changed. {_AGAIN}")
+        return _opened(self.system, part)
+
+    def rows(self, part: Part) -> tuple[int, ...]:
+        """Rows of each row group."""
+        footer = self.opened(part).metadata
+        return tuple(footer.row_group(group).num_rows for group in range(footer.num_row_groups))
+
+    def batches(
+        self, part: Part, columns: Sequence[str], groups: Sequence[int] | None = None, *, rows: int = ROWS
+    ) -> Iterator[tuple[int, pa.Table]]:
+        """(row group, rows of it), in order, with these columns, and at most `rows` at a time."""
+        stored = self.opened(part)
+        keys = dict(part.keys)
+        inside = [name for name in columns if name not in keys]
+        self._check_types(stored, part, inside)
+        for group in range(stored.metadata.num_row_groups) if groups is None else groups:
+            if not inside:  # nothing to read but how many rows there are
+                count = stored.metadata.row_group(group).num_rows
+                yield from ((group, self._with_keys(pa.table({}), size, keys, columns)) for size in _cut(count, rows))
+                continue
+            try:
+                for batch in stored.iter_batches(batch_size=rows, row_groups=[group], columns=inside):
+                    table = pa.Table.from_batches([batch])
+                    yield group, self._with_keys(table, table.num_rows, keys, columns)
+            except (pa.ArrowException, OSError) as error:
+                raise self._unreadable(part, group, inside, error) from None
+
+    def _with_keys(self, table: pa.Table, rows: int, keys: dict[str, Any], columns: Sequence[str]) -> pa.Table:
+        held = {name: table.column(name) for name in table.column_names}
+        for name in columns:
+            if name in keys:
+                held[name] = pa.repeat(pa.scalar(keys[name]).cast(self.schema.field(name).type), rows)
+        return pa.table({name: held[name] for name in dict.fromkeys(columns)})
+
+    def _check_types(self, stored: pq.ParquetFile, part: Part, columns: Sequence[str]) -> None:
+        theirs = stored.schema_arrow
+        for name in columns:
+            if theirs.names.count(name) != 1:
+                raise DataError(f"Expected one column {name!r} in {part.name!r}, got {theirs.names.count(name)}.")
+            wanted, found = self.schema.field(name).type, theirs.field(name).type
+            if found != wanted:
+                raise DataError(
+                    f"Expected column {name!r} of {part.name!r} to be {wanted}, as in {self.parts[0].name!r}, "
+                    f"got {found}. Write all files with one type."
+                )
+
+    def _unreadable(self, part: Part, group: int, columns: Sequence[str], error: Exception) -> DataError:
+        """What to say of a row group: which column it is, found by reading each alone."""
+        self.opened(part)  # a file that has changed is the first thing to say
+        bad = [name for name in columns if not _readable(self.system, part, group, name)]
+        named = f"column{'s' * (len(bad) > 1)} {', '.join(map(repr, bad))}" if bad else "some column"
+        return DataError(
+            f"Expected {part.name!r} to be readable, but {named} of its row group {group} is not "
+            f"({type(error).__name__}). Write the file again."
+        )
+
+
+_AGAIN = "Put it back as it was, or have the folder indexed again with `quoron index` and begin a new run."
+
+
+def _cut(count: int, most: int) -> Iterator[int]:
+    """Sizes of at most `most` that add up."""
+    yield from (min(most, count - start) for start in range(0, count, most))
+
+
+def _readable(system: pa.fs.FileSystem, part: Part, group: int, column: str) -> bool:
+    try:
+        for _ in _opened(system, part).iter_batches(batch_size=ROWS, row_groups=[group], columns=[column]):
+            pass
+    except (pa.ArrowException, OSError, DataError):
+        return False
+    return True
+
+
+def _opened(system: pa.fs.FileSystem, part: Part) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(system.open_input_file(part.path), page_checksum_verification=True)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"Expected {part.name!r} to be a whole Parquet file, got one that cannot be opened "
+            f"({type(error).__name__}). Write it again."
+        ) from None
+
+
+def _system(source: str) -> tuple[pa.fs.FileSystem, str]:
+    """File system and path in it."""
+    if "://" in source:
+        system, root = pa.fs.FileSystem.from_uri(source)
+        return system, root
+    return pa.fs.LocalFileSystem(), str(Path(source).resolve())
+
+
+def _listed(system: pa.fs.FileSystem, root: str) -> list[pa.fs.FileInfo]:
+    """The Parquet files at or below a path, by their paths."""
+    top = system.get_file_info(root)
+    if top.type == pa.fs.FileType.File:
+        return [top]
+    below = system.get_file_info(pa.fs.FileSelector(root, recursive=True, allow_not_found=True))
+    hidden = len(root.rstrip("/")) + 1
+    found = (info for info in below if info.type == pa.fs.FileType.File and info.path.endswith(".parquet"))
+    return sorted(
+        (info for info in found if not any(step[:1] in "._" for step in info.path[hidden:].split("/"))),
+        key=lambda info: info.path,
+    )
+
+
+def _part(info: pa.fs.FileInfo, start: int) -> Part:
+    name = info.path[start:]
+    keys = (step.partition("=") for step in name.split("/")[:-1] if "=" in step)
+    named = tuple((unquote(key), None if value == _NULL else unquote(value)) for key, _, value in keys)
+    return Part(info.path, name, info.size, info.mtime_ns or 0, named)
+
+
+def _key_fields(parts: Sequence[Part]) -> list[pa.Field]:
+    """A partition's key is of integers where all files say so, else of text."""
+    fields = []
+    for name in dict.fromkeys(name for part in parts for name, _ in part.keys):
+        held = [value for part in parts for key, value in part.keys if key == name and value is not None]
+        whole = all(re.fullmatch(r"-?\d{1,18}", value, re.ASCII) for value in held)
+        fields.append(pa.field(name, pa.int64() if whole else pa.string()))
+    return fields
+
+
+@contextmanager
+def _reached(what: str) -> Iterator[None]:
+    """Whatever a file system says becomes one sentence; ours are left as they are."""
+    try:
+        yield
+    except DataError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DataError(
+            f"Expected to reach {what!r}, but its file system refuses ({type(error).__name__}: {error}). Check the "
+            "address, and who may read it."
+        ) from None

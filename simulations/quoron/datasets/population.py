@@ -1,0 +1,248 @@
+"""The users of a folder of Parquet files as a population, with the same bits as of the same rows in a table in memory.
+
+    crowd = from_dataset("visits/", encoding, user="patient", loss=Logistic(), items_per_user=20, seed=0)
+
+Who is held out, how users are numbered, and what each of them answers are as in `quoron.populations.table`. Figures of
+a simulation (the optimum, excess risk, figures on held-out users, remarks) are those of all users where they fit
+into memory, and else of a sample of them, which the remarks say.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from quoron.datasets.deck import Deck
+from quoron.datasets.index import opened
+from quoron.datasets.rows import Rows
+from quoron.populations._base import Beside, Corruption, Declared, PublicKnowledge, Users, Vector
+from quoron.populations._outliers import Outliers, flipped
+from quoron.populations._streams import Purpose, words
+from quoron.populations.table import TablePopulation, assumed, population_of, trained
+from quoron_client.data.encoding import Encoding
+from quoron_client.data.items import ItemBatch
+from quoron_client.losses import Loss
+from quoron_client.protocol.domains import Domain, L2Ball
+
+SAMPLE = 4_000_000  # rows that figures of a simulation are taken on, about
+
+
+class Dealt:
+    """A deck that is made when it is first asked for, and shared by copies of its population."""
+
+    def __init__(self, rows: Rows, numbers: Users | None, order: Users) -> None:
+        self._rows, self._numbers, self._order = rows, numbers, order
+
+    @cached_property
+    def deck(self) -> Deck:
+        """The deck; all rows are read for it."""
+        return Deck.dealt(self._rows, self._numbers, self._order)
+
+    def of(self, users: Users) -> "Dealt":
+        """A deck of its own for some of the users, read in the same order."""
+        own = np.zeros(int(self._order.max(initial=-1)) + 1, np.bool_)
+        own[users] = True
+        return Dealt(self._rows, self._numbers, self._order[own[self._order]])
+
+    def storage(self, users: int) -> Users:
+        """Position of each of all users (users,) in the order of the files."""
+        return self._rows.storage(np.arange(users) if self._numbers is None else self._numbers)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the deck, which stays on its machine."""
+        return {name: held for name, held in vars(self).items() if name != "deck"}
+
+
+@dataclass(frozen=True, slots=True)
+class FileUsers(Declared):
+    """Users whose items are on disk, and nothing more: what answers for them."""
+
+    dealt: Dealt = field(kw_only=True, repr=False)
+    outliers: Outliers = field(kw_only=True, default_factory=Outliers)
+    seed: int = field(kw_only=True, default=0)
+
+    def items(self, users: Users) -> ItemBatch:
+        """The items of `users` (k,), in that order."""
+        return flipped(self.dealt.deck.items(users), self.corruption(users), self.loss)
+
+    def pieces(self, users: Users) -> Iterator[NDArray[np.int64]]:
+        """Indices into `users` (k,) that are read together, in the order of reading."""
+        return self.dealt.deck.pieces(users)
+
+    def corruption(self, users: Users) -> NDArray[np.uint8]:
+        """`Corruption` of each of `users`, shape (k,)."""
+        return self.outliers.corruption(np.array(users, np.int64), seed=self.seed)
+
+    def storage(self) -> Users:
+        """Position (n,) of each user among all, in the order of the files."""
+        return self.dealt.storage(self.users)
+
+    def part(self, users: Users) -> "FileUsers":
+        """Some users, with a deck of their own."""
+        return replace(self, dealt=self.dealt.of(users))
+
+
+@dataclass(frozen=True, eq=False)
+class DatasetPopulation:
+    """Users whose items are rows of files; nothing of them is read before somebody is asked."""
+
+    rows: Rows = field(repr=False)
+    numbers: Users = field(repr=False)  # of the users to train on, in the index
+    dealt: Dealt = field(repr=False)
+    items_per_user: int
+    loss: Loss
+    domain: Domain
+    knowledge: PublicKnowledge
+    outliers: Outliers
+    seed: int
+
+    @property
+    def users(self) -> int:
+        """Number of users to train on, n."""
+        return len(self.numbers)
+
+    @property
+    def encoding(self) -> Encoding:
+        """How rows become items."""
+        return self.rows.encoding
+
+    @property
+    def dimension(self) -> int:
+        """Numbers of the model, d: as many as features, for each output of the loss."""
+        return self.encoding.dimension * self.loss.outputs
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the d features."""
+        return self.encoding.names
+
+    @property
+    def digest(self) -> str:
+        """Of the files as they are."""
+        return self.rows.digest
+
+    def storage(self) -> Users:
+        """Position (n,) of each user among all, in the order of the files."""
+        return self.rows.storage(self.numbers)
+
+    def part(self, users: Users) -> "FileUsers":
+        """Some users, with a deck of their own."""
+        public = (self.users, self.items_per_user, self.dimension, self.loss, self.domain, PublicKnowledge())
+        return FileUsers(*public, dealt=self.dealt.of(users), outliers=self.outliers, seed=self.seed)
+
+    def read_in(self, order: Users) -> "DatasetPopulation":
+        """The same users, read fastest in this order (n,)."""
+        return replace(self, dealt=Dealt(self.rows, self.numbers, order))
+
+    def items(self, users: Users) -> ItemBatch:
+        """The rows of `users` (k,), in that order."""
+        return flipped(self.dealt.deck.items(users), self.corruption(users), self.loss)
+
+    def pieces(self, users: Users) -> Iterator[NDArray[np.int64]]:
+        """Indices into `users` (k,) that are read together, in the order of reading."""
+        return self.dealt.deck.pieces(users)
+
+    def corruption(self, users: Users) -> NDArray[np.uint8]:
+        """`Corruption` of each of `users`, shape (k,)."""
+        return self.outliers.corruption(np.array(users, np.int64), seed=self.seed)
+
+    @property
+    def optimum(self) -> Vector:
+        """Non-private minimiser over the domain of the mean over honest training users of their average loss."""
+        return self._figures.optimum
+
+    def excess_risk(self, model: Vector) -> float:
+        """Training objective of `model` minus that of the optimum (honest users)."""
+        return self._figures.excess_risk(model)
+
+    def test_metrics(self, model: Vector) -> dict[str, float]:
+        """On usable items of held-out users, as of a table."""
+        return self._figures.test_metrics(model)
+
+    def beside(self, model: Vector) -> Beside:
+        """As of a table; with a remark where figures are of a sample."""
+        told, seen = self._figures.beside(model), len(self._sampled)
+        if seen == self.rows.users:
+            return told
+        remark = (
+            f"The optimum, the excess risk, figures on held-out users and these remarks are of a sample of {seen:,} of "
+            f"the {self.rows.users:,} users, as all do not fit into memory. The model is of all users."
+        )
+        return replace(told, remarks=(remark, *told.remarks))
+
+    @cached_property
+    def _sampled(self) -> Users:
+        """Users that figures are of, in the index's numbers, in order."""
+        rows, users = self.rows.index.rows, self.rows.users
+        if rows <= SAMPLE:
+            return np.arange(users)
+        ticket = words(seed=self.seed, purpose=Purpose.SPLIT, users=np.arange(users))[:, 1]
+        drawn = np.argsort(ticket, kind="stable")
+        few = np.sort(drawn[: int(np.searchsorted(np.cumsum(self.rows.index.held[drawn]), SAMPLE)) + 1])
+        whose = np.searchsorted(self.numbers, few)
+        known = self.numbers[np.minimum(whose, self.users - 1)] == few
+        honest = self.corruption(whose) == Corruption.HONEST
+        figured: Users = few[~known | honest]  # figures are of honest users
+        return figured
+
+    @cached_property
+    def _figures(self) -> TablePopulation:
+        """The sample in memory."""
+        sampled, all_of_them = self._sampled, len(self._sampled) == self.rows.users
+        place = np.full(self.rows.users, -1, np.int64)
+        place[sampled] = np.arange(len(sampled))
+        tables, owners = [], []
+        for own, table in self.rows.tables(place >= 0):
+            chosen = place[own] >= 0
+            tables.append(table if chosen.all() else table.filter(pa.array(chosen)))
+            owners.append(place[own[chosen]])
+        return population_of(
+            self.encoding.encode(pa.concat_tables(tables)),
+            np.concatenate(owners),
+            np.isin(sampled, self.numbers, assume_unique=True),
+            encoding=self.encoding,
+            loss=self.loss,
+            domain=self.domain,
+            items_per_user=self.items_per_user,
+            knowledge=self.knowledge,
+            outliers=self.outliers if all_of_them else Outliers(),
+            seed=self.seed,
+        )
+
+
+def from_dataset(
+    source: str | Path,
+    encoding: Encoding,
+    *,
+    user: str,
+    loss: Loss,
+    domain: Domain | None = None,
+    test_fraction: float = 0.2,
+    items_per_user: int | None = None,
+    outliers: Outliers | None = None,
+    seed: int = 0,
+) -> DatasetPopulation:
+    """The users of a folder, or of what a URL names, as a population; arguments and errors are those of `from_table`.
+
+    Users are counted by the source's index, which is made if there is none (`quoron.datasets.index`).
+    """
+    encoding.check_loss(loss)
+    index = opened(source, user)
+    rows = Rows.of(index, encoding).resolved()
+    chosen = np.flatnonzero(trained(index.users, test_fraction, seed))
+    return DatasetPopulation(
+        rows=rows,
+        numbers=chosen,
+        dealt=Dealt(rows, chosen, np.arange(len(chosen))),
+        items_per_user=1 if items_per_user is None else items_per_user,
+        loss=loss,
+        domain=L2Ball(10.0) if domain is None else domain,
+        knowledge=PublicKnowledge(intercept=encoding.intercept, assumptions=assumed(encoding, items_per_user)),
+        outliers=Outliers() if outliers is None else outliers,
+        seed=seed,
+    )

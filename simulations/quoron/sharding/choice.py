@@ -1,0 +1,29 @@
+"""How many workers share a run, and where: what `--workers`, `--engine ray` and `--address` ask for.
+
+with Sharing(workers=4).engine(population, Settings(seed=0)) as engine: ...
+"""
+
+from dataclasses import dataclass
+
+from quoron.populations._base import Answering
+from quoron.sharding.engine import ShardedEngine
+from quoron.sharding.shard import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """Workers on this machine, or on a Ray cluster."""
+
+    workers: int
+    ray: bool = False
+    address: str | None = None  # of a cluster that is there; None starts one on this machine
+
+    def engine(self, population: Answering, settings: Settings) -> ShardedEngine:
+        """An engine over the population; whoever has it closes it."""
+        if self.ray:
+            from quoron.sharding import on_ray
+
+            return ShardedEngine.of(population, self.workers, on_ray.starter(self.address), settings)
+        from quoron.sharding import processes
+
+        return ShardedEngine.of(population, self.workers, processes.starter(self.workers), settings)

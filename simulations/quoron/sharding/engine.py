@@ -1,0 +1,128 @@
+"""One question asked of all shards at once, and their answers put together: the same bits for any number of workers.
+
+What a user answers depends on that user and the question alone. Rows come back piece by piece, each of bounded size,
+and go to their users' slots; sums are of integers, and add up the same in any order. A worker that dies is replaced by
+another with the same users, and asked again what it had not answered: nothing that it knew is lost with it.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Protocol
+
+import numpy as np
+
+from quoron.populations._base import Answering
+from quoron.sharding.shard import Cut, Settings
+from quoron.simulation.pieces import Indices, Told, part_of, together
+from quoron_client.protocol.questions import Question
+from quoron_privacy.errors import QuoronError, RunError
+
+PIECE = 16 << 20  # bytes of answers that are on their way from one worker
+TRIES = 3  # workers that may die in a row over one piece
+
+
+class Died(RunError):
+    """A worker is gone."""
+
+
+class Worker(Protocol):
+    """A process that answers for one shard."""
+
+    def ask(self, question: Question, most: int) -> Told:
+        """Its answer, of `most` bytes at most. Raises Died; any other QuoronError is the worker's own."""
+
+    def close(self) -> None:
+        """End it, whatever it does."""
+
+
+Start = Callable[[int, bytes], Worker]  # number of a worker, and what it is given
+
+
+@dataclass(slots=True, eq=False)
+class ShardedEngine:
+    """Asks as many workers as there are shards; `close` ends them."""
+
+    cut: Cut
+    start: Start
+    settings: Settings
+    replaced: int = 0  # workers that have died and were replaced
+    _workers: dict[int, Worker] = field(default_factory=dict)
+    _threads: ThreadPoolExecutor | None = None
+    _lock: Any = field(default_factory=threading.Lock)
+
+    @classmethod
+    def of(cls, population: Answering, workers: int, start: Start, settings: Settings) -> "ShardedEngine":
+        """For a population; workers are started when they are first asked."""
+        return cls(Cut.of(population, workers), start, settings)
+
+    def over(self, population: Answering) -> "ShardedEngine":
+        """The same for other users."""
+        self.close()
+        return ShardedEngine.of(population, self.cut.shards, self.start, self.settings)
+
+    def ask(self, question: Question) -> Told:
+        """Answers of the question's cohort."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self.cut.shards, thread_name_prefix="quoron-shard")
+        shards = self.cut.shard_of[question.cohort]
+        asked = [(shard, np.flatnonzero(shards == shard)) for shard in range(self.cut.shards)]
+        waiting = [
+            self._threads.submit(self._shard, shard, question, own) for shard, own in asked if len(own) or shard == 0
+        ]
+        told = [piece for each in waiting for piece in each.result()]
+        return together(question, iter(told), self.cut.population.dimension)
+
+    def close(self) -> None:
+        """End all workers."""
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+            self._threads = None
+        for worker in self._workers.values():
+            worker.close()
+        self._workers.clear()
+
+    def __enter__(self) -> "ShardedEngine":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _shard(self, shard: int, question: Question, own: Indices) -> list[tuple[Indices, Told]]:
+        return [(piece, self._asked(shard, part_of(question, piece))) for piece in self._pieces(question, own)]
+
+    def _pieces(self, question: Question, own: Indices) -> Iterator[Indices]:
+        row = 8 * prod(question.task.answer_shape(self.cut.population.dimension)) + 1
+        most = max(1, PIECE // row)
+        yield from (own[first : first + most] for first in range(0, max(1, len(own)), most))
+
+    def _asked(self, shard: int, question: Question) -> Told:
+        row = 8 * prod(question.task.answer_shape(self.cut.population.dimension)) + 1
+        for _ in range(TRIES):
+            worker = self._workers.get(shard)
+            try:
+                if worker is None:
+                    worker = self.start(shard, self.cut.letter(shard, self.settings))
+                    self._workers[shard] = worker
+                return worker.ask(question, max(PIECE, row * len(question.cohort)))
+            except Died:
+                with self._lock:
+                    self.replaced += 1
+                if (gone := self._workers.pop(shard, None)) is not None:
+                    gone.close()
+        raise RunError(
+            f"Expected an answer from worker {shard} of {self.cut.shards} in round {question.round}, but {TRIES} in a "
+            "row have died over it, perhaps for want of memory: try fewer workers. Nothing is lost: the run can be "
+            "resumed, with any number of them."
+        )
+
+
+def own_error(kind: str, message: str) -> QuoronError:
+    """A worker's error as what it was."""
+    from quoron_privacy import errors
+
+    named = getattr(errors, kind, RunError)
+    plain = isinstance(named, type) and issubclass(named, QuoronError) and named is not errors.Infeasible
+    return named(message) if plain else RunError(message)

@@ -1,0 +1,190 @@
+"""Correlated noise for users who come back: theorem P3 against all patterns, in the code's integers, and audited."""
+
+from dataclasses import replace
+from itertools import combinations, pairwise
+from math import sqrt
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from audits.harness import epsilon_lower_bound
+from quoron_privacy.errors import ConfigError
+from quoron_privacy.noise import SeededNoise
+from quoron_privacy.prefix import factorise
+from quoron_privacy.prefix.noise import PrefixNoise
+
+NAMES = ["banded", "blt", "independent", "sqrt-toeplitz"]
+fast = settings(derandomize=True, deadline=None, max_examples=60)
+
+
+def strategy_matrix(name: str, rounds: int, separation: int) -> np.ndarray:
+    """C, by streaming the unit vectors."""
+    factors = factorise(name, rounds, separation)
+    memory, rows = np.zeros((factors.slots, rounds)), []
+    for t in range(rounds):
+        rows.append(factors.predict(t, memory) + np.eye(rounds)[t])
+        memory = factors.remember(t, memory, np.eye(rounds)[t])
+    return np.array(rows)
+
+
+def patterns(rounds: int, participations: int, separation: int) -> list[tuple[int, ...]]:
+    """All sets of at most so many rounds, any two so far apart."""
+    return [
+        chosen
+        for size in range(1, participations + 1)
+        for chosen in combinations(range(rounds), size)
+        if all(b - a >= separation for a, b in pairwise(chosen))
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("rounds", [2, 5, 8, 11])
+@pytest.mark.parametrize("separation", [1, 2, 3, 5])
+@pytest.mark.parametrize("participations", [2, 3, 4])
+def test_the_reach_is_that_of_the_worst_pattern_with_the_worst_signs(
+    name: str, rounds: int, separation: int, participations: int
+) -> None:
+    c = strategy_matrix(name, rounds, separation)
+    together = max(
+        np.linalg.norm(c[:, list(chosen)].sum(axis=1)) for chosen in patterns(rounds, participations, separation)
+    )
+    reach = factorise(name, rounds, separation).reach(participations, separation)
+    assert reach == pytest.approx(together, rel=1e-9)
+    signed = max(
+        np.linalg.norm(c[:, list(chosen)] @ np.array(signs))
+        for chosen in patterns(rounds, participations, separation)
+        for signs in np.ndindex(*(2,) * len(chosen))
+        for signs in [[2 * sign - 1 for sign in signs]]
+    )
+    assert signed <= reach * (1 + 1e-9)
+
+
+@given(
+    name=st.sampled_from(NAMES),
+    rounds=st.integers(2, 40),
+    separation=st.integers(1, 12),
+    participations=st.integers(2, 6),
+    seed=st.integers(0, 10**6),
+)
+@fast
+def test_no_contributions_of_the_ball_in_any_pattern_reach_further(
+    name: str, rounds: int, separation: int, participations: int, seed: int
+) -> None:
+    draw = np.random.default_rng(seed)
+    change, at = np.zeros((rounds, 3)), int(draw.integers(rounds))
+    for _ in range(participations):
+        if at >= rounds:
+            break
+        vector = draw.normal(size=3)
+        change[at] = vector / np.linalg.norm(vector)
+        at += separation + int(draw.integers(3))
+    moved = np.linalg.norm(strategy_matrix(name, rounds, separation) @ change)
+    assert moved <= factorise(name, rounds, separation).reach(participations, separation) * (1 + 1e-9)
+
+
+def test_a_band_no_wider_than_the_separation_makes_columns_orthogonal() -> None:
+    factors = factorise("banded", 60, 10)
+    assert factors.coefficients is not None
+    assert np.count_nonzero(factors.coefficients) == 10
+    assert factors.reach(5, 10) == pytest.approx(sqrt(5) * factors.column_norm)
+
+
+def test_a_factorisation_that_is_no_toeplitz_matrix_is_refused_for_several_participations() -> None:
+    with pytest.raises(ConfigError, match="Toeplitz"):
+        PrefixNoise(8, 1.0, 1.0, "tree", participations=2, separation=4)
+
+
+@given(
+    name=st.sampled_from(NAMES),
+    rounds=st.integers(4, 30),
+    separation=st.integers(1, 9),
+    participations=st.integers(2, 5),
+    seed=st.integers(0, 10**6),
+    aligned=st.booleans(),
+)
+@fast
+def test_the_seed_noise_that_explains_a_transcript_moves_by_at_most_effective_mu(
+    name: str, rounds: int, separation: int, participations: int, seed: int, aligned: bool
+) -> None:
+    """Theorem P3 in the code's own integers: rerun a transcript in the other world and solve for its seed noise."""
+    noise = PrefixNoise(rounds, 1.0, 0.7, name, participations, separation)
+    factors, d = factorise(name, rounds, separation), 4
+    rng = np.random.default_rng(seed)
+    mine = {separation * number for number in range(participations)}
+    state, memory, square, last = noise.start(d), np.zeros((factors.slots, d)), 0.0, np.zeros(d)
+    for t in range(rounds):
+        g = rng.normal(size=d) * 10 + np.sin(last)
+        direction = np.ones(d) if aligned else rng.normal(size=d) + np.cos(last)  # answers to what was released
+        other = g + direction / np.linalg.norm(direction) if t in mine else g
+        last, after = noise.release(state, g, SeededNoise(seed))
+        own = after.total - state.total - noise._steps(other)
+        explained = own + np.rint(factors.predict(t, memory)).astype(np.int64)
+        memory = factors.remember(t, memory, own.astype(np.float64))
+        square += float(np.sum((explained - SeededNoise(seed).stream("prefix", t).gaussian_steps(d)) ** 2.0))
+        state = after
+    assert sqrt(square) * 2.0**-30 <= noise.effective_mu(d)
+    if aligned:
+        assert sqrt(square) * 2.0**-30 >= 2 * noise.column_norm / 0.7 - noise.effective_mu(d)
+
+
+DRAWS, ROUNDS, SENSITIVITY, EPSILON, DELTA = 200_000, 8, 0.05, 1.0, 1e-2
+
+
+def honest(name: str, participations: int = 2, separation: int = 4) -> PrefixNoise:
+    return PrefixNoise.calibrate(
+        rounds=ROUNDS,
+        sensitivity=SENSITIVITY,
+        epsilon=EPSILON,
+        delta=DELTA,
+        dimension=1,
+        factorisation=name,
+        participations=participations,
+        separation=separation,
+    )
+
+
+def audit(noise: PrefixNoise, mine: tuple[int, ...], *, seed: int = 31) -> float:
+    """A user that gives all that it may in rounds `mine`, or nothing; wrong with probability at most 1e-8."""
+    matrix = strategy_matrix(noise.factorisation, ROUNDS, noise.separation if noise.participations > 1 else ROUNDS)
+    away = matrix[:, list(mine)].sum(axis=1)
+
+    def world(own: float, seed: int):
+        def draw(draws: int) -> np.ndarray:
+            state, sums, left = noise.start(draws), np.zeros(draws), []
+            for t in range(ROUNDS):
+                known = np.sign(sums) * 3.0 + np.cos(sums / SENSITIVITY)  # others answer to what was released
+                new, state = noise.release(state, known + own * (t in mine), SeededNoise(seed))
+                left.append(new - sums - known)
+                sums = new
+            return np.asarray(away @ (matrix @ np.array(left)))
+
+        return draw
+
+    return epsilon_lower_bound(world(SENSITIVITY, seed), world(0.0, seed + 1), delta=DELTA, draws=DRAWS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_user_who_comes_back_as_planned_never_costs_more_than_the_claimed_epsilon(name: str) -> None:
+    assert 0.6 < audit(honest(name), (0, 4)) <= EPSILON
+
+
+@pytest.mark.parametrize("name", ["banded", "blt"])
+def test_the_audit_catches_a_participation_more_often_than_planned(name: str) -> None:
+    assert audit(honest(name, 1, 1), (0, 4)) > EPSILON
+    assert audit(honest(name), (0, 2, 4, 6)) > EPSILON
+
+
+def test_the_audit_catches_a_user_who_comes_back_sooner_than_planned() -> None:
+    """Four rounds in a row at the noise for four rounds two apart, of a band of two."""
+    noise = honest("banded", 4, 2)
+    assert audit(noise, (0, 2, 4, 6)) <= EPSILON
+    orthogonal = replace(noise, scale=noise.scale * factorise("banded", ROUNDS, 2).column_norm * 2 / noise.column_norm)
+    assert audit(orthogonal, (0, 1, 2, 3)) > EPSILON
+
+
+def test_the_audit_catches_columns_taken_for_orthogonal_that_are_not() -> None:
+    noise = honest("sqrt-toeplitz", 4, 2)
+    wrong = replace(noise, scale=noise.scale * 2 * factorise("sqrt-toeplitz", ROUNDS).column_norm / noise.column_norm)
+    assert audit(wrong, (0, 2, 4, 6)) > EPSILON

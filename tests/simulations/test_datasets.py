@@ -1,0 +1,400 @@
+"""Folders of Parquet: the same bits as of the same rows in memory, and every wrong file named."""
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import quoron
+from quoron.cli.app import invoke
+from quoron.datasets import deck, index
+from quoron.datasets._encoding import encoded
+from quoron.datasets.files import Files
+from quoron.datasets.index import opened, renewed
+from quoron.datasets.population import DatasetPopulation, from_dataset
+from quoron.populations import Outliers, TablePopulation
+from quoron.populations.table import encoded_table
+from quoron_client.data.encoding import Categorical, Encoding, Numeric, read_label
+from quoron_client.losses import Logistic
+from quoron_privacy.errors import DataError, RunError
+from row_files import RULES, described, in_buckets, in_order, rows
+
+WRITE = {"sorted": in_order, "buckets": in_buckets}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Many pieces and buckets of little data; caches and scratch of the test's own."""
+    monkeypatch.setattr(index, "PIECE", 300)
+    monkeypatch.setattr(deck, "BUCKET", 4000)
+    monkeypatch.setattr(deck, "HELD", 20_000)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("QUORON_LEDGER", str(tmp_path / "lifetime.sqlite"))
+
+
+def both(folder: Path, table: pa.Table, **changes: object) -> tuple[DatasetPopulation, TablePopulation]:
+    given: dict = {"user": "who", "loss": Logistic(), "test_fraction": 0.2, "items_per_user": 4, **changes}
+    return from_dataset(folder, RULES, **given), encoded_table(table, RULES, **given)
+
+
+def assert_same(found, expected) -> None:
+    for name in ("features", "labels", "offsets", "weights"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
+
+
+@pytest.mark.parametrize("layout", WRITE)
+def test_items_of_any_users_in_any_order_are_those_of_the_table(layout, tmp_path):
+    table = WRITE[layout](rows(400), tmp_path / "d")
+    ours, theirs = both(tmp_path / "d", table)
+    assert (ours.users, ours.dimension, ours.columns) == (theirs.users, theirs.dimension, theirs.columns)
+    order = np.random.Generator(np.random.Philox(1)).permutation(ours.users)
+    for crowd in (ours, ours.read_in(order)):
+        for users in (order, np.sort(order), order[7:90], order[::-1], order[:1], order[:0]):
+            assert_same(crowd.items(users), theirs.items(users))
+
+
+@pytest.mark.parametrize("layout", WRITE)
+def test_figures_of_a_simulation_are_those_of_the_table(layout, tmp_path):
+    outliers = Outliers(0.1, "shifted")
+    ours, theirs = both(tmp_path / "d", WRITE[layout](rows(300), tmp_path / "d"), outliers=outliers)
+    everybody = np.arange(ours.users)
+    np.testing.assert_array_equal(ours.corruption(everybody), theirs.corruption(everybody))
+    assert_same(ours.items(everybody), theirs.items(everybody))
+    np.testing.assert_array_equal(ours.optimum, theirs.optimum)
+    point = np.full(ours.dimension, 0.1)
+    assert ours.excess_risk(point) == theirs.excess_risk(point)
+    assert ours.test_metrics(point) == theirs.test_metrics(point)
+    assert ours.beside(point) == theirs.beside(point)
+
+
+def test_figures_of_many_users_are_of_a_sample_and_say_so(tmp_path, monkeypatch):
+    from quoron.datasets import population
+
+    monkeypatch.setattr(population, "SAMPLE", 600)
+    ours, theirs = both(tmp_path / "d", in_order(rows(400), tmp_path / "d"), outliers=Outliers(0.1, "shifted"))
+    point = np.full(ours.dimension, 0.1)
+    remark = ours.beside(point).remarks[0]
+    assert "sample of" in remark
+    assert "of the 400 users" in remark
+    assert abs(ours.excess_risk(point) - theirs.excess_risk(point)) < 0.1
+    assert 0 < ours.test_metrics(point)["accuracy"] < 1
+
+
+@given(
+    values=st.lists(st.one_of(st.floats(), st.none()), min_size=1, max_size=30),
+    missing=st.sampled_from(["drop", "middle"]),
+    narrow=st.booleans(),
+    unit=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_fast_encoding_is_the_encoding(values, missing, narrow, unit):
+    kind = pa.float32() if narrow else pa.float64()
+    with np.errstate(all="ignore"):
+        held = pa.array(values, pa.float64()).cast(kind, safe=False)
+    table = pa.table(
+        {"a": held, "n": range(len(values)), "c": ["u", "v"] * (len(values) // 2) + ["w"] * (len(values) % 2)}
+    )
+    rules = Encoding(
+        (Numeric("a", -3, 1e30), Categorical("c", ("v", "u")), Numeric("n", 1, 7)),
+        label=None,
+        missing=missing,
+        unit_rows=unit,
+    )
+    found, expected = encoded(rules, table), rules.encode(table)
+    np.testing.assert_array_equal(found.features, expected.features)
+    np.testing.assert_array_equal(found.kept, expected.kept)
+    np.testing.assert_array_equal(found.labels, expected.labels)
+
+
+def test_users_are_numbered_as_in_memory_whatever_type_their_names_have(tmp_path):
+    draw = np.random.Generator(np.random.Philox(5))
+    for number, names in enumerate([np.arange(-50, 50), np.arange(100) * 0.5, [f"é{k}" for k in range(100)]]):
+        table = pa.table({"who": np.repeat(names, 3), "a": draw.random(300), "sick": draw.integers(0, 2, 300)})
+        folder = tmp_path / str(number)
+        read = in_buckets(table, folder) if isinstance(names, list) else table
+        if not isinstance(names, list):
+            folder.mkdir()
+            keep = draw.permutation(300)
+            read = table.take(pa.array(keep))
+            pq.write_table(read, folder / "all.parquet", row_group_size=40)
+        rules = Encoding((Numeric("a", 0, 1),), label=read_label("sick"))
+        given = {"user": "who", "loss": Logistic(), "test_fraction": 0.0}
+        ours, theirs = from_dataset(folder, rules, **given), encoded_table(read, rules, **given)
+        users = np.arange(ours.users)
+        np.testing.assert_array_equal(ours.items(users).features, theirs.items(users).features)
+        np.testing.assert_array_equal(ours.items(users).offsets, theirs.items(users).offsets)
+
+
+def test_keys_of_hive_partitions_are_columns(tmp_path):
+    draw = np.random.Generator(np.random.Philox(2))
+    for ward in ("x", "y y"):
+        for year in (2023, 2024):
+            folder = tmp_path / "d" / f"ward={ward.replace(' ', '%20')}" / f"year={year}"
+            folder.mkdir(parents=True)
+            who = [f"{ward}-{year}-{k // 2:03}" for k in range(40)]
+            pq.write_table(
+                pa.table({"who": who, "a": draw.random(40), "sick": draw.integers(0, 2, 40)}), folder / "p.parquet"
+            )
+    rules = Encoding(
+        (Categorical("ward", "from-data"), Numeric("year", 2020, 2030), Numeric("a", 0, 1)), label=read_label("sick")
+    )
+    crowd = from_dataset(tmp_path / "d", rules, user="who", loss=Logistic(), test_fraction=0.0)
+    assert crowd.columns == ("ward=x", "ward=y y", "year", "a", "intercept")
+    first = crowd.items(np.array([0, crowd.users - 1])).features / crowd.encoding.scale
+    np.testing.assert_allclose(first[0, :3], [1, 0, -0.4], atol=1e-6)
+    np.testing.assert_allclose(first[-1, :3], [0, 1, -0.2], atol=1e-6)
+
+
+def test_a_url_is_the_folder_that_it_names(tmp_path):
+    in_order(rows(50), tmp_path / "d")
+    here, there = (
+        from_dataset(each, RULES, user="who", loss=Logistic()) for each in (tmp_path / "d", (tmp_path / "d").as_uri())
+    )
+    assert_same(there.items(np.arange(40)), here.items(np.arange(40)))
+    assert there.digest == here.digest
+
+
+@pytest.mark.parametrize("algorithm", ["tracking-srgd", "filtered-sgd", "local-model"])
+def test_simulating_a_folder_gives_the_bits_of_the_table(algorithm, tmp_path):
+    table = in_buckets(rows(2000), tmp_path / "d")
+    pq.write_table(table, tmp_path / "one.parquet")
+    runs = [
+        quoron.simulate(described(tmp_path, path, algorithm=algorithm), out=tmp_path / f"run-{path}")
+        for path in ("d", "one.parquet")
+    ]
+    np.testing.assert_array_equal(runs[0].model, runs[1].model)
+    assert runs[0].summary.excess_risk == runs[1].summary.excess_risk
+
+
+def test_every_row_is_read_from_its_file_once_by_a_run_of_one_pass(tmp_path, monkeypatch):
+    table = in_order(rows(1500), tmp_path / "d")
+    read: list[int] = []
+    batches = Files.batches
+
+    def counting(self, part, columns, *given, **named):
+        for group, each in batches(self, part, columns, *given, **named):
+            read.append(each.num_rows if "a" in columns else 0)
+            yield group, each
+
+    monkeypatch.setattr(Files, "batches", counting)
+    crowd = from_dataset(tmp_path / "d", RULES, user="who", loss=Logistic(), test_fraction=0.0)
+    order = np.random.Generator(np.random.Philox(1)).permutation(crowd.users)
+    crowd = crowd.read_in(order)
+    opened_buckets: list[int] = []
+    picked = deck.Deck._picked_up
+    monkeypatch.setattr(
+        deck.Deck, "_picked_up", lambda self, bucket: (opened_buckets.append(bucket), picked(self, bucket))[1]
+    )
+    for cohort in np.array_split(order, 17):
+        crowd.items(cohort)
+    assert sum(read) == table.num_rows
+    assert len(opened_buckets) > 10
+    assert len(opened_buckets) == len(set(opened_buckets))
+
+
+class TestTheIndex:
+    def test_is_made_once_and_keeps_no_name(self, tmp_path):
+        in_buckets(rows(200), tmp_path / "d")
+        made = opened(tmp_path / "d", "who")
+        again = opened(tmp_path / "d", "who")
+        assert made.users == again.users == 200
+        assert not made.sorted
+        np.testing.assert_array_equal(made.held, again.held)
+        kept = [path for path in made.folder.iterdir() if path.is_file()]
+        assert all(b"u000" not in path.read_bytes() for path in kept)
+        assert all(path.stat().st_mode & 0o077 == 0 for path in kept)
+
+    @pytest.mark.parametrize("calls", [1, 3, 5])
+    def test_goes_on_where_it_was_interrupted(self, calls, tmp_path, monkeypatch):
+        in_buckets(rows(300), tmp_path / "d")
+        done = index._runs
+        read: list[int] = []
+
+        def dying(files, user, piece):
+            if len(read) == calls:
+                raise KeyboardInterrupt
+            read.append(piece.number)
+            return done(files, user, piece)
+
+        monkeypatch.setattr(index, "_runs", dying)
+        with pytest.raises(KeyboardInterrupt):
+            opened(tmp_path / "d", "who")
+        monkeypatch.setattr(index, "_runs", lambda *given: (read.append(given[2].number), done(*given))[1])
+        made = opened(tmp_path / "d", "who")
+        assert sorted(read) == list(range(len(made.pieces)))
+        monkeypatch.setattr(index, "_runs", done)
+        in_buckets(rows(300), tmp_path / "whole")
+        np.testing.assert_array_equal(made.held, opened(tmp_path / "whole", "who").held)
+
+    def test_survives_a_kill(self, tmp_path):
+        in_buckets(rows(300), tmp_path / "d")
+        program = (
+            "import os, sys\nfrom quoron.datasets import index\nindex.PIECE = 300\ncount = []\ndone = index._write\n"
+            "def write(path, data):\n    done(path, data)\n    count.append(path)\n"
+            "    if len(count) == 9: os.kill(os.getpid(), 9)\n"
+            "index._write = write\nindex.opened(sys.argv[1], 'who')\n"
+        )
+        ended = subprocess.run([sys.executable, "-c", program, str(tmp_path / "d")], env=dict(os.environ), check=False)
+        assert ended.returncode == -9
+        made = opened(tmp_path / "d", "who")
+        assert made.users == 300
+        assert made.rows == rows(300).num_rows
+
+    def test_a_user_in_two_unsorted_files_is_refused_by_the_files_names(self, tmp_path):
+        in_buckets(rows(100), tmp_path / "d")
+        path = tmp_path / "d" / "bucket-002.parquet"
+        stray = pq.read_table(tmp_path / "d" / "bucket-000.parquet").slice(0, 1)
+        pq.write_table(pa.concat_tables([pq.read_table(path), stray]), path, row_group_size=50)
+        with pytest.raises(
+            DataError,
+            match=r"of column 'who' in one file.*group 0 of 'bucket-000.parquet' and in row group \d of 'bucket-002",
+        ) as told:
+            opened(tmp_path / "d", "who")
+        assert "u000" not in str(told.value)
+
+    def test_a_user_at_the_border_of_two_sorted_files_is_one(self, tmp_path):
+        table = in_order(rows(60, most=40), tmp_path / "d", files=9)
+        ours, theirs = both(tmp_path / "d", table)
+        assert_same(ours.items(np.arange(ours.users)), theirs.items(np.arange(ours.users)))
+
+    def test_files_that_changed_are_named_and_can_be_indexed_again(self, tmp_path):
+        in_order(rows(60), tmp_path / "d")
+        opened(tmp_path / "d", "who")
+        (tmp_path / "d" / "part-002.parquet").unlink()
+        with pytest.raises(DataError, match=r"'part-002.parquet' is gone since.*quoron index"):
+            opened(tmp_path / "d", "who")
+        assert renewed(tmp_path / "d", "who").users < 60
+
+    def test_rows_without_a_user_are_counted_by_file_and_row_group(self, tmp_path):
+        (tmp_path / "d").mkdir()
+        pq.write_table(
+            pa.table({"who": ["a"] * 50 + [None, ""], "a": range(52)}), tmp_path / "d" / "x.parquet", row_group_size=40
+        )
+        with pytest.raises(DataError, match=r"'who', got 2 null or empty in row group 1 of 'x.parquet'"):
+            opened(tmp_path / "d", "who")
+
+    def test_the_command_says_what_there_is(self, tmp_path, capsys, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        in_order(rows(60), tmp_path / "d")
+        assert invoke(["index", "d", "--user", "who", "--quiet"]) == 0
+        assert "60 users" in capsys.readouterr().out
+        assert invoke(["index", str(described(tmp_path, "d")), "--quiet"]) == 0
+        assert "sorted by user" in capsys.readouterr().out
+        assert invoke(["index", "d"]) == 2
+        assert invoke(["index", "nowhere", "--user", "who"]) == 2
+
+
+class TestBadFiles:
+    def items(self, folder: Path):
+        return from_dataset(folder, RULES, user="who", loss=Logistic(), test_fraction=0.0).items(np.arange(10))
+
+    def test_a_truncated_file_is_named(self, tmp_path):
+        in_order(rows(60), tmp_path / "d")
+        path = tmp_path / "d" / "part-001.parquet"
+        path.write_bytes(path.read_bytes()[:-200])
+        with pytest.raises(DataError, match=r"'part-001.parquet' to be a whole Parquet file"):
+            self.items(tmp_path / "d")
+
+    @pytest.mark.parametrize("column", ["a", "b", "sick"])
+    def test_a_damaged_page_is_named_by_file_row_group_and_column(self, column, tmp_path):
+        in_order(rows(400), tmp_path / "d")
+        path = tmp_path / "d" / "part-001.parquet"
+        footer = pq.ParquetFile(path).metadata
+        place = footer.schema.names.index(column)
+        chunk = footer.row_group(2).column(place)
+        data = bytearray(path.read_bytes())
+        at = (chunk.dictionary_page_offset or chunk.data_page_offset) + chunk.total_compressed_size // 2
+        for k in range(at, at + 8):
+            data[k] ^= 0xFF
+        path.write_bytes(bytes(data))
+        with pytest.raises(
+            DataError, match=rf"'part-001.parquet' to be readable, but column '{column}' of its row group 2"
+        ):
+            self.items(tmp_path / "d")
+
+    def test_another_type_and_a_missing_column_are_named(self, tmp_path):
+        table = rows(60)
+        in_order(table, tmp_path / "d")
+        path, own = tmp_path / "d" / "part-001.parquet", pq.read_table(tmp_path / "d" / "part-001.parquet")
+        pq.write_table(own.set_column(1, "a", own["a"].cast(pa.float64())), path)
+        with pytest.raises(DataError, match=r"column 'a' of 'part-001.parquet' to be float, .*got double"):
+            self.items(tmp_path / "d")
+        pq.write_table(own.drop_columns(["b"]), path)
+        renewed(tmp_path / "d", "who")
+        with pytest.raises(DataError, match=r"one column 'b' in 'part-001.parquet', got 0"):
+            self.items(tmp_path / "d")
+
+    def test_nothing_there_is_said(self, tmp_path):
+        (tmp_path / "d").mkdir()
+        with pytest.raises(DataError, match="Expected Parquet files in"):
+            Files.found(tmp_path / "d")
+        with pytest.raises(DataError, match="Expected to reach 'nostore://x'"):
+            Files.found("nostore://x")
+
+    def test_a_file_that_changes_under_the_run_is_a_clear_error(self, tmp_path):
+        in_order(rows(60), tmp_path / "d")
+        crowd = from_dataset(tmp_path / "d", RULES, user="who", loss=Logistic(), test_fraction=0.0)
+        path = tmp_path / "d" / "part-002.parquet"
+        kept = path.read_bytes()
+        os.utime(path, ns=(1, 1))
+        with pytest.raises(DataError, match=r"'part-002.parquet' in .* as it was, but it has changed"):
+            crowd.items(np.arange(10))
+        path.unlink()
+        with pytest.raises(DataError, match=r"'part-002.parquet' in .*, but it has disappeared"):
+            crowd.items(np.arange(10))
+        assert kept
+
+    def test_a_scratch_folder_that_cannot_be_written_is_named(self, tmp_path, monkeypatch):
+        in_order(rows(60), tmp_path / "d")
+        monkeypatch.setenv("QUORON_SCRATCH", str(tmp_path / "nowhere"))
+        with pytest.raises(RunError, match=r"nowhere.*Set QUORON_SCRATCH"):
+            self.items(tmp_path / "d")
+
+
+def test_a_run_whose_files_change_loses_nothing(tmp_path):
+    """Interrupted, then the folder differs: refused by name; put back, the run goes on to the same bits."""
+    in_order(rows(1200), tmp_path / "d")
+    whole = quoron.simulate(described(tmp_path, "d"), out=tmp_path / "whole")
+
+    class Stop(Exception):
+        pass
+
+    class Stopping:
+        def started(self, plan):
+            pass
+
+        def round_finished(self, event):
+            if event.round == 1:
+                raise Stop
+
+        def finished(self, model):
+            pass
+
+    with pytest.raises(Stop):
+        quoron.simulate(described(tmp_path, "d"), out=tmp_path / "run", observers=[Stopping()])
+    path = tmp_path / "d" / "part-000.parquet"
+    stood = path.stat().st_mtime_ns
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(DataError, match=r"'part-000.parquet'"):
+        quoron.resume(tmp_path / "run")
+    os.utime(path, ns=(stood, stood))
+    np.testing.assert_array_equal(quoron.resume(tmp_path / "run").model, whole.model)
+
+
+def test_what_a_worker_is_given_can_be_pickled_without_data(tmp_path):
+    in_order(rows(300), tmp_path / "d")
+    crowd = from_dataset(tmp_path / "d", RULES, user="who", loss=Logistic(), test_fraction=0.0)
+    own = np.arange(100, 200)
+    crowd.items(own)
+    letter = pickle.dumps(crowd.part(own))
+    assert len(letter) < 40_000
+    given = pickle.loads(letter)
+    assert_same(given.items(own[::-1]), crowd.items(own[::-1]))

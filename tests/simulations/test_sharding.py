@@ -1,0 +1,316 @@
+"""Shards: the same bits for any number of workers, whoever of them dies, and whoever asks them."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import quoron
+from quoron import EngineChoice, kernels
+from quoron.datasets.population import from_dataset
+from quoron.populations import Outliers, Synthetic, TablePopulation
+from quoron.populations.table import encoded_table
+from quoron.sharding import engine as engines
+from quoron.sharding import processes
+from quoron.sharding.engine import Died, ShardedEngine
+from quoron.sharding.shard import Cut, Settings, opened
+from quoron.simulation import run as runs
+from quoron.simulation.folder import RunFolder
+from quoron_client.losses import Logistic
+from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.questions import AverageGradient, LocalSGD, PlacedGradient, Question, SecondMoment
+from quoron_privacy.clipping import ClippedSum, Sums
+from quoron_privacy.errors import ConfigError, DataError, RunError
+from quoron_privacy.noise import SecureNoise
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.slots import partition
+from quoron_server.books.ledger import Ledger
+from quoron_server.rounds import Engine
+from row_files import RULES, described, in_buckets, rows
+
+D = 3
+MANY_ROUNDS = ("group-dp-sgd", "group-dp-sgd-zero-out", "sgd", "outlier-iterates", "whitened-tracking")
+
+
+class Here:
+    """A worker in this process, given no more than one elsewhere would be; it dies at its calls number `dies`."""
+
+    calls = 0
+
+    def __init__(self, letter: bytes, dies: tuple[int, ...] = ()) -> None:
+        self._engine, self._dies = opened(letter), dies
+
+    def ask(self, question, most):
+        Here.calls += 1
+        if Here.calls in self._dies:
+            raise Died("A worker has ended.")
+        told = self._engine.ask(question)
+        assert isinstance(told, Sums) or told.values.nbytes + len(told.status) <= most
+        return told
+
+    def close(self) -> None:
+        """Nothing is left of it."""
+
+
+def here(population, workers: int, *, dies: tuple[int, ...] = (), **settings) -> ShardedEngine:
+    Here.calls = 0
+    return ShardedEngine.of(population, workers, lambda number, letter: Here(letter, dies), Settings(**settings))
+
+
+def made_up(**changes) -> Synthetic:
+    given = {"users": 500, "items_per_user": 4, "dimension": D, "domain": L2Ball(2.0), "seed": 3, **changes}
+    return Synthetic("logistic", outliers=Outliers(0.2, "shifted"), **given)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("shards")
+    table = in_buckets(rows(500), place / "d")
+    pq.write_table(table, place / "one.parquet")
+    return place
+
+
+@pytest.fixture(autouse=True)
+def ledger(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("QUORON_LEDGER", str(tmp_path / "lifetime.sqlite"))
+
+
+def crowd(kind: str, folder: Path):
+    given = {"user": "who", "loss": Logistic(), "outliers": Outliers(0.2, "missing"), "test_fraction": 0.2}
+    if kind == "made up":
+        return made_up()
+    if kind == "table":
+        return encoded_table(folder / "one.parquet", RULES, **given)
+    population = from_dataset(folder / "d", RULES, **given)
+    return population.read_in(partition(seed=1, users=population.users))
+
+
+def questions(users: int, d: int) -> list[Question]:
+    draw = np.random.Generator(np.random.Philox(4))
+    some, point = draw.permutation(users)[:210], draw.standard_normal((1, d))
+    gradient = AverageGradient(point, (1.0,))
+    return [
+        Question(0, some, gradient),
+        Question(1, some, gradient, reduction=ClippedSum(0.3, 200)),
+        Question(2, some, LocalSGD(draw.standard_normal((210, d)) / 9, 0.1, L2Ball(2.0))),
+        Question(3, some, PlacedGradient(point, draw.integers(-1, 4, (210, 2)), 2.0)),
+        Question(4, some, SecondMoment(d)),
+        Question(5, some[:1], gradient),
+        Question(6, some[:0], gradient),
+        Question(7, some[:0], gradient, reduction=ClippedSum(0.3, 200)),
+    ]
+
+
+def assert_same(found, expected) -> None:
+    assert type(found) is type(expected)
+    names = ("total", "cells", "clipped", "answered") if isinstance(expected, Sums) else ("values", "status")
+    for name in names:
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
+
+
+@pytest.mark.parametrize("kind", ["made up", "table", "dataset"])
+@pytest.mark.parametrize("workers", [1, 2, 7])
+def test_any_number_of_workers_answers_with_the_same_bits(kind, workers, folder, monkeypatch):
+    monkeypatch.setattr(engines, "PIECE", 700)  # several pieces a worker
+    population = crowd(kind, folder)
+    alone: Engine = Settings(seed=5, dropout=0.1).engine(population)
+    with here(population, workers, seed=5, dropout=0.1) as shared:
+        for question in questions(population.users, population.dimension):
+            assert_same(shared.ask(question), alone.ask(question))
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in MANY_ROUNDS else name for name in ALGORITHMS]
+)
+def test_every_algorithm_releases_the_same_model_from_seven_shards(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(engines, "PIECE", 20_000)
+    zero_out = ("privacy.adjacency=zero-out",) if ALGORITHMS[name].adjacency == ("zero-out",) else ()
+    extra = (*kernels.SMALL, *kernels.NEEDS.get(name, ()), *zero_out, f"algorithm.name={name}")
+    config, _ = quoron.api.resolve("quickstart", extra)
+    prepared = runs.prepare(config, tmp_path)
+    models = []
+    for engine in (prepared.scene.engine, here(prepared.scene.population, 7, dies=(3, 5), seed=config.run.seed)):
+        out = RunFolder(tmp_path / str(len(models)))
+        out.path.mkdir()
+        shared = replace(prepared, scene=replace(prepared.scene, engine=engine))
+        models.append(runs.carry_out(shared, out, page=False).model)
+    np.testing.assert_array_equal(*models)
+
+
+def test_shards_are_of_equal_size_and_stretches_of_the_files(folder):
+    for kind in ("made up", "table", "dataset"):
+        population = crowd(kind, folder)
+        sizes = np.bincount(Cut.of(population, 7).shard_of)
+        assert sizes.sum() == population.users
+        assert sizes.max() - sizes.min() <= 1
+    cut = Cut.of(crowd("dataset", folder), 3)
+    place = cut.population.storage()
+    assert (np.diff(cut.shard_of[np.argsort(place)]) >= 0).all()
+    assert Cut.of(made_up(users=2), 7).shards == 2
+
+
+def test_a_worker_is_given_nothing_of_others(folder):
+    table = crowd("table", folder)
+    assert isinstance(table, TablePopulation)
+    part = table.part(np.arange(10))
+    assert part.batch.users == 10
+    assert not hasattr(part, "training")
+
+
+def test_a_worker_that_dies_over_and_over_is_an_error_that_loses_nothing(folder):
+    population = made_up()
+    question = questions(population.users, D)[0]
+    with here(population, 2, dies=(1, 3)) as shared:
+        assert_same(shared.ask(question), Settings().engine(population).ask(question))
+        assert shared.replaced == 2
+    doomed = here(population, 2, dies=tuple(range(1, 99)))
+    with doomed, pytest.raises(RunError, match=r"3 in a row have died.*Nothing is lost"):
+        doomed.ask(question)
+
+
+@pytest.fixture(scope="module")
+def shared():
+    with ShardedEngine.of(made_up(), 2, processes.starter(2), Settings(seed=5)) as engine:
+        yield engine
+
+
+class TestProcesses:
+    def test_answer_with_the_same_bits(self, shared):
+        alone = Settings(seed=5).engine(shared.cut.population)
+        for question in questions(500, D):
+            assert_same(shared.ask(question), alone.ask(question))
+
+    def test_grow_their_memory_with_what_is_asked(self, shared, monkeypatch):
+        monkeypatch.setattr(engines, "PIECE", 64)
+        question = questions(500, D)[4]
+        assert_same(shared.ask(question), Settings(seed=5).engine(shared.cut.population).ask(question))
+
+    def test_one_killed_in_a_round_is_replaced_and_the_round_has_the_same_bits(self, shared):
+        question = questions(500, D)[0]
+        shared.ask(question)
+        before, worker = shared.replaced, shared._workers[1]
+        ask = worker.ask
+
+        def killed(*given):
+            os.kill(worker.number, signal.SIGKILL)
+            return ask(*given)
+
+        worker.ask = killed
+        assert_same(shared.ask(question), Settings(seed=5).engine(shared.cut.population).ask(question))
+        assert shared.replaced == before + 1
+
+    def test_end_with_their_engine(self, shared):
+        shared.ask(questions(500, D)[0])
+        numbers = [worker.number for worker in shared._workers.values()]
+        shared.close()
+        for number in numbers:
+            with pytest.raises(ProcessLookupError):
+                os.kill(number, 0)
+
+    def test_a_file_that_disappears_is_told_by_its_worker(self, tmp_path):
+        in_buckets(rows(100), tmp_path / "d")
+        population = from_dataset(tmp_path / "d", RULES, user="who", loss=Logistic(), test_fraction=0.0)
+        with ShardedEngine.of(population, 1, processes.starter(1), Settings()) as shared:
+            (tmp_path / "d" / "bucket-001.parquet").unlink()
+            with pytest.raises(DataError, match=r"'bucket-001.parquet' in .*, but it has disappeared"):
+                shared.ask(Question(0, np.arange(9), AverageGradient(np.zeros((1, population.dimension)), (1.0,))))
+
+    def test_local_reports_draw_on_the_same_words(self, folder, tmp_path):
+        settings = [*kernels.SMALL]
+        given = {"algorithm": "local-model", "settings": settings}
+        models = [
+            quoron.simulate("quickstart", out=tmp_path / str(k), engine=EngineChoice.of(workers=k), **given).model
+            for k in (None, 2)
+        ]
+        np.testing.assert_array_equal(*models)
+
+
+@pytest.mark.parametrize("path", ["d", "one.parquet"])
+def test_training_with_workers_releases_the_model_of_one_process(path, folder, tmp_path, monkeypatch):
+    from quoron.training import run as training
+
+    monkeypatch.setattr(SecureNoise, "fresh", classmethod(lambda cls: cls(bytes(range(32)))))
+    monkeypatch.setattr(training.secrets, "randbits", lambda bits: 12345)
+    source = described(folder, path)
+    first = quoron.train(source, out=tmp_path / "a", engine=EngineChoice.of(), population="a")
+    second = quoron.train(source, out=tmp_path / "b", engine=EngineChoice.of(workers=2), population="b")
+    np.testing.assert_array_equal(first.model.weights, second.model.weights)
+
+
+def test_choices_that_make_no_sense_are_refused():
+    for given, words in (
+        ({"name": "inline", "address": "x:1"}, "address with the engine ray only"),
+        ({"name": "flower", "workers": 2}, "no workers with the engine flower"),
+        ({"workers": 0}, "workers >= 1"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            EngineChoice.of(**given)
+    with pytest.raises(ConfigError, match="engine inline or ray for training"):
+        quoron.train("storms", engine="flower")
+
+
+KILLER = textwrap.dedent(
+    """
+    import os, signal, sys
+    from pathlib import Path
+    from quoron.sharding import processes
+    from quoron_server.books.ledger import Ledger
+    from quoron.__main__ import main
+
+    born, begin = [], processes.Process.__init__
+
+    def telling(self, *given):
+        begin(self, *given)
+        born.append(self.number)
+
+    processes.Process.__init__ = telling
+    commit, left = Ledger.commit, 4
+
+    def dying(*given, **named):
+        global left
+        left -= 1
+        commit(*given, **named)
+        if left == 0:
+            Path(sys.argv[-1], "born").write_text(" ".join(map(str, born)))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Ledger.commit = dying
+    main()
+    """
+)
+
+
+def gone(number: int) -> bool:
+    """Whether a process, of whomever, has ended; waits for minutes of a busy machine."""
+    try:
+        handle = os.pidfd_open(number)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([handle], [], [], 300)[0])
+    finally:
+        os.close(handle)
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="Linux tells when a process of others ends")
+def test_a_killed_driver_leaves_no_worker_and_its_run_goes_on_with_another_number_of_them(folder, tmp_path):
+    source = described(folder, "d")
+    whole = quoron.simulate(source, out=tmp_path / "whole")
+    words = ["simulate", str(source), "--quiet", "--workers", "2", "--out", str(tmp_path / "run")]
+    ended = subprocess.run([sys.executable, "-c", KILLER, *words], env=dict(os.environ), check=False)
+    assert ended.returncode == -signal.SIGKILL
+    born = [int(number) for number in (tmp_path / "run" / "born").read_text().split()]
+    assert len(born) == 2
+    assert all(map(gone, born))
+    with Ledger.open(tmp_path / "run" / "ledger.sqlite") as ledger:
+        assert not ledger.finished
+    resumed = quoron.resume(tmp_path / "run", engine=EngineChoice.of(workers=1))
+    np.testing.assert_array_equal(resumed.model, whole.model)
