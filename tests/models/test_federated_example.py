@@ -54,7 +54,11 @@ def test_the_example_learns_both_ways(
 ) -> None:
     from network import client_app, promise, server_app
 
-    config: dict[str, Any] = promise.defaults() | {"simulation-seed": 7, "folder": str(tmp_path / "federated")}
+    config: dict[str, Any] = promise.defaults() | {
+        "simulation-seed": 7,
+        "folder": str(tmp_path / "federated"),
+        "rounds": 4,
+    }
     grid = FakeGrid(client_app.app, spread(int(config["users"])), run_config=config)
     server_app.app(grid, Context(1, 1, {}, RecordDict(), config))
     federated = accuracy(capsys.readouterr().out)
