@@ -1,21 +1,32 @@
-"""A round of a network's training beside what it is made of: users one by one in plain torch, and the noise alone.
+"""A round of a network's training, whole, beside pfl-research's in the same run; and what it is made of.
 
-    python benchmarks/models.py --users 1000 --cohort 50 --rounds 3            # on a GPU if there is one
-    python benchmarks/models.py --small                                        # for a processor
+    python benchmarks/models.py --pfl PYTHON             # CIFAR-10's shape; on a GPU if there is one
+    python benchmarks/models.py --pfl PYTHON --small     # three shapes for a processor
 
-The shape is that of pfl-research's benchmark: 50 random images of 32 x 32 x 3 a user, one local epoch in batches of 10.
-Needs the extra `torch`. Figures are seconds a round, the median of so many after one that is not counted.
+The shape is that of pfl-research's benchmark: 1,000 users of 50 random images of 32 x 32 x 3, 50 users a round, one
+local epoch in batches of 10. PYTHON is an interpreter that has pfl (and torch): its requirements exclude quoron's
+dp-accounting, so it needs an environment of its own. Both take turns, round by round, so that a busy machine is busy
+for both. Ours is all of `quoron.torch.train`: rows, clip, sum, our noise, the ledger; pfl's is a central iteration of
+FederatedAveraging with clip and Gaussian noise. Seconds a round, the median after the first three. Needs the extra
+`torch`.
 """
 
 import argparse
+import json
 import statistics
+import subprocess
+import tempfile
 import time
-from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from models_pfl import network, shape_of
 from torch import nn
 
+import quoron.torch
 from quoron.torch.computing import Rows
 from quoron.torch.modules import Network
 from quoron.training.items import Items
@@ -25,107 +36,174 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise import SecureNoise
 
 LOSS = nn.functional.cross_entropy
-STEP = 0.1
+STEP, WARM = 0.1, 3
 
 
-def network(width: int) -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(3, width, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(width, 2 * width, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(2 * width * 64, 4 * width),
-        nn.ReLU(),
-        nn.Linear(4 * width, 10),
+@dataclass(frozen=True)
+class Shape:
+    """Of people and of a network."""
+
+    kind: str  # "images", or "layers" of a small perceptron
+    width: int
+    users: int
+    cohort: int
+    items: int
+    batch: int
+
+
+PFL = Shape("images", 32, 1000, 50, 50, 10)
+SMALL = (
+    Shape("layers", 16, 1000, 100, 20, 10),
+    Shape("images", 8, 100, 20, 20, 10),
+    Shape("images", 32, 100, 10, 50, 10),
+)
+
+
+class Other:
+    """pfl in a process of its own, which does a round when told to."""
+
+    def __init__(self, python: str, shape: Shape) -> None:
+        script = str(Path(__file__).parent / "models_pfl.py")
+        self._process = subprocess.Popen([python, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._tell(json.dumps(asdict(shape) | {"threads": torch.get_num_threads()}))
+
+    def _tell(self, line: str) -> None:
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+
+    def round(self) -> float:
+        """Seconds of its next round."""
+        self._tell("")
+        for line in self._process.stdout:
+            try:
+                return float(line)
+            except ValueError:
+                continue  # what pfl says of its iterations
+        raise SystemExit("pfl ended; does that interpreter have it?")
+
+    def end(self) -> None:
+        """End its process."""
+        self._process.stdin.close()
+        self._process.kill()
+        self._process.wait()
+
+
+class Turns:
+    """Measures our rounds, and lets pfl take its turn after each."""
+
+    def __init__(self, other: Other | None) -> None:
+        self.ours: list[float] = []
+        self.theirs: list[float] = []
+        self._other, self._began = other, 0.0
+
+    def started(self, plan: Any) -> None:
+        """See quoron_server.rounds.Observer."""
+        self._began = time.perf_counter()
+
+    def round_finished(self, event: Any) -> None:
+        """See Observer."""
+        self.ours.append(time.perf_counter() - self._began)
+        if self._other is not None:
+            self.theirs.append(self._other.round())
+        self._began = time.perf_counter()
+
+    def finished(self, model: Any) -> None:
+        """See Observer."""
+
+
+def made(shape: Shape) -> tuple[nn.Module, Items]:
+    draw = np.random.default_rng(0)
+    size = shape.users * shape.items
+    x = draw.standard_normal((size, *shape_of(shape.kind)), np.float32)
+    return network(shape.kind, shape.width), Items(
+        (x, draw.integers(10, size=size)), np.arange(0, size + 1, shape.items, dtype=np.int64)
     )
 
 
-def one_by_one(module: nn.Module, items: Items, users: np.ndarray, batch: int, device: str) -> np.ndarray:
-    """Local SGD of each user in turn, in plain torch and whole batches: what a loop over users does."""
-    start = {name: weight.detach().clone() for name, weight in module.named_parameters()}
-    rows = []
-    for user in users:
-        with torch.no_grad():
-            for name, weight in module.named_parameters():
-                weight.copy_(start[name])
-        optimiser = torch.optim.SGD(module.parameters(), lr=STEP)
-        first, last = items.offsets[user], items.offsets[user + 1]
-        for at in range(first, last, batch):
-            x, y = (part[at : min(at + batch, last)].to(device) for part in items.parts)
-            optimiser.zero_grad()
-            LOSS(module(x), y).backward()
-            optimiser.step()
-        moved = [(start[name] - weight.detach()).flatten() for name, weight in module.named_parameters()]
-        rows.append(torch.cat(moved).cpu().double().numpy())
-    return np.stack(rows)
+def whole(shape: Shape, device: str, chunk: int, rounds: int, local: LocalSGD | None, other: Other | None) -> Turns:
+    """Rounds of training as anybody would start it."""
+    module, items = made(shape)
+    turns = Turns(other)
+    with tempfile.TemporaryDirectory() as folder:
+        quoron.torch.train(
+            module,
+            items.parts,
+            offsets=items.offsets,
+            loss=LOSS,
+            items_per_user=shape.items,
+            epsilon=8.0,
+            delta=1e-6,
+            clip_norm=1.0,
+            radius=100.0,
+            algorithm="dp-sgd-wor",
+            options={"rounds": rounds + WARM, "rate": shape.cohort / shape.users, "step_size": 1.0},
+            local=local,
+            device=device,
+            chunk=chunk,
+            ledger=Path(folder) / "lifetime.sqlite",
+            out=Path(folder) / "run",
+            observers=[turns],
+        )
+    return turns
 
 
-def seconds(works: dict[str, Callable[[int], object]], rounds: int) -> dict[str, float]:
-    """By turns, so that a busy machine is busy for all."""
-    taken: dict[str, list[float]] = {name: [] for name in works}
-    for number in range(rounds + 1):
-        for name, work in works.items():
+def parts(shape: Shape, device: str, chunk: int, rounds: int) -> dict[str, float]:
+    """Seconds of rows by themselves, and of clip, sum and noise on the processor."""
+    module, items = made(shape)
+    net, noise = Network.of(module, LOSS, device), SecureNoise.fresh()
+    point, d = net.flat(), net.dimension
+    rows = np.zeros((shape.cohort, d))
+    gaussian = GaussianNoise.calibrate(sensitivity=1.0, epsilon=1.0, delta=1e-6, dimension=d)
+    local = LocalSGD(1, shape.batch, STEP)
+    compute = Rows(net, items, items_per_user=shape.items, local=local, compiled=device == "cuda")
+
+    def computed(number: int) -> None:
+        for first in range(0, shape.cohort, chunk):
+            compute(number, np.arange(first, min(first + chunk, shape.cohort)), point, noise)
+
+    def summed(number: int) -> None:
+        clipped_mean(rows, np.ones(len(rows), bool), 1.0, len(rows))
+
+    def noised(number: int) -> None:
+        gaussian.release(np.zeros(d), noise.stream("release", number))
+
+    found = {}
+    for name, work in (("rows", computed), ("clip and sum on the processor", summed), ("noise", noised)):
+        taken = []
+        for number in range(rounds + 1):
             began = time.perf_counter()
             work(number)
-            taken[name].append(time.perf_counter() - began)
-    return {name: statistics.median(times[1:]) for name, times in taken.items()}
+            taken.append(time.perf_counter() - began)
+        found[name] = statistics.median(taken[1:])
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--users", type=int, default=1000)
-    parser.add_argument("--cohort", type=int, default=50)
-    parser.add_argument("--items", type=int, default=50)
-    parser.add_argument("--width", type=int, default=32)
-    parser.add_argument("--batch", type=int, default=10)
+    parser.add_argument("--pfl", metavar="PYTHON", help="an interpreter that has pfl")
+    parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--chunk", type=int, default=50)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--small", action="store_true", help="100 users, 20 a round, 20 items, width 8")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of a processor, for both")
+    parser.add_argument("--small", action="store_true", help="three small shapes")
     given = parser.parse_args()
-    if given.small:
-        given.users, given.cohort, given.items, given.width, given.chunk = 100, 20, 20, 8, 20
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    size = given.users * given.items
-    items = Items(
-        (torch.randn(size, 3, 32, 32), torch.randint(10, (size,))), np.arange(0, size + 1, given.items, dtype=np.int64)
-    )
-    module, noise = network(given.width).to(device), SecureNoise.fresh()
-    net = Network.of(module, LOSS, device)
-    point, d = net.flat(), net.dimension
-    draw = np.random.default_rng(0)
-    cohorts = [draw.choice(given.users, given.cohort, replace=False) for _ in range(given.rounds + 1)]
-    local = Rows(net, items, items_per_user=given.items, local=LocalSGD(1, given.batch, STEP))
-    average = Rows(net, items, items_per_user=given.items, local=None)
-    rows = np.zeros((given.cohort, d))
-    gaussian = GaussianNoise.calibrate(sensitivity=1.0, epsilon=1.0, delta=1e-6, dimension=d)
-
-    def chunked(compute: Rows, number: int) -> None:
-        for first in range(0, given.cohort, given.chunk):
-            compute(number, cohorts[number][first : first + given.chunk], point, noise)
-
-    def summed(number: int) -> None:
-        mean, _ = clipped_mean(rows, np.ones(len(rows), bool), 1.0, len(rows))
-        gaussian.release(mean, noise.stream("release", number))
-
-    def alone(number: int) -> None:
-        one_by_one(module, items, cohorts[number], given.batch, device)
-
-    figures: dict[str, Callable[[int], object]] = {
-        "local SGD, users one by one in plain torch": lambda n: one_by_one(
-            module, items, cohorts[n], given.batch, device
-        ),
-        "local SGD, users at once": lambda n: chunked(local, n),
-        "average gradients, users at once": lambda n: chunked(average, n),
-        "clip, sum and noise": summed,
-    }
-    print(f"{device}, {given.cohort} users of {given.items} items a round, {d:,} numbers")
-    if local.why_looped:
-        print(f"one by one: {local.why_looped}")
-    for name, taken in seconds(figures, given.rounds).items():
-        print(f"{taken:9.3f} s  {name}")
+    torch.set_num_threads(given.threads)
+    for shape in SMALL if given.small else (PFL,):
+        d = sum(weight.numel() for weight in network(shape.kind, shape.width).parameters())
+        print(f"{device}, {shape.kind}: {shape.cohort} users of {shape.items} items a round, {d:,} numbers", flush=True)
+        other = None if given.pfl is None else Other(given.pfl, shape)
+        turns = whole(shape, device, given.chunk, given.rounds, LocalSGD(1, shape.batch, STEP), other)
+        if other is not None:
+            other.end()
+        ours = statistics.median(turns.ours[WARM:])
+        print(f"{ours:9.4f} s  quoron, local SGD", flush=True)
+        if turns.theirs:
+            theirs = statistics.median(turns.theirs[WARM:])
+            print(f"{theirs:9.4f} s  pfl, local SGD: {theirs / ours:.1f} times as long", flush=True)
+        average = whole(shape, device, given.chunk, given.rounds, None, None)
+        print(f"{statistics.median(average.ours[WARM:]):9.4f} s  quoron, average gradients", flush=True)
+        for name, taken in parts(shape, device, given.chunk, given.rounds).items():
+            print(f"{taken:9.4f} s    {name}", flush=True)
 
 
 if __name__ == "__main__":

@@ -105,9 +105,17 @@ def items() -> Items:
     return Items((x, draw.integers(0, 3, sum(COUNTS))), np.concatenate([[0], np.cumsum(COUNTS)]))
 
 
-def rows_of(held: Items, local: LocalSGD | None) -> tuple[Rows, np.ndarray]:
+class Overflows(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.exp(30 * x)
+
+
+ACTIVATIONS = (torch.nn.SiLU, torch.nn.ReLU, torch.nn.Hardtanh, torch.nn.Softsign, Overflows)
+
+
+def rows_of(held: Items, local: LocalSGD | None, activation: type = torch.nn.SiLU) -> tuple[Rows, np.ndarray]:
     torch.manual_seed(1)
-    module = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.SiLU(), torch.nn.Linear(5, 3))
+    module = torch.nn.Sequential(torch.nn.Linear(4, 5), activation(), torch.nn.Linear(5, 3))
     network = Network.of(module, torch.nn.functional.cross_entropy, "cpu")
     return Rows(network, held, items_per_user=5, local=local), network.flat()
 
@@ -144,9 +152,9 @@ PLAN = Setting(
 ).plan(0)
 
 
-def released(held: Items, seed: int) -> np.ndarray:
+def released(held: Items, seed: int, activation: type) -> np.ndarray:
     """The model after one round of step one, with the same noise, whose sums were made on the device."""
-    compute, start = rows_of(held, None)
+    compute, start = rows_of(held, None, activation)
     noise, algorithm = SeededNoise(seed), ALGORITHMS[PLAN.algorithm].make(PLAN)
     question = algorithm.request(algorithm.init(), noise)
     answers = RowsEngine(compute, PROBLEM, start, noise, 2, summing=compute.sums).ask(question)
@@ -154,8 +162,10 @@ def released(held: Items, seed: int) -> np.ndarray:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.lists(st.floats(width=32), min_size=4, max_size=4), st.booleans())
-def test_one_user_moves_a_released_sum_by_at_most_what_the_plan_says(held: list[float], empty: bool) -> None:
+@given(st.lists(st.floats(width=32), min_size=4, max_size=4), st.booleans(), st.sampled_from(ACTIVATIONS))
+def test_one_user_moves_a_released_sum_by_at_most_what_the_plan_says(
+    held: list[float], empty: bool, activation: type
+) -> None:
     changed = items()
     changed.parts[0][changed.offsets[3] : changed.offsets[4]] = held
     if empty:  # all of the user's items are gone
@@ -163,5 +173,5 @@ def test_one_user_moves_a_released_sum_by_at_most_what_the_plan_says(held: list[
         keep[changed.offsets[3] : changed.offsets[4]] = False
         offsets = np.concatenate([changed.offsets[:4], changed.offsets[4:] - COUNTS[3]])
         changed = Items(tuple(part[keep] for part in changed.parts), offsets)
-    moved = released(items(), 7) - released(changed, 7)
+    moved = released(items(), 7, activation) - released(changed, 7, activation)
     assert np.linalg.norm(moved) <= PLAN.parameters.sensitivity * (1 + 1e-9)

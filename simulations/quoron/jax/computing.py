@@ -72,7 +72,7 @@ class Rows:
         return found
 
     def _taken(self, places: NDArray[np.int64]) -> tuple[NDArray[Any], ...]:
-        return tuple(part[places] for part in self._items.parts)
+        return tuple(part[places] for part in self._items.at_least_one)
 
     def _one(self, point: Any, parts: Any, weights: Any, seed: Any) -> Any:
         """The row (d,) of one user: parts (steps, batch, ...), weights (steps, batch), a seed of two words."""

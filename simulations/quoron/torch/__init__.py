@@ -21,7 +21,8 @@ except ModuleNotFoundError as missing:
         "quoron.torch needs torch. Install it: pip install 'quoron[torch]'.", name="torch"
     ) from missing
 
+from quoron.torch.federated import answering, weights, with_weights
 from quoron.torch.training import Trained, train
 from quoron.training.timetable import LocalSGD
 
-__all__ = ["LocalSGD", "Trained", "train"]
+__all__ = ["LocalSGD", "Trained", "answering", "train", "weights", "with_weights"]

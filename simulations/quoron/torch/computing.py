@@ -43,7 +43,7 @@ class Rows:
         blank = items.blank(2, self.timetable.batch)
         network.require_pure(*(torch.from_numpy(part[0]) for part in blank))
         self._blank = tuple(torch.from_numpy(part).to(network.device) for part in blank)
-        self._parts = _near(tuple(torch.from_numpy(part) for part in items.parts), network.device)
+        self._parts = _near(tuple(torch.from_numpy(part) for part in items.at_least_one), network.device)
         dims = (None if local is None else 0, 0, 0)
         self._gradients: Step = vmap(grad(self._loss), in_dims=dims, randomness="different")
         self.why_looped = self._tried(self._gradients)

@@ -30,6 +30,11 @@ class Items:
         """m_u of each user, shape (n,). Private."""
         return np.diff(self.offsets)
 
+    @property
+    def at_least_one(self) -> tuple[Array, ...]:
+        """The parts, of an item that is nobody's where there is none: users without items look somewhere too."""
+        return self.parts if len(self.parts[0]) else self.blank(1)
+
     def blank(self, *shape: int) -> tuple[Array, ...]:
         """As many items that are nobody's: zeros of the items' shape and type."""
         return tuple(np.zeros((*shape, *part.shape[1:]), part.dtype) for part in self.parts)

@@ -1,0 +1,42 @@
+"""The same network, loss, users and promise on one machine that holds all data.
+
+    python examples/models/federated/here.py --seed 7
+
+On a federation: README.md beside this file.
+"""
+
+import argparse
+
+import numpy as np
+import torch
+from network import promise, task
+
+import quoron.torch
+
+
+def main() -> None:
+    """Train, and say how well it does on images of nobody."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--users", type=int, default=promise.defaults()["users"])
+    parser.add_argument("--rounds", type=int, default=promise.defaults()["rounds"])
+    parser.add_argument("--seed", type=int, help="a simulation: noise that comes again, of which nothing is charged")
+    parser.add_argument("--out", help="the run's folder")
+    given = parser.parse_args()
+    config = promise.defaults() | {"users": given.users, "rounds": given.rounds}
+    held = [task.items(user) for user in range(given.users)]
+    trained = quoron.torch.train(
+        task.network(),
+        tuple(torch.cat(parts) for parts in zip(*held, strict=True)),
+        user=np.repeat(np.arange(given.users), task.ITEMS),
+        loss=task.loss,
+        local=promise.local(config),
+        seed=given.seed,
+        out=given.out,
+        **promise.promise(config),
+    )
+    print(trained.guarantee.sentence())
+    print(f"accuracy on one machine: {task.accuracy(trained.module):.3f}")
+
+
+if __name__ == "__main__":
+    main()

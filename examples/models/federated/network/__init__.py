@@ -1,0 +1,1 @@
+"""A network, its loss and its data, trained on one machine or on a Flower federation."""
