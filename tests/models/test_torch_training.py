@@ -240,7 +240,7 @@ def test_what_torch_cannot_compile_is_computed_without_and_said(
 
     monkeypatch.setattr(torch, "compile", broken)
     with caplog.at_level(logging.WARNING, logger="quoron"):
-        without = trained(tmp_path / "without", compiled=True)
+        without = trained(tmp_path / "without", compiled=True, reproducible=True)
     assert "without torch.compile, which failed: RuntimeError: no compiler here" in caplog.text
     np.testing.assert_array_equal(without.model, trained(tmp_path / "eager", compiled=False).model)
 
