@@ -207,7 +207,7 @@ class TestTheIndex:
         again = opened(tmp_path / "d", "who")
         assert made.users == again.users == 200
         assert not made.sorted
-        np.testing.assert_array_equal(made.held, again.held)
+        np.testing.assert_array_equal(made.held(), again.held())
         kept = [path for path in made.folder.iterdir() if path.is_file()]
         assert all(b"u000" not in path.read_bytes() for path in kept)
         assert all(path.stat().st_mode & 0o077 == 0 for path in kept)
@@ -232,7 +232,7 @@ class TestTheIndex:
         assert sorted(read) == list(range(len(made.pieces)))
         monkeypatch.setattr(index, "_runs", done)
         in_buckets(rows(300), tmp_path / "whole")
-        np.testing.assert_array_equal(made.held, opened(tmp_path / "whole", "who").held)
+        np.testing.assert_array_equal(made.held(), opened(tmp_path / "whole", "who").held())
 
     def test_survives_a_kill(self, tmp_path):
         in_buckets(rows(300), tmp_path / "d")
@@ -398,3 +398,17 @@ def test_what_a_worker_is_given_can_be_pickled_without_data(tmp_path):
     assert len(letter) < 40_000
     given = pickle.loads(letter)
     assert_same(given.items(own[::-1]), crowd.items(own[::-1]))
+
+
+def test_comparisons_and_questions_take_a_folder(tmp_path):
+    table = in_buckets(rows(1200), tmp_path / "d")
+    pq.write_table(table, tmp_path / "one.parquet")
+    told = [
+        quoron.compare(
+            described(tmp_path, path), algorithms=["tracking-srgd"], seeds=2, workers=1, out=tmp_path / f"c-{path}"
+        ).cells[0]
+        for path in ("d", "one.parquet")
+    ]
+    assert told[0]["excess_risk"] == told[1]["excess_risk"]
+    risks = [quoron.ask(described(tmp_path, path), risk="50%").enough for path in ("d", "one.parquet")]
+    assert risks[0] == risks[1]

@@ -87,8 +87,7 @@ class Deck:
         RunError where there is no room on disk.
         """
         known = order if numbers is None else numbers[order]
-        held = np.zeros(rows.users, np.int64)
-        held[: rows.index.users] = rows.index.held
+        held = np.append(rows.index.held(), np.zeros(rows.users - rows.index.users, np.int64))
         place = np.full(rows.users, -1, np.int32)
         place[known] = np.arange(len(order), dtype=np.int32)
         width = HEAD + 2 * (rows.encoding.weight is not None) + rows.encoding.dimension

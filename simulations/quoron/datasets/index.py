@@ -80,7 +80,7 @@ class Index:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what can be read again."""
-        return {name: value for name, value in vars(self).items() if name not in ("held", "order")}
+        return {name: value for name, value in vars(self).items() if name != "order"}
 
     @property
     def rows(self) -> int:
@@ -103,7 +103,6 @@ class Index:
         ranks, lengths = self.runs(piece)
         return np.repeat(ranks, lengths)
 
-    @cached_property
     def held(self) -> NDArray[np.int64]:
         """Rows of every user, (users,). Private."""
         counts = np.zeros(self.users, np.int64)

@@ -183,7 +183,7 @@ class DatasetPopulation:
             return np.arange(users)
         ticket = words(seed=self.seed, purpose=Purpose.SPLIT, users=np.arange(users))[:, 1]
         drawn = np.argsort(ticket, kind="stable")
-        few = np.sort(drawn[: int(np.searchsorted(np.cumsum(self.rows.index.held[drawn]), SAMPLE)) + 1])
+        few = np.sort(drawn[: int(np.searchsorted(np.cumsum(self.rows.index.held()[drawn]), SAMPLE)) + 1])
         whose = np.searchsorted(self.numbers, few)
         known = self.numbers[np.minimum(whose, self.users - 1)] == few
         honest = self.corruption(whose) == Corruption.HONEST
