@@ -302,40 +302,6 @@ class AnsweredNoise:
         return self.source.fingerprint()
 
 
-@dataclass(frozen=True, slots=True)
-class StartedNoise:
-    """A source whose streams depend on a secret of one start of a run, kept nowhere: where answers do not come again.
-
-    Every start of a run draws independent noise, whatever is answered, so what a start drew and did not commit says
-    nothing of what a later one releases. Noise can be drawn before there are answers. A run that goes on keeps its
-    privacy, and not its bits.
-    """
-
-    source: NoiseSource
-    nonce: str = field(repr=False)
-
-    @classmethod
-    def fresh(cls, source: NoiseSource) -> "StartedNoise":
-        """Of a start that has not been before."""
-        return cls(source, secrets.token_hex(32))
-
-    def stream(self, *labels: str | int) -> RandomStream:
-        """See NoiseSource."""
-        return self.source.stream(*labels, "start", self.nonce)
-
-    def require_deployable(self) -> None:
-        """As the source."""
-        self.source.require_deployable()
-
-    def export_key(self) -> bytes:
-        """The source's."""
-        return self.source.export_key()
-
-    def fingerprint(self) -> str:
-        """The source's."""
-        return self.source.fingerprint()
-
-
 def total_variation(*, gaussians: int = 0, decisions: int = 0) -> float:
     """How far all the noise of a run is from exact, in total variation (theorem N3).
 

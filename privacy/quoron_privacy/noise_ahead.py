@@ -1,4 +1,4 @@
-"""Noise drawn ahead: coming rounds' Gaussian samples are made on other cores while users compute.
+"""Noise of one start of a run, drawn ahead: coming rounds' samples are made on other cores while users compute.
 
     >>> from quoron_privacy.noise import SeededNoise
     >>> with NoiseAhead(SeededNoise(7), threads=2) as noise:
@@ -11,8 +11,10 @@ A stream is a function of its labels, so what is drawn ahead is what would have 
 that hold what users answered cannot be known ahead; those of a `StartedNoise` can.
 """
 
+import secrets
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from types import TracebackType
 
 from quoron_privacy.noise import NoiseSource, RandomStream, Steps, samples_of
@@ -20,6 +22,40 @@ from quoron_privacy.validate import count
 
 Labels = tuple[str | int, ...]
 _Drawn = Future[tuple[RandomStream, Steps]]
+
+
+@dataclass(frozen=True, slots=True)
+class StartedNoise:
+    """A source whose streams depend on a secret of one start of a run, kept nowhere: where answers do not come again.
+
+    Every start of a run draws independent noise, whatever is answered, so what a start drew and did not commit says
+    nothing of what a later one releases. Noise can be drawn before there are answers. A run that goes on keeps its
+    privacy, and not its bits.
+    """
+
+    source: NoiseSource
+    nonce: str = field(repr=False)
+
+    @classmethod
+    def fresh(cls, source: NoiseSource) -> "StartedNoise":
+        """Of a start that has not been before."""
+        return cls(source, secrets.token_hex(32))
+
+    def stream(self, *labels: str | int) -> RandomStream:
+        """See NoiseSource."""
+        return self.source.stream(*labels, "start", self.nonce)
+
+    def require_deployable(self) -> None:
+        """As the source."""
+        self.source.require_deployable()
+
+    def export_key(self) -> bytes:
+        """The source's."""
+        return self.source.export_key()
+
+    def fingerprint(self) -> str:
+        """The source's."""
+        return self.source.fingerprint()
 
 
 class NoiseAhead:

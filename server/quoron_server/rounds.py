@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.clipping import Sums
 from quoron_privacy.errors import OtherVersion, RunError
-from quoron_privacy.noise import AnsweredNoise, NoiseSource, StartedNoise
-from quoron_privacy.noise_ahead import NoiseAhead
+from quoron_privacy.noise import AnsweredNoise, NoiseSource
+from quoron_privacy.noise_ahead import NoiseAhead, StartedNoise
 from quoron_server.algorithm import Algorithm
 from quoron_server.books import serial
 from quoron_server.budget import Budget

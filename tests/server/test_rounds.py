@@ -7,7 +7,8 @@ from contracts.scenes import Quadratic, execute, make
 from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.clipping import Sums
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, RunError
-from quoron_privacy.noise import AnsweredNoise, SecureNoise, SeededNoise, StartedNoise
+from quoron_privacy.noise import AnsweredNoise, SecureNoise, SeededNoise
+from quoron_privacy.noise_ahead import StartedNoise
 from quoron_server.books.ledger import Ledger
 from quoron_server.budget import Budget
 from quoron_server.rounds import chained, run
