@@ -1,21 +1,26 @@
-"""Average gradients of many users against the machine's own read bandwidth and against the best plain numpy.
+"""Average gradients, their sums and local SGD of many users, as shares of what the machine reads of their items.
 
-    python benchmarks/gradients.py [--users 100000] [--items 20] [--dimension 100] [--repeats 9]
+    python benchmarks/gradients.py [--megabytes 200] [--repeats 9] [--dimension 20 100 500] [--items 1 10 100]
 
-Every figure is a ratio of medians measured in this run, the contestants taking turns, so that a busy machine slows all
-of them alike. numpy gets float32 arithmetic and its own threaded matrix products; ours is float64 throughout.
+A share is the time of a plain sum over the same float32 features, by as many threads, over that of a kernel: 1 would
+be a kernel that costs nothing but its one read. Both are the least processor seconds of so many turns, the contestants
+taking turns, so that a machine with other work to do shows little; fresh memory for rows is not in it. Rows of short
+users are more bytes than their items: a kernel that writes them cannot reach 1, sums can.
 """
 
 import argparse
 from collections.abc import Callable
 from functools import partial
-from time import perf_counter
+from time import process_time
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client import AverageGradient, ItemBatch, average_gradient, make_loss
+from quoron_client import AverageGradient, ItemBatch, LocalSGD, average_gradient, local_sgd, make_loss
+from quoron_client.compute.gradients import gradient_sums
+from quoron_client.protocol.domains import L2Ball
+from quoron_privacy.clipping import ClippedSum
 
 Floats = NDArray[np.float32]
 
@@ -27,61 +32,63 @@ def parallel_sum(values: Floats) -> float:
     return float(total)
 
 
-def numpy_gradients(items: Floats, labels: Floats, point: Floats) -> Floats:
-    margins = labels * np.matmul(items, point)
-    coefficients = -labels / (1.0 + np.exp(margins)) / items.shape[1]
-    gradients: Floats = np.matmul(coefficients[:, None, :], items)[:, 0]
-    return gradients
-
-
-def medians(contestants: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Median seconds of each, taking turns, after one turn that is not counted."""
+def least(contestants: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Least processor seconds of each, taking turns, after one turn that is not counted."""
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(repeats + 1):
         for name, run in contestants.items():
-            start = perf_counter()
+            start = process_time()
             run()
-            times[name].append(perf_counter() - start)
-    return {name: float(np.median(values[1:])) for name, values in times.items()}
+            times[name].append(process_time() - start)
+    return {name: min(values[1:]) for name, values in times.items()}
+
+
+def shares(users: int, items: int, dimension: int, repeats: int) -> tuple[float, dict[str, float]]:
+    """Bytes the machine reads a processor second, and the share of that which each kernel reaches."""
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((users * items, dimension), dtype=np.float32)
+    features /= np.linalg.norm(features, axis=1, keepdims=True)
+    labels = np.sign(rng.standard_normal(users * items))
+    points = rng.standard_normal((2, dimension)) / np.sqrt(dimension)
+    batch = ItemBatch(features, labels, np.arange(users + 1) * items)
+    one, two = AverageGradient(points[:1], (1.0,)), AverageGradient(points, (1.0, -0.9))
+    passes = LocalSGD(np.zeros((users, dimension)), 0.5, L2Ball(1.0))
+    read = numba.njit(parallel=True, fastmath=True)(parallel_sum)
+    loss, out, reduction = make_loss("logistic"), np.zeros((users, dimension)), ClippedSum(0.1, users)
+    times = least(
+        {
+            "read": partial(read, features.reshape(-1)),
+            "rows, one point": partial(average_gradient, loss, batch, one, out=out),
+            "rows, two": partial(average_gradient, loss, batch, two, out=out),
+            "sums, one point": partial(gradient_sums, loss, batch, one, reduction),
+            "sums, two": partial(gradient_sums, loss, batch, two, reduction),
+            "local SGD": partial(local_sgd, loss, batch, passes),
+        },
+        repeats,
+    )
+    whole = times.pop("read")
+    return features.nbytes / whole, {name: whole / taken for name, taken in times.items()}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Average gradients: ratios to read bandwidth and to numpy.")
-    parser.add_argument("--users", type=int, default=100_000)
-    parser.add_argument("--items", type=int, default=20)
-    parser.add_argument("--dimension", type=int, default=100)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--megabytes", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=9)
-    options = parser.parse_args()
-    n, m, d = options.users, options.items, options.dimension
-
-    rng = np.random.default_rng(0)
-    features = rng.standard_normal((n * m, d), dtype=np.float32)
-    features /= np.linalg.norm(features, axis=1, keepdims=True)
-    labels = np.sign(rng.standard_normal(n * m))
-    points = rng.standard_normal((2, d)) / np.sqrt(d)
-    batch = ItemBatch(features, labels, np.arange(n + 1) * m)
-    blocks, signs = features.reshape(n, m, d), labels.reshape(n, m).astype(np.float32)
-    one, two = AverageGradient(points[:1], (1.0,)), AverageGradient(points, (1.0, -0.9))
-    read = numba.njit(parallel=True, fastmath=True)(parallel_sum)
-    logistic, huber = make_loss("logistic"), make_loss("huber")
-    times = medians(
-        {
-            "read": partial(read, features.reshape(-1)),
-            "numpy": partial(numpy_gradients, blocks, signs, points[0].astype(np.float32)),
-            "logistic, one point": partial(average_gradient, logistic, batch, one),
-            "logistic, two points": partial(average_gradient, logistic, batch, two),
-            "huber, one point": partial(average_gradient, huber, batch, one),
-            "huber, two points": partial(average_gradient, huber, batch, two),
-        },
-        options.repeats,
+    parser.add_argument("--dimension", type=int, nargs="+", default=[20, 100, 500])
+    parser.add_argument("--items", type=int, nargs="+", default=[1, 10, 100])
+    given = parser.parse_args()
+    print(
+        f"{given.megabytes} MB of float32 features, {numba.get_num_threads()} threads, logistic loss; shares of a read"
     )
-    size = f"{n:,} users x {m} items x {d} features, float32, {features.nbytes / 1e9:.2f} GB"
-    print(f"{size}, {numba.get_num_threads()} threads")
-    print(f"{'':22s}{'share of read bandwidth':>25s}{'times numpy':>14s}{'two / one':>12s}")
-    for name in list(times)[1:]:
-        pair = times[name] / times[name.replace("two points", "one point")]
-        last = f"{pair:12.2f}" if name.endswith("two points") else ""
-        print(f"{name:22s}{times['read'] / times[name]:25.2f}{times['numpy'] / times[name]:14.2f}{last}")
+    heading = None
+    for dimension in given.dimension:
+        for items in given.items:
+            users = max(1, given.megabytes * 250_000 // (items * dimension))
+            rate, found = shares(users, items, dimension, given.repeats)
+            if heading is None:
+                heading = "".join(f"{name:>17s}" for name in found)
+                print(f"{'features':>8s}{'items':>6s}{'GB/s':>6s}{heading}")
+            print(f"{dimension:8d}{items:6d}{rate / 1e9:6.1f}" + "".join(f"{share:17.2f}" for share in found.values()))
 
 
 if __name__ == "__main__":

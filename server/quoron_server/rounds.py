@@ -151,13 +151,19 @@ def _carry_out(
     evaluate: Evaluate | None,
 ) -> Vector:
     state, answered_so_far, totals, moved = _resume(algorithm, ledger)
+    spent: dict[str, int] | None = None  # in the rounds before this one: read once, for nobody else spends meanwhile
     for observer in observers:
         observer.started(algorithm.plan)
     while (question := algorithm.request(state, noise)) is not None:  # whom it asks depends on nobody's answers
         cost = _cost(algorithm.plan, question)
         encoded_down, encoded_up = encoded(question, algorithm.plan.problem.dimension)
-        _check_budget(budget, algorithm.plan, ledger, question, cost["gradient_evaluations"])
+        spent = spent or ledger.spent(before=question.round)
+        _check_budget(budget, algorithm.plan, spent, cost["gradient_evaluations"])
         ledger.spend(question, users=cost["messages"], gradient_evaluations=cost["gradient_evaluations"])
+        spent = {
+            "rounds": spent["rounds"] + 1,
+            "gradient_evaluations": spent["gradient_evaluations"] + cost["gradient_evaluations"],
+        }
         if drawn is not None:
             _expect(algorithm, drawn, question.round)
         began = time.perf_counter()
@@ -268,8 +274,7 @@ def _cost(plan: Plan, question: Question) -> dict[str, int]:
     }
 
 
-def _check_budget(budget: Budget, plan: Plan, ledger: "Ledger", question: Question, evaluations: int) -> None:
-    spent = ledger.spent(before=question.round)
+def _check_budget(budget: Budget, plan: Plan, spent: Mapping[str, int], evaluations: int) -> None:
     budget.check(
         rounds=spent["rounds"] + 1,
         gradient_evaluations=spent["gradient_evaluations"] + evaluations,

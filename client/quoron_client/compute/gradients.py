@@ -20,6 +20,7 @@ import numpy as np
 from numba import float64, int64
 from numpy.typing import NDArray
 
+from quoron_client.compute.class_gradients import class_gradients, class_losses
 from quoron_client.compute.compiled import (
     POINTWISE,
     at_once,
@@ -31,27 +32,14 @@ from quoron_client.compute.compiled import (
     writable,
 )
 from quoron_client.compute.draws import NARROW, Keys, shifts_and_spread
+from quoron_client.compute.products import accumulate, predict, predict_both, within
 from quoron_client.compute.smoothness import smoothness_scale
 from quoron_client.data.items import Items
 from quoron_client.losses import Loss, Softmax
-from quoron_client.losses._exponential import exponential
 from quoron_client.protocol.questions import AverageGradient
 from quoron_privacy.clipping import SUMMING, ClippedSum, Sums
 from quoron_privacy.errors import ConfigError, DataError
-from quoron_privacy.lanes import (
-    STRIDE,
-    WIDTH,
-    aligned,
-    alike,
-    first_lanes,
-    fused,
-    keep,
-    lanes,
-    larger,
-    max_of,
-    plus,
-    sum_of,
-)
+from quoron_privacy.lanes import WIDTH, aligned, alike, keep
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
@@ -90,7 +78,7 @@ def average_gradient(
     if rows.shape != (batch.users, dimension):
         raise DataError(f"Expected out of shape {(batch.users, dimension)}, got {rows.shape}.")
     if classes:
-        _class_gradients(batch, *own, rows.reshape(batch.users, classes, -1), threads=threads)
+        class_gradients(batch, *own, rows.reshape(batch.users, classes, -1), threads=threads)
     else:
         _gradients(batch, *own, rows, threads=threads)
     return rows
@@ -178,7 +166,7 @@ def average_loss(
     out = np.empty(batch.users)
     read = _padded(point.reshape(-1, batch.dimension))
     if isinstance(loss, Softmax):
-        _class_losses(batch, read, batch.item_weights, out, threads=threads)
+        class_losses(batch, read, batch.item_weights, out, threads=threads)
     else:
         _losses(batch, loss.values.compiled, loss.parameter, read[0], batch.item_weights, out, threads=threads)
     bent = 0.5 * float((loss.bend(len(point)) * point) @ point)
@@ -210,83 +198,6 @@ def _padded(points: Matrix) -> Matrix:
     read: Matrix = aligned(*points.shape)
     read[:, : points.shape[1]] = points
     return read
-
-
-@helper
-def _predict(flat: Any, first: int, count: int, dimension: int, x: Any, out: Any, place: int) -> None:
-    """⟨row, x⟩ for `count` rows from `first` on, into out[place] and on; x is padded with zeros."""
-    whole, rest = dimension // WIDTH * WIDTH, dimension % WIDTH
-    strides = whole // STRIDE * STRIDE
-    for i in range(count):
-        row = (first + i) * dimension
-        a = b = c = d = alike(0.0)
-        for j in range(0, strides, STRIDE):
-            a = fused(lanes(flat, row + j), lanes(x, j), a)
-            b = fused(lanes(flat, row + j + WIDTH), lanes(x, j + WIDTH), b)
-            c = fused(lanes(flat, row + j + 2 * WIDTH), lanes(x, j + 2 * WIDTH), c)
-            d = fused(lanes(flat, row + j + 3 * WIDTH), lanes(x, j + 3 * WIDTH), d)
-        for j in range(strides, whole, WIDTH):
-            a = fused(lanes(flat, row + j), lanes(x, j), a)
-        if rest > 0:
-            b = fused(first_lanes(flat, row + whole, rest), lanes(x, whole), b)
-        out[place + i] = sum_of(plus(plus(a, b), plus(c, d)))
-
-
-@helper
-def _predict_both(
-    flat: Any, first: int, count: int, dimension: int, x: Any, y: Any, out: Any, other: Any, place: int
-) -> None:
-    """Like `_predict`, for two points: each row is read and widened once."""
-    whole, rest = dimension // WIDTH * WIDTH, dimension % WIDTH
-    strides = whole // STRIDE * STRIDE
-    for i in range(count):
-        row = (first + i) * dimension
-        a = b = c = d = e = f = g = h = alike(0.0)
-        for j in range(0, strides, STRIDE):
-            p, q = lanes(flat, row + j), lanes(flat, row + j + WIDTH)
-            r, s = lanes(flat, row + j + 2 * WIDTH), lanes(flat, row + j + 3 * WIDTH)
-            a, e = fused(p, lanes(x, j), a), fused(p, lanes(y, j), e)
-            b, f = fused(q, lanes(x, j + WIDTH), b), fused(q, lanes(y, j + WIDTH), f)
-            c, g = fused(r, lanes(x, j + 2 * WIDTH), c), fused(r, lanes(y, j + 2 * WIDTH), g)
-            d, h = fused(s, lanes(x, j + 3 * WIDTH), d), fused(s, lanes(y, j + 3 * WIDTH), h)
-        for j in range(strides, whole, WIDTH):
-            p = lanes(flat, row + j)
-            a, e = fused(p, lanes(x, j), a), fused(p, lanes(y, j), e)
-        if rest > 0:
-            p = first_lanes(flat, row + whole, rest)
-            b, f = fused(p, lanes(x, whole), b), fused(p, lanes(y, whole), f)
-        out[place + i] = sum_of(plus(plus(a, b), plus(c, d)))
-        other[place + i] = sum_of(plus(plus(e, f), plus(g, h)))
-
-
-@helper
-def _accumulate(flat: Any, first: int, count: int, dimension: int, coefficients: Any, place: int, out: Any) -> None:
-    """out += Σ coefficient · row over `count` rows from `first` on, row after row; coefficients from `place` on.
-
-    Four rows at a time where there are as many, which changes no bit; `out` is padded.
-    """
-    whole, rest = dimension // WIDTH * WIDTH, dimension % WIDTH
-    fours = count // 4 * 4
-    for i in range(0, fours, 4):
-        a = (first + i) * dimension
-        b, c, d = a + dimension, a + 2 * dimension, a + 3 * dimension
-        e, f = alike(coefficients[place + i]), alike(coefficients[place + i + 1])
-        g, h = alike(coefficients[place + i + 2]), alike(coefficients[place + i + 3])
-        for j in range(0, whole, WIDTH):
-            s = fused(lanes(flat, b + j), f, fused(lanes(flat, a + j), e, lanes(out, j)))
-            keep(out, j, fused(lanes(flat, d + j), h, fused(lanes(flat, c + j), g, s)))
-        if rest > 0:
-            j = whole
-            s = fused(first_lanes(flat, a + j, rest), e, lanes(out, j))
-            s = fused(first_lanes(flat, b + j, rest), f, s)
-            s = fused(first_lanes(flat, c + j, rest), g, s)
-            keep(out, j, fused(first_lanes(flat, d + j, rest), h, s))
-    for i in range(fours, count):
-        a, e = (first + i) * dimension, alike(coefficients[place + i])
-        for j in range(0, whole, WIDTH):
-            keep(out, j, fused(lanes(flat, a + j), e, lanes(out, j)))
-        if rest > 0:
-            keep(out, whole, fused(first_lanes(flat, a + whole, rest), e, lanes(out, whole)))
 
 
 _MATRIX, _VECTOR = read_only(float64, 2), read_only(float64, 1)
@@ -345,9 +256,9 @@ def _rows(
                     break
                 count = most
             if len(points) == 1:
-                _predict(flat, first, count, dimension, x, predicted, held)
+                predict(flat, first, count, dimension, x, predicted, held)
             else:
-                _predict_both(flat, first, count, dimension, x, y, predicted, other, held)
+                predict_both(flat, first, count, dimension, x, y, predicted, other, held)
             for i in range(count):
                 block_labels[held + i] = labels[first + i]
             if smoothed:
@@ -376,7 +287,7 @@ def _rows(
             if done == 0:
                 for j in range(0, summed.size, WIDTH):
                     keep(summed, j, alike(0.0))
-            _accumulate(flat, begin, count, dimension, coefficients, place, summed)
+            accumulate(flat, begin, count, dimension, coefficients, place, summed)
             place += count
             done += count
             if begins[v] + done < ends[v]:
@@ -460,24 +371,9 @@ def _gradient_sums(
             scale, centre, user_weights, rows, first, last, first,
         )  # fmt: skip
         for i in range(last - first):
-            answered[i] = ends[first + i] > begins[first + i] and _within(rows[i], most)
+            answered[i] = ends[first + i] > begins[first + i] and within(rows[i], most)
             counts[5] += answered[i]
         add(rows[: last - first], around, answered[: last - first], norm, quantile, unit, total, counts)
-
-
-@helper
-def _within(row: Any, most: float) -> bool:
-    """Whether every number is finite and at most `most` in magnitude."""
-    whole, rest = row.size // WIDTH * WIDTH, row.size % WIDTH
-    largest = nothing = zero = alike(0.0)
-    for j in range(0, whole, WIDTH):
-        part = lanes(row, j)
-        largest, nothing = larger(largest, part), fused(part, zero, nothing)
-    if rest > 0:
-        part = first_lanes(row, whole, rest)
-        largest, nothing = larger(largest, part), fused(part, zero, nothing)
-    good: bool = sum_of(nothing) == 0.0 and max_of(largest) <= most
-    return good
 
 
 @user_loop(POINTWISE, float64, _VECTOR, _VECTOR, writable(float64, 1))
@@ -503,114 +399,11 @@ def _losses(
             count = min(_BLOCK, end - first)
             for i in range(count):
                 block_labels[i] = labels[first + i]
-            _predict(flat, first, count, features.shape[1], point, predictions, 0)
+            predict(flat, first, count, features.shape[1], point, predictions, 0)
             values(predictions[:count], block_labels[:count], parameters[:count], block_values[:count])
             if item_weights.size > 0:
                 for i in range(count):
                     block_values[i] *= item_weights[first + i]
             for i in range(count):
                 summed += block_values[i] if np.isfinite(predictions[i] + block_labels[i]) else np.nan
-        out[u] = summed / max(end - begin, 1)
-
-
-@helper
-def _chances(scores: Any, labels: Any, first: int, count: int, tops: Any, sums: Any, chosen: Any) -> None:
-    """Scores (K, count) become e^(score - top), their sums, and the labels' own scores less the top.
-
-    An item whose scores are not finite, or whose label is no class number, has NaN for its sum.
-    """
-    classes = len(scores)
-    for i in range(count):
-        tops[i], sums[i], chosen[i] = scores[0, i], np.nan, np.nan
-    for k in range(classes):
-        for i in range(count):
-            tops[i] = max(tops[i], scores[k, i])
-            # A class number is compared, never used as a place.
-            sums[i] = 0.0 if labels[first + i] == k else sums[i]
-            chosen[i] = scores[k, i] if labels[first + i] == k else chosen[i]
-    for k in range(classes):
-        for i in range(count):
-            sums[i] += 0.0 * scores[k, i]
-    for k in range(classes):
-        for i in range(count):
-            scores[k, i] = exponential(scores[k, i] - tops[i])
-    for k in range(classes):
-        for i in range(count):
-            sums[i] += scores[k, i]
-    for i in range(count):
-        chosen[i] -= tops[i]
-
-
-@user_loop(read_only(float64, 3), _VECTOR, _VECTOR, _MATRIX, _VECTOR, _MATRIX, _VECTOR, writable(float64, 3))
-def _class_gradients(
-    features: Any,
-    labels: Any,
-    begins: Any,
-    ends: Any,
-    points: Any,
-    weights: Any,
-    item_weights: Any,
-    shrink: Any,
-    scale: Any,
-    centre: Any,
-    user_weights: Any,
-    out: Any,
-    start: int,
-    stop: int,
-) -> None:
-    """Of the softmax loss: K predictions and K sums over the same block of rows, which stays in the nearest cache."""
-    classes, dimension, flat = points.shape[1], features.shape[1], features.reshape(-1)
-    scores, coefficients = np.zeros((classes, _BLOCK)), np.empty((classes, _BLOCK))
-    totals = aligned(classes, dimension)
-    tops, sums, chosen = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
-    for u in range(start, stop):
-        begin, end = begins[u], ends[u]
-        if begin == end:
-            out[u] = 0.0
-            continue
-        totals[:] = 0.0
-        for first in range(begin, end, _BLOCK):
-            count = min(_BLOCK, end - first)
-            coefficients[:] = 0.0
-            for p in range(len(points)):
-                for k in range(classes):
-                    _predict(flat, first, count, dimension, points[p, k], scores[k], 0)
-                _chances(scores, labels, first, count, tops, sums, chosen)
-                for k in range(classes):
-                    for i in range(count):
-                        wanted = 1.0 if labels[first + i] == k else 0.0
-                        coefficients[k, i] += weights[p] * (scores[k, i] / sums[i] - wanted)
-            if item_weights.size > 0:
-                for k in range(classes):
-                    for i in range(count):
-                        coefficients[k, i] *= item_weights[first + i]
-            for k in range(classes):
-                _accumulate(flat, first, count, dimension, coefficients[k], 0, totals[k])
-        share = scale[u] / (end - begin)
-        for k in range(classes):
-            for j in range(out.shape[2]):
-                moved = share * totals[k, j] + scale[u] * shrink[k, j] - centre[k, j]
-                out[u, k, j] = user_weights[u] * moved
-
-
-@user_loop(_MATRIX, _VECTOR, writable(float64, 1))
-def _class_losses(
-    features: Any, labels: Any, begins: Any, ends: Any, point: Any, item_weights: Any, out: Any, start: int, stop: int
-) -> None:
-    flat, scores, values = features.reshape(-1), np.zeros((len(point), _BLOCK)), np.empty(_BLOCK)
-    tops, sums, chosen = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
-    for u in range(start, stop):
-        begin, end, summed = begins[u], ends[u], 0.0
-        for first in range(begin, end, _BLOCK):
-            count = min(_BLOCK, end - first)
-            for k in range(len(point)):
-                _predict(flat, first, count, features.shape[1], point[k], scores[k], 0)
-            _chances(scores, labels, first, count, tops, sums, chosen)
-            for i in range(count):
-                values[i] = np.log(sums[i]) - chosen[i]
-            if item_weights.size > 0:
-                for i in range(count):
-                    values[i] *= item_weights[first + i]
-            for i in range(count):
-                summed += values[i]
         out[u] = summed / max(end - begin, 1)

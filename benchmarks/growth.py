@@ -1,0 +1,85 @@
+"""Whether the cost of a round grows as it should: slopes of time and memory against users, items and features.
+
+    python benchmarks/growth.py [--repeats 5]
+
+Each of n, m and d is varied over two decades, the others fixed, for users kept in memory and for users made when they
+are asked. Time is the least processor seconds of a question whose answers are clipped and summed; its slope against
+n m d should be 1 within 0.05. Memory is the peak of a process of its own, less that of one without users
+(Linux). Grids begin where what a user or an item costs by itself, a clip and a slope, is small beside its numbers.
+"""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+from time import process_time
+
+import numpy as np
+
+from quoron.populations import Synthetic
+from quoron.simulation.inline import InlineEngine
+from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.questions import AverageGradient, Question
+from quoron_privacy.clipping import ClippedSum
+
+BASE = {"users": 1_000, "items": 20, "features": 50}
+GRIDS = {
+    "users": (4_000, 12_000, 40_000, 120_000, 400_000),
+    "items": (20, 60, 200, 600, 2_000),
+    "features": (50, 150, 500, 1_500, 5_000),
+}
+
+
+def seconds(shape: dict[str, int], *, kept: bool, repeats: int) -> float:
+    """Least processor seconds of a question to everybody."""
+    users, items, features = shape.values()
+    population = Synthetic(
+        "logistic", users=users, items_per_user=items, dimension=features, domain=L2Ball(5.0), in_memory=kept
+    )
+    engine, task = InlineEngine(population), AverageGradient(np.full((1, features), 0.1), (1.0,))
+    question = Question(0, np.arange(users), task, reduction=ClippedSum(0.1, users))
+    found = []
+    for _ in range(repeats + 1):
+        began = process_time()
+        engine.ask(question)
+        found.append(process_time() - began)
+    return min(found[1:])
+
+
+def peak(shape: dict[str, int], *, kept: bool) -> float:
+    """Megabytes of a process of its own, at most."""
+    command = [sys.executable, __file__, "--peak", *(str(each) for each in shape.values()), str(int(kept))]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def slope(sizes: tuple[int, ...], values: list[float]) -> float:
+    """Of values against sizes, both as logarithms."""
+    return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
+
+
+def main() -> None:
+    """Print the figures and the slopes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=5)
+    given = parser.parse_args()
+    print("the others: " + ", ".join(f"{size:,} {name}" for name, size in BASE.items()))
+    nobody = peak(BASE | {"users": 1}, kept=False)
+    for kept in (True, False):
+        print("users kept in memory" if kept else "users made when asked")
+        for name, sizes in GRIDS.items():
+            taken = [seconds(BASE | {name: size}, kept=kept, repeats=given.repeats) for size in sizes]
+            told = "".join(f"{1e3 * each:10.1f}" for each in taken)
+            print(f"  {name:9s}{told} ms, slope {slope(sizes, taken):.3f}", flush=True)
+        sizes = GRIDS["users"]
+        grown = [peak(BASE | {"users": size}, kept=kept) - nobody for size in sizes]
+        print(f"  memory   {''.join(f'{each:10.0f}' for each in grown)} MB by users", flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--peak"]:
+        *shape, kept = (int(each) for each in sys.argv[2:6])
+        seconds(dict(zip(BASE, shape, strict=True)), kept=bool(kept), repeats=1)
+        told = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+        print(int(told["VmHWM"].split()[0]) / 1024)
+    else:
+        main()
