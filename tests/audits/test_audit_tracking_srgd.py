@@ -200,7 +200,12 @@ BROKEN = {  # twin of the lab, object, scene, attack
     ),
     "rec64_nocol": ("sound", TrackingSRGD, replace(LONG, plan=without_column_norm(LONG.plan)), "by radius"),
 }
-HARD = {"twice": RUNS, "rec_twice": RUNS, "halved": RUNS, "rec64_nocol": LONG_RUNS}  # runs for what shows little
+HARD = {
+    "twice": 2 * RUNS,
+    "rec_twice": 2 * RUNS,
+    "halved": 2 * RUNS,
+    "rec64_nocol": LONG_RUNS,
+}  # runs for what shows little
 ATTACKS = ("by radius", "constant-noise", "seed-scaled", "wrong-round", next_centre, next_spread)
 
 

@@ -24,7 +24,7 @@ from quoron_privacy.clipping import Sums
 from quoron_privacy.noise import NoiseSource
 from quoron_privacy.prefix.noise import PrefixState
 from quoron_privacy.presence import Presence
-from quoron_privacy.tails import PrefixTail
+from quoron_privacy.tails import PrefixTail, TailMean
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.slots import partition
 from quoron_server.algorithms.tracking import schedule
@@ -104,8 +104,7 @@ class TrackingSRGD:
         aim = self._aim(state)
         centre = aim.centre + p.ridge * (weights @ points)
         gradients = AverageGradient(points, tuple(weights.tolist()), centre=centre, reference_items=p.reference_items)
-        mechanism = self._mechanisms.main if state.round > p.warmup_rounds else self._mechanisms.warmup
-        return Question(state.round, cohort, gradients, reduction=mechanism.reduction(aim.radius))
+        return Question(state.round, cohort, gradients, reduction=self._mechanism(state).reduction(aim.radius))
 
     def update(self, state: TrackingState, answers: Answers | Sums, noise: NoiseSource) -> Update[TrackingState]:
         """Release the moment, or a gradient; then step."""
@@ -125,7 +124,7 @@ class TrackingSRGD:
         p, problem, t = self.parameters, self.plan.problem, state.round
         aim, metric = self._aim(state), self._metric(state)
         main, weight, d = t > p.warmup_rounds, self._weight(state), problem.dimension
-        mechanism = self._mechanisms.main if main else self._mechanisms.warmup
+        mechanism = self._mechanism(state)
         of_all, sampling = summed(answers, mechanism.reduction(aim.radius)), state.spread**2 / mechanism.users
         if isinstance(mechanism, PrefixTail):
             before = state.prefix
@@ -176,6 +175,9 @@ class TrackingSRGD:
         """j in a main round of the recursive variant, else 1."""
         p = self.parameters
         return max(1, state.round - p.warmup_rounds) if p.variant == "recursive" else 1
+
+    def _mechanism(self, state: TrackingState) -> TailMean | PrefixTail:
+        return self._mechanisms.main if state.round > self.parameters.warmup_rounds else self._mechanisms.warmup
 
     def _metric(self, state: TrackingState) -> Metric:
         return Metric(state.eigenvalues, state.basis, self.parameters.ridge)
