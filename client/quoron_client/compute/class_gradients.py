@@ -98,6 +98,7 @@ def class_gradients(
 def class_losses(
     features: Any, labels: Any, begins: Any, ends: Any, point: Any, item_weights: Any, out: Any, start: int, stop: int
 ) -> None:
+    """The average loss of every user."""
     flat, scores, values = features.reshape(-1), np.zeros((len(point), _BLOCK)), np.empty(_BLOCK)
     tops, sums, chosen = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
     for u in range(start, stop):
