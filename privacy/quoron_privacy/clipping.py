@@ -81,6 +81,21 @@ class Reduction(Protocol):
         """The sums of some of the cohort's users; values (k, d), answered (k,)."""
 
 
+class LoopReduction(Reduction, Protocol):
+    """One that a compiled loop makes of rows while they are in cache."""
+
+    def around(self, dimension: int) -> Vector:
+        """The centre, (d,)."""
+
+    @property
+    def scales(self) -> tuple[float, float, float]:
+        """Clip norm, quantile radius, steps of the grid in one clip norm."""
+
+    @property
+    def adding(self) -> Any:
+        """The loop, of type `SUMMING`; the first four of its counts are `Sums.cells`, the fifth is `Sums.clipped`."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ClippedSum:
     """Σ ⌊clip_C(v - c) 2ᵇ / C⌋ over answered rows v, towards zero, with b = sum_bits(divisor).

@@ -15,13 +15,15 @@ Statements and proofs: docs/privacy/free-presence.md, theorems P3 and P4.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from quoron_privacy.clipping import Sums, mean_sensitivity, shrink, sum_bits
+from quoron_privacy.clipping import SUMMING, Sums, mean_sensitivity, shrink, sum_bits
+from quoron_privacy.errors import ConfigError
 from quoron_privacy.free_presence import WEIGHTS, checked, whiten
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise import NoiseSource, RandomStream
@@ -32,6 +34,7 @@ from quoron_privacy.validate import count
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+Integers = NDArray[np.int64]
 
 _ULP = 2.0**-52
 
@@ -69,7 +72,23 @@ class TailSum:
         around = np.zeros(d) if self.centre is None else np.ascontiguousarray(self.centre)
         none = np.zeros((0, 0)) if self.transform is None else np.ascontiguousarray(self.transform)
         total, shares, clipped = _sum_tails(rows, answered, none, around, self.radius, 2.0 ** sum_bits(0, self.users))
-        return Sums(total, np.append(shares, 0), int(clipped), int(np.count_nonzero(answered)))
+        return Sums(total, np.append(shares, 0), clipped, int(np.count_nonzero(answered)))
+
+    def around(self, dimension: int) -> Vector:
+        """See clipping.LoopReduction: of vectors that are not transformed."""
+        return np.zeros(dimension) if self.centre is None else np.ascontiguousarray(self.centre)
+
+    @property
+    def scales(self) -> tuple[float, float, float]:
+        """C, C and 2ᵇ."""
+        return self.radius, self.radius, 2.0 ** sum_bits(0, self.users)
+
+    @property
+    def adding(self) -> Any:
+        """The compiled loop, of type `clipping.SUMMING`. ConfigError with a transform, for which it does not stand."""
+        if self.transform is not None:
+            raise ConfigError("Expected vectors that are summed as they are, got a transform.")
+        return _adding()
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,23 +278,46 @@ def _told(noised: Vector, adjacency: Adjacency, clipped: int) -> Tail:
     return Tail(noised[:-3] / weights[0], beyond, within, here, clipped)
 
 
-@njit(cache=True)
-def _sum_tails(values, answered, transform, centre, radius, unit):  # type: ignore[no-untyped-def]
-    """Over answered rows: exact Σ ⌊c · unit⌋ towards zero; Σ ⌊(1 - a) unit⌋, how many a ≤ ⅔, how many; clipped ones.
+def _sum_tails(
+    values: Matrix, answered: Mask, transform: Matrix, centre: Vector, radius: float, unit: float
+) -> tuple[Integers, Integers, int]:
+    """Over answered rows: exact Σ ⌊c · unit⌋ towards zero; Σ ⌊(1 - a) unit⌋, how many a ≤ ⅔, how many; clipped ones."""
+    rows, around = values, centre
+    if len(transform):
+        rows, around = np.empty((len(values), len(centre))), np.zeros(len(centre))
+        _whitened(values, transform, centre, rows)
+    total, counts = np.zeros(len(centre), np.int64), np.zeros(5, np.int64)
+    _adding()(rows, around, np.ascontiguousarray(answered, np.bool_), radius, radius, unit, total, counts)
+    return total, counts[:3], int(counts[4])
+
+
+@cache
+def _adding() -> Any:
+    """The compiled loop: on first use, not when this module is imported."""
+    return njit(SUMMING.signature, cache=True, nogil=True)(_add_tails)
+
+
+def _add_tails(
+    rows: Matrix,
+    centre: Vector,
+    answered: Mask,
+    radius: float,
+    quantile: float,
+    unit: float,
+    total: Integers,
+    counts: Integers,
+) -> None:
+    """Add over answered rows what `_sum_tails` says; `quantile` is not looked at.
 
     With a' = 1 - ⌊(1 - a) unit⌋ / unit, of a rounded up, ‖c as added‖ ≤ a', and a' ≤ ⅔ is decided in whole numbers.
     """
-    d = len(centre)
-    total, shares, clipped = np.zeros(d, np.int64), np.zeros(3, np.int64), 0
+    d = rows.shape[1]
     row = np.empty(d)
-    for user in range(len(values)):
+    for user in range(len(rows)):
         if not answered[user]:
             continue
-        if len(transform) > 0:
-            whiten(values[user], transform, centre, row)
-        else:
-            for j in range(d):
-                row[j] = values[user, j] - centre[j]
+        for j in range(d):
+            row[j] = rows[user, j] - centre[j]
         largest, s, _ = shrink(row, radius)
         if s < 0:
             continue
@@ -285,10 +327,15 @@ def _sum_tails(values, answered, transform, centre, radius, unit):  # type: igno
             square += row[j] ** 2
         a = np.sqrt(square) * (1 + (d + 8) * _ULP) * s * (1 + 4 * _ULP)  # above ‖row · s‖
         tail = np.int64(max(1.0 - a, 0.0) * unit * (1 - 4 * _ULP))
-        clipped += s < largest / radius
+        counts[4] += int(s < largest / radius)
         for j in range(d):
             total[j] += np.int64(row[j] * s * unit)
-        shares[0] += tail
-        shares[1] += 3 * tail >= np.int64(unit)
-        shares[2] += 1
-    return total, shares, clipped
+        counts[0] += tail
+        counts[1] += int(3 * tail >= np.int64(unit))
+        counts[2] += 1
+
+
+@njit(cache=True)
+def _whitened(values, transform, centre, out):  # type: ignore[no-untyped-def]
+    for user in range(len(values)):
+        whiten(values[user], transform, centre, out[user])

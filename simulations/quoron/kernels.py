@@ -27,13 +27,14 @@ from quoron import api
 from quoron.populations import Cube, Synthetic
 from quoron_client.compute.compiled import Pointwise, UserLoop
 from quoron_client.compute.enforcement import bounded
-from quoron_client.compute.gradients import _gradients
+from quoron_client.compute.gradients import _gradients, gradient_sums
 from quoron_client.compute.work import answer
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import AverageGradient, SecondMoment
-from quoron_privacy.clipping import clipped_mean
+from quoron_privacy.clipping import ClippedSum, clipped_mean
 from quoron_privacy.moment import moment_mean
 from quoron_privacy.noise import SeededNoise
+from quoron_privacy.tails import TailSum
 from quoron_server.algorithms import ALGORITHMS
 
 _CONFIG: Any = numba.config
@@ -78,6 +79,8 @@ def compile_rounds() -> None:
     moment_mean(moments, everybody, dimension=2, norm=1.0, divisor=4)
     gradients = answer(population.loss, batch, AverageGradient(np.zeros((1, 2)), (1.0,))).values
     clipped_mean(gradients, everybody, 1.0, 4)
+    for reduction in (ClippedSum(1.0, 4), TailSum(1.0, 4)):
+        gradient_sums(population.loss, batch, AverageGradient(np.zeros((1, 2)), (1.0,)), reduction, largest=1e9)
     SeededNoise(0).stream("noise").gaussian_steps(1)
     population.excess_risk(np.zeros(2))
 

@@ -17,6 +17,7 @@ from quoron_client.protocol.domains import Domain, L2Ball
 from quoron_client.protocol.questions import AverageGradient, LocalSGD, Question, SecondMoment, Status
 from quoron_client.protocol.smoothing import Convolution
 from quoron_privacy.clipping import ClippedSum
+from quoron_privacy.tails import TailSum
 
 D = 3
 POINT = np.array([[0.3, -0.2, 0.1]])
@@ -68,11 +69,12 @@ def test_chunk_size_changes_no_bit(ask, outliers):
         same(InlineEngine(population, chunk_bytes=chunk_bytes).ask(question), whole)
 
 
+@pytest.mark.parametrize("reduction", [ClippedSum(0.1, 301, np.full(D, 0.01), 0.05), TailSum(0.1, 301)])
 @pytest.mark.parametrize("outliers", [Outliers(), Outliers(0.4, "huge"), Outliers(0.4, "missing")])
-def test_sums_are_those_of_the_answers_whatever_the_chunk(outliers):
+def test_sums_are_those_of_the_answers_whatever_the_chunk(outliers, reduction):
     population = crowd(unequal_items=True, outliers=outliers)
     for cohort in (np.random.default_rng(1).permutation(500)[:301], np.zeros(0, np.int64)):
-        question, reduction = gradients(cohort), ClippedSum(0.1, 301, np.full(D, 0.01), 0.05)
+        question = gradients(cohort)
         rows = InlineEngine(population).ask(question)
         whole = reduction.of(rows.values, rows.answered)
         for chunk_bytes in (1, 3_000, 1 << 20):

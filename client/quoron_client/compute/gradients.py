@@ -37,7 +37,7 @@ from quoron_client.compute.smoothness import smoothness_scale
 from quoron_client.data.items import Items
 from quoron_client.losses import Loss, Softmax
 from quoron_client.protocol.questions import AverageGradient
-from quoron_privacy.clipping import SUMMING, ClippedSum, Sums
+from quoron_privacy.clipping import SUMMING, LoopReduction, Sums
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_privacy.lanes import WIDTH, aligned, alike, keep
 
@@ -88,7 +88,7 @@ def gradient_sums(
     loss: Loss,
     batch: Items,
     task: AverageGradient,
-    reduction: ClippedSum,
+    reduction: LoopReduction,
     *,
     largest: float = np.inf,
     keys: Keys | None = None,

@@ -28,7 +28,8 @@ from quoron_client.protocol.questions import FAR, Answers, AverageGradient, Boun
 from quoron_client.protocol.reports import LocalReport
 from quoron_client.protocol.smoothing import Convolution
 from quoron_client.randomisers import LocalRandomness, SeededRandomness, local_report
-from quoron_privacy.clipping import ClippedSum, Sums
+from quoron_privacy.clipping import ClippedSum, LoopReduction, Sums
+from quoron_privacy.tails import TailSum
 
 _SENT = {Corruption.HUGE: 1e300, Corruption.NAN: np.nan, Corruption.INF: np.inf, Corruption.ZERO: 0.0}
 
@@ -80,7 +81,7 @@ class InlineEngine:
         reduction = question.reduction
         if reduction is None:
             return self.rows(question)
-        if isinstance(reduction, ClippedSum) and self._fuses(question.task):
+        if isinstance(reduction, ClippedSum | TailSum) and self._fuses(question.task):
             return reduce(add, (self._sums(question, reduction, slots) for slots in self._chunks(question)))
         parts = (self._part(question, slots) for slots in self._chunks(question))
         return reduce(add, (reduction.of(part.values, part.answered) for part in parts))
@@ -108,7 +109,7 @@ class InlineEngine:
         """Whether gradients are summed as they are computed: the same integers as those of rows."""
         return isinstance(task, AverageGradient) and self.population.loss.outputs == 1
 
-    def _sums(self, question: Question, reduction: ClippedSum, slots: slice) -> Sums:
+    def _sums(self, question: Question, reduction: LoopReduction, slots: slice) -> Sums:
         """The reduction of some slots' answers, without their rows."""
         users, task, loss = question.cohort[slots], question.task, self.population.loss
         assert isinstance(task, AverageGradient)
