@@ -17,10 +17,10 @@ from one_epoch_reference import strategy
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.errors import VerificationError
-from quoron_privacy.free_presence import Tail
 from quoron_privacy.gdp import mu_for
 from quoron_privacy.noise import SeededNoise
 from quoron_privacy.prefix.noise import PrefixNoise
+from quoron_privacy.tails import Tail
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.slots import partition
 from quoron_server.algorithms.tracking import schedule
