@@ -172,6 +172,19 @@ class Problem:
         return float((self.deviation**2 / self.items_per_user + self.beliefs.heterogeneity**2) ** 0.5)
 
     @property
+    def widest_deviation(self) -> float:
+        """As `user_deviation`, but as far from the optimum as the start is believed to be.
+
+        With curvature h known in every direction, an item's gradient differs from that at the optimum by H_z (x - x*),
+        whose mean square is at most β h ‖x - x*‖², as H_z² ≼ β H_z. Otherwise `user_deviation` itself.
+        """
+        curvature = self.beliefs.isotropic
+        if curvature is None or self.smoothness is None:
+            return self.user_deviation
+        change = self.smoothness * curvature * self.distance**2
+        return float(((self.deviation**2 + change) / self.items_per_user + self.beliefs.heterogeneity**2) ** 0.5)
+
+    @property
     def distance(self) -> float:
         """What the optimum is believed to be away from the start, at most the radius."""
         return self.radius if self.beliefs.distance is None else min(self.beliefs.distance, self.radius)

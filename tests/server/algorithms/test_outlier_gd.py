@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,8 +10,10 @@ import pytest
 from contracts.scenes import PRIVACY, PROBLEM, Quadratic, make_plan
 from one_epoch_reference import drive
 from problems import changed, problem_of
+from quoron.config import from_tree
+from quoron.simulation.scene import setup
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import Answers
+from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gdp import mu_for
 from quoron_privacy.noise import SeededNoise
@@ -234,3 +237,17 @@ def test_plans_that_do_not_keep_the_theorem_are_refused(name, change):
     plan = make_plan(name)
     with pytest.raises((VerificationError, UnsoundCombination, ConfigError)):
         INFO.make(replace(plan, parameters=replace(plan.parameters, **change(plan.parameters))))
+
+
+@pytest.mark.parametrize("family", ["logistic", "least_squares"])
+@pytest.mark.parametrize("name", ["outlier-gd", "accelerated-erm"])
+def test_nearly_all_pairs_of_users_are_within_the_radius_at_the_start(name, family):
+    """Where residuals grow away from the optimum, users differ most at the start: a test that fails there halts."""
+    users = {"family": family, "users": 20_000, "dimension": 30, "items_per_user": 10, "label_noise": 0.5}
+    scene = setup(from_tree({"population": users, "domain": {"radius": 6.0}}), Path())
+    parameters = ALGORITHMS[name].plan(scene.problem, Privacy(4.0, 1e-6), None, "calibrated", 0).parameters
+    question = Question(0, np.arange(300), AverageGradient(np.zeros((1, 30)), (1.0,)))
+    gradients = scene.engine.ask(question).values
+    apart = np.linalg.norm(gradients[:, None] - gradients, axis=2)
+    radius = parameters.radius if name == "outlier-gd" else parameters.phases[0].radius
+    assert np.mean(apart > radius) < 0.005  # tests forgive as much

@@ -184,7 +184,9 @@ class Scene:
             return float(wanted)
         if self.options.test == "clip":
             return default_clip(problem)
-        return min(2 * problem.lipschitz, _width(problem.dimension) * math.sqrt(2) * problem.user_deviation)
+        near, far = problem.user_deviation, problem.widest_deviation
+        spread = far if far > FARTHER * near else near  # c allows for less
+        return min(2 * problem.lipschitz, _width(problem.dimension) * math.sqrt(2) * spread)
 
     def forgiven(self, cohort: int) -> int:
         """By how much a cohort's average count may miss K: for pairs beyond τ, and users declared hostile."""

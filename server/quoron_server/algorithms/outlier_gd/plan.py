@@ -35,7 +35,7 @@ THEOREM = "docs/privacy/outlier-gd.md#statement"
 ABSENT = "a user who does not answer counts as an outlier in its own slot"
 LARGEST_ROUNDS = 512
 BEYOND = (1e-4, 1e-3, 1e-2)  # shares of pairs that may lie beyond τ, each with a test that forgives as much
-WIDER = 1.2  # users' spread on the way, over that at the optimum
+WIDER = 1.2  # users' spread on the way, over that at the optimum, at least
 STRAYS = (0.005, 0.01, 0.02, 0.03)  # what tests forgive in addition, of the average count: the most that costs little
 SMOOTHINGS = (1e-4, 1e-3, 1e-2, 0.1, 1.0)  # λ L / R that are tried where the loss is not smooth
 TESTS: tuple[Test, ...] = ("above-threshold", "lottery")
@@ -118,7 +118,7 @@ def verify(plan: Plan) -> None:
 
 def beyond(problem: Problem, radius: float) -> float:
     """About the share of pairs of honest users whose gradients lie farther apart than τ, were they Gaussian."""
-    spread, d = WIDER * problem.user_deviation, problem.dimension
+    spread, d = _spread(problem), problem.dimension
     return float(chdtrc(d, d * (radius / spread) ** 2 / 2)) if spread > 0 else 0.0
 
 
@@ -126,10 +126,15 @@ def radii(problem: Problem, wanted: float | None) -> list[tuple[float, float]]:
     """(τ, share of pairs beyond it) to try: each comes with a test that forgives that share."""
     if wanted is not None:
         return [(wanted, beyond(problem, wanted))]
-    spread, d = WIDER * problem.user_deviation, problem.dimension
+    spread, d = _spread(problem), problem.dimension
     tried = [max(FARTHER, math.sqrt(float(chdtri(d, share)) / d)) * math.sqrt(2) * spread for share in BEYOND]
     tried = sorted({min(2 * problem.lipschitz, each) for each in tried})
     return [(each, beyond(problem, each)) for each in tried]
+
+
+def _spread(problem: Problem) -> float:
+    """Of users' gradients, from the start to the optimum."""
+    return max(WIDER * problem.user_deviation, problem.widest_deviation)
 
 
 def forgiven(problem: Problem, cohort: int, share: float) -> int:
