@@ -29,7 +29,7 @@ _FLAGS: Any = {"cache": True, "nogil": True, "error_model": "numpy"}
 # Sums may be reordered and fused. NaN and infinities keep their meaning: they are how a bad row is recognised.
 _SUMS = _FLAGS | {"fastmath": {"reassoc", "contract"}}
 _CONFIG: Any = numba.config
-_SMALL = 1 << 21  # numbers in a batch that one thread reads in about the time it takes to wake another
+_SMALL = 1 << 19  # numbers in a batch that one thread reads in a few times what it takes to wake another
 _LARGE, _PIECES = 1 << 21, 4  # numbers in a piece, at least, if there are several a thread; and how many at most
 
 
