@@ -194,22 +194,6 @@ def clipped_mean(values: Matrix, answered: Mask, norm: float, cohort_size: int) 
     return reduction.mean(sums), sums.clipped
 
 
-def clipped_residuals(
-    values: Matrix, centre: Vector | None, answered: Mask, radius: float, quantile_radius: float, divisor: int
-) -> tuple[Vector, Integers, int]:
-    """Around `centre` (shape (d,), None for zero): the mean of unit rows, where their norms lie, how many were clipped.
-
-    The first is Σ clip(v - c; C) / (C · divisor) over answered rows, C = `radius`: rows enter the *unit* ball before
-    anything else uses them, so its sensitivity is `mean_sensitivity(1.0, divisor)` whatever C is. The second, shape
-    (4,), counts ‖v - c‖ in [0, q/4], (q/4, q/2], (q/2, q], (q, ∞), q = `quantile_radius`. Rows that are absent, or not
-    finite after subtracting the centre, add to neither. `values` has shape (k, d), k at most 64 · divisor.
-    """
-    sum_bits(len(values), divisor)
-    reduction = ClippedSum(radius, divisor, centre, quantile_radius)
-    sums = reduction.of(values, answered)
-    return reduction.unit_mean(sums), sums.cells, sums.clipped
-
-
 def mean_sensitivity(norm: float, cohort_size: int, adjacency: Adjacency = "replace-one") -> float:
     """ℓ2 sensitivity of `clipped_mean`, rounding included: 2 norm / cohort_size, or half of it for zero-out."""
     _check_norm(norm)

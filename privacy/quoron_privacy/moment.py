@@ -115,6 +115,9 @@ class MomentSum:
     norm: float  # R
     divisor: int
 
+    def __post_init__(self) -> None:
+        positive(norm=self.norm)
+
     def of(self, values: Matrix, answered: Mask) -> Sums:
         """See clipping.Reduction. ConfigError for rows of another length."""
         rows = np.ascontiguousarray(values, np.float64)
@@ -140,20 +143,8 @@ def packed(dimension: int) -> int:
     return dimension * (dimension + 1) // 2
 
 
-def moment_mean(factors: Matrix, answered: Mask, *, dimension: int, norm: float, divisor: int) -> Vector:
-    """Σ vec(UᵀU) / divisor over answered rows, each U scaled into the ball of radius `norm`; shape (d (d + 1) / 2,).
-
-    vec keeps Frobenius norms: the upper triangle by rows, entries off the diagonal times √2. Added in integers: the
-    same bits in every order of the rows, and a row adds what that row alone says. At most 64 · divisor rows.
-    """
-    positive(norm=norm)
-    sum_bits(len(factors), divisor)
-    reduction = MomentSum(dimension, norm, divisor)
-    return reduction.mean(reduction.of(factors, answered))
-
-
 def moment_sensitivity(dimension: int, norm: float, divisor: int, adjacency: Adjacency = "replace-one") -> float:
-    """ℓ2 sensitivity of `moment_mean`: √2 norm² / divisor, zero-out norm² / divisor, rounding included (theorem M1)."""
+    """ℓ2 sensitivity of `MomentSum.mean`: √2 norm² / divisor, zero-out norm² / divisor, with rounding (theorem M1)."""
     count(dimension=dimension)
     off = 1.01 * (dimension + 2) * _ROUNDOFF + dimension * 2.0 ** -sum_bits(0, divisor)  # of one moment of trace one
     return acute_sensitivity(norm * norm, divisor, adjacency) * (1 + 1.5 * off)

@@ -6,7 +6,7 @@
     >>> updated_spread(1.0, (0.1, 0.4, 0.95), target=0.95, deviation=0.01, may_shrink=True, least=1e-6, largest=5.0)
     1.0
 
-`clipping.clipped_residuals` counts the distances in [0, q/4], (q/4, q/2], (q/2, q], (q, ∞), q the distance expected of
+`clipping.ClippedSum` counts the distances in [0, q/4], (q/4, q/2], (q/2, q], (q, ∞), q the distance expected of
 nearly all. A user is in one cell or, when absent, in none. With one threshold alone (Andrew et al. 2021) a spread that
 is 4 times too large shrinks by a few per cent a round; the inner cells repair it in two or three.
 Statement and proof: docs/privacy/second-moment.md, theorem M4.
@@ -68,7 +68,7 @@ class RadiusCells:
         return self._gaussian.effective_mu(CELLS)
 
     def release(self, counts: NDArray[np.int64], stream: RandomStream) -> Fractions:
-        """Noisy fractions of `divisor` users within q/4, q/2 and q, from the four counts of `clipped_residuals`."""
+        """Noisy fractions of `divisor` users within q/4, q/2 and q, from `Sums.cells`."""
         if counts.shape != (CELLS,):
             raise ConfigError(f"Expected counts of shape ({CELLS},), got {counts.shape}.")
         quarter, half, whole, _ = np.cumsum(self._gaussian.release(counts / self.divisor, stream)).tolist()

@@ -29,7 +29,7 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise import NoiseSource, RandomStream
 from quoron_privacy.prefix.noise import DEFAULT, PrefixNoise, PrefixState
 from quoron_privacy.release import Adjacency, Release
-from quoron_privacy.validate import count
+from quoron_privacy.validate import count, positive
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
@@ -61,6 +61,9 @@ class TailSum:
     users: int  # n, the divisor
     transform: Matrix | None = None  # L, (p, d); None for none
     centre: Vector | None = None  # c₀, (d,); None for zero
+
+    def __post_init__(self) -> None:
+        positive(radius=self.radius)
 
     def of(self, values: Matrix, answered: Mask) -> Sums:
         """See clipping.Reduction. ConfigError for vectors of another length than L is for."""

@@ -32,7 +32,7 @@ from quoron_client.compute.work import answer
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import AverageGradient, SecondMoment
 from quoron_privacy.clipping import ClippedSum, clipped_mean
-from quoron_privacy.moment import moment_mean
+from quoron_privacy.moment import MomentSum
 from quoron_privacy.noise import SeededNoise
 from quoron_privacy.tails import TailSum
 from quoron_server.algorithms import ALGORITHMS
@@ -76,7 +76,7 @@ def compile_rounds() -> None:
     )
     batch, everybody = bounded(population.items(np.arange(4)), population.loss), np.ones(4, np.bool_)
     moments = answer(population.loss, batch, SecondMoment(2)).values
-    moment_mean(moments, everybody, dimension=2, norm=1.0, divisor=4)
+    MomentSum(2, 1.0, 4).of(moments, everybody)
     gradients = answer(population.loss, batch, AverageGradient(np.zeros((1, 2)), (1.0,))).values
     clipped_mean(gradients, everybody, 1.0, 4)
     for reduction in (ClippedSum(1.0, 4), TailSum(1.0, 4)):

@@ -8,11 +8,12 @@ import pytest
 
 from audits.harness import delta_bounds, epsilon_lower_bound
 from quoron_privacy import gdp
-from quoron_privacy.clipping import clipped_residuals, mean_sensitivity
+from quoron_privacy.clipping import mean_sensitivity
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.moment import SecondMomentNoise
 from quoron_privacy.noise import SeededNoise
 from quoron_privacy.radius_cells import RadiusCells
+from sums import clipped_residuals
 
 EPSILON, DELTA, COHORT = 1.0, 0.01, 5
 DRAWS = 6_000

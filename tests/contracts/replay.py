@@ -12,6 +12,7 @@ Cohorts and coins that no answer touches are the same in both worlds: amplificat
 starts from one round with its cohort given. Events that a theorem charges to δ as a whole end a pair (`Charged`).
 """
 
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,7 @@ import numpy as np
 from contracts.charges import require_charged
 from contracts.forced import FORCED
 from contracts.neighbours import ABSENT, Neighbours, Pair
-from contracts.worlds import Charged, Spent, World, same
+from contracts.worlds import Charged, Spent, Told, World, same
 from quoron_client.protocol.questions import LocalSGD, Question
 from quoron_privacy.errors import WithoutQuorum
 from quoron_server.algorithm import Algorithm
@@ -85,6 +86,16 @@ def _model(algorithm: Algorithm[Any], state: Any) -> np.ndarray | None:
         return algorithm.model(state)
     except WithoutQuorum:
         return None
+
+
+def first_told(broken: Scene, candidates: Iterable[Pair]) -> str:
+    """What replay says of the first of these pairs that it refuses, or nothing."""
+    for pair in candidates:
+        try:
+            replay(broken, pair)
+        except Told as told:
+            return str(told)
+    return ""
 
 
 def replay(scene: Scene, pair: Pair) -> list[Spent] | None:

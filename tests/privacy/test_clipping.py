@@ -13,10 +13,10 @@ from quoron_privacy.clipping import (
     acute_sensitivity,
     clip_rows,
     clipped_mean,
-    clipped_residuals,
     mean_sensitivity,
 )
 from quoron_privacy.errors import ConfigError
+from sums import clipped_residuals
 
 NORMS = st.floats(1e-3, 1e3)
 ANY = st.floats(width=64, allow_nan=True, allow_infinity=True)

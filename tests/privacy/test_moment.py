@@ -13,8 +13,9 @@ from quoron_client.compute.moments import second_moment_factor
 from quoron_client.data.items import ItemBatch
 from quoron_privacy import gdp
 from quoron_privacy.errors import ConfigError, Infeasible
-from quoron_privacy.moment import SecondMomentNoise, moment_mean, moment_sensitivity, packed
+from quoron_privacy.moment import SecondMomentNoise, moment_sensitivity, packed
 from quoron_privacy.noise import RandomStream, SeededNoise
+from sums import moment_mean
 
 NORMS = st.floats(1e-3, 1e3)
 HOSTILE = st.floats(width=64) | st.sampled_from([0.0, 5e-324, -1e-300, 1e300, np.nan, np.inf]) | st.floats(-2, 2)

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from contracts.scenes import PRIVACY, PROBLEM, make_plan
 from quoron_client.protocol.questions import Answers, Question
-from quoron_privacy.clipping import clipped_residuals
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise import SeededNoise
 from quoron_privacy.radius_cells import RadiusCells
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.noisy.method import REACH, AdaptiveClip
 from quoron_server.plan import Plan, Privacy
+from sums import clipped_residuals
 
 NAMES = ["one-pass-dp-sgd/adaptive", "dp-sgd-wor/adaptive", "dp-sgd-poisson/adaptive"]
 

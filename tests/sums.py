@@ -1,0 +1,19 @@
+"""Means of a whole cohort's rows in one call, by the reductions that algorithms name."""
+
+import numpy as np
+
+from quoron_privacy.clipping import ClippedSum
+from quoron_privacy.moment import MomentSum
+
+
+def clipped_residuals(rows, centre, answered, radius, quantile_radius, divisor):
+    """(mean of unit rows around `centre`, users by the length of their row, how many were clipped)."""
+    reduction = ClippedSum(radius, divisor, centre, quantile_radius)
+    sums = reduction.of(rows, np.asarray(answered))
+    return reduction.unit_mean(sums), sums.cells, sums.clipped
+
+
+def moment_mean(factors, answered, *, dimension, norm, divisor):
+    """Σ vec(UᵀU) / divisor."""
+    reduction = MomentSum(dimension, norm, divisor)
+    return reduction.mean(reduction.of(factors, answered))
