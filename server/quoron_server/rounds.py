@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -26,7 +26,7 @@ from quoron_server.algorithm import Algorithm
 from quoron_server.books import serial
 from quoron_server.budget import Budget
 from quoron_server.plan import Plan
-from quoron_server.traffic import encoded
+from quoron_server.traffic import Sizes
 
 if TYPE_CHECKING:  # a plan is made, and an engine written, without a database
     from quoron_server.books.ledger import Ledger
@@ -151,12 +151,13 @@ def _carry_out(
     evaluate: Evaluate | None,
 ) -> Vector:
     state, answered_so_far, totals, moved = _resume(algorithm, ledger)
+    sizes = Sizes(algorithm.plan.problem.dimension)
     spent: dict[str, int] | None = None  # in the rounds before this one: read once, for nobody else spends meanwhile
     for observer in observers:
         observer.started(algorithm.plan)
     while (question := algorithm.request(state, noise)) is not None:  # whom it asks depends on nobody's answers
         cost = _cost(algorithm.plan, question)
-        encoded_down, encoded_up = encoded(question, algorithm.plan.problem.dimension)
+        encoded_down, encoded_up = sizes.of(question)
         spent = spent or ledger.spent(before=question.round)
         _check_budget(budget, algorithm.plan, spent, cost["gradient_evaluations"])
         ledger.spend(question, users=cost["messages"], gradient_evaluations=cost["gradient_evaluations"])
@@ -192,7 +193,7 @@ def _carry_out(
             public=dict(update.public),
             diagnostics=_diagnose(algorithm, state, question.round, told, evaluate) if simulation else {},
         )
-        ledger.commit(question.round, answered_so_far + serial.encode(state), update.releases, asdict(event))
+        ledger.commit(question.round, answered_so_far + serial.encode(state), update.releases, _record(event))
         for observer in observers:
             observer.round_finished(event)
     model = algorithm.model(state)
@@ -260,6 +261,11 @@ def _resume(algorithm: Algorithm[Any], ledger: "Ledger") -> tuple[Any, bytes, di
     told = events[-1]["diagnostics"] if events else {}
     moved = {name: told[f"total_{name}"] for name in told if f"total_{name}" in told}
     return serial.decode(initial, point[1][DIGEST:]), point[1][:DIGEST], totals, moved
+
+
+def _record(event: RoundEvent) -> dict[str, Any]:
+    """Its fields by name."""
+    return {each.name: getattr(event, each.name) for each in fields(event)}
 
 
 def _cost(plan: Plan, question: Question) -> dict[str, int]:

@@ -8,8 +8,9 @@ records of TLS 1.3 (22 bytes for each 16 KiB). Headers of TCP and IP, acknowledg
 connection costs once (handshakes, the announcement of a run) are not in it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from math import ceil
+from typing import Any
 
 import numpy as np
 
@@ -45,6 +46,37 @@ def encoded(question: Question, dimension: int) -> tuple[int, int]:
     values = np.zeros(question.task.answer_shape(dimension))
     answer = wire.answer_to_wire("", question.round, _DIGEST, values, Status.ANSWERED)
     return down, question.messages * answer.ByteSize()
+
+
+class Sizes:
+    """`encoded` of a run's questions, which is counted anew only where it can have changed: not for other numbers.
+
+    A message's bytes depend on what is in it only by the shapes of arrays and by plain values; a question about ten
+    million parameters is not written out in every round just to be measured.
+    """
+
+    def __init__(self, dimension: int) -> None:
+        self._dimension = dimension
+        self._last: tuple[Any, tuple[int, int]] = None, (0, 0)
+
+    def of(self, question: Question) -> tuple[int, int]:
+        """Bytes of all planned (questions, answers)."""
+        if isinstance(question.task, RangeReport):  # the only numbers whose size is their value's
+            return encoded(question, self._dimension)
+        one = question.task.part(slice(0, 1))
+        outline = question.messages, _optional(question.round), _outline(one)
+        if outline != self._last[0]:
+            self._last = outline, encoded(question, self._dimension)
+        return self._last[1]
+
+
+def _outline(value: Any) -> Any:
+    """What of a task decides how many bytes it takes: arrays by type and shape, all else as it is."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape
+    if is_dataclass(value):
+        return type(value), tuple(_outline(getattr(value, each.name)) for each in fields(value))
+    return value
 
 
 def traffic(*, round_: int, messages: int, down: int, up: int, run: str, seconds: int) -> Traffic:

@@ -20,7 +20,7 @@ from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_client.protocol.smoothing import Convolution
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.books.ledger import Ledger
-from quoron_server.traffic import FRAME, encoded, round_bytes, traffic
+from quoron_server.traffic import FRAME, Sizes, encoded, round_bytes, traffic
 
 USERS, RUN, SECONDS = 5, "a-run", 60
 
@@ -72,6 +72,22 @@ def test_a_round_moves_exactly_the_bytes_of_its_messages(name: str) -> None:
     sizes = dict(zip(("down", "up"), encoded(question, dimension(task)), strict=True))
     counted = traffic(round_=3, messages=USERS, **sizes, run=RUN, seconds=SECONDS)
     assert (counted.messages, counted.down, counted.up) == (3 * USERS, down, up)
+
+
+def test_a_run_counts_the_bytes_of_each_question_whatever_it_asked_before() -> None:
+    for wide in (3, 40):
+        tasks = [gradient(wide), gradient(wide, centre=True), AverageLoss(np.ones((2, wide)))]
+        tasks += [
+            AverageGradient(np.ones((1, wide)), (0.0,)),
+            RangeReport(gradient(wide), 1.0, 16, 2.0, np.ones(wide), np.arange(2)),
+        ]
+        tasks += [RangeReport(gradient(wide), 1.0, 16, 2.0, np.ones(wide), np.array([0, 300]))]
+        sizes = Sizes(wide)
+        for round_ in (0, 1, 127, 128, 20_000):
+            for task in [each for each in tasks for _ in range(2)]:
+                for planned in (None, 7):
+                    question = Question(round_, np.arange(2), task, planned)
+                    assert sizes.of(question) == encoded(question, wide)
 
 
 def test_an_empty_cohort_moves_nothing() -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from quoron.populations._base import Answering, Corruption, Users, Vector
 from quoron.populations._streams import Purpose, uniforms, words
-from quoron_client.compute.draws import user_keys
+from quoron_client.compute.draws import Keys, user_keys
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.gradients import gradient_sums
 from quoron_client.compute.smoothness import smoothness_scale
@@ -118,7 +118,7 @@ class InlineEngine:
         sums = reduction.of(zeros, np.ones(len(zeros), np.bool_))  # what else is wrong is rejected, or never sent
         for places in self._computing(users, faults):
             some = places[np.argsort(users[places])]  # sums have no order, and memory is read best in its own
-            batch, keys = self._items(users[some], faults[some], task), user_keys(question.round, users[some])
+            batch, keys = self._items(users[some], faults[some], task), _keys(task, question.round, users[some])
             self.item_gradients += task.computed_gradients(batch.counts)
             scale = self._scale(users[some], faults[some], task)
             sums += gradient_sums(loss, batch, task, reduction, largest=self._largest(task), keys=keys, scale=scale)
@@ -136,8 +136,7 @@ class InlineEngine:
         """Within their bounds: where they lie, if the population holds them so; else a copy."""
         held: ItemBatch | None = getattr(self.population, "held", None)
         if held is not None and faults[0] == Corruption.HONEST:
-            drawn = isinstance(getattr(task, "smoothing", None), Convolution)  # for every row of a block
-            return held.of(users) if drawn else held.seen(users)
+            return held.of(users) if _draws(task) else held.seen(users)  # draws are for every row of a block
         return bounded(self.population.items(users), self.population.loss)
 
     def _scale(self, users: Users, faults: NDArray[np.uint8], task: Task) -> Vector | None:
@@ -191,7 +190,17 @@ class InlineEngine:
         loss = self.population.loss
         if isinstance(task, LocalReport):
             return local_report(loss, batch, task, self._randomness, round=round_number, users=users)
-        return answer(loss, batch, task, keys=user_keys(round_number, users), scale=scale)
+        return answer(loss, batch, task, keys=_keys(task, round_number, users), scale=scale)
+
+
+def _draws(task: Task) -> bool:
+    """Whether users need random points to answer."""
+    return isinstance(getattr(task, "smoothing", None), Convolution)
+
+
+def _keys(task: Task, round_number: int, users: Users) -> Keys | None:
+    """What those are keyed by."""
+    return user_keys(round_number, users) if _draws(task) else None
 
 
 def _silence(users: int, dimension: int, task: Task) -> tuple[Matrix, NDArray[np.uint8]]:
