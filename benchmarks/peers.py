@@ -3,23 +3,27 @@
     python benchmarks/peers.py                                          # 10,000 users, 1,000 a round
     python benchmarks/peers.py --users 1000000 --items 10 --features 20 --cohort 10000
     python benchmarks/peers.py --with pfl=/path/to/python --with jax-privacy=/path/to/python
+    python benchmarks/peers.py --rounds 5 --with flower=/path/to/python   # "flwr[simulation]": some seconds a round
 
 A round draws a cohort, computes every user's average gradient of a logistic loss over all of its items, clips it,
 sums, and adds Gaussian noise. Every contestant is a process of its own, of whatever interpreter has it installed
 (`--with`), with the same users from the same seed, and works only when it is its turn. `numpy` is what one writes by
-hand, in float32. pfl takes one local step over all items, which is the gradient times its step. The read limit is one
-pass over as many bytes as a cohort holds, on as many threads as numba has; durable books are not part of a round here
-(`engine.py` times them apart).
+hand, in float32. pfl and Flower's simulation take one local step over all items, which is the gradient times its step.
+The read limit is one pass over as many bytes as a cohort holds, on as many threads as numba has; durable books are not
+part of a round here (`engine.py` times them apart).
 """
 
 import argparse
 import importlib.util
+import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -205,12 +209,65 @@ def pfl(job: Job) -> Iterator[None]:
     yield
 
 
+def flower(job: Job) -> Iterator[None]:
+    """A simulation of one node a user: `FedAvg` in a fixed-clipping wrapper, whose clients take the same local step."""
+    from flwr.app import ArrayRecord, MetricRecord, RecordDict
+    from flwr.clientapp import ClientApp
+    from flwr.common import Message
+    from flwr.serverapp import ServerApp
+    from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+    from flwr.simulation import run_simulation
+
+    client, server = ClientApp(), ServerApp()
+    shape, share = astuple(job), job.cohort / job.users
+    os.environ["PYTHONPATH"] = str(Path(__file__).parent)  # of the processes that answer for users
+
+    @client.train()
+    def train(message: Message, context: Any) -> Message:
+        from peers import users_of  # once in each of them
+
+        blocks, signs = users_of(*shape)
+        user = int(context.node_config["partition-id"])
+        items, marks = blocks[user], signs[user]
+        (model,) = message.content["arrays"].to_numpy_ndarrays()
+        slopes = -marks / (1.0 + np.exp(marks * (items @ model))) / len(items)
+        stepped = ArrayRecord([(model - 0.1 * (slopes @ items)).astype(np.float32)])
+        content = RecordDict({"arrays": stepped, "metrics": MetricRecord({"num-examples": len(items)})})
+        return Message(content, reply_to=message)
+
+    @server.main()
+    def main(grid: Any, context: Any) -> None:
+        arrays = ArrayRecord([np.zeros(job.features, np.float32)])
+        plain = FedAvg(fraction_train=share, fraction_evaluate=0.0, min_available_nodes=job.users)
+        while True:
+            line = sys.stdin.readline()
+            if not line:
+                return
+            began = time.perf_counter()
+            private = DifferentialPrivacyServerSideFixedClipping(plain, job.noise, job.clip, job.cohort)
+            arrays = private.start(grid, arrays, num_rounds=1).arrays
+            answered(time.perf_counter() - began)
+
+    run_simulation(server, client, job.users, backend_config={"client_resources": {"num_cpus": 1}})
+    raise SystemExit
+    yield
+
+
+@cache
+def users_of(*shape: Any) -> tuple[Any, Any]:
+    """A job's features (users, items, features) and labels (users, items)."""
+    job = Job(*shape)
+    features, labels = job.data()
+    return features.reshape(job.users, job.items, -1), labels.reshape(job.users, -1)
+
+
 CONTESTANTS: dict[str, tuple[Callable[[Job], Any], str]] = {  # and the module without which there is none
     "read limit": (reading, "numba"),
     "quoron": (quoron, "quoron"),
     "numpy": (numpy, "numpy"),
     "jax-privacy": (jax_privacy, "jax_privacy"),
     "pfl": (pfl, "pfl"),
+    "flower": (flower, "ray"),
 }
 
 
