@@ -2,12 +2,8 @@
 
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from quoron_privacy.errors import ConfigError
-
-if TYPE_CHECKING:  # it reads paths itself
-    from quoron.config import Table
 
 PACKAGED = "package:"  # a table's path that begins so is a file that ships with quoron
 
@@ -17,21 +13,21 @@ def is_url(path: str) -> bool:
     return "://" in path
 
 
-def dataset(table: "Table", folder: Path) -> str | None:
-    """The folder or the URL of a table that is read piece by piece; None for one file, which is read whole."""
-    if is_url(table.path):
-        return table.path
-    path = folder / table.path
-    return str(path) if not table.path.startswith(PACKAGED) and path.is_dir() else None
+def dataset(table: str, folder: Path) -> str | None:
+    """The folder or the URL that is read piece by piece; None for one file, which is read whole."""
+    if is_url(table):
+        return table
+    whole = folder / table
+    return str(whole) if not table.startswith(PACKAGED) and whole.is_dir() else None
 
 
-def table_file(table: "Table", folder: Path) -> Path:
-    """The file of a table: relative to `folder`, or shipped with quoron. ConfigError for one that does not ship."""
-    if not table.path.startswith(PACKAGED):
-        return folder / table.path
+def table_file(table: str, folder: Path) -> Path:
+    """The file: relative to `folder`, or shipped with quoron. ConfigError for one that does not ship."""
+    if not table.startswith(PACKAGED):
+        return folder / table
     shipped = {entry.name: Path(str(entry)) for entry in files("quoron").joinpath("data").iterdir()}
-    name = table.path.removeprefix(PACKAGED)
+    name = table.removeprefix(PACKAGED)
     if not name.endswith(".parquet") or name not in shipped:
         tables = ", ".join(PACKAGED + each for each in sorted(shipped) if each.endswith(".parquet"))
-        raise ConfigError(f"Expected population.path to be a file or one of {tables}, got {table.path!r}.")
+        raise ConfigError(f"Expected population.path to be a file or one of {tables}, got {table!r}.")
     return shipped[name]

@@ -235,10 +235,10 @@ class TestProcesses:
 
 @pytest.mark.parametrize("path", ["d", "one.parquet"])
 def test_training_with_workers_releases_the_model_of_one_process(path, folder, tmp_path, monkeypatch):
-    from quoron.training import run as training
+    from quoron.training import prepared
 
     monkeypatch.setattr(SecureNoise, "fresh", classmethod(lambda cls: cls(bytes(range(32)))))
-    monkeypatch.setattr(training.secrets, "randbits", lambda bits: 12345)
+    monkeypatch.setattr(prepared.secrets, "randbits", lambda bits: 12345)
     source = described(folder, path)
     first = quoron.train(source, out=tmp_path / "a", engine=EngineChoice.of(), population="a")
     second = quoron.train(source, out=tmp_path / "b", engine=EngineChoice.of(workers=2), population="b")

@@ -16,7 +16,7 @@ import pytest
 
 import quoron
 from quoron.cli.app import invoke
-from quoron.training import lifetime, run
+from quoron.training import lifetime, prepared
 from quoron_client.data.encoding import Encoding
 from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, LedgerError
 from quoron_privacy.noise import SecureNoise
@@ -197,7 +197,7 @@ def test_a_killed_run_resumes_to_identical_bits_and_one_charge(at, left, people,
     killed = subprocess.run([sys.executable, "-c", KILLER, at, str(left), *command], capture_output=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     monkeypatch.setattr(SecureNoise, "fresh", classmethod(lambda cls: cls(bytes(range(32)))))
-    monkeypatch.setattr(run.secrets, "randbits", lambda bits: 7)  # the public seed
+    monkeypatch.setattr(prepared.secrets, "randbits", lambda bits: 7)  # the public seed
     assert invoke(["resume", str(out)] if at == "end" else command) == 0
     first = quoron.load(out).weights
     other = tmp_path / "whole"

@@ -22,6 +22,7 @@ import pytest
 
 from quoron.cli.app import invoke
 from quoron.training import curator, lifetime, run, table
+from quoron.training import prepared as preparing
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.noise import SecureNoise
 
@@ -109,8 +110,8 @@ def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same secret noise, name and day in every run, and answers that do not depend on the table."""
     key = bytes(range(32))
     monkeypatch.setattr(SecureNoise, "fresh", classmethod(lambda cls: cls(key)))
-    monkeypatch.setattr(run.secrets, "token_hex", lambda size: "ab" * size)
-    monkeypatch.setattr(run.secrets, "randbits", lambda bits: 12345)
+    monkeypatch.setattr(preparing.secrets, "token_hex", lambda size: "ab" * size)
+    monkeypatch.setattr(preparing.secrets, "randbits", lambda bits: 12345)
 
     def same(self: Any, question: Question) -> Answers:
         computed = ask(self, replace(question, reduction=None))  # whatever computing may say or raise

@@ -31,7 +31,7 @@ def index(
 
     if source.endswith(".toml"):
         section = api.resolve(source)[0].population
-        found = dataset(section, Path.cwd()) if isinstance(section, configs.Table) else None
+        found = dataset(section.path, Path.cwd()) if isinstance(section, configs.Table) else None
         if found is None or not isinstance(section, configs.Table):
             raise ConfigError(
                 f"Expected {source} to name a folder or a URL as population.path, got another population."

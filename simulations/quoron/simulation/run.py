@@ -180,12 +180,12 @@ def fingerprint(config: Config, folder: Path, frame: "pa.Table | None" = None) -
     digest = hashlib.sha256(config.digest().encode())
     if frame is not None:
         digest.update(hashlib.sha256(as_parquet(frame)).digest())
-    elif isinstance(config.population, Table) and (source := dataset(config.population, folder)) is not None:
+    elif isinstance(config.population, Table) and (source := dataset(config.population.path, folder)) is not None:
         from quoron.datasets.files import Files
 
         digest.update(bytes.fromhex(Files.found(source).digest))
     elif isinstance(config.population, Table):
-        with open(table_file(config.population, folder), "rb") as stored:
+        with open(table_file(config.population.path, folder), "rb") as stored:
             digest.update(hashlib.file_digest(stored, "sha256").digest())
     return digest.hexdigest()
 

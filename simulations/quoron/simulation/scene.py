@@ -152,7 +152,7 @@ def _population(config: Config, folder: Path, table: "pa.Table | None") -> Popul
                 "outliers": outliers,
                 "seed": section.seed,
             }
-            source = dataset(section, folder) if table is None else None
+            source = dataset(section.path, folder) if table is None else None
             if source is not None:
                 from quoron.datasets.population import from_dataset
 
@@ -160,7 +160,7 @@ def _population(config: Config, folder: Path, table: "pa.Table | None") -> Popul
                 return crowd.read_in(partition(seed=config.run.seed, users=crowd.users))
             from quoron.populations.table import encoded_table
 
-            given = table_file(section, folder) if table is None else table
+            given = table_file(section.path, folder) if table is None else table
             return encoded_table(given, encoding_of(section, chosen), **rules)
         case configs.Flights():
             from quoron.populations import flights

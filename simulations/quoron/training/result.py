@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +11,8 @@ from numpy.typing import NDArray
 from quoron.simulation.folder import RunFolder, flat
 from quoron.training import lifetime
 from quoron.training.model import Model
+from quoron.training.prepared import Identity, Prepared
 from quoron_server.plan import Plan
-
-if TYPE_CHECKING:
-    from quoron.training.run import Identity, Prepared
 
 MODEL = "model.json"
 UNSEEN = (
@@ -85,7 +83,7 @@ class Trained:
 
 
 def write(
-    prepared: "Prepared", folder: RunFolder, weights: NDArray[np.float64], events: Sequence[Mapping[str, Any]]
+    prepared: Prepared, folder: RunFolder, weights: NDArray[np.float64], events: Sequence[Mapping[str, Any]]
 ) -> Trained:
     """Keep what a complete run released; the result."""
     plan, identity = prepared.planned.plan, prepared.identity
@@ -115,7 +113,7 @@ def write_report(folder: RunFolder, summary: Summary, model: Model, rows: Sequen
     return folder.path / "report.html"
 
 
-def _summary(prepared: "Prepared", identity: "Identity", model: Model, events: Sequence[Mapping[str, Any]]) -> Summary:
+def _summary(prepared: Prepared, identity: Identity, model: Model, events: Sequence[Mapping[str, Any]]) -> Summary:
     plan, population = prepared.planned.plan, prepared.config.train.population
     with lifetime.opened(prepared.ledger) as ledger:
         spent, limit = ledger.spent(population), ledger.limit_of(population)

@@ -35,8 +35,9 @@ from numpy.typing import NDArray
 from quoron.simulation.folder import ROWS, RunFolder, claim_rows, dumps, flat
 from quoron.training import lifetime
 from quoron.training.black_box import Trained, Vector, digest_of, origin_of, problem_of
+from quoron.training.prepared import Identity
 from quoron.training.result import public_row
-from quoron.training.run import Identity, settle
+from quoron.training.run import settle
 from quoron_client.protocol.black_box import combined
 from quoron_client.protocol.questions import FAR, Answers, Question, Status
 from quoron_privacy.clipping import ClippedSum, Sums

@@ -16,11 +16,9 @@ table's values but through the releases.
 
 import hashlib
 import json
-import secrets
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,16 +26,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.config import Config
-from quoron.planning.plans import Planned, choose
-from quoron.populations._base import Declared
+from quoron.planning.plans import choose
 from quoron.sharding.choice import Sharing
 from quoron.simulation.folder import FRAME, RECORD, RunFolder, dumps
 from quoron.simulation.scene import problem as problem_of
 from quoron.training import lifetime, result
 from quoron.training.curator import CuratorEngine
 from quoron.training.model import Model
+from quoron.training.prepared import Identity, Prepared
 from quoron.training.result import Trained
-from quoron.training.table import Held, HeldFiles, hold
+from quoron.training.table import hold
 from quoron_client.data.items import ItemBatch
 from quoron_privacy.errors import ConfigError, LedgerError
 from quoron_privacy.noise import SecureNoise, SeededNoise
@@ -51,37 +49,6 @@ from quoron_server.rounds import Observer
 
 if TYPE_CHECKING:  # only a folder needs it
     from quoron.datasets.rows import Rows
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Which run this is: public, and fixed when it begins."""
-
-    run: str  # its name in the lifetime ledger
-    seed: int  # public randomness of the plan: partition and rotations, never noise
-    began: str  # the day, in UTC
-
-    @classmethod
-    def fresh(cls, name: str) -> "Identity":
-        """Of a run that begins now."""
-        day = datetime.now(UTC).date().isoformat()
-        return cls(f"{name}-{secrets.token_hex(6)}", secrets.randbits(62), day)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Prepared:
-    """A run that is planned and within every limit, with nothing written and no value of the table looked at."""
-
-    config: Config
-    held: Held | HeldFiles
-    declared: Declared
-    planned: Planned
-    identity: Identity
-
-    @property
-    def ledger(self) -> Path:
-        """The lifetime ledger that it is charged to."""
-        return lifetime.place(self.config.train.ledger)
 
 
 def prepare(

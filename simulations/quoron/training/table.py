@@ -87,7 +87,7 @@ def hold(config: Config, base: Path, frame: Any = None) -> Held | HeldFiles:
         known = PublicKnowledge(intercept=encoding.intercept)
         return Declared(_users(config, found), items or 1, encoding.dimension * loss.outputs, loss, domain, known)
 
-    source = dataset(section, base) if frame is None else None
+    source = dataset(section.path, base) if frame is None else None
     if source is not None:
         from quoron.datasets.index import opened
         from quoron.datasets.rows import Rows
@@ -95,7 +95,7 @@ def hold(config: Config, base: Path, frame: Any = None) -> Held | HeldFiles:
         rows = Rows.of(opened(source, section.user), encoding)
         told = declared(rows.users)
         return HeldFiles(told, encoding, warnings, replace(rows, users=told.users, zero_rows=not zero_out))
-    table = columns.read(table_file(section, base) if frame is None else frame, (*encoding.columns, section.user))
+    table = columns.read(table_file(section.path, base) if frame is None else frame, (*encoding.columns, section.user))
     encoding.check(table)
     found, owners = group(table, section.user, without_rows=True)
     return Held(declared(found), encoding, warnings, zero_out, table, owners)
