@@ -34,14 +34,14 @@ class Columns:
             return cls(tuple(whole.features.T), whole.labels, weights, whole.kept)
         others = tuple(each for each in rules.features if not plain(each))
         rest = replace(rules, features=others, intercept=not others).encode(table)
-        found, taken, values = rest.features != 0, 0, []
+        found, taken = rest.features != 0, 0
+        values: list[NDArray[Any]] = []
         for feature in rules.features:
-            if isinstance(feature, Numeric) and not feature.edges:
+            if plain(feature):
                 values.append(_numbers(table, feature.column))
                 continue
-            width = _width(feature)
-            values += found[:, taken : taken + width].T
-            taken += width
+            values.extend(found[:, taken : taken + _width(feature)].T)
+            taken += _width(feature)
         weights = np.empty(0) if rest.weights is None else rest.weights
         return cls(tuple(values), rest.labels, weights, rest.kept)
 
@@ -75,8 +75,7 @@ class Scaling:
             return cls(-ones, ones, 0.0, False, 0.0)
         ends: list[tuple[float, float]] = []
         for each in rules.features:
-            within = isinstance(each, Numeric) and not each.edges
-            ends += [(float(each.low), float(each.high))] if within else [(-1.0, 1.0)] * _width(each)  # type: ignore[union-attr]
+            ends += [(float(each.low), float(each.high))] if plain(each) else [(-1.0, 1.0)] * _width(each)
         low, high = np.array(ends, np.float64).reshape(-1, 2).T
         return cls(low.copy(), high.copy(), rules.scale, rules.missing == "drop", rules.scale if rules.intercept else 0.0)
 
@@ -92,10 +91,12 @@ def _width(feature: Any) -> int:
 
 def _numbers(table: pa.Table, name: str) -> NDArray[Any]:
     """A column as numbers: as it is stored where it has nothing missing, else as `columns.numbers` reads it."""
-    kind = table.schema.field(name).type
-    if (pa.types.is_integer(kind) or pa.types.is_float32(kind) or pa.types.is_float64(kind)) and (
-        table.column(name).null_count == 0
-    ):
-        values: NDArray[Any] = table.column(name).combine_chunks().to_numpy(zero_copy_only=False)
+    column = table.column(name)
+    if column.null_count == 0 and any(of(column.type) for of in _NUMBERS):
+        chunk = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        values: NDArray[Any] = chunk.to_numpy(zero_copy_only=False)
         return values
     return columns.numbers(table, name)
+
+
+_NUMBERS = (pa.types.is_float32, pa.types.is_float64, pa.types.is_integer)

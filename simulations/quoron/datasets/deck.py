@@ -21,7 +21,7 @@ import tempfile
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,6 +106,14 @@ class _Written:
     places: tuple[int, ...]  # where features, labels, weights and runs begin, in bytes
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Bucket:
+    """Users of a stretch of the order, by place in it."""
+
+    made: ItemView  # as items of a table in memory are
+    bounded: ItemView  # the same within the bounds of the loss; features that obey them already are not copied
+
+
 class Deck:
     """Items of some users, numbered as `numbers` says, within the bounds of a loss. Made by `dealt`."""
 
@@ -126,7 +134,7 @@ class Deck:
         self._file: Any = None
         self._end = 0  # of the file
         self._lock = threading.Lock()
-        self._held: OrderedDict[int, Future[ItemView]] = OrderedDict()
+        self._held: OrderedDict[int, Future[_Bucket]] = OrderedDict()
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="quoron-deck")
 
     @classmethod
@@ -140,28 +148,35 @@ class Deck:
         deck._deal(rows)
         return deck
 
+    def items(self, users: Users) -> ItemBatch:
+        """The items of `users` (k,) in that order, as rules make them. Neighbours in the order of reading cost least."""
+        return self._copied(users, lambda bucket: bucket.made)
+
     def of(self, users: Users) -> ItemBatch:
-        """The items of `users` (k,), in that order. Neighbours in the order of reading cost the least."""
-        places = self.places(users)
-        buckets = self._bucket(places)
-        order = np.argsort(buckets, kind="stable")
-        parts = []
-        for own in np.split(order, np.flatnonzero(np.diff(buckets[order])) + 1) if len(order) else []:
-            bucket = int(buckets[own[0]])
-            parts.append(self._read(bucket).of(places[own] - self._starts[bucket]))
-        if len(parts) == 1:
-            return parts[0]
-        back = np.empty(len(order), np.int64)
-        back[order] = np.arange(len(order))
-        return _joined(parts, self._features, weighted=self._weighted).of(back)
+        """The same within the bounds of the loss."""
+        return self._copied(users, lambda bucket: bucket.bounded)
 
     def seen(self, users: Users) -> ItemView:
         """The same where they lie, if they are read together; else a copy."""
         places = self.places(users)
         buckets = self._bucket(places)
         if len(buckets) and buckets.min() == buckets.max():
-            return self._read(int(buckets[0])).seen(places - self._starts[buckets[0]])
+            return self._read(int(buckets[0])).bounded.seen(places - self._starts[buckets[0]])
         return self.of(users).seen(np.arange(len(users)))
+
+    def _copied(self, users: Users, which: Callable[["_Bucket"], ItemView]) -> ItemBatch:
+        places = self.places(users)
+        buckets = self._bucket(places)
+        order = np.argsort(buckets, kind="stable")
+        parts = []
+        for own in np.split(order, np.flatnonzero(np.diff(buckets[order])) + 1) if len(order) else []:
+            bucket = int(buckets[own[0]])
+            parts.append(which(self._read(bucket)).of(places[own] - self._starts[bucket]))
+        if len(parts) == 1:
+            return parts[0]
+        back = np.empty(len(order), np.int64)
+        back[order] = np.arange(len(order))
+        return _joined(parts, self._features, weighted=self._weighted).of(back)
 
     def places(self, users: Users) -> Users:
         """Where each of `users` (k,) is in the order of reading."""
@@ -239,7 +254,7 @@ class Deck:
                 raise
             return int(call(self._file.fileno(), data, at))
 
-    def _read(self, bucket: int) -> ItemView:
+    def _read(self, bucket: int) -> _Bucket:
         with self._lock:
             wanted = self._ask(bucket)
             if bucket + 2 < len(self._starts):
@@ -251,13 +266,13 @@ class Deck:
                     del self._held[old]
         return wanted.result()
 
-    def _ask(self, bucket: int) -> "Future[ItemView]":
+    def _ask(self, bucket: int) -> "Future[_Bucket]":
         if bucket not in self._held:
             self._held[bucket] = self._reader.submit(self._read_back, bucket)
         self._held.move_to_end(bucket)
         return self._held[bucket]
 
-    def _read_back(self, bucket: int) -> ItemView:
+    def _read_back(self, bucket: int) -> _Bucket:
         spans = [each.starts[bucket : bucket + 2] for each in self._written]
         rows = int(sum(last - first for first, last in spans))
         stack = _Stack.of(rows + 1, self._features, weighted=self._weighted)
@@ -284,7 +299,7 @@ class Deck:
                 )
             data, at = data[done:], at + done
 
-    def _picked_up(self, bucket: int, stack: _Stack, runs: NDArray[np.int32]) -> ItemView:
+    def _picked_up(self, bucket: int, stack: _Stack, runs: NDArray[np.int32]) -> _Bucket:
         """The users of a bucket where their rows lie; rows are copied only if some user's are apart."""
         first, last = self._starts[bucket : bucket + 2]
         begins, ends = np.empty((2, int(last - first)), np.int64)
@@ -303,7 +318,8 @@ class Deck:
             begins[without], ends[without] = whole, whole + 1
         weights = stack.weights if self._weighted else None
         items = ItemBatch(stack.features, stack.labels, np.array([0, len(stack.labels)]), weights)
-        return bounded(items, self._loss).where(begins, ends)
+        within = bounded(items, self._loss)
+        return _Bucket((within if self._loss.narrow else items).where(begins, ends), within.where(begins, ends))
 
 
 class _Dealer:

@@ -68,7 +68,7 @@ class FileUsers(Declared):
 
     def items(self, users: Users) -> ItemBatch:
         """The items of `users` (k,), in that order."""
-        return flipped(self.held.of(users), self.corruption(users), self.loss)
+        return flipped(self.held.items(users), self.corruption(users), self.loss)
 
     @property
     def held(self) -> Deck:
@@ -146,7 +146,7 @@ class DatasetPopulation:
 
     def items(self, users: Users) -> ItemBatch:
         """The rows of `users` (k,), in that order."""
-        return flipped(self.held.of(users), self.corruption(users), self.loss)
+        return flipped(self.held.items(users), self.corruption(users), self.loss)
 
     @property
     def held(self) -> Deck:
