@@ -46,6 +46,7 @@ def deal(
     scale: float,
     drop: bool,
     constant: float,
+    bound: float,
     labels: Any,
     weights: Any,
     usable: Any,
@@ -58,19 +59,22 @@ def deal(
     features: Any,
     out_labels: Any,
     out_weights: Any,
-) -> tuple[int, int]:
+) -> tuple[int, int, bool]:
     """The rows of a block of columns (p, N) to where their runs lie. The first is row `done` of run `run`.
 
     A column is brought from [low, high] to [-1, 1] in float32, and then times `scale`; as it is if that is 0. Returns
-    where the next row belongs.
+    where the next row belongs, and whether no row is longer than `bound`.
     """
     columns, count = block.shape
+    longest, squares = 0.0, np.empty(TILE)
+    last = np.float64(np.float32(constant))
     tile = np.empty((columns, TILE), np.float32)
     there, good = np.empty(TILE, np.int64), np.empty(TILE, np.bool_)
     for first in range(0, count, TILE):
         many = min(TILE, count - first)
         for i in range(many):
             good[i] = usable[first + i]
+        squares[:] = last * last
         for j in range(columns):
             if scale == 0.0:
                 for i in range(many):
@@ -78,6 +82,7 @@ def deal(
             elif _scale(block[j, first : first + many], low[j], high[j], scale, tile[j]) and drop:
                 for i in range(many):
                     good[i] = good[i] and np.isfinite(block[j, first + i])
+            _add_squares(tile[j, :many], squares)
         for i in range(many):
             while done == lengths[run]:
                 run, done = run + 1, 0
@@ -88,17 +93,19 @@ def deal(
                 kept[run] += 1
         _write(tile, there[:many], constant, features)
         for i in range(many):
+            longest = max(longest, squares[i])
+        for i in range(many):
             if there[i] >= 0:
                 out_labels[there[i]] = labels[first + i]
                 if len(out_weights):
                     out_weights[there[i]] = weights[first + i]
-    return run, done
+    return run, done, np.sqrt(longest) <= bound
 
 
 @njit(**_FLAGS)
 def _scale(values: Any, low: float, high: float, scale: float, out: Any) -> bool:
     """Some values of a column, scaled; whether one is not finite, which is taken to be in the middle."""
-    middle, span, amiss = 0.5 * low + 0.5 * high, high - low, 0
+    span, amiss = high - low, 0
     for i in range(len(values)):
         value = np.float64(values[i])
         amiss += not abs(value) < np.inf
@@ -106,11 +113,18 @@ def _scale(values: Any, low: float, high: float, scale: float, out: Any) -> bool
         out[i] = np.float32(np.float64(np.float32(held)) * scale)
     if amiss == 0:
         return False
+    middle = 0.5 * low + 0.5 * high
     held = min(max((2.0 * middle - low - high) / span, -1.0), 1.0)
     for i in range(len(values)):
         if not np.isfinite(values[i]):
             out[i] = np.float32(np.float64(np.float32(held)) * scale)
     return True
+
+
+@njit(**_FLAGS)
+def _add_squares(values: Any, squares: Any) -> None:
+    for i in range(len(values)):
+        squares[i] += np.float64(values[i]) * np.float64(values[i])
 
 
 @njit(**_FLAGS)

@@ -23,7 +23,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +133,7 @@ class Deck:
         self._written: list[_Written] = []
         self._file: Any = None
         self._end = 0  # of the file
+        self._within = False  # whether no row is longer than the loss allows, and that is all it asks
         self._lock = threading.Lock()
         self._held: OrderedDict[int, Future[_Bucket]] = OrderedDict()
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="quoron-deck")
@@ -219,6 +220,7 @@ class Deck:
                     writing.append(writer.submit(self._write_all, stack, starts, runs, told))
             for each in writing:
                 each.result()
+        self._within = dealer.within and not self._loss.narrow
         if buckets == 1:
             self._held[0] = Future()
             self._held[0].set_result(self._picked_up(0, stacks[0], told))
@@ -318,8 +320,16 @@ class Deck:
             begins[without], ends[without] = whole, whole + 1
         weights = stack.weights if self._weighted else None
         items = ItemBatch(stack.features, stack.labels, np.array([0, len(stack.labels)]), weights)
-        within = bounded(items, self._loss)
+        within = self._bounded(items)
         return _Bucket((within if self._loss.narrow else items).where(begins, ends), within.where(begins, ends))
+
+
+    def _bounded(self, items: ItemBatch) -> ItemBatch:
+        """`bounded`, but for reading rows again that were measured when they were dealt."""
+        labels = self._loss.bound_labels(items.labels)
+        if not self._within or np.isnan(labels).any():
+            return bounded(items, self._loss)
+        return replace(items, labels=labels)
 
 
 class _Dealer:
@@ -327,6 +337,7 @@ class _Dealer:
 
     def __init__(self, scaling: Scaling, rows: Rows) -> None:
         self._scaling, self._rules = scaling, rows.encoding
+        self.within = True  # no row so far is longer than the loss allows
         self._block = np.empty((0, BLOCK), np.float32)
 
     def deal(self, stretch: Stretch, base: Users, stack: _Stack) -> NDArray[np.int32]:
@@ -341,13 +352,14 @@ class _Dealer:
                 self._block = np.empty((len(columns.values), BLOCK), kind)
             for first in range(0, table.num_rows, BLOCK):
                 last = min(first + BLOCK, table.num_rows)
-                run, done = deal(
+                run, done, within = deal(
                     columns.block(first, last, self._block),
                     scaling.low,
                     scaling.high,
                     scaling.scale,
                     scaling.drop,
                     scaling.constant,
+                    self._rules.feature_norm,
                     columns.labels[first:last],
                     columns.weights[first:last],
                     columns.kept[first:last],
@@ -355,6 +367,7 @@ class _Dealer:
                     done,
                     *place,
                 )
+                self.within = self.within and within
         return kept
 
 
