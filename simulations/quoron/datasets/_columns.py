@@ -93,9 +93,7 @@ def _numbers(table: pa.Table, name: str) -> NDArray[Any]:
     """A column as numbers: as it is stored where it has nothing missing, else as `columns.numbers` reads it."""
     column = table.column(name)
     if column.null_count == 0 and any(of(column.type) for of in _NUMBERS):
-        chunk = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-        values: NDArray[Any] = chunk.to_numpy(zero_copy_only=False)
-        return values
+        return columns.stored(column.chunk(0) if column.num_chunks == 1 else column.combine_chunks())
     return columns.numbers(table, name)
 
 
