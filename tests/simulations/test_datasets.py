@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -16,14 +17,17 @@ from hypothesis import strategies as st
 import quoron
 from quoron.cli.app import invoke
 from quoron.datasets import deck, index
-from quoron.datasets._encoding import encoded
+from quoron.datasets._columns import Scaling
 from quoron.datasets.files import Files
 from quoron.datasets.index import opened, renewed
 from quoron.datasets.population import DatasetPopulation, from_dataset
+from quoron.datasets.rows import Stretch
 from quoron.populations import Outliers, TablePopulation
 from quoron.populations.table import encoded_table
+from quoron_client.compute.enforcement import bounded
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, read_label
-from quoron_client.losses import Logistic
+from quoron_client.data.items import ItemBatch
+from quoron_client.losses import Linear, Logistic
 from quoron_privacy.errors import DataError, RunError
 from row_files import RULES, described, in_buckets, in_order, rows
 
@@ -36,6 +40,8 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(index, "PIECE", 300)
     monkeypatch.setattr(deck, "BUCKET", 4000)
     monkeypatch.setattr(deck, "HELD", 20_000)
+    monkeypatch.setattr(deck, "STAGE", 30_000)
+    monkeypatch.setenv("QUORON_MEMORY", "1")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("QUORON_LEDGER", str(tmp_path / "lifetime.sqlite"))
 
@@ -51,14 +57,25 @@ def assert_same(found, expected) -> None:
 
 
 @pytest.mark.parametrize("layout", WRITE)
-def test_items_of_any_users_in_any_order_are_those_of_the_table(layout, tmp_path):
+def test_items_of_any_users_in_any_order_are_those_of_the_table(layout, tmp_path, monkeypatch):
     table = WRITE[layout](rows(400), tmp_path / "d")
     ours, theirs = both(tmp_path / "d", table)
     assert (ours.users, ours.dimension, ours.columns) == (theirs.users, theirs.dimension, theirs.columns)
     order = np.random.Generator(np.random.Philox(1)).permutation(ours.users)
-    for crowd in (ours, ours.read_in(order)):
+    for crowd in (ours, ours.read_in(order), in_memory(ours, monkeypatch)):
         for users in (order, np.sort(order), order[7:90], order[::-1], order[:1], order[:0]):
             assert_same(crowd.items(users), theirs.items(users))
+            seen = crowd.held.seen(users).of(np.arange(len(users)))
+            assert_same(seen, bounded(theirs.items(users), crowd.loss))
+
+
+def in_memory(crowd: DatasetPopulation, monkeypatch: pytest.MonkeyPatch) -> DatasetPopulation:
+    """The same users, with room for all of them, none of whose bytes go to the disk."""
+    monkeypatch.setenv("QUORON_MEMORY", "1e9")
+    monkeypatch.setattr(deck, "_unnamed", lambda: pytest.fail("written to disk"))
+    again = crowd.read_in(np.arange(crowd.users))
+    assert again.held.places(np.arange(3)).tolist() == [0, 1, 2]
+    return again
 
 
 @pytest.mark.parametrize("layout", WRITE)
@@ -108,10 +125,23 @@ def test_the_fast_encoding_is_the_encoding(values, missing, narrow, unit):
         missing=missing,
         unit_rows=unit,
     )
-    found, expected = encoded(rules, table), rules.encode(table)
-    np.testing.assert_array_equal(found.features, expected.features)
-    np.testing.assert_array_equal(found.kept, expected.kept)
-    np.testing.assert_array_equal(found.labels, expected.labels)
+    found, expected = dealt(rules, table), rules.encode(table)
+    kept = expected.kept
+    np.testing.assert_array_equal(found.features, expected.features[kept])
+    np.testing.assert_array_equal(found.labels, expected.labels[kept])
+    loss = Logistic() if rules.label else Linear()
+    items = ItemBatch(found.features, found.labels, np.array([0, len(found.labels)]))
+    assert bounded(items, loss).features is items.features  # no row is out of bounds, nothing is enforced again
+
+
+def dealt(rules: Encoding, table: pa.Table) -> ItemBatch:
+    """The rows of a table that are kept, all of one user, as a deck makes them."""
+    many = table.num_rows
+    stack = deck._Stack.of(many, rules.dimension, weighted=rules.weight is not None)
+    stretch = Stretch(np.zeros(1, np.int32), np.array([many], np.int32), iter([table]))
+    kept = int(deck._Dealer(Scaling.of(rules), SimpleNamespace(encoding=rules)).deal(stretch, np.zeros(1, np.int64), stack)[0])
+    whole = stack.part(0, kept)
+    return ItemBatch(whole.features, whole.labels, np.array([0, kept]), whole.weights if rules.weight else None)
 
 
 def test_users_are_numbered_as_in_memory_whatever_type_their_names_have(tmp_path):
@@ -189,9 +219,9 @@ def test_every_row_is_read_from_its_file_once_by_a_run_of_one_pass(tmp_path, mon
     order = np.random.Generator(np.random.Philox(1)).permutation(crowd.users)
     crowd = crowd.read_in(order)
     opened_buckets: list[int] = []
-    picked = deck.Deck._picked_up
+    read_back = deck.Deck._read_back
     monkeypatch.setattr(
-        deck.Deck, "_picked_up", lambda self, bucket: (opened_buckets.append(bucket), picked(self, bucket))[1]
+        deck.Deck, "_read_back", lambda self, bucket: (opened_buckets.append(bucket), read_back(self, bucket))[1]
     )
     for cohort in np.array_split(order, 17):
         crowd.items(cohort)

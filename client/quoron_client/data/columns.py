@@ -105,8 +105,19 @@ def numbers(table: pa.Table, name: str) -> Vector:
     values = column(table, name)
     if _family(values.type) == "text":
         return _by_value(values, _parsed)
-    found = np.asarray(values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), np.float64)
+    cast = values.cast(pa.float64(), safe=False)
+    found = np.asarray(cast.to_numpy(zero_copy_only=False), np.float64) if cast.null_count else stored(cast)
     return np.where(np.isfinite(found), found, np.nan)
+
+
+def stored(values: pa.Array) -> NDArray[Any]:
+    """Integers or float32 or float64 without nulls where they are, shape (N,), not to be written.
+
+    What `to_numpy` gives, without pandas, which that imports.
+    """
+    kind = np.dtype(values.type.to_pandas_dtype())
+    whole: NDArray[Any] = np.frombuffer(values.buffers()[1] or b"", kind)
+    return whole[values.offset : values.offset + len(values)]
 
 
 def texts(table: pa.Table, name: str) -> pa.Array:

@@ -71,16 +71,21 @@ class ItemBatch:
 
     def of(self, users: NDArray[np.int64]) -> "ItemBatch":
         """The items of some of its users (k,), in the given order."""
-        counts = np.diff(self.offsets)[users]
-        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        rows = np.arange(offsets[-1]) + np.repeat(self.offsets[users] - offsets[:-1], counts)
-        features: Features = self.features[rows]
-        weights = None if self.weights is None else self.weights[rows]
-        return ItemBatch(features, self.labels[rows], offsets, weights)
+        return ItemView(self.features, self.labels, self.begins, self.ends, self.weights).of(users)
 
     def seen(self, users: NDArray[np.int64]) -> "ItemView":
         """Some of its users (k,), in the given order, where they are: nothing is copied."""
-        begins, ends = self.offsets[users], self.offsets[users + 1]
+        return ItemView(self.features, self.labels, self.offsets[users], self.offsets[users + 1], self.weights)
+
+    def where(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> "ItemView":
+        """Its rows as those of other users (k,): begins[u] to ends[u] are user u's. DataError for rows that are not.
+
+        Rows may be nobody's, or several users'.
+        """
+        if begins.shape != ends.shape or begins.dtype != np.int64 or ends.dtype != np.int64:
+            raise DataError(f"Expected int64 begins and ends (k,), got {begins.shape} and {ends.shape}.")
+        if np.any(begins < 0) or np.any(ends < begins) or np.any(ends > len(self.features)):
+            raise DataError(f"Expected users' items among {len(self.features)}, got others.")
         return ItemView(self.features, self.labels, begins, ends, self.weights)
 
     @property
@@ -93,7 +98,7 @@ class ItemBatch:
 class ItemView:
     """Users whose items lie somewhere in a larger block of memory: rows begins[u] to ends[u] are user u's.
 
-    Made by `ItemBatch.seen` alone, whose checks hold for it. A loop over users reads it like a batch.
+    Made by `ItemBatch` alone, whose checks hold for it. A loop over users reads it like a batch.
     """
 
     features: Features  # (N, d), of whoever else is there as well
@@ -101,6 +106,19 @@ class ItemView:
     begins: NDArray[np.int64]  # (k,)
     ends: NDArray[np.int64]  # (k,)
     weights: NDArray[np.float64] | None = None  # (N,)
+
+    def of(self, users: NDArray[np.int64]) -> ItemBatch:
+        """The items of some of its users (k,), in the given order: a copy."""
+        begins, counts = self.begins[users], self.counts[users]
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        rows = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], counts)
+        features: Features = self.features[rows]
+        weights = None if self.weights is None else self.weights[rows]
+        return ItemBatch(features, self.labels[rows], offsets, weights)
+
+    def seen(self, users: NDArray[np.int64]) -> "ItemView":
+        """Some of its users (k,), in the given order, where they are: nothing is copied."""
+        return ItemView(self.features, self.labels, self.begins[users], self.ends[users], self.weights)
 
     @property
     def users(self) -> int:

@@ -173,7 +173,9 @@ class Signs:
         from quoron_client.data import columns
 
         values = columns.numbers(table, self.column)
-        return np.where(np.isin(values, (-1.0, 0.0, 1.0)), _signs(values == 1.0), np.nan)
+        labels: Vector = np.copysign(1.0, values - 0.5)
+        labels[(values != 0.0) & (np.abs(values) != 1.0)] = np.nan
+        return labels
 
 
 Label = Annotated[Comparison | Positive | Classes | Range | Signs, Field(discriminator="kind")]

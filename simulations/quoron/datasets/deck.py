@@ -1,39 +1,51 @@
-"""The items of a run on this machine's disk, in the order in which rounds ask for their users.
+"""The items of a run in the order in which rounds ask for their users: in memory, or on this machine's disk.
 
-    deck = Deck.dealt(rows, numbers, order)
-    deck.items(users)
+    deck = Deck.dealt(rows, numbers, order, loss)
+    deck.seen(users)
 
 Rounds ask users in a random order, and in a file that is sorted by user a random cohort is everywhere. So every row is
 read from its file once, made an item, and dealt into one of some hundred buckets, each of the users of a stretch of the
 order; a round then reads the buckets of its own cohort, and a pass over all users reads every item once. One bucket is
-read ahead. Memory is that of a few buckets, whatever the number of users.
+read ahead. Within a bucket rows stay in the order of their files, and are used where they lie.
 
-The file has no name: it is gone with the process, however that ends. It takes about four bytes a feature of every row,
-in QUORON_SCRATCH, else /var/tmp, else where temporary files go.
+Items are dealt in memory of `memory()` bytes. Where that holds all of them there is one bucket, which stays there. Else
+it is written out, bucket by bucket, whenever it is full: to a file in QUORON_SCRATCH, else /var/tmp, else where
+temporary files go. That file has no name: it is gone with the process, however that ends. It takes about four bytes a
+feature of every row.
 """
 
+import errno
+import fcntl
 import os
 import tempfile
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.datasets._packing import HEAD, deal, pick_up, tally
-from quoron.datasets.rows import Rows
-from quoron_client.data.items import ItemBatch
-from quoron_privacy.errors import RunError
+from quoron.datasets._columns import Columns, Scaling
+from quoron.datasets._dealing import deal, gather, lay_out, settle, sort_runs
+from quoron.datasets.rows import Rows, Stretch
+from quoron_client.compute.enforcement import bounded
+from quoron_client.data.items import ItemBatch, ItemView
+from quoron_client.losses import Loss
+from quoron_privacy.errors import ConfigError, RunError
 
-BUCKET = 24 << 20  # bytes on disk, about
-HELD = 160 << 20  # bytes of buckets that stay in memory
-SCRATCH = "QUORON_SCRATCH"
+BUCKET = 24 << 20  # bytes, about
+HELD = 160 << 20  # bytes of buckets that were read and stay in memory
+STAGE = 96 << 20  # bytes in which items are dealt before they are written, twice
+STEP = 1024  # rows: on disk buckets begin at a multiple, so that disks read and write them without the system's cache
+PAGE = 4096  # bytes: memory that they read and write begins at a multiple
+BLOCK = 8192  # rows that are made items at a time
+SCRATCH, MEMORY = "QUORON_SCRATCH", "QUORON_MEMORY"
+_USUAL = 256 << 20  # bytes
 
 Users = NDArray[np.int64]
 
@@ -46,196 +58,370 @@ def scratch_folder() -> Path:
     return Path("/var/tmp") if os.access("/var/tmp", os.W_OK) else Path(tempfile.gettempdir())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Layout:
-    """Which places of the order are in which bucket, and where its rows begin in the file."""
+def memory() -> int:
+    """Bytes of items that a process keeps in memory before it takes to the disk."""
+    given = os.environ.get(MEMORY)
+    try:
+        wanted = _USUAL if not given else int(float(given))
+    except (ValueError, OverflowError):
+        wanted = 0
+    if wanted < 1:
+        raise ConfigError(f"Expected {MEMORY} to be a number of bytes such as 4e9, got {given!r}.")
+    return wanted
 
-    starts: NDArray[np.int64]  # (K + 1,), places
-    regions: NDArray[np.int64]  # (K + 1,), rows; a bucket's region has room for all rows of its users
-    width: int  # words of a row
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Stack:
+    """Items side by side, with room for what comes."""
+
+    features: NDArray[np.float32]  # (N, d)
+    labels: NDArray[np.float64]  # (N,)
+    weights: NDArray[np.float64]  # (N,), or empty where all count alike
 
     @classmethod
-    def of(cls, held: NDArray[np.int64], width: int) -> "_Layout":
-        """For users with so many rows each, in order."""
-        ends = np.cumsum(held)
-        rows = max(1, BUCKET // (4 * width))
-        whole = int(ends[-1]) if len(ends) else 0
-        cuts = np.searchsorted(ends, np.arange(rows, whole, rows), side="left") + 1
-        starts = np.unique(np.concatenate([[0], np.minimum(cuts, len(held)), [len(held)]])).astype(np.int64)
-        return cls(starts, np.concatenate([[0], ends])[starts].astype(np.int64), width)
+    def of(cls, rows: int, features: int, *, weighted: bool) -> "_Stack":
+        """Room for so many."""
+        return cls(
+            _aligned((rows, features), np.float32),
+            _aligned((rows,), np.float64),
+            _aligned((rows if weighted else 0,), np.float64),
+        )
+
+    def part(self, first: int, last: int) -> "_Stack":
+        """Some of them."""
+        return _Stack(self.features[first:last], self.labels[first:last], self.weights[first:last])
+
+    @property
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """What there is of a row."""
+        return (self.features, self.labels, self.weights)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Written:
+    """What was dealt at a time, on disk: bucket by bucket, one kind of array after the other."""
+
+    starts: NDArray[np.int64]  # (K + 1,), rows
+    runs: NDArray[np.int64]  # (K + 1,), runs
+    places: tuple[int, ...]  # where features, labels, weights and runs begin, in bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Bucket:
+    """Users of a stretch of the order, by place in it."""
+
+    made: ItemView  # as items of a table in memory are
+    bounded: ItemView  # the same within the bounds of the loss; features that obey them already are not copied
 
 
 class Deck:
-    """Items of some users, numbered as `numbers` says, by place in an order. Made by `dealt`."""
+    """Items of some users, numbered as `numbers` says, within the bounds of a loss. Made by `dealt`."""
 
-    def __init__(self, layout: _Layout, place: NDArray[np.int32], numbers: Users | None, rows: Rows) -> None:
-        self._layout, self._place, self._numbers = layout, place, numbers
+    def __init__(self, rows: Rows, numbers: Users | None, order: Users, loss: Loss) -> None:
+        known = order if numbers is None else numbers[order]
+        held = np.append(rows.index.held(), np.zeros(rows.users - rows.index.users, np.int64))[known]
+        self._loss, self._zero_rows, self._numbers = loss, rows.zero_rows, numbers
         self._features, self._weighted = rows.encoding.dimension, rows.encoding.weight is not None
-        self._zero_rows = rows.zero_rows
-        self._filled = np.zeros(len(layout.starts) - 1, np.int64)
-        self._file = _unnamed()
-        weakref.finalize(self, self._file.close)
+        self._place = np.full(rows.users, -1, np.int32)
+        self._place[known] = np.arange(len(order), dtype=np.int32)
+        width = 4 * self._features + 8 * (1 + self._weighted)
+        whole, longest = int(held.sum()), int(held.max(initial=0))
+        fits = whole * width <= memory() and whole < 2**31
+        self._starts = _starts(held, whole if fits else max(1, BUCKET // width))
+        self._sizes = width * np.diff(np.append(0, np.cumsum(held))[self._starts])  # bytes of each bucket
+        self._room = whole if fits else max(longest, STAGE // width)
+        self._written: list[_Written] = []
+        self._file: Any = None
+        self._end = 0  # of the file
+        self._within = False  # whether no row is longer than the loss allows, and that is all it asks
         self._lock = threading.Lock()
-        self._held: OrderedDict[int, Future[ItemBatch]] = OrderedDict()
+        self._held: OrderedDict[int, Future[_Bucket]] = OrderedDict()
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="quoron-deck")
 
     @classmethod
-    def dealt(cls, rows: Rows, numbers: Users | None, order: Users) -> "Deck":
+    def dealt(cls, rows: Rows, numbers: Users | None, order: Users, loss: Loss) -> "Deck":
         """Read all rows of the users in `order` (a permutation of some of them) once, and deal them out.
 
         `numbers` is the users' numbers in the index, None where they are the same. DataError as reading the files says;
-        RunError where there is no room on disk.
+        RunError where there is no room on disk; ConfigError for memory that is no number.
         """
-        known = order if numbers is None else numbers[order]
-        held = np.append(rows.index.held(), np.zeros(rows.users - rows.index.users, np.int64))
-        place = np.full(rows.users, -1, np.int32)
-        place[known] = np.arange(len(order), dtype=np.int32)
-        width = HEAD + 2 * (rows.encoding.weight is not None) + rows.encoding.dimension
-        deck = cls(_Layout.of(held[known], width), place, numbers, rows)
+        deck = cls(rows, numbers, order, loss)
         deck._deal(rows)
         return deck
 
     def items(self, users: Users) -> ItemBatch:
-        """The items of `users` (k,), in that order. Neighbours in the order of reading cost the least."""
+        """The items of `users` (k,) in that order, as rules make them. Neighbours in the order of reading cost least."""
+        return self._copied(users, lambda bucket: bucket.made)
+
+    def of(self, users: Users) -> ItemBatch:
+        """The same within the bounds of the loss."""
+        return self._copied(users, lambda bucket: bucket.bounded)
+
+    def seen(self, users: Users) -> ItemView:
+        """The same where they lie, if they are read together; else a copy."""
         places = self.places(users)
         buckets = self._bucket(places)
-        if len(buckets) == 0:
-            return self._empty()
-        if buckets.min() == buckets.max():
-            return _some(self._read(int(buckets[0])), places - self._layout.starts[buckets[0]])
+        if len(buckets) and buckets.min() == buckets.max():
+            return self._read(int(buckets[0])).bounded.seen(places - self._starts[buckets[0]])
+        return self.of(users).seen(np.arange(len(users)))
+
+    def _copied(self, users: Users, which: Callable[["_Bucket"], ItemView]) -> ItemBatch:
+        places = self.places(users)
+        buckets = self._bucket(places)
         order = np.argsort(buckets, kind="stable")
         parts = []
-        for own in np.split(order, np.flatnonzero(np.diff(buckets[order])) + 1):
+        for own in np.split(order, np.flatnonzero(np.diff(buckets[order])) + 1) if len(order) else []:
             bucket = int(buckets[own[0]])
-            parts.append(_some(self._read(bucket), places[own] - self._layout.starts[bucket]))
+            parts.append(which(self._read(bucket)).of(places[own] - self._starts[bucket]))
+        if len(parts) == 1:
+            return parts[0]
         back = np.empty(len(order), np.int64)
         back[order] = np.arange(len(order))
-        return _some(_joined(parts), back)
+        return _joined(parts, self._features, weighted=self._weighted).of(back)
 
-    def places(self, users: Users) -> NDArray[np.int64]:
+    def places(self, users: Users) -> Users:
         """Where each of `users` (k,) is in the order of reading."""
         known = np.asarray(users, np.int64) if self._numbers is None else self._numbers[users]
         return self._place[known].astype(np.int64)
 
-    def pieces(self, users: Users) -> Iterator[NDArray[np.int64]]:
+    def pieces(self, users: Users) -> Iterator[Users]:
         """Indices into `users` (k,) that are read together, in the order of reading."""
+        if len(self._starts) <= 2:
+            yield np.arange(len(users))
+            return
         places = self.places(users)
-        order = np.argsort(places, kind="stable")
-        cuts = np.searchsorted(places[order], self._layout.starts[1:-1])
+        order = np.arange(len(users)) if np.all(places[1:] > places[:-1]) else np.argsort(places, kind="stable")
+        cuts = np.searchsorted(places[order], self._starts[1:-1])
         yield from (own for own in np.split(order, cuts) if len(own))
 
-    def _bucket(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.searchsorted(self._layout.starts, places, side="right") - 1
+    def _bucket(self, places: Users) -> Users:
+        return np.searchsorted(self._starts, places, side="right") - 1
 
     def _deal(self, rows: Rows) -> None:
-        layout = self._layout
-        bucket_of = np.repeat(np.arange(len(self._filled), dtype=np.int32), np.diff(layout.starts))
-        ends = np.empty(len(self._filled), np.int64)
-        out = np.empty((0, layout.width), np.float32)
-        nothing = np.empty(0)
-        for owners, encoded in rows.encoded(wanted=self._place >= 0):
-            if len(owners) > len(out):
-                out = np.empty((len(owners), layout.width), np.float32)
-            weights = nothing if encoded.weights is None else encoded.weights
-            places = self._place[owners]
-            deal(encoded.features, encoded.labels, weights, encoded.kept, places, bucket_of, layout.width, out, ends)
-            begin = 0
-            for bucket in np.flatnonzero(np.diff(ends, prepend=0)):
-                dealt = out[begin : ends[bucket]]
-                self._write(dealt, layout.regions[bucket] + self._filled[bucket])
-                self._filled[bucket] += len(dealt)
-                begin = int(ends[bucket])
+        buckets = len(self._starts) - 1
+        bucket_of = np.repeat(np.arange(buckets, dtype=np.int32), np.diff(self._starts))
+        step = 1 if buckets == 1 else STEP
+        room = self._room + 1 + (step - 1) * buckets  # the last row is nobody's
+        stacks = [_Stack.of(room, self._features, weighted=self._weighted) for _ in range(1 if buckets == 1 else 2)]
+        dealer, told = _Dealer(Scaling.of(rows.encoding), rows), np.empty((0, 3), np.int32)
+        writing: list[Future[None]] = []
+        with ThreadPoolExecutor(1, thread_name_prefix="quoron-deck") as writer:
+            for number, stretch in enumerate(rows.stretches(self._place, self._room)):
+                if number >= 2:
+                    writing[number - 2].result()
+                stack = stacks[number % len(stacks)]
+                base = np.zeros(len(stretch.places), np.int64)
+                starts, runs = np.empty((2, buckets + 1), np.int64)
+                settle(stretch.places, stretch.lengths, bucket_of, step, starts, runs, base)
+                kept = dealer.deal(stretch, base, stack)
+                told = _aligned((int(runs[-1]), 3), np.int32)
+                sort_runs(stretch.places, stretch.lengths, base, kept, bucket_of, starts, runs, *stack.arrays, told)
+                if buckets > 1:
+                    writing.append(writer.submit(self._write_all, stack, starts, runs, told))
+            for each in writing:
+                each.result()
+        self._within = dealer.within and not self._loss.narrow
+        if buckets == 1:
+            self._held[0] = Future()
+            self._held[0].set_result(self._picked_up(0, stacks[0], told))
 
-    def _write(self, words: NDArray[np.float32], row: int) -> None:
-        data, at = _bytes(words), int(row) * 4 * self._layout.width
+    def _write_all(self, stack: _Stack, starts: Users, runs: Users, told: NDArray[np.int32]) -> None:
+        places = []
+        for array in (*stack.part(0, int(starts[-1])).arrays, told):
+            places.append(self._end)
+            self._write(array)
+        self._written.append(_Written(starts, runs, tuple(places)))
+
+    def _write(self, array: NDArray[Any]) -> None:
+        if self._file is None:
+            self._file = _unnamed()
+            weakref.finalize(self, self._file.close)
+        data = _bytes(array)
         try:
             while len(data):
-                done = os.pwrite(self._file.fileno(), data, at)
-                data, at = data[done:], at + done
+                done = self._without_cache(os.pwrite, data, self._end)
+                data, self._end = data[done:], self._end + done
         except OSError as error:
             raise RunError(
                 f"Cannot keep the items of this run in {scratch_folder()}: {error.strerror}. Make room, or set "
                 f"{SCRATCH} to a folder on a disk with some."
             ) from None
 
-    def _read(self, bucket: int) -> ItemBatch:
+    def _without_cache(self, call: Any, data: Any, at: int) -> int:
+        """pwrite or preadv past the system's cache, where the disk takes that; else through it."""
+        try:
+            return int(call(self._file.fileno(), data, at))
+        except OSError as error:
+            if error.errno != errno.EINVAL or not _directly(self._file, False):
+                raise
+            return int(call(self._file.fileno(), data, at))
+
+    def _read(self, bucket: int) -> _Bucket:
         with self._lock:
             wanted = self._ask(bucket)
-            if bucket + 1 < len(self._filled):
+            if bucket + 2 < len(self._starts):
                 self._ask(bucket + 1)  # read ahead
             room = HELD
             for old in reversed([*self._held]):  # the latest stay
-                room -= 8 * self._layout.width * int(self._filled[old])
+                room -= int(self._sizes[old])
                 if room < 0 and old not in (bucket, bucket + 1):
                     del self._held[old]
         return wanted.result()
 
-    def _ask(self, bucket: int) -> "Future[ItemBatch]":
+    def _ask(self, bucket: int) -> "Future[_Bucket]":
         if bucket not in self._held:
-            self._held[bucket] = self._reader.submit(self._picked_up, bucket)
+            self._held[bucket] = self._reader.submit(self._read_back, bucket)
         self._held.move_to_end(bucket)
         return self._held[bucket]
 
-    def _picked_up(self, bucket: int) -> ItemBatch:
-        layout = self._layout
-        first, last = layout.starts[bucket : bucket + 2]
-        words = np.empty((int(self._filled[bucket]), layout.width), np.float32)
-        data, at = _bytes(words), int(layout.regions[bucket]) * 4 * layout.width
+    def _read_back(self, bucket: int) -> _Bucket:
+        spans = [each.starts[bucket : bucket + 2] for each in self._written]
+        rows = int(sum(last - first for first, last in spans))
+        stack = _Stack.of(rows + 1, self._features, weighted=self._weighted)
+        told, at = [], 0
+        for each, (first, last) in zip(self._written, spans, strict=True):
+            own = stack.part(at, at + int(last - first))
+            for array, begin in zip(own.arrays, each.places, strict=False):
+                if len(array):
+                    self._read_into(array, begin + int(first) * array.strides[0])
+            runs = _aligned((int(np.diff(each.runs[bucket : bucket + 2])[0]), 3), np.int32)
+            self._read_into(runs, each.places[-1] + int(each.runs[bucket]) * runs.strides[0])
+            runs[:, 1] += at
+            told.append(runs)
+            at += int(last - first)
+        return self._picked_up(bucket, stack, np.concatenate(told))
+
+    def _read_into(self, array: NDArray[Any], at: int) -> None:
+        data = _bytes(array)
         while len(data):
-            done = os.preadv(self._file.fileno(), [data], at)
+            done = self._without_cache(os.preadv, [data], at)
             if done == 0:
                 raise RunError(
                     f"Expected the items of this run in {scratch_folder()}, but the file has become shorter."
                 )
             data, at = data[done:], at + done
-        counts = np.zeros(int(last - first), np.int64)
-        tally(words, first, counts)
+
+    def _picked_up(self, bucket: int, stack: _Stack, runs: NDArray[np.int32]) -> _Bucket:
+        """The users of a bucket where their rows lie; rows are copied only if some user's are apart."""
+        first, last = self._starts[bucket : bucket + 2]
+        begins, ends = np.empty((2, int(last - first)), np.int64)
+        whole = len(stack.labels) - 1
+        for array in stack.arrays:
+            array[whole:] = 0.0  # the item of those who have none
+        if not gather(runs, int(first), begins, ends):
+            held = ends - begins
+            at, rows = np.cumsum(held) - held, np.empty(int(held.sum()) + 1, np.int64)
+            lay_out(runs, int(first), at.copy(), rows)
+            rows[-1] = whole
+            stack = _Stack(*(array[rows] if len(array) else array for array in stack.arrays))
+            begins, ends, whole = at, at + held, len(rows) - 1
         if self._zero_rows:
-            counts = np.maximum(counts, 1)
-        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        complete = len(words) == offsets[-1]
-        make: Any = np.empty if complete else np.zeros
-        features, labels = make((offsets[-1], self._features), np.float32), make(offsets[-1])
-        weights = make(offsets[-1]) if self._weighted else None
-        pick_up(words, first, offsets[:-1].copy(), features, labels, np.empty(0) if weights is None else weights)
-        return ItemBatch(features, labels, offsets, weights)
-
-    def _empty(self) -> ItemBatch:
-        weights = np.empty(0) if self._weighted else None
-        return ItemBatch(np.empty((0, self._features), np.float32), np.empty(0), np.zeros(1, np.int64), weights)
+            without = ends == begins
+            begins[without], ends[without] = whole, whole + 1
+        weights = stack.weights if self._weighted else None
+        items = ItemBatch(stack.features, stack.labels, np.array([0, len(stack.labels)]), weights)
+        within = self._bounded(items)
+        return _Bucket((within if self._loss.narrow else items).where(begins, ends), within.where(begins, ends))
 
 
-def _some(batch: ItemBatch, users: NDArray[np.int64]) -> ItemBatch:
-    """The items of some users; nothing is copied where they are neighbours."""
-    first, last = int(users[0]), int(users[-1]) + 1
-    if last - first != len(users) or np.any(np.diff(users) != 1):
-        return batch.of(users)
-    if first == 0 and last == batch.users:
-        return batch
-    begin, end = batch.offsets[first], batch.offsets[last]
-    weights = None if batch.weights is None else batch.weights[begin:end]
-    offsets = batch.offsets[first : last + 1] - begin
-    return ItemBatch(batch.features[begin:end], batch.labels[begin:end], offsets, weights)
+    def _bounded(self, items: ItemBatch) -> ItemBatch:
+        """`bounded`, but for reading rows again that were measured when they were dealt."""
+        labels = self._loss.bound_labels(items.labels)
+        if not self._within or np.isnan(labels).any():
+            return bounded(items, self._loss)
+        return replace(items, labels=labels)
 
 
-def _bytes(words: Any) -> memoryview:
-    return memoryview(words).cast("B")
+class _Dealer:
+    """Deals the rows of files into stacks, stretch by stretch."""
+
+    def __init__(self, scaling: Scaling, rows: Rows) -> None:
+        self._scaling, self._rules = scaling, rows.encoding
+        self.within = True  # no row so far is longer than the loss allows
+        self._block = np.empty((0, BLOCK), np.float32)
+
+    def deal(self, stretch: Stretch, base: Users, stack: _Stack) -> NDArray[np.int32]:
+        """The rows of a stretch, to where their runs begin; how many rows of each run are kept (R,)."""
+        kept = np.zeros(len(stretch.places), np.int32)
+        place = (stretch.places, stretch.lengths, base, kept, *stack.arrays)
+        scaling, run, done = self._scaling, 0, 0
+        for table in stretch.tables:
+            columns = Columns.of(self._rules, table)
+            kind: Any = np.float32 if columns.narrow else np.float64
+            if self._block.shape[0] != len(columns.values) or self._block.dtype != kind:
+                self._block = np.empty((len(columns.values), BLOCK), kind)
+            for first in range(0, table.num_rows, BLOCK):
+                last = min(first + BLOCK, table.num_rows)
+                run, done, within = deal(
+                    columns.block(first, last, self._block),
+                    scaling.low,
+                    scaling.high,
+                    scaling.scale,
+                    scaling.drop,
+                    scaling.constant,
+                    self._rules.feature_norm,
+                    columns.labels[first:last],
+                    columns.weights[first:last],
+                    columns.kept[first:last],
+                    run,
+                    done,
+                    *place,
+                )
+                self.within = self.within and within
+        return kept
 
 
-def _joined(parts: list[ItemBatch]) -> ItemBatch:
-    counts = np.concatenate([np.diff(part.offsets) for part in parts])
-    weights = None if parts[0].weights is None else np.concatenate([part.item_weights for part in parts])
-    features: Any = np.concatenate([part.features for part in parts])
-    labels = np.concatenate([part.labels for part in parts])
-    return ItemBatch(features, labels, np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), weights)
+def _starts(held: Users, rows: int) -> Users:
+    """Places (K + 1,) at which buckets of about so many rows begin, of users with so many rows each, in order."""
+    ends = np.cumsum(held)
+    whole = int(ends[-1]) if len(ends) else 0
+    cuts = np.searchsorted(ends, np.arange(rows, whole, max(1, rows)), side="left") + 1
+    inner = np.unique(cuts[cuts < len(held)])
+    return np.concatenate([[0], inner, [len(held)]]).astype(np.int64)
+
+
+def _aligned(shape: tuple[int, ...], kind: Any) -> Any:
+    """An array that begins at a page."""
+    size = int(np.prod(shape)) * np.dtype(kind).itemsize
+    whole = np.empty(size + PAGE, np.uint8)
+    first = -whole.ctypes.data % PAGE
+    return whole[first : first + size].view(kind).reshape(shape)
+
+
+def _bytes(array: Any) -> memoryview:
+    return memoryview(array).cast("B") if array.size else memoryview(b"")
+
+
+def _joined(parts: list[ItemBatch], features: int, *, weighted: bool) -> ItemBatch:
+    none = ItemBatch(np.empty((0, features), np.float32), np.empty(0), np.zeros(1, np.int64))
+    counts = np.concatenate([part.counts for part in parts or [none]])
+    weights = np.concatenate([part.item_weights for part in parts or [none]]) if weighted else None
+    rows: Any = np.concatenate([part.features for part in parts or [none]])
+    labels = np.concatenate([part.labels for part in parts or [none]])
+    return ItemBatch(rows, labels, np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), weights)
 
 
 def _unnamed() -> Any:
     folder = scratch_folder()
     try:
-        return tempfile.TemporaryFile(prefix="quoron-", dir=folder)
+        file = tempfile.TemporaryFile(prefix="quoron-", dir=folder, buffering=0)
     except OSError as error:
         raise RunError(
             f"Cannot keep the items of a run in {folder}: {error.strerror}. Set {SCRATCH} to a folder on a disk with "
             "room."
         ) from None
+    _directly(file, True)
+    return file
+
+
+def _directly(file: Any, wanted: bool) -> bool:
+    """Whether the disk is now asked past the system's cache as wanted, and was not before."""
+    flag = getattr(os, "O_DIRECT", 0)
+    was = fcntl.fcntl(file.fileno(), fcntl.F_GETFL)
+    if not flag or bool(was & flag) is wanted:
+        return False
+    try:
+        fcntl.fcntl(file.fileno(), fcntl.F_SETFL, was ^ flag)
+    except OSError:
+        return False
+    return True

@@ -129,7 +129,7 @@ class Files:
                 yield from ((group, self._with_keys(pa.table({}), size, keys, columns)) for size in _cut(count, rows))
                 continue
             try:
-                for batch in stored.iter_batches(batch_size=rows, row_groups=[group], columns=inside):
+                for batch in stored.iter_batches(rows, [group], inside, use_threads=pa.cpu_count() > 2):
                     table = pa.Table.from_batches([batch])
                     yield group, self._with_keys(table, table.num_rows, keys, columns)
             except (pa.ArrowException, OSError) as error:

@@ -91,6 +91,8 @@ class Index:
         """Whose the rows of a piece are: numbers of users, and how many rows in a row each has there."""
         try:
             ranks, lengths = (np.load(self.folder / _name(piece.number, what)) for what in ("ranks", "lengths"))
+            if len(ranks) != len(lengths) or int(lengths.sum(dtype=np.int64)) != piece.rows:
+                raise ValueError
         except (OSError, ValueError) as error:
             raise DataError(
                 f"Expected the index of {self.files.source!r} in {self.folder}, got {type(error).__name__}. Make it "

@@ -35,19 +35,19 @@ SAMPLE = 4_000_000  # rows that figures of a simulation are taken on, about
 class Dealt:
     """A deck that is made when it is first asked for, and shared by copies of its population."""
 
-    def __init__(self, rows: Rows, numbers: Users | None, order: Users) -> None:
-        self._rows, self._numbers, self._order = rows, numbers, order
+    def __init__(self, rows: Rows, numbers: Users | None, order: Users, loss: Loss) -> None:
+        self._rows, self._numbers, self._order, self._loss = rows, numbers, order, loss
 
     @cached_property
     def deck(self) -> Deck:
         """The deck; all rows are read for it."""
-        return Deck.dealt(self._rows, self._numbers, self._order)
+        return Deck.dealt(self._rows, self._numbers, self._order, self._loss)
 
     def of(self, users: Users) -> "Dealt":
         """A deck of its own for some of the users, read in the same order."""
         own = np.zeros(int(self._order.max(initial=-1)) + 1, np.bool_)
         own[users] = True
-        return Dealt(self._rows, self._numbers, self._order[own[self._order]])
+        return Dealt(self._rows, self._numbers, self._order[own[self._order]], self._loss)
 
     def storage(self, users: int) -> Users:
         """Position of each of all users (users,) in the order of the files."""
@@ -68,11 +68,16 @@ class FileUsers(Declared):
 
     def items(self, users: Users) -> ItemBatch:
         """The items of `users` (k,), in that order."""
-        return flipped(self.dealt.deck.items(users), self.corruption(users), self.loss)
+        return flipped(self.held.items(users), self.corruption(users), self.loss)
+
+    @property
+    def held(self) -> Deck:
+        """All users' items within the bounds of the loss; read for it when it is first asked for."""
+        return self.dealt.deck
 
     def pieces(self, users: Users) -> Iterator[NDArray[np.int64]]:
         """Indices into `users` (k,) that are read together, in the order of reading."""
-        return self.dealt.deck.pieces(users)
+        return self.held.pieces(users)
 
     def corruption(self, users: Users) -> NDArray[np.uint8]:
         """`Corruption` of each of `users`, shape (k,)."""
@@ -137,15 +142,20 @@ class DatasetPopulation:
 
     def read_in(self, order: Users) -> "DatasetPopulation":
         """The same users, read fastest in this order (n,)."""
-        return replace(self, dealt=Dealt(self.rows, self.numbers, order))
+        return replace(self, dealt=Dealt(self.rows, self.numbers, order, self.loss))
 
     def items(self, users: Users) -> ItemBatch:
         """The rows of `users` (k,), in that order."""
-        return flipped(self.dealt.deck.items(users), self.corruption(users), self.loss)
+        return flipped(self.held.items(users), self.corruption(users), self.loss)
+
+    @property
+    def held(self) -> Deck:
+        """All users' items within the bounds of the loss; read for it when it is first asked for."""
+        return self.dealt.deck
 
     def pieces(self, users: Users) -> Iterator[NDArray[np.int64]]:
         """Indices into `users` (k,) that are read together, in the order of reading."""
-        return self.dealt.deck.pieces(users)
+        return self.held.pieces(users)
 
     def corruption(self, users: Users) -> NDArray[np.uint8]:
         """`Corruption` of each of `users`, shape (k,)."""
@@ -238,7 +248,7 @@ def from_dataset(
     return DatasetPopulation(
         rows=rows,
         numbers=chosen,
-        dealt=Dealt(rows, chosen, np.arange(len(chosen))),
+        dealt=Dealt(rows, chosen, np.arange(len(chosen)), loss),
         items_per_user=1 if items_per_user is None else items_per_user,
         loss=loss,
         domain=L2Ball(10.0) if domain is None else domain,

@@ -12,10 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from quoron.datasets._encoding import encoded
 from quoron.datasets.index import Index, Piece
 from quoron_client.data import columns
-from quoron_client.data.encoding import Categorical, Encoded, Encoding
+from quoron_client.data.encoding import Categorical, Encoding
 from quoron_privacy.errors import DataError
 
 T = TypeVar("T")
@@ -65,28 +64,50 @@ class Rows:
         padded = {name: pa.concat_arrays([v[0], pa.nulls(longest - len(v[0]), v[0].type)]) for name, v in found.items()}
         return replace(self, encoding=self.encoding.resolved(pa.table(padded)))
 
-    def encoded(self, wanted: NDArray[np.bool_] | None = None) -> Iterator[tuple[Owners, Encoded]]:
-        """Whose each row is, and the rows as items, in the order of the files; only pieces with a `wanted` user."""
-        for owners, table in self.tables(wanted):
-            yield owners, encoded(self.encoding, table)
+    def tables(self, wanted: NDArray[np.bool_], extra: tuple[str, ...] = ()) -> Iterator[tuple[Owners, pa.Table]]:
+        """Whose each row is, and the rows, with the columns that items are made of, and `extra` ones.
 
-    def tables(
-        self, wanted: NDArray[np.bool_] | None = None, extra: tuple[str, ...] = ()
-    ) -> Iterator[tuple[Owners, pa.Table]]:
-        """The same rows before they are items, with the columns that items are made of, and `extra` ones."""
-        pieces = (
-            self.index.pieces if wanted is None else [each for each in self.index.pieces if self._has(each, wanted)]
-        )
+        In the order of the files, and only of pieces with a `wanted` user (users,).
+        """
         names = tuple(dict.fromkeys((*self.encoding.columns, *extra)))
         owners, piece, at = np.empty(0, np.int64), -1, 0
-        for number, table in self._numbered(pieces, names):
+        for number, table in self._numbered(self._with(wanted), names):
             if number != piece:
                 owners, piece, at = self.index.owners(self.index.pieces[number]), number, 0
-            own = owners[at : at + table.num_rows]
-            if len(own) != table.num_rows:
-                raise DataError(f"Expected {self.index.files.source!r} as it was indexed. Run `quoron index` again.")
+            yield owners[at : at + table.num_rows], table
             at += table.num_rows
-            yield own, table
+
+    def stretches(self, place: NDArray[np.int32], most: int) -> Iterator["Stretch"]:
+        """The rows in the order of the files, a stretch at a time of at most `most` rows of users with a place.
+
+        `place` (users,) is -1 for one who is not wanted; a run longer than `most` is a stretch of its own.
+        """
+        pieces = self._with(place >= 0)
+        with closing(self._numbered(pieces, self.encoding.columns)) as numbered:
+            tables = _Cut(table for _, table in numbered)
+            waiting: list[tuple[NDArray[np.int32], NDArray[np.int32]]] = []
+            room = most
+            for piece in pieces:
+                ranks, lengths = self.index.runs(piece)
+                places, first = place[ranks], 0
+                wanted = np.cumsum(np.where(places >= 0, lengths, 0))
+                while first < len(lengths):
+                    before = int(wanted[first - 1]) if first else 0
+                    last = int(np.searchsorted(wanted, before + room, side="right"))
+                    if last == first and not waiting:
+                        last += 1
+                    if last > first:
+                        waiting.append((places[first:last], lengths[first:last]))
+                        room -= int(wanted[last - 1]) - before
+                        first = last
+                    if first < len(lengths):  # full
+                        yield tables.stretch(waiting)
+                        waiting, room = [], most
+            if waiting:
+                yield tables.stretch(waiting)
+
+    def _with(self, wanted: NDArray[np.bool_]) -> list[Piece]:
+        return [each for each in self.index.pieces if self._has(each, wanted)]
 
     def _has(self, piece: Piece, wanted: NDArray[np.bool_]) -> bool:
         ranks, _ = self.index.runs(piece)
@@ -99,11 +120,48 @@ class Rows:
         def read() -> Iterator[tuple[int, pa.Table]]:
             files = self.index.files
             for piece in pieces:
+                rows = 0
                 for _, table in files.batches(files.parts[piece.part], names, piece.groups):
+                    rows += table.num_rows
+                    if rows > piece.rows:
+                        break
                     yield piece.number, table
+                if rows != piece.rows:
+                    raise DataError(f"Expected {files.source!r} as it was indexed. Run `quoron index` again.")
 
         with closing(ahead(read())) as tables:
             yield from tables
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stretch:
+    """Some neighbouring rows: of whom they are, run by run, and the rows themselves, to be read once and in order."""
+
+    places: NDArray[np.int32]  # (R,) of each run's user, -1 for one who is not wanted
+    lengths: NDArray[np.int32]  # (R,) rows
+    tables: Iterator[pa.Table]
+
+
+class _Cut:
+    """A stream of tables, cut at the ends of stretches."""
+
+    def __init__(self, source: Iterator[pa.Table]) -> None:
+        self._source = source
+        self._left: pa.Table | None = None
+
+    def stretch(self, parts: list[tuple[NDArray[np.int32], NDArray[np.int32]]]) -> Stretch:
+        """The next rows, as many as the runs of the parts have."""
+        places, lengths = (np.concatenate(each) for each in zip(*parts, strict=True))
+        return Stretch(places, lengths, self._next(int(lengths.sum(dtype=np.int64))))
+
+    def _next(self, rows: int) -> Iterator[pa.Table]:
+        while rows:
+            table = next(self._source) if self._left is None else self._left
+            self._left = None
+            if table.num_rows > rows:
+                table, self._left = table.slice(0, rows), table.slice(rows)
+            rows -= table.num_rows
+            yield table
 
 
 def ahead(source: Iterator[T]) -> Generator[T]:

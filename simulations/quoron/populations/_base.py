@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.data.items import ItemBatch
+from quoron_client.data.items import ItemBatch, ItemView
 from quoron_client.losses import Loss
 from quoron_client.protocol.domains import Domain
 
@@ -123,11 +123,21 @@ class Population(Known, Protocol):
         """What to read these figures beside, and what is amiss with the data or the model (d,)."""
 
 
+class Held(Protocol):
+    """Items by number of user: an `ItemBatch`, an `ItemView`, or what reads them from a disk."""
+
+    def of(self, users: Users) -> ItemBatch:
+        """The items of some users (k,), in the given order: a copy."""
+
+    def seen(self, users: Users) -> ItemView:
+        """The same where they are, if that is one place."""
+
+
 class Answering(Known, Protocol):
     """What it takes of users to have questions answered.
 
-    One that keeps all of its users' items in memory, within the bounds of its loss, may have them in a batch `held`:
-    then those of users who alter nothing are read where they are.
+    One that keeps its users' items, within the bounds of its loss, may have them as `held` (`Held`): then those of
+    users who alter nothing are read where they are.
     """
 
     def items(self, users: Users) -> ItemBatch:

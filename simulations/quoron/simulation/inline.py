@@ -16,14 +16,14 @@ from operator import add
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.populations._base import Answering, Corruption, Users, Vector
+from quoron.populations._base import Answering, Corruption, Held, Users, Vector
 from quoron.populations._streams import Purpose, uniforms, words
 from quoron_client.compute.draws import Keys, user_keys
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.gradients import gradient_sums
 from quoron_client.compute.smoothness import smoothness_scale
 from quoron_client.compute.work import answer
-from quoron_client.data.items import ItemBatch, Items
+from quoron_client.data.items import ItemBatch, Items, ItemView
 from quoron_client.protocol.questions import FAR, Answers, AverageGradient, Bounds, Matrix, Question, Status, Task
 from quoron_client.protocol.reports import LocalReport
 from quoron_client.protocol.smoothing import Convolution
@@ -134,16 +134,16 @@ class InlineEngine:
 
     def _items(self, users: Users, faults: NDArray[np.uint8], task: Task) -> Items:
         """Within their bounds: where they lie, if the population holds them so; else a copy."""
-        held: ItemBatch | None = getattr(self.population, "held", None)
+        held: Held | None = getattr(self.population, "held", None)
         if held is not None and faults[0] == Corruption.HONEST:
             return held.of(users) if _draws(task) else held.seen(users)  # draws are for every row of a block
         return bounded(self.population.items(users), self.population.loss)
 
     def _scale(self, users: Users, faults: NDArray[np.uint8], task: Task) -> Vector | None:
-        """How much these users scale their loss down, where that is known: once for all whose items are held."""
-        held: ItemBatch | None = getattr(self.population, "held", None)
+        """How much these users scale their loss down, where that is known: once for all whose items are in memory."""
+        held: Held | None = getattr(self.population, "held", None)
         bound = getattr(task, "user_smoothness", None)
-        if held is None or bound is None or faults[0] != Corruption.HONEST:
+        if not isinstance(held, ItemBatch | ItemView) or bound is None or faults[0] != Corruption.HONEST:
             return None
         if bound not in self._scales:
             self._scales = {bound: smoothness_scale(self.population.loss, held, bound)}

@@ -80,7 +80,7 @@ class CuratorEngine:
         from quoron.datasets.population import Dealt, FileUsers
 
         asked = self._order[partition(seed=seed, users=declared.users)]
-        return FileUsers(**_fields(declared), dealt=Dealt(items, None, asked))
+        return FileUsers(**_fields(declared), dealt=Dealt(items, None, asked, declared.loss))
 
     def ask(self, question: Question) -> Answers | Sums:
         """Answers of the question's cohort, in slot order, or their sums."""

@@ -1,0 +1,100 @@
+"""What the rows of a table are on their way to being items: one column a feature, as it is stored, not yet scaled.
+
+`quoron.datasets._dealing` makes of them what `Encoding.encode` makes of the rows, to the same bits.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from quoron_client.data import columns
+from quoron_client.data.encoding import Encoding, Numeric
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """Rows of a table, column by column. What is scaled is held between -1 and 1 before it is."""
+
+    values: tuple[NDArray[Any], ...]  # (N,) each; of the features but the intercept
+    labels: Vector  # (N,)
+    weights: Vector  # (N,), or empty where all count alike
+    kept: NDArray[np.bool_]  # (N,), as far as labels, weights and what is no plain number say
+
+    @classmethod
+    def of(cls, rules: Encoding, table: pa.Table) -> "Columns":
+        """DataError as `Encoding.check` does, and never for a value."""
+        if rules.unit_rows:  # a row's length is that of all its numbers: it is scaled as a whole, and here already
+            whole = rules.encode(table)
+            weights = np.empty(0) if whole.weights is None else whole.weights
+            return cls(tuple(whole.features.T), whole.labels, weights, whole.kept)
+        others = tuple(each for each in rules.features if not plain(each))
+        rest = replace(rules, features=others, intercept=not others).encode(table)
+        found, taken = rest.features != 0, 0
+        values: list[NDArray[Any]] = []
+        for feature in rules.features:
+            if plain(feature):
+                values.append(_numbers(table, feature.column))
+                continue
+            values.extend(found[:, taken : taken + _width(feature)].T)
+            taken += _width(feature)
+        weights = np.empty(0) if rest.weights is None else rest.weights
+        return cls(tuple(values), rest.labels, weights, rest.kept)
+
+    @property
+    def narrow(self) -> bool:
+        """Whether all values are as exact in float32."""
+        return all(each.dtype in (np.float32, np.bool_) for each in self.values)
+
+    def block(self, first: int, last: int, out: NDArray[Any]) -> NDArray[Any]:
+        """Rows `first` to `last`, in the columns of `out` (p, at least last - first)."""
+        for own, values in zip(out, self.values, strict=True):
+            own[: last - first] = values[first:last]
+        return out[:, : last - first]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scaling:
+    """What columns are scaled by, and a row without a number is told from others by."""
+
+    low: Vector  # (p,); of what is 0 or 1, -1
+    high: Vector  # (p,); and 1
+    scale: float  # what all are then multiplied by; 0: they are items already
+    drop: bool  # whether a row without a number is left out; else it has the middle
+    constant: float  # the intercept
+
+    @classmethod
+    def of(cls, rules: Encoding) -> "Scaling":
+        """Of public rules."""
+        if rules.unit_rows:
+            ones = np.ones(rules.dimension)
+            return cls(-ones, ones, 0.0, False, 0.0)
+        ends: list[tuple[float, float]] = []
+        for each in rules.features:
+            ends += [(float(each.low), float(each.high))] if plain(each) else [(-1.0, 1.0)] * _width(each)
+        low, high = np.array(ends, np.float64).reshape(-1, 2).T
+        return cls(low.copy(), high.copy(), rules.scale, rules.missing == "drop", rules.scale if rules.intercept else 0.0)
+
+
+def plain(feature: Any) -> bool:
+    """Whether a feature is a column of numbers as it is."""
+    return isinstance(feature, Numeric) and not feature.edges
+
+
+def _width(feature: Any) -> int:
+    return 1 + len(feature.edges) if isinstance(feature, Numeric) else len(feature.names)
+
+
+def _numbers(table: pa.Table, name: str) -> NDArray[Any]:
+    """A column as numbers: as it is stored where it has nothing missing, else as `columns.numbers` reads it."""
+    column = table.column(name)
+    if column.null_count == 0 and any(of(column.type) for of in _NUMBERS):
+        return columns.stored(column.chunk(0) if column.num_chunks == 1 else column.combine_chunks())
+    return columns.numbers(table, name)
+
+
+_NUMBERS = (pa.types.is_float32, pa.types.is_float64, pa.types.is_integer)

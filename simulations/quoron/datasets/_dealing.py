@@ -1,0 +1,206 @@
+"""Rows on their way into buckets: each value is read once from its column, and written once, scaled, where it will stay.
+
+Rows come in runs, a run being neighbouring rows of one user. Where a run begins among the dealt rows is settled by the
+index and the order alone, before any value is read. A row that is left out makes its run shorter.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+TILE = 64  # rows that are scaled before they are written
+_FLAGS: Any = {"cache": True, "nogil": True, "error_model": "numpy"}
+
+
+@njit(**_FLAGS)
+def settle(places: Any, lengths: Any, bucket_of: Any, step: int, starts: Any, runs: Any, base: Any) -> None:
+    """Where runs (R,) begin if they lie bucket by bucket, in their order within one: `base` (R,).
+
+    `places` are those of their users, -1 for one who is not wanted. Bucket b has room for the rows from starts[b] on,
+    and for its runs from runs[b] on (K + 1,), whole steps of both.
+    """
+    starts[:] = 0
+    runs[:] = 0
+    for r in range(len(places)):
+        if places[r] >= 0:
+            b = bucket_of[places[r]] + 1
+            starts[b] += lengths[r]
+            runs[b] += 1
+    for b in range(1, len(starts)):
+        starts[b] = starts[b - 1] + (starts[b] + step - 1) // step * step
+        runs[b] = runs[b - 1] + (runs[b] + step - 1) // step * step
+    at = starts.copy()
+    for r in range(len(places)):
+        if places[r] >= 0:
+            b = bucket_of[places[r]]
+            base[r] = at[b]
+            at[b] += lengths[r]
+
+
+@njit(**_FLAGS)
+def deal(
+    block: Any,
+    low: Any,
+    high: Any,
+    scale: float,
+    drop: bool,
+    constant: float,
+    bound: float,
+    labels: Any,
+    weights: Any,
+    usable: Any,
+    run: int,
+    done: int,
+    places: Any,
+    lengths: Any,
+    base: Any,
+    kept: Any,
+    features: Any,
+    out_labels: Any,
+    out_weights: Any,
+) -> tuple[int, int, bool]:
+    """The rows of a block of columns (p, N) to where their runs lie. The first is row `done` of run `run`.
+
+    A column is brought from [low, high] to [-1, 1] in float32, and then times `scale`; as it is if that is 0. Returns
+    where the next row belongs, and whether no row is longer than `bound`.
+    """
+    columns, count = block.shape
+    longest, squares = 0.0, np.empty(TILE)
+    last = np.float64(np.float32(constant))
+    tile = np.empty((columns, TILE), np.float32)
+    there, good = np.empty(TILE, np.int64), np.empty(TILE, np.bool_)
+    for first in range(0, count, TILE):
+        many = min(TILE, count - first)
+        for i in range(many):
+            good[i] = usable[first + i]
+        squares[:] = last * last
+        for j in range(columns):
+            if scale == 0.0:
+                for i in range(many):
+                    tile[j, i] = np.float32(block[j, first + i])
+            elif _scale(block[j, first : first + many], low[j], high[j], scale, tile[j]) and drop:
+                for i in range(many):
+                    good[i] = good[i] and np.isfinite(block[j, first + i])
+            _add_squares(tile[j, :many], squares)
+        for i in range(many):
+            while done == lengths[run]:
+                run, done = run + 1, 0
+            done += 1
+            there[i] = -1
+            if good[i] and places[run] >= 0:
+                there[i] = base[run] + kept[run]
+                kept[run] += 1
+        _write(tile, there[:many], constant, features)
+        for i in range(many):
+            longest = max(longest, squares[i])
+        for i in range(many):
+            if there[i] >= 0:
+                out_labels[there[i]] = labels[first + i]
+                if len(out_weights):
+                    out_weights[there[i]] = weights[first + i]
+    return run, done, np.sqrt(longest) <= bound
+
+
+@njit(**_FLAGS)
+def _scale(values: Any, low: float, high: float, scale: float, out: Any) -> bool:
+    """Some values of a column, scaled; whether one is not finite, which is taken to be in the middle."""
+    span, amiss = high - low, 0
+    for i in range(len(values)):
+        value = np.float64(values[i])
+        amiss += not abs(value) < np.inf
+        held = min(max((2.0 * value - low - high) / span, -1.0), 1.0)
+        out[i] = np.float32(np.float64(np.float32(held)) * scale)
+    if amiss == 0:
+        return False
+    middle = 0.5 * low + 0.5 * high
+    held = min(max((2.0 * middle - low - high) / span, -1.0), 1.0)
+    for i in range(len(values)):
+        if not np.isfinite(values[i]):
+            out[i] = np.float32(np.float64(np.float32(held)) * scale)
+    return True
+
+
+@njit(**_FLAGS)
+def _add_squares(values: Any, squares: Any) -> None:
+    for i in range(len(values)):
+        squares[i] += np.float64(values[i]) * np.float64(values[i])
+
+
+@njit(**_FLAGS)
+def _write(tile: Any, there: Any, constant: float, features: Any) -> None:
+    """The columns of a tile as rows there[i] (-1: none), with the constant at the end where there is one."""
+    columns, width, last = len(tile), features.shape[1], np.float32(constant)
+    for i in range(len(there)):
+        at = there[i]
+        if at < 0:
+            continue
+        for j in range(columns):
+            features[at, j] = tile[j, i]
+        if width > columns:
+            features[at, columns] = last
+
+
+@njit(**_FLAGS)
+def sort_runs(
+    places: Any, lengths: Any, base: Any, kept: Any, bucket_of: Any, starts: Any, runs: Any, features: Any, labels: Any,
+    weights: Any, out: Any,
+) -> None:  # fmt: skip
+    """Runs bucket by bucket: the user's place, where it begins in its bucket, and its rows, `out` (all room, 3).
+
+    Room that is left is zeros.
+    """
+    out[:] = 0
+    at, ends = runs.copy(), starts.copy()
+    for r in range(len(places)):
+        if places[r] >= 0:
+            b = bucket_of[places[r]]
+            out[at[b], 0] = places[r]
+            out[at[b], 1] = base[r] - starts[b]
+            out[at[b], 2] = kept[r]
+            at[b] += 1
+            ends[b] += lengths[r]
+            _clear(base[r] + kept[r], ends[b], features, labels, weights)
+    for b in range(len(starts) - 1):
+        _clear(ends[b], starts[b + 1], features, labels, weights)
+
+
+@njit(**_FLAGS)
+def _clear(first: int, last: int, features: Any, labels: Any, weights: Any) -> None:
+    for i in range(first, last):
+        features[i] = 0.0
+        labels[i] = 0.0
+        if len(weights):
+            weights[i] = 0.0
+
+
+@njit(**_FLAGS)
+def gather(runs: Any, first: int, begins: Any, ends: Any) -> bool:
+    """Where each user's rows are, of runs (R, 3) as above; `first` is the bucket's first place.
+
+    False if some user's rows are apart: then `ends` - `begins` are still how many there are.
+    """
+    begins[:] = 0
+    ends[:] = 0
+    together = True
+    for r in range(len(runs)):
+        user, begin, rows = runs[r, 0] - first, runs[r, 1], runs[r, 2]
+        if rows == 0:
+            continue
+        if ends[user] == begins[user]:
+            begins[user] = begin
+            ends[user] = begin
+        elif ends[user] != begin:
+            together = False
+        ends[user] += rows
+    return together
+
+
+@njit(**_FLAGS)
+def lay_out(runs: Any, first: int, at: Any, rows: Any) -> None:
+    """Rows user by user, in the order of their runs: `rows` (N,); `at` (k,) is where each user's begin among them."""
+    for r in range(len(runs)):
+        user = runs[r, 0] - first
+        for i in range(runs[r, 2]):
+            rows[at[user]] = runs[r, 1] + i
+            at[user] += 1
