@@ -89,11 +89,8 @@ def serve(
     config = replace(config, most_clients=most_clients)
     if largest_message is not None:
         config = replace(config, largest_message=_bytes(largest_message))
-
-    def ready(running: service.Coordinator) -> None:
-        _announce(f"listening: clients {running.listen}, control {running.control}")
-
-    asyncio.run(service.serve(config, ready=ready))
+    listening = "listening: clients {0.listen}, control {0.control}".format
+    asyncio.run(service.serve(config, ready=lambda running: _announce(listening(running))))
 
 
 def client(
