@@ -17,14 +17,13 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, localcontext
+from functools import cache
 from hashlib import blake2b
 from itertools import accumulate
 from math import isqrt, prod
 from typing import Protocol
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
@@ -78,9 +77,9 @@ class RandomStream:
 
     def _fill(self, words: Words, steps: Steps) -> int:
         """Fills `steps` with accepted proposals, words (proposals, 3), and returns how many."""
-        at = done = 0
+        bins, at, done = gaussian_bins(), 0, 0
         while True:
-            at, done = _accept_gaussian(words, at, GAUSSIAN_BINS, steps, done)
+            at, done = _accept_gaussian(words, at, bins, steps, done)
             if at == len(words):
                 return done
             accepted, step = settle_gaussian(words[at], self.words(SETTLING))
@@ -246,6 +245,10 @@ class SecureNoise:
 
     def stream(self, *labels: str | int) -> RandomStream:
         """See NoiseSource. One stream gives at most 2³⁵ words."""
+        # planning and simulation need no cipher
+        from cryptography.hazmat.primitives.ciphers import Cipher
+        from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+
         key = blake2b(_encode(*labels), key=self.key, digest_size=32, person=b"quoron-secure").digest()
         cipher = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()  # a key serves one stream: the nonce is fixed
         left = _MOST_WORDS
@@ -331,7 +334,8 @@ def _digit_chances(scale: float) -> Words:
     return np.array(chances, np.uint64)
 
 
-def _bin_levels() -> tuple[Decimal, ...]:
+@cache  # ten milliseconds that planning needs not wait
+def bin_levels() -> tuple[Decimal, ...]:
     """P(bin <= k) for k = 0..254, where P(bin = k) ∝ exp(-(k/16)²/2), to 80 digits."""
     with localcontext() as context:
         context.prec = 90
@@ -340,24 +344,21 @@ def _bin_levels() -> tuple[Decimal, ...]:
         return tuple(part / total for part in accumulate(heights[:255]))
 
 
-def _gaussian_bins() -> Words:
+@cache
+def gaussian_bins() -> Words:
     """⌊2⁶⁴ P(bin <= k)⌋ for k = 0..254, and 2⁶⁴ - 1 after them."""
     with localcontext() as context:
         context.prec = 90
-        bins = np.array([*(int(2**64 * level) for level in BIN_LEVELS), 2**64 - 1], np.uint64)
+        bins = np.array([*(int(2**64 * level) for level in bin_levels()), 2**64 - 1], np.uint64)
     bins.setflags(write=False)
     return bins
-
-
-BIN_LEVELS = _bin_levels()
-GAUSSIAN_BINS = _gaussian_bins()
 
 
 @njit(cache=True, inline="always")
 def propose_gaussian(which, inside, coin, bins):  # type: ignore[no-untyped-def]
     """(whether to accept, ⌊2³⁰ Z⌋, whether both are sure) from three words: a proposal of theorem N1, in fixed time.
 
-    `bins` is GAUSSIAN_BINS. What is not sure is for `settle_gaussian`: the words' further bits might change it.
+    `bins` is `gaussian_bins()`. What is not sure is for `settle_gaussian`: the words' further bits might change it.
     """
     k = 0
     for level in range(7, -1, -1):  # binary search: k = number of thresholds < word
@@ -381,7 +382,7 @@ def settle_gaussian(words: Words, more: Words) -> tuple[bool, int]:
     with localcontext() as context:
         context.prec = 90
         tails = [tail / 2**128 for tail in tails]
-        k = bisect_right(BIN_LEVELS, (which + tails[0]) / 2**64)
+        k = bisect_right(bin_levels(), (which + tails[0]) / 2**64)
         w, chance = ((word + tail) / 2**53 for word, tail in ((inside >> 11, tails[1]), (coin >> 11, tails[2])))
         accepted = chance < (-w * (2 * k + w) / 2 ** (2 * _BIN_BITS + 1)).exp()
     magnitude = k << (GRID_BITS - _BIN_BITS) | inside >> (64 - GRID_BITS + _BIN_BITS)

@@ -14,9 +14,9 @@ from typing import Any
 
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.options import options_of
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
-from quoron_server.specification import options_of
 
 UNKNOWN_CLIP = 1.0  # the first clip norm where nothing is known of answers; it shrinks or doubles within few rounds
 

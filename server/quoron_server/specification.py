@@ -11,10 +11,9 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from quoron_client.data.encoding import Encoding
 from quoron_client.losses import make_loss
@@ -23,8 +22,8 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.subsampling import SECRET
 from quoron_server import round_clock
-from quoron_server.algorithms import ALGORITHMS, AlgorithmInfo
-from quoron_server.algorithms.search import MOST_ROUNDS
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.options import options_of
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Beliefs, Problem
 
@@ -261,39 +260,3 @@ def describe(specification: RunSpecification, plan: Plan) -> dict[str, Any]:
         "simulation": specification.simulation,
         "quorum": specification.quorum,
     }
-
-
-def options_of(info: AlgorithmInfo, given: Mapping[str, Any], *, called: str = "options") -> Any:
-    """An algorithm's options; ConfigError names the one that is unknown, of a wrong type or out of range."""
-    known = [each.name for each in fields(info.options)]
-    for key in given:
-        if key not in known:
-            close = get_close_matches(key, known, n=1, cutoff=0.5)
-            hint = f"; did you mean {called}.{close[0]}?" if close else "."
-            raise ConfigError(f"Expected {called} of {info.name} among {', '.join(known)}, got {called}.{key}{hint}")
-    counts = ("rounds", "phases")
-    for key, value in given.items():
-        if key not in counts:
-            _check_range(f"{called}.{key}", value)
-    try:
-        read: Any = TypeAdapter(info.options).validate_python(dict(given))
-    except ValidationError as error:
-        wrong = error.errors()[0]
-        name = ".".join((called, *map(str, wrong["loc"])))
-        raise ConfigError(f"Expected {name} to be valid ({wrong['msg']}), got {name}={wrong['input']!r}.") from None
-    for key in counts:  # as they were read: 1e9 and "1000000000" are numbers of rounds too
-        count = getattr(read, key, None)
-        if count is not None and not 1 <= count <= MOST_ROUNDS:
-            raise ConfigError(f"Expected {called}.{key} in [1, {MOST_ROUNDS:,}], got {count:,}.")
-    return read
-
-
-def _check_range(name: str, value: Any) -> None:
-    """Options are positive, rates at most 1, reserves may be zero; ConfigError otherwise."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return
-    least, most = (0, 1e9) if name.endswith(".reserve") else (1e-12, 1.0 if name.endswith(".rate") else 1e9)
-    if not least <= value <= most:
-        raise ConfigError(
-            f"Expected {name} in [{least:g}, {most:g}], got {name}={value}. Leave it out to let the plan choose."
-        )

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from quoron_client.protocol import wire
 from quoron_client.protocol.questions import Question, Status
 from quoron_client.protocol.reports import RangeReport
 
@@ -36,6 +35,8 @@ def encoded(question: Question, dimension: int) -> tuple[int, int]:
 
     A secret cohort may be empty and must not show it: then user 0 stands for those planned, for no byte depends on who.
     """
+    from quoron_client.protocol import wire  # it brings protobuf, which planning needs not
+
     if not question.messages:
         return 0, 0
     user = int(question.cohort[0]) if len(question.cohort) else 0

@@ -11,8 +11,9 @@ from federation.crowd import FEW, specification
 from problems import changed
 from quoron_privacy.errors import ConfigError, QuoronError
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.options import options_of
 from quoron_server.problem import Beliefs, Problem
-from quoron_server.specification import make_plan, options_of
+from quoron_server.specification import make_plan
 
 NUMBERS = (-1, 0, 10**9, 10**30, 10**400, 1e-300, 1e12, 1e300, math.inf, math.nan)
 LEFT_OUT = ("domain", "wide", "convex", "beliefs", "curvature", "sigmoid", "intercept")

@@ -6,7 +6,7 @@ import pytest
 
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.specification import options_of
+from quoron_server.algorithms.options import options_of
 
 COUNTED = [(name, key) for name in ALGORITHMS for key in ("rounds", "phases")]
 

@@ -13,12 +13,12 @@ from scipy import stats
 
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_privacy.noise import (
-    BIN_LEVELS,
-    GAUSSIAN_BINS,
     GAUSSIAN_SLACK,
     RandomStream,
     SecureNoise,
     SeededNoise,
+    bin_levels,
+    gaussian_bins,
     propose_gaussian,
     settle_gaussian,
     total_variation,
@@ -50,7 +50,7 @@ def scripted(*words):
 
 def proposed(which, inside, coin):
     """(accepted, step, sure) of three words."""
-    return propose_gaussian(np.uint64(which), np.uint64(inside), np.uint64(coin), GAUSSIAN_BINS)
+    return propose_gaussian(np.uint64(which), np.uint64(inside), np.uint64(coin), gaussian_bins())
 
 
 class TestStreams:
@@ -168,8 +168,8 @@ class TestGaussianSteps:
             context.prec = 120
             heights = [(-Decimal(k * k) / 512).exp() for k in range(400)]
             exact = [Fraction(height / sum(heights)) for height in heights]
-        levels = [Fraction(level) for level in BIN_LEVELS]
-        bins, chance = [int(level) for level in GAUSSIAN_BINS], [Fraction(0)] * 256
+        levels = [Fraction(level) for level in bin_levels()]
+        bins, chance = [int(level) for level in gaussian_bins()], [Fraction(0)] * 256
         for k, (below, at) in enumerate(itertools.pairwise([-1, *bins])):
             chance[k] += Fraction(max(at - below - 1, 0), 2**64)  # words between two thresholds: nothing else is sure
         for word in sorted(set(bins)):
@@ -186,7 +186,7 @@ class TestGaussianSteps:
     def test_a_sure_decision_is_right_however_its_words_go_on_and_others_are_settled_exactly(self, k, inside, tail):
         """All 2⁵³ coins at once: those below are accepted and those above rejected whatever digits were cut."""
         inside &= ~1
-        which = int(GAUSSIAN_BINS[k]) // 2 + (int(GAUSSIAN_BINS[k - 1]) // 2 if k else 0)
+        which = int(gaussian_bins()[k]) // 2 + (int(gaussian_bins()[k - 1]) // 2 if k else 0)
         with localcontext() as context:
             context.prec = 100
             place = inside >> 11
@@ -210,11 +210,11 @@ class TestGaussianSteps:
 
     @pytest.mark.parametrize("k", [0, 1, 40, 146])
     def test_a_word_at_a_threshold_is_settled_by_what_follows_it(self, k):
-        at = int(GAUSSIAN_BINS[k])
+        at = int(gaussian_bins()[k])
         assert not proposed(at, 2**63, 0)[2]
         with localcontext() as context:
             context.prec = 100
-            rest = int((BIN_LEVELS[k] * 2**64 - at) * 2**128)
+            rest = int((bin_levels()[k] * 2**64 - at) * 2**128)
         for tail, bin_ in ((rest - 2, k), (rest + 2, k + 1)):
             words = [tail >> 64, tail & (2**64 - 1), 0, 0, 0, 0]
             assert scripted(at, 2**63, 0, *[0] * 42, *words).gaussian_steps(1)[0] == bin_ * 2**26 + 2**25

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from quoron_client.randomisers.randomness import LocalRandomness, Users
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise import (
-    GAUSSIAN_BINS,
     GRID_BITS,
     SETTLING,
+    gaussian_bins,
     propose_gaussian,
     settle_gaussian,
     total_variation,
@@ -61,7 +61,7 @@ def gaussian_steps(dimension: int, randomness: LocalRandomness, *, round: int, u
     """
     proposals = dimension + dimension // 32 + 2 * math.isqrt(dimension) + 12
     steps = np.empty((len(users), dimension), np.int64)
-    rows = max(1, _WORDS // (3 * proposals))
+    rows, bins = max(1, _WORDS // (3 * proposals)), gaussian_bins()
     for start in range(0, len(users), rows):
         part, used = slice(start, start + rows), 0
         done = np.zeros(len(users[part]), np.int64)
@@ -69,7 +69,7 @@ def gaussian_steps(dimension: int, randomness: LocalRandomness, *, round: int, u
             words = randomness.words(round=round, users=users[part][short], first=used, size=3 * proposals)
             row = place = 0
             while True:
-                row, place = _accept(words, short, GAUSSIAN_BINS, steps[part], done, row, place)
+                row, place = _accept(words, short, bins, steps[part], done, row, place)
                 if row == len(short):
                     break
                 i, further = short[row], _SETTLED + 2 * (used + 3 * place)

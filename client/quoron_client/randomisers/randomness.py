@@ -18,8 +18,6 @@ from hashlib import blake2b
 from typing import Any, Protocol
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from numba import njit
 from numpy.typing import NDArray
 
@@ -65,6 +63,14 @@ class SeededRandomness:
         )
 
 
+def _fresh_cipher() -> Any:
+    # planning and simulation need no cipher
+    from cryptography.hazmat.primitives.ciphers import Cipher
+    from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+
+    return Cipher(ChaCha20(secrets.token_bytes(32), bytes(16)), mode=None).encryptor()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class SystemRandomness:
     """For deployment: ChaCha20 under a fresh key from the operating system. No word is ever given twice.
@@ -72,9 +78,7 @@ class SystemRandomness:
     It ignores its labels, so a report cannot be drawn again: keep what was sent, and send the same after a lost reply.
     """
 
-    _cipher: Any = field(
-        default_factory=lambda: Cipher(ChaCha20(secrets.token_bytes(32), bytes(16)), mode=None).encryptor(), repr=False
-    )
+    _cipher: Any = field(default_factory=_fresh_cipher, repr=False)
 
     def words(self, *, round: int, users: Users, first: int, size: int) -> Words:
         """See LocalRandomness."""

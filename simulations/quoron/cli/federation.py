@@ -4,7 +4,6 @@ Every option that the containers of docker-compose.yml need is also an environme
 need when they are called.
 """
 
-import asyncio
 import logging
 import os
 import re
@@ -75,6 +74,8 @@ def serve(
     """Coordinate a federation until SIGTERM or SIGINT; what is interrupted goes on at the next start."""
     # gRPC's core writes a line for every connection that is no TLS, whoever makes it: GRPC_VERBOSITY=INFO shows them.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    import asyncio
+
     from quoron_client.federation import core_dumps
     from quoron_server import service
     from quoron_server.service import revocation
@@ -88,11 +89,8 @@ def serve(
     config = replace(config, most_clients=most_clients)
     if largest_message is not None:
         config = replace(config, largest_message=_bytes(largest_message))
-
-    def ready(running: service.Coordinator) -> None:
-        _announce(f"listening: clients {running.listen}, control {running.control}")
-
-    asyncio.run(service.serve(config, ready=ready))
+    listening = "listening: clients {0.listen}, control {0.control}".format
+    asyncio.run(service.serve(config, ready=lambda running: _announce(listening(running))))
 
 
 def client(
@@ -126,6 +124,8 @@ def client(
     ] = None,
 ) -> None:
     """Take part in a federation with one user's data, within that user's own limits."""
+    import asyncio
+
     from quoron_client import federation
     from quoron_client.federation import core_dumps
 
@@ -442,6 +442,8 @@ def _bytes(text: str) -> int:
 
 async def _until_signalled(work: Callable[..., Awaitable[None]], config: Any) -> None:
     """`work` until SIGTERM or SIGINT."""
+    import asyncio
+
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)

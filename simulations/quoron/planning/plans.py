@@ -13,12 +13,12 @@ from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, Verifica
 from quoron_privacy.quorum import spent_on
 from quoron_server.algorithms import ALGORITHMS, AlgorithmInfo
 from quoron_server.algorithms.forecast import trivial_risk
+from quoron_server.algorithms.options import options_of
 from quoron_server.algorithms.refused import REFUSED
 from quoron_server.algorithms.search import round_grid
 from quoron_server.budget import Budget
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
-from quoron_server.specification import options_of
 
 Registry = Mapping[str, AlgorithmInfo]
 BASELINE = "phased-sgd"  # the naive alternative of the papers
@@ -268,7 +268,7 @@ def _plan_freely(info: AlgorithmInfo, config: Config, problem: Problem, given: M
             f"Expected algorithm.constants to be one of {', '.join(info.constants)} for {info.name}, "
             f"got algorithm.constants={section.constants!r}."
         )
-    if info.either_adjacency:
-        given = {"adjacency": config.privacy.adjacency, **given}
     options = options_of(info, given, called="algorithm.options")
+    if info.either_adjacency and "adjacency" not in given:
+        options = replace(options, adjacency=config.privacy.adjacency)
     return info.plan(problem, wish(config), options, section.constants, config.run.seed)

@@ -111,9 +111,9 @@ class LogisticRisk:
     """Excess logistic risk on a fixed sample of features, labels integrated out."""
 
     optimum: Vector
-    features: Features  # (N, d)
-    ridge: float
     multiplier: float
+    ridge: float
+    features: Features  # (N, d)
 
     def excess(self, model: Vector) -> float:
         """F(model) - F(optimum), for a model of the domain."""
@@ -168,8 +168,11 @@ class LinearRisk:
 Risk = LogisticRisk | QuadraticRisk | LinearRisk
 
 
-def logistic_risk(design: LogisticDesign, direction: Vector, domain: Domain, features: Features) -> LogisticRisk:
-    """The risk around c `direction`; ConfigError where a box cuts the optimum off, which symmetry cannot solve."""
+def logistic_optimum(design: LogisticDesign, direction: Vector, domain: Domain) -> tuple[Vector, float]:
+    """x* = c `direction` and how strongly the ball holds it back, 0 in the interior.
+
+    ConfigError where a box cuts the optimum off, which symmetry cannot solve.
+    """
     largest = domain.radius if isinstance(domain, L2Ball) else np.inf
     norm = design.optimal_norm(largest)
     optimum = norm * direction
@@ -178,8 +181,7 @@ def logistic_risk(design: LogisticDesign, direction: Vector, domain: Domain, fea
             f"Expected the optimum inside the box, got half_width={domain.half_width} with a coordinate of magnitude "
             f"{np.abs(optimum).max():.3g}; lower signal_norm or widen the box."
         )
-    multiplier = design.multiplier(norm) if norm == largest else 0.0
-    return LogisticRisk(optimum, features, design.ridge, multiplier)
+    return optimum, design.multiplier(norm) if norm == largest else 0.0
 
 
 @njit(cache=True, forceinline=True, error_model="numpy")

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from quoron.populations._base import Beside, Corruption, PublicKnowledge, Users, Vector
 from quoron.populations._families import Family, fill_items
 from quoron.populations._outliers import Outliers
-from quoron.populations._risk import LinearRisk, LogisticDesign, QuadraticRisk, Risk, logistic_risk
+from quoron.populations._risk import LinearRisk, LogisticDesign, LogisticRisk, QuadraticRisk, Risk, logistic_optimum
 from quoron.populations._streams import Purpose, normals, uniforms, words
 from quoron.populations._threads import in_ranges
 from quoron_client.data.items import ItemBatch
@@ -144,7 +144,7 @@ class Synthetic:
     @property
     def optimum(self) -> Vector:
         """argmin over the domain of the honest users' expected loss, shape (d,)."""
-        return self._risk.optimum.copy()
+        return (self._held[0] if self.family == "logistic" else self._risk.optimum).copy()
 
     def excess_risk(self, model: Vector) -> float:
         """F(model) - F(optimum) >= 0 for a model of the domain, F the honest users' expected loss."""
@@ -216,16 +216,21 @@ class Synthetic:
 
     @cached_property
     def _optimal_norm(self) -> float:
-        return float(np.linalg.norm(self._risk.optimum))
+        return float(np.linalg.norm(self.optimum))
+
+    @cached_property
+    def _held(self) -> tuple[Vector, float]:
+        """The logistic optimum and the ball's hold on it: all that a plan needs of the risk, and no item of it."""
+        direction = self.signal / self.signal_norm if self.signal_norm > 0 else self.signal
+        return logistic_optimum(self._design, direction, self.domain)
 
     @cached_property
     def _risk(self) -> Risk:
         if self.family == "logistic":
-            direction = self.signal / self.signal_norm if self.signal_norm > 0 else self.signal
             sample = np.arange(self.evaluation_items)
             honest = np.zeros(len(sample), np.bool_)
             drawn = self._drawn(sample, np.arange(len(sample) + 1), honest, Purpose.EVALUATION)
-            return logistic_risk(self._design, direction, self.domain, drawn.features)
+            return LogisticRisk(*self._held, self.ridge, drawn.features)
         if self.family == "least_squares":
             eigenvalue = self.feature_norm**2 / self.dimension
             curvature = eigenvalue + self.ridge
