@@ -127,7 +127,8 @@ class Answering(Known, Protocol):
     """What it takes of users to have questions answered.
 
     One that keeps all of its users' items in memory, within the bounds of its loss, may have them in a batch `held`:
-    then those of users who alter nothing are read where they are.
+    then those of users who alter nothing are read where they are. One that makes items when they are asked for, within
+    the bounds of its loss and for several threads at a time, may say so with `makes`.
     """
 
     def items(self, users: Users) -> ItemBatch:
