@@ -34,15 +34,43 @@ def test_scaled_hessian_never_exceeds_user_smoothness(seed, sizes, dimension, us
 
 
 @STEADY
-@given(seed=st.integers(0, 2**32 - 1), size=st.integers(1, 12), factor=st.floats(1 - 1e-8, 1 + 1e-8))
-def test_scale_has_no_step_where_the_quick_tests_hand_over(seed, size, factor):
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    size=st.integers(1, 12),
+    factor=st.floats(1 - 1e-8, 1 + 1e-8),
+    copies=st.sampled_from([1, 8, 11]),
+)
+def test_scale_has_no_step_where_the_quick_tests_hand_over(seed, size, factor, copies):
     rng = np.random.default_rng(seed)
     loss = make_loss("logistic")
-    batch = reference.random_batch(rng, [size], 6)
-    exact = reference.hessian_bound(loss, batch.features)
-    scale = smoothness_scale(loss, batch, exact * factor)[0]
-    assert scale * exact <= exact * factor
-    assert scale == pytest.approx(min(1.0, factor), rel=3e-9)
+    one = reference.random_batch(rng, [size], 6)
+    exact = reference.hessian_bound(loss, one.features)
+    features, offsets = np.tile(one.features, (copies, 1)), size * np.arange(copies + 1)
+    scales = smoothness_scale(loss, ItemBatch(features, np.ones(len(features)), offsets), exact * factor)
+    assert np.all(scales * exact <= exact * factor)
+    np.testing.assert_allclose(scales, min(1.0, factor), rtol=3e-9)
+
+
+@STEADY
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    runs=st.lists(st.tuples(st.integers(0, 25), st.integers(1, 20)), min_size=1, max_size=4),
+    dimension=st.sampled_from([1, 2, 5, 8, 13, 60]),
+    ridge=st.sampled_from([0.0, 0.05]),
+    dtype=st.sampled_from([np.float32, np.float64]),
+)
+def test_users_looked_at_together_are_scaled_as_each_alone(seed, runs, dimension, ridge, dtype):
+    rng = np.random.default_rng(seed)
+    loss = make_loss("logistic", ridge=ridge)
+    sizes = [size for size, users in runs for _ in range(users)]  # runs of users of equally many items
+    batch = reference.random_batch(rng, sizes, dimension, dtype, loss)
+    exact = [reference.hessian_bound(loss, rows) for rows, _ in reference.users(batch) if len(rows)]
+    bound = float(np.median(exact)) if exact else 0.1  # about half of them stay below
+    if len(batch.features):
+        batch.features[rng.integers(len(batch.features)), 0] = rng.choice([np.nan, np.inf, 1e30])
+    together = smoothness_scale(loss, batch, bound)
+    alone = [smoothness_scale(loss, batch.of(np.array([user])), bound)[0] for user in range(batch.users)]
+    np.testing.assert_array_equal(together, alone)
 
 
 @pytest.mark.parametrize(("items", "dimension"), [(700, 5), (5, 700), (300, 300), (257, 16)])

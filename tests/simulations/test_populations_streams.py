@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from quoron.populations._families import Family, fill_items
-from quoron.populations._streams import normals, uniforms, words
+from quoron.populations._families import Family, Law, exponential, fill_items
+from quoron.populations._streams import fill_normals, fill_uniforms, normals, uniforms, words
 
 MASK = 0xFFFFFFFF
 
@@ -49,6 +49,27 @@ def test_normals_match_box_muller_in_float64():
     found = normals(seed=seed, purpose=1, user=user, count=count)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected[:count], rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("fill", [fill_normals, fill_uniforms])
+def test_streams_drawn_together_are_those_drawn_one_by_one(fill):
+    counts = np.array([0, 1, 2, 403, 4, 5000, 0, 37, 8])  # blocks that are cut, and streams longer than a group
+    users, starts = np.arange(len(counts)) + 2**33, 100 + np.concatenate([[0], np.cumsum(counts)])
+    kind = np.float32 if fill is fill_normals else np.float64
+    together = np.full(counts.sum() + 1, 7, kind)
+    fill(np.uint64(3), np.uint32(1), users, starts, together)
+    for user, count, first in zip(users, counts, starts - 100, strict=False):
+        alone = np.empty(count, kind)
+        fill(np.uint64(3), np.uint32(1), np.array([user]), np.array([0, count]), alone)
+        np.testing.assert_array_equal(together[first : first + count], alone)
+    assert together[-1] == 7
+
+
+def test_uniforms_are_the_words_of_the_stream():
+    found = np.empty(11)
+    fill_uniforms(np.uint64(3), np.uint32(2), np.array([9]), np.array([0, 11]), found)
+    drawn = [uniforms(words(seed=3, purpose=2, users=np.array([9]), block=block)[0]) for block in range(3)]
+    np.testing.assert_array_equal(found, np.concatenate(drawn)[:11])
 
 
 def test_a_prefix_of_a_stream_does_not_depend_on_its_length():
@@ -95,9 +116,16 @@ class TestStatisticalSoundness:
     def test_sphere_directions_are_uniform(self):
         users, d = np.arange(200_000), 3
         features, labels = np.empty((len(users), d), np.float32), np.empty(len(users))
-        law = (int(Family.LOGISTIC), 1.0, 0.0, np.zeros(d), 0.0)
+        law = Law(Family.LOGISTIC, 1.0, 0.0, 0.0, np.zeros(d))
         flipped = np.zeros(len(users), np.bool_)
-        offsets = np.arange(len(users) + 1)
-        fill_items(np.uint64(5), np.uint32(1), users, offsets, flipped, *law, features, labels, 0, len(users))
+        fill_items((np.uint64(5), np.uint32(1)), users, np.arange(len(users) + 1), flipped, law, features, labels)
         for coordinate in features.T.astype(np.float64):  # Archimedes: uniform on [-1, 1] in three dimensions
             assert stats.kstest(coordinate, "uniform", (-1, 2)).pvalue > 1e-8
+
+
+def test_exponential_is_within_a_billionth_and_ends_before_it_overflows():
+    points = np.concatenate([np.linspace(-700, 700, 20_001), np.random.default_rng(0).uniform(-5, 5, 20_000), [0.0]])
+    found = np.array([exponential(x) for x in points])
+    np.testing.assert_allclose(found, np.exp(points), rtol=1e-9)
+    assert exponential(1e300) == exponential(700.0) < np.inf
+    assert exponential(-1e300) == exponential(-700.0) > 0

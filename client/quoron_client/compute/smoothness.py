@@ -4,6 +4,8 @@ The average Hessian of a generalised linear loss is at most curvature · (1/m) �
 weighted items too, whose weights are at most 1, and for each of several classes: docs/losses.md), so one
 eigenvalue of the user's second-moment matrix bounds it over the whole domain, independently of the iterate. Bounds are
 certified: exact eigenvalues plus an allowance for rounding, never a power iteration's estimate, which is too low.
+Nearly every user is within its bound, which a Cholesky factor shows without eigenvalues: of eight users at a time where
+they have equally many items and few numbers.
 """
 
 from typing import Any
@@ -16,8 +18,10 @@ from quoron_client.compute.compiled import helper, user_loop, writable
 from quoron_client.data.items import Items
 from quoron_client.losses import Loss
 from quoron_privacy.errors import ConfigError
+from quoron_privacy.lanes import WIDTH, alike, fused, keep, lanes, over, times
 
 _CHUNK = 256  # length of the pieces in which inner products are taken, a multiple of 16
+_FEW = 1024  # numbers of a user, at most, of which those of eight are in the nearest caches
 
 
 def smoothness_scale(
@@ -113,12 +117,101 @@ def _below(gram: Any, size: int, bound: float, work: Any) -> bool:
 
 
 @helper
+def _interleaved(flat: Any, begins: Any, first: int, count: int, dimension: int, out: Any) -> None:
+    """The numbers of `WIDTH` users from `first` on, side by side: number p of user v at out[p · WIDTH + v]."""
+    width, size = np.uint64(WIDTH), np.uint64(count * dimension)  # an index below zero would be looked for each time
+    for part in range(np.uint64(0), size, width):
+        for v in range(width):
+            begin, place = np.uint64(begins[first + v] * dimension) + part, part * width + v
+            if part + width <= size:
+                for j in range(width):
+                    out[place + j * width] = flat[begin + j]
+            else:
+                for j in range(size - part):
+                    out[place + j * width] = flat[begin + j]
+
+
+@helper
+def _less_gram(numbers: Any, count: int, dimension: int, room: float, out: Any) -> None:
+    """Lower triangle of room · I - gram, of `WIDTH` users side by side, as in `_gram`."""
+    of_items = count <= dimension
+    size, length = (count, dimension) if of_items else (dimension, count)
+    across, along = (dimension * WIDTH, WIDTH) if of_items else (WIDTH, dimension * WIDTH)
+    minus = alike(-1.0)
+    for i in range(0, size, 2):
+        a, b = i, min(i + 1, size - 1)  # an odd last row is its own neighbour
+        for k in range(0, i + 1, 2):
+            c, d = k, min(k + 1, size - 1)
+            ac = ad = bc = bd = alike(0.0)
+            for j in range(length):
+                at = j * along
+                p, q = lanes(numbers, a * across + at), lanes(numbers, b * across + at)
+                r, s = lanes(numbers, c * across + at), lanes(numbers, d * across + at)
+                ac, ad, bc, bd = fused(p, r, ac), fused(p, s, ad), fused(q, r, bc), fused(q, s, bd)
+            keep(out, (a * size + c) * WIDTH, fused(ac, minus, alike(room if a == c else 0.0)))
+            keep(out, (a * size + d) * WIDTH, fused(ad, minus, alike(room if a == d else 0.0)))
+            keep(out, (b * size + c) * WIDTH, fused(bc, minus, alike(room if b == c else 0.0)))
+            keep(out, (b * size + d) * WIDTH, fused(bd, minus, alike(room if b == d else 0.0)))
+
+
+@helper
+def _factored(work: Any, size: int, out: Any, first: int) -> None:
+    """out[first + v] = 1 where user v's matrix has a Cholesky factor, 0 where not; `work` is used up."""
+    for v in range(WIDTH):
+        out[first + v] = 1.0
+    for k in range(size):
+        pivots = (k * size + k) * WIDTH
+        for v in range(WIDTH):
+            if not work[pivots + v] > 0.0:
+                out[first + v] = 0.0
+        # A user without a factor may go on with anything: it stays on its own.
+        minus = over(alike(-1.0), lanes(work, pivots))
+        for i in range(k + 1, size):
+            factor = times(lanes(work, (i * size + k) * WIDTH), minus)
+            for j in range(k + 1, i + 1):
+                at = (i * size + j) * WIDTH
+                keep(work, at, fused(factor, lanes(work, (j * size + k) * WIDTH), lanes(work, at)))
+
+
+@helper
 def _largest_eigenvalue(gram: Any, size: int) -> float:
     full = np.empty((size, size))
     for i in range(size):
         for j in range(i + 1):
             full[i, j] = full[j, i] = gram[i, j]
     return np.linalg.eigvalsh(full)[-1]  # type: ignore[no-any-return]
+
+
+@helper
+def _room(count: int, dimension: int, curvature: float, ridge: float, bound: float) -> tuple[float, float]:
+    """What the gram's largest eigenvalue may be, and the relative allowance for rounding.
+
+    Twice the allowance is taken off: whatever a quick test accepts, the eigenvalue would have accepted too.
+    """
+    # Rounding of the inner products and of the eigenvalues, relative to the largest one: at most this.
+    slack = 1e-9 + 1e-15 * min(count, dimension) * max(count, dimension)
+    return (bound - ridge) / (curvature / count) * (1.0 - 2.0 * slack), slack
+
+
+@helper
+def _scale_of(
+    features: Any, begin: int, end: int, curvature: float, ridge: float, bound: float, buffer: Any, gram: Any, work: Any
+) -> float:
+    count, dimension = end - begin, features.shape[1]
+    if count == 0 or curvature == 0.0:
+        return min(1.0, bound / ridge) if count > 0 and ridge > 0.0 else 1.0
+    size = min(count, dimension)
+    tile = (size + 3) // 4 * 4
+    buffer[size:tile] = 0.0
+    _gram(features, begin, end, buffer, gram[:tile, :tile])
+    norm = _frobenius(gram, size)
+    if not np.isfinite(norm):
+        return np.nan
+    room, slack = _room(count, dimension, curvature, ridge, bound)
+    if norm <= room or _below(gram, size, room, work):
+        return 1.0
+    peak = curvature / count * _largest_eigenvalue(gram, size) * (1.0 + slack) + ridge
+    return min(1.0, bound / peak)
 
 
 @user_loop(float64, float64, float64, writable(float64, 1))
@@ -139,27 +232,23 @@ def _scales(
         largest = max(largest, min(ends[u] - begins[u], dimension))
     tiles = (largest + 3) // 4 * 4
     buffer, gram, work = np.zeros((tiles, _CHUNK)), np.empty((tiles, tiles)), np.empty((tiles, tiles))
-    for u in range(start, stop):
-        begin, end = begins[u], ends[u]
-        count = end - begin
-        if count == 0 or curvature == 0.0:
-            out[u] = min(1.0, bound / ridge) if count > 0 and ridge > 0.0 else 1.0
-            continue
-        size = min(count, dimension)
-        tile = (size + 3) // 4 * 4
-        buffer[size:tile] = 0.0
-        _gram(features, begin, end, buffer, gram[:tile, :tile])
-        # Rounding of the inner products and of the eigenvalues, relative to the largest one: at most this.
-        slack = 1e-9 + 1e-15 * size * max(count, dimension)
-        unit = curvature / count
-        norm = _frobenius(gram, size)
-        if not np.isfinite(norm):
-            out[u] = np.nan
-            continue
-        # Twice the slack in the two quick tests: whatever they accept, the eigenvalue would have accepted too.
-        room = (bound - ridge) / unit * (1.0 - 2.0 * slack)
-        if norm <= room or _below(gram, size, room, work):
-            out[u] = 1.0
+    flat, numbers = features.reshape(-1), np.empty(_FEW * WIDTH)
+    eight = np.empty(min(_FEW, tiles * tiles) * WIDTH)
+    u = start
+    while u < stop:
+        count, together = ends[u] - begins[u], 1
+        if curvature > 0.0 and 0 < count * dimension <= _FEW:
+            while together < WIDTH and u + together < stop and ends[u + together] - begins[u + together] == count:
+                together += 1
+        out[u] = 0.0
+        if together == WIDTH:
+            room, _ = _room(count, dimension, curvature, ridge, bound)
+            _interleaved(flat, begins, u, count, dimension, numbers)
+            _less_gram(numbers, count, dimension, room, eight)
+            _factored(eight, min(count, dimension), out, u)
         else:
-            peak = unit * _largest_eigenvalue(gram, size) * (1.0 + slack) + ridge
-            out[u] = min(1.0, bound / peak)
+            together = 1
+        for v in range(u, u + together):
+            if out[v] == 0.0:
+                out[v] = _scale_of(features, begins[v], ends[v], curvature, ridge, bound, buffer, gram, work)
+        u += together

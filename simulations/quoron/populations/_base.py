@@ -137,7 +137,8 @@ class Answering(Known, Protocol):
     """What it takes of users to have questions answered.
 
     One that keeps its users' items, within the bounds of its loss, may have them as `held` (`Held`): then those of
-    users who alter nothing are read where they are.
+    users who alter nothing are read where they are. One that makes items when they are asked for, within the bounds of
+    its loss and for several threads at a time, may say so with `makes`.
     """
 
     def items(self, users: Users) -> ItemBatch:

@@ -6,19 +6,24 @@
     quadratic      the same
 
 theta_u = theta* + h v_u, with v_u uniform on the unit sphere: bounded, so that no label or norm ever needs clipping.
-Every user's items come from that user's streams alone: the same bits for any cohort, order or thread count.
+Every user's items come from that user's streams alone: the same bits for any cohort, order or thread count. As in
+`_streams` only additions, products, quotients and square roots are used, so every machine makes the same bits.
 """
 
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from quoron.populations._streams import Purpose, fill_normals, fill_uniforms
+from quoron_privacy.lanes import WIDTH, aligned, alike, fused, lanes, sum_of
 
 # float32 rounding may lengthen a row by half a unit in the last place; this keeps it within its norm.
 _SHRINK = 1.0 - 2.0**-23
 _SHIFT, _LABELS = np.uint32(Purpose.SHIFT), np.uint32(Purpose.LABELS)
+_LARGEST = 700.0  # an exponent; beyond it exp neither overflows nor matters
 
 
 class Family(IntEnum):
@@ -29,61 +34,123 @@ class Family(IntEnum):
     LINEAR = 2
 
 
-@njit(cache=True, forceinline=True, error_model="numpy")
-def _to_sphere(row, radius):  # type: ignore[no-untyped-def]
-    total = 0.0
-    for j in range(row.size):
-        total += np.float64(row[j]) * row[j]
-    if total == 0.0:  # probability about 1e-7 in one dimension, nil above
-        row[0] = np.float32(radius)
-    else:
-        scale = radius / np.sqrt(total)
-        for j in range(row.size):
-            row[j] = np.float32(scale * row[j])
+@dataclass(frozen=True, slots=True)
+class Law:
+    """The law of one family's items."""
+
+    family: Family
+    radius: float  # R, for means rho
+    noise: float  # w
+    spread: float  # h
+    signal: NDArray[np.float64]  # theta*, (d,)
+
+
+def fill_items(
+    streams: tuple[np.uint64, np.uint32],
+    users: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    flipped: NDArray[np.bool_],
+    law: Law,
+    features: NDArray[np.float32],
+    labels: NDArray[np.float64],
+) -> None:
+    """Write items offsets[i] to offsets[i + 1], less offsets[0], of users[i]; `streams` are a seed and a purpose.
+
+    Where `flipped`, labels (for means: items) change sign.
+    """
+    seed, purpose = streams
+    d = features.shape[1]
+    fill_normals(seed, purpose, users, offsets * d, features.reshape(-1))
+    shifts = np.empty((len(users) if law.spread else 0, d), np.float32)
+    if law.spread:
+        fill_normals(seed, _SHIFT, users, np.arange(len(users) + 1) * d, shifts.reshape(-1))
+    if law.family != Family.LINEAR:
+        fill_uniforms(seed, _LABELS, users, offsets, labels)
+    numbers = float(law.radius), float(law.noise), float(law.spread)  # of one type each: another would be compiled for
+    _shape(offsets, flipped, int(law.family), *numbers, law.signal, features, shifts, labels)
+
+
+@njit(inline="always", error_model="numpy")
+def exponential(x):  # type: ignore[no-untyped-def]
+    """exp(x), relative error below 1e-9, held constant beyond +-700."""
+    x = min(max(x, -_LARGEST), _LARGEST)
+    shifted = x * 1.4426950408889634 + 6755399441055744.0  # 1.5 2^52: the nearest integer is in the last bits
+    whole = shifted - 6755399441055744.0
+    r = (x - whole * 0.6931471805599453) * 0.5  # within 0.174
+    p = 1.0 / 720.0 + r * (1.0 / 5040.0 + r * (1.0 / 40320.0))
+    p = 1.0 + r * (1.0 + r * (0.5 + r * (1.0 / 6.0 + r * (1.0 / 24.0 + r * (1.0 / 120.0 + r * p)))))
+    power = np.int64(np.int64(np.float64(shifted).view(np.int64) << 52) + np.int64(0x3FF0000000000000))
+    return p * p * power.view(np.float64)
 
 
 @njit(cache=True, error_model="numpy")
-def user_signal(seed, user, signal, spread):  # type: ignore[no-untyped-def]
-    """theta_u = signal + spread * v_u, shape (d,), float64."""
-    own = signal.copy()
-    if spread > 0.0:
-        shift = np.empty(signal.size, np.float32)
-        fill_normals(seed, _SHIFT, user, shift)
-        _to_sphere(shift, 1.0)
-        for j in range(signal.size):
-            own[j] += spread * _SHRINK * shift[j]
-    return own
+def _to_sphere(flat, first, d, radius, mean, own, scores):  # type: ignore[no-untyped-def]
+    """Rows of normals from row `first` on, as many as scores, become `radius` a + `mean` own, with |a| = 1.
+
+    `radius` <a, own> goes into scores. Both sums of a row have one order, eight numbers at a time.
+    """
+    whole, squares = d // WIDTH * WIDTH, np.empty(scores.size)
+    for i in range(scores.size):
+        begin = (first + i) * d
+        square = score = alike(0.0)
+        for j in range(begin, begin + whole, WIDTH):
+            part = lanes(flat, j)
+            square, score = fused(part, part, square), fused(part, lanes(own, j - begin), score)
+        squares[i], scores[i] = sum_of(square), sum_of(score)
+        for j in range(whole, d):
+            number = np.float64(flat[begin + j])
+            squares[i] += number * number
+            scores[i] += number * own[j]
+        if squares[i] == 0.0:  # probability about 1e-7 in one dimension, nil above
+            flat[begin], squares[i], scores[i] = np.float32(1.0), 1.0, own[0]
+    for i in range(scores.size):
+        squares[i] = radius / np.sqrt(squares[i])
+        scores[i] *= squares[i]
+    for i in range(scores.size):
+        row, scale = flat[(first + i) * d : (first + i + 1) * d], squares[i]
+        if mean == 0.0:
+            for j in range(d):
+                row[j] = np.float32(scale * row[j])
+        else:
+            for j in range(d):
+                row[j] = np.float32(scale * row[j] + mean * own[j])
+
+
+@njit(cache=True, error_model="numpy")
+def _shifted(own, signal, spread, normals):  # type: ignore[no-untyped-def]
+    """own = signal + spread v, v the direction of `normals` (d,)."""
+    total = 0.0
+    for j in range(signal.size):
+        total += np.float64(normals[j]) * normals[j]
+    if total == 0.0:
+        normals[0], total = np.float32(1.0), 1.0
+    for j in range(signal.size):
+        own[j] = signal[j] + spread * _SHRINK / np.sqrt(total) * normals[j]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def fill_items(  # type: ignore[no-untyped-def]
-    seed, purpose, users, offsets, flipped, family, radius, noise, signal, spread, features, labels, first, last
+def _shape(  # type: ignore[no-untyped-def]
+    offsets, flipped, family, radius, noise, spread, signal, features, shifts, labels
 ):
-    """Write items offsets[i] to offsets[i + 1] of users[i] for i in first .. last - 1; `radius` is R, for means rho.
-
-    Where `flipped`, labels (for the linear family: items) change sign.
-    """
-    d = features.shape[1]
-    flat = features.reshape(features.size)
-    for i in range(first, last):
-        start, stop = offsets[i], offsets[i + 1]
-        fill_normals(seed, purpose, users[i], flat[start * d : stop * d])
-        own = user_signal(seed, users[i], signal, spread)
-        sign = -1.0 if flipped[i] else 1.0
-        if family == Family.LINEAR:
-            for item in range(start, stop):
-                _to_sphere(features[item], radius * _SHRINK)
-                for j in range(d):
-                    features[item, j] = np.float32(sign * _SHRINK * (own[j] + features[item, j]))
-                labels[item] = 0.0
+    """Make items of normals (`features`, and `shifts` (k, d) of users) and of uniforms (`labels`)."""
+    d, means, first = features.shape[1], family == Family.LINEAR, offsets[0]
+    flat, own, scores = features.reshape(features.size), aligned(1, d)[0], np.empty(labels.size)
+    for j in range(d):
+        own[j] = signal[j]
+    together = flipped.size if spread == 0.0 and not means else 1  # users at a time: where each has its own mean, one
+    for i in range(0, flipped.size, together):
+        start, stop = offsets[i] - first, offsets[i + together] - first
+        if spread > 0.0:
+            _shifted(own, signal, spread, shifts[i])
+        mean = 0.0 if not means else -_SHRINK if flipped[i] else _SHRINK
+        _to_sphere(flat, start, d, radius * _SHRINK * (mean if means else 1.0), mean, own, scores[start:stop])
+    for item in range(labels.size):
+        if means:
+            labels[item] = 0.0
+        elif family == Family.LOGISTIC:
+            labels[item] = 1.0 if labels[item] * (1.0 + exponential(-scores[item])) < 1.0 else -1.0
         else:
-            fill_uniforms(seed, _LABELS, users[i], labels[start:stop])
-            for item in range(start, stop):
-                _to_sphere(features[item], radius * _SHRINK)
-                score = 0.0
-                for j in range(d):
-                    score += features[item, j] * own[j]
-                if family == Family.LOGISTIC:
-                    labels[item] = sign if labels[item] * (1.0 + np.exp(-score)) < 1.0 else -sign
-                else:
-                    labels[item] = sign * (score + noise * (2.0 * labels[item] - 1.0))
+            labels[item] = scores[item] + noise * (2.0 * labels[item] - 1.0)
+    for i in range(flipped.size):
+        for item in range(offsets[i] - first, offsets[i + 1] - first if flipped[i] else 0):
+            labels[item] = -labels[item]

@@ -8,8 +8,9 @@ Nothing is stored and nothing is drawn in sequence, so a user's data does not de
 
 Source: Philox4x32-10 of Salmon, Moraes, Dror, Shaw (2011); the normals by Box and Muller (1958), with the logarithm,
 sine and cosine as the float32 polynomials of Cephes. Only IEEE additions, products and square roots are used, no
-library functions, so the bits are the same on every machine. This is simulated *data*; privacy noise never comes from
-here.
+library functions, so the bits are the same on every machine. Loops run over the blocks of many users at a time, with
+integers of one width and without a branch, so that a compiler does sixteen of them at once: a normal takes about a
+nanosecond. This is simulated *data*; privacy noise never comes from here.
 """
 
 from enum import IntEnum
@@ -33,13 +34,17 @@ class Purpose(IntEnum):
 
 
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
-_W0, _W1 = np.uint32(0x9E3779B9), np.uint32(0xBB67AE85)
-_HALF_WORD = np.uint64(32)
+_W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
+_HALF_WORD, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
+_SIGN, _QUARTER = np.uint32(1 << 31), np.uint32(1 << 30)
+_GROUP, _LANES = 512, 16  # blocks that are drawn together, and as many as a register holds: loops do whole registers
 
 
 def words(*, seed: int, purpose: int, users: NDArray[np.int64], block: int = 0) -> NDArray[np.uint32]:
     """The four 32-bit words of each user at one block of a stream, shape (k, 4)."""
-    return np.asarray(_words(np.uint64(seed), np.uint32(purpose), users, np.uint32(block)))
+    out = np.empty((4, len(users)), np.uint32)
+    _one_block(np.uint64(seed), np.uint32(purpose), users, np.uint32(block), out)
+    return np.ascontiguousarray(out.T)
 
 
 def uniforms(values: NDArray[np.uint32]) -> NDArray[np.float64]:
@@ -50,36 +55,35 @@ def uniforms(values: NDArray[np.uint32]) -> NDArray[np.float64]:
 def normals(*, seed: int, purpose: int, user: int, count: int) -> NDArray[np.float32]:
     """The first `count` standard normals of one stream, float32."""
     out = np.empty(count, np.float32)
-    fill_normals(np.uint64(seed), np.uint32(purpose), np.int64(user), out)
+    fill_normals(np.uint64(seed), np.uint32(purpose), np.array([user]), np.array([0, count]), out)
     return out
 
 
-@njit(cache=True, forceinline=True, error_model="numpy")
+@njit(inline="always", error_model="numpy")
 def _philox(block, user, purpose, seed):  # type: ignore[no-untyped-def]
-    c0, c1, c2, c3 = block, np.uint32(user), np.uint32(user >> 32), purpose
-    k0, k1 = np.uint32(seed), np.uint32(seed >> _HALF_WORD)
+    # A product's upper half is never read: 64 bits stand for 32.
+    c0, c1, c2, c3 = np.uint64(block), np.uint64(user) & _LOW, np.uint64(user) >> _HALF_WORD, np.uint64(purpose)
+    k0, k1 = seed & _LOW, seed >> _HALF_WORD
     for _ in range(10):
-        p0, p1 = _M0 * np.uint64(c0), _M1 * np.uint64(c2)
-        c0, c2 = np.uint32(np.uint32(p1 >> _HALF_WORD) ^ c1 ^ k0), np.uint32(np.uint32(p0 >> _HALF_WORD) ^ c3 ^ k1)
-        c1, c3 = np.uint32(p1), np.uint32(p0)
-        k0, k1 = np.uint32(k0 + _W0), np.uint32(k1 + _W1)
-    return c0, c1, c2, c3
+        p0, p1 = _M0 * (c0 & _LOW), _M1 * (c2 & _LOW)
+        c0, c2 = (p1 >> _HALF_WORD) ^ c1 ^ k0, (p0 >> _HALF_WORD) ^ c3 ^ k1
+        c1, c3 = p1, p0
+        k0, k1 = (k0 + _W0) & _LOW, (k1 + _W1) & _LOW
+    return np.uint32(c0), np.uint32(c1), np.uint32(c2), np.uint32(c3)
 
 
-@njit(cache=True)
-def _words(seed, purpose, users, block):  # type: ignore[no-untyped-def]
-    out = np.empty((users.size, 4), np.uint32)
+@njit(cache=True, nogil=True, error_model="numpy")
+def _one_block(seed, purpose, users, block, out):  # type: ignore[no-untyped-def]
     for i in range(users.size):
-        out[i, 0], out[i, 1], out[i, 2], out[i, 3] = _philox(block, users[i], purpose, seed)
-    return out
+        out[0, i], out[1, i], out[2, i], out[3, i] = _philox(block, users[i], purpose, seed)
 
 
-@njit(cache=True, forceinline=True, error_model="numpy")
+@njit(inline="always", error_model="numpy")
 def _gaussian_radius(word):  # type: ignore[no-untyped-def]
     # sqrt(-2 ln x): x = m 2^e with m in [sqrt(1/2), sqrt(2)), the polynomial is ln(m) around 1.
     x = np.float32(np.float32(word) * np.float32(2.0**-32) + np.float32(2.0**-33))
     bits = np.float32(x).view(np.int32)
-    e = (bits - np.int32(0x3F3504F3)) >> np.int32(23)
+    e = np.int32(np.int32(bits - np.int32(0x3F3504F3)) >> np.int32(23))
     t = np.int32(bits - np.int32(e << np.int32(23))).view(np.float32) - np.float32(1.0)
     p = np.float32(7.0376836292e-2) * t - np.float32(1.1514610310e-1)
     p = p * t + np.float32(1.1676998740e-1)
@@ -94,44 +98,83 @@ def _gaussian_radius(word):  # type: ignore[no-untyped-def]
     return np.sqrt(np.float32(-2.0) * log)
 
 
-@njit(cache=True, forceinline=True, error_model="numpy")
+@njit(inline="always", error_model="numpy")
 def _two_normals(radius_word, angle_word):  # type: ignore[no-untyped-def]
     # The two top bits choose a quadrant, the next 24 an angle in [-pi/4, pi/4).
     r = _gaussian_radius(radius_word)
-    quadrant = angle_word >> np.uint32(30)
-    t = np.float32(np.int32(angle_word << np.uint32(2)) >> np.int32(8)) * np.float32(np.pi / 4 * 2.0**-23)
+    t = np.float32(np.int32(np.int32(angle_word << np.uint32(2)) >> np.int32(8))) * np.float32(np.pi / 4 * 2.0**-23)
     z = t * t
     sine = (np.float32(-1.9515295891e-4) * z + np.float32(8.3321608736e-3)) * z - np.float32(1.6666654611e-1)
     sine = sine * z * t + t
     cosine = (np.float32(2.443315711809948e-5) * z - np.float32(1.388731625493765e-3)) * z
     cosine = (cosine + np.float32(4.166664568298827e-2)) * z * z - np.float32(0.5) * z + np.float32(1.0)
-    turned = quadrant & np.uint32(1)
-    first = cosine if turned else sine
-    second = sine if turned else cosine
-    first = -first if quadrant & np.uint32(2) else first
-    second = -second if (quadrant + np.uint32(1)) & np.uint32(2) else second
-    return r * first, r * second
+    # Odd quadrants exchange the two, the upper half turns the first's sign and the middle half the second's: in bits.
+    turned = np.int32(np.int32(angle_word << np.uint32(1)) >> np.int32(31))
+    first, second = np.float32(r * sine).view(np.int32), np.float32(r * cosine).view(np.int32)
+    exchanged = np.int32((first ^ second) & turned)
+    upper, middle = np.int32(angle_word & _SIGN), np.int32(np.uint32(angle_word + _QUARTER) & _SIGN)
+    return np.int32(first ^ exchanged ^ upper).view(np.float32), np.int32(second ^ exchanged ^ middle).view(np.float32)
 
 
-@njit(cache=True, error_model="numpy")
-def fill_normals(seed, purpose, user, out):  # type: ignore[no-untyped-def]
-    """Write the first len(out) normals of a stream into `out` (float32)."""
-    blocks = out.size // 4
-    for j in range(blocks):
-        a, b, c, d = _philox(np.uint32(j), user, purpose, seed)
-        out[4 * j], out[4 * j + 1] = _two_normals(a, b)
-        out[4 * j + 2], out[4 * j + 3] = _two_normals(c, d)
-    if 4 * blocks < out.size:
-        a, b, c, d = _philox(np.uint32(blocks), user, purpose, seed)
-        last = (*_two_normals(a, b), *_two_normals(c, d))
-        for i in range(out.size - 4 * blocks):  # a slice would take a second to compile
-            out[4 * blocks + i] = last[i]
+@njit(inline="always", error_model="numpy")
+def _next_words(seed, purpose, users, starts, user, done, words):  # type: ignore[no-untyped-def]
+    """As many blocks as `words` (4, _GROUP) has room for, from users[user]'s block `done` on.
+
+    The result is where the next begin (user, done), and how many whole registers of blocks these are.
+    """
+    block, own, held = np.zeros(_GROUP, np.uint32), np.zeros(_GROUP, np.uint64), 0
+    while user < users.size and held < _GROUP:
+        needed = (starts[user + 1] - starts[user] + 3) // 4
+        take, place, number = min(needed - done, _GROUP - held), np.uint64(held), np.uint64(users[user])
+        for j in range(np.uint64(take)):  # an index that could be negative would be looked at each time
+            block[place + j], own[place + j] = np.uint32(np.uint64(done) + j), number
+        held, done = held + take, done + take
+        if done == needed:
+            user, done = user + 1, 0
+    held = (held + _LANES - 1) // _LANES * _LANES
+    for j in range(held):
+        words[0, j], words[1, j], words[2, j], words[3, j] = _philox(block[j], own[j], purpose, seed)
+    return user, done, held
 
 
-@njit(cache=True, error_model="numpy")
-def fill_uniforms(seed, purpose, user, out):  # type: ignore[no-untyped-def]
-    """Write the first len(out) uniforms in (0, 1) of a stream into `out` (float64)."""
-    for j in range((out.size + 3) // 4):
-        lanes = _philox(np.uint32(j), user, purpose, seed)
-        for i in range(min(4, out.size - 4 * j)):
-            out[4 * j + i] = (lanes[i] + 0.5) * 2.0**-32
+@njit(inline="always", error_model="numpy")
+def _hand_out(numbers, starts, user, done, end, rest, out):  # type: ignore[no-untyped-def]
+    """Write the numbers of blocks from users[user]'s `done` to users[end]'s `rest` where they belong."""
+    place = np.uint64(0)
+    while user < end or (user == end and done < rest):
+        count = starts[user + 1] - starts[user]
+        blocks = (rest if user == end else (count + 3) // 4) - done
+        first = np.uint64(starts[user] - starts[0] + 4 * done)
+        for i in range(np.uint64(min(4 * blocks, count - 4 * done))):
+            out[first + i] = numbers[place + i]
+        place += np.uint64(4 * blocks)
+        user, done = user + 1, 0
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def fill_normals(seed, purpose, users, starts, out):  # type: ignore[no-untyped-def]
+    """Write the first normals of users[i] to starts[i] .. starts[i + 1] - 1 of `out` (float32), less starts[0]."""
+    words, numbers = np.empty((4, _GROUP), np.uint32), np.empty(4 * _GROUP, np.float32)
+    user, done = 0, 0
+    while user < users.size:
+        end, rest, held = _next_words(seed, purpose, users, starts, user, done, words)
+        for j in range(held):
+            a, b = _two_normals(words[0, j], words[1, j])
+            c, d = _two_normals(words[2, j], words[3, j])
+            numbers[4 * j], numbers[4 * j + 1], numbers[4 * j + 2], numbers[4 * j + 3] = a, b, c, d
+        _hand_out(numbers, starts, user, done, end, rest, out)
+        user, done = end, rest
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def fill_uniforms(seed, purpose, users, starts, out):  # type: ignore[no-untyped-def]
+    """The same of uniforms in (0, 1), float64."""
+    words, numbers = np.empty((4, _GROUP), np.uint32), np.empty(4 * _GROUP)
+    user, done = 0, 0
+    while user < users.size:
+        end, rest, held = _next_words(seed, purpose, users, starts, user, done, words)
+        for j in range(held):
+            for k in range(4):
+                numbers[4 * j + k] = (words[k, j] + 0.5) * 2.0**-32
+        _hand_out(numbers, starts, user, done, end, rest, out)
+        user, done = end, rest

@@ -111,7 +111,8 @@ class Cube:
     def mean(self) -> Vector:
         """μ, shape (d,)."""
         drawn = np.empty(self.dimension)
-        fill_uniforms(np.uint64(self.seed), np.uint32(Purpose.SIGNAL), np.int64(0), drawn)
+        stream = (np.uint64(self.seed), np.uint32(Purpose.SIGNAL))
+        fill_uniforms(*stream, np.array([0]), np.array([0, self.dimension]), drawn)
         return self.spread * (2 * drawn - 1)
 
     @cached_property
@@ -144,6 +145,11 @@ class Cube:
             self.dimension,
         )
         return ItemBatch(features, np.zeros(len(features)), offsets)
+
+    @property
+    def makes(self) -> bool:
+        """True: items are made when they are asked for, within the bounds of the loss, for any number of threads."""
+        return True
 
     def corruption(self, users: Users) -> NDArray[np.uint8]:
         """`Corruption` of each of `users`, shape (k,)."""
@@ -183,7 +189,7 @@ def _coins(seed, purpose, users, offsets, signs, chances, side, features, first,
     for i in range(first, last):
         start, stop = offsets[i], offsets[i + 1]
         drawn = np.empty((stop - start) * d)
-        fill_uniforms(seed, purpose, users[i], drawn)
+        fill_uniforms(seed, purpose, users[i : i + 1], np.array([0, drawn.size]), drawn)
         sign = np.float32(signs[i])
         for item in range(stop - start):
             for j in range(d):

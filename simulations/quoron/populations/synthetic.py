@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.populations._base import Beside, Corruption, PublicKnowledge, Users, Vector
-from quoron.populations._families import Family, fill_items
+from quoron.populations._families import Family, Law, fill_items
 from quoron.populations._outliers import Outliers
 from quoron.populations._risk import LinearRisk, LogisticDesign, LogisticRisk, QuadraticRisk, Risk, logistic_optimum
 from quoron.populations._streams import Purpose, normals, uniforms, words
@@ -136,6 +136,11 @@ class Synthetic:
     def held(self) -> ItemBatch | None:
         """All users' items, if they are to be kept in memory: within the bounds of the loss as they are made."""
         return self.items(np.arange(self.users)) if self.in_memory else None
+
+    @property
+    def makes(self) -> bool:
+        """Whether items are made when they are asked for: within the bounds of the loss, for any number of threads."""
+        return not self.in_memory
 
     def corruption(self, users: Users) -> NDArray[np.uint8]:
         """`Corruption` of each of `users`, shape (k,)."""
@@ -260,16 +265,18 @@ class Synthetic:
         features = np.empty((int(offsets[-1]), self.dimension), np.float32)
         labels = np.empty(len(features))
         means = self.family in ("linear", "quadratic")
-        family = Family.LINEAR if means else Family[self.family.upper()]
         within, signal = self.feature_norm, self.signal
         if means:
             within -= self._mean_norm + self.heterogeneity
             signal = signal * (self._mean_norm / self.signal_norm if self.signal_norm else 1.0)
-        law = (int(family), within, self.label_noise, signal, self.heterogeneity)
+        family = Family.LINEAR if means else Family[self.family.upper()]
+        law = Law(family, within, self.label_noise, self.heterogeneity, signal)
         streams = (np.uint64(self.seed), np.uint32(purpose))
-        in_ranges(
-            lambda first, last: fill_items(*streams, users, offsets, flipped, *law, features, labels, first, last),
-            offsets,
-            self.dimension,
-        )
+
+        def fill(first: int, last: int) -> None:
+            rows = slice(offsets[first], offsets[last])
+            own = (users[first:last], offsets[first : last + 1], flipped[first:last])
+            fill_items(streams, *own, law, features[rows], labels[rows])
+
+        in_ranges(fill, offsets, self.dimension)
         return ItemBatch(features, labels, offsets)

@@ -4,20 +4,25 @@
     answers = engine.ask(question)
 
 What a user answers depends on that user and the question alone, and sums are exact, so the chunk size changes no bit.
+Users who are made when they are asked are made, answer and are forgotten in chunks that a processor's cache holds, of
+which each thread takes the next.
 In the local model users randomise their reports themselves, here with words from `seed`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
-from functools import reduce
+from functools import partial, reduce
 from math import prod
 from operator import add
+from typing import TypeVar
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron.populations._base import Answering, Corruption, Held, Users, Vector
 from quoron.populations._streams import Purpose, uniforms, words
+from quoron_client.compute.compiled import at_once
 from quoron_client.compute.draws import Keys, user_keys
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.gradients import gradient_sums
@@ -31,6 +36,9 @@ from quoron_client.randomisers import LocalRandomness, SeededRandomness, local_r
 from quoron_privacy.clipping import ClippedSum, LoopReduction, Sums
 from quoron_privacy.tails import TailSum
 
+T = TypeVar("T")
+
+_CACHED = 1 << 22  # bytes of items that are made at a time: the last cache holds those of a few threads
 _SENT = {Corruption.HUGE: 1e300, Corruption.NAN: np.nan, Corruption.INF: np.inf, Corruption.ZERO: 0.0}
 
 
@@ -50,8 +58,7 @@ class InlineEngine:
     | bad or no items, a local report   | that of a zero gradient, ANSWERED: nobody can tell  |
 
     With `dropout` every asked user fails to answer with that probability, independently in every round, drawn by
-    (`seed`, round, user). Nothing a user holds or sends raises. `item_gradients` counts the gradients computed, for
-    simulation only.
+    (`seed`, round, user). Nothing a user holds or sends raises.
     """
 
     def __init__(
@@ -64,7 +71,7 @@ class InlineEngine:
         randomness: LocalRandomness | None = None,
     ) -> None:
         self.population = population
-        self.item_gradients = 0
+        self._counted: list[int] = []  # item gradients of each chunk: an append is not lost between threads
         self._randomness = randomness or SeededRandomness(seed)  # each user's own words, never the server's noise
         self._chunk_bytes = chunk_bytes
         self._seed, self._dropout = seed, dropout
@@ -73,8 +80,13 @@ class InlineEngine:
     def over(self, population: Answering) -> "InlineEngine":
         """The same engine for other users."""
         other = copy(self)
-        other.population, other._scales = population, {}
+        other.population, other._scales, other._counted = population, {}, [self.item_gradients]
         return other
+
+    @property
+    def item_gradients(self) -> int:
+        """Gradients computed, for simulation only."""
+        return sum(self._counted)
 
     def ask(self, question: Question) -> Answers | Sums:
         """Sums of the question's reduction, if it has one; else answers of its cohort, in slot order."""
@@ -82,17 +94,37 @@ class InlineEngine:
         if reduction is None:
             return self.rows(question)
         if isinstance(reduction, ClippedSum | TailSum) and self._fuses(question.task):
-            return reduce(add, (self._sums(question, reduction, slots) for slots in self._chunks(question)))
-        parts = (self._part(question, slots) for slots in self._chunks(question))
-        return reduce(add, (reduction.of(part.values, part.answered) for part in parts))
+            return reduce(add, self._of_chunks(question, lambda slots: self._sums(question, reduction, slots)))
+
+        def summed(slots: slice) -> Sums:
+            part = self._part(question, slots)
+            return reduction.of(part.values, part.answered)
+
+        return reduce(add, self._of_chunks(question, summed))
 
     def rows(self, question: Question) -> Answers:
         """Answers of the question's cohort, in slot order."""
         values, status = _silence(len(question.cohort), self.population.dimension, question.task)
-        for slots in self._chunks(question):
+
+        def written(slots: slice) -> None:
             part = self._part(question, slots)
             values[slots], status[slots] = part.values, part.status
+
+        self._of_chunks(question, written)
         return Answers(values, status)
+
+    def _of_chunks(self, question: Question, work: Callable[[slice], T]) -> list[T]:
+        """What `work` makes of each chunk's slots, in no order: on all threads, if the users are made there."""
+        done: list[T] = []
+        alone = not self._makes or isinstance(question.task, LocalReport)  # a client's own words come one by one
+        works = [partial(lambda slots: done.append(work(slots)), slots) for slots in self._chunks(question)]
+        at_once(works, 1 if alone else numba.get_num_threads())
+        return done
+
+    @property
+    def _makes(self) -> bool:
+        """Whether the population makes items, within their bounds, when they are asked for."""
+        return getattr(self.population, "makes", False)
 
     def _chunks(self, question: Question) -> Iterator[slice]:
         """Slots of the cohort, as many at a time as there is memory for; one empty part of an empty cohort."""
@@ -117,9 +149,10 @@ class InlineEngine:
         zeros = np.zeros((np.count_nonzero(faults == Corruption.ZERO), self.population.dimension))
         sums = reduction.of(zeros, np.ones(len(zeros), np.bool_))  # what else is wrong is rejected, or never sent
         for places in self._computing(users, faults):
-            some = places[np.argsort(users[places])]  # sums have no order, and memory is read best in its own
+            # Sums have no order, and memory is read best in its own.
+            some = places if self._makes else places[np.argsort(users[places])]
             batch, keys = self._items(users[some], faults[some], task), _keys(task, question.round, users[some])
-            self.item_gradients += task.computed_gradients(batch.counts)
+            self._counted.append(task.computed_gradients(batch.counts))
             scale = self._scale(users[some], faults[some], task)
             sums += gradient_sums(loss, batch, task, reduction, largest=self._largest(task), keys=keys, scale=scale)
         return sums
@@ -137,7 +170,8 @@ class InlineEngine:
         held: Held | None = getattr(self.population, "held", None)
         if held is not None and faults[0] == Corruption.HONEST:
             return held.of(users) if _draws(task) else held.seen(users)  # draws are for every row of a block
-        return bounded(self.population.items(users), self.population.loss)
+        items = self.population.items(users)
+        return items if self._makes else bounded(items, self.population.loss)
 
     def _scale(self, users: Users, faults: NDArray[np.uint8], task: Task) -> Vector | None:
         """How much these users scale their loss down, where that is known: once for all whose items are in memory."""
@@ -153,7 +187,8 @@ class InlineEngine:
         """How many users' items, and their answers, fit into `chunk_bytes`."""
         dimension = self.population.dimension
         items = self.population.items_per_user * (4 * dimension + 8)
-        return max(1, self._chunk_bytes // max(items, 8 * prod(task.answer_shape(dimension))))
+        room = min(self._chunk_bytes, _CACHED) if self._makes else self._chunk_bytes
+        return max(1, room // max(items, 8 * prod(task.answer_shape(dimension))))
 
     def _largest(self, task: Task) -> float:
         return FAR * task.honest(self._bounds(task))
@@ -169,7 +204,7 @@ class InlineEngine:
         values, status = _silence(len(users), self.population.dimension, task)
         for computing in self._computing(users, faults):
             batch, asked = self._items(users[computing], faults[computing], task), task.part(computing)
-            self.item_gradients += asked.computed_gradients(batch.counts)
+            self._counted.append(asked.computed_gradients(batch.counts))
             scale = self._scale(users[computing], faults[computing], asked)
             computed = self._computed(batch, asked, round_number, users[computing], scale)
             values[computing], status[computing] = computed.values, computed.status
