@@ -119,11 +119,12 @@ class Deck:
 
     def __init__(self, rows: Rows, numbers: Users | None, order: Users, loss: Loss) -> None:
         known = order if numbers is None else numbers[order]
-        held = np.append(rows.index.held(), np.zeros(rows.users - rows.index.users, np.int64))[known]
         self._loss, self._zero_rows, self._numbers = loss, rows.zero_rows, numbers
         self._features, self._weighted = rows.encoding.dimension, rows.encoding.weight is not None
         self._place = np.full(rows.users, -1, np.int32)
         self._place[known] = np.arange(len(order), dtype=np.int32)
+        self._pieces = rows.pieces(self._place >= 0)
+        held = np.append(rows.index.held(self._pieces), np.zeros(rows.users - rows.index.users, np.int64))[known]
         width = 4 * self._features + 8 * (1 + self._weighted)
         whole, longest = int(held.sum()), int(held.max(initial=0))
         fits = whole * width <= memory() and whole < 2**31
@@ -206,7 +207,7 @@ class Deck:
         dealer, told = _Dealer(Scaling.of(rows.encoding), rows), np.empty((0, 3), np.int32)
         writing: list[Future[None]] = []
         with ThreadPoolExecutor(1, thread_name_prefix="quoron-deck") as writer:
-            for number, stretch in enumerate(rows.stretches(self._place, self._room)):
+            for number, stretch in enumerate(rows.stretches(self._pieces, self._place, self._room)):
                 if number >= 2:
                     writing[number - 2].result()
                 stack = stacks[number % len(stacks)]
@@ -326,7 +327,14 @@ class Deck:
 
     def _bounded(self, items: ItemBatch) -> ItemBatch:
         """`bounded`, but for reading rows again that were measured when they were dealt."""
-        labels = self._loss.bound_labels(items.labels)
+        labels = items.labels
+        for first in range(0, len(labels) if self._within else 0, BLOCK):
+            own = items.labels[first : first + BLOCK]
+            within = self._loss.bound_labels(own)
+            if np.array_equal(own, within):
+                continue
+            labels = labels.copy() if labels is items.labels else labels
+            labels[first : first + BLOCK] = within
         if not self._within or np.isnan(labels).any():
             return bounded(items, self._loss)
         return replace(items, labels=labels)
