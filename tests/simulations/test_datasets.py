@@ -139,7 +139,9 @@ def dealt(rules: Encoding, table: pa.Table) -> ItemBatch:
     many = table.num_rows
     stack = deck._Stack.of(many, rules.dimension, weighted=rules.weight is not None)
     stretch = Stretch(np.zeros(1, np.int32), np.array([many], np.int32), iter([table]))
-    kept = int(deck._Dealer(Scaling.of(rules), SimpleNamespace(encoding=rules)).deal(stretch, np.zeros(1, np.int64), stack)[0])
+    kept = int(
+        deck._Dealer(Scaling.of(rules), SimpleNamespace(encoding=rules)).deal(stretch, np.zeros(1, np.int64), stack)[0]
+    )
     whole = stack.part(0, kept)
     return ItemBatch(whole.features, whole.labels, np.array([0, kept]), whole.weights if rules.weight else None)
 

@@ -103,13 +103,13 @@ def test_an_object_that_changes_or_disappears_is_named_by_a_run_and_by_the_index
 
 
 def test_a_store_that_refuses_is_told_from_one_without_files(store):
-    with pytest.raises(DataError, match="Expected Parquet files in 's3://clinic/nothing.*found none"):
+    with pytest.raises(DataError, match=r"Expected Parquet files in 's3://clinic/nothing.*found none"):
         Files.found(store.url("nothing"))
-    with pytest.raises(DataError, match="Expected Parquet files in|Expected to reach 's3://nobody"):
+    with pytest.raises(DataError, match=r"Expected Parquet files in|Expected to reach 's3://nobody"):
         Files.found(store.url().replace("clinic", "nobody"))
     store.strict("0")
     try:
-        with pytest.raises(DataError, match="Expected to reach 's3://clinic/visits.*refuses.*who may read it"):
+        with pytest.raises(DataError, match=r"Expected to reach 's3://clinic/visits.*refuses.*who may read it"):
             Files.found(store.url())
     finally:
         store.strict("inf")

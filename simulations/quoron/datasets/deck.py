@@ -92,7 +92,7 @@ class _Stack:
         return _Stack(self.features[first:last], self.labels[first:last], self.weights[first:last])
 
     @property
-    def arrays(self) -> tuple[NDArray[Any], ...]:
+    def arrays(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """What there is of a row."""
         return (self.features, self.labels, self.weights)
 
@@ -151,7 +151,7 @@ class Deck:
         return deck
 
     def items(self, users: Users) -> ItemBatch:
-        """The items of `users` (k,) in that order, as rules make them. Neighbours in the order of reading cost least."""
+        """The items of `users` (k,) in that order, as rules make them. Neighbours in the order of reading are cheap."""
         return self._copied(users, lambda bucket: bucket.made)
 
     def of(self, users: Users) -> ItemBatch:
@@ -324,7 +324,6 @@ class Deck:
         within = self._bounded(items)
         return _Bucket((within if self._loss.narrow else items).where(begins, ends), within.where(begins, ends))
 
-
     def _bounded(self, items: ItemBatch) -> ItemBatch:
         """`bounded`, but for reading rows again that were measured when they were dealt."""
         labels = items.labels
@@ -412,7 +411,7 @@ def _joined(parts: list[ItemBatch], features: int, *, weighted: bool) -> ItemBat
 def _unnamed() -> Any:
     folder = scratch_folder()
     try:
-        file = tempfile.TemporaryFile(prefix="quoron-", dir=folder, buffering=0)
+        file = tempfile.TemporaryFile(prefix="quoron-", dir=folder, buffering=0)  # noqa: SIM115
     except OSError as error:
         raise RunError(
             f"Cannot keep the items of a run in {folder}: {error.strerror}. Set {SCRATCH} to a folder on a disk with "

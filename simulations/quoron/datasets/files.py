@@ -60,7 +60,7 @@ class Files:
 
     @classmethod
     def found(cls, source: str | Path) -> "Files":
-        """What there is now. DataError for nothing, a first file that is no Parquet, and a URL with a password in it."""
+        """What there is now. DataError for nothing, a first file that is no Parquet, and a password in a URL."""
         if re.match(r"[^/]+://[^/]*@", str(source)):  # it would be in every message and in the run's folder
             raise DataError(
                 "Expected a URL without credentials, got one with an @. Put them where pyarrow.fs finds them: for S3 "

@@ -116,7 +116,7 @@ class Rows:
     def _tables(self, pieces: Any, names: Any) -> Iterator[pa.Table]:
         yield from (table for _, table in self._numbered(pieces, names))
 
-    def _numbered(self, pieces: Any, names: Any) -> Iterator[tuple[int, pa.Table]]:
+    def _numbered(self, pieces: Any, names: Any) -> Generator[tuple[int, pa.Table]]:
         def read() -> Iterator[tuple[int, pa.Table]]:
             files = self.index.files
             for piece in pieces:

@@ -24,7 +24,6 @@ from quoron.sharding.engine import Died, Worker, own_error
 from quoron.simulation.pieces import Told
 from quoron_client.protocol.questions import Answers, Question
 
-
 PATIENCE = 10.0  # seconds that a process has to end by itself
 
 
