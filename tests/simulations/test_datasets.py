@@ -40,7 +40,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(index, "PIECE", 300)
     monkeypatch.setattr(deck, "BUCKET", 4000)
     monkeypatch.setattr(deck, "HELD", 20_000)
-    monkeypatch.setattr(deck, "STAGE", 30_000)
+    monkeypatch.setattr(deck, "STAGE", (0, 30_000))
     monkeypatch.setenv("QUORON_MEMORY", "1")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("QUORON_LEDGER", str(tmp_path / "lifetime.sqlite"))

@@ -20,10 +20,11 @@ import os
 import tempfile
 import threading
 import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,10 @@ from quoron_privacy.errors import ConfigError, RunError
 
 BUCKET = 24 << 20  # bytes, about
 HELD = 160 << 20  # bytes of buckets that were read and stay in memory
-STAGE = 96 << 20  # bytes in which items are dealt before they are written, twice
+SEGMENT = 1 << 20  # bytes of a bucket that are written at a time, about
+STAGE = 32 << 20, 112 << 20  # bytes in which items are dealt before they are written, at least and at most; twice
 STEP = 1024  # rows: on disk buckets begin at a multiple, so that disks read and write them without the system's cache
+VIEWS = 1000  # arrays that are written at once, of those that systems allow
 PAGE = 4096  # bytes: memory that they read and write begins at a multiple
 BLOCK = 8192  # rows that are made items at a time
 SCRATCH, MEMORY = "QUORON_SCRATCH", "QUORON_MEMORY"
@@ -96,14 +99,19 @@ class _Stack:
         """What there is of a row."""
         return (self.features, self.labels, self.weights)
 
+    @property
+    def width(self) -> int:
+        """Bytes of a row."""
+        return 4 * int(self.features.shape[1]) + (16 if len(self.weights) else 8)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Written:
-    """What was dealt at a time, on disk: bucket by bucket, one kind of array after the other."""
+    """What was dealt at a time, on disk: bucket by bucket its features, labels, weights and runs."""
 
     starts: NDArray[np.int64]  # (K + 1,), rows
     runs: NDArray[np.int64]  # (K + 1,), runs
-    places: tuple[int, ...]  # where features, labels, weights and runs begin, in bytes
+    at: NDArray[np.int64]  # (K + 1,), bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,10 +138,10 @@ class Deck:
         fits = whole * width <= memory() and whole < 2**31
         self._starts = _starts(held, whole if fits else max(1, BUCKET // width))
         self._sizes = width * np.diff(np.append(0, np.cumsum(held))[self._starts])  # bytes of each bucket
-        self._room = whole if fits else max(longest, STAGE // width)
+        stage = min(max(SEGMENT * (len(self._starts) - 1), STAGE[0]), STAGE[1])
+        self._room = whole if fits else max(longest, stage // width)
         self._written: list[_Written] = []
         self._file: Any = None
-        self._end = 0  # of the file
         self._within = False  # whether no row is longer than the loss allows, and that is all it asks
         self._lock = threading.Lock()
         self._held: OrderedDict[int, Future[_Bucket]] = OrderedDict()
@@ -227,29 +235,41 @@ class Deck:
             self._held[0].set_result(self._picked_up(0, stacks[0], told))
 
     def _write_all(self, stack: _Stack, starts: Users, runs: Users, told: NDArray[np.int32]) -> None:
-        places = []
-        for array in (*stack.part(0, int(starts[-1])).arrays, told):
-            places.append(self._end)
-            self._write(array)
-        self._written.append(_Written(starts, runs, tuple(places)))
-
-    def _write(self, array: NDArray[Any]) -> None:
         if self._file is None:
             self._file = _unnamed()
             weakref.finalize(self, self._file.close)
-        data = _bytes(array)
+        before = self._written[-1].at[-1] if self._written else 0
+        written = _Written(starts, runs, before + stack.width * starts + told.strides[0] * runs)
+        views = []
+        for bucket in range(len(starts) - 1):
+            own = stack.part(*map(int, starts[bucket : bucket + 2]))
+            views += [*own.arrays, told[runs[bucket] : runs[bucket + 1]]]
         try:
-            while len(data):
-                done = self._without_cache(os.pwrite, data, self._end)
-                data, self._end = data[done:], self._end + done
+            self._all(os.pwritev, views, int(before))
         except OSError as error:
             raise RunError(
                 f"Cannot keep the items of this run in {scratch_folder()}: {error.strerror}. Make room, or set "
                 f"{SCRATCH} to a folder on a disk with some."
             ) from None
+        self._written.append(written)
+
+    def _all(self, call: Any, arrays: Iterable[NDArray[Any]], at: int) -> None:
+        """pwritev or preadv of all of some arrays, one after the other."""
+        left = deque(memoryview(array.data).cast("B") for array in arrays if array.size)
+        while left:
+            done = self._without_cache(call, [*islice(left, VIEWS)], at)
+            if done == 0:
+                raise RunError(
+                    f"Expected the items of this run in {scratch_folder()}, but the file has become shorter."
+                )
+            at += done
+            while left and done >= len(left[0]):
+                done -= len(left.popleft())
+            if done:
+                left[0] = left[0][done:]
 
     def _without_cache(self, call: Any, data: Any, at: int) -> int:
-        """pwrite or preadv past the system's cache, where the disk takes that; else through it."""
+        """A call past the system's cache, where the disk takes that; else through it."""
         try:
             return int(call(self._file.fileno(), data, at))
         except OSError as error:
@@ -282,25 +302,12 @@ class Deck:
         told, at = [], 0
         for each, (first, last) in zip(self._written, spans, strict=True):
             own = stack.part(at, at + int(last - first))
-            for array, begin in zip(own.arrays, each.places, strict=False):
-                if len(array):
-                    self._read_into(array, begin + int(first) * array.strides[0])
             runs = _aligned((int(np.diff(each.runs[bucket : bucket + 2])[0]), 3), np.int32)
-            self._read_into(runs, each.places[-1] + int(each.runs[bucket]) * runs.strides[0])
+            self._all(os.preadv, [*own.arrays, runs], int(each.at[bucket]))
             runs[:, 1] += at
             told.append(runs)
             at += int(last - first)
         return self._picked_up(bucket, stack, np.concatenate(told))
-
-    def _read_into(self, array: NDArray[Any], at: int) -> None:
-        data = _bytes(array)
-        while len(data):
-            done = self._without_cache(os.preadv, [data], at)
-            if done == 0:
-                raise RunError(
-                    f"Expected the items of this run in {scratch_folder()}, but the file has become shorter."
-                )
-            data, at = data[done:], at + done
 
     def _picked_up(self, bucket: int, stack: _Stack, runs: NDArray[np.int32]) -> _Bucket:
         """The users of a bucket where their rows lie; rows are copied only if some user's are apart."""
@@ -393,10 +400,6 @@ def _aligned(shape: tuple[int, ...], kind: Any) -> Any:
     whole = np.empty(size + PAGE, np.uint8)
     first = -whole.ctypes.data % PAGE
     return whole[first : first + size].view(kind).reshape(shape)
-
-
-def _bytes(array: Any) -> memoryview:
-    return memoryview(array).cast("B") if array.size else memoryview(b"")
 
 
 def _joined(parts: list[ItemBatch], features: int, *, weighted: bool) -> ItemBatch:
