@@ -24,7 +24,7 @@ from quoron.planning.questions import Answers
 from quoron.presets import preset
 from quoron.reports.summary import from_json
 from quoron.simulation import run as runs
-from quoron.simulation.engines import EngineChoice, training_sharing
+from quoron.simulation.engines import EngineChoice, comparison_sharing, training_sharing
 from quoron.simulation.folder import FRAME, RunFolder, as_parquet, claim, write
 from quoron.simulation.run import RunResult
 from quoron_privacy.errors import ConfigError
@@ -174,6 +174,7 @@ def compare(
     vary: Mapping[str, Sequence[Any]] | None = None,
     seeds: int = 5,
     workers: int | None = None,
+    engine: str | EngineChoice = "inline",
     epsilon: float | None = None,
     delta: float | None = None,
     seed: int | None = None,
@@ -191,7 +192,9 @@ def compare(
         algorithms: names, `auto` among them; default: all that promise privacy. Infeasible ones are told with why.
         vary: dotted keys, each with the values to try, such as `{"privacy.epsilon": [1, 4]}`; all combinations.
         seeds: runs of each, with seeds from run.seed on; confidence intervals need two or more.
-        workers: processes at work at once; default: one a processor. Each holds the users in memory.
+        workers: runs at once, each in a process that holds the users in memory; default: one a processor.
+        engine: `EngineChoice.of("ray", workers=..., address=...)` carries out one run at a time on a Ray cluster
+            instead, its users shared between so many workers; the bits are the same.
         epsilon, delta, seed, items_per_user, network: as of `simulate`.
         out: the comparison's folder; default: runs/NAME-compare-1 or the next that is free. What is complete in it is
             not carried out again, so an interrupted comparison goes on, and one may be extended.
@@ -211,20 +214,26 @@ def compare(
     config, name, frame = _described(source, columns, (*settings, *short))
     table = None if frame is None else as_parquet(_needed(frame, config))
     request = Request.of(config, algorithms=algorithms, vary=vary, seeds=seeds)
+    where = EngineChoice.of(engine, workers=workers) if isinstance(engine, str) else engine
+    comparison_sharing(where)
     folder = comparisons.claim(out, name)
     if table is not None:
         write(folder / FRAME, table)
-    return _compared(
-        request, folder, workers=workers, quiet=not (sys.stderr.isatty() if progress is None else progress)
-    )
+    quiet = not (sys.stderr.isatty() if progress is None else progress)
+    return _compared(request, folder, where, workers=workers, quiet=quiet)
 
 
-def _compared(request: "Request", folder: Path, *, workers: int | None, quiet: bool) -> "Comparison":
+def _compared(
+    request: "Request", folder: Path, engine: EngineChoice, *, workers: int | None = None, quiet: bool
+) -> "Comparison":
     from quoron.comparing import comparison as comparisons
     from quoron.reports.progress import runs_display
 
     with runs_display(quiet=quiet) as watcher:
-        return comparisons.carry_out(request, folder, watcher=watcher, workers=workers)
+        sharing = comparison_sharing(engine)
+        return comparisons.carry_out(
+            request, folder, watcher=watcher, workers=engine.workers or workers, sharing=sharing
+        )
 
 
 def plan(
@@ -294,7 +303,8 @@ def resume(
 
     if comparisons.is_comparison(Path(directory)):
         request = comparisons.stored_request(Path(directory))
-        return _compared(request, Path(directory), workers=None, quiet=not sys.stderr.isatty())
+        where = EngineChoice.of(engine) if isinstance(engine, str) else engine
+        return _compared(request, Path(directory), where, quiet=not sys.stderr.isatty())
     where = EngineChoice.of(engine) if isinstance(engine, str) else engine
     folder = RunFolder(Path(directory))
     if folder.is_training:

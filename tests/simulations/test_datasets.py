@@ -40,7 +40,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(index, "PIECE", 300)
     monkeypatch.setattr(deck, "BUCKET", 4000)
     monkeypatch.setattr(deck, "HELD", 20_000)
-    monkeypatch.setattr(deck, "STAGE", 30_000)
+    monkeypatch.setattr(deck, "STAGE", (0, 30_000))
     monkeypatch.setenv("QUORON_MEMORY", "1")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("QUORON_LEDGER", str(tmp_path / "lifetime.sqlite"))
@@ -139,7 +139,9 @@ def dealt(rules: Encoding, table: pa.Table) -> ItemBatch:
     many = table.num_rows
     stack = deck._Stack.of(many, rules.dimension, weighted=rules.weight is not None)
     stretch = Stretch(np.zeros(1, np.int32), np.array([many], np.int32), iter([table]))
-    kept = int(deck._Dealer(Scaling.of(rules), SimpleNamespace(encoding=rules)).deal(stretch, np.zeros(1, np.int64), stack)[0])
+    kept = int(
+        deck._Dealer(Scaling.of(rules), SimpleNamespace(encoding=rules)).deal(stretch, np.zeros(1, np.int64), stack)[0]
+    )
     whole = stack.part(0, kept)
     return ItemBatch(whole.features, whole.labels, np.array([0, kept]), whole.weights if rules.weight else None)
 

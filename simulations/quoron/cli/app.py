@@ -144,7 +144,7 @@ def resume(engine: Engine, run: Run, as_json: Json = False, quiet: Quiet = False
     from quoron.training import run as training
 
     if is_comparison(run):
-        carry_on(stored_request(run), run, as_json=as_json, quiet=quiet)
+        carry_on(stored_request(run), run, engine.choice(), as_json=as_json, quiet=quiet)
         return
     chosen, folder = engine.choice(), RunFolder(run)
     with progress(as_json=as_json, quiet=quiet) as observer, interruptible(folder.path):

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quoron.cli.common import Json, Link, Quiet, Settings, Source, interruptible
+from quoron.cli.common import Address, Json, Link, Quiet, Settings, Source, interruptible
 
 if TYPE_CHECKING:
     from quoron.comparing.request import Request
+    from quoron.simulation.engines import EngineChoice
 
 
 def compare(
@@ -23,8 +24,16 @@ def compare(
     ] = None,
     seeds: Annotated[int, typer.Option(help="Runs of each, with seeds from run.seed on.")] = 5,
     workers: Annotated[
-        int | None, typer.Option(help="Processes at once, one a processor unless told otherwise.")
+        int | None,
+        typer.Option(
+            help="Runs at once, one a processor unless told otherwise; with the engine ray, workers of each run."
+        ),
     ] = None,
+    engine: Annotated[
+        str,
+        typer.Option(metavar="inline|ray", help="Runs side by side, or one by one on a Ray cluster: the same bits."),
+    ] = "inline",
+    address: Address = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the comparison; what is complete in it stays.")] = None,
     network: Link = None,
     settings: Settings = None,
@@ -35,20 +44,25 @@ def compare(
     from quoron import api
     from quoron.comparing import comparison as comparisons
     from quoron.comparing.request import Request, sweep
+    from quoron.simulation.engines import EngineChoice, comparison_sharing
 
     config, name = api.resolve(source, (*(settings or ()), *api.short_keys(network=network)))
     names = None if algorithms is None else [each.strip() for each in algorithms.split(",") if each.strip()]
     request = Request.of(config, algorithms=names, vary=sweep(vary or ()), seeds=seeds)
-    carry_on(request, comparisons.claim(out, name), workers=workers, as_json=as_json, quiet=quiet)
+    chosen = EngineChoice.of(engine, workers=workers, address=address)
+    comparison_sharing(chosen)
+    carry_on(request, comparisons.claim(out, name), chosen, as_json=as_json, quiet=quiet)
 
 
-def carry_on(request: "Request", folder: Path, *, workers: int | None = None, as_json: bool, quiet: bool) -> None:
+def carry_on(request: "Request", folder: Path, engine: "EngineChoice", *, as_json: bool, quiet: bool) -> None:
     """Carry a comparison out from wherever its folder stands, and show it; when interrupted, say how to go on."""
     from quoron.comparing import comparison as comparisons
     from quoron.reports import showing
     from quoron.reports.progress import runs_display
+    from quoron.simulation.engines import comparison_sharing
 
     silent = quiet or (as_json and not sys.stderr.isatty())
     with interruptible(folder), runs_display(quiet=silent) as watcher:
-        comparison = comparisons.carry_out(request, folder, watcher=watcher, workers=workers)
+        sharing = comparison_sharing(engine)
+        comparison = comparisons.carry_out(request, folder, watcher=watcher, workers=engine.workers, sharing=sharing)
     showing.show_comparison(comparison, as_json=as_json)

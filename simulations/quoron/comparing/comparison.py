@@ -14,7 +14,7 @@ A folder may be used again, with more seeds, algorithms or values: runs that are
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from quoron.comparing.cells import Outcome, Rows, cell_rows, run_rows
 from quoron.comparing.pool import Job, Watcher
 from quoron.comparing.request import Request
 from quoron.reports.summary import from_json
+from quoron.sharding.choice import Sharing
 from quoron.simulation import run as runs
 from quoron.simulation.folder import RunFolder, as_parquet, dumps, numbered, write
 from quoron.simulation.scene import setup
@@ -85,17 +86,21 @@ def stored_request(folder: Path) -> Request:
     return Request.from_json(json.loads((folder / REQUEST).read_text(encoding="utf-8")))
 
 
-def carry_out(request: Request, folder: Path, *, watcher: Watcher, workers: int | None = None) -> Comparison:
+def carry_out(
+    request: Request, folder: Path, *, watcher: Watcher, workers: int | None = None, sharing: Sharing | None = None
+) -> Comparison:
     """Every run that is not complete yet, in parallel processes; then what came of all of them, written and returned.
 
     A table's relative path is relative to `folder`. A run that fails is told of, and tried again by the next call.
+    With `sharing` there is one run at a time, for whose users other processes answer.
     """
     setup(request.config, folder)  # a table that cannot be read is refused once, before any work
     write(folder / REQUEST, (dumps(request.as_json()) + "\n").encode())
     jobs = _jobs(request, folder)
     refused = {job.cell for job in jobs if _refusal(job) is not None}
     missing = [job for job in jobs if job.cell not in refused and not _complete(job)]
-    ends = pool.carry_out(missing, folder, workers=workers, watcher=watcher)
+    told = None if sharing is None else asdict(sharing)
+    ends = pool.carry_out(missing, folder, workers=workers, sharing=told, watcher=watcher)
     for job, (end, why) in ends.items():
         if end == "refused":
             make_folder(job.folder)

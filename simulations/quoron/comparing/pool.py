@@ -58,19 +58,25 @@ class Watcher(Protocol):
 
 
 def carry_out(
-    jobs: Sequence[Job], base: Path, *, workers: int | None, watcher: Watcher
+    jobs: Sequence[Job],
+    base: Path,
+    *,
+    workers: int | None,
+    sharing: Mapping[str, Any] | None = None,
+    watcher: Watcher,
 ) -> dict[Job, tuple[End, str | None]]:
     """What became of each job; relative paths are relative to `base`.
 
     When a plan is refused, so are all later runs of its cell. RunError if a worker dies, after the others are ended:
     what they did stays, and the same call goes on with it. However this function is left, no worker stays behind.
+    With `sharing` (the fields of `quoron.sharding.choice.Sharing`) one run at a time shares its users so.
     """
     watcher.planned(len(jobs))
-    count = min(_workers(workers), max(1, len(jobs)))
+    count = 1 if sharing is not None else min(_workers(workers), max(1, len(jobs)))
     waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
     for job in jobs:
         waiting.put(job)
-    state = _State(base, watcher)
+    state = _State(base, watcher, sharing)
     threads = [
         threading.Thread(target=_drive, args=(number, waiting, state, count), daemon=True) for number in range(count)
     ]
@@ -95,6 +101,7 @@ class _State:
 
     base: Path
     watcher: Watcher
+    sharing: Mapping[str, Any] | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
     stopped: bool = False
     alive: "list[subprocess.Popen[str]]" = field(default_factory=list)
@@ -134,7 +141,7 @@ def _one(number: int, job: Job, process: "subprocess.Popen[str]", state: _State,
             state.watcher.ended(number, job, "refused", state.refused[job.cell])
             return
         state.watcher.began(number, job)
-    for line in _asked(job, process, state.base):
+    for line in _asked(job, process, state):
         with state.lock:
             if "at" in line:
                 state.watcher.moved(number, line["at"], line["of"])
@@ -155,14 +162,15 @@ def _one(number: int, job: Job, process: "subprocess.Popen[str]", state: _State,
     )
 
 
-def _asked(job: Job, process: "subprocess.Popen[str]", base: Path) -> Iterator[Mapping[str, Any]]:
+def _asked(job: Job, process: "subprocess.Popen[str]", state: _State) -> Iterator[Mapping[str, Any]]:
     """The worker's lines about a job; they end early if the worker does."""
     assert process.stdin is not None
     assert process.stdout is not None
     task = {
         "config": job.config.model_dump(mode="json", exclude_none=True),
-        "base": str(base.resolve()),
+        "base": str(state.base.resolve()),
         "folder": str(job.folder.resolve()),
+        "sharing": state.sharing,
     }
     try:
         process.stdin.write(json.dumps(task) + "\n")

@@ -2,8 +2,9 @@
 
 It ends at once when its input ends: whoever asked is gone then, and what is cut off goes on later, to the same bits.
 
-A line that comes is {"config": ..., "base": the folder of relative paths, "folder": the run's}. Lines that go are
-{"at": round, "of": rounds}, now and then, and at last {"end": "done", "refused" or "failed", "why": ...}.
+A line that comes is {"config": ..., "base": the folder of relative paths, "folder": the run's, "sharing": how its users
+are shared, or null}. Lines that go are {"at": round, "of": rounds}, now and then, and at last {"end": "done", "refused"
+or "failed", "why": ...}.
 """
 
 import json
@@ -24,7 +25,9 @@ from numpy.typing import NDArray
 from quoron import config as configs
 from quoron.config import Config
 from quoron.populations import Population
+from quoron.sharding.choice import Sharing
 from quoron.simulation import run as runs
+from quoron.simulation.engines import shared
 from quoron.simulation.folder import RunFolder
 from quoron.simulation.pieces import engine_for
 from quoron.simulation.run import Prepared
@@ -53,7 +56,8 @@ def main() -> None:
     while True:
         task = json.loads(tasks.get())
         config = configs.from_tree(task["config"])
-        tell(work.carry_out(config, Path(task["base"]), RunFolder(Path(task["folder"])), tell))
+        sharing = None if task["sharing"] is None else Sharing(**task["sharing"])
+        tell(work.carry_out(config, Path(task["base"]), RunFolder(Path(task["folder"])), tell, sharing))
 
 
 def _listen(tasks: "queue.SimpleQueue[str]") -> None:
@@ -69,7 +73,9 @@ class Work:
     last: Prepared | None = None
     base: Path | None = None
 
-    def carry_out(self, config: Config, base: Path, folder: RunFolder, tell: Tell) -> dict[str, Any]:
+    def carry_out(
+        self, config: Config, base: Path, folder: RunFolder, tell: Tell, sharing: Sharing | None = None
+    ) -> dict[str, Any]:
         """One run, all of its folder but the report; the last line to answer with."""
         try:
             prepared = self._prepared(config, base)
@@ -79,7 +85,8 @@ class Work:
             return {"end": "refused", "why": str(error)}
         try:
             folder.path.mkdir(parents=True, exist_ok=True)
-            runs.carry_out(prepared, folder, [_Progress(tell)], page=False)
+            with shared(prepared, sharing) as given:
+                runs.carry_out(given, folder, [_Progress(tell)], page=False)
         except QuoronError as error:
             return {"end": "failed", "why": str(error)}
         return {"end": "done", "why": None}

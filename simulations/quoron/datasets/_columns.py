@@ -4,14 +4,14 @@
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from quoron_client.data import columns
-from quoron_client.data.encoding import Encoding, Numeric
+from quoron_client.data.encoding import Encoding, Feature, Numeric
 
 Vector = NDArray[np.float64]
 
@@ -77,15 +77,17 @@ class Scaling:
         for each in rules.features:
             ends += [(float(each.low), float(each.high))] if plain(each) else [(-1.0, 1.0)] * _width(each)
         low, high = np.array(ends, np.float64).reshape(-1, 2).T
-        return cls(low.copy(), high.copy(), rules.scale, rules.missing == "drop", rules.scale if rules.intercept else 0.0)
+        return cls(
+            low.copy(), high.copy(), rules.scale, rules.missing == "drop", rules.scale if rules.intercept else 0.0
+        )
 
 
-def plain(feature: Any) -> bool:
+def plain(feature: Feature) -> TypeGuard[Numeric]:
     """Whether a feature is a column of numbers as it is."""
     return isinstance(feature, Numeric) and not feature.edges
 
 
-def _width(feature: Any) -> int:
+def _width(feature: Feature) -> int:
     return 1 + len(feature.edges) if isinstance(feature, Numeric) else len(feature.names)
 
 

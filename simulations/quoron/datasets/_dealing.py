@@ -1,4 +1,4 @@
-"""Rows on their way into buckets: each value is read once from its column, and written once, scaled, where it will stay.
+"""Rows on their way into buckets: a value is read once from its column, and written once, scaled, where it will stay.
 
 Rows come in runs, a run being neighbouring rows of one user. Where a run begins among the dealt rows is settled by the
 index and the order alone, before any value is read. A row that is left out makes its run shorter.
@@ -10,10 +10,9 @@ import numpy as np
 from numba import njit
 
 TILE = 64  # rows that are scaled before they are written
-_FLAGS: Any = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 
-@njit(**_FLAGS)
+@njit(cache=True, nogil=True, error_model="numpy")
 def settle(places: Any, lengths: Any, bucket_of: Any, step: int, starts: Any, runs: Any, base: Any) -> None:
     """Where runs (R,) begin if they lie bucket by bucket, in their order within one: `base` (R,).
 
@@ -38,7 +37,7 @@ def settle(places: Any, lengths: Any, bucket_of: Any, step: int, starts: Any, ru
             at[b] += lengths[r]
 
 
-@njit(**_FLAGS)
+@njit(cache=True, nogil=True, error_model="numpy")
 def deal(
     block: Any,
     low: Any,
@@ -102,7 +101,7 @@ def deal(
     return run, done, np.sqrt(longest) <= bound
 
 
-@njit(**_FLAGS)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _scale(values: Any, low: float, high: float, scale: float, out: Any) -> bool:
     """Some values of a column, scaled; whether one is not finite, which is taken to be in the middle."""
     span, amiss = high - low, 0
@@ -121,13 +120,13 @@ def _scale(values: Any, low: float, high: float, scale: float, out: Any) -> bool
     return True
 
 
-@njit(**_FLAGS)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _add_squares(values: Any, squares: Any) -> None:
     for i in range(len(values)):
         squares[i] += np.float64(values[i]) * np.float64(values[i])
 
 
-@njit(**_FLAGS)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _write(tile: Any, there: Any, constant: float, features: Any) -> None:
     """The columns of a tile as rows there[i] (-1: none), with the constant at the end where there is one."""
     columns, width, last = len(tile), features.shape[1], np.float32(constant)
@@ -141,7 +140,7 @@ def _write(tile: Any, there: Any, constant: float, features: Any) -> None:
             features[at, columns] = last
 
 
-@njit(**_FLAGS)
+@njit(cache=True, nogil=True, error_model="numpy")
 def sort_runs(
     places: Any, lengths: Any, base: Any, kept: Any, bucket_of: Any, starts: Any, runs: Any, features: Any, labels: Any,
     weights: Any, out: Any,
@@ -165,7 +164,7 @@ def sort_runs(
         _clear(ends[b], starts[b + 1], features, labels, weights)
 
 
-@njit(**_FLAGS)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _clear(first: int, last: int, features: Any, labels: Any, weights: Any) -> None:
     for i in range(first, last):
         features[i] = 0.0
@@ -174,7 +173,7 @@ def _clear(first: int, last: int, features: Any, labels: Any, weights: Any) -> N
             weights[i] = 0.0
 
 
-@njit(**_FLAGS)
+@njit(cache=True, nogil=True, error_model="numpy")
 def gather(runs: Any, first: int, begins: Any, ends: Any) -> bool:
     """Where each user's rows are, of runs (R, 3) as above; `first` is the bucket's first place.
 
@@ -196,7 +195,7 @@ def gather(runs: Any, first: int, begins: Any, ends: Any) -> bool:
     return together
 
 
-@njit(**_FLAGS)
+@njit(cache=True, nogil=True, error_model="numpy")
 def lay_out(runs: Any, first: int, at: Any, rows: Any) -> None:
     """Rows user by user, in the order of their runs: `rows` (N,); `at` (k,) is where each user's begin among them."""
     for r in range(len(runs)):

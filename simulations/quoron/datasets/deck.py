@@ -20,10 +20,11 @@ import os
 import tempfile
 import threading
 import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,10 @@ from quoron_privacy.errors import ConfigError, RunError
 
 BUCKET = 24 << 20  # bytes, about
 HELD = 160 << 20  # bytes of buckets that were read and stay in memory
-STAGE = 96 << 20  # bytes in which items are dealt before they are written, twice
+SEGMENT = 1 << 20  # bytes of a bucket that are written at a time, about
+STAGE = 32 << 20, 112 << 20  # bytes in which items are dealt before they are written, at least and at most; twice
 STEP = 1024  # rows: on disk buckets begin at a multiple, so that disks read and write them without the system's cache
+VIEWS = 1000  # arrays that are written at once, of those that systems allow
 PAGE = 4096  # bytes: memory that they read and write begins at a multiple
 BLOCK = 8192  # rows that are made items at a time
 SCRATCH, MEMORY = "QUORON_SCRATCH", "QUORON_MEMORY"
@@ -92,18 +95,23 @@ class _Stack:
         return _Stack(self.features[first:last], self.labels[first:last], self.weights[first:last])
 
     @property
-    def arrays(self) -> tuple[NDArray[Any], ...]:
+    def arrays(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """What there is of a row."""
         return (self.features, self.labels, self.weights)
+
+    @property
+    def width(self) -> int:
+        """Bytes of a row."""
+        return 4 * int(self.features.shape[1]) + (16 if len(self.weights) else 8)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Written:
-    """What was dealt at a time, on disk: bucket by bucket, one kind of array after the other."""
+    """What was dealt at a time, on disk: bucket by bucket its features, labels, weights and runs."""
 
     starts: NDArray[np.int64]  # (K + 1,), rows
     runs: NDArray[np.int64]  # (K + 1,), runs
-    places: tuple[int, ...]  # where features, labels, weights and runs begin, in bytes
+    at: NDArray[np.int64]  # (K + 1,), bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,20 +127,21 @@ class Deck:
 
     def __init__(self, rows: Rows, numbers: Users | None, order: Users, loss: Loss) -> None:
         known = order if numbers is None else numbers[order]
-        held = np.append(rows.index.held(), np.zeros(rows.users - rows.index.users, np.int64))[known]
         self._loss, self._zero_rows, self._numbers = loss, rows.zero_rows, numbers
         self._features, self._weighted = rows.encoding.dimension, rows.encoding.weight is not None
         self._place = np.full(rows.users, -1, np.int32)
         self._place[known] = np.arange(len(order), dtype=np.int32)
+        self._pieces = rows.pieces(self._place >= 0)
+        held = np.append(rows.index.held(self._pieces), np.zeros(rows.users - rows.index.users, np.int64))[known]
         width = 4 * self._features + 8 * (1 + self._weighted)
         whole, longest = int(held.sum()), int(held.max(initial=0))
         fits = whole * width <= memory() and whole < 2**31
         self._starts = _starts(held, whole if fits else max(1, BUCKET // width))
         self._sizes = width * np.diff(np.append(0, np.cumsum(held))[self._starts])  # bytes of each bucket
-        self._room = whole if fits else max(longest, STAGE // width)
+        stage = min(max(SEGMENT * (len(self._starts) - 1), STAGE[0]), STAGE[1])
+        self._room = whole if fits else max(longest, stage // width)
         self._written: list[_Written] = []
         self._file: Any = None
-        self._end = 0  # of the file
         self._within = False  # whether no row is longer than the loss allows, and that is all it asks
         self._lock = threading.Lock()
         self._held: OrderedDict[int, Future[_Bucket]] = OrderedDict()
@@ -150,7 +159,7 @@ class Deck:
         return deck
 
     def items(self, users: Users) -> ItemBatch:
-        """The items of `users` (k,) in that order, as rules make them. Neighbours in the order of reading cost least."""
+        """The items of `users` (k,) in that order, as rules make them. Neighbours in the order of reading are cheap."""
         return self._copied(users, lambda bucket: bucket.made)
 
     def of(self, users: Users) -> ItemBatch:
@@ -206,7 +215,7 @@ class Deck:
         dealer, told = _Dealer(Scaling.of(rows.encoding), rows), np.empty((0, 3), np.int32)
         writing: list[Future[None]] = []
         with ThreadPoolExecutor(1, thread_name_prefix="quoron-deck") as writer:
-            for number, stretch in enumerate(rows.stretches(self._place, self._room)):
+            for number, stretch in enumerate(rows.stretches(self._pieces, self._place, self._room)):
                 if number >= 2:
                     writing[number - 2].result()
                 stack = stacks[number % len(stacks)]
@@ -226,29 +235,41 @@ class Deck:
             self._held[0].set_result(self._picked_up(0, stacks[0], told))
 
     def _write_all(self, stack: _Stack, starts: Users, runs: Users, told: NDArray[np.int32]) -> None:
-        places = []
-        for array in (*stack.part(0, int(starts[-1])).arrays, told):
-            places.append(self._end)
-            self._write(array)
-        self._written.append(_Written(starts, runs, tuple(places)))
-
-    def _write(self, array: NDArray[Any]) -> None:
         if self._file is None:
             self._file = _unnamed()
             weakref.finalize(self, self._file.close)
-        data = _bytes(array)
+        before = self._written[-1].at[-1] if self._written else 0
+        written = _Written(starts, runs, before + stack.width * starts + told.strides[0] * runs)
+        views = []
+        for bucket in range(len(starts) - 1):
+            own = stack.part(*map(int, starts[bucket : bucket + 2]))
+            views += [*own.arrays, told[runs[bucket] : runs[bucket + 1]]]
         try:
-            while len(data):
-                done = self._without_cache(os.pwrite, data, self._end)
-                data, self._end = data[done:], self._end + done
+            self._all(os.pwritev, views, int(before))
         except OSError as error:
             raise RunError(
                 f"Cannot keep the items of this run in {scratch_folder()}: {error.strerror}. Make room, or set "
                 f"{SCRATCH} to a folder on a disk with some."
             ) from None
+        self._written.append(written)
+
+    def _all(self, call: Any, arrays: Iterable[NDArray[Any]], at: int) -> None:
+        """pwritev or preadv of all of some arrays, one after the other."""
+        left = deque(memoryview(array.data).cast("B") for array in arrays if array.size)
+        while left:
+            done = self._without_cache(call, [*islice(left, VIEWS)], at)
+            if done == 0:
+                raise RunError(
+                    f"Expected the items of this run in {scratch_folder()}, but the file has become shorter."
+                )
+            at += done
+            while left and done >= len(left[0]):
+                done -= len(left.popleft())
+            if done:
+                left[0] = left[0][done:]
 
     def _without_cache(self, call: Any, data: Any, at: int) -> int:
-        """pwrite or preadv past the system's cache, where the disk takes that; else through it."""
+        """A call past the system's cache, where the disk takes that; else through it."""
         try:
             return int(call(self._file.fileno(), data, at))
         except OSError as error:
@@ -281,25 +302,12 @@ class Deck:
         told, at = [], 0
         for each, (first, last) in zip(self._written, spans, strict=True):
             own = stack.part(at, at + int(last - first))
-            for array, begin in zip(own.arrays, each.places, strict=False):
-                if len(array):
-                    self._read_into(array, begin + int(first) * array.strides[0])
             runs = _aligned((int(np.diff(each.runs[bucket : bucket + 2])[0]), 3), np.int32)
-            self._read_into(runs, each.places[-1] + int(each.runs[bucket]) * runs.strides[0])
+            self._all(os.preadv, [*own.arrays, runs], int(each.at[bucket]))
             runs[:, 1] += at
             told.append(runs)
             at += int(last - first)
         return self._picked_up(bucket, stack, np.concatenate(told))
-
-    def _read_into(self, array: NDArray[Any], at: int) -> None:
-        data = _bytes(array)
-        while len(data):
-            done = self._without_cache(os.preadv, [data], at)
-            if done == 0:
-                raise RunError(
-                    f"Expected the items of this run in {scratch_folder()}, but the file has become shorter."
-                )
-            data, at = data[done:], at + done
 
     def _picked_up(self, bucket: int, stack: _Stack, runs: NDArray[np.int32]) -> _Bucket:
         """The users of a bucket where their rows lie; rows are copied only if some user's are apart."""
@@ -323,10 +331,16 @@ class Deck:
         within = self._bounded(items)
         return _Bucket((within if self._loss.narrow else items).where(begins, ends), within.where(begins, ends))
 
-
     def _bounded(self, items: ItemBatch) -> ItemBatch:
         """`bounded`, but for reading rows again that were measured when they were dealt."""
-        labels = self._loss.bound_labels(items.labels)
+        labels = items.labels
+        for first in range(0, len(labels) if self._within else 0, BLOCK):
+            own = items.labels[first : first + BLOCK]
+            within = self._loss.bound_labels(own)
+            if np.array_equal(own, within):
+                continue
+            labels = labels.copy() if labels is items.labels else labels
+            labels[first : first + BLOCK] = within
         if not self._within or np.isnan(labels).any():
             return bounded(items, self._loss)
         return replace(items, labels=labels)
@@ -388,10 +402,6 @@ def _aligned(shape: tuple[int, ...], kind: Any) -> Any:
     return whole[first : first + size].view(kind).reshape(shape)
 
 
-def _bytes(array: Any) -> memoryview:
-    return memoryview(array).cast("B") if array.size else memoryview(b"")
-
-
 def _joined(parts: list[ItemBatch], features: int, *, weighted: bool) -> ItemBatch:
     none = ItemBatch(np.empty((0, features), np.float32), np.empty(0), np.zeros(1, np.int64))
     counts = np.concatenate([part.counts for part in parts or [none]])
@@ -404,7 +414,7 @@ def _joined(parts: list[ItemBatch], features: int, *, weighted: bool) -> ItemBat
 def _unnamed() -> Any:
     folder = scratch_folder()
     try:
-        file = tempfile.TemporaryFile(prefix="quoron-", dir=folder, buffering=0)
+        file = tempfile.TemporaryFile(prefix="quoron-", dir=folder, buffering=0)  # noqa: SIM115
     except OSError as error:
         raise RunError(
             f"Cannot keep the items of a run in {folder}: {error.strerror}. Set {SCRATCH} to a folder on a disk with "

@@ -13,6 +13,7 @@ partitions (`year=2024/`) are columns, of integers where all values are. Rows ar
 | pages that cannot be read                       | file, row group and column                    |
 | a column that is missing, or of another type    | file and column                               |
 | another size or time of change than it had      | file                                          |
+| a store that refuses, or a URL with a password  | the URL, and what the store says; not the URL |
 
 No message holds a value.
 """
@@ -59,7 +60,12 @@ class Files:
 
     @classmethod
     def found(cls, source: str | Path) -> "Files":
-        """What there is now. DataError for nothing, or a first file that is no Parquet."""
+        """What there is now. DataError for nothing, a first file that is no Parquet, and a password in a URL."""
+        if re.match(r"[^/]+://[^/]*@", str(source)):  # it would be in every message and in the run's folder
+            raise DataError(
+                "Expected a URL without credentials, got one with an @. Put them where pyarrow.fs finds them: for S3 "
+                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws/credentials."
+            )
         with _reached(str(source)):
             system, root = _system(str(source))
             infos = _listed(system, root)

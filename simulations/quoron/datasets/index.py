@@ -105,11 +105,12 @@ class Index:
         ranks, lengths = self.runs(piece)
         return np.repeat(ranks, lengths)
 
-    def held(self) -> NDArray[np.int64]:
-        """Rows of every user, (users,). Private."""
+    def held(self, pieces: Sequence[Piece] | None = None) -> NDArray[np.int64]:
+        """Rows of every user in these pieces, or in all, (users,). Private."""
         counts = np.zeros(self.users, np.int64)
-        for piece in self.pieces:
-            np.add.at(counts, *self.runs(piece))
+        for piece in self.pieces if pieces is None else pieces:
+            ranks, lengths = self.runs(piece)
+            np.add.at(counts, ranks, lengths)
         return counts
 
     @cached_property

@@ -71,18 +71,17 @@ class Rows:
         """
         names = tuple(dict.fromkeys((*self.encoding.columns, *extra)))
         owners, piece, at = np.empty(0, np.int64), -1, 0
-        for number, table in self._numbered(self._with(wanted), names):
+        for number, table in self._numbered(self.pieces(wanted), names):
             if number != piece:
                 owners, piece, at = self.index.owners(self.index.pieces[number]), number, 0
             yield owners[at : at + table.num_rows], table
             at += table.num_rows
 
-    def stretches(self, place: NDArray[np.int32], most: int) -> Iterator["Stretch"]:
-        """The rows in the order of the files, a stretch at a time of at most `most` rows of users with a place.
+    def stretches(self, pieces: list[Piece], place: NDArray[np.int32], most: int) -> Iterator["Stretch"]:
+        """The rows of pieces in the order of the files, a stretch at a time, of at most `most` of users with a place.
 
         `place` (users,) is -1 for one who is not wanted; a run longer than `most` is a stretch of its own.
         """
-        pieces = self._with(place >= 0)
         with closing(self._numbered(pieces, self.encoding.columns)) as numbered:
             tables = _Cut(table for _, table in numbered)
             waiting: list[tuple[NDArray[np.int32], NDArray[np.int32]]] = []
@@ -106,7 +105,8 @@ class Rows:
             if waiting:
                 yield tables.stretch(waiting)
 
-    def _with(self, wanted: NDArray[np.bool_]) -> list[Piece]:
+    def pieces(self, wanted: NDArray[np.bool_]) -> list[Piece]:
+        """Those with a `wanted` user (users,)."""
         return [each for each in self.index.pieces if self._has(each, wanted)]
 
     def _has(self, piece: Piece, wanted: NDArray[np.bool_]) -> bool:
@@ -116,7 +116,7 @@ class Rows:
     def _tables(self, pieces: Any, names: Any) -> Iterator[pa.Table]:
         yield from (table for _, table in self._numbered(pieces, names))
 
-    def _numbered(self, pieces: Any, names: Any) -> Iterator[tuple[int, pa.Table]]:
+    def _numbered(self, pieces: Any, names: Any) -> Generator[tuple[int, pa.Table]]:
         def read() -> Iterator[tuple[int, pa.Table]]:
             files = self.index.files
             for piece in pieces:

@@ -1,29 +1,80 @@
-"""The program of a worker: `python -m quoron.sharding.worker SOCKET SHARED`, by numbers of files that it inherits.
+"""The program that workers come from: `python -m quoron.sharding.worker CONTROL`, by the number of a file it inherits.
 
-It is given its users, then asked one question after the other. Whoever asks is gone when the socket ends, and so is it.
+It imports what a worker needs, and computes nothing. Whenever it is handed a socket and a file to share it forks, and
+the copy is a worker: that costs milliseconds where a program of its own costs a processor more than a second. It has
+one thread, so nothing is copied half done. A worker is given its users, then asked one question after the other.
+Whoever asks is gone when a socket ends, and so is who listened there.
 """
 
 import mmap
 import os
 import queue
 import signal
+import socket
 import sys
 import threading
+import traceback
+import warnings
+from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
 
+import quoron.datasets.population
+import quoron.populations
+import quoron.training.keyed
 from quoron.sharding.shard import opened
+from quoron_client.compute.enforcement import bounded
+from quoron_client.data.items import ItemBatch
+from quoron_client.losses import Linear
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.errors import QuoronError
 
+FILES = 2  # a worker's: socket, and shared memory
+HELD = (quoron.datasets.population, quoron.populations, quoron.training.keyed)  # what letters to workers are made of
 
-def main(number: int, shared: int) -> None:
-    """Answer until the socket ends."""
+
+def main(control: int) -> None:
+    """Become a worker whenever one is asked for, until the socket ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal tells us, too; whoever asks will end us
-    connection = Connection(number)
+    _warm()
+    with socket.socket(fileno=control) as orders:
+        while True:
+            word, files, _, _ = socket.recv_fds(orders, 1, FILES)
+            if not word:
+                break
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # threads of a library of linear algebra, which mind themselves
+                child = os.fork()
+            if child == 0:
+                orders.close()
+                _work(*files)
+            for number in files:
+                os.close(number)
+            orders.sendall(child.to_bytes(8, "big"))
+    with suppress(ChildProcessError):
+        while True:  # whoever has ended keeps its number until here
+            os.wait()
+
+
+def _warm() -> None:
+    """The first compiled loop of a process takes half a second more than the second."""
+    bounded(ItemBatch(np.zeros((1, 1), np.float32), np.zeros(1), np.array([0, 1])), Linear())
+
+
+def _work(number: int, shared: int) -> NoReturn:
+    """A worker's life."""
+    try:
+        answer(Connection(number), shared)
+    except BaseException:  # whoever asks sees that the socket has ended
+        traceback.print_exc()
+    os._exit(1)
+
+
+def answer(connection: Connection, shared: int) -> NoReturn:
+    """Answer until the socket ends."""
     told: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(connection, told), daemon=True).start()
     pa.set_cpu_count(int(os.environ.get("OMP_NUM_THREADS", "1")))
@@ -59,4 +110,4 @@ def _listen(connection: Connection, told: "queue.SimpleQueue[Any]") -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]))

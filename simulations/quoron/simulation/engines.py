@@ -3,7 +3,8 @@
 EngineChoice.of("flower", nodes=50).carry_out(prepared, folder, base)
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -103,15 +104,36 @@ class EngineChoice:
 
     def _here(self, prepared: Prepared, folder: RunFolder, observers: Sequence[Observer]) -> RunResult:
         """The round loop in this process, the users' work wherever it is to be."""
-        if self.sharing is None:
+        with shared(prepared, self.sharing) as prepared:
             return runs.carry_out(prepared, folder, observers)
-        config, scene = prepared.config, prepared.scene
-        settings = Settings(config.run.seed, 0.0 if config.run.link is None else config.run.link.dropout)
-        with self.sharing.engine(scene.population, settings) as engine:
-            return runs.carry_out(replace(prepared, scene=replace(scene, engine=engine)), folder, observers)
 
 
 INLINE = EngineChoice()
+
+
+@contextmanager
+def shared(prepared: Prepared, sharing: Sharing | None) -> Iterator[Prepared]:
+    """The same run with workers that answer for its users, for as long as it takes; without any, as it is."""
+    if sharing is None:
+        yield prepared
+        return
+    config, scene = prepared.config, prepared.scene
+    settings = Settings(config.run.seed, 0.0 if config.run.link is None else config.run.link.dropout)
+    with sharing.engine(scene.population, settings) as engine:
+        yield replace(prepared, scene=replace(scene, engine=engine))
+
+
+def comparison_sharing(choice: EngineChoice) -> Sharing | None:
+    """The workers of each run of a comparison, which are then one at a time; None for runs side by side.
+
+    ConfigError for the engine flower, whose nodes hold the users of one run.
+    """
+    if choice.name == "flower":
+        raise ConfigError(
+            "Expected the engine inline or ray for a comparison, got flower, whose nodes are those of one run. "
+            "Simulate each with --engine flower."
+        )
+    return choice.sharing if choice.name == "ray" else None
 
 
 def training_sharing(choice: EngineChoice) -> Sharing | None:

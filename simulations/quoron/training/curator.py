@@ -16,6 +16,7 @@ from quoron.populations._part import Part
 from quoron.sharding.choice import Sharing
 from quoron.sharding.engine import ShardedEngine
 from quoron.sharding.shard import Settings
+from quoron.training.keyed import KeyedRandomness
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.questions import Answers, Question
@@ -85,22 +86,6 @@ class CuratorEngine:
     def ask(self, question: Question) -> Answers | Sums:
         """Answers of the question's cohort, in slot order, or their sums."""
         return self._engine.ask(replace(question, cohort=self._order[question.cohort]))
-
-
-@dataclass(frozen=True, slots=True)
-class KeyedRandomness:
-    """Users' own random words for local reports, from the run's secret key: the same again after an interruption."""
-
-    noise: NoiseSource
-
-    def words(self, *, round: int, users: Users, first: int, size: int) -> NDArray[np.uint64]:
-        """Words `first` to `first + size` of each user's stream of this round, shape (k, size)."""
-        streams = (self.noise.stream("local report", round, int(user)) for user in users)
-        return np.stack([stream.words(first + size)[first:] for stream in streams])
-
-    def require_deployable(self) -> None:
-        """RunError unless the key is secret."""
-        self.noise.require_deployable()
 
 
 def _fields(declared: Declared) -> dict[str, Any]:

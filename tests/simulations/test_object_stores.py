@@ -1,0 +1,121 @@
+"""A folder in an object store, a real S3 server of this machine: the bits of the same folder here, and clear errors."""
+
+import logging
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.fs
+import pyarrow.parquet as pq
+import pytest
+
+import quoron
+from quoron import EngineChoice
+from quoron.cli.app import invoke
+from quoron.datasets.files import Files
+from quoron.datasets.index import opened, renewed
+from quoron.datasets.population import from_dataset
+from quoron_client.losses import Logistic
+from quoron_privacy.errors import DataError
+from row_files import RULES, described, in_buckets, rows
+
+
+@dataclass(frozen=True)
+class Store:
+    """An S3 server with one bucket."""
+
+    address: str  # host:port
+
+    def url(self, path: str = "visits") -> str:
+        """A folder in the bucket."""
+        return f"s3://clinic/{path}?endpoint_override={self.address}&scheme=http&region=us-east-1"
+
+    @property
+    def files(self) -> Any:
+        """Its file system."""
+        return pyarrow.fs.FileSystem.from_uri(f"{self.url('')}&allow_bucket_creation=true")[0]
+
+    def strict(self, calls: str) -> None:
+        """After so many calls, credentials have to be those of somebody it knows."""
+        plain = {"Content-Type": "text/plain"}
+        asked = urllib.request.Request(f"http://{self.address}/moto-api/reset-auth", calls.encode(), plain)
+        urllib.request.urlopen(asked).close()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Store]:
+    moto = pytest.importorskip("moto.server")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    running = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    running.start()
+    try:
+        yield Store("{}:{}".format(*running.get_host_and_port()))
+    finally:
+        running.stop()
+
+
+@pytest.fixture
+def store(server: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Store:
+    """With two files in `visits`, the same as in tmp_path / "d"."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "something")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("QUORON_LEDGER", str(tmp_path / "lifetime.sqlite"))
+    in_buckets(rows(1200), tmp_path / "d", files=2)
+    server.files.create_dir("clinic")
+    for path in sorted((tmp_path / "d").glob("*.parquet")):
+        upload(server, path, path.name)
+    return server
+
+
+def upload(store: Store, path: Path, name: str) -> None:
+    with store.files.open_output_stream(f"clinic/visits/{name}") as stream:
+        stream.write(path.read_bytes())
+
+
+def test_a_run_on_a_store_has_the_bits_of_the_folder(store, tmp_path, capsys):
+    assert invoke(["index", store.url(), "--user", "who", "--quiet"]) == 0
+    assert "1,200 users" in capsys.readouterr().out
+    here = quoron.simulate(described(tmp_path, "d"), out=tmp_path / "here")
+    config = described(tmp_path, store.url())
+    there = quoron.simulate(config, out=tmp_path / "there")
+    shared = quoron.simulate(config, out=tmp_path / "shared", engine=EngineChoice.of(workers=2))
+    np.testing.assert_array_equal(there.model, here.model)
+    np.testing.assert_array_equal(shared.model, here.model)
+    assert there.summary.excess_risk == here.summary.excess_risk
+
+
+def test_an_object_that_changes_or_disappears_is_named_by_a_run_and_by_the_index(store, tmp_path):
+    crowd = from_dataset(store.url(), RULES, user="who", loss=Logistic(), test_fraction=0.0)
+    pq.write_table(pq.read_table(tmp_path / "d" / "bucket-001.parquet").slice(9), tmp_path / "other.parquet")
+    upload(store, tmp_path / "other.parquet", "bucket-001.parquet")
+    with pytest.raises(DataError, match=r"'bucket-001.parquet' in .* as it was, but it has changed"):
+        crowd.items(np.arange(10))
+    with pytest.raises(DataError, match=r"'bucket-001.parquet' has changed since.*quoron index"):
+        opened(store.url(), "who")
+    store.files.delete_file("clinic/visits/bucket-001.parquet")
+    with pytest.raises(DataError, match=r"'bucket-001.parquet' in .*, but it has disappeared"):
+        crowd.items(np.arange(10))
+    assert renewed(store.url(), "who").users < 1200
+
+
+def test_a_store_that_refuses_is_told_from_one_without_files(store):
+    with pytest.raises(DataError, match=r"Expected Parquet files in 's3://clinic/nothing.*found none"):
+        Files.found(store.url("nothing"))
+    with pytest.raises(DataError, match=r"Expected Parquet files in|Expected to reach 's3://nobody"):
+        Files.found(store.url().replace("clinic", "nobody"))
+    store.strict("0")
+    try:
+        with pytest.raises(DataError, match=r"Expected to reach 's3://clinic/visits.*refuses.*who may read it"):
+            Files.found(store.url())
+    finally:
+        store.strict("inf")
+
+
+def test_credentials_in_a_url_are_refused_and_not_repeated():
+    with pytest.raises(DataError, match="URL without credentials") as told:
+        Files.found("s3://somebody:something@clinic/visits")
+    assert "something" not in str(told.value)
