@@ -138,7 +138,7 @@ class Problem:
         """Smoothness that every user's (scaled) average loss satisfies: the smaller of β and β_u."""
         if self.smoothness is None or self.user_smoothness is None:
             return self.smoothness
-        return min(self.smoothness, self.user_smoothness)
+        return self.smoothness if self.smoothness < self.user_smoothness else self.user_smoothness
 
     @property
     def coordinate_beta(self) -> float | None:

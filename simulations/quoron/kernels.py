@@ -5,7 +5,8 @@ algorithm runs once over a few made-up users, and every loss is made ready. A lo
 compiled when one does.
 
 Where nobody has done so, `rounds_compiled_meanwhile` lets the first simulation of an installation wait half as long:
-another process compiles what rounds call (`python -m quoron.kernels rounds`) while the caller's compiles what plans do.
+other processes compile what rounds call (`python -m quoron.kernels gradients`, `... rounds`) while the caller's
+compiles what plans do.
 """
 
 import importlib
@@ -13,7 +14,7 @@ import pkgutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
@@ -23,19 +24,18 @@ import numba
 import numpy as np
 
 import quoron_client
-from quoron import api
 from quoron.populations import Cube, Synthetic
 from quoron_client.compute.compiled import Pointwise, UserLoop
 from quoron_client.compute.enforcement import bounded
-from quoron_client.compute.gradients import _gradients, gradient_sums
+from quoron_client.compute.gradients import _gradient_sums, gradient_sums
 from quoron_client.compute.work import answer
+from quoron_client.data.items import ItemBatch
+from quoron_client.losses import Logistic
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import AverageGradient, SecondMoment
-from quoron_privacy.clipping import ClippedSum, clipped_mean
 from quoron_privacy.moment import MomentSum
 from quoron_privacy.noise import SeededNoise
 from quoron_privacy.tails import TailSum
-from quoron_server.algorithms import ALGORITHMS
 
 _CONFIG: Any = numba.config
 # So generous a promise that filters and lotteries are feasible with these users.
@@ -57,6 +57,9 @@ VARIANTS = (  # what reaches loops that the default options do not
 
 def compile_all() -> None:
     """Compile what a client, a coordinator and a simulation use."""
+    from quoron import api
+    from quoron_server.algorithms import ALGORITHMS
+
     for module in _modules():
         for held in vars(module).values():
             _make_ready(held)
@@ -69,39 +72,51 @@ def compile_all() -> None:
     Cube(users=1, items_per_user=1, dimension=1, domain=Box(1.0), spread=0.1).items(np.arange(1))
 
 
+def compile_gradients() -> None:
+    """Compile what sums the gradients of users, of the recommended method: about half of what its rounds call."""
+    users = ItemBatch(np.zeros((4, 2), np.float32), np.ones(4), np.arange(5))
+    gradient_sums(Logistic(), users, AverageGradient(np.zeros((1, 2)), (1.0,)), TailSum(1.0, 4), largest=1e9)
+
+
 def compile_rounds() -> None:
-    """Compile what rounds over synthetic users call, whatever the algorithm: items, answers, sums, noise, risk."""
+    """Compile the other half: items of synthetic users, their second moments, noise, the risk of a model."""
     population = Synthetic(
         family="logistic", users=4, items_per_user=4, dimension=2, domain=L2Ball(1.0), evaluation_items=4
     )
-    batch, everybody = bounded(population.items(np.arange(4)), population.loss), np.ones(4, np.bool_)
-    moments = answer(population.loss, batch, SecondMoment(2)).values
-    MomentSum(2, 1.0, 4).of(moments, everybody)
-    gradients = answer(population.loss, batch, AverageGradient(np.zeros((1, 2)), (1.0,))).values
-    clipped_mean(gradients, everybody, 1.0, 4)
-    for reduction in (ClippedSum(1.0, 4), TailSum(1.0, 4)):
-        gradient_sums(population.loss, batch, AverageGradient(np.zeros((1, 2)), (1.0,)), reduction, largest=1e9)
+    batch = bounded(population.items(np.arange(4)), population.loss)
+    MomentSum(2, 1.0, 4).of(answer(population.loss, batch, SecondMoment(2)).values, np.ones(4, np.bool_))
     SeededNoise(0).stream("noise").gaussian_steps(1)
     population.excess_risk(np.zeros(2))
 
 
+PARTS = {"gradients": compile_gradients, "rounds": compile_rounds}  # of a round, by what takes as long as a plan's
+
+
 @contextmanager
 def rounds_compiled_meanwhile() -> Iterator[None]:
-    """What happens inside is joined, on the first use of an installation, by `compile_rounds` in another process.
+    """What happens inside is joined, on the first use of an installation, by a process for each of `PARTS`.
 
-    Nothing is started where a run has been compiled for before, or on a single processor. The process ends with the
-    block; that it fails shows in nothing, as everything it would have compiled is compiled when it is called.
+    Nothing is started where a run has been compiled for before, or on a single processor. The processes end with the
+    block; that one fails shows in nothing, as everything it would have compiled is compiled when it is called.
     """
-    if _CONFIG.NUMBA_NUM_THREADS == 1 or _gradients.kept():
+    if _CONFIG.NUMBA_NUM_THREADS == 1 or _gradient_sums.kept():
         yield
         return
-    command = [sys.executable, "-m", "quoron.kernels", "rounds"]
     nothing = subprocess.DEVNULL
-    with subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing) as other:
+    with ExitStack() as ending:
+        others = [
+            ending.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-m", "quoron.kernels", part], stdin=nothing, stdout=nothing, stderr=nothing
+                )
+            )
+            for part in PARTS
+        ]
         try:
             yield
         except BaseException:
-            other.kill()
+            for other in others:
+                other.kill()
             raise
 
 
@@ -123,7 +138,7 @@ def _make_ready(held: Any) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["rounds"]:
-        compile_rounds()
-    else:
+    for part in sys.argv[1:]:
+        PARTS[part]()
+    if not sys.argv[1:]:
         compile_all()

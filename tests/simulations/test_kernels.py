@@ -31,50 +31,51 @@ def test_what_is_compiled_beside_the_first_plan_is_what_its_run_calls(tmp_path: 
     def functions(compiled: set[Path]) -> list[str]:
         return sorted(path.name.split("-")[0] for path in compiled)
 
-    rounds = carry_out(tmp_path, "quoron.kernels", "rounds")
+    rounds = carry_out(tmp_path, "quoron.kernels", *kernels.PARTS)
     beside, after = functions(rounds), carry_out(tmp_path, "quoron", "simulate", "--quiet", "--out", "run")
     assert len(beside) > 8
     assert after > rounds
     assert [name for name in functions(after) if name in beside] == beside, "nothing is compiled for other types again"
+    assert not {path for path in after - rounds if path.parent.name.startswith("compute_")}, "nothing is left to clients"
 
 
 class TestBesideAPlan:
     @pytest.fixture
     def python(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        """What stands for Python in the commands of the other process, on a machine with two processors."""
+        """What stands for Python in the commands of the other processes, on a machine with two processors."""
         script = tmp_path / "python"
         script.write_text('#!/bin/sh\necho "$*" >>"$0.started"\n')
         script.chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(script))
         monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 2)
-        monkeypatch.setattr(type(kernels._gradients), "kept", lambda loop: False)
+        monkeypatch.setattr(type(kernels._gradient_sums), "kept", lambda loop: False)
         return script
 
     @staticmethod
-    def started(python: Path) -> str | None:
+    def started(python: Path) -> list[str]:
         told = python.with_name("python.started")
-        return told.read_text() if told.exists() else None
+        return told.read_text().splitlines() if told.exists() else []
 
-    def test_first_use_has_the_other_process_done_at_the_end(self, python: Path) -> None:
+    def test_first_use_has_the_other_processes_done_at_the_end(self, python: Path) -> None:
         with kernels.rounds_compiled_meanwhile():
             pass
-        assert self.started(python) == "-m quoron.kernels rounds\n"
+        assert sorted(self.started(python)) == [f"-m quoron.kernels {part}" for part in sorted(kernels.PARTS)]
 
     def test_later_uses_and_single_processors_have_none(self, python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 1)
         with kernels.rounds_compiled_meanwhile():
             pass
         monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 2)
-        monkeypatch.setattr(type(kernels._gradients), "kept", lambda loop: True)
+        monkeypatch.setattr(type(kernels._gradient_sums), "kept", lambda loop: True)
         with kernels.rounds_compiled_meanwhile():
             pass
-        assert self.started(python) is None
+        assert self.started(python) == []
 
-    def test_it_ends_with_a_plan_that_fails(self, python: Path) -> None:
+    def test_they_end_with_a_plan_that_fails(self, python: Path) -> None:
         python.write_text("#!/bin/sh\nexec tail -f /dev/null\n")  # for ever
         with pytest.raises(ValueError, match="no such plan"), kernels.rounds_compiled_meanwhile():
             raise ValueError("no such plan")
 
     def test_what_has_been_called_is_kept(self) -> None:
-        kernels.compile_rounds()
-        assert kernels._gradients.kept()
+        kernels.compile_gradients()
+        assert kernels._gradient_sums.kept()

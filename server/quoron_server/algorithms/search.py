@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,14 @@ def step_grid(problem: Problem, rounds: int, *, largest_product: float = 2.0) ->
         centre = problem.distance / (problem.lipschitz * math.sqrt(rounds))
         return [float(centre * factor) for factor in np.geomspace(0.1, 10, 17)]
     largest = largest_product if problem.beliefs.curvature == "isotropic" else min(1.0, largest_product)
-    return [float(product / problem.beta) for product in np.geomspace(largest / 100, largest, 17)]
+    beta = problem.beta
+    return [product / beta for product in _products(largest)]
+
+
+@lru_cache(maxsize=16)
+def _products(largest: float) -> tuple[float, ...]:
+    """ηβ to try, up to `largest`."""
+    return tuple(map(float, np.geomspace(largest / 100, largest, 17)))
 
 
 def suffix_grid(problem: Problem, rounds: int) -> list[int]:

@@ -242,10 +242,10 @@ def _phases(
     share: float,
 ) -> tuple[Phase, ...]:
     """Phases with equally many rounds, the first with what is left over; none where a step would not contract."""
-    number, phases, first = len(sizes), [], 0
+    number, phases, first, beta = len(sizes), [], 0, problem.beta or 0.0
     for k, (users, pull) in enumerate(zip(sizes, pulls, strict=True)):
         rounds = total // number + (total % number if k == 0 else 0)
-        bent = (problem.beta or 0.0) + 2 * pull
+        bent = beta + 2 * pull
         largest = 2 / bent if bent > 0 else problem.distance / problem.lipschitz / math.sqrt(rounds)
         step = options.step_size or share * largest
         if step * bent > 2 * (1 + 1e-15):
