@@ -70,10 +70,8 @@ def compile_all() -> None:
 
 
 def compile_rounds() -> None:
-    """Compile what rounds over synthetic users call, whatever the algorithm: items, answers, sums, noise, risk."""
-    population = Synthetic(
-        family="logistic", users=4, items_per_user=4, dimension=2, domain=L2Ball(1.0), evaluation_items=4
-    )
+    """Compile what rounds over synthetic users call, whatever the algorithm: items, answers, sums, noise."""
+    population = Synthetic(family="logistic", users=4, items_per_user=4, dimension=2, domain=L2Ball(1.0))
     batch, everybody = bounded(population.items(np.arange(4)), population.loss), np.ones(4, np.bool_)
     moments = answer(population.loss, batch, SecondMoment(2)).values
     MomentSum(2, 1.0, 4).of(moments, everybody)
@@ -82,7 +80,6 @@ def compile_rounds() -> None:
     for reduction in (ClippedSum(1.0, 4), TailSum(1.0, 4)):
         gradient_sums(population.loss, batch, AverageGradient(np.zeros((1, 2)), (1.0,)), reduction, largest=1e9)
     SeededNoise(0).stream("noise").gaussian_steps(1)
-    population.excess_risk(np.zeros(2))
 
 
 @contextmanager
