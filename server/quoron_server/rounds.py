@@ -9,9 +9,11 @@ continues from whatever the ledger holds: an empty one starts it, a complete one
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from hashlib import blake2b
+from math import prod
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -34,6 +36,7 @@ if TYPE_CHECKING:  # a plan is made, and an engine written, without a database
 Vector = NDArray[np.float64]
 Evaluate = Callable[[Vector], Mapping[str, float]]
 DIGEST = 32  # bytes, before each stored state, of the answers that led to it
+HASHED = 1 << 17  # numbers of answers that one thread takes at a time
 MOST_AHEAD = 1 << 29  # bytes of noise that is drawn ahead
 TRACED_ROUNDS = 60  # at most this many rounds of a simulation are evaluated
 
@@ -241,11 +244,27 @@ def chained(before: bytes, question: Question, answers: Answers | Sums) -> bytes
         digest.update(np.ascontiguousarray(numbers, "<i8").data)
         return digest.digest()
     answered = answers.answered
-    rows = np.where(answered.reshape((-1,) + (1,) * (answers.values.ndim - 1)), answers.values, 0.0) + 0.0
-    digest.update(f"{question.round} {rows.shape}".encode())
+    digest.update(f"{question.round} {answers.values.shape}".encode())
     digest.update(answered.astype(np.uint8).tobytes())
-    digest.update(np.ascontiguousarray(rows, "<f8").data)
+    digest.update(b"".join(_digests(answers.values.reshape(len(answered), prod(answers.values.shape[1:])), answered)))
     return digest.digest()
+
+
+def _digests(values: NDArray[np.float64], answered: NDArray[np.bool_]) -> list[bytes]:
+    """Digests of so many rows (k, d) each, computed at once; of what has not answered, as zeros."""
+    rows = max(1, HASHED // max(1, values.shape[1]))
+
+    def look(first: int) -> bytes:
+        own = slice(first, first + rows)
+        told = np.where(answered[own, None], values[own], 0.0) + 0.0
+        numbers = np.ascontiguousarray(told, "<f8").data
+        return blake2b(numbers, digest_size=DIGEST, person=b"quoron-rows").digest()
+
+    firsts = range(0, len(values), rows)
+    if len(firsts) <= 1:
+        return [look(first) for first in firsts]
+    with ThreadPoolExecutor(min(len(firsts), os.cpu_count() or 1)) as pool:
+        return list(pool.map(look, firsts))
 
 
 def _resume(algorithm: Algorithm[Any], ledger: "Ledger") -> tuple[Any, bytes, dict[str, int], dict[str, float]]:

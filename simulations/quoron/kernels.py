@@ -26,7 +26,6 @@ import numpy as np
 import quoron_client
 from quoron.populations import Cube, Synthetic
 from quoron_client.compute.compiled import Pointwise, UserLoop
-from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.gradients import _gradient_sums, gradient_sums
 from quoron_client.compute.work import answer
 from quoron_client.data.items import ItemBatch
@@ -79,14 +78,11 @@ def compile_gradients() -> None:
 
 
 def compile_rounds() -> None:
-    """Compile the other half: items of synthetic users, their second moments, noise, the risk of a model."""
-    population = Synthetic(
-        family="logistic", users=4, items_per_user=4, dimension=2, domain=L2Ball(1.0), evaluation_items=4
-    )
-    batch = bounded(population.items(np.arange(4)), population.loss)
+    """Compile the other half: items of synthetic users, their second moments, noise."""
+    population = Synthetic(family="logistic", users=4, items_per_user=4, dimension=2, domain=L2Ball(1.0))
+    batch = population.items(np.arange(4))
     MomentSum(2, 1.0, 4).of(answer(population.loss, batch, SecondMoment(2)).values, np.ones(4, np.bool_))
     SeededNoise(0).stream("noise").gaussian_steps(1)
-    population.excess_risk(np.zeros(2))
 
 
 PARTS = {"gradients": compile_gradients, "rounds": compile_rounds}  # of a round, by what takes as long as a plan's

@@ -9,6 +9,7 @@ from quoron_privacy.clipping import Sums
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, RunError
 from quoron_privacy.noise import AnsweredNoise, SecureNoise, SeededNoise
 from quoron_privacy.noise_ahead import StartedNoise
+from quoron_server import rounds
 from quoron_server.books.ledger import Ledger
 from quoron_server.budget import Budget
 from quoron_server.rounds import chained, run
@@ -280,6 +281,22 @@ def test_the_digest_of_answers_depends_on_usable_rows_alone_and_on_all_of_them()
         digest(values[[1, 0, *range(2, asked)]]),
     }
     assert len(others | {digest()}) == 6
+
+
+@pytest.mark.parametrize("hashed", [1, 7, 100])
+def test_the_digest_of_many_answers_depends_on_each_wherever_they_are_cut(hashed, monkeypatch):
+    monkeypatch.setattr(rounds, "HASHED", hashed)
+    question, status = make(NAME).request(make(NAME).init(), SeededNoise(1)), np.zeros(12, np.uint8)
+    values = np.arange(36.0).reshape(12, 3)
+    found = {chained(bytes(32), question, Answers(values, status))}
+    for row in range(12):
+        other = values.copy()
+        other[row, 2] = -1.0
+        found.add(chained(bytes(32), question, Answers(other, status)))
+    found.add(chained(bytes(32), question, Answers(np.roll(values, 3, axis=0), status)))
+    assert len(found) == 14
+    nobody = Answers(np.zeros((0, 2, 3)), np.zeros(0, np.uint8))
+    assert chained(bytes(32), question, nobody) not in found
 
 
 def test_the_digest_of_sums_depends_on_every_integer_of_them():

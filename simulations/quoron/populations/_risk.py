@@ -8,7 +8,9 @@ D the Bregman divergence of the item loss. At an interior optimum the first term
 multiplier/2 (|x - x*|^2 + |x*|^2 - |x|^2).
 
 For the logistic loss D is the Kullback-Leibler divergence between label laws: labels never need to be drawn. The design
-is rotation invariant, so x* = c theta* with one number c found by quadrature (c = 1 for i.i.d. users without ridge).
+is rotation invariant: x* = c theta* with one number c found by quadrature (c = 1 for i.i.d. users without ridge), and
+E[ D(x, x*) ] is an integral over the plane of x and x*, in which a feature has any direction and a square length of law
+Beta(1, d/2 - 1). No items are needed.
 """
 
 from dataclasses import dataclass
@@ -16,18 +18,16 @@ from functools import lru_cache
 
 import numpy as np
 import scipy
-from numba import njit
+from numpy.typing import NDArray
 from scipy.special import expit
 
 from quoron.populations._base import Vector
-from quoron.populations._threads import in_ranges
-from quoron_client.data.items import Features
 from quoron_client.protocol.domains import Domain, L2Ball
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.roots import root
 
 _NODES = 200
-_PIECE = 4096  # evaluation items summed together; the pieces are then added in order
+_RADII, _ANGLES = 48, 192  # relative error: below 1e-13 for scores up to 10, 1e-9 up to 30, 1e-3 up to 100
 
 
 @lru_cache(maxsize=64)
@@ -47,6 +47,31 @@ def sphere_coordinate(dimension: int) -> tuple[Vector, Vector]:
     for each in (nodes, weights):
         each.setflags(write=False)
     return nodes, weights
+
+
+@lru_cache(maxsize=64)
+def sphere_plane(dimension: int) -> tuple[Vector, Vector, Vector]:
+    """Two coordinates of a uniform point of the unit sphere of R^dimension, and weights: for functions f(v) = f(-v).
+
+    Gauss and Jacobi over the square length, the trapezoidal rule over half a turn. Of one dimension the second
+    coordinate is zero. The arrays are shared and read-only.
+    """
+    if dimension <= 2:  # of one dimension a point is 1 or -1, which are alike
+        squares, weights = np.ones(1), np.ones(1)
+    else:
+        # Golub and Welsch for the weight (1 - s)^a on [0, 1]: Jacobi's recurrence, moved from [-1, 1].
+        a, n = (dimension - 4) / 2, np.arange(1.0, _RADII)
+        middle = (2 * n * n + 2 * n + 2 * n * a + a) / ((2 * n + a) * (2 * n + a + 2))
+        beside = n * (n + a) / ((2 * n + a) * np.sqrt((2 * n + a) ** 2 - 1))
+        squares, vectors = scipy.linalg.eigh_tridiagonal(np.concatenate([[1 / (a + 2)], middle]), beside)
+        weights = vectors[0] ** 2
+    angles = np.pi * np.arange(1 if dimension == 1 else _ANGLES) / _ANGLES
+    lengths = np.sqrt(np.maximum(squares, 0.0))
+    along, across = (np.outer(lengths, turned(angles)).ravel() for turned in (np.cos, np.sin))
+    shares = np.repeat(weights / len(angles), len(angles))
+    for each in (along, across, shares):
+        each.setflags(write=False)
+    return along, across, shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,19 +133,31 @@ class LogisticDesign:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LogisticRisk:
-    """Excess logistic risk on a fixed sample of features, labels integrated out."""
+    """Excess logistic risk where features are uniform on the sphere of `radius`, labels integrated out."""
 
     optimum: Vector
-    multiplier: float
+    radius: float  # R
     ridge: float
-    features: Features  # (N, d)
+    multiplier: float
 
     def excess(self, model: Vector) -> float:
         """F(model) - F(optimum), for a model of the domain."""
         apart = float(np.sum((model - self.optimum) ** 2))
         inward = float(self.optimum @ self.optimum - model @ model)
         held = 0.5 * self.multiplier * max(0.0, apart + inward)
-        return _mean_divergence(self.features, model, self.optimum) + 0.5 * self.ridge * apart + held
+        return self._divergence(model) + 0.5 * self.ridge * apart + held
+
+    def _divergence(self, model: Vector) -> float:
+        """E[ D(<a, model>, <a, optimum>) ]: of the difference's parts along the optimum and across it."""
+        gap, norm = model - self.optimum, float(np.linalg.norm(self.optimum))
+        unit = self.optimum / norm if norm > 0.0 else np.zeros_like(gap)
+        forward = float(gap @ unit)
+        sideways = float(np.linalg.norm(gap - forward * unit))
+        along, across, weights = sphere_plane(len(gap))
+        if norm == 0.0:  # any direction is along it
+            forward, sideways = sideways, 0.0
+        best, apart = self.radius * norm * along, self.radius * (forward * along + sideways * across)
+        return float(weights @ divergence(best, apart))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,11 +205,8 @@ class LinearRisk:
 Risk = LogisticRisk | QuadraticRisk | LinearRisk
 
 
-def logistic_optimum(design: LogisticDesign, direction: Vector, domain: Domain) -> tuple[Vector, float]:
-    """x* = c `direction` and how strongly the ball holds it back, 0 in the interior.
-
-    ConfigError where a box cuts the optimum off, which symmetry cannot solve.
-    """
+def logistic_risk(design: LogisticDesign, direction: Vector, domain: Domain) -> LogisticRisk:
+    """The risk around c `direction`; ConfigError where a box cuts the optimum off, which symmetry cannot solve."""
     largest = domain.radius if isinstance(domain, L2Ball) else np.inf
     norm = design.optimal_norm(largest)
     optimum = norm * direction
@@ -181,39 +215,16 @@ def logistic_optimum(design: LogisticDesign, direction: Vector, domain: Domain) 
             f"Expected the optimum inside the box, got half_width={domain.half_width} with a coordinate of magnitude "
             f"{np.abs(optimum).max():.3g}; lower signal_norm or widen the box."
         )
-    return optimum, design.multiplier(norm) if norm == largest else 0.0
+    multiplier = design.multiplier(norm) if norm == largest else 0.0
+    return LogisticRisk(optimum, design.radius, design.ridge, multiplier)
 
 
-@njit(cache=True, forceinline=True, error_model="numpy")
-def _divergence(at, best):  # type: ignore[no-untyped-def]
-    # softplus(at) - softplus(best) - sigmoid(best) (at - best), by Taylor where the difference would cancel.
-    gap = at - best
-    s = 1.0 / (1.0 + np.exp(-best))
-    if abs(gap) < 1e-2:
-        v, w = s * (1.0 - s), 1.0 - 2.0 * s
-        third, fourth, fifth = v * w, v * (w * w - 2.0 * v), v * w * (w * w - 8.0 * v)
-        return gap * gap * (v / 2 + gap * (third / 6 + gap * (fourth / 24 + gap * fifth / 120)))
-    soft_at = max(at, 0.0) + np.log1p(np.exp(-abs(at)))
-    soft_best = max(best, 0.0) + np.log1p(np.exp(-abs(best)))
-    return soft_at - soft_best - s * gap
-
-
-def _mean_divergence(features: Features, model: Vector, optimum: Vector) -> float:
-    pieces = np.arange(len(features) // _PIECE + 2) * _PIECE
-    sums = np.zeros(len(pieces) - 1)
-    in_ranges(lambda first, last: _sum_pieces(features, model, optimum, sums, first, last), pieces, features.shape[1])
-    return float(sums.sum() / len(features))
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _sum_pieces(features, model, optimum, sums, first, last):  # type: ignore[no-untyped-def]
-    count, d = features.shape
-    for piece in range(first, last):
-        total = 0.0
-        for i in range(piece * _PIECE, min(count, (piece + 1) * _PIECE)):
-            at, best = 0.0, 0.0
-            for j in range(d):
-                at += features[i, j] * model[j]
-                best += features[i, j] * optimum[j]
-            total += _divergence(at, best)
-        sums[piece] = total
+def divergence(best: NDArray[np.float64], gap: NDArray[np.float64]) -> NDArray[np.float64]:
+    """softplus(best + gap) - softplus(best) - sigmoid(best) gap, by Taylor where the difference would cancel."""
+    s = expit(best)
+    v, w = s * (1.0 - s), 1.0 - 2.0 * s
+    third, fourth, fifth = v * w, v * (w * w - 2.0 * v), v * w * (w * w - 8.0 * v)
+    near = gap * gap * (v / 2 + gap * (third / 6 + gap * (fourth / 24 + gap * fifth / 120)))
+    far = np.logaddexp(0.0, best + gap) - np.logaddexp(0.0, best) - s * gap
+    whole: NDArray[np.float64] = np.where(np.abs(gap) < 1e-2, near, far)
+    return whole

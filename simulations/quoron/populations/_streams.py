@@ -28,7 +28,6 @@ class Purpose(IntEnum):
     LABELS = 2
     SHIFT = 3  # a user's own deviation from the common signal
     USER = 4  # words 0 and 1: whether an outlier, how many items
-    EVALUATION = 5  # features of the evaluation sample
     SPLIT = 6  # which users are held out
     DROPOUT = 7  # block r: who does not answer in round r
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from quoron.populations._base import Beside, Corruption, PublicKnowledge, Users, Vector
 from quoron.populations._families import Family, Law, fill_items
 from quoron.populations._outliers import Outliers
-from quoron.populations._risk import LinearRisk, LogisticDesign, LogisticRisk, QuadraticRisk, Risk, logistic_optimum
+from quoron.populations._risk import LinearRisk, LogisticDesign, QuadraticRisk, Risk, logistic_risk
 from quoron.populations._streams import Purpose, normals, uniforms, words
 from quoron.populations._threads import in_ranges
 from quoron_client.data.items import ItemBatch
@@ -62,11 +62,9 @@ class Synthetic:
     unequal_items: bool = False  # m_u uniform on 1 .. 2m - 1
     in_memory: bool = False  # all items are made once and kept
     outliers: Outliers = field(default_factory=Outliers)
-    evaluation_items: int = 200_000  # features on which logistic risk is averaged
 
     def __post_init__(self) -> None:
         count(users=self.users, items_per_user=self.items_per_user, dimension=self.dimension)
-        count(evaluation_items=self.evaluation_items)
         positive(feature_norm=self.feature_norm)
         non_negative(signal_norm=self.signal_norm, label_noise=self.label_noise, ridge=self.ridge)
         non_negative(heterogeneity=self.heterogeneity)
@@ -130,7 +128,24 @@ class Synthetic:
         asked = self._known(users)
         offsets = np.concatenate([[0], np.cumsum(self._counts(asked))]).astype(np.int64)
         flipped = self.corruption(asked) == Corruption.SHIFTED
-        return self._drawn(asked, offsets, flipped, Purpose.FEATURES)
+        features = np.empty((int(offsets[-1]), self.dimension), np.float32)
+        labels = np.empty(len(features))
+        means = self.family in ("linear", "quadratic")
+        within, signal = self.feature_norm, self.signal
+        if means:
+            within -= self._mean_norm + self.heterogeneity
+            signal = signal * (self._mean_norm / self.signal_norm if self.signal_norm else 1.0)
+        family = Family.LINEAR if means else Family[self.family.upper()]
+        law = Law(family, within, self.label_noise, self.heterogeneity, signal)
+        streams = (np.uint64(self.seed), np.uint32(Purpose.FEATURES))
+
+        def fill(first: int, last: int) -> None:
+            rows = slice(offsets[first], offsets[last])
+            own = (asked[first:last], offsets[first : last + 1], flipped[first:last])
+            fill_items(streams, *own, law, features[rows], labels[rows])
+
+        in_ranges(fill, offsets, self.dimension)
+        return ItemBatch(features, labels, offsets)
 
     @cached_property
     def held(self) -> ItemBatch | None:
@@ -149,7 +164,7 @@ class Synthetic:
     @property
     def optimum(self) -> Vector:
         """argmin over the domain of the honest users' expected loss, shape (d,)."""
-        return (self._held[0] if self.family == "logistic" else self._risk.optimum).copy()
+        return self._risk.optimum.copy()
 
     def excess_risk(self, model: Vector) -> float:
         """F(model) - F(optimum) >= 0 for a model of the domain, F the honest users' expected loss."""
@@ -224,18 +239,10 @@ class Synthetic:
         return float(np.linalg.norm(self.optimum))
 
     @cached_property
-    def _held(self) -> tuple[Vector, float]:
-        """The logistic optimum and the ball's hold on it: all that a plan needs of the risk, and no item of it."""
-        direction = self.signal / self.signal_norm if self.signal_norm > 0 else self.signal
-        return logistic_optimum(self._design, direction, self.domain)
-
-    @cached_property
     def _risk(self) -> Risk:
         if self.family == "logistic":
-            sample = np.arange(self.evaluation_items)
-            honest = np.zeros(len(sample), np.bool_)
-            drawn = self._drawn(sample, np.arange(len(sample) + 1), honest, Purpose.EVALUATION)
-            return LogisticRisk(*self._held, self.ridge, drawn.features)
+            direction = self.signal / self.signal_norm if self.signal_norm > 0 else self.signal
+            return logistic_risk(self._design, direction, self.domain)
         if self.family == "least_squares":
             eigenvalue = self.feature_norm**2 / self.dimension
             curvature = eigenvalue + self.ridge
@@ -258,25 +265,3 @@ class Synthetic:
             return np.full(len(users), self.items_per_user, np.int64)
         draws = uniforms(words(seed=self.seed, purpose=Purpose.USER, users=users)[:, 1])
         return 1 + np.floor(draws * (2 * self.items_per_user - 1)).astype(np.int64)
-
-    def _drawn(
-        self, users: Users, offsets: NDArray[np.int64], flipped: NDArray[np.bool_], purpose: Purpose
-    ) -> ItemBatch:
-        features = np.empty((int(offsets[-1]), self.dimension), np.float32)
-        labels = np.empty(len(features))
-        means = self.family in ("linear", "quadratic")
-        within, signal = self.feature_norm, self.signal
-        if means:
-            within -= self._mean_norm + self.heterogeneity
-            signal = signal * (self._mean_norm / self.signal_norm if self.signal_norm else 1.0)
-        family = Family.LINEAR if means else Family[self.family.upper()]
-        law = Law(family, within, self.label_noise, self.heterogeneity, signal)
-        streams = (np.uint64(self.seed), np.uint32(purpose))
-
-        def fill(first: int, last: int) -> None:
-            rows = slice(offsets[first], offsets[last])
-            own = (users[first:last], offsets[first : last + 1], flipped[first:last])
-            fill_items(streams, *own, law, features[rows], labels[rows])
-
-        in_ranges(fill, offsets, self.dimension)
-        return ItemBatch(features, labels, offsets)

@@ -201,17 +201,24 @@ class InlineEngine:
 
     def _chunk_answers(self, users: Users, task: Task, round_number: int) -> tuple[Matrix, NDArray[np.uint8]]:
         faults = self._faults(users, round_number)
+        computing = self._computing(users, faults)
+        if len(computing) == 1 and len(computing[0]) == len(users):
+            computed = self._answers(users, faults, task, round_number)
+            return computed.values, computed.status
         values, status = _silence(len(users), self.population.dimension, task)
-        for computing in self._computing(users, faults):
-            batch, asked = self._items(users[computing], faults[computing], task), task.part(computing)
-            self._counted.append(asked.computed_gradients(batch.counts))
-            scale = self._scale(users[computing], faults[computing], asked)
-            computed = self._computed(batch, asked, round_number, users[computing], scale)
-            values[computing], status[computing] = computed.values, computed.status
+        for places in computing:
+            computed = self._answers(users[places], faults[places], task.part(places), round_number)
+            values[places], status[places] = computed.values, computed.status
         status[faults == Corruption.MISSING] = Status.MISSING
         for fault, sent in _SENT.items():
             values[faults == fault] = sent
         return values, status
+
+    def _answers(self, users: Users, faults: NDArray[np.uint8], task: Task, round_number: int) -> Answers:
+        """Of users who compute one."""
+        batch = self._items(users, faults, task)
+        self._counted.append(task.computed_gradients(batch.counts))
+        return self._computed(batch, task, round_number, users, self._scale(users, faults, task))
 
     def _faults(self, users: Users, round_number: int) -> NDArray[np.uint8]:
         faults = self.population.corruption(users)

@@ -5,14 +5,14 @@ from hypothesis import strategies as st
 
 from privacy.robust.concentration_reference import KINDS, cohort, reference_scores
 from quoron_privacy.robust.filter.concentration import scores
-from quoron_privacy.robust.filter.score_bounds import lower_bounds, observe, second_view, upper_bounds
+from quoron_privacy.robust.filter.score_bounds import crowd_bounds, lower_bounds, observe, second_view, upper_bounds
 
 
 def assert_bracketed(rows, tau, norm="l2"):
     exact, view = reference_scores(rows, tau, norm), observe(rows, norm)
-    lower = lower_bounds(rows, view, tau)
-    assert (lower <= exact).all()
-    assert (lower >= 1.0).all()
+    for lower in (lower_bounds(rows, view, tau), *([crowd_bounds(rows, tau)] if norm == "l2" else [])):
+        assert (lower <= exact).all()
+        assert (lower >= 1.0).all()
     for seen in (view, second_view(rows, view, tau)):
         upper = upper_bounds(seen, tau)
         assert (exact <= upper).all()
@@ -41,7 +41,8 @@ def test_bounds_bracket_the_score_under_adversarial_search():
             trial = rows + rng.normal(size=rows.shape) * 10.0 ** rng.uniform(-9, 0)
             assert_bracketed(trial, 1.0)
             exact, view = scores(trial, 1.0), observe(trial)
-            margin = min((exact - lower_bounds(trial, view, 1.0)).min(), (upper_bounds(view, 1.0) - exact).min())
+            lower = np.maximum(lower_bounds(trial, view, 1.0), crowd_bounds(trial, 1.0))
+            margin = min((exact - lower).min(), (upper_bounds(view, 1.0) - exact).min())
             if margin < best:
                 rows, best = trial, margin
         worst = min(worst, best)
@@ -53,7 +54,8 @@ def test_bounds_bracket_the_score_under_adversarial_search():
 def test_bounds_bracket_the_score_of_identical_users(value, users):
     rows = np.full((users, 4), value)
     assert_bracketed(rows, 0.7)
-    assert lower_bounds(rows, observe(rows), 0.7).min() > users - 1e-6
+    for lower in (lower_bounds(rows, observe(rows), 0.7), crowd_bounds(rows, 0.7)):
+        assert lower.min() > users - 1e-6
 
 
 def test_lower_bounds_lose_under_one_percent_in_high_dimension_despite_far_users():
@@ -63,6 +65,20 @@ def test_lower_bounds_lose_under_one_percent_in_high_dimension_despite_far_users
     exact, lower = scores(rows, 0.15), lower_bounds(rows, observe(rows), 0.15)
     assert (exact - lower)[30:].max() < 0.02 * len(rows)
     assert np.median((exact - lower)[30:]) < 0.01 * len(rows)
+
+
+def test_the_crowd_alone_loses_under_one_percent_in_an_ordinary_cohort():
+    rows = cohort("gaussian", 1500, 40, np.random.default_rng(4))
+    exact, lower = scores(rows, 0.15), crowd_bounds(rows, 0.15)
+    assert (exact - lower).max() < 0.02 * len(rows)
+    assert np.median(exact - lower) < 0.01 * len(rows)
+
+
+def test_users_out_of_reach_are_not_in_the_crowd():
+    rows = cohort("gaussian", 300, 3, np.random.default_rng(4))
+    far = np.vstack([rows, np.full((7, 3), 1e300), np.full((1, 3), -1.7e308)])
+    assert (crowd_bounds(far, 1.0)[300:] == 1.0).all()
+    np.testing.assert_allclose(crowd_bounds(far, 1.0)[:300], crowd_bounds(rows, 1.0), rtol=0.05)
 
 
 def test_upper_bounds_expose_far_users():

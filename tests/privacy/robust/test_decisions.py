@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from privacy.robust.concentration_reference import KINDS, cohort, reference_decisions, reference_scores
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.robust.filter import concentration
+from quoron_privacy.robust.filter import concentration, score_bounds
 from quoron_privacy.robust.filter.concentration import scores
 from quoron_privacy.robust.filter.decisions import decide, decide_by_all_pairs, filtered_mean, grid
 
@@ -51,6 +51,16 @@ def test_bounds_decide_nearly_everyone_in_an_ordinary_round():
     outcome = decide(rows, np.ones(3000, dtype=bool), 0.15, thresholds, step=1 / 16)
     assert outcome.kept.sum() >= 2990
     assert outcome.undecided <= 30
+
+
+def test_an_ordinary_round_is_decided_without_an_order_of_users(monkeypatch):
+    rows = cohort("gaussian", 3000, 50, np.random.default_rng(2))
+    thresholds = np.full(3000, round(0.75 * 3000 * 16))
+    expected = decide_by_all_pairs(rows, np.ones(3000, dtype=bool), 0.15, thresholds, step=1 / 16)
+    monkeypatch.delattr(score_bounds, "observe")
+    outcome = decide(rows, np.ones(3000, dtype=bool), 0.15, thresholds, step=1 / 16)
+    np.testing.assert_array_equal(outcome.kept, expected.kept)
+    assert (outcome.score_bounds <= expected.score_bounds).all()
 
 
 def test_an_undecidable_round_falls_back_to_all_pairs():

@@ -104,8 +104,12 @@ def _spread(chosen: Mask, present: Mask) -> Mask:
 
 
 def _by_bounds(rows: Matrix, tau: float, limits: Integers, step: float, norm: Norm) -> tuple[Mask, int, Vector]:
+    lower = score_bounds.crowd_bounds(rows, tau) if norm == "l2" else np.ones(len(rows))
+    kept = grid(lower, step) > limits
+    if kept.all():
+        return kept, 0, lower
     view = score_bounds.observe(rows, norm)
-    lower = score_bounds.lower_bounds(rows, view, tau)
+    lower = np.maximum(lower, score_bounds.lower_bounds(rows, view, tau))
     kept = grid(lower, step) > limits
     open_ = ~kept
     for seen in (view, None):

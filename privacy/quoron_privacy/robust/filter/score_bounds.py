@@ -8,7 +8,8 @@
 
 Three inequalities, for distances r to any centre and any sets J of users:
 
-* Jensen, ℓ2 only:  κ_i >= Σ_J |J| exp(-τ √(‖q_i - mean_J‖² + var_J)), J running over disjoint shells;
+* Jensen, ℓ2 only:  κ_i >= Σ_J |J| exp(-τ √(‖q_i - mean_J‖² + var_J)), J running over disjoint shells, or with one J
+  alone, the crowd: that needs no order of users, and is enough for nearly everybody in an ordinary cohort;
 * triangle:         κ_i >= exp(-τ r_i) Σ_J exp(-τ r_j);
 * reverse triangle: κ_i <= Σ_j exp(-τ |r_i - r_j|), for all i at once by sorting and two linear recursions.
 
@@ -57,11 +58,13 @@ class View:
 
 def observe(gradients: Matrix, norm: Norm = "l2") -> View:
     """The view from a coordinatewise median of SAMPLE evenly spaced rows of `gradients` (k, d), k >= 1, finite."""
-    users = len(gradients)
-    sample = gradients[np.linspace(0, users - 1, min(SAMPLE, users)).astype(np.int64)]
+    return _seen_from(_centre(gradients), pack(gradients), len(gradients), norm)
+
+
+def _centre(gradients: Matrix) -> Vector:
+    sample = gradients[np.linspace(0, len(gradients) - 1, min(SAMPLE, len(gradients))).astype(np.int64)]
     middle = (len(sample) - 1) // 2  # a middle order statistic: averaging two could overflow
-    centre = np.ascontiguousarray(np.partition(sample, middle, axis=0)[middle])
-    return _seen_from(centre, pack(gradients), users, norm)
+    return np.ascontiguousarray(np.partition(sample, middle, axis=0)[middle])
 
 
 def second_view(gradients: Matrix, view: View, tau: float) -> View:
@@ -89,6 +92,35 @@ def _offset_means(gradients: Matrix, centre: Vector, order: NDArray[np.int64], e
     return means
 
 
+@njit(cache=True, fastmath={"reassoc", "contract"})
+def _crowd(gradients: Matrix, centre: Vector, reach: float, near: NDArray[np.bool_]) -> tuple[Vector, float]:
+    """Σ (q_j - centre) over users within reach, who are marked in `near`, and the largest of their distances."""
+    total, largest = np.zeros(len(centre)), 0.0
+    for i in range(len(gradients)):
+        row, square = gradients[i], 0.0
+        for k in range(len(centre)):
+            square += (row[k] - centre[k]) * (row[k] - centre[k])
+        radius = np.sqrt(square)
+        near[i] = radius <= reach
+        if near[i]:
+            largest = max(largest, radius)
+            for k in range(len(centre)):
+                total[k] += row[k] - centre[k]
+    return total, largest
+
+
+@njit(cache=True, fastmath={"reassoc", "contract"})
+def _squares(gradients: Matrix, point: Vector) -> Vector:
+    """‖q_i - point‖², (k,)."""
+    out = np.empty(len(gradients))
+    for i in range(len(gradients)):
+        row, square = gradients[i], 0.0
+        for k in range(len(point)):
+            square += (row[k] - point[k]) * (row[k] - point[k])
+        out[i] = square
+    return out
+
+
 @njit(cache=True)
 def _decays(values: Vector) -> Vector:
     out = np.empty(len(values))
@@ -113,12 +145,10 @@ def _neighbour_sums(gaps: Vector) -> Vector:
 
 def lower_bounds(gradients: Matrix, view: View, tau: float) -> Vector:
     """For every user a number no larger than its computed score, and at least 1; shape (k,)."""
-    users, dimension = gradients.shape
     inside = _within_reach(view, tau)
     if inside == 0:
-        return np.ones(users)
-    scale = 4 * (users + dimension + 16) * UNIT_ROUNDOFF
-    margin = score_error(users, dimension) + users * (LEAST_DECAYS + 4 * DECAY_ERROR + scale)
+        return np.ones(len(gradients))
+    scale, margin = _margins(*gradients.shape)
     with np.errstate(over="ignore"):
         near = _decays(tau * view.radii * (1 + scale))
         found = near * near[view.order[:inside]].sum()  # triangle: any norm
@@ -128,6 +158,35 @@ def lower_bounds(gradients: Matrix, view: View, tau: float) -> Vector:
     return bounds
 
 
+def crowd_bounds(gradients: Matrix, tau: float) -> Vector:
+    """The same from one set of users, all that are near a middle one: two reads of `gradients` (k, d), ℓ2 only."""
+    centre, near = _centre(gradients), np.empty(len(gradients), np.bool_)
+    scale, margin = _margins(*gradients.shape)
+    with np.errstate(over="ignore"):
+        total, largest = _crowd(gradients, centre, REACH / tau, near)
+        members = int(np.count_nonzero(near))
+        if members == 0:
+            return np.ones(len(gradients))
+        offset = total / members
+        mean = centre + offset
+        squares = _squares(gradients, mean)
+        slack = scale * largest + 2 * _drift(mean, offset)
+        found = _decays(tau * (np.sqrt(squares + squares[near].mean()) * (1 + scale) + slack))
+    bounds: Vector = np.maximum(members * found - margin, 1.0)
+    return bounds
+
+
+def _margins(users: int, dimension: int) -> tuple[float, float]:
+    """Relative error of a distance and of a sum of decays; what a lower bound is lowered by."""
+    scale = 4 * (users + dimension + 16) * UNIT_ROUNDOFF
+    return scale, score_error(users, dimension) + users * (LEAST_DECAYS + 4 * DECAY_ERROR + scale)
+
+
+def _drift(mean: Vector, offset: Vector) -> float:
+    """How far `mean` may be from the mean of its set: rounding of the sum, and of its addition to the centre."""
+    return float(min(UNIT_ROUNDOFF * np.abs(mean).sum(), np.abs(offset).sum()))
+
+
 def _jensen(gradients: Matrix, view: View, tau: float, inside: int, scale: float) -> Vector:
     """Σ_J |J| exp(-τ √(‖q_i - mean_J‖² + var_J)) over shells: the mean square distance is this in ℓ2 alone."""
     ends, jensen, first = _shell_ends(view, inside), np.zeros(len(gradients)), 0
@@ -135,9 +194,7 @@ def _jensen(gradients: Matrix, view: View, tau: float, inside: int, scale: float
         members, mean = view.order[first:end], view.centre + offset
         squares = distances(view.blocks, mean, len(gradients)) ** 2
         spread = squares[members].mean()
-        # `mean` is not exactly the mean of J: rounding of the sum, and of its addition to the centre.
-        drift = min(UNIT_ROUNDOFF * np.abs(mean).sum(), np.abs(offset).sum())
-        slack = scale * view.radii[members[-1]] + 2 * drift
+        slack = scale * view.radii[members[-1]] + 2 * _drift(mean, offset)
         jensen += len(members) * _decays(tau * (np.sqrt(squares + spread) * (1 + scale) + slack))
         first = end
     return jensen
