@@ -13,9 +13,12 @@ from hypothesis import HealthCheck, settings
 import postgres_server as private
 import warden
 
-# Examples are the same in every run, and how long one takes says how busy the machine is.
-settings.register_profile("quoron", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("quoron")
+# Examples are the same in every run, and how long one takes says how busy the machine is. `EXAMPLES=1000` draws others.
+slow = [HealthCheck.too_slow]
+settings.register_profile("quoron", derandomize=True, max_examples=50, deadline=None, suppress_health_check=slow)
+more = {"max_examples": int(os.environ.get("EXAMPLES", "50")), "print_blob": True}
+settings.register_profile("more", derandomize=False, deadline=None, suppress_health_check=slow, **more)
+settings.load_profile("more" if "EXAMPLES" in os.environ else "quoron")
 WARDEN = pytest.StashKey[object]()
 VERIFIED: dict[int, object] = {}
 PLANNED: dict[object, object] = {}

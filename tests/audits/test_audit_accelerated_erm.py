@@ -7,6 +7,7 @@ tests/privacy/robust/test_subsampled_lottery.py and refused by `verify` in the t
 """
 
 from dataclasses import replace
+from functools import cache
 from unittest.mock import patch
 
 import numpy as np
@@ -38,6 +39,7 @@ KINDS = {
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
+@cache
 def planned(kind):
     options = INFO.options(rounds=ROUNDS, phases=1, stages=1, radius=0.1, **KINDS[kind])
     return INFO.plan(PROBLEM, Privacy(EPSILON, DELTA), options, "calibrated", 5)

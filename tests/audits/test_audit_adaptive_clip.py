@@ -46,7 +46,7 @@ def world(plan: Plan, own: float, seeds: int, told: list[Any]) -> Any:
     return draw
 
 
-def audited(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> float:
+def audited(plan: Plan, monkeypatch: pytest.MonkeyPatch, draws: int = DRAWS) -> float:
     """Wrong with probability at most 1e-8."""
     told: list[Any] = []
     original = RadiusCells.release
@@ -56,7 +56,7 @@ def audited(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> float:
         return told[-1]
 
     monkeypatch.setattr(RadiusCells, "release", release)
-    return epsilon_lower_bound(world(plan, -0.99, 0, told), world(plan, 9.0, 1, told), delta=DELTA, draws=DRAWS)
+    return epsilon_lower_bound(world(plan, -0.99, 0, told), world(plan, 9.0, 1, told), delta=DELTA, draws=draws)
 
 
 def test_a_round_with_an_adaptive_clip_never_costs_more_than_the_claimed_epsilon(monkeypatch) -> None:
@@ -68,10 +68,10 @@ def test_the_audit_catches_counts_with_a_sixteenth_of_the_noise(monkeypatch) -> 
     adaptive = plan.parameters.adaptive
     quiet = replace(adaptive, cells=replace(adaptive.cells, scale=adaptive.cells.scale / 16))
     broken = replace(plan, parameters=replace(plan.parameters, adaptive=quiet))
-    assert audited(broken, monkeypatch) > EPSILON
+    assert audited(broken, monkeypatch, 4000) > EPSILON
 
 
 def test_the_audit_catches_a_gradient_with_a_quarter_of_the_noise(monkeypatch) -> None:
     plan = made()
     broken = replace(plan, parameters=replace(plan.parameters, noise_scale=plan.parameters.noise_scale / 4))
-    assert audited(broken, monkeypatch) > EPSILON
+    assert audited(broken, monkeypatch, 4000) > EPSILON

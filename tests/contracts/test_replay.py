@@ -281,9 +281,14 @@ def first_told(algorithm: Algorithm[Any], name: str, **crowded: Any) -> str:
     ],
 )
 def test_replay_catches_an_algorithm_that_leaks(twin: Callable[..., Any], name: str, told: str) -> None:
-    assert first_told(make(name), name) == ""
+    assert told_of_the_sound_one(name) == ""
     with pytest.raises(Told, match=told):
         raise Told(first_told(twin(make_plan(name)), name))
+
+
+@cache
+def told_of_the_sound_one(name: str) -> str:
+    return first_told(make(name), name)
 
 
 def test_replay_catches_a_quorum_that_counts_a_user_double() -> None:

@@ -1,6 +1,7 @@
 """Replay of `tracking-srgd` at the tight corners of its rows, under both adjacencies, and of twins that are broken."""
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -81,8 +82,13 @@ class CountedPresence(TrackingSRGD):
 @pytest.mark.parametrize("name", NAMES)
 def test_replay_catches_an_algorithm_that_leaks(twin: type[TrackingSRGD], name: str) -> None:
     plan = make_plan(name)
-    assert told(TrackingSRGD(plan), name, plan) == ""
+    assert told_of_the_sound_one(name) == ""
     assert told(twin(plan), name, plan) != ""
+
+
+@cache
+def told_of_the_sound_one(name: str) -> str:
+    return told(TrackingSRGD(make_plan(name)), name, make_plan(name))
 
 
 @pytest.mark.parametrize("name", NAMES)

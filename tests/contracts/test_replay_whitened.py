@@ -96,8 +96,13 @@ class RedrawnRadius(WhitenedTracking):
 @pytest.mark.parametrize("twin", [LeakingRadius, CountedPresence, RedrawnRadius])
 def test_replay_catches_an_algorithm_that_leaks(twin: type[WhitenedTracking]) -> None:
     plan = make_plan(NAME)
-    assert told(WhitenedTracking(plan), plan) == ""
+    assert told_of_the_sound_one() == ""
     assert told(twin(plan), plan) != ""
+
+
+@cache
+def told_of_the_sound_one() -> str:
+    return told(WhitenedTracking(make_plan(NAME)), make_plan(NAME))
 
 
 @pytest.mark.parametrize("constant", ["length_scale", "moment_scales", "gradient_scales", "vote_scale"])

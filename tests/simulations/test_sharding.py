@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import quoron
+from contracts.scenes import SMALL
 from quoron import EngineChoice, kernels
 from quoron.datasets.population import from_dataset
 from quoron.populations import Outliers, Synthetic, TablePopulation
@@ -37,7 +38,6 @@ from quoron_server.rounds import Engine
 from row_files import RULES, described, in_buckets, rows
 
 D = 3
-MANY_ROUNDS = ("group-dp-sgd", "group-dp-sgd-zero-out", "sgd", "outlier-iterates", "whitened-tracking")
 
 
 class Here:
@@ -127,13 +127,12 @@ def test_any_number_of_workers_answers_with_the_same_bits(kind, workers, folder,
             assert_same(shared.ask(question), alone.ask(question))
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in MANY_ROUNDS else name for name in ALGORITHMS]
-)
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_releases_the_same_model_from_seven_shards(name, tmp_path, monkeypatch):
     monkeypatch.setattr(engines, "PIECE", 20_000)
     zero_out = ("privacy.adjacency=zero-out",) if ALGORITHMS[name].adjacency == ("zero-out",) else ()
-    extra = (*kernels.SMALL, *kernels.NEEDS.get(name, ()), *zero_out, f"algorithm.name={name}")
+    few = [f"algorithm.options.{option}={value!r}" for option, value in SMALL.get(name, {}).items()]  # rounds
+    extra = (*kernels.SMALL, *kernels.NEEDS.get(name, ()), *zero_out, *few, f"algorithm.name={name}")
     config, _ = quoron.api.resolve("quickstart", extra)
     prepared = runs.prepare(config, tmp_path)
     models = []

@@ -1,5 +1,6 @@
 """How a connection to SQLite or PostgreSQL is made so that what it acknowledges is durable. For `database` only."""
 
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -54,20 +55,33 @@ def parse(url: str) -> sa.URL:
 
 def make_engine(url: sa.URL) -> sa.Engine:
     """An engine without a pool. ConfigError if the driver is not installed."""
-    common: dict[str, Any] = {"poolclass": sa.pool.NullPool, "hide_parameters": True}  # parameters can be noise keys
+    common: dict[str, Any] = {"hide_parameters": True}  # they can be noise keys
     if url.get_backend_name() == "sqlite":
-        engine = sa.create_engine(url, connect_args={"timeout": 1.0, "check_same_thread": False}, **common)
+        dialect, compiled = _sqlite()
+        path, settings = dialect.create_connect_args(url)
+        settings.update(timeout=1.0, check_same_thread=False)
+        pool = sa.pool.NullPool(lambda: dialect.connect(*path, **settings), dialect=dialect)
+        engine = sa.Engine(pool, dialect, url, execution_options={"compiled_cache": compiled}, **common)
         sa.event.listen(engine, "connect", _durable_sqlite)
         sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
         return engine
     try:
-        engine = sa.create_engine(url, connect_args=_POSTGRES, isolation_level="READ COMMITTED", **common)
+        common |= {"poolclass": sa.pool.NullPool, "isolation_level": "READ COMMITTED"}
+        engine = sa.create_engine(url, connect_args=_POSTGRES, **common)
     except ModuleNotFoundError as error:
         raise ConfigError(
             "Expected the package psycopg for PostgreSQL. Install it: pip install '.[postgres]' in the repository."
         ) from error
     sa.event.listen(engine, "connect", _durable_postgres)
     return engine
+
+
+@cache
+def _sqlite() -> tuple[sa.Dialect, dict[Any, Any]]:
+    """SQLite's dialect and the statements compiled in it, for every file: compiling takes longer than executing."""
+    engine = sa.create_engine("sqlite://")
+    engine.connect().close()  # it asks the library for its version
+    return engine.dialect, {}
 
 
 def own(connection: sa.Connection, name: str) -> None:
