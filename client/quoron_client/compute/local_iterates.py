@@ -16,16 +16,17 @@ convex f that are β-smooth with ηβ ≤ 2, so two starts never drift apart.
 from typing import Any
 
 import numpy as np
-from numba import boolean, float64
+from numba import boolean, float64, intp
 from numpy.typing import NDArray
 
-from quoron_client.compute.compiled import LINE, POINTWISE, helper, prefetch, read_only, user_loop, writable
+from quoron_client.compute.compiled import LINE, helper, prefetch, read_only, user_loop, writable
 from quoron_client.compute.draws import NARROW, Keys, shifts_and_spread
 from quoron_client.data.items import Items
 from quoron_client.losses import Loss, Softmax
 from quoron_client.losses._exponential import exponential
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import LocalSGD
+from quoron_privacy.calls import run
 from quoron_privacy.errors import DataError
 
 _SIDE = 16  # users whose passes run side by side, at most: one's next step waits for its last, others' need not
@@ -56,10 +57,10 @@ def local_sgd(
         of_classes = (batch.item_weights, loss.ridge, starts.reshape(-1, *by_class), task.step_size, ball, size)
         _class_passes(batch, *of_classes, out.reshape(-1, 2, *by_class), threads=threads)
         return out
-    slopes = loss.slopes_with(task.smoothing).compiled
+    slope = loss.slopes_with(task.smoothing).compiled.address
     shifts, spread = shifts_and_spread(batch, task.smoothing, keys, threads=threads)
     bend = loss.bend(dimension)
-    own = (slopes, loss.parameter, shifts, spread, batch.item_weights, bend, starts, task.step_size, ball, size)
+    own = (slope, loss.parameter, shifts, spread, batch.item_weights, bend, starts, task.step_size, ball, size)
     _passes(batch, *own, out, threads=threads)
     return out
 
@@ -135,7 +136,7 @@ def _finish(
 
 
 @user_loop(
-    POINTWISE,
+    intp,
     float64,
     read_only(float64, 1),
     float64,
@@ -152,7 +153,7 @@ def _passes(
     labels: Any,
     begins: Any,
     ends: Any,
-    slopes: Any,
+    slope: int,
     parameter: float,
     shifts: Any,
     spread: float,
@@ -192,7 +193,7 @@ def _passes(
                     item_labels[g] = labels[i]
             if smoothed:
                 _smooth(features, begins, ends, group, users, t, shifts, spread, predictions, parameters)
-            slopes(predictions, item_labels, parameters, item_slopes)
+            run(slope, (predictions, item_labels, parameters, item_slopes, side))
             if item_weights.size > 0:
                 for g in range(users):
                     i = begins[group + g] + t
