@@ -53,7 +53,7 @@ def helper(function: F) -> F:
 
     Of the same file, because numba's stored code is renewed when its own file changes, not when a called one does.
     """
-    compiled: F = numba.njit(**_SUMS)(function)
+    compiled: F = numba.njit(**_SUMS, forceinline=True)(function)
     return compiled
 
 

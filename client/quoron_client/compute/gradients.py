@@ -214,34 +214,6 @@ def _square_norms(features: Any, first: int, count: int, out: Any) -> None:
         out[i] = squares
 
 
-@helper
-def _finish(
-    summed: Any,
-    count: int,
-    dimension: int,
-    scale: float,
-    weight: float,
-    shrink: Any,
-    centre: Any,
-    out: Any,
-    place: int,
-) -> float:
-    """weight · (scale · (summed / count + shrink) - centre) from out[place] on, and its squared norm."""
-    whole, rest = dimension // WIDTH * WIDTH, dimension % WIDTH
-    share, bent, less = alike(weight * scale / count), alike(weight * scale), alike(-weight)
-    squares = alike(0.0)
-    for j in range(0, whole, WIDTH):
-        row = fused(share, lanes(summed, j), fused(bent, lanes(shrink, j), times(less, lanes(centre, j))))
-        squares = fused(row, row, squares)
-        keep(out, place + j, row)
-    if rest > 0:
-        moved = fused(bent, first_lanes(shrink, whole, rest), times(less, first_lanes(centre, whole, rest)))
-        row = fused(share, lanes(summed, whole), moved)
-        squares = fused(row, row, squares)
-        keep_first(out, place + whole, rest, row)
-    return sum_of(squares)  # type: ignore[no-any-return]
-
-
 @user_loop(
     intp, float64, _VECTOR, float64, _MATRIX, _VECTOR, _VECTOR, _VECTOR, _VECTOR, _VECTOR, _VECTOR,
     writable(float64, 2),
@@ -283,6 +255,7 @@ def _gradients(
     Items are taken in blocks, whoever they belong to: predictions, slopes, and then each user's sum.
     """
     dimension = features.shape[1]
+    whole, rest = dimension // WIDTH * WIDTH, dimension % WIDTH
     # Views are made once: each costs a reference count, which shows at this speed.
     flat, x, y, rows = features.reshape(-1), points[0], points[-1], out.reshape(-1)
     summed, answered = aligned(1, dimension)[0], np.zeros(len(out) if add else 0, np.bool_)
@@ -341,17 +314,27 @@ def _gradients(
             place, done = place + count, done + count
             if begin + count < ends[u]:
                 break
-            row, square = gathered if add else u, 0.0
-            if done > 0:
-                weight = user_weights[u]
-                square = _finish(summed, done, dimension, scale[u], weight, shrink, centre, rows, row * dimension)
-            else:
-                out[row] = 0.0
+            row, norm_squared = (gathered if add else u) * dimension, zero
+            weight = user_weights[u]
+            if done == 0:
+                weight = 0.0
+                for j in range(0, summed.size, WIDTH):
+                    keep(summed, j, zero)
+            share, bent, less = alike(weight * scale[u] / max(done, 1)), alike(weight * scale[u]), alike(-weight)
+            for j in range(0, whole, WIDTH):
+                value = fused(share, lanes(summed, j), fused(bent, lanes(shrink, j), times(less, lanes(centre, j))))
+                norm_squared = fused(value, value, norm_squared)
+                keep(rows, row + j, value)
+            if rest > 0:
+                value = fused(bent, first_lanes(shrink, whole, rest), times(less, first_lanes(centre, whole, rest)))
+                value = fused(share, lanes(summed, whole), value)
+                norm_squared = fused(value, value, norm_squared)
+                keep_first(rows, row + whole, rest, value)
             if add:
                 # Whether all is finite and within bounds is seen from the norm alone, nearly always.
-                near = square <= min(most * most, 1e300) or within(rows, row * dimension, dimension, most)
-                answered[row] = done > 0 and near
-                counts[5] += answered[row]
+                near = sum_of(norm_squared) <= min(most * most, 1e300) or within(rows, row, dimension, most)
+                answered[gathered] = done > 0 and near
+                counts[5] += answered[gathered]
                 gathered += 1
                 if gathered == len(out) or u == stop - 1:
                     run(add, (rows, gathered, dimension, around, answered, norm, quantile, unit, total, counts))
