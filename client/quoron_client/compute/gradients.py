@@ -23,8 +23,10 @@ from numpy.typing import NDArray
 from quoron_client.compute.class_gradients import class_gradients, class_losses
 from quoron_client.compute.compiled import (
     at_once,
+    LINE,
     helper,
     pieces,
+    prefetch,
     read_only,
     threads_for,
     user_loop,
@@ -46,7 +48,8 @@ Vector = NDArray[np.float64]
 
 _BLOCK = 64  # items whose predictions are held at a time, of as many users as that makes
 _NEAR = 2048  # numbers of their rows, at most, so that these are still in the nearest cache when they are added
-_HELD = 2048  # numbers of the rows that are summed at a time
+_AHEAD = 48  # cache lines of a user that are asked for while others are summed
+_HELD = 4096  # numbers of the rows that are summed at a time
 
 
 def average_gradient(
@@ -293,6 +296,11 @@ def _gradients(
                         predicted[held + i] += shift
                         other[held + i] += shift
             held += count
+        for w in range(max(v, u + 1), min(stop, 2 * v - u + 1)):
+            if begins[w] != ends[w - 1]:  # neighbours the processor asks for by itself, and better
+                prefetch(labels, begins[w])
+                for j in range(begins[w] * dimension, min(begins[w] * dimension + LINE * _AHEAD, ends[w] * dimension), LINE):
+                    prefetch(flat, j)
         padded = (held + 7) // 8 * 8
         run(slope, (predicted, block_labels, parameters, slopes, padded))
         if both:
