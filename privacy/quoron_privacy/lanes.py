@@ -71,7 +71,7 @@ def _address(target: Any, builder: Any, kind: Any, array: Any, index: Any) -> tu
     """Where four elements lie, as a pointer to their vector; its type; bytes of an element."""
     element = target.get_value_type(kind.dtype)
     vector = ir.VectorType(element, WIDTH)
-    data = target.make_array(kind)(target, builder, array).data
+    data = array if isinstance(kind, types.CPointer) else target.make_array(kind)(target, builder, array).data
     return builder.bitcast(builder.gep(data, [index]), vector.as_pointer()), vector, kind.dtype.bitwidth // 8
 
 
@@ -85,6 +85,13 @@ def _lanes(context: Any, array: Any, index: Any) -> Any:
         return _wide(builder, builder.load(place, align=size))
 
     return _LANES(array, intp), generate
+
+
+def _pointer(context: Any, array: Any) -> Any:
+    def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return target.make_array(signature.args[0])(target, builder, values[0]).data
+
+    return types.CPointer(array.dtype)(array), generate
 
 
 def _there(builder: Any, count: Any) -> Any:
@@ -166,6 +173,16 @@ def _larger(context: Any, a: Any, b: Any) -> Any:
     return _LANES(_LANES, _LANES), generate
 
 
+def _held(context: Any, value: Any, most: Any) -> Any:
+    def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
+        value, most = values
+        value = builder.select(builder.fcmp_ordered(">", value, most), most, value)
+        least = builder.fneg(most)
+        return builder.select(builder.fcmp_ordered("<", value, least), least, value)
+
+    return _LANES(_LANES, _LANES), generate
+
+
 def _halves(builder: Any, value: Any, join: Any) -> Any:
     width = WIDTH
     while width > 1:
@@ -201,7 +218,10 @@ def _max_of(context: Any, value: Any) -> Any:
     return float64(_LANES), generate
 
 
-lanes: Any = intrinsic(_lanes)  # lanes(array, index): four elements of a one-dimensional array
+# pointer(array): to its first element. Calls that take it count no reference, which costs more than a short row; in turn
+# the array must be mentioned later on, or in the same loop, for it is let go of after its last mention.
+pointer: Any = intrinsic(_pointer)
+lanes: Any = intrinsic(_lanes)  # lanes(array, index): four elements of a one-dimensional array, or from a pointer on
 first_lanes: Any = intrinsic(_first_lanes)  # first_lanes(array, index, count): the first few; others 0, and not read
 keep: Any = intrinsic(_keep)  # keep(array, index, value): write four float64 elements
 keep_first: Any = intrinsic(_keep_first)  # keep_first(array, index, count, value): write the first few
@@ -213,6 +233,7 @@ minus: Any = _binary("fsub")
 times: Any = _binary("fmul")
 over: Any = _binary("fdiv")
 larger: Any = intrinsic(_larger)  # larger(a, b): max(a, |b|), and a where b is NaN
+held: Any = intrinsic(_held)  # held(a, most): a within ±most; NaN stays
 sum_of: Any = intrinsic(_sum_of)  # sum_of(a): (a0 + a2) + (a1 + a3)
 sums_of: Any = intrinsic(_sums_of)  # sums_of(a, b, c, d): the four sums, each as sum_of has it
 max_of: Any = intrinsic(_max_of)  # max_of(a): of the four
