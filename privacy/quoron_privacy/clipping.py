@@ -18,14 +18,15 @@ from math import isinf, sqrt
 from typing import Any, Protocol
 
 import numpy as np
-from numba import njit, types
+from numba import carray, cfunc, njit, types
 from numpy.typing import NDArray
 
+from quoron_privacy.calls import run
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.gaussian import mean_slack
 from quoron_privacy.lanes import (
     WIDTH,
-    aligned,
+    add_whole,
     alike,
     first_lanes,
     fused,
@@ -33,8 +34,11 @@ from quoron_privacy.lanes import (
     lanes,
     larger,
     max_of,
+    minus,
     over,
     sum_of,
+    sums_of,
+    times,
 )
 from quoron_privacy.release import Adjacency
 from quoron_privacy.validate import count
@@ -45,14 +49,12 @@ Mask = NDArray[np.bool_]
 Integers = NDArray[np.int64]
 
 _ULP = 2.0**-52
-_READ: Any = types.Array(types.float64, 2, "C", readonly=True), types.Array(types.float64, 1, "C", readonly=True)
-_COUNTS: Any = types.Array(types.int64, 1, "C")
-# (rows, centre, answered, norm, quantile radius, unit; total and counts to add to): a value for other compiled loops
-SUMMING: Any = types.FunctionType(
-    types.void(
-        *_READ, types.Array(types.boolean, 1, "C", readonly=True), types.float64, types.float64, types.float64,
-        _COUNTS, _COUNTS,
-    )
+_FEW = 64  # rows whose norms are taken at a time
+_NUMBERS, _INTEGERS = types.CPointer(types.float64), types.CPointer(types.int64)
+# rows, how many, their length; centre, answered; norm, quantile radius, unit; total and counts to add to
+SUMMING: Any = types.void(
+    _NUMBERS, types.intp, types.intp, _NUMBERS, types.CPointer(types.boolean), types.float64, types.float64,
+    types.float64, _INTEGERS, _INTEGERS,
 )  # fmt: skip
 
 
@@ -92,8 +94,8 @@ class LoopReduction(Reduction, Protocol):
         """Clip norm, quantile radius, steps of the grid in one clip norm."""
 
     @property
-    def adding(self) -> Any:
-        """The loop, of type `SUMMING`; the first four of its counts are `Sums.cells`, the fifth is `Sums.clipped`."""
+    def adding(self) -> int:
+        """Address of the loop, a `cfunc` of type `SUMMING`; the first four of its counts are `Sums.cells`, the fifth is `Sums.clipped`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,7 +129,7 @@ class ClippedSum:
         """See Reduction. ConfigError for a centre of another shape."""
         rows, counted = np.ascontiguousarray(values, np.float64), np.ascontiguousarray(answered, np.bool_)
         total, counts = np.zeros(rows.shape[1], np.int64), np.zeros(5, np.int64)
-        _adding()(rows, self.around(rows.shape[1]), counted, *self.scales, total, counts)
+        added(self.adding, rows, self.around(rows.shape[1]), counted, *self.scales, total, counts)
         return Sums(total, counts[:4], int(counts[4]), int(np.count_nonzero(counted)))
 
     def around(self, dimension: int) -> Vector:
@@ -144,9 +146,9 @@ class ClippedSum:
         return self.norm, self.inner, 2.0**self.bits
 
     @property
-    def adding(self) -> Any:
-        """The compiled loop itself, of type `SUMMING`, for loops that make rows and need none of them afterwards."""
-        return _adding()
+    def adding(self) -> int:
+        """See LoopReduction."""
+        return _adding().address
 
     def mean(self, sums: Sums) -> Vector:
         """(Σ clip(v - c)) / divisor, shape (d,). ConfigError for more rows than 64 · divisor."""
@@ -291,13 +293,9 @@ def _clip(rows: Matrix, norm: float) -> None:
                 rows[i, j] = rows[i, j] / largest * s * norm
 
 
-@cache
-def _adding() -> Any:
-    """The compiled loop: on first use, not when this module is imported."""
-    return njit(SUMMING.signature, cache=True, nogil=True)(_sum_clipped)
-
-
-def _sum_clipped(
+@njit(cache=True, nogil=True)
+def added(
+    adding: int,
     rows: Matrix,
     centre: Vector,
     answered: Mask,
@@ -307,28 +305,109 @@ def _sum_clipped(
     total: Integers,
     counts: Integers,
 ) -> None:
+    """Call the loop of a `LoopReduction`: `total` and `counts` grow by what it makes of contiguous rows."""
+    run(adding, (rows, len(rows), rows.shape[1], centre, answered, norm, quantile, unit, total, counts))
+
+
+@cache
+def _adding() -> Any:
+    """The compiled loop: on first use, not when this module is imported."""
+    return cfunc(SUMMING, cache=True, error_model="numpy")(_sum_clipped)
+
+
+@njit(cache=True, error_model="numpy")
+def square_norms(flat: Vector, count: int, dimension: int, centre: Vector, out: Vector) -> None:
+    """‖row - centre‖² of `count` rows, with `centre`; `out` has room for three more."""
+    whole, rest = dimension // WIDTH * WIDTH, dimension % WIDTH
+    for i in range(0, count, 4):
+        p, q = i * dimension, min(i + 1, count - 1) * dimension
+        r, s = min(i + 2, count - 1) * dimension, min(i + 3, count - 1) * dimension
+        a = b = c = d = alike(0.0)
+        for j in range(0, whole, WIDTH):
+            at = lanes(centre, j)
+            e, f = minus(lanes(flat, p + j), at), minus(lanes(flat, q + j), at)
+            g, h = minus(lanes(flat, r + j), at), minus(lanes(flat, s + j), at)
+            a, b, c, d = fused(e, e, a), fused(f, f, b), fused(g, g, c), fused(h, h, d)
+        if rest > 0:
+            at = first_lanes(centre, whole, rest)
+            e, f = minus(first_lanes(flat, p + whole, rest), at), minus(first_lanes(flat, q + whole, rest), at)
+            g, h = minus(first_lanes(flat, r + whole, rest), at), minus(first_lanes(flat, s + whole, rest), at)
+            a, b, c, d = fused(e, e, a), fused(f, f, b), fused(g, g, c), fused(h, h, d)
+        keep(out, i, sums_of(a, b, c, d))
+
+
+@njit(cache=True, error_model="numpy")
+def add_cut(
+    flat: Vector, dimension: int, centre: Vector, chosen: Integers, count: int, factors: Vector, total: Integers
+) -> None:
+    """total += ⌊(row - centre) · factor⌋, towards zero, over `count` chosen rows; exact in any order."""
+    whole = dimension // WIDTH * WIDTH
+    for i in range(0, count, 4):
+        at, to = chosen[i], chosen[min(i + 1, count - 1)]
+        up, on = chosen[min(i + 2, count - 1)], chosen[min(i + 3, count - 1)]
+        a, b = factors[at], factors[to] if i + 1 < count else 0.0
+        c, d = factors[up] if i + 2 < count else 0.0, factors[on] if i + 3 < count else 0.0
+        p, q, r, s = at * dimension, to * dimension, up * dimension, on * dimension
+        e, f, g, h = alike(a), alike(b), alike(c), alike(d)
+        for j in range(0, whole, WIDTH):
+            less = lanes(centre, j)
+            add_whole(
+                total,
+                j,
+                times(minus(lanes(flat, p + j), less), e),
+                times(minus(lanes(flat, q + j), less), f),
+                times(minus(lanes(flat, r + j), less), g),
+                times(minus(lanes(flat, s + j), less), h),
+            )
+        for j in range(whole, dimension):
+            total[j] += np.int64((flat[p + j] - centre[j]) * a) + np.int64((flat[q + j] - centre[j]) * b)
+            total[j] += np.int64((flat[r + j] - centre[j]) * c) + np.int64((flat[s + j] - centre[j]) * d)
+
+
+@njit(cache=True)
+def usual(square: float) -> bool:
+    """Whether a sum of squares is far from overflow and underflow, so that it is as exact as it looks."""
+    return 1e-250 < square < 1e250
+
+
+def _sum_clipped(
+    rows: Any,
+    number: int,
+    dimension: int,
+    centre: Any,
+    answered: Any,
+    norm: float,
+    quantile: float,
+    unit: float,
+    total: Any,
+    counts: Any,
+) -> None:
     """Add over answered rows, exactly: Σ ⌊clip(row - centre) · unit / norm⌋ towards zero; cells; those clipped."""
-    dimension = rows.shape[1]
-    row = aligned(1, dimension)[0]
-    for i in range(len(rows)):
-        if not answered[i]:
-            continue
-        for j in range(dimension):
-            row[j] = rows[i, j] - centre[j]
-        largest = _largest(row)
-        if largest < 0.0:
-            continue
-        if largest == 0.0:
-            counts[0] += 1
-            continue
-        squares, divisor = alike(0.0), alike(largest)
-        for j in range(0, len(row), WIDTH):
-            part = over(lanes(row, j), divisor)
-            squares = fused(part, part, squares)
-            keep(row, j, part)
-        root = np.sqrt(sum_of(squares))
-        s, length = _limit(largest, root, dimension, norm), largest * root
-        counts[int(length > quantile / 4) + int(length > quantile / 2) + int(length > quantile)] += 1
-        counts[4] += int(s < largest / norm)
-        for j in range(dimension):
-            total[j] += np.int64(row[j] * s * unit)
+    every, around, here = carray(rows, number * dimension), carray(centre, dimension), carray(answered, number)
+    sums, cells = carray(total, dimension), carray(counts, 5)
+    squares, factors, chosen, row = np.empty(_FEW + 3), np.empty(_FEW), np.empty(_FEW, np.int64), np.empty(dimension)
+    unclipped, above = unit / norm, 1 + (dimension + 8) * _ULP
+    for first in range(0, number, _FEW):
+        few, good, flat = min(_FEW, number - first), 0, every[first * dimension :]
+        square_norms(flat, few, dimension, around, squares)
+        for i in range(few):
+            factors[i] = min(unclipped, unit / (np.sqrt(squares[i]) * above))
+        for i in range(few):
+            if not here[first + i]:
+                continue
+            if usual(squares[i]):
+                length, shortened = np.sqrt(squares[i]), factors[i] < unclipped
+                chosen[good] = i
+                good += 1
+            else:
+                for j in range(dimension):
+                    row[j] = flat[i * dimension + j] - around[j]
+                largest, s, length = shrink(row, norm)
+                if s < 0.0:
+                    continue
+                shortened = s < largest / norm
+                for j in range(dimension):
+                    sums[j] += np.int64(row[j] / largest * s * unit)
+            cells[int(length > quantile / 4) + int(length > quantile / 2) + int(length > quantile)] += 1
+            cells[4] += int(shortened)
+        add_cut(flat, dimension, around, chosen, good, factors, sums)

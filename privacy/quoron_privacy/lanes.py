@@ -1,15 +1,16 @@
-"""Eight numbers at a time for compiled loops: what a processor does in one instruction, written as one call.
+"""Four numbers at a time for compiled loops: what a processor does in one instruction, written as one call.
 
     >>> import numpy as np
     >>> from numba import njit
     >>> @njit
     ... def squares(values):
     ...     return sum_of(fused(lanes(values, 0), lanes(values, 0), alike(0.0)))
-    >>> squares(np.arange(8, dtype=np.float32))
-    140.0
+    >>> squares(np.arange(4, dtype=np.float32))
+    14.0
 
 A sum has one order here, whatever the compiler makes of the loop around it: the same bits on every machine, wherever
 arrays lie in memory. float32 numbers are widened in registers. No index is checked: who calls keeps within the arrays.
+Four and not eight, as processors that have twice as wide registers widen no more numbers with them in the same time.
 """
 
 from typing import Any
@@ -20,10 +21,11 @@ from numba import float64, intp, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
-WIDTH = 8
+WIDTH = 4
 STRIDE = 4 * WIDTH  # independent sums at once: one waits for the last of its own
 
 _NUMBERS, _FLAGS = ir.VectorType(ir.DoubleType(), WIDTH), ir.VectorType(ir.IntType(1), WIDTH)
+_LINE = 8  # float64 numbers in a cache line
 _WORD = ir.IntType(32)
 _declared: Any = cgutils.get_or_insert_function
 
@@ -48,9 +50,9 @@ def aligned(rows: int, columns: int) -> Any:
 
     A row read across lines takes twice as long.
     """
-    stride = (columns + WIDTH - 1) // WIDTH * WIDTH
-    flat = np.zeros(rows * stride + WIDTH)
-    first = (-(flat.ctypes.data // 8)) % WIDTH
+    stride = (columns + _LINE - 1) // _LINE * _LINE
+    flat = np.zeros(rows * stride + _LINE)
+    first = (-(flat.ctypes.data // 8)) % _LINE
     return flat[first : first + rows * stride].reshape(rows, stride)
 
 
@@ -66,10 +68,10 @@ def _everywhere(builder: Any, value: Any) -> Any:
 
 
 def _address(target: Any, builder: Any, kind: Any, array: Any, index: Any) -> tuple[Any, Any, int]:
-    """Where eight elements lie, as a pointer to their vector; its type; bytes of an element."""
+    """Where four elements lie, as a pointer to their vector; its type; bytes of an element."""
     element = target.get_value_type(kind.dtype)
     vector = ir.VectorType(element, WIDTH)
-    data = target.make_array(kind)(target, builder, array).data
+    data = array if isinstance(kind, types.CPointer) else target.make_array(kind)(target, builder, array).data
     return builder.bitcast(builder.gep(data, [index]), vector.as_pointer()), vector, kind.dtype.bitwidth // 8
 
 
@@ -85,10 +87,22 @@ def _lanes(context: Any, array: Any, index: Any) -> Any:
     return _LANES(array, intp), generate
 
 
+def _pointer(context: Any, array: Any) -> Any:
+    def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return target.make_array(signature.args[0])(target, builder, values[0]).data
+
+    return types.CPointer(array.dtype)(array), generate
+
+
+def _there(builder: Any, count: Any) -> Any:
+    """Which lanes are the first few."""
+    return builder.icmp_signed("<", _chosen(range(WIDTH)), _everywhere(builder, builder.trunc(count, _WORD)))
+
+
 def _first_lanes(context: Any, array: Any, index: Any, count: Any) -> Any:
     def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
         place, vector, size = _address(target, builder, signature.args[0], values[0], values[1])
-        there = builder.icmp_signed("<", _chosen(range(WIDTH)), _everywhere(builder, builder.trunc(values[2], _WORD)))
+        there = _there(builder, values[2])
         kind = ir.FunctionType(vector, [place.type, _WORD, _FLAGS, vector])
         name = f"llvm.masked.load.v{WIDTH}f{8 * size}.p0"
         call = _declared(builder.module, kind, name)
@@ -105,6 +119,29 @@ def _keep(context: Any, array: Any, index: Any, value: Any) -> Any:
         return target.get_dummy_value()
 
     return types.void(array, intp, _LANES), generate
+
+
+def _keep_first(context: Any, array: Any, index: Any, count: Any, value: Any) -> Any:
+    def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
+        place, _, size = _address(target, builder, signature.args[0], values[0], values[1])
+        kind = ir.FunctionType(ir.VoidType(), [_NUMBERS, place.type, _WORD, _FLAGS])
+        call = _declared(builder.module, kind, f"llvm.masked.store.v{WIDTH}f64.p0")
+        builder.call(call, [values[3], place, ir.Constant(_WORD, size), _there(builder, values[2])])
+        return target.get_dummy_value()
+
+    return types.void(array, intp, intp, _LANES), generate
+
+
+def _add_whole(context: Any, array: Any, index: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
+        place, vector, size = _address(target, builder, signature.args[0], values[0], values[1])
+        total = builder.load(place, align=size)
+        for value in values[2:]:
+            total = builder.add(total, builder.fptosi(value, vector))
+        builder.store(total, place, align=size)
+        return target.get_dummy_value()
+
+    return types.void(array, intp, *[_LANES] * 4), generate
 
 
 def _alike(context: Any, value: Any) -> Any:
@@ -136,6 +173,16 @@ def _larger(context: Any, a: Any, b: Any) -> Any:
     return _LANES(_LANES, _LANES), generate
 
 
+def _held(context: Any, value: Any, most: Any) -> Any:
+    def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
+        value, most = values
+        value = builder.select(builder.fcmp_ordered(">", value, most), most, value)
+        least = builder.fneg(most)
+        return builder.select(builder.fcmp_ordered("<", value, least), least, value)
+
+    return _LANES(_LANES, _LANES), generate
+
+
 def _halves(builder: Any, value: Any, join: Any) -> Any:
     width = WIDTH
     while width > 1:
@@ -149,6 +196,18 @@ def _sum_of(context: Any, value: Any) -> Any:
     return float64(_LANES), lambda target, builder, signature, values: _halves(builder, values[0], builder.fadd)
 
 
+def _sums_of(context: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
+        def joined(left: Any, right: Any, low: Any, high: Any) -> Any:
+            halves = (builder.shuffle_vector(left, right, _chosen(places)) for places in (low, high))
+            return builder.fadd(*halves)
+
+        ab, cd = (joined(*values[k : k + 2], (0, 1, 4, 5), (2, 3, 6, 7)) for k in (0, 2))
+        return joined(ab, cd, (0, 2, 4, 6), (1, 3, 5, 7))
+
+    return _LANES(*[_LANES] * 4), generate
+
+
 def _max_of(context: Any, value: Any) -> Any:
     def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
         def join(a: Any, b: Any) -> Any:
@@ -159,14 +218,22 @@ def _max_of(context: Any, value: Any) -> Any:
     return float64(_LANES), generate
 
 
-lanes: Any = intrinsic(_lanes)  # lanes(array, index): eight elements of a one-dimensional array
+# pointer(array): to its first element. Calls that take it count no reference, which costs more than a short row; in turn
+# the array must be mentioned later on, or in the same loop, for it is let go of after its last mention.
+pointer: Any = intrinsic(_pointer)
+lanes: Any = intrinsic(_lanes)  # lanes(array, index): four elements of a one-dimensional array, or from a pointer on
 first_lanes: Any = intrinsic(_first_lanes)  # first_lanes(array, index, count): the first few; others 0, and not read
-keep: Any = intrinsic(_keep)  # keep(array, index, value): write eight float64 elements
-alike: Any = intrinsic(_alike)  # alike(number): the same number eight times
+keep: Any = intrinsic(_keep)  # keep(array, index, value): write four float64 elements
+keep_first: Any = intrinsic(_keep_first)  # keep_first(array, index, count, value): write the first few
+add_whole: Any = intrinsic(_add_whole)  # add_whole(integers, index, a, b, c, d): add all four, cut towards zero, exactly
+alike: Any = intrinsic(_alike)  # alike(number): the same number four times
 fused: Any = intrinsic(_fused)  # fused(a, b, c): a · b + c, rounded once
 plus: Any = _binary("fadd")
+minus: Any = _binary("fsub")
 times: Any = _binary("fmul")
 over: Any = _binary("fdiv")
 larger: Any = intrinsic(_larger)  # larger(a, b): max(a, |b|), and a where b is NaN
-sum_of: Any = intrinsic(_sum_of)  # sum_of(a): ((a0 + a4) + (a2 + a6)) + ((a1 + a5) + (a3 + a7))
-max_of: Any = intrinsic(_max_of)  # max_of(a): of the eight
+held: Any = intrinsic(_held)  # held(a, most): a within ±most; NaN stays
+sum_of: Any = intrinsic(_sum_of)  # sum_of(a): (a0 + a2) + (a1 + a3)
+sums_of: Any = intrinsic(_sums_of)  # sums_of(a, b, c, d): the four sums, each as sum_of has it
+max_of: Any = intrinsic(_max_of)  # max_of(a): of the four

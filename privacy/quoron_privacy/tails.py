@@ -19,10 +19,20 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
+from numba import carray, cfunc, njit
 from numpy.typing import NDArray
 
-from quoron_privacy.clipping import SUMMING, Sums, mean_sensitivity, shrink, sum_bits
+from quoron_privacy.clipping import (
+    SUMMING,
+    Sums,
+    add_cut,
+    added,
+    mean_sensitivity,
+    shrink,
+    square_norms,
+    sum_bits,
+    usual,
+)
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.free_presence import WEIGHTS, checked, whiten
 from quoron_privacy.gaussian import GaussianNoise
@@ -37,6 +47,7 @@ Mask = NDArray[np.bool_]
 Integers = NDArray[np.int64]
 
 _ULP = 2.0**-52
+_FEW = 64  # rows whose norms are taken at a time
 
 
 class Tail(NamedTuple):
@@ -87,11 +98,11 @@ class TailSum:
         return self.radius, self.radius, 2.0 ** sum_bits(0, self.users)
 
     @property
-    def adding(self) -> Any:
-        """The compiled loop, of type `clipping.SUMMING`. ConfigError with a transform, for which it does not stand."""
+    def adding(self) -> int:
+        """See clipping.LoopReduction. ConfigError with a transform, for which it does not stand."""
         if self.transform is not None:
             raise ConfigError("Expected vectors that are summed as they are, got a transform.")
-        return _adding()
+        return _adding().address
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,52 +301,70 @@ def _sum_tails(
         rows, around = np.empty((len(values), len(centre))), np.zeros(len(centre))
         _whitened(values, transform, centre, rows)
     total, counts = np.zeros(len(centre), np.int64), np.zeros(5, np.int64)
-    _adding()(rows, around, np.ascontiguousarray(answered, np.bool_), radius, radius, unit, total, counts)
+    here = np.ascontiguousarray(answered, np.bool_)
+    added(_adding().address, rows, around, here, radius, radius, unit, total, counts)
     return total, counts[:3], int(counts[4])
 
 
 @cache
 def _adding() -> Any:
     """The compiled loop: on first use, not when this module is imported."""
-    return njit(SUMMING.signature, cache=True, nogil=True)(_add_tails)
+    return cfunc(SUMMING, cache=True, error_model="numpy")(_add_tails)
 
 
 def _add_tails(
-    rows: Matrix,
-    centre: Vector,
-    answered: Mask,
+    rows: Any,
+    number: int,
+    dimension: int,
+    centre: Any,
+    answered: Any,
     radius: float,
     quantile: float,
     unit: float,
-    total: Integers,
-    counts: Integers,
+    total: Any,
+    counts: Any,
 ) -> None:
     """Add over answered rows what `_sum_tails` says; `quantile` is not looked at.
 
     With a' = 1 - ⌊(1 - a) unit⌋ / unit, of a rounded up, ‖c as added‖ ≤ a', and a' ≤ ⅔ is decided in whole numbers.
     """
-    d = rows.shape[1]
-    row = np.empty(d)
-    for user in range(len(rows)):
-        if not answered[user]:
-            continue
-        for j in range(d):
-            row[j] = rows[user, j] - centre[j]
-        largest, s, _ = shrink(row, radius)
-        if s < 0:
-            continue
-        square = 0.0
-        for j in range(d):
-            row[j] = row[j] / largest
-            square += row[j] ** 2
-        a = np.sqrt(square) * (1 + (d + 8) * _ULP) * s * (1 + 4 * _ULP)  # above ‖row · s‖
-        tail = np.int64(max(1.0 - a, 0.0) * unit * (1 - 4 * _ULP))
-        counts[4] += int(s < largest / radius)
-        for j in range(d):
-            total[j] += np.int64(row[j] * s * unit)
-        counts[0] += tail
-        counts[1] += int(3 * tail >= np.int64(unit))
-        counts[2] += 1
+    every, around, here = carray(rows, number * dimension), carray(centre, dimension), carray(answered, number)
+    sums, shares = carray(total, dimension), carray(counts, 5)
+    squares, factors, chosen, row = np.empty(_FEW + 3), np.empty(_FEW), np.empty(_FEW, np.int64), np.empty(dimension)
+    unclipped, above = unit / radius, 1 + (dimension + 8) * _ULP
+    for first in range(0, number, _FEW):
+        few, good, flat = min(_FEW, number - first), 0, every[first * dimension :]
+        square_norms(flat, few, dimension, around, squares)
+        for i in range(few):
+            factors[i] = min(unclipped, unit / (np.sqrt(squares[i]) * above))
+        for i in range(few):
+            if not here[first + i]:
+                continue
+            if usual(squares[i]):
+                a = np.sqrt(squares[i]) * above * (factors[i] / unit) * (1 + 4 * _ULP)  # above ‖c‖
+                shortened = factors[i] < unclipped
+                chosen[good] = i
+                good += 1
+            else:
+                for j in range(dimension):
+                    row[j] = flat[i * dimension + j] - around[j]
+                largest, s, _ = shrink(row, radius)
+                if s < 0.0:
+                    continue
+                square = 0.0
+                for j in range(dimension):
+                    row[j] = row[j] / largest
+                    square += row[j] ** 2
+                a = np.sqrt(square) * above * s * (1 + 4 * _ULP)  # above ‖row · s‖
+                shortened = s < largest / radius
+                for j in range(dimension):
+                    sums[j] += np.int64(row[j] * s * unit)
+            tail = np.int64(max(1.0 - a, 0.0) * unit * (1 - 4 * _ULP))
+            shares[0] += tail
+            shares[1] += int(3 * tail >= np.int64(unit))
+            shares[2] += 1
+            shares[4] += int(shortened)
+        add_cut(flat, dimension, around, chosen, good, factors, sums)
 
 
 @njit(cache=True)

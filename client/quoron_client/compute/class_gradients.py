@@ -69,7 +69,6 @@ def class_gradients(
         if begin == end:
             out[u] = 0.0
             continue
-        totals[:] = 0.0
         for first in range(begin, end, _BLOCK):
             count = min(_BLOCK, end - first)
             coefficients[:] = 0.0
@@ -86,7 +85,7 @@ def class_gradients(
                     for i in range(count):
                         coefficients[k, i] *= item_weights[first + i]
             for k in range(classes):
-                accumulate(flat, first, count, dimension, coefficients[k], 0, totals[k])
+                accumulate(flat, first, count, dimension, coefficients[k], 0, totals[k], first == begin)
         share = scale[u] / (end - begin)
         for k in range(classes):
             for j in range(out.shape[2]):

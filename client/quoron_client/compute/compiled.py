@@ -20,6 +20,7 @@ from numba.extending import intrinsic
 from numpy.typing import ArrayLike, NDArray
 
 from quoron_client.data.items import Items
+from quoron_privacy.calls import run
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -43,9 +44,8 @@ def writable(element: Any, dimensions: int) -> Any:
     return types.Array(element, dimensions, "C")
 
 
-POINTWISE = types.FunctionType(
-    types.void(writable(float64, 1), writable(float64, 1), writable(float64, 1), writable(float64, 1))
-)  # (predictions, labels, parameters, out); a value and not a constant of the loops, so a new loss recompiles none
+_NUMBERS = types.CPointer(float64)
+POINTWISE = types.void(_NUMBERS, _NUMBERS, _NUMBERS, _NUMBERS, intp)  # predictions, labels, parameters, out; how many
 
 
 def helper(function: F) -> F:
@@ -53,7 +53,7 @@ def helper(function: F) -> F:
 
     Of the same file, because numba's stored code is renewed when its own file changes, not when a called one does.
     """
-    compiled: F = numba.njit(**_SUMS)(function)
+    compiled: F = numba.njit(**_SUMS, forceinline=True)(function)
     return compiled
 
 
@@ -67,8 +67,8 @@ class Pointwise:
     def of_scalar(cls, function: Callable[[float, float, float], float]) -> "Pointwise":
         """The loop over a function of one (prediction, label, parameter), which is compiled anew in every process."""
 
-        def loop(predictions: Any, labels: Any, parameters: Any, out: Any) -> None:
-            for i in range(out.size):
+        def loop(predictions: Any, labels: Any, parameters: Any, out: Any, count: int) -> None:
+            for i in range(count):
                 out[i] = scalar(predictions[i], labels[i], parameters[i])
 
         scalar: Any = numba.njit(**_FLAGS | {"cache": False})(function)
@@ -76,16 +76,21 @@ class Pointwise:
 
     @cached_property
     def compiled(self) -> Any:
-        """The compiled loop, to hand to a user loop."""
-        return numba.njit(POINTWISE.signature, **_FLAGS | {"cache": self._kept})(self._function)
+        """The compiled loop, whose `address` is what user loops are told: a value, so a new loss recompiles none."""
+        return numba.cfunc(POINTWISE, cache=self._kept, error_model="numpy")(self._function)
 
     def __call__(self, predictions: ArrayLike, labels: ArrayLike, parameters: ArrayLike) -> NDArray[np.float64]:
         """Values of the function, elementwise, with the usual broadcasting."""
         arguments = np.broadcast_arrays(*(np.asarray(given, np.float64) for given in (predictions, labels, parameters)))
         flat = [np.array(values, order="C").ravel() for values in arguments]
         out = np.empty(flat[0].size)
-        self.compiled(*flat, out)
+        _apply(self.compiled.address, *flat, out)
         return out.reshape(arguments[0].shape)
+
+
+@helper
+def _apply(address: int, predictions: Any, labels: Any, parameters: Any, out: Any) -> None:
+    run(address, (predictions, labels, parameters, out, out.size))
 
 
 class UserLoop:

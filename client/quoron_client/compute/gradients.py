@@ -17,36 +17,39 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numba import float64, int64
+from numba import float64, int64, intp
 from numpy.typing import NDArray
 
 from quoron_client.compute.class_gradients import class_gradients, class_losses
 from quoron_client.compute.compiled import (
-    POINTWISE,
     at_once,
+    LINE,
     helper,
     pieces,
+    prefetch,
     read_only,
     threads_for,
     user_loop,
     writable,
 )
 from quoron_client.compute.draws import NARROW, Keys, shifts_and_spread
-from quoron_client.compute.products import accumulate, predict, predict_both, within
+from quoron_client.compute.products import accumulate, copied, predict, predict_both, within
 from quoron_client.compute.smoothness import smoothness_scale
 from quoron_client.data.items import Items
 from quoron_client.losses import Loss, Softmax
 from quoron_client.protocol.questions import AverageGradient
-from quoron_privacy.clipping import SUMMING, LoopReduction, Sums
+from quoron_privacy.calls import run
+from quoron_privacy.clipping import LoopReduction, Sums
 from quoron_privacy.errors import ConfigError, DataError
-from quoron_privacy.lanes import WIDTH, aligned, alike, keep
+from quoron_privacy.lanes import WIDTH, aligned, alike, first_lanes, fused, keep, keep_first, lanes, plus, sum_of, times
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
 
 _BLOCK = 64  # items whose predictions are held at a time, of as many users as that makes
-_NEAR = 3072  # numbers of their rows, at most, so that these are still in the nearest cache when they are added
-_HELD = 2048  # numbers of the rows that are summed at a time
+_NEAR = 2048  # numbers of their rows, at most, so that these are still in the nearest cache when they are added
+_AHEAD = 48  # cache lines of a user that are asked for while others are summed
+_HELD = 4096  # numbers of the rows that are summed at a time
 
 
 def average_gradient(
@@ -80,7 +83,7 @@ def average_gradient(
     if classes:
         class_gradients(batch, *own, rows.reshape(batch.users, classes, -1), threads=threads)
     else:
-        _gradients(batch, *own, rows, threads=threads)
+        _gradients(batch, *own, rows, *_NOT_ADDED, threads=threads)
     return rows
 
 
@@ -105,11 +108,13 @@ def gradient_sums(
     if classes:
         raise ConfigError(f"Expected a loss with one output, got loss={loss.name!r}.")
     adding = (reduction.adding, reduction.around(batch.dimension), *reduction.scales, largest)
-    threads = threads_for(batch, threads)
+    threads, few = threads_for(batch, threads), max(4, _HELD // max(batch.dimension, 1))
     bounds = pieces(np.cumsum(batch.counts), batch.dimension, threads)
     totals, counts = np.zeros((len(bounds) - 1, batch.dimension), np.int64), np.zeros((len(bounds) - 1, 6), np.int64)
     works = [
-        partial(_gradient_sums.over, batch, first, last, *own, *adding, totals[part], counts[part])
+        partial(
+            _gradients.over, batch, first, last, *own, np.empty((few, batch.dimension)), *adding, totals[part], counts[part]
+        )
         for part, (first, last) in enumerate(pairwise(bounds))
     ]
     at_once(works, threads)
@@ -142,9 +147,9 @@ def _prepared(
         by_class = (loss.classes, batch.dimension)
         parts = (read.reshape(len(points), loss.classes, -1), weights, batch.item_weights, shrink.reshape(by_class))
         return (*parts, scale, centre.reshape(by_class), user_weights), loss.classes
-    slopes = loss.slopes_with(task.smoothing).compiled
+    slope = loss.slopes_with(task.smoothing).compiled.address
     shifts, spread = shifts_and_spread(batch, task.smoothing, keys, threads=threads)
-    items = (slopes, loss.parameter, shifts, spread, read, weights, batch.item_weights)
+    items = (slope, loss.parameter, shifts, spread, read, weights, batch.item_weights)
     return (*items, shrink, scale, centre, user_weights), 0
 
 
@@ -168,7 +173,7 @@ def average_loss(
     if isinstance(loss, Softmax):
         class_losses(batch, read, batch.item_weights, out, threads=threads)
     else:
-        _losses(batch, loss.values.compiled, loss.parameter, read[0], batch.item_weights, out, threads=threads)
+        _losses(batch, loss.values.compiled.address, loss.parameter, read[0], batch.item_weights, out, threads=threads)
     bent = 0.5 * float((loss.bend(len(point)) * point) @ point)
     out += np.where(batch.counts > 0, bent, 0.0)
     if user_smoothness is not None:
@@ -212,104 +217,17 @@ def _square_norms(features: Any, first: int, count: int, out: Any) -> None:
         out[i] = squares
 
 
-@helper
-def _rows(
-    features: Any,
-    labels: Any,
-    begins: Any,
-    ends: Any,
-    slopes: Any,
-    parameter: float,
-    shifts: Any,
-    spread: float,
-    points: Any,
-    weights: Any,
-    item_weights: Any,
-    shrink: Any,
-    scale: Any,
-    centre: Any,
-    user_weights: Any,
-    out: Any,
-    start: int,
-    stop: int,
-    origin: int,
-) -> None:
-    """Average gradients of users `start` to `stop`, user u's into out[u - origin]."""
-    dimension = features.shape[1]
-    # Views are made once: each costs a reference count, which shows at this speed.
-    flat, x, y, summed = features.reshape(-1), points[0], points[-1], aligned(1, dimension)[0]
-    predictions = np.zeros((2, _BLOCK))
-    predicted, other = predictions[0], predictions[1]
-    block_labels, block_slopes, coefficients = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
-    parameters, squares = np.full(_BLOCK, parameter), np.empty(_BLOCK)
-    smoothed = spread > 0.0 or shifts.size > 0
-    most = min(_BLOCK, max(4, _NEAR // max(dimension, 1)))
-    u, done = start, 0  # the user in work, and how many of its items have been
-    while u < stop:
-        # As many users as fit into a block, all of whose slopes are taken at once; a larger one block by block.
-        last, held = u, 0
-        while last < stop and held < most:
-            first = begins[last] + (done if last == u else 0)
-            count = ends[last] - first
-            if count > most - held:
-                if last > u:
-                    break
-                count = most
-            if len(points) == 1:
-                predict(flat, first, count, dimension, x, predicted, held)
-            else:
-                predict_both(flat, first, count, dimension, x, y, predicted, other, held)
-            for i in range(count):
-                block_labels[held + i] = labels[first + i]
-            if smoothed:
-                _square_norms(features, first, count, squares)
-                for i in range(count):
-                    if spread > 0.0:
-                        parameters[held + i] = max(spread * squares[i], NARROW)
-                    else:
-                        for p in range(len(points)):
-                            predictions[p, held + i] += shifts[first + i] * np.sqrt(squares[i])
-            held += count
-            last += 1
-        for p in range(len(points)):
-            slopes(predictions[p, :held], block_labels[:held], parameters[:held], block_slopes[:held])
-            for i in range(held):
-                # A non-finite feature makes its prediction non-finite, but a bounded slope may hide it.
-                slope = weights[p] * block_slopes[i] if np.isfinite(predictions[p, i] + block_labels[i]) else np.nan
-                coefficients[i] = slope if p == 0 else coefficients[i] + slope
-        place = 0
-        for v in range(u, last):
-            begin = begins[v] + done
-            count = min(ends[v] - begin, held - place)
-            if item_weights.size > 0:
-                for i in range(count):
-                    coefficients[place + i] *= item_weights[begin + i]
-            if done == 0:
-                for j in range(0, summed.size, WIDTH):
-                    keep(summed, j, alike(0.0))
-            accumulate(flat, begin, count, dimension, coefficients, place, summed)
-            place += count
-            done += count
-            if begins[v] + done < ends[v]:
-                break
-            share = scale[v] / max(done, 1)
-            for j in range(dimension):
-                moved = user_weights[v] * (share * summed[j] + scale[v] * shrink[j] - centre[j])
-                out[v - origin, j] = moved if done > 0 else 0.0
-            done = 0
-        u = last if done == 0 else u
-
-
-_ROWS = (POINTWISE, float64, _VECTOR, float64, _MATRIX, _VECTOR, _VECTOR, _VECTOR, _VECTOR, _VECTOR, _VECTOR)
-
-
-@user_loop(*_ROWS, writable(float64, 2))
+@user_loop(
+    intp, float64, _VECTOR, float64, _MATRIX, _VECTOR, _VECTOR, _VECTOR, _VECTOR, _VECTOR, _VECTOR,
+    writable(float64, 2),
+    intp, _VECTOR, float64, float64, float64, float64, writable(int64, 1), writable(int64, 1),
+)  # fmt: skip
 def _gradients(
     features: Any,
     labels: Any,
     begins: Any,
     ends: Any,
-    slopes: Any,
+    slope: int,
     parameter: float,
     shifts: Any,
     spread: float,
@@ -321,35 +239,7 @@ def _gradients(
     centre: Any,
     user_weights: Any,
     out: Any,
-    start: int,
-    stop: int,
-) -> None:
-    _rows(
-        features, labels, begins, ends, slopes, parameter, shifts, spread, points, weights, item_weights, shrink, scale,
-        centre, user_weights, out, start, stop, 0,
-    )  # fmt: skip
-
-
-@user_loop(
-    *_ROWS, SUMMING, _VECTOR, float64, float64, float64, float64, writable(int64, 1), writable(int64, 1),
-)  # fmt: skip
-def _gradient_sums(
-    features: Any,
-    labels: Any,
-    begins: Any,
-    ends: Any,
-    slopes: Any,
-    parameter: float,
-    shifts: Any,
-    spread: float,
-    points: Any,
-    weights: Any,
-    item_weights: Any,
-    shrink: Any,
-    scale: Any,
-    centre: Any,
-    user_weights: Any,
-    add: Any,
+    add: int,
     around: Any,
     norm: float,
     quantile: float,
@@ -360,29 +250,117 @@ def _gradient_sums(
     start: int,
     stop: int,
 ) -> None:
-    """Gradients of a few users at a time, clipped and added while they are in the nearest cache."""
-    dimension = centre.size
-    few = max(1, _HELD // max(dimension, 1))
-    rows, answered = np.empty((few, dimension)), np.empty(few, np.bool_)
-    for first in range(start, stop, few):
-        last = min(first + few, stop)
-        _rows(
-            features, labels, begins, ends, slopes, parameter, shifts, spread, points, weights, item_weights, shrink,
-            scale, centre, user_weights, rows, first, last, first,
-        )  # fmt: skip
-        for i in range(last - first):
-            answered[i] = ends[first + i] > begins[first + i] and within(rows[i], most)
-            counts[5] += answered[i]
-        add(rows[: last - first], around, answered[: last - first], norm, quantile, unit, total, counts)
+    """Average gradients of users `start` to `stop`, user u's into out[u].
+
+    With `add`, the address of a reduction's loop, `out` holds a few of them, which are added to `total` and `counts`
+    when it is full: they are still in the nearest cache.
+
+    Items are taken in blocks, whoever they belong to: predictions, slopes, and then each user's sum.
+    """
+    dimension = features.shape[1]
+    whole, rest = dimension // WIDTH * WIDTH, dimension % WIDTH
+    # Views are made once: each costs a reference count, which shows at this speed.
+    flat, x, y, rows = features.reshape(-1), points[0], points[-1], out.reshape(-1)
+    summed, answered = aligned(1, dimension)[0], np.zeros(len(out) if add else 0, np.bool_)
+    predicted, other, block_labels = np.zeros(_BLOCK), np.zeros(_BLOCK), np.zeros(_BLOCK)
+    slopes, others, squares = np.zeros(_BLOCK), np.zeros(_BLOCK), np.empty(_BLOCK)
+    parameters, both, zero = np.full(_BLOCK, parameter), len(points) == 2, alike(0.0)
+    smoothed = spread > 0.0 or shifts.size > 0
+    block = min(_BLOCK, max(2, _NEAR // max(dimension, 1)))
+    if block > 8:
+        block = block // 8 * 8  # slopes are computed eight at a time
+    u, done, gathered = start, 0, 0  # the user in work; how many of its items have been; rows that are not added yet
+    while u < stop:
+        v, begun, held = u, done, 0
+        while v < stop and held < block:
+            first = end = begins[v] + begun
+            while v < stop and begins[v] + begun == end:  # neighbours in memory are read as one
+                count = min(ends[v] - end, block - held - (end - first))
+                end, begun = end + count, begun + count
+                if end < ends[v]:
+                    break
+                v, begun = v + 1, 0
+            count = end - first
+            if both:
+                predict_both(flat, first, count, dimension, x, y, predicted, other, held)
+            else:
+                predict(flat, first, count, dimension, x, predicted, held)
+            copied(labels, first, count, block_labels, held)
+            if smoothed:
+                _square_norms(features, first, count, squares)
+                for i in range(count):
+                    if spread > 0.0:
+                        parameters[held + i] = max(spread * squares[i], NARROW)
+                    else:
+                        shift = shifts[first + i] * np.sqrt(squares[i])
+                        predicted[held + i] += shift
+                        other[held + i] += shift
+            held += count
+        for w in range(max(v, u + 1), min(stop, 2 * v - u + 1)):
+            if begins[w] != ends[w - 1]:  # neighbours the processor asks for by itself, and better
+                prefetch(labels, begins[w])
+                for j in range(begins[w] * dimension, min(begins[w] * dimension + LINE * _AHEAD, ends[w] * dimension), LINE):
+                    prefetch(flat, j)
+        padded = (held + 7) // 8 * 8
+        run(slope, (predicted, block_labels, parameters, slopes, padded))
+        if both:
+            run(slope, (other, block_labels, parameters, others, padded))
+        for i in range(0, padded, WIDTH):
+            # A non-finite feature makes its prediction non-finite, but a bounded slope may hide it: 0 · NaN does not.
+            nothing = times(zero, plus(lanes(predicted, i), lanes(block_labels, i)))
+            if both:
+                nothing = fused(zero, lanes(other, i), fused(alike(weights[1]), lanes(others, i), nothing))
+            keep(slopes, i, fused(alike(weights[0]), lanes(slopes, i), nothing))
+        place = 0
+        while u < v or (u == v and done < begun):
+            begin = begins[u] + done
+            count = min(ends[u] - begin, held - place)
+            if item_weights.size > 0:
+                for i in range(count):
+                    slopes[place + i] *= item_weights[begin + i]
+            accumulate(flat, begin, count, dimension, slopes, place, summed, done == 0)
+            place, done = place + count, done + count
+            if begin + count < ends[u]:
+                break
+            row, norm_squared = (gathered if add else u) * dimension, zero
+            weight = user_weights[u]
+            if done == 0:
+                weight = 0.0
+                for j in range(0, summed.size, WIDTH):
+                    keep(summed, j, zero)
+            share, bent, less = alike(weight * scale[u] / max(done, 1)), alike(weight * scale[u]), alike(-weight)
+            for j in range(0, whole, WIDTH):
+                value = fused(share, lanes(summed, j), fused(bent, lanes(shrink, j), times(less, lanes(centre, j))))
+                norm_squared = fused(value, value, norm_squared)
+                keep(rows, row + j, value)
+            if rest > 0:
+                value = fused(bent, first_lanes(shrink, whole, rest), times(less, first_lanes(centre, whole, rest)))
+                value = fused(share, lanes(summed, whole), value)
+                norm_squared = fused(value, value, norm_squared)
+                keep_first(rows, row + whole, rest, value)
+            if add:
+                # Whether all is finite and within bounds is seen from the norm alone, nearly always.
+                near = sum_of(norm_squared) <= min(most * most, 1e300) or within(rows, row, dimension, most)
+                answered[gathered] = done > 0 and near
+                counts[5] += answered[gathered]
+                gathered += 1
+                if gathered == len(out) or u == stop - 1:
+                    run(add, (rows, gathered, dimension, around, answered, norm, quantile, unit, total, counts))
+                    gathered = 0
+            u, done = u + 1, 0
 
 
-@user_loop(POINTWISE, float64, _VECTOR, _VECTOR, writable(float64, 1))
+# What `_gradients` is told where rows are wanted, and not their sums.
+_NOT_ADDED = (0, np.empty(0), 0.0, 0.0, 0.0, 0.0, np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+@user_loop(intp, float64, _VECTOR, _VECTOR, writable(float64, 1))
 def _losses(
     features: Any,
     labels: Any,
     begins: Any,
     ends: Any,
-    values: Any,
+    value: int,
     parameter: float,
     point: Any,
     item_weights: Any,
@@ -400,7 +378,7 @@ def _losses(
             for i in range(count):
                 block_labels[i] = labels[first + i]
             predict(flat, first, count, features.shape[1], point, predictions, 0)
-            values(predictions[:count], block_labels[:count], parameters[:count], block_values[:count])
+            run(value, (predictions, block_labels, parameters, block_values, count))
             if item_weights.size > 0:
                 for i in range(count):
                     block_values[i] *= item_weights[first + i]

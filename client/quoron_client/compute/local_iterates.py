@@ -16,20 +16,23 @@ convex f that are β-smooth with ηβ ≤ 2, so two starts never drift apart.
 from typing import Any
 
 import numpy as np
-from numba import boolean, float64
+from numba import boolean, float64, intp
 from numpy.typing import NDArray
 
-from quoron_client.compute.compiled import LINE, POINTWISE, helper, prefetch, read_only, user_loop, writable
+from quoron_client.compute.compiled import LINE, helper, prefetch, read_only, user_loop, writable
 from quoron_client.compute.draws import NARROW, Keys, shifts_and_spread
+from quoron_client.compute.products import copied
 from quoron_client.data.items import Items
 from quoron_client.losses import Loss, Softmax
 from quoron_client.losses._exponential import exponential
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import LocalSGD
+from quoron_privacy.calls import run
 from quoron_privacy.errors import DataError
+from quoron_privacy.lanes import WIDTH, aligned, alike, first_lanes, fused, held, keep, keep_first, lanes, plus, pointer, sum_of, times
 
 _SIDE = 16  # users whose passes run side by side, at most: one's next step waits for its last, others' need not
-_NUMBERS = 2048  # of all their iterates together, so that these and their sums stay in the nearest cache
+_NUMBERS = 1024  # of all their iterates together, so that these and their sums stay in the nearest cache
 
 
 def local_sgd(
@@ -56,33 +59,95 @@ def local_sgd(
         of_classes = (batch.item_weights, loss.ridge, starts.reshape(-1, *by_class), task.step_size, ball, size)
         _class_passes(batch, *of_classes, out.reshape(-1, 2, *by_class), threads=threads)
         return out
-    slopes = loss.slopes_with(task.smoothing).compiled
+    slope = loss.slopes_with(task.smoothing).compiled.address
     shifts, spread = shifts_and_spread(batch, task.smoothing, keys, threads=threads)
     bend = loss.bend(dimension)
-    own = (slopes, loss.parameter, shifts, spread, batch.item_weights, bend, starts, task.step_size, ball, size)
+    own = (slope, loss.parameter, shifts, spread, batch.item_weights, bend, starts, task.step_size, ball, size)
     _passes(batch, *own, out, threads=threads)
     return out
 
 
 @helper
-def _aligned(rows: int, columns: int) -> Any:
-    """Array whose rows start on cache lines: a row read across lines takes twice as long."""
-    stride = (columns + 7) // 8 * 8
-    flat = np.empty(rows * stride + 8)
-    first = (-(flat.ctypes.data // 8)) % 8
-    return flat[first : first + rows * stride].reshape(rows, stride)
+def _look(flat: Any, row: int, x: Any, at: int, dimension: int) -> tuple[float, float]:
+    """⟨row, x⟩ and ‖x‖², of the iterate from x[at] on."""
+    whole, rest = dimension // WIDTH * WIDTH, dimension % WIDTH
+    inner = square = alike(0.0)
+    for j in range(0, whole, WIDTH):
+        now = lanes(x, at + j)
+        inner, square = fused(lanes(flat, row + j), now, inner), fused(now, now, square)
+    if rest > 0:
+        now = lanes(x, at + whole)
+        inner, square = fused(first_lanes(flat, row + whole, rest), now, inner), fused(now, now, square)
+    return sum_of(inner), sum_of(square)
 
 
 @helper
-def _begin(begins: Any, ends: Any, starts: Any, group: int, users: int, x: Any, total: Any) -> int:
-    """Set out from the starts; the most items that one user of the group has."""
-    longest = 0
-    for g in range(users):
-        longest = max(longest, ends[group + g] - begins[group + g])
-        for j in range(starts.shape[1]):
-            x[g, j] = starts[group + g, j]
-            total[g, j] = 0.0
-    return longest
+def _ball_step(
+    flat: Any, row: int, following: int, dimension: int, keep_of: Any, kept: float, move: float,
+    x: Any, total: Any, at: int,
+) -> tuple[float, float]:  # fmt: skip
+    """total += kept · x, x = keep · kept · x - move · row; and what `_look` says of the row that follows."""
+    whole, rest, strides = dimension // WIDTH * WIDTH, dimension % WIDTH, dimension // (2 * WIDTH) * 2 * WIDTH
+    k, m = alike(kept), alike(-move)
+    inner = square = other = more = alike(0.0)
+    for j in range(0, strides, 2 * WIDTH):
+        now, then = times(k, lanes(x, at + j)), times(k, lanes(x, at + j + WIDTH))
+        keep(total, at + j, plus(now, lanes(total, at + j)))
+        keep(total, at + j + WIDTH, plus(then, lanes(total, at + j + WIDTH)))
+        now = fused(m, lanes(flat, row + j), times(lanes(keep_of, j), now))
+        then = fused(m, lanes(flat, row + j + WIDTH), times(lanes(keep_of, j + WIDTH), then))
+        keep(x, at + j, now)
+        keep(x, at + j + WIDTH, then)
+        inner, square = fused(lanes(flat, following + j), now, inner), fused(now, now, square)
+        other, more = fused(lanes(flat, following + j + WIDTH), then, other), fused(then, then, more)
+    for j in range(strides, whole, WIDTH):
+        now = times(k, lanes(x, at + j))
+        keep(total, at + j, plus(now, lanes(total, at + j)))
+        now = fused(m, lanes(flat, row + j), times(lanes(keep_of, j), now))
+        keep(x, at + j, now)
+        inner, square = fused(lanes(flat, following + j), now, inner), fused(now, now, square)
+    if rest > 0:
+        j = whole
+        now = times(k, lanes(x, at + j))
+        keep(total, at + j, plus(now, lanes(total, at + j)))
+        now = fused(m, first_lanes(flat, row + j, rest), times(lanes(keep_of, j), now))
+        keep(x, at + j, now)
+        inner, square = fused(first_lanes(flat, following + j, rest), now, inner), fused(now, now, square)
+    return sum_of(plus(inner, other)), sum_of(plus(square, more))
+
+
+@helper
+def _box_step(
+    flat: Any, row: int, following: int, dimension: int, keep_of: Any, size: float, move: float,
+    x: Any, total: Any, at: int,
+) -> float:  # fmt: skip
+    """x = keep · x - move · row, held within the box, total += x; and ⟨row that follows, x⟩."""
+    whole, rest = dimension // WIDTH * WIDTH, dimension % WIDTH
+    m, most, inner = alike(-move), alike(size), alike(0.0)
+    for j in range(0, whole, WIDTH):
+        now = held(fused(m, lanes(flat, row + j), times(lanes(keep_of, j), lanes(x, at + j))), most)
+        keep(x, at + j, now)
+        keep(total, at + j, plus(now, lanes(total, at + j)))
+        inner = fused(lanes(flat, following + j), now, inner)
+    if rest > 0:
+        j = whole
+        now = held(fused(m, first_lanes(flat, row + j, rest), times(lanes(keep_of, j), lanes(x, at + j))), most)
+        keep(x, at + j, now)
+        keep(total, at + j, plus(now, lanes(total, at + j)))
+        inner = fused(first_lanes(flat, following + j, rest), now, inner)
+    return sum_of(inner)  # type: ignore[no-any-return]
+
+
+@helper
+def _finish(
+    x: Any, total: Any, at: int, shrink: float, counted: float, share: float, dimension: int, out: Any, place: int
+) -> None:
+    """shrink · x, and after it share · (total + counted · shrink · x)."""
+    k, c, s = alike(shrink), alike(counted), alike(share)
+    for j in range(0, dimension, WIDTH):
+        now, few = times(k, lanes(x, at + j)), min(WIDTH, dimension - j)
+        keep_first(out, place + j, few, now)
+        keep_first(out, place + dimension + j, few, times(s, fused(c, now, lanes(total, at + j))))
 
 
 @helper
@@ -118,24 +183,8 @@ def _into_ball(square: float, radius: float) -> float:
     return shrink
 
 
-@helper
-def _finish(
-    begins: Any, ends: Any, group: int, users: int, x: Any, total: Any, ball: bool, size: float, out: Any
-) -> None:
-    for g in range(users):
-        u, square, shrink, counted = group + g, 0.0, 1.0, 0.0
-        steps = max(1.0, np.float64(ends[u] - begins[u]))
-        if ball and begins[u] < ends[u]:
-            for j in range(out.shape[2]):
-                square += x[g, j] * x[g, j]
-            shrink, counted = _into_ball(square, size), 1.0
-        for j in range(out.shape[2]):
-            out[u, 0, j] = shrink * x[g, j]
-            out[u, 1, j] = (total[g, j] + counted * (shrink * x[g, j])) / steps
-
-
 @user_loop(
-    POINTWISE,
+    intp,
     float64,
     read_only(float64, 1),
     float64,
@@ -152,7 +201,7 @@ def _passes(
     labels: Any,
     begins: Any,
     ends: Any,
-    slopes: Any,
+    slope: int,
     parameter: float,
     shifts: Any,
     spread: float,
@@ -166,57 +215,67 @@ def _passes(
     start: int,
     stop: int,
 ) -> None:
-    # No loop stores and sums at once: its order of summation would depend on where the arrays lie in memory.
-    dimension, flat, keep = features.shape[1], features.reshape(-1), 1.0 - step * bend
-    smoothed = spread > 0.0 or shifts.size > 0
+    dimension, flat, smoothed = features.shape[1], features.reshape(-1), spread > 0.0 or shifts.size > 0
     side = min(_SIDE, max(2, _NUMBERS // max(dimension, 1)))
-    x, total = _aligned(side, dimension), _aligned(side, dimension)
+    keep_of = aligned(1, dimension)[0]
+    for j in range(dimension):
+        keep_of[j] = 1.0 - step * bend[j]
+    x, total = aligned(side, dimension).reshape(-1), aligned(side, dimension).reshape(-1)
+    stride, begun, into = x.size // side, starts.reshape(-1), out.reshape(-1)
     shrinks, parameters, item_slopes = np.ones(side), np.full(side, parameter), np.empty(side)
-    predictions, item_labels = np.zeros(side), np.zeros(side)
+    predictions, item_labels, inners, squares = np.zeros(side), np.zeros(side), np.zeros(side), np.zeros(side)
     for group in range(start, stop, side):
-        users = min(side, stop - group)
-        for t in range(_begin(begins, ends, starts, group, users, x, total)):
+        users, longest = min(side, stop - group), begins[group] - begins[group]
+        rows, iterates, sums, keeps = pointer(flat), pointer(x), pointer(total), pointer(keep_of)
+        for g in range(users):
+            u, at = group + g, g * stride
+            longest = max(longest, ends[u] - begins[u])
+            copied(pointer(begun), u * dimension, dimension, iterates, at)
+            less = alike(-1.0 if ball and begins[u] < ends[u] else 0.0)  # a ball's start is added, and not to count
+            for j in range(0, stride, WIDTH):
+                keep(sums, at + j, times(less, lanes(iterates, at + j)))
+            if begins[u] < ends[u]:
+                inners[g], squares[g] = _look(rows, begins[u] * dimension, iterates, at, dimension)
+        for t in range(longest):
             for g in range(users):
                 i = begins[group + g] + t
                 if i < ends[group + g]:
-                    # The next row arrives while the other users take their steps.
-                    for j in range((i + 1) * dimension, (i + 2) * dimension, LINE):
-                        prefetch(flat, j)
-                    inner = square = 0.0
-                    for j in range(dimension):
-                        inner += features[i, j] * x[g, j]
-                        square += x[g, j] * x[g, j]
                     # In a ball what is kept is the iterate before its projection, whose factor is known only here.
-                    shrinks[g] = _into_ball(square, size) if ball and t > 0 else 1.0
-                    predictions[g] = shrinks[g] * inner
+                    shrinks[g] = _into_ball(squares[g], size) if ball and t > 0 else 1.0
+                    predictions[g] = shrinks[g] * inners[g]
                     item_labels[g] = labels[i]
             if smoothed:
                 _smooth(features, begins, ends, group, users, t, shifts, spread, predictions, parameters)
-            slopes(predictions, item_labels, parameters, item_slopes)
+            run(slope, (predictions, item_labels, parameters, item_slopes, side))
             if item_weights.size > 0:
                 for g in range(users):
                     i = begins[group + g] + t
                     if i < ends[group + g]:
                         item_slopes[g] *= item_weights[i]
             for g in range(users):
-                i = begins[group + g] + t
-                if i < ends[group + g]:
+                i, end, at = begins[group + g] + t, ends[group + g], g * stride
+                if i < end:
+                    # A row arrives while the other users take their steps; after a user's last, those of the next group.
+                    ahead = i + 2
+                    if ahead >= end and group + side + g < stop:
+                        ahead = min(begins[group + side + g] + ahead - end, ends[group + side + g] - 1)
+                    for j in range(ahead * dimension, (ahead + 1) * dimension, LINE):
+                        prefetch(flat, j)
                     # A non-finite feature makes the prediction so; a bounded slope or the projection may hide it.
-                    move = step * item_slopes[g] if np.isfinite(predictions[g] + item_labels[g]) else np.nan
+                    move = step * item_slopes[g] + 0.0 * (predictions[g] + item_labels[g])
+                    row, following = i * dimension, min(i + 1, end - 1) * dimension
                     if ball:
-                        kept, counted = shrinks[g], shrinks[g] if t > 0 else 0.0  # a start is not counted
-                        for j in range(dimension):
-                            now = x[g, j]
-                            total[g, j] += counted * now
-                            x[g, j] = keep[j] * kept * now - move * features[i, j]
+                        inners[g], squares[g] = _ball_step(
+                            rows, row, following, dimension, keeps, shrinks[g], move, iterates, sums, at
+                        )
                     else:
-                        for j in range(dimension):
-                            now = keep[j] * x[g, j] - move * features[i, j]
-                            now = size if now > size else now
-                            now = -size if now < -size else now
-                            total[g, j] += now
-                            x[g, j] = now
-        _finish(begins, ends, group, users, x, total, ball, size, out)
+                        inners[g] = _box_step(rows, row, following, dimension, keeps, size, move, iterates, sums, at)
+        for g in range(users):
+            u, at, shrink, counted = group + g, g * stride, 1.0, 0.0
+            if ball and begins[u] < ends[u]:
+                shrink, counted = _into_ball(squares[g], size), 1.0
+            share = 1.0 / max(1.0, np.float64(ends[u] - begins[u]))
+            _finish(iterates, sums, at, shrink, counted, share, dimension, pointer(into), 2 * u * dimension)
 
 
 @helper

@@ -1,9 +1,11 @@
-"""Inner products with rows of items and sums of such rows, eight numbers at a time, for compiled loops.
+"""Inner products with rows of items and sums of such rows, four numbers at a time, for compiled loops.
 
 What numba keeps on disk of a loop is renewed when the loop's own file changes: after a change here, touch its callers.
 """
 
 from typing import Any
+
+import numpy as np
 
 from quoron_client.compute.compiled import helper
 from quoron_privacy.lanes import (
@@ -13,20 +15,42 @@ from quoron_privacy.lanes import (
     first_lanes,
     fused,
     keep,
+    keep_first,
     lanes,
-    larger,
-    max_of,
     plus,
     sum_of,
+    sums_of,
 )
+
+SHORT = 32  # numbers of a row below which more time goes into its one sum than into its products
 
 
 @helper
 def predict(flat: Any, first: int, count: int, dimension: int, x: Any, out: Any, place: int) -> None:
-    """⟨row, x⟩ for `count` rows from `first` on, into out[place] and on; x is padded with zeros."""
+    """⟨row, x⟩ for `count` rows from `first` on, into out[place] and on; x is padded with zeros.
+
+    Rows one after the other, as memory is read best; short ones four at a time, which changes no bit.
+    """
     whole, rest = dimension // WIDTH * WIDTH, dimension % WIDTH
-    strides = whole // STRIDE * STRIDE
-    for i in range(count):
+    fours, strides = 0, whole // STRIDE * STRIDE
+    if dimension < SHORT:
+        fours, strides = count // 4 * 4, 0
+    for i in range(0, fours, 4):
+        row = (first + i) * dimension
+        second, third, fourth = row + dimension, row + 2 * dimension, row + 3 * dimension
+        a = b = c = d = alike(0.0)
+        for j in range(0, whole, WIDTH):
+            at = lanes(x, j)
+            a, b = fused(lanes(flat, row + j), at, a), fused(lanes(flat, second + j), at, b)
+            c, d = fused(lanes(flat, third + j), at, c), fused(lanes(flat, fourth + j), at, d)
+        if rest > 0:
+            at = lanes(x, whole)
+            a = fused(first_lanes(flat, row + whole, rest), at, a)
+            b = fused(first_lanes(flat, second + whole, rest), at, b)
+            c = fused(first_lanes(flat, third + whole, rest), at, c)
+            d = fused(first_lanes(flat, fourth + whole, rest), at, d)
+        keep(out, place + i, sums_of(a, b, c, d))
+    for i in range(fours, count):
         row = (first + i) * dimension
         a = b = c = d = alike(0.0)
         for j in range(0, strides, STRIDE):
@@ -37,7 +61,7 @@ def predict(flat: Any, first: int, count: int, dimension: int, x: Any, out: Any,
         for j in range(strides, whole, WIDTH):
             a = fused(lanes(flat, row + j), lanes(x, j), a)
         if rest > 0:
-            b = fused(first_lanes(flat, row + whole, rest), lanes(x, whole), b)
+            a = fused(first_lanes(flat, row + whole, rest), lanes(x, whole), a)
         out[place + i] = sum_of(plus(plus(a, b), plus(c, d)))
 
 
@@ -47,8 +71,28 @@ def predict_both(
 ) -> None:
     """Like `predict`, for two points: each row is read and widened once."""
     whole, rest = dimension // WIDTH * WIDTH, dimension % WIDTH
-    strides = whole // STRIDE * STRIDE
-    for i in range(count):
+    fours, strides = 0, whole // STRIDE * STRIDE
+    if dimension < SHORT:
+        fours, strides = count // 4 * 4, 0
+    for i in range(0, fours, 4):
+        row = (first + i) * dimension
+        second, third, fourth = row + dimension, row + 2 * dimension, row + 3 * dimension
+        a = b = c = d = e = f = g = h = alike(0.0)
+        for j in range(0, whole, WIDTH):
+            at, to = lanes(x, j), lanes(y, j)
+            p, q = lanes(flat, row + j), lanes(flat, second + j)
+            a, b, e, f = fused(p, at, a), fused(q, at, b), fused(p, to, e), fused(q, to, f)
+            p, q = lanes(flat, third + j), lanes(flat, fourth + j)
+            c, d, g, h = fused(p, at, c), fused(q, at, d), fused(p, to, g), fused(q, to, h)
+        if rest > 0:
+            at, to = lanes(x, whole), lanes(y, whole)
+            p, q = first_lanes(flat, row + whole, rest), first_lanes(flat, second + whole, rest)
+            a, b, e, f = fused(p, at, a), fused(q, at, b), fused(p, to, e), fused(q, to, f)
+            p, q = first_lanes(flat, third + whole, rest), first_lanes(flat, fourth + whole, rest)
+            c, d, g, h = fused(p, at, c), fused(q, at, d), fused(p, to, g), fused(q, to, h)
+        keep(out, place + i, sums_of(a, b, c, d))
+        keep(other, place + i, sums_of(e, f, g, h))
+    for i in range(fours, count):
         row = (first + i) * dimension
         a = b = c = d = e = f = g = h = alike(0.0)
         for j in range(0, strides, STRIDE):
@@ -63,16 +107,18 @@ def predict_both(
             a, e = fused(p, lanes(x, j), a), fused(p, lanes(y, j), e)
         if rest > 0:
             p = first_lanes(flat, row + whole, rest)
-            b, f = fused(p, lanes(x, whole), b), fused(p, lanes(y, whole), f)
+            a, e = fused(p, lanes(x, whole), a), fused(p, lanes(y, whole), e)
         out[place + i] = sum_of(plus(plus(a, b), plus(c, d)))
         other[place + i] = sum_of(plus(plus(e, f), plus(g, h)))
 
 
 @helper
-def accumulate(flat: Any, first: int, count: int, dimension: int, coefficients: Any, place: int, out: Any) -> None:
+def accumulate(
+    flat: Any, first: int, count: int, dimension: int, coefficients: Any, place: int, out: Any, anew: bool
+) -> None:
     """out += Σ coefficient · row over `count` rows from `first` on, row after row; coefficients from `place` on.
 
-    Four rows at a time where there are as many, which changes no bit; `out` is padded.
+    From zero, if `anew`. Four rows at a time where there are as many, which changes no bit; `out` is padded.
     """
     whole, rest = dimension // WIDTH * WIDTH, dimension % WIDTH
     fours = count // 4 * 4
@@ -82,32 +128,39 @@ def accumulate(flat: Any, first: int, count: int, dimension: int, coefficients: 
         e, f = alike(coefficients[place + i]), alike(coefficients[place + i + 1])
         g, h = alike(coefficients[place + i + 2]), alike(coefficients[place + i + 3])
         for j in range(0, whole, WIDTH):
-            s = fused(lanes(flat, b + j), f, fused(lanes(flat, a + j), e, lanes(out, j)))
+            s = fused(lanes(flat, a + j), e, alike(0.0) if anew else lanes(out, j))
+            s = fused(lanes(flat, b + j), f, s)
             keep(out, j, fused(lanes(flat, d + j), h, fused(lanes(flat, c + j), g, s)))
         if rest > 0:
             j = whole
-            s = fused(first_lanes(flat, a + j, rest), e, lanes(out, j))
+            s = fused(first_lanes(flat, a + j, rest), e, alike(0.0) if anew else lanes(out, j))
             s = fused(first_lanes(flat, b + j, rest), f, s)
             s = fused(first_lanes(flat, c + j, rest), g, s)
             keep(out, j, fused(first_lanes(flat, d + j, rest), h, s))
+        anew = False
     for i in range(fours, count):
         a, e = (first + i) * dimension, alike(coefficients[place + i])
         for j in range(0, whole, WIDTH):
-            keep(out, j, fused(lanes(flat, a + j), e, lanes(out, j)))
+            keep(out, j, fused(lanes(flat, a + j), e, alike(0.0) if anew else lanes(out, j)))
         if rest > 0:
-            keep(out, whole, fused(first_lanes(flat, a + whole, rest), e, lanes(out, whole)))
+            keep(out, whole, fused(first_lanes(flat, a + whole, rest), e, alike(0.0) if anew else lanes(out, whole)))
+        anew = False
 
 
 @helper
-def within(row: Any, most: float) -> bool:
-    """Whether every number is finite and at most `most` in magnitude."""
-    whole, rest = row.size // WIDTH * WIDTH, row.size % WIDTH
-    largest = nothing = zero = alike(0.0)
-    for j in range(0, whole, WIDTH):
-        part = lanes(row, j)
-        largest, nothing = larger(largest, part), fused(part, zero, nothing)
+def copied(source: Any, first: int, count: int, out: Any, place: int) -> None:
+    """out[place:] = source[first:], `count` numbers."""
+    whole, rest = count // WIDTH * WIDTH, count % WIDTH
+    for i in range(0, whole, WIDTH):
+        keep(out, place + i, lanes(source, first + i))
     if rest > 0:
-        part = first_lanes(row, whole, rest)
-        largest, nothing = larger(largest, part), fused(part, zero, nothing)
-    good: bool = sum_of(nothing) == 0.0 and max_of(largest) <= most
+        keep_first(out, place + whole, rest, first_lanes(source, first + whole, rest))
+
+
+@helper
+def within(flat: Any, first: int, count: int, most: float) -> bool:
+    """Whether each of `count` numbers from flat[first] on is finite and at most `most` in magnitude."""
+    good = True
+    for j in range(first, first + count):
+        good = good and abs(flat[j]) <= most and np.isfinite(flat[j])
     return good

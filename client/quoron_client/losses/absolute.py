@@ -9,18 +9,18 @@ from quoron_client.compute.compiled import Pointwise
 from quoron_client.losses._base import Regression
 
 
-def _values(predictions: Any, labels: Any, unused: Any, out: Any) -> None:
-    for i in range(out.size):
+def _values(predictions: Any, labels: Any, unused: Any, out: Any, count: int) -> None:
+    for i in range(count):
         out[i] = abs(predictions[i] - labels[i])
 
 
-def _slopes(predictions: Any, labels: Any, unused: Any, out: Any) -> None:
-    for i in range(out.size):
+def _slopes(predictions: Any, labels: Any, unused: Any, out: Any, count: int) -> None:
+    for i in range(count):
         out[i] = np.sign(predictions[i] - labels[i])
 
 
-def _envelope(predictions: Any, labels: Any, widths: Any, out: Any) -> None:
-    for i in range(out.size):
+def _envelope(predictions: Any, labels: Any, widths: Any, out: Any, count: int) -> None:
+    for i in range(count):
         out[i] = min(max((predictions[i] - labels[i]) / widths[i], -1.0), 1.0)
 
 

@@ -8,13 +8,13 @@ from quoron_client.losses._base import Classification
 from quoron_client.losses.smoothed_hinge import SmoothedHinge
 
 
-def _values(predictions: Any, labels: Any, unused: Any, out: Any) -> None:
-    for i in range(out.size):
+def _values(predictions: Any, labels: Any, unused: Any, out: Any, count: int) -> None:
+    for i in range(count):
         out[i] = max(0.0, 1.0 - labels[i] * predictions[i])
 
 
-def _slopes(predictions: Any, labels: Any, unused: Any, out: Any) -> None:
-    for i in range(out.size):
+def _slopes(predictions: Any, labels: Any, unused: Any, out: Any, count: int) -> None:
+    for i in range(count):
         out[i] = -labels[i] if labels[i] * predictions[i] < 1.0 else 0.0
 
 

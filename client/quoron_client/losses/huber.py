@@ -10,15 +10,15 @@ from quoron_client.compute.compiled import Pointwise
 from quoron_client.losses._base import Regression
 
 
-def _values(predictions: Any, labels: Any, thresholds: Any, out: Any) -> None:
-    for i in range(out.size):
+def _values(predictions: Any, labels: Any, thresholds: Any, out: Any, count: int) -> None:
+    for i in range(count):
         residual = abs(predictions[i] - labels[i])
         banded = min(residual, thresholds[i])
         out[i] = banded * (residual - 0.5 * banded)
 
 
-def _slopes(predictions: Any, labels: Any, thresholds: Any, out: Any) -> None:
-    for i in range(out.size):
+def _slopes(predictions: Any, labels: Any, thresholds: Any, out: Any, count: int) -> None:
+    for i in range(count):
         out[i] = min(max(predictions[i] - labels[i], -thresholds[i]), thresholds[i])
 
 

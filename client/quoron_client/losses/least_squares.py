@@ -7,14 +7,14 @@ from quoron_client.compute.compiled import Pointwise
 from quoron_client.losses._base import Regression
 
 
-def _values(predictions: Any, labels: Any, unused: Any, out: Any) -> None:
-    for i in range(out.size):
+def _values(predictions: Any, labels: Any, unused: Any, out: Any, count: int) -> None:
+    for i in range(count):
         residual = predictions[i] - labels[i]
         out[i] = 0.5 * residual * residual
 
 
-def _slopes(predictions: Any, labels: Any, unused: Any, out: Any) -> None:
-    for i in range(out.size):
+def _slopes(predictions: Any, labels: Any, unused: Any, out: Any, count: int) -> None:
+    for i in range(count):
         out[i] = predictions[i] - labels[i]
 
 

@@ -13,13 +13,13 @@ from quoron_client.compute.compiled import Pointwise
 from quoron_client.losses._base import Loss
 
 
-def _values(predictions: Any, labels: Any, unused: Any, out: Any) -> None:
-    for i in range(out.size):
+def _values(predictions: Any, labels: Any, unused: Any, out: Any, count: int) -> None:
+    for i in range(count):
         out[i] = -predictions[i]
 
 
-def _slopes(predictions: Any, labels: Any, unused: Any, out: Any) -> None:
-    for i in range(out.size):
+def _slopes(predictions: Any, labels: Any, unused: Any, out: Any, count: int) -> None:
+    for i in range(count):
         out[i] = -1.0
 
 

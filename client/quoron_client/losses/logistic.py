@@ -10,14 +10,14 @@ from quoron_client.losses._base import Classification
 from quoron_client.losses._exponential import exponential
 
 
-def _values(predictions: Any, labels: Any, unused: Any, out: Any) -> None:
-    for i in range(out.size):
+def _values(predictions: Any, labels: Any, unused: Any, out: Any, count: int) -> None:
+    for i in range(count):
         margin = labels[i] * predictions[i]
         out[i] = max(-margin, 0.0) + np.log1p(np.exp(-abs(margin)))
 
 
-def _slopes(predictions: Any, labels: Any, unused: Any, out: Any) -> None:
-    for i in range(out.size):
+def _slopes(predictions: Any, labels: Any, unused: Any, out: Any, count: int) -> None:
+    for i in range(count):
         out[i] = -labels[i] / (1.0 + exponential(labels[i] * predictions[i]))
 
 

@@ -11,15 +11,15 @@ from quoron_client.compute.compiled import Pointwise
 from quoron_client.losses._base import Classification
 
 
-def _values(predictions: Any, labels: Any, widths: Any, out: Any) -> None:
-    for i in range(out.size):
+def _values(predictions: Any, labels: Any, widths: Any, out: Any, count: int) -> None:
+    for i in range(count):
         short = 1.0 - labels[i] * predictions[i]
         banded = min(max(short, 0.0), widths[i])
         out[i] = banded * (short - 0.5 * banded) / widths[i]
 
 
-def _slopes(predictions: Any, labels: Any, widths: Any, out: Any) -> None:
-    for i in range(out.size):
+def _slopes(predictions: Any, labels: Any, widths: Any, out: Any, count: int) -> None:
+    for i in range(count):
         short = 1.0 - labels[i] * predictions[i]
         out[i] = -labels[i] * (min(max(short, 0.0), widths[i]) / widths[i])
 
