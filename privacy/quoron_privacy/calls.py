@@ -24,13 +24,15 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+_unpacked: Any = cgutils.unpack_tuple
+
 
 def _run(context: Any, address: Any, arguments: Any) -> Any:
     def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
         kinds = signature.args[1].types
         given = [
             target.make_array(kind)(target, builder, value).data if isinstance(kind, types.Array) else value
-            for kind, value in zip(kinds, cgutils.unpack_tuple(builder, values[1], len(kinds)), strict=True)
+            for kind, value in zip(kinds, _unpacked(builder, values[1], len(kinds)), strict=True)
         ]
         function = ir.FunctionType(ir.VoidType(), [value.type for value in given])
         builder.call(builder.inttoptr(values[0], function.as_pointer()), given)

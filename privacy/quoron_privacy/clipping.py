@@ -18,7 +18,7 @@ from math import isinf, sqrt
 from typing import Any, Protocol
 
 import numpy as np
-from numba import carray, cfunc, njit, types
+from numba import carray, cfunc, njit, types  # type: ignore[attr-defined]
 from numpy.typing import NDArray
 
 from quoron_privacy.calls import run
@@ -50,10 +50,11 @@ Integers = NDArray[np.int64]
 
 _ULP = 2.0**-52
 _FEW = 64  # rows whose norms are taken at a time
-_NUMBERS, _INTEGERS = types.CPointer(types.float64), types.CPointer(types.int64)
+_pointer: Any = types.CPointer
+_NUMBERS, _INTEGERS, _FLAGS = (_pointer(kind) for kind in (types.float64, types.int64, types.boolean))
 # rows, how many, their length; centre, answered; norm, quantile radius, unit; total and counts to add to
 SUMMING: Any = types.void(
-    _NUMBERS, types.intp, types.intp, _NUMBERS, types.CPointer(types.boolean), types.float64, types.float64,
+    _NUMBERS, types.intp, types.intp, _NUMBERS, _FLAGS, types.float64, types.float64,
     types.float64, _INTEGERS, _INTEGERS,
 )  # fmt: skip
 
@@ -95,7 +96,10 @@ class LoopReduction(Reduction, Protocol):
 
     @property
     def adding(self) -> int:
-        """Address of the loop, a `cfunc` of type `SUMMING`; the first four of its counts are `Sums.cells`, the fifth is `Sums.clipped`."""
+        """Address of the loop, a `cfunc` of type `SUMMING`.
+
+        The first four of its counts are `Sums.cells`, the fifth is `Sums.clipped`.
+        """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,7 +152,7 @@ class ClippedSum:
     @property
     def adding(self) -> int:
         """See LoopReduction."""
-        return _adding().address
+        return int(_adding().address)
 
     def mean(self, sums: Sums) -> Vector:
         """(Σ clip(v - c)) / divisor, shape (d,). ConfigError for more rows than 64 · divisor."""

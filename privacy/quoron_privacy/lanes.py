@@ -91,7 +91,7 @@ def _pointer(context: Any, array: Any) -> Any:
     def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
         return target.make_array(signature.args[0])(target, builder, values[0]).data
 
-    return types.CPointer(array.dtype)(array), generate
+    return types.CPointer(array.dtype)(array), generate  # type: ignore[no-untyped-call]
 
 
 def _there(builder: Any, count: Any) -> Any:
@@ -202,7 +202,9 @@ def _sums_of(context: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
             halves = (builder.shuffle_vector(left, right, _chosen(places)) for places in (low, high))
             return builder.fadd(*halves)
 
-        ab, cd = (joined(*values[k : k + 2], (0, 1, 4, 5), (2, 3, 6, 7)) for k in (0, 2))
+        first, second, third, fourth = values
+        ab = joined(first, second, (0, 1, 4, 5), (2, 3, 6, 7))
+        cd = joined(third, fourth, (0, 1, 4, 5), (2, 3, 6, 7))
         return joined(ab, cd, (0, 2, 4, 6), (1, 3, 5, 7))
 
     return _LANES(*[_LANES] * 4), generate
@@ -218,14 +220,16 @@ def _max_of(context: Any, value: Any) -> Any:
     return float64(_LANES), generate
 
 
-# pointer(array): to its first element. Calls that take it count no reference, which costs more than a short row; in turn
-# the array must be mentioned later on, or in the same loop, for it is let go of after its last mention.
+# pointer(array): to its first element. A call that is handed one counts no reference, which costs more than a short row
+# does. The array must be mentioned afterwards, or in the same loop: it is let go of after its last mention.
 pointer: Any = intrinsic(_pointer)
 lanes: Any = intrinsic(_lanes)  # lanes(array, index): four elements of a one-dimensional array, or from a pointer on
 first_lanes: Any = intrinsic(_first_lanes)  # first_lanes(array, index, count): the first few; others 0, and not read
 keep: Any = intrinsic(_keep)  # keep(array, index, value): write four float64 elements
 keep_first: Any = intrinsic(_keep_first)  # keep_first(array, index, count, value): write the first few
-add_whole: Any = intrinsic(_add_whole)  # add_whole(integers, index, a, b, c, d): add all four, cut towards zero, exactly
+add_whole: Any = intrinsic(
+    _add_whole
+)  # add_whole(integers, index, a, b, c, d): add all four, cut towards zero, exactly
 alike: Any = intrinsic(_alike)  # alike(number): the same number four times
 fused: Any = intrinsic(_fused)  # fused(a, b, c): a · b + c, rounded once
 plus: Any = _binary("fadd")

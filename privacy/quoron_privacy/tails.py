@@ -19,7 +19,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import carray, cfunc, njit
+from numba import carray, cfunc, njit  # type: ignore[attr-defined]
 from numpy.typing import NDArray
 
 from quoron_privacy.clipping import (
@@ -102,7 +102,7 @@ class TailSum:
         """See clipping.LoopReduction. ConfigError with a transform, for which it does not stand."""
         if self.transform is not None:
             raise ConfigError("Expected vectors that are summed as they are, got a transform.")
-        return _adding().address
+        return int(_adding().address)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Eight numbers at a time: each operation is what it says, number by number, and reads nothing it was not told to."""
+"""Four numbers at a time: each operation is what it says, number by number, and reads nothing it was not told to."""
 
 import numpy as np
 import pytest
@@ -6,17 +6,24 @@ from numba import njit
 
 from quoron_privacy.lanes import (
     WIDTH,
+    add_whole,
     aligned,
     alike,
     first_lanes,
     fused,
+    held,
     keep,
+    keep_first,
     lanes,
     larger,
     max_of,
+    minus,
     over,
     plus,
+    pointer,
     sum_of,
+    sums_of,
+    times,
 )
 
 FLOATS = pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -35,9 +42,12 @@ def few(values, index, count, out):
 @njit
 def combined(a, b, c, out):
     keep(out, 0, fused(lanes(a, 0), lanes(b, 0), lanes(c, 0)))
-    keep(out, 8, over(lanes(a, 0), lanes(b, 0)))
-    keep(out, 16, plus(lanes(a, 0), alike(c[0])))
-    keep(out, 24, larger(lanes(a, 0), lanes(b, 0)))
+    keep(out, 4, over(lanes(a, 0), lanes(b, 0)))
+    keep(out, 8, plus(lanes(a, 0), alike(c[0])))
+    keep(out, 12, larger(lanes(a, 0), lanes(b, 0)))
+    keep(out, 16, minus(lanes(a, 0), lanes(b, 0)))
+    keep(out, 20, times(lanes(a, 0), lanes(b, 0)))
+    keep(out, 24, held(lanes(a, 0), alike(abs(c[0]))))
 
 
 @njit
@@ -45,10 +55,31 @@ def joined(values):
     return sum_of(lanes(values, 0)), max_of(lanes(values, 0))
 
 
+@njit
+def four_sums(values, out):
+    keep(out, 0, sums_of(lanes(values, 0), lanes(values, 4), lanes(values, 8), lanes(values, 12)))
+
+
+@njit
+def kept(values, index, count, out):
+    keep_first(out, index, count, lanes(values, 0))
+
+
+@njit
+def added(total, values):
+    add_whole(total, 1, lanes(values, 0), lanes(values, 4), lanes(values, 8), lanes(values, 12))
+
+
+@njit
+def through_a_pointer(values, out):
+    for i in range(2):
+        keep(pointer(out), 4 * i, lanes(pointer(values), 4 * i))
+
+
 @FLOATS
-def test_eight_numbers_are_read_from_where_they_are_and_widened(dtype):
+def test_four_numbers_are_read_from_where_they_are_and_widened(dtype):
     values, out = np.random.default_rng(0).standard_normal(30).astype(dtype), np.empty(WIDTH)
-    for index in range(23):
+    for index in range(27):
         copied(values, index, out)
         np.testing.assert_array_equal(out, values[index : index + WIDTH].astype(np.float64))
 
@@ -65,32 +96,68 @@ def test_what_is_past_the_first_few_is_zero_whatever_is_there(dtype):
 def test_operations_are_those_of_single_numbers_and_a_fused_one_rounds_once():
     rng = np.random.default_rng(1)
     a, b, c = rng.standard_normal((3, WIDTH))
-    out = np.empty(4 * WIDTH)
+    out = np.empty(7 * WIDTH)
     combined(a, b, c, out)
     exact = a.astype(np.longdouble) * b + c
-    np.testing.assert_array_equal(out[:8], exact.astype(np.float64))
-    np.testing.assert_array_equal(out[8:16], a / b)
-    np.testing.assert_array_equal(out[16:24], a + c[0])
-    np.testing.assert_array_equal(out[24:], np.where(np.abs(b) > a, np.abs(b), a))
+    np.testing.assert_array_equal(out[:4], exact.astype(np.float64))
+    np.testing.assert_array_equal(out[4:8], a / b)
+    np.testing.assert_array_equal(out[8:12], a + c[0])
+    np.testing.assert_array_equal(out[12:16], np.where(np.abs(b) > a, np.abs(b), a))
+    np.testing.assert_array_equal(out[16:20], a - b)
+    np.testing.assert_array_equal(out[20:24], a * b)
+    np.testing.assert_array_equal(out[24:], np.clip(a, -abs(c[0]), abs(c[0])))
 
 
-def test_nan_is_never_larger():
-    a, b, out = np.zeros(WIDTH), np.full(WIDTH, np.nan), np.empty(4 * WIDTH)
+def test_nan_is_never_larger_and_is_not_hidden_by_a_bound():
+    a, b, out = np.zeros(WIDTH), np.full(WIDTH, np.nan), np.empty(7 * WIDTH)
     combined(a, b, a, out)
-    np.testing.assert_array_equal(out[24:], 0.0)
+    np.testing.assert_array_equal(out[12:16], 0.0)
+    combined(b, a, a, out)
+    assert np.isnan(out[24:]).all()
 
 
 def test_a_sum_has_the_order_that_is_written_down():
     for seed in range(50):
         a = np.random.default_rng(seed).standard_normal(WIDTH) * 10.0 ** np.arange(WIDTH)
         found, most = joined(a)
-        assert found == ((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7]))
+        assert found == (a[0] + a[2]) + (a[1] + a[3])
         assert most == a.max()
+
+
+def test_four_sums_at_once_have_the_bits_of_each():
+    for seed in range(50):
+        values, out = np.random.default_rng(seed).standard_normal((4, WIDTH)), np.empty(WIDTH)
+        four_sums(values.reshape(-1), out)
+        np.testing.assert_array_equal(out, [joined(row)[0] for row in values])
+
+
+@pytest.mark.parametrize("count", range(6))
+def test_no_more_than_the_first_few_are_written(count):
+    out = np.zeros(8)
+    kept(np.arange(1.0, 5.0), 2, count, out)
+    np.testing.assert_array_equal(out, [0, 0, *np.where(np.arange(4) < count, np.arange(1.0, 5.0), 0), 0, 0])
+
+
+def test_numbers_are_cut_towards_zero_and_added_exactly():
+    values = np.random.default_rng(2).standard_normal((4, WIDTH)) * 2.0**50
+    total = np.array([7, 2**61, -(2**61), 1, 0, 9])
+    expected = total.tolist()
+    for row in values:
+        for j in range(WIDTH):
+            expected[1 + j] += int(row[j])
+    added(total, values.reshape(-1))
+    assert total.tolist() == expected
+
+
+def test_a_pointer_reads_and_writes_what_the_array_holds():
+    values, out = np.arange(8, dtype=np.float32), np.zeros(8)
+    through_a_pointer(values, out)
+    np.testing.assert_array_equal(out, values)
 
 
 @pytest.mark.parametrize("columns", [1, 8, 13])
 def test_aligned_rows_are_zero_padded_and_start_on_cache_lines(columns):
     rows = aligned(3, columns)
-    assert rows.shape == (3, -(-columns // WIDTH) * WIDTH)
+    assert rows.shape == (3, -(-columns // 8) * 8)
     assert not rows.any()
     assert all(row.ctypes.data % 64 == 0 for row in rows)

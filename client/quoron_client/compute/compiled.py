@@ -44,8 +44,10 @@ def writable(element: Any, dimensions: int) -> Any:
     return types.Array(element, dimensions, "C")
 
 
-_NUMBERS = types.CPointer(float64)
-POINTWISE = types.void(_NUMBERS, _NUMBERS, _NUMBERS, _NUMBERS, intp)  # predictions, labels, parameters, out; how many
+_NUMBERS: Any = types.CPointer(float64)  # type: ignore[no-untyped-call]
+POINTWISE: Any = types.void(
+    _NUMBERS, _NUMBERS, _NUMBERS, _NUMBERS, intp
+)  # predictions, labels, parameters, out; how many
 
 
 def helper(function: F) -> F:
@@ -53,7 +55,7 @@ def helper(function: F) -> F:
 
     Of the same file, because numba's stored code is renewed when its own file changes, not when a called one does.
     """
-    compiled: F = numba.njit(**_SUMS, forceinline=True)(function)
+    compiled: F = numba.njit(**_SUMS, forceinline=True)(function)  # a call that stays one counts references
     return compiled
 
 
@@ -82,9 +84,9 @@ class Pointwise:
     def __call__(self, predictions: ArrayLike, labels: ArrayLike, parameters: ArrayLike) -> NDArray[np.float64]:
         """Values of the function, elementwise, with the usual broadcasting."""
         arguments = np.broadcast_arrays(*(np.asarray(given, np.float64) for given in (predictions, labels, parameters)))
-        flat = [np.array(values, order="C").ravel() for values in arguments]
-        out = np.empty(flat[0].size)
-        _apply(self.compiled.address, *flat, out)
+        first, second, third = (np.array(values, order="C").ravel() for values in arguments)
+        out = np.empty(first.size)
+        _apply(self.compiled.address, first, second, third, out)
         return out.reshape(arguments[0].shape)
 
 

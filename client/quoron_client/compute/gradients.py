@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from quoron_client.compute.class_gradients import class_gradients, class_losses
 from quoron_client.compute.compiled import (
-    at_once,
     LINE,
+    at_once,
     helper,
     pieces,
     prefetch,
@@ -113,7 +113,15 @@ def gradient_sums(
     totals, counts = np.zeros((len(bounds) - 1, batch.dimension), np.int64), np.zeros((len(bounds) - 1, 6), np.int64)
     works = [
         partial(
-            _gradients.over, batch, first, last, *own, np.empty((few, batch.dimension)), *adding, totals[part], counts[part]
+            _gradients.over,
+            batch,
+            first,
+            last,
+            *own,
+            np.empty((few, batch.dimension)),
+            *adding,
+            totals[part],
+            counts[part],
         )
         for part, (first, last) in enumerate(pairwise(bounds))
     ]
@@ -253,7 +261,7 @@ def _gradients(
     """Average gradients of users `start` to `stop`, user u's into out[u].
 
     With `add`, the address of a reduction's loop, `out` holds a few of them, which are added to `total` and `counts`
-    when it is full: they are still in the nearest cache.
+    when it is full: they are still in cache.
 
     Items are taken in blocks, whoever they belong to: predictions, slopes, and then each user's sum.
     """
@@ -296,11 +304,12 @@ def _gradients(
                         predicted[held + i] += shift
                         other[held + i] += shift
             held += count
-        for w in range(max(v, u + 1), min(stop, 2 * v - u + 1)):
+        for w in range(max(v, u + 1), min(stop, 2 * v - u + 1)):  # whose items come next
             if begins[w] != ends[w - 1]:  # neighbours the processor asks for by itself, and better
                 prefetch(labels, begins[w])
-                for j in range(begins[w] * dimension, min(begins[w] * dimension + LINE * _AHEAD, ends[w] * dimension), LINE):
-                    prefetch(flat, j)
+                held_there = (ends[w] - begins[w]) * dimension
+                for j in range(0, min(LINE * _AHEAD, held_there), LINE):
+                    prefetch(flat, begins[w] * dimension + j)
         padded = (held + 7) // 8 * 8
         run(slope, (predicted, block_labels, parameters, slopes, padded))
         if both:

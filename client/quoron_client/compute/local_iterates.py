@@ -29,7 +29,21 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import LocalSGD
 from quoron_privacy.calls import run
 from quoron_privacy.errors import DataError
-from quoron_privacy.lanes import WIDTH, aligned, alike, first_lanes, fused, held, keep, keep_first, lanes, plus, pointer, sum_of, times
+from quoron_privacy.lanes import (
+    WIDTH,
+    aligned,
+    alike,
+    first_lanes,
+    fused,
+    held,
+    keep,
+    keep_first,
+    lanes,
+    plus,
+    pointer,
+    sum_of,
+    times,
+)
 
 _SIDE = 16  # users whose passes run side by side, at most: one's next step waits for its last, others' need not
 _NUMBERS = 1024  # of all their iterates together, so that these and their sums stay in the nearest cache
@@ -255,7 +269,7 @@ def _passes(
             for g in range(users):
                 i, end, at = begins[group + g] + t, ends[group + g], g * stride
                 if i < end:
-                    # A row arrives while the other users take their steps; after a user's last, those of the next group.
+                    # Rows arrive while other users take their steps; after a user's last, those of the next group.
                     ahead = i + 2
                     if ahead >= end and group + side + g < stop:
                         ahead = min(begins[group + side + g] + ahead - end, ends[group + side + g] - 1)
