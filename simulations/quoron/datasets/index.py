@@ -93,7 +93,7 @@ class Index:
             ranks, lengths = (np.load(self.folder / _name(piece.number, what)) for what in ("ranks", "lengths"))
             if len(ranks) != len(lengths) or int(lengths.sum(dtype=np.int64)) != piece.rows:
                 raise ValueError
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, EOFError) as error:
             raise DataError(
                 f"Expected the index of {self.files.source!r} in {self.folder}, got {type(error).__name__}. Make it "
                 "again with `quoron index`."
@@ -105,9 +105,9 @@ class Index:
         ranks, lengths = self.runs(piece)
         return np.repeat(ranks, lengths)
 
-    def held(self, pieces: Sequence[Piece] | None = None) -> NDArray[np.int64]:
+    def held(self, pieces: Sequence[Piece] | None = None) -> NDArray[np.int32]:
         """Rows of every user in these pieces, or in all, (users,). Private."""
-        counts = np.zeros(self.users, np.int64)
+        counts = np.zeros(self.users, np.int32)
         for piece in self.pieces if pieces is None else pieces:
             ranks, lengths = self.runs(piece)
             np.add.at(counts, ranks, lengths)
