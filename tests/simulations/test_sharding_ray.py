@@ -1,5 +1,6 @@
 """Shards on a Ray cluster of three nodes of this machine, one of which dies: `scripts/test-ray`."""
 
+import gc
 import logging
 import os
 from collections.abc import Iterator
@@ -50,6 +51,7 @@ def cluster() -> Iterator[Any]:
     finally:
         ray.shutdown()
         made.shutdown()
+        gc.collect()  # here, where what Ray leaves open is no error
 
 
 def question(users: int, d: int, *, sums: bool) -> Question:

@@ -41,7 +41,7 @@ from quoron_privacy.errors import ConfigError, RunError
 
 BUCKET = 24 << 20  # bytes, about
 HELD = 64 << 20  # bytes of buckets that were read and stay in memory
-SEGMENT = 1 << 20  # bytes of a bucket that are written at a time, about
+SEGMENT = 512 << 10  # bytes of a bucket that are written at a time, about
 STAGE = 32 << 20, 96 << 20  # bytes in which items are dealt before they are written, at least and at most; twice
 STEP = 1024  # rows: on disk buckets begin at a multiple, so that disks read and write them without the system's cache
 VIEWS = 1000  # arrays that are written at once, of those that systems allow

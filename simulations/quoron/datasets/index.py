@@ -94,11 +94,24 @@ class Index:
             if len(ranks) != len(lengths) or int(lengths.sum(dtype=np.int64)) != piece.rows:
                 raise ValueError
         except (OSError, ValueError, EOFError) as error:
-            raise DataError(
-                f"Expected the index of {self.files.source!r} in {self.folder}, got {type(error).__name__}. Make it "
-                "again with `quoron index`."
-            ) from None
+            raise self._unreadable(error) from None
         return ranks, lengths
+
+    def has(self, piece: Piece, wanted: NDArray[np.bool_]) -> bool:
+        """Whether a piece has rows of a `wanted` user (users,)."""
+        if not self.sorted:
+            return bool(wanted[self.runs(piece)[0]].any())
+        try:
+            ranks = np.load(self.folder / _name(piece.number, "ranks"), mmap_mode="r")
+        except (OSError, ValueError, EOFError) as error:
+            raise self._unreadable(error) from None
+        return bool(wanted[ranks[0] : ranks[-1] + 1].any())  # sorted over all files, it has whoever is between
+
+    def _unreadable(self, error: Exception) -> DataError:
+        return DataError(
+            f"Expected the index of {self.files.source!r} in {self.folder}, got {type(error).__name__}. Make it again "
+            "with `quoron index`."
+        )
 
     def owners(self, piece: Piece) -> Ranks:
         """The user of every row of a piece, (rows,)."""
