@@ -25,6 +25,7 @@ from quoron.comparing.request import Request, sweep
 from quoron.reports import comparison as report
 from quoron.reports.progress import RunBars, RunLines, SilentRuns, runs_display
 from quoron.reports.summary import EXAMPLE, Summary
+from quoron.sharding.choice import Sharing
 from quoron.simulation import run as runs
 from quoron.simulation.folder import RunFolder, dumps
 from quoron_privacy.errors import ConfigError, RunError
@@ -255,6 +256,22 @@ def test_sweeps_on_the_command_line_are_toml_lists() -> None:
             sweep([wrong])
     with pytest.raises(ConfigError, match="once"):
         sweep(["a.b=[1]", "a.b=[2]"])
+
+
+def test_runs_whose_users_are_shared_have_the_same_bits(compared: comparisons.Comparison, tmp_path: Path) -> None:
+    request = Request.of(SMALL, algorithms=["mean-sgd"], vary={"privacy.epsilon": [8.0]}, seeds=1)
+    shared = comparisons.carry_out(request, tmp_path, watcher=Watched(), sharing=Sharing(2))
+    (run,) = shared.runs
+    alone = [row for row in compared.runs if row["algorithm"] == "mean-sgd" and row["privacy.epsilon"] == 8.0]
+    assert run["excess_risk"] in [row["excess_risk"] for row in alone]
+
+
+def test_engines_that_cannot_compare_are_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigError, match=r"inline or ray for a comparison, got flower, whose nodes"):
+        quoron.compare(SMALL, engine="flower")
+    assert invoke(["compare", "--engine", "flower"]) == 2
+    assert invoke(["compare", "--address", "here:1"]) == 2
+    assert "address with the engine ray only" in capsys.readouterr().err
 
 
 def test_all_private_algorithms_are_compared_where_none_is_named() -> None:

@@ -1,5 +1,7 @@
 """Folders of Parquet: the same bits as of the same rows in memory, and every wrong file named."""
 
+import errno
+import fcntl
 import os
 import pickle
 import subprocess
@@ -28,7 +30,7 @@ from quoron_client.compute.enforcement import bounded
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, read_label
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Linear, Logistic
-from quoron_privacy.errors import DataError, RunError
+from quoron_privacy.errors import ConfigError, DataError, RunError
 from row_files import RULES, described, in_buckets, in_order, rows
 
 WRITE = {"sorted": in_order, "buckets": in_buckets}
@@ -222,9 +224,12 @@ def test_every_row_is_read_from_its_file_once_by_a_run_of_one_pass(tmp_path, mon
     crowd = crowd.read_in(order)
     opened_buckets: list[int] = []
     read_back = deck.Deck._read_back
-    monkeypatch.setattr(
-        deck.Deck, "_read_back", lambda self, bucket: (opened_buckets.append(bucket), read_back(self, bucket))[1]
-    )
+
+    def noted(self, bucket, stack):
+        opened_buckets.append(bucket)
+        return read_back(self, bucket, stack)
+
+    monkeypatch.setattr(deck.Deck, "_read_back", noted)
     for cohort in np.array_split(order, 17):
         crowd.items(cohort)
     assert sum(read) == table.num_rows
@@ -389,6 +394,52 @@ class TestBadFiles:
         monkeypatch.setenv("QUORON_SCRATCH", str(tmp_path / "nowhere"))
         with pytest.raises(RunError, match=r"nowhere.*Set QUORON_SCRATCH"):
             self.items(tmp_path / "d")
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_disks_that_refuse_to_go_past_the_cache_are_asked_through_it(direct, tmp_path, monkeypatch):
+    table = in_buckets(rows(400), tmp_path / "d")
+    if direct:  # the flag is taken, and the calls are refused
+        calls = {"pwritev": os.pwritev, "preadv": os.preadv}
+        for name, call in calls.items():
+            monkeypatch.setattr(os, name, refusing(call))
+    else:
+        monkeypatch.setattr(deck, "_directly", lambda file, wanted: False)
+    ours, theirs = both(tmp_path / "d", table)
+    assert_same(ours.items(np.arange(ours.users)), theirs.items(np.arange(ours.users)))
+
+
+def refusing(call):
+    """A system call that says EINVAL as long as it is to go past the cache."""
+
+    def refused(file, arrays, at):
+        if fcntl.fcntl(file, fcntl.F_GETFL) & getattr(os, "O_DIRECT", 0):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return call(file, arrays, at)
+
+    return refused
+
+
+def test_memory_that_is_no_number_is_named(tmp_path, monkeypatch):
+    in_order(rows(60), tmp_path / "d")
+    for bytes_ in ("8GB", "nan", "inf", "-1", "0"):
+        monkeypatch.setenv("QUORON_MEMORY", bytes_)
+        with pytest.raises(ConfigError, match=rf"QUORON_MEMORY to be a number of bytes such as 4e9, got '{bytes_}'"):
+            from_dataset(tmp_path / "d", RULES, user="who", loss=Logistic()).items(np.arange(3))
+
+
+def test_a_file_with_other_rows_than_its_index_is_refused(tmp_path):
+    in_order(rows(300), tmp_path / "d")
+    made = opened(tmp_path / "d", "who")
+    path = made.folder / "piece-000001.lengths"
+    lengths = np.load(path)
+    for wrong in (lengths[:-1], lengths + 1, None):
+        path.write_bytes(b"")
+        if wrong is not None:
+            with path.open("wb") as stored:
+                np.save(stored, wrong)
+        with pytest.raises(DataError, match="Make it again with `quoron index`"):
+            opened(tmp_path / "d", "who").held()
 
 
 def test_a_run_whose_files_change_loses_nothing(tmp_path):

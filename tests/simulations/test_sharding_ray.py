@@ -1,5 +1,6 @@
 """Shards on a Ray cluster of three nodes of this machine, one of which dies: `scripts/test-ray`."""
 
+import gc
 import logging
 import os
 from collections.abc import Iterator
@@ -50,6 +51,7 @@ def cluster() -> Iterator[Any]:
     finally:
         ray.shutdown()
         made.shutdown()
+        gc.collect()  # here, where what Ray leaves open is no error
 
 
 def question(users: int, d: int, *, sums: bool) -> Question:
@@ -129,3 +131,16 @@ def test_a_run_on_ray_is_the_run_of_one_process_and_goes_on_without(cluster, tmp
         quoron.simulate(source, out=tmp_path / "run", engine=where, observers=[Stopping()])
     np.testing.assert_array_equal(quoron.resume(tmp_path / "run").model, whole.model)
     np.testing.assert_array_equal(quoron.simulate(source, out=tmp_path / "ray", engine=where).model, whole.model)
+
+
+def test_a_comparison_on_a_cluster_has_the_bits_of_one_here(cluster, tmp_path: Path):
+    in_buckets(rows(1200), tmp_path / "d")
+    asked: dict[str, Any] = {"algorithms": ["tracking-srgd"], "seeds": 2}
+    there = quoron.compare(
+        described(tmp_path, "d"),
+        engine=EngineChoice.of("ray", workers=3, address=cluster.address),
+        out=tmp_path / "there",
+        **asked,
+    )
+    here = quoron.compare(described(tmp_path, "d"), workers=1, out=tmp_path / "here", **asked)
+    assert [run["excess_risk"] for run in there.runs] == [run["excess_risk"] for run in here.runs]

@@ -40,9 +40,9 @@ from quoron_client.losses import Loss
 from quoron_privacy.errors import ConfigError, RunError
 
 BUCKET = 24 << 20  # bytes, about
-HELD = 160 << 20  # bytes of buckets that were read and stay in memory
-SEGMENT = 1 << 20  # bytes of a bucket that are written at a time, about
-STAGE = 32 << 20, 112 << 20  # bytes in which items are dealt before they are written, at least and at most; twice
+HELD = 64 << 20  # bytes of buckets that were read and stay in memory
+SEGMENT = 512 << 10  # bytes of a bucket that are written at a time, about
+STAGE = 32 << 20, 96 << 20  # bytes in which items are dealt before they are written, at least and at most; twice
 STEP = 1024  # rows: on disk buckets begin at a multiple, so that disks read and write them without the system's cache
 VIEWS = 1000  # arrays that are written at once, of those that systems allow
 PAGE = 4096  # bytes: memory that they read and write begins at a multiple
@@ -132,12 +132,15 @@ class Deck:
         self._place = np.full(rows.users, -1, np.int32)
         self._place[known] = np.arange(len(order), dtype=np.int32)
         self._pieces = rows.pieces(self._place >= 0)
-        held = np.append(rows.index.held(self._pieces), np.zeros(rows.users - rows.index.users, np.int64))[known]
+        held = rows.index.held(self._pieces)
+        if rows.users > rows.index.users:
+            held = np.append(held, np.zeros(rows.users - rows.index.users, held.dtype))
+        longest, ends = int(held.max(initial=0)), np.append(0, np.cumsum(held[known], dtype=np.int64))
         width = 4 * self._features + 8 * (1 + self._weighted)
-        whole, longest = int(held.sum()), int(held.max(initial=0))
+        whole = int(ends[-1])
         fits = whole * width <= memory() and whole < 2**31
-        self._starts = _starts(held, whole if fits else max(1, BUCKET // width))
-        self._sizes = width * np.diff(np.append(0, np.cumsum(held))[self._starts])  # bytes of each bucket
+        self._starts = _starts(ends, whole if fits else max(1, BUCKET // width))
+        self._sizes = width * np.diff(ends[self._starts])  # bytes of each bucket
         stage = min(max(SEGMENT * (len(self._starts) - 1), STAGE[0]), STAGE[1])
         self._room = whole if fits else max(longest, stage // width)
         self._written: list[_Written] = []
@@ -291,22 +294,22 @@ class Deck:
 
     def _ask(self, bucket: int) -> "Future[_Bucket]":
         if bucket not in self._held:
-            self._held[bucket] = self._reader.submit(self._read_back, bucket)
+            rows = sum(int(each.starts[bucket + 1] - each.starts[bucket]) for each in self._written)
+            stack = _Stack.of(rows + 1, self._features, weighted=self._weighted)  # here, where memory comes back
+            self._held[bucket] = self._reader.submit(self._read_back, bucket, stack)
         self._held.move_to_end(bucket)
         return self._held[bucket]
 
-    def _read_back(self, bucket: int) -> _Bucket:
-        spans = [each.starts[bucket : bucket + 2] for each in self._written]
-        rows = int(sum(last - first for first, last in spans))
-        stack = _Stack.of(rows + 1, self._features, weighted=self._weighted)
+    def _read_back(self, bucket: int, stack: _Stack) -> _Bucket:
         told, at = [], 0
-        for each, (first, last) in zip(self._written, spans, strict=True):
-            own = stack.part(at, at + int(last - first))
+        for each in self._written:
+            rows = int(each.starts[bucket + 1] - each.starts[bucket])
+            own = stack.part(at, at + rows)
             runs = _aligned((int(np.diff(each.runs[bucket : bucket + 2])[0]), 3), np.int32)
             self._all(os.preadv, [*own.arrays, runs], int(each.at[bucket]))
             runs[:, 1] += at
             told.append(runs)
-            at += int(last - first)
+            at += rows
         return self._picked_up(bucket, stack, np.concatenate(told))
 
     def _picked_up(self, bucket: int, stack: _Stack, runs: NDArray[np.int32]) -> _Bucket:
@@ -385,13 +388,11 @@ class _Dealer:
         return kept
 
 
-def _starts(held: Users, rows: int) -> Users:
-    """Places (K + 1,) at which buckets of about so many rows begin, of users with so many rows each, in order."""
-    ends = np.cumsum(held)
-    whole = int(ends[-1]) if len(ends) else 0
-    cuts = np.searchsorted(ends, np.arange(rows, whole, max(1, rows)), side="left") + 1
-    inner = np.unique(cuts[cuts < len(held)])
-    return np.concatenate([[0], inner, [len(held)]]).astype(np.int64)
+def _starts(ends: Users, rows: int) -> Users:
+    """Places (K + 1,) at which buckets of about so many rows begin; ends[i] rows (n + 1,) come before place i."""
+    cuts = np.searchsorted(ends, np.arange(rows, ends[-1], max(1, rows)), side="left")
+    inner = np.unique(cuts[cuts < len(ends) - 1])
+    return np.concatenate([[0], inner, [len(ends) - 1]]).astype(np.int64)
 
 
 def _aligned(shape: tuple[int, ...], kind: Any) -> Any:

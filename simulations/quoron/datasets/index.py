@@ -93,21 +93,34 @@ class Index:
             ranks, lengths = (np.load(self.folder / _name(piece.number, what)) for what in ("ranks", "lengths"))
             if len(ranks) != len(lengths) or int(lengths.sum(dtype=np.int64)) != piece.rows:
                 raise ValueError
-        except (OSError, ValueError) as error:
-            raise DataError(
-                f"Expected the index of {self.files.source!r} in {self.folder}, got {type(error).__name__}. Make it "
-                "again with `quoron index`."
-            ) from None
+        except (OSError, ValueError, EOFError) as error:
+            raise self._unreadable(error) from None
         return ranks, lengths
+
+    def has(self, piece: Piece, wanted: NDArray[np.bool_]) -> bool:
+        """Whether a piece has rows of a `wanted` user (users,)."""
+        if not self.sorted:
+            return bool(wanted[self.runs(piece)[0]].any())
+        try:
+            ranks = np.load(self.folder / _name(piece.number, "ranks"), mmap_mode="r")
+        except (OSError, ValueError, EOFError) as error:
+            raise self._unreadable(error) from None
+        return bool(wanted[ranks[0] : ranks[-1] + 1].any())  # sorted over all files, it has whoever is between
+
+    def _unreadable(self, error: Exception) -> DataError:
+        return DataError(
+            f"Expected the index of {self.files.source!r} in {self.folder}, got {type(error).__name__}. Make it again "
+            "with `quoron index`."
+        )
 
     def owners(self, piece: Piece) -> Ranks:
         """The user of every row of a piece, (rows,)."""
         ranks, lengths = self.runs(piece)
         return np.repeat(ranks, lengths)
 
-    def held(self, pieces: Sequence[Piece] | None = None) -> NDArray[np.int64]:
+    def held(self, pieces: Sequence[Piece] | None = None) -> NDArray[np.int32]:
         """Rows of every user in these pieces, or in all, (users,). Private."""
-        counts = np.zeros(self.users, np.int64)
+        counts = np.zeros(self.users, np.int32)
         for piece in self.pieces if pieces is None else pieces:
             ranks, lengths = self.runs(piece)
             np.add.at(counts, ranks, lengths)

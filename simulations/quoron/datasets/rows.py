@@ -107,11 +107,7 @@ class Rows:
 
     def pieces(self, wanted: NDArray[np.bool_]) -> list[Piece]:
         """Those with a `wanted` user (users,)."""
-        return [each for each in self.index.pieces if self._has(each, wanted)]
-
-    def _has(self, piece: Piece, wanted: NDArray[np.bool_]) -> bool:
-        ranks, _ = self.index.runs(piece)
-        return bool(wanted[ranks].any())
+        return [each for each in self.index.pieces if self.index.has(each, wanted)]
 
     def _tables(self, pieces: Any, names: Any) -> Iterator[pa.Table]:
         yield from (table for _, table in self._numbered(pieces, names))

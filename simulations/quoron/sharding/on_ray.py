@@ -6,7 +6,6 @@ items are there in the clear. An actor whose node dies is replaced on another.
 
 import logging
 import os
-import pickle
 from importlib.util import find_spec
 from typing import Any
 
@@ -24,10 +23,10 @@ class Shard:
 
         self._engine = opened(letter)
 
-    def ask(self, question: bytes) -> tuple[Any, ...]:
+    def ask(self, question: Question) -> tuple[Any, ...]:
         """("told", the answer), or ("error", its kind and words)."""
         try:
-            return "told", self._engine.ask(pickle.loads(question))
+            return "told", self._engine.ask(question)
         except QuoronError as error:
             return "error", type(error).__name__, str(error)
 
@@ -48,7 +47,7 @@ class Actor:
         import ray
 
         try:
-            kind, *rest = ray.get(self._actor.ask.remote(pickle.dumps(question, pickle.HIGHEST_PROTOCOL)))
+            kind, *rest = ray.get(self._actor.ask.remote(question))
         except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ray.exceptions.NodeDiedError):
             raise Died("A worker has ended.") from None
         except ray.exceptions.RayError as error:
