@@ -44,9 +44,11 @@ def test_threads_end_with_the_run_also_when_it_fails():
                 noise.expect(("release", round_), 1000)
             raise KeyboardInterrupt
 
+    earlier = set(threading.enumerate())  # another test's may be about to end
     with pytest.raises(KeyboardInterrupt):
         fails()
-    assert not [each.name for each in threading.enumerate() if each.name.startswith("quoron-noise")]
+    begun = set(threading.enumerate()) - earlier
+    assert not [each.name for each in begun if each.name.startswith("quoron-noise")]
 
 
 def test_starts_are_independent_of_each_other_and_of_the_digests_of_answers():
