@@ -2,9 +2,9 @@
 
     python benchmarks/ten_million.py [--users 10000000] [--kept] [SETTING ...]
 
-Each run is a process of its own, from the import to the report's page. Seconds grow as a + b · users: a and b come from
-the two smaller runs, of a hundredth and a tenth of the users, and are checked at the largest. A projection to ten times
-as many takes them from the smallest and the largest. Making users is also timed alone, for a sample of them.
+Each run is a process of its own, from the import to the report's page, over a hundredth, a tenth and all of the users.
+Seconds grow as a + b · users, with the least relative errors, which are printed: how far the model holds that projects
+to ten times as many. Making users is also timed alone, for a sample of them.
 """
 
 import argparse
@@ -65,9 +65,11 @@ def apart(algorithm: str, users: int, settings: list[str]) -> dict[str, float]:
     return found
 
 
-def at(users: int, sizes: tuple[int, int], values: tuple[float, float]) -> float:
-    """On the line through two points."""
-    return values[0] + (values[1] - values[0]) * (users - sizes[0]) / (sizes[1] - sizes[0])
+def line(sizes: tuple[int, ...], values: list[float]) -> tuple[float, float]:
+    """a and b of the a + b · size with the least relative errors."""
+    design = np.stack([np.ones(len(sizes)), np.array(sizes, float)], axis=1) / np.array(values)[:, None]
+    a, b = np.linalg.lstsq(design, np.ones(len(sizes)), rcond=None)[0]
+    return float(a), float(b)
 
 
 def main() -> None:
@@ -84,18 +86,18 @@ def main() -> None:
         return
     sizes = (given.users // 100, given.users // 10, given.users)
     for algorithm in ALGORITHMS:
-        apart(algorithm, 10_000, settings)  # whatever is compiled once
+        apart(algorithm, sizes[0], settings)  # whatever is compiled once
         runs = [apart(algorithm, users, settings) for users in sizes]
         print(f"{algorithm}\n       users    seconds  processor  making them   peak MB  excess risk")
         for users, run in zip(sizes, runs, strict=True):
             told = f"{run['seconds']:11.1f}{run['processor']:11.1f}{run['making']:13.1f}{run['megabytes']:10.0f}"
             print(f"{users:12,}{told}{run['excess_risk']:13.2e}", flush=True)
         for name in ("seconds", "processor"):
-            small, middle, large = (run[name] for run in runs)
-            expected = at(sizes[2], sizes[:2], (small, middle))
-            projected = at(10 * sizes[2], (sizes[0], sizes[2]), (small, large))
-            found = f"{expected:.1f} expected of the smaller ones, {large:.1f} found"
-            print(f"  {name:9s} {found}; {10 * sizes[2]:,} users: {projected:.0f}", flush=True)
+            values = [run[name] for run in runs]
+            a, b = line(sizes, values)
+            off = ", ".join(f"{100 * ((a + b * n) / value - 1):+.0f} %" for n, value in zip(sizes, values, strict=True))
+            told = f"{a:.1f} s and {1e6 * b:.2f} s a million (off by {off})"
+            print(f"  {name:9s} {told}; {10 * sizes[-1]:,} users: {a + b * 10 * sizes[-1]:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

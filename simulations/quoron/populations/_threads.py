@@ -21,5 +21,5 @@ def in_ranges(loop: Callable[[int, int], object], offsets: NDArray[np.int64], wi
     size = int(offsets[-1]) * width
     threads = 1 if size < _SMALL else numba.get_num_threads()
     shares = np.linspace(0, offsets[-1], max(threads, -(-size // _LARGE)) + 1)[1:-1]
-    ends = [0, *(int(each) for each in np.searchsorted(offsets[1:], shares)), len(offsets) - 1]
-    at_once([partial(loop, *each) for each in pairwise(ends)], threads)
+    ends = {0, *np.searchsorted(offsets[1:], shares).tolist(), len(offsets) - 1}
+    at_once([partial(loop, *each) for each in pairwise(sorted(ends))], threads)
