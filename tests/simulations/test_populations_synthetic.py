@@ -64,6 +64,12 @@ class TestItems:
             population().items(np.arange(5)).features, population(seed=8).items(np.arange(5)).features
         )
 
+    @pytest.mark.parametrize("family", [*FAMILIES, "quadratic"])
+    def test_nobody_has_no_items(self, family):
+        batch = population(family, heterogeneity=0.1).items(np.zeros(0, np.int64))
+        assert (batch.users, batch.features.shape, batch.labels.shape) == (0, (0, 4), (0,))
+        same(batch, population(family).items(np.zeros(0, np.int64)))
+
     def test_a_frozen_cohort_is_welcome(self):
         cohort = np.arange(5)
         cohort.flags.writeable = False

@@ -137,7 +137,9 @@ def _shape(  # type: ignore[no-untyped-def]
     flat, own, scores = features.reshape(features.size), aligned(1, d)[0], np.empty(labels.size)
     for j in range(d):
         own[j] = signal[j]
-    together = flipped.size if spread == 0.0 and not means else 1  # users at a time: where each has its own mean, one
+    together = 1  # users at a time, where each has its own mean
+    if spread == 0.0 and not means:
+        together = max(1, flipped.size)
     for i in range(0, flipped.size, together):
         start, stop = offsets[i] - first, offsets[i + together] - first
         if spread > 0.0:

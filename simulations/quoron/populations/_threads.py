@@ -8,12 +8,18 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.compute.compiled import at_once, pieces
+from quoron_client.compute.compiled import at_once
 
-_SMALL = 1 << 17  # numbers below which another thread costs more than it saves
+_SMALL, _LARGE = 1 << 17, 1 << 21  # numbers below which another thread costs more than it saves; of a range, at most
 
 
 def in_ranges(loop: Callable[[int, int], object], offsets: NDArray[np.int64], width: int = 1) -> None:
-    """Call `loop(first, last)` on ranges that cover 0 .. len(offsets) - 1 and share offsets[-1] * width numbers."""
-    threads = 1 if int(offsets[-1]) * width < _SMALL else numba.get_num_threads()
-    at_once([partial(loop, *ends) for ends in pairwise(pieces(offsets[1:], width, threads))], threads)
+    """Call `loop(first, last)` on ranges that cover 0 .. len(offsets) - 1, each of about as many numbers and not many.
+
+    There are offsets[-1] * width numbers; what a loop needs beside its output is therefore little.
+    """
+    size = int(offsets[-1]) * width
+    threads = 1 if size < _SMALL else numba.get_num_threads()
+    shares = np.linspace(0, offsets[-1], max(threads, -(-size // _LARGE)) + 1)[1:-1]
+    ends = {0, *np.searchsorted(offsets[1:], shares).tolist(), len(offsets) - 1}
+    at_once([partial(loop, *each) for each in pairwise(sorted(ends))], threads)

@@ -38,7 +38,7 @@ from quoron_privacy.tails import TailSum
 
 T = TypeVar("T")
 
-_CACHED = 1 << 22  # bytes of items that are made at a time: the last cache holds those of a few threads
+CACHED = 1 << 22  # bytes of items that are made at a time: the last cache holds those of a few threads
 _SENT = {Corruption.HUGE: 1e300, Corruption.NAN: np.nan, Corruption.INF: np.inf, Corruption.ZERO: 0.0}
 
 
@@ -187,7 +187,7 @@ class InlineEngine:
         """How many users' items, and their answers, fit into `chunk_bytes`."""
         dimension = self.population.dimension
         items = self.population.items_per_user * (4 * dimension + 8)
-        room = min(self._chunk_bytes, _CACHED) if self._makes else self._chunk_bytes
+        room = min(self._chunk_bytes, CACHED) if self._makes else self._chunk_bytes
         return max(1, room // max(items, 8 * prod(task.answer_shape(dimension))))
 
     def _largest(self, task: Task) -> float:
