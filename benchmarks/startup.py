@@ -4,7 +4,8 @@
 
 Wall-clock and processor seconds, the least of some repetitions; the first use of a fresh installation is measured once.
 The yardstick of the same run is a Python that imports the libraries which a plan cannot do without, and nothing else:
-the last column is a multiple of its processor time.
+the last column is a multiple of its processor time. Sources are compiled to bytecode once, as installers do: whatever
+PYTHONDONTWRITEBYTECODE says here, it is not told to what is measured.
 """
 
 import argparse
@@ -38,7 +39,7 @@ def whole(command: Sequence[str], folder: Path, **environment: str) -> Seconds:
     with open(folder / "said", "w+b") as said:
         began = time.perf_counter()
         process = subprocess.Popen(
-            command, cwd=folder, env=os.environ | environment, stdout=subprocess.DEVNULL, stderr=said
+            command, cwd=folder, env=surroundings() | environment, stdout=subprocess.DEVNULL, stderr=said
         )
         _, status, used = os.wait4(process.pid, 0)
         wall = time.perf_counter() - began
@@ -49,11 +50,18 @@ def whole(command: Sequence[str], folder: Path, **environment: str) -> Seconds:
     return Seconds(wall, used.ru_utime + used.ru_stime)
 
 
+def surroundings() -> dict[str, str]:
+    """Environment of what is measured."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 @contextmanager
 def started(command: Sequence[str], folder: Path, ready: str) -> Iterator[tuple[float, str]]:
     """A process until it has said something that matches `ready`: (seconds to that, what it said). Ended afterwards."""
     began = time.perf_counter()
-    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(
+        command, cwd=folder, env=surroundings(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     assert process.stdout is not None
     try:
         line = next((line for line in process.stdout if re.search(ready, line)), None)

@@ -29,7 +29,7 @@ from quoron.populations._streams import Purpose, normals, uniforms, words
 from quoron.populations._threads import in_ranges
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss, make_loss
-from quoron_client.protocol.domains import Domain
+from quoron_client.protocol.domains import Domain, L2Ball
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.validate import count, non_negative, positive
 
@@ -236,6 +236,9 @@ class Synthetic:
 
     @cached_property
     def _optimal_norm(self) -> float:
+        """Of the logistic family."""
+        if isinstance(self.domain, L2Ball):  # whatever its direction, which a plan need not draw
+            return self._design.optimal_norm(self.domain.radius)
         return float(np.linalg.norm(self.optimum))
 
     @cached_property

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import EngFormatter, LogFormatter
 
 from quoron.planning.network import Times
 from quoron.reports.summary import Summary
@@ -154,6 +154,8 @@ def _risk(axes: Axes, summary: Summary, rounds: Rows, x: str, label: str) -> Non
         axes.plot(places[-1], summary.excess_risk, color=ORANGE, marker="D", linestyle="none", label="released")
     if all(risk > 0 for risk in risks):
         axes.set_yscale("log")
+        for each in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            each(LogFormatter())  # 1e-05 as in texts: setting powers of ten would take a quarter of the page
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.set_xlabel(label)
     axes.set_ylabel("excess risk")
