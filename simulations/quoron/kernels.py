@@ -26,7 +26,7 @@ import numpy as np
 import quoron_client
 from quoron.populations import Cube, Synthetic
 from quoron_client.compute.compiled import Pointwise, UserLoop
-from quoron_client.compute.gradients import _gradient_sums, gradient_sums
+from quoron_client.compute.gradients import _gradients, gradient_sums
 from quoron_client.compute.work import answer
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Logistic
@@ -95,7 +95,7 @@ def rounds_compiled_meanwhile() -> Iterator[None]:
     Nothing is started where a run has been compiled for before, or on a single processor. The processes end with the
     block; that one fails shows in nothing, as everything it would have compiled is compiled when it is called.
     """
-    if _CONFIG.NUMBA_NUM_THREADS == 1 or _gradient_sums.kept():
+    if _CONFIG.NUMBA_NUM_THREADS == 1 or _gradients.kept():
         yield
         return
     nothing = subprocess.DEVNULL
