@@ -48,7 +48,7 @@ class TestBesideAPlan:
         script.chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(script))
         monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 2)
-        monkeypatch.setattr(type(kernels._gradient_sums), "kept", lambda loop: False)
+        monkeypatch.setattr(type(kernels._gradients), "kept", lambda loop: False)
         return script
 
     @staticmethod
@@ -66,7 +66,7 @@ class TestBesideAPlan:
         with kernels.rounds_compiled_meanwhile():
             pass
         monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 2)
-        monkeypatch.setattr(type(kernels._gradient_sums), "kept", lambda loop: True)
+        monkeypatch.setattr(type(kernels._gradients), "kept", lambda loop: True)
         with kernels.rounds_compiled_meanwhile():
             pass
         assert self.started(python) == []
@@ -78,4 +78,4 @@ class TestBesideAPlan:
 
     def test_what_has_been_called_is_kept(self) -> None:
         kernels.compile_gradients()
-        assert kernels._gradient_sums.kept()
+        assert kernels._gradients.kept()
