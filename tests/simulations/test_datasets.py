@@ -80,6 +80,15 @@ def in_memory(crowd: DatasetPopulation, monkeypatch: pytest.MonkeyPatch) -> Data
     return again
 
 
+@pytest.mark.parametrize("counts", [(1, 300), (300, 1), (200, 1, 200), (1, 1, 300, 1), (301,)])
+def test_users_with_more_rows_than_a_bucket_are_read_like_others(counts, tmp_path, monkeypatch):
+    monkeypatch.setattr(deck, "STAGE", (0, 2000))
+    who = np.repeat([f"u{each}" for each in range(len(counts))], counts)
+    table = rows(len(who), most=1).set_column(0, "who", pa.array(who))
+    ours, theirs = both(tmp_path / "d", in_order(table, tmp_path / "d"), test_fraction=0.0)
+    assert_same(ours.items(np.arange(ours.users)), theirs.items(np.arange(ours.users)))
+
+
 @pytest.mark.parametrize("layout", WRITE)
 def test_figures_of_a_simulation_are_those_of_the_table(layout, tmp_path):
     outliers = Outliers(0.1, "shifted")

@@ -106,6 +106,7 @@ def questions(users: int, d: int) -> list[Question]:
         Question(5, some[:1], gradient),
         Question(6, some[:0], gradient),
         Question(7, some[:0], gradient, reduction=ClippedSum(0.3, 200)),
+        Question(8, some, replace(gradient, user_smoothness=0.01), reduction=ClippedSum(0.3, 200)),
     ]
 
 
@@ -162,6 +163,19 @@ def test_a_worker_is_given_nothing_of_others(folder):
     part = table.part(np.arange(10))
     assert part.batch.users == 10
     assert not hasattr(part, "training")
+
+
+@pytest.mark.parametrize("kind", ["table", "dataset"])
+def test_a_worker_reads_its_users_where_they_lie(kind, folder, monkeypatch):
+    population = crowd(kind, folder)
+    own = np.arange(100, 200)
+    given = population.part(own)
+    first, again = given.held.seen(own[:30]), given.held.seen(own[40:])
+    assert first.features is again.features
+    monkeypatch.setattr(type(given), "items", None)  # nothing is copied for those who alter nothing
+    point = np.zeros((1, population.dimension))
+    engine = Settings().engine(given)
+    assert engine.ask(Question(0, own, AverageGradient(point, (1.0,)), reduction=ClippedSum(0.3, 200))).answered > 0
 
 
 def test_a_worker_that_dies_over_and_over_is_an_error_that_loses_nothing(folder):

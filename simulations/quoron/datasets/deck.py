@@ -142,7 +142,7 @@ class Deck:
         self._starts = _starts(ends, whole if fits else max(1, BUCKET // width))
         self._sizes = width * np.diff(ends[self._starts])  # bytes of each bucket
         stage = min(max(SEGMENT * (len(self._starts) - 1), STAGE[0]), STAGE[1])
-        self._room = whole if fits else max(longest, stage // width)
+        self._room = whole if len(self._starts) <= 2 else max(longest, stage // width)
         self._written: list[_Written] = []
         self._file: Any = None
         self._within = False  # whether no row is longer than the loss allows, and that is all it asks
