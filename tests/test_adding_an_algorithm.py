@@ -7,10 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs/adding-an-algorithm.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.programs
 def test_an_algorithm_added_as_the_page_says_keeps_every_contract(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "server", tmp_path / "server", ignore=shutil.ignore_patterns("*.nb?"))
     files = re.findall(r"^`(server/\S+\.py)`:\n\n```python\n(.*?)```", PAGE, flags=re.MULTILINE | re.DOTALL)

@@ -67,7 +67,7 @@ def whole(tmp_path_factory) -> np.ndarray:
 @pytest.mark.parametrize(
     ("at", "when", "left"),
     [
-        ("spend", "before", 1),
+        pytest.param("spend", "before", 1, marks=pytest.mark.programs),
         pytest.param("spend", "after", 3, marks=pytest.mark.slow),
         pytest.param("commit", "before", 4, marks=pytest.mark.slow),
         pytest.param("commit", "after", 5, marks=pytest.mark.slow),

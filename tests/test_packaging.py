@@ -73,7 +73,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-@pytest.mark.slow
+@pytest.mark.programs
 def test_the_wheel_holds_every_module_and_data_file(wheel: Path) -> None:
     held = set(zipfile.ZipFile(wheel).namelist())
     wanted = {
@@ -87,7 +87,7 @@ def test_the_wheel_holds_every_module_and_data_file(wheel: Path) -> None:
     assert not any(name.startswith("tests") for name in held)
 
 
-@pytest.mark.slow
+@pytest.mark.programs
 def test_every_module_imports_from_the_wheel_in_a_clean_environment(wheel: Path, tmp_path: Path) -> None:
     place = tmp_path / "clean"
     venv.create(place, with_pip=False)

@@ -58,7 +58,7 @@ def shipped(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.programs
 def test_a_second_start_compiles_nothing_and_a_miss_is_compiled_elsewhere(shipped: Path, tmp_path: Path) -> None:
     own, before = tmp_path / "own", files(shipped)
     variables = {"NUMBA_CACHE_LOCATOR_CLASSES": LOCATOR, "QUORON_KERNELS": str(shipped)}

@@ -263,6 +263,7 @@ async def submit(control: str, text: str, token: str) -> None:
             await stub.Submit(pb.SubmitRequest(specification=text), metadata=bearer(token))
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize(("at", "when", "left"), QUICK)
 def test_a_killed_coordinator_resumes_to_identical_bits(at: str, when: str, left: int, tmp_path: Path) -> None:
     killed_and_resumed(at, when, left, tmp_path)

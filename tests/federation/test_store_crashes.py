@@ -24,7 +24,11 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(TESTS), "OPENBLAS_NUM_THREADS": "1
 PROGRAM = [sys.executable, "-m", "federation.store_scenario"]
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "database_url",
+    [pytest.param("sqlite", marks=pytest.mark.programs), pytest.param("postgresql", marks=pytest.mark.slow)],
+    indirect=True,
+)
 def test_killed_at_every_write_and_commit_the_rest_is_carried_on_to_the_same_rows(database_url):
     done = subprocess.run([*PROGRAM, "main", database_url], env=ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -34,7 +38,7 @@ def test_killed_at_every_write_and_commit_the_rest_is_carried_on_to_the_same_row
     assert {"population", "runs", "slots", "spent", "unreleased", "users"} <= set(told["tables"])
 
 
-@pytest.mark.slow
+@pytest.mark.programs
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_the_sweep_finds_a_ledger_whose_commit_is_torn_in_two(database_url):
     done = subprocess.run([*PROGRAM, "torn", database_url], env=ENVIRONMENT, capture_output=True, text=True)
@@ -43,7 +47,7 @@ def test_the_sweep_finds_a_ledger_whose_commit_is_torn_in_two(database_url):
     assert status == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("acknowledged", [pytest.param(1, marks=pytest.mark.slow), 7])
+@pytest.mark.parametrize("acknowledged", [pytest.param(1, marks=pytest.mark.programs), 7])
 def test_killed_in_the_middle_of_a_write_keeps_what_was_acknowledged_and_no_part_of_the_rest(
     database_url, acknowledged
 ):

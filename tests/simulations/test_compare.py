@@ -182,6 +182,7 @@ def test_a_worker_that_is_killed_loses_nothing_that_was_done(tmp_path: Path, mon
     assert [row["runs"] for row in complete.cells] == [2]
 
 
+@pytest.mark.programs
 def test_a_comparison_that_is_killed_leaves_no_worker_and_resumes(tmp_path: Path) -> None:
     """SIGKILL of `quoron compare` at its first finished run: the worker sees its input end; `resume` does the rest."""
     folder = tmp_path / "cut"

@@ -244,7 +244,7 @@ class TestProcesses:
         np.testing.assert_array_equal(*models)
 
 
-@pytest.mark.parametrize("path", ["d", "one.parquet"])
+@pytest.mark.parametrize("path", ["d", pytest.param("one.parquet", marks=pytest.mark.programs)])
 def test_training_with_workers_releases_the_model_of_one_process(path, folder, tmp_path, monkeypatch):
     from quoron.training import prepared
 
@@ -311,6 +311,7 @@ def gone(number: int) -> bool:
         os.close(handle)
 
 
+@pytest.mark.programs
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="Linux tells when a process of others ends")
 def test_a_killed_driver_leaves_no_worker_and_its_run_goes_on_with_another_number_of_them(folder, tmp_path):
     source = described(folder, "d")

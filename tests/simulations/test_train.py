@@ -168,7 +168,7 @@ def test_an_interrupted_run_goes_on_with_the_same_call_to_identical_bits(people,
 @pytest.mark.parametrize(
     ("at", "left"),
     [
-        ("commit", 3),
+        pytest.param("commit", 3, marks=pytest.mark.programs),
         pytest.param("charge", 1, marks=pytest.mark.slow),
         pytest.param("spend", 1, marks=pytest.mark.slow),
         pytest.param("finish", 1, marks=pytest.mark.slow),

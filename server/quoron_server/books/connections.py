@@ -78,7 +78,10 @@ def make_engine(url: sa.URL) -> sa.Engine:
 
 @cache
 def _sqlite() -> tuple[sa.Dialect, dict[Any, Any]]:
-    """SQLite's dialect and the statements compiled in it, for every file: compiling takes longer than executing."""
+    """SQLite's dialect and the statements compiled in it, for every file: compiling takes longer than executing.
+
+    A compiled statement keeps what was written into it: secrets are parameters of its execution instead.
+    """
     engine = sa.create_engine("sqlite://")
     engine.connect().close()  # it asks the library for its version
     return engine.dialect, {}

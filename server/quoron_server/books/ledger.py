@@ -113,8 +113,8 @@ class Ledger:
         if cls.begun(database, run):
             raise LedgerError(f"Expected no ledger of run {run} in {database.name}, found one. Continue that run.")
         with database.writing() as connection:
-            connection.execute(_runs.insert().values(run=run, config_digest=config_digest, plan=plan))
-            connection.execute(_unreleased.insert().values(run=run, noise_key=noise_key))
+            connection.execute(_runs.insert(), {"run": run, "config_digest": config_digest, "plan": plan})
+            connection.execute(_unreleased.insert(), {"run": run, "noise_key": noise_key})
         return cls(database, run)
 
     @classmethod
@@ -174,7 +174,7 @@ class Ledger:
         """
         with self._database.writing() as connection:
             here = (_unreleased.c.run == self.run) & (_unreleased.c.inputs.is_(None))
-            connection.execute(_unreleased.update().where(here).values(inputs=digest))
+            connection.execute(_unreleased.update().where(here), {"inputs": digest})
         rows = self._of(_unreleased.c.inputs)
         return bool(rows) and bytes(rows[0].inputs) == digest
 
@@ -206,7 +206,7 @@ class Ledger:
                 if not connection.execute(sa.select(_unreleased.c.run).where(_unreleased.c.run == self.run)).first():
                     raise LedgerError(f"Expected an unfinished run in {self.path}, but it has ended: nobody is asked.")
                 row = {"run": self.run, "round": question.round, "question": print_, "users": users}
-                connection.execute(_spent.insert().values(gradient_evaluations=gradient_evaluations, **row))
+                connection.execute(_spent.insert(), row | {"gradient_evaluations": gradient_evaluations})
             elif before.question != print_:
                 raise OtherVersion(
                     f"Round {question.round} was already asked another question; continuing would ask users twice. "
@@ -222,12 +222,12 @@ class Ledger:
         last = sa.func.coalesce(_unreleased.c.round, round_ - 1)
         here = _unreleased.update().where(_unreleased.c.run == self.run, last < round_)
         with self._database.writing() as connection:
-            if connection.execute(here.values(round=round_, state=state)).rowcount != 1:
+            if connection.execute(here, {"round": round_, "state": state}).rowcount != 1:
                 raise LedgerError(
                     f"Expected round {round_} to be new in {self.path}, but it is there or the run has ended."
                 )
             row = {"run": self.run, "round": round_, "releases": told, "event": json.dumps(event)}
-            connection.execute(_commits.insert().values(**row))
+            connection.execute(_commits.insert(), row)
 
     def finish(self, model: NDArray[np.float64]) -> None:
         """Keep the released model, and erase what could undo its privacy: noise key, last state, question digests."""
@@ -235,7 +235,7 @@ class Ledger:
             if not self._erase(connection):
                 raise LedgerError(f"Expected an unfinished run in {self.path}, but it has ended: it releases no more.")
             kept = model.astype("<f8").tobytes()
-            connection.execute(_runs.update().where(_runs.c.run == self.run).values(model=kept))
+            connection.execute(_runs.update().where(_runs.c.run == self.run), {"model": kept})
         self._database.checkpoint()
 
     def abandon(self) -> None:

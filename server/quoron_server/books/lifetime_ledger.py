@@ -159,7 +159,7 @@ class PopulationLedger:
     def _append(self, connection: sa.Connection, rows: Sequence[Row], kind: str, payload: Row) -> None:
         row = {"sequence": len(rows), "time": self._clock(), "kind": kind, "payload": payload}
         hashed = row_hash(rows[-1]["hash"] if rows else START, row)
-        connection.execute(_chain.insert().values(**row | {"payload": _canonical(payload), "hash": hashed}))
+        connection.execute(_chain.insert(), row | {"payload": _canonical(payload), "hash": hashed})
 
 
 def row_hash(previous: str, row: Row) -> str:

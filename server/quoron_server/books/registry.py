@@ -103,7 +103,7 @@ class Registry:
             if known is None:
                 user = _next(connection, _users.c.user)
                 row = {"user": user, "fingerprint": fingerprint, "group": group, "enrolled_at": now()}
-                connection.execute(_users.insert().values(**row))
+                connection.execute(_users.insert(), row)
                 return user
         stored = str(known._mapping["group"])
         if stored != group:

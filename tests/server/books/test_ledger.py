@@ -12,6 +12,7 @@ from quoron_client.protocol.questions import AverageGradient, LocalSGD, Question
 from quoron_client.protocol.reports import VectorReport
 from quoron_privacy.errors import LedgerError
 from quoron_privacy.release import Release
+from quoron_server.books import connections
 from quoron_server.books.ledger import Ledger, digest
 
 
@@ -138,6 +139,22 @@ class TestLedger:
 
     def test_files_belong_to_the_owner_of_the_folder_only_while_the_key_is_inside(self, ledger):
         assert os.stat(ledger.path).st_mode & 0o077 == 0
+
+
+def test_no_secret_stays_in_the_statements_that_files_share(tmp_path):
+    connections._sqlite.cache_clear()
+    with Ledger.create(tmp_path / "l.sqlite", plan="{}", config_digest="c", noise_key=b"the key") as ledger:
+        assert ledger.same_inputs(b"the inputs")
+        ledger.commit(-1, b"the start", (), {})
+        ledger.spend(question(), users=2, gradient_evaluations=40)
+        ledger.commit(0, b"the state", (), {})
+        ledger.finish(np.zeros(2))
+    _, compiled = connections._sqlite()
+    held = [bound.value for each in compiled.values() for bound in getattr(each, "binds", {}).values()]
+    assert "run" in held, "what selects a row is there"
+    assert not {b"the key", b"the inputs", b"the start", b"the state", digest(question())} & {
+        each for each in held if isinstance(each, bytes | str)
+    }
 
 
 def test_digest_tells_questions_apart_by_every_part():
