@@ -9,12 +9,12 @@ which each thread takes the next.
 In the local model users randomise their reports themselves, here with words from `seed`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from copy import copy
-from functools import partial, reduce
+from functools import reduce
 from math import prod
 from operator import add
-from typing import TypeVar
 
 import numba
 import numpy as np
@@ -35,8 +35,6 @@ from quoron_client.protocol.smoothing import Convolution
 from quoron_client.randomisers import LocalRandomness, SeededRandomness, local_report
 from quoron_privacy.clipping import ClippedSum, LoopReduction, Sums
 from quoron_privacy.tails import TailSum
-
-T = TypeVar("T")
 
 CACHED = 1 << 22  # bytes of items that are made at a time: the last cache holds those of a few threads
 _SENT = {Corruption.HUGE: 1e300, Corruption.NAN: np.nan, Corruption.INF: np.inf, Corruption.ZERO: 0.0}
@@ -93,14 +91,20 @@ class InlineEngine:
         reduction = question.reduction
         if reduction is None:
             return self.rows(question)
-        if isinstance(reduction, ClippedSum | TailSum) and self._fuses(question.task):
-            return reduce(add, self._of_chunks(question, lambda slots: self._sums(question, reduction, slots)))
+        totals: list[Sums] = []
 
-        def summed(slots: slice) -> Sums:
-            part = self._part(question, slots)
-            return reduction.of(part.values, part.answered)
+        def summed(slots: slice) -> None:
+            if isinstance(reduction, ClippedSum | TailSum) and self._fuses(question.task):
+                sums = self._sums(question, reduction, slots)
+            else:
+                part = self._part(question, slots)
+                sums = reduction.of(part.values, part.answered)
+            with suppress(IndexError):  # so there are never more of them than threads
+                sums = sums + totals.pop()
+            totals.append(sums)
 
-        return reduce(add, self._of_chunks(question, summed))
+        self._each_chunk(question, summed)
+        return reduce(add, totals)
 
     def rows(self, question: Question) -> Answers:
         """Answers of the question's cohort, in slot order."""
@@ -110,26 +114,30 @@ class InlineEngine:
             part = self._part(question, slots)
             values[slots], status[slots] = part.values, part.status
 
-        self._of_chunks(question, written)
+        self._each_chunk(question, written)
         return Answers(values, status)
 
-    def _of_chunks(self, question: Question, work: Callable[[slice], T]) -> list[T]:
-        """What `work` makes of each chunk's slots, in no order: on all threads, if the users are made there."""
-        done: list[T] = []
+    def _each_chunk(self, question: Question, work: Callable[[slice], None]) -> None:
+        """Do `work` for the slots of each chunk, in no order: on all threads, if the users are made there.
+
+        A chunk is as many users as there is memory for; of an empty cohort there is one empty chunk.
+        """
+        chunk = self._users_at_a_time(question.task)
+        starts = range(0, max(1, len(question.cohort)), chunk)
+        left = iter(starts)
+
+        def run() -> None:
+            for start in left:  # shared: each chunk is taken once
+                work(slice(start, start + chunk))
+
         alone = not self._makes or isinstance(question.task, LocalReport)  # a client's own words come one by one
-        works = [partial(lambda slots: done.append(work(slots)), slots) for slots in self._chunks(question)]
-        at_once(works, 1 if alone else numba.get_num_threads())
-        return done
+        threads = 1 if alone else min(numba.get_num_threads(), len(starts))
+        at_once([run] * threads, threads)
 
     @property
     def _makes(self) -> bool:
         """Whether the population makes items, within their bounds, when they are asked for."""
         return getattr(self.population, "makes", False)
-
-    def _chunks(self, question: Question) -> Iterator[slice]:
-        """Slots of the cohort, as many at a time as there is memory for; one empty part of an empty cohort."""
-        chunk = self._users_at_a_time(question.task)
-        return (slice(start, start + chunk) for start in range(0, max(1, len(question.cohort)), chunk))
 
     def _part(self, question: Question, slots: slice) -> Answers:
         """Answers of some slots."""
