@@ -8,10 +8,10 @@ read from its file once, made an item, and dealt into one of some hundred bucket
 order; a round then reads the buckets of its own cohort, and a pass over all users reads every item once. One bucket is
 read ahead. Within a bucket rows stay in the order of their files, and are used where they lie.
 
-Items are dealt in memory of `memory()` bytes. Where that holds all of them there is one bucket, which stays there. Else
-it is written out, bucket by bucket, whenever it is full: to a file in QUORON_SCRATCH, else /var/tmp, else where
-temporary files go. That file has no name: it is gone with the process, however that ends. It takes about four bytes a
-feature of every row.
+Where all items fit into `memory()` bytes there is one bucket, which stays there. Else they are dealt some STAGE bytes
+at a time, and written bucket by bucket to a file in QUORON_SCRATCH, else /var/tmp, else where temporary files go, past
+the system's cache if the disk allows. That file has no name: it is gone with the process, however that ends. It takes
+about four bytes a feature of every row.
 """
 
 import errno
