@@ -91,7 +91,11 @@ def test_versions_agree() -> None:
 
 # Programs of one thread. Where gRPC is at work, as it may be in any process of the tests or of a coordinator, the child
 # of a fork aborts; `subprocess` forks, too, to run something before the program or to change its user (use setpriv).
-MAY_FORK = {"tests/federation/container.py", "tests/federation/store_scenario.py"}
+MAY_FORK = {
+    "simulations/quoron/sharding/worker.py",
+    "tests/federation/container.py",
+    "tests/federation/store_scenario.py",
+}
 FORKING = {"fork", "forkpty", "ProcessPoolExecutor", "Pool"}
 FORKING_OPTIONS = {"preexec_fn", "user", "group", "extra_groups"}
 
