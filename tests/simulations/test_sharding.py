@@ -220,6 +220,12 @@ class TestProcesses:
         assert_same(shared.ask(question), Settings(seed=5).engine(shared.cut.population).ask(question))
         assert shared.replaced == before + 1
 
+    @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="Linux tells how many threads a process has")
+    def test_come_from_a_program_of_one_thread(self, shared):
+        shared.ask(questions(500, D)[0])
+        program = shared._workers[0]._nursery._program
+        assert len(list(Path(f"/proc/{program.pid}/task").iterdir())) == 1
+
     def test_end_with_their_engine(self, shared):
         shared.ask(questions(500, D)[0])
         numbers = [worker.number for worker in shared._workers.values()]

@@ -12,15 +12,12 @@ The index is made in one pass over the user column, piece by piece of a few mill
 what is done of it stays after a kill. It keeps no name. It holds how many rows each user has, so its files are private.
 """
 
-import fcntl
 import hashlib
 import io
 import json
-import os
 import shutil
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -32,10 +29,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from platformdirs import user_cache_path
 
+from quoron.datasets._folder import turn, writable
 from quoron.datasets.files import Files
 from quoron_client.data import columns
 from quoron_privacy.errors import DataError, RunError
-from quoron_server.books.durable import OWN, PRIVATE, make_folder, replace_whole
+from quoron_server.books.durable import PRIVATE, replace_whole
 
 PIECE = 1 << 22  # rows
 _VERSION = 1
@@ -196,8 +194,8 @@ def _told(files: Files) -> list[list[Any]]:
 
 
 def _made(files: Files, user: str, watcher: Watcher | None) -> Index:
-    folder = _writable(_folders(files, user))
-    with _turn(folder):
+    folder = writable(_folders(files, user))
+    with turn(folder):
         if (folder / _DONE).is_file():  # somebody else has made it meanwhile
             return _read(files, user, folder)
         _begin(files, folder)
@@ -439,28 +437,3 @@ def _write(path: Path, data: bytes) -> None:
         raise RunError(
             f"Cannot write the index {path}: {error.strerror}. Make room, and give the command again."
         ) from None
-
-
-def _writable(folders: Sequence[Path]) -> Path:
-    """The first of the folders that can be made."""
-    for folder in folders:
-        try:
-            make_folder(folder, mode=OWN)
-        except OSError:
-            continue
-        if os.access(folder, os.W_OK):
-            return folder
-    raise RunError(
-        f"Cannot make a folder for the index at {' or '.join(map(str, folders))}. Make one of them writable."
-    )
-
-
-@contextmanager
-def _turn(folder: Path) -> Iterator[None]:
-    """One process at a time."""
-    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)

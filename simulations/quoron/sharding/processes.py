@@ -24,6 +24,8 @@ from quoron.sharding.engine import Died, Worker, own_error
 from quoron.simulation.pieces import Told
 from quoron_client.protocol.questions import Answers, Question
 
+# What forks has one thread: no library's own, of linear algebra or of pyarrow's memory.
+ALONE = dict.fromkeys(THREADS, "1") | {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
 PATIENCE = 10.0  # seconds that a process has to end by itself
 
 
@@ -70,7 +72,7 @@ class Nursery:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                env=os.environ | dict.fromkeys(THREADS, str(self._threads)),
+                env=os.environ | ALONE | {"NUMBA_NUM_THREADS": str(self._threads)},
             )
 
     def _end(self) -> None:

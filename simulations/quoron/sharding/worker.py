@@ -14,7 +14,6 @@ import socket
 import sys
 import threading
 import traceback
-import warnings
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
@@ -45,9 +44,7 @@ def main(control: int) -> None:
             word, files, _, _ = socket.recv_fds(orders, 1, FILES)
             if not word:
                 break
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # threads of a library of linear algebra, which mind themselves
-                child = os.fork()
+            child = os.fork()
             if child == 0:
                 orders.close()
                 _work(*files)
@@ -77,7 +74,7 @@ def answer(connection: Connection, shared: int) -> NoReturn:
     """Answer until the socket ends."""
     told: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(connection, told), daemon=True).start()
-    pa.set_cpu_count(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    pa.set_cpu_count(int(os.environ.get("NUMBA_NUM_THREADS", "1")))
     engine = opened(told.get())
     view, room = None, 0
     while True:
