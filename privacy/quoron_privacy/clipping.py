@@ -409,7 +409,7 @@ def _sum_clipped(
                 largest, s, length = shrink(row, norm)
                 if s < 0.0:
                     continue
-                shortened = s < largest / norm
+                shortened = 0.0 < s < largest / norm  # zeros are as short as can be
                 for j in range(dimension):
                     sums[j] += np.int64(row[j] / largest * s * unit)
             cells[int(length > quantile / 4) + int(length > quantile / 2) + int(length > quantile)] += 1

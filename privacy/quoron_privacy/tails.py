@@ -356,7 +356,7 @@ def _add_tails(
                     row[j] = row[j] / largest
                     square += row[j] ** 2
                 a = np.sqrt(square) * above * s * (1 + 4 * _ULP)  # above ‖row · s‖
-                shortened = s < largest / radius
+                shortened = 0.0 < s < largest / radius  # zeros are as short as can be
                 for j in range(dimension):
                     sums[j] += np.int64(row[j] * s * unit)
             tail = np.int64(max(1.0 - a, 0.0) * unit * (1 - 4 * _ULP))

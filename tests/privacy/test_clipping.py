@@ -16,6 +16,7 @@ from quoron_privacy.clipping import (
     mean_sensitivity,
 )
 from quoron_privacy.errors import ConfigError
+from quoron_privacy.tails import TailSum
 from sums import clipped_residuals
 
 NORMS = st.floats(1e-3, 1e3)
@@ -245,6 +246,13 @@ class TestClippedResiduals:
     def test_cells_are_closed_above(self):
         rows = np.array([[0.0], [-0.0], [2.0], [-2.0], [2.0000001], [4.0], [8.0], [8.000001], [np.inf], [np.nan]])
         assert clipped_residuals(rows, None, np.ones(10, bool), 1.0, 8.0, 10)[1].tolist() == [4, 2, 1, 1]
+
+    @pytest.mark.parametrize("reduction", [ClippedSum(1e-3, 4), ClippedSum(1e3, 4), TailSum(1e-3, 4)])
+    def test_zeros_are_counted_and_never_as_shortened(self, reduction):
+        for width in (1, 4, 9):
+            sums = reduction.of(np.zeros((3, width)), np.ones(3, bool))
+            assert (sums.answered, sums.clipped) == (3, 0)
+            assert not sums.total.any()
 
     def test_an_absent_user_is_in_no_cell_and_adds_exactly_zero(self):
         rows = np.array([[1.0, 0.0], [0.0, 0.0], [np.nan, 1e300]])
