@@ -5,7 +5,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
+from quoron.datasets import deck, index
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, Weight, read_label
 
 RULES = Encoding(
@@ -86,3 +88,14 @@ def described(folder: Path, path: str, *, algorithm: str = "tracking-srgd", adja
     file = folder / f"{path.replace('/', '_').replace(':', '_')}.toml"
     file.write_text(TOML.format(path=path, algorithm=algorithm, adjacency=adjacency), encoding="utf-8")
     return file
+
+
+def little(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Many pieces and buckets of little data; caches and scratch of the test's own, in `folder`."""
+    monkeypatch.setattr(index, "PIECE", 300)
+    monkeypatch.setattr(deck, "BUCKET", 4000)
+    monkeypatch.setattr(deck, "HELD", 20_000)
+    monkeypatch.setattr(deck, "STAGE", (0, 30_000))
+    monkeypatch.setenv("QUORON_MEMORY", "1")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    monkeypatch.setenv("QUORON_LEDGER", str(folder / "lifetime.sqlite"))

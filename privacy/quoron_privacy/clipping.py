@@ -341,6 +341,17 @@ def square_norms(flat: Vector, count: int, dimension: int, centre: Vector, out: 
 
 
 @njit(cache=True, error_model="numpy")
+def clip_factors(
+    flat: Vector, count: int, dimension: int, centre: Vector, norm: float, unit: float, squares: Vector, factors: Vector
+) -> None:
+    """‖row - centre‖² of `count` rows, as `square_norms`, and min(1/norm, 1/‖row - centre‖↑) · unit (N6)."""
+    square_norms(flat, count, dimension, centre, squares)
+    unclipped, above = unit / norm, 1 + (dimension + 8) * _ULP
+    for i in range(count):
+        factors[i] = min(unclipped, unit / (np.sqrt(squares[i]) * above))
+
+
+@njit(cache=True, error_model="numpy")
 def add_cut(
     flat: Vector, dimension: int, centre: Vector, chosen: Integers, count: int, factors: Vector, total: Integers
 ) -> None:
@@ -390,12 +401,10 @@ def _sum_clipped(
     every, around, here = carray(rows, number * dimension), carray(centre, dimension), carray(answered, number)
     sums, cells = carray(total, dimension), carray(counts, 5)
     squares, factors, chosen, row = np.empty(_FEW + 3), np.empty(_FEW), np.empty(_FEW, np.int64), np.empty(dimension)
-    unclipped, above = unit / norm, 1 + (dimension + 8) * _ULP
+    unclipped = unit / norm
     for first in range(0, number, _FEW):
         few, good, flat = min(_FEW, number - first), 0, every[first * dimension :]
-        square_norms(flat, few, dimension, around, squares)
-        for i in range(few):
-            factors[i] = min(unclipped, unit / (np.sqrt(squares[i]) * above))
+        clip_factors(flat, few, dimension, around, norm, unit, squares, factors)
         for i in range(few):
             if not here[first + i]:
                 continue

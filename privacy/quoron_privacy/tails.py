@@ -27,9 +27,9 @@ from quoron_privacy.clipping import (
     Sums,
     add_cut,
     added,
+    clip_factors,
     mean_sensitivity,
     shrink,
-    square_norms,
     sum_bits,
     usual,
 )
@@ -334,9 +334,7 @@ def _add_tails(
     unclipped, above = unit / radius, 1 + (dimension + 8) * _ULP
     for first in range(0, number, _FEW):
         few, good, flat = min(_FEW, number - first), 0, every[first * dimension :]
-        square_norms(flat, few, dimension, around, squares)
-        for i in range(few):
-            factors[i] = min(unclipped, unit / (np.sqrt(squares[i]) * above))
+        clip_factors(flat, few, dimension, around, radius, unit, squares, factors)
         for i in range(few):
             if not here[first + i]:
                 continue

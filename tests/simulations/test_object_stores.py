@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
+from moto.server import ThreadedMotoServer
 
 import quoron
 from quoron import EngineChoice
@@ -47,9 +48,8 @@ class Store:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Store]:
-    moto = pytest.importorskip("moto.server")
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    running = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    running = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     running.start()
     try:
         yield Store("{}:{}".format(*running.get_host_and_port()))
