@@ -105,7 +105,7 @@ def _by_transform(mass: Vector, never: float, gap: float, releases: int, epsilon
     places = np.arange(len(mass)) - len(mass) // 2
     losses = places * gap
     mean, spread = releases * float(mass @ losses), math.sqrt(releases * float(mass @ losses**2))
-    half = max(abs(mean) + 14 * spread + epsilon, float(losses[-1]))
+    half = max(abs(mean) + 10 * spread + epsilon, float(losses[-1]))
     window = 1 << math.ceil(math.log2(2 * half / gap + 2))
     wrapped = np.zeros(window)
     wrapped[places % window] = mass

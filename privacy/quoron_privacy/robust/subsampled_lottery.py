@@ -35,7 +35,7 @@ Vector = NDArray[np.float64]
 _SAFETY = 0.97  # share of δ that the composed distribution may use; the rest covers float arithmetic of the convolution
 _SMALLEST_DELTA = 1e-10  # below, the convolution's rounding is no longer small against δ
 _SILENT_SHARE = 1 / 20  # of δ, for releases of cohorts just above the threshold
-_HOPELESS = 1e9  # a factor that marks options whose tests alone cost too much
+_OVERWHELMING = 1e3  # a factor of noise that leaves the cost of the tests alone
 _COARSE, _FINE = 12, 48  # lattice points per standard deviation of one release's share of the total loss
 
 
@@ -183,16 +183,23 @@ def _calibrate(
         """Noise that about suffices when tests are free and sampling amplifies in full."""
         return float(np.asarray(option[1].shifts) @ np.asarray(option[1].chances)) * rate / typical
 
-    def least(option: tuple[int, OutlierMean]) -> float:
-        alone = untested(option)
-        if (tests := excess(option, 1e3 * alone)) > 1:
-            return _HOPELESS * alone * (1 + tests)  # falls with the number of rungs, as the search likes it
-        return _decreasing_root(lambda noise: excess(option, noise), 1.1 * alone, 1.2, 3e-3)
+    def least(option: tuple[int, OutlierMean], guess: float, factor: float) -> float:
+        return _decreasing_root(lambda noise: excess(option, noise), guess, factor, 3e-3)
 
-    best, noise = cheapest(options, least)
-    if noise > _HOPELESS * untested(best):
-        return None
-    noise = _decreasing_root(lambda noise: excess(best, noise, fine=True), noise, 1.005, 2e-7)
+    # The option of the least δ at one noise is about that of the least noise: looked for at the noise of the last one.
+    best, noise = options[len(options) // 2], _OVERWHELMING * untested(options[-1])
+    if excess(best, noise) > 1:  # its tests alone take too much
+        best, share = cheapest(options, lambda option: excess(option, noise))
+        if share > 1:
+            return None
+    noise = least(best, 1.1 * untested(best), 1.2)
+    while (better := cheapest(options, lambda option: excess(option, noise))[0]) != best:
+        last, lower = noise, least(better, noise, 1.03)
+        if lower < noise:
+            best, noise = better, lower
+        if lower > 0.999 * last:
+            break
+    noise = _decreasing_root(lambda noise: excess(best, noise, fine=True), noise, 1.02, 2e-7)
     if not math.isfinite(noise):
         return None
     rungs, mean = best
