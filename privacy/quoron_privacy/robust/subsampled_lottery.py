@@ -186,14 +186,17 @@ def _calibrate(
     def least(option: tuple[int, OutlierMean], guess: float, factor: float) -> float:
         return _decreasing_root(lambda noise: excess(option, noise), guess, factor, 3e-3)
 
-    # The option of the least δ at one noise is about that of the least noise: looked for at the noise of the last one.
+    def leading(noise: float) -> tuple[tuple[int, OutlierMean], float]:
+        """The option of the least δ at one noise, which is about that of the least noise; its share of δ."""
+        return cheapest(options, lambda option: excess(option, noise))
+
     best, noise = options[len(options) // 2], _OVERWHELMING * untested(options[-1])
     if excess(best, noise) > 1:  # its tests alone take too much
-        best, share = cheapest(options, lambda option: excess(option, noise))
+        best, share = leading(noise)
         if share > 1:
             return None
     noise = least(best, 1.1 * untested(best), 1.2)
-    while (better := cheapest(options, lambda option: excess(option, noise))[0]) != best:
+    while (better := leading(noise)[0]) != best:
         last, lower = noise, least(better, noise, 1.03)
         if lower < noise:
             best, noise = better, lower
