@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from quoron.populations._base import Answering, Corruption, Held, Users, Vector
 from quoron.populations._streams import Purpose, uniforms, words
-from quoron_client.compute.compiled import at_once
 from quoron_client.compute.draws import Keys, user_keys
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.gradients import gradient_sums
@@ -35,6 +34,7 @@ from quoron_client.protocol.smoothing import Convolution
 from quoron_client.randomisers import LocalRandomness, SeededRandomness, local_report
 from quoron_privacy.clipping import ClippedSum, LoopReduction, Sums
 from quoron_privacy.tails import TailSum
+from quoron_privacy.threads import at_once
 
 CACHED = 1 << 22  # bytes of items that are made at a time: the last cache holds those of a few threads
 _SENT = {Corruption.HUGE: 1e300, Corruption.NAN: np.nan, Corruption.INF: np.inf, Corruption.ZERO: 0.0}
