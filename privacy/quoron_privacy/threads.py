@@ -12,12 +12,13 @@ a sum of its own, and these are added in the pieces' order: the bits depend neit
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numba
 
 _CONFIG: Any = numba.config
+_SMALL = 1 << 19  # numbers that one thread reads in a few times what it takes to wake another
 
 
 def at_once(works: Iterable[Callable[[], object]], threads: int) -> None:
@@ -40,6 +41,16 @@ def at_once(works: Iterable[Callable[[], object]], threads: int) -> None:
     for other in others:
         if not other.cancel():
             other.result()
+
+
+def in_pieces(loop: Callable[[int, int], object], rows: int, width: int, piece: int) -> None:
+    """loop(first, last) for all pieces of so many `rows` of `width` numbers: on all threads, if there are enough rows.
+
+    The pieces begin at multiples of `piece`, whatever there is of rows and threads.
+    """
+    firsts = range(0, rows, piece)
+    works = [partial(loop, first, min(first + piece, rows)) for first in firsts]
+    at_once(works, all_threads() if rows * width >= _SMALL else 1)
 
 
 def all_threads() -> int:
