@@ -225,7 +225,7 @@ def usable(gradients: Matrix, answered: NDArray[np.bool_]) -> NDArray[np.bool_]:
             f"Expected boolean answered of shape ({len(gradients)},), got {answered.dtype} {answered.shape}."
         )
     out = np.empty(len(gradients), np.bool_)
-    in_pieces(partial(_finite, gradients, answered, out), *gradients.shape, _PIECE)
+    in_pieces(partial(_finite, gradients, answered, out), len(gradients), gradients.shape[1], _PIECE)
     return out
 
 

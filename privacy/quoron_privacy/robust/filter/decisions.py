@@ -162,6 +162,6 @@ def filtered_mean(gradients: ArrayLike, kept: Mask) -> Vector:
         return np.zeros(rows.shape[1])
     scale = 2.0 ** -users.bit_length()  # exact, and keeps sums of huge finite rows finite
     parts = np.empty((-(-len(rows) // _BLOCK), rows.shape[1]))
-    in_pieces(partial(_selected_sums, rows, kept, scale, parts), *rows.shape, 8 * _BLOCK)
+    in_pieces(partial(_selected_sums, rows, kept, scale, parts), len(rows), rows.shape[1], 8 * _BLOCK)
     total: Vector = _in_order(parts)
     return total / (users * scale)

@@ -110,9 +110,7 @@ def _crowd(
 
     These are of the piece that begins at `first`.
     """
-    piece = first // _PIECE
-    total = totals[piece]
-    total[:], farthest = 0.0, 0.0
+    total, farthest = np.zeros(len(centre)), 0.0
     for i in range(first, last):
         row, square = gradients[i], 0.0
         for k in range(len(centre)):
@@ -123,7 +121,7 @@ def _crowd(
             farthest = max(farthest, radius)
             for k in range(len(centre)):
                 total[k] += row[k] - centre[k]
-    largest[piece] = farthest
+    totals[first // _PIECE], largest[first // _PIECE] = total, farthest
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
@@ -139,6 +137,15 @@ def _squares(
         out[i] = square
         total += square if near[i] else 0.0
     totals[first // _PIECE] = total
+
+
+@njit(cache=True, nogil=True)
+def _jensen_of(
+    squares: Vector, spread: float, tau: float, scale: float, slack: float, members: int, first: int, last: int
+) -> None:
+    """members · exp(-τ (√(square + spread) (1 + scale) + slack)) of users `first` to `last`, in place."""
+    for i in range(first, last):
+        squares[i] = members * _decay(tau * (np.sqrt(squares[i] + spread) * (1 + scale) + slack))
 
 
 @njit(cache=True)
@@ -196,9 +203,9 @@ def crowd_bounds(gradients: Matrix, tau: float) -> Vector:
         offset = totals.sum(axis=0) / members
         mean = centre + offset
         in_pieces(partial(_squares, gradients, mean, near, squares, spreads), users, dimension, _PIECE)
-        slack = scale * largest.max() + 2 * _drift(mean, offset)
-        found = _decays(tau * (np.sqrt(squares + spreads.sum() / members) * (1 + scale) + slack))
-    bounds: Vector = np.maximum(members * found - margin, 1.0)
+        slack, spread = scale * largest.max() + 2 * _drift(mean, offset), spreads.sum() / members
+    in_pieces(partial(_jensen_of, squares, spread, tau, scale, slack, members), users, dimension, _PIECE)
+    bounds: Vector = np.maximum(squares - margin, 1.0)
     return bounds
 
 
