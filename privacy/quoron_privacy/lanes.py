@@ -119,8 +119,9 @@ def _first_lanes(context: Any, array: Any, index: Any, count: Any) -> Any:
 
 def _keep(context: Any, array: Any, index: Any, value: Any) -> Any:
     def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
-        place, _, size = _address(target, builder, signature.args[0], values[0], values[1], value.vector.count)
-        builder.store(values[2], place, align=size)
+        place, vector, size = _address(target, builder, signature.args[0], values[0], values[1], value.vector.count)
+        kept = values[2] if vector == value.vector else builder.fptrunc(values[2], vector)
+        builder.store(kept, place, align=size)
         return target.get_dummy_value()
 
     return types.void(array, intp, value), generate
@@ -294,7 +295,7 @@ pointer: Any = intrinsic(_pointer)
 lanes: Any = intrinsic(_lanes)  # lanes(array, index): four elements of a one-dimensional array, or from a pointer on
 first_lanes: Any = intrinsic(_first_lanes)  # first_lanes(array, index, count): the first few; others 0, and not read
 prefetch: Any = intrinsic(_prefetch)  # prefetch(array, index): ask for an element's cache line; past the end is allowed
-keep: Any = intrinsic(_keep)  # keep(array, index, value): write four float64 elements
+keep: Any = intrinsic(_keep)  # keep(array, index, value): write them, rounded where elements are float32
 keep_first: Any = intrinsic(_keep_first)  # keep_first(array, index, count, value): write the first few
 add_whole: Any = intrinsic(
     _add_whole

@@ -38,6 +38,12 @@ def copied(values, index, out):
     keep(out, 0, lanes(values, index))
 
 
+def test_double_lanes_are_rounded_where_float32_is_kept():
+    values, out = np.array([1.0, 1.0 + 2.0**-24, 1.0 + 3 * 2.0**-24, 1e300]), np.zeros(4, np.float32)
+    copied(values, 0, out)
+    assert out.tolist() == [1.0, 1.0, 1.0 + 2.0**-22, np.inf]
+
+
 @njit
 def few(values, index, count, out):
     keep(out, 0, first_lanes(values, index, count))
