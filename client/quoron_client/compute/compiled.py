@@ -150,8 +150,8 @@ def pieces(so_far: NDArray[np.int64], width: int, threads: int) -> list[int]:
     if threads == 1 or len(so_far) < threads:
         return [0, len(so_far)]
     number = min(_PIECES * threads, max(threads, int(so_far[-1]) * width // _LARGE))
-    shares = np.linspace(0, so_far[-1], number + 1)[1:-1]
-    return [0, *(int(each) for each in np.searchsorted(so_far, shares)), len(so_far)]
+    shares = [int(so_far[-1]) * part // number for part in range(1, number)]
+    return [0, *so_far.searchsorted(shares).tolist(), len(so_far)]
 
 
 def user_loop(*arguments: Any) -> Callable[[Callable[..., None]], UserLoop]:
