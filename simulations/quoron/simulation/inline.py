@@ -28,7 +28,17 @@ from quoron_client.compute.gradients import gradient_sums
 from quoron_client.compute.smoothness import smoothness_scale
 from quoron_client.compute.work import answer
 from quoron_client.data.items import ItemBatch, Items, ItemView
-from quoron_client.protocol.questions import FAR, Answers, AverageGradient, Bounds, Matrix, Question, Status, Task
+from quoron_client.protocol.questions import (
+    ANSWERED,
+    FAR,
+    MISSING,
+    Answers,
+    AverageGradient,
+    Bounds,
+    Matrix,
+    Question,
+    Task,
+)
 from quoron_client.protocol.reports import LocalReport
 from quoron_client.protocol.smoothing import Convolution
 from quoron_client.randomisers import LocalRandomness, SeededRandomness, local_report
@@ -38,7 +48,11 @@ from quoron_privacy.threads import at_once
 
 _SEEN = 64  # bytes that a user takes whose items are read where they are: its place, its rows, its status
 CACHED = 1 << 22  # bytes of items that are made at a time: the last cache holds those of a few threads
-_SENT = {Corruption.HUGE: 1e300, Corruption.NAN: np.nan, Corruption.INF: np.inf, Corruption.ZERO: 0.0}
+# Plain integers: of a member of an enumeration numpy asks a dozen questions before it compares with it.
+_HONEST, _SHIFTED, _MISSING, _ZERO = (
+    int(each) for each in (Corruption.HONEST, Corruption.SHIFTED, Corruption.MISSING, Corruption.ZERO)
+)
+_SENT = {int(Corruption.HUGE): 1e300, int(Corruption.NAN): np.nan, int(Corruption.INF): np.inf, _ZERO: 0.0}
 
 
 class InlineEngine:
@@ -155,16 +169,20 @@ class InlineEngine:
         users, task, loss = question.cohort[slots], question.task, self.population.loss
         assert isinstance(task, AverageGradient)
         faults = self._faults(users, question.round)
-        zeros = np.zeros((np.count_nonzero(faults == Corruption.ZERO), self.population.dimension))
-        sums = reduction.of(zeros, np.ones(len(zeros), np.bool_))  # what else is wrong is rejected, or never sent
+        sums: list[Sums] = []
+        if sent := np.count_nonzero(faults == _ZERO):  # what else is wrong is rejected, or never sent
+            sums.append(reduction.of(np.zeros((sent, self.population.dimension)), np.ones(sent, np.bool_)))
         for places in self._computing(users, faults, task):
             # Sums have no order, and memory is read best in its own.
-            some = places if self._makes else places[np.argsort(users[places])]
+            some = places if self._makes else places[users[places].argsort()]
             batch, keys = self._items(users[some], faults[some], task), _keys(task, question.round, users[some])
             self._counted.append(task.computed_gradients(batch.counts))
             scale = self._scale(users[some], faults[some], task)
-            sums += gradient_sums(loss, batch, task, reduction, largest=self._largest(task), keys=keys, scale=scale)
-        return sums
+            largest = self._largest(task)
+            sums.append(gradient_sums(loss, batch, task, reduction, largest=largest, keys=keys, scale=scale))
+        return (
+            reduce(add, sums) if sums else reduction.of(np.zeros((0, self.population.dimension)), np.zeros(0, np.bool_))
+        )
 
     def _computing(self, users: Users, faults: NDArray[np.uint8], task: Task) -> list[NDArray[np.intp]]:
         """Places of those who compute an answer; apart, where items are read in place, whose items are altered copies.
@@ -172,17 +190,17 @@ class InlineEngine:
         Of these, no more at a time than fit into memory.
         """
         if getattr(self.population, "held", None) is None:
-            found = [np.flatnonzero(faults <= Corruption.SHIFTED)]
+            found = [(faults <= _SHIFTED).nonzero()[0]]
         else:
-            altered = np.flatnonzero(faults == Corruption.SHIFTED)
-            pieces = -(-len(altered) // self._room(task, copied=True, rows=True))
-            found = [np.flatnonzero(faults == Corruption.HONEST), *np.array_split(altered, max(1, pieces))]
+            found, altered = [(faults == _HONEST).nonzero()[0]], (faults == _SHIFTED).nonzero()[0]
+            if len(altered):
+                found += np.array_split(altered, -(-len(altered) // self._room(task, copied=True, rows=True)))
         return [places for places in found if len(places)]
 
     def _items(self, users: Users, faults: NDArray[np.uint8], task: Task) -> Items:
         """Within their bounds: where they lie, if the population holds them so; else a copy."""
         held: Held | None = getattr(self.population, "held", None)
-        if held is not None and faults[0] == Corruption.HONEST:
+        if held is not None and faults[0] == _HONEST:
             return held.of(users) if _draws(task) else held.seen(users)  # draws are for every row of a block
         items = self.population.items(users)
         return items if self._makes else bounded(items, self.population.loss)
@@ -191,7 +209,7 @@ class InlineEngine:
         """How much these users scale their loss down, where that is known: once for all whose items are in memory."""
         held: Held | None = getattr(self.population, "held", None)
         bound = getattr(task, "user_smoothness", None)
-        if not isinstance(held, ItemBatch | ItemView) or bound is None or faults[0] != Corruption.HONEST:
+        if not isinstance(held, ItemBatch | ItemView) or bound is None or faults[0] != _HONEST:
             return None
         if bound not in self._scales:
             self._scales = {bound: smoothness_scale(self.population.loss, held, bound)}
@@ -228,7 +246,7 @@ class InlineEngine:
         for places in computing:
             computed = self._answers(users[places], faults[places], task.part(places), round_number)
             values[places], status[places] = computed.values, computed.status
-        status[faults == Corruption.MISSING] = Status.MISSING
+        status[faults == _MISSING] = MISSING
         for fault, sent in _SENT.items():
             values[faults == fault] = sent
         return values, status
@@ -243,7 +261,7 @@ class InlineEngine:
         faults = self.population.corruption(users)
         if self._dropout > 0:
             draws = uniforms(words(seed=self._seed, purpose=Purpose.DROPOUT, users=users, block=round_number)[:, 0])
-            faults[draws < self._dropout] = Corruption.MISSING
+            faults[draws < self._dropout] = _MISSING
         return faults
 
     def _computed(self, batch: Items, task: Task, round_number: int, users: Users, scale: Vector | None) -> Answers:
@@ -266,4 +284,4 @@ def _keys(task: Task, round_number: int, users: Users) -> Keys | None:
 
 def _silence(users: int, dimension: int, task: Task) -> tuple[Matrix, NDArray[np.uint8]]:
     """Rows of zeros of the task's shape, and a status ANSWERED for each."""
-    return np.zeros((users, *task.answer_shape(dimension))), np.full(users, Status.ANSWERED, np.uint8)
+    return np.zeros((users, *task.answer_shape(dimension))), np.full(users, ANSWERED)
