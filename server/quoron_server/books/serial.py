@@ -28,7 +28,7 @@ def encode(state: Any) -> bytes:
     """A frozen dataclass instance as bytes; its fields are arrays, plain values, None or such instances."""
     record = wire.Record(type=type(state).__name__)
     for name, value in _flat(state):
-        record.fields[name].CopyFrom(_value(name, value if names_of(type(value)) is None else type(value).__name__))
+        _write(record.fields[name], name, value if names_of(type(value)) is None else type(value).__name__)
     return bytes(record.SerializeToString(deterministic=True))
 
 
@@ -68,21 +68,23 @@ def _built(like: T, stored: dict[str, Any], prefix: str) -> T:
     return type(like)(**found)
 
 
-def _value(name: str, value: Any) -> wire.Value:
+def _write(stored: wire.Value, name: str, value: Any) -> None:
     if value is None:
-        return wire.Value(absent=True)
-    if isinstance(value, (bool, np.bool_)):
-        return wire.Value(flag=bool(value))
-    if isinstance(value, (int, np.integer)):
-        return wire.Value(integer=int(value))
-    if isinstance(value, (float, np.floating)):
-        return wire.Value(real=float(value))
-    if isinstance(value, str):
-        return wire.Value(text=value)
-    if isinstance(value, np.ndarray) and (code := value.dtype.str[1:]) in _DTYPES:
-        little = np.ascontiguousarray(value, f"<{code}")
-        return wire.Value(array=wire.Array(dtype=_DTYPES[code], shape=value.shape, data=little.tobytes()))
-    raise LedgerError(f"Expected an array or a plain value in field {name}, got {type(value).__name__}.")
+        stored.absent = True
+    elif isinstance(value, (bool, np.bool_)):
+        stored.flag = bool(value)
+    elif isinstance(value, (int, np.integer)):
+        stored.integer = int(value)
+    elif isinstance(value, (float, np.floating)):
+        stored.real = float(value)
+    elif isinstance(value, str):
+        stored.text = value
+    elif isinstance(value, np.ndarray) and (code := value.dtype.str[1:]) in _DTYPES:
+        array = stored.array
+        array.dtype, array.data = _DTYPES[code], np.ascontiguousarray(value, f"<{code}").tobytes()
+        array.shape.extend(value.shape)
+    else:
+        raise LedgerError(f"Expected an array or a plain value in field {name}, got {type(value).__name__}.")
 
 
 def _python(value: wire.Value) -> Any:
