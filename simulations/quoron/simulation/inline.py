@@ -173,16 +173,17 @@ class InlineEngine:
         if sent := np.count_nonzero(faults == _ZERO):  # what else is wrong is rejected, or never sent
             sums.append(reduction.of(np.zeros((sent, self.population.dimension)), np.ones(sent, np.bool_)))
         for places in self._computing(users, faults, task):
-            # Sums have no order, and memory is read best in its own.
-            some = places if self._makes else places[users[places].argsort()]
-            batch, keys = self._items(users[some], faults[some], task), _keys(task, question.round, users[some])
+            some, asked = places, users[places]
+            if not self._makes and not (asked[1:] > asked[:-1]).all():
+                some = places[asked.argsort()]  # sums have no order, and memory is read best in its own
+                asked = users[some]
+            batch, keys = self._items(asked, faults[some], task), _keys(task, question.round, asked)
             self._counted.append(task.computed_gradients(batch.counts))
-            scale = self._scale(users[some], faults[some], task)
+            scale = self._scale(asked, faults[some], task)
             largest = self._largest(task)
             sums.append(gradient_sums(loss, batch, task, reduction, largest=largest, keys=keys, scale=scale))
-        return (
-            reduce(add, sums) if sums else reduction.of(np.zeros((0, self.population.dimension)), np.zeros(0, np.bool_))
-        )
+        nobody = np.zeros((0, self.population.dimension)), np.zeros(0, np.bool_)
+        return reduce(add, sums) if sums else reduction.of(*nobody)
 
     def _computing(self, users: Users, faults: NDArray[np.uint8], task: Task) -> list[NDArray[np.intp]]:
         """Places of those who compute an answer; apart, where items are read in place, whose items are altered copies.
