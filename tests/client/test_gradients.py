@@ -1,5 +1,4 @@
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from quoron_client.compute.smoothness import smoothness_scale
 from quoron_client.protocol.smoothing import Convolution
 from quoron_privacy.clipping import ClippedSum
 from quoron_privacy.errors import ConfigError, DataError
-from quoron_privacy.threads import at_once
 
 by_name = pytest.mark.parametrize("loss", reference.some_losses(), ids=lambda loss: loss.name)
 STEADY = settings(derandomize=True, deadline=None, max_examples=30)
@@ -267,14 +265,6 @@ def test_sums_of_several_classes_and_centres_of_another_dimension_are_refused():
         gradient_sums(make_loss("softmax", classes=3), batch, at(np.ones(12)), ClippedSum(1.0, 9))
     with pytest.raises(ConfigError, match="centre"):
         gradient_sums(make_loss("logistic"), batch, at(np.ones(4)), ClippedSum(1.0, 9, np.ones(3)))
-
-
-def test_work_is_done_once_by_whoever_is_free_and_its_error_is_raised():
-    done = []
-    at_once([partial(done.append, number) for number in range(50)], 3)
-    assert sorted(done) == list(range(50))
-    with pytest.raises(ZeroDivisionError):
-        at_once([partial(divmod, 1, 0)] * 5, 3)
 
 
 @given(
