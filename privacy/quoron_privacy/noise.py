@@ -151,7 +151,7 @@ class RandomStream:
         if not 0 <= chosen <= size:
             raise ConfigError(f"Expected 0 <= chosen <= size, got chosen={chosen}, size={size}.")
         bounds = np.arange(size - chosen + 1, size + 1, dtype=np.uint64)
-        return np.flatnonzero(_floyd(self._below(bounds), size)).astype(np.int64)
+        return _floyd(self._below(bounds), size).nonzero()[0].astype(np.int64)
 
     def poisson_subset(self, size: int, rate: float) -> Steps:
         """Each member of range(size) independently with probability `rate`, ascending: Poisson sampling."""
@@ -174,7 +174,7 @@ class RandomStream:
         """Exact uniform integers below each bound (1 to 2⁶³), rejecting an incomplete multiple of it."""
         excess = (np.uint64(0) - bounds) % bounds  # 2⁶⁴ mod bound: words below it are rejected
         words = self.words(len(bounds))
-        while (rejected := np.flatnonzero(words < excess)).size:
+        while (rejected := (words < excess).nonzero()[0]).size:
             words[rejected] = self.words(len(rejected))
         return (words % bounds).astype(np.int64)
 

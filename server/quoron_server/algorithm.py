@@ -9,8 +9,9 @@
 `noise` is the run's `NoiseSource`; every draw is keyed by (round, purpose), so the same state gives the same bits.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -36,6 +37,15 @@ class Update(Generic[S]):
     releases: tuple[Release, ...] = ()
     public: Mapping[str, Any] = field(default_factory=dict)
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
+
+
+@cache
+def _names(kind: Any) -> tuple[str, ...] | None:
+    return tuple(each.name for each in fields(kind)) if is_dataclass(kind) else None
+
+
+# names_of(kind): the fields of a dataclass, in order, looked up once, for a round reads many; None of any other type.
+names_of: Callable[[type], tuple[str, ...] | None] = _names
 
 
 class Algorithm(Protocol[S]):

@@ -9,9 +9,9 @@ continues from whatever the ledger holds: an empty one starts it, a complete one
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -24,7 +24,8 @@ from quoron_privacy.clipping import Sums
 from quoron_privacy.errors import OtherVersion, RunError
 from quoron_privacy.noise import AnsweredNoise, NoiseSource
 from quoron_privacy.noise_ahead import NoiseAhead, StartedNoise
-from quoron_server.algorithm import Algorithm
+from quoron_privacy.threads import all_threads, at_once
+from quoron_server.algorithm import Algorithm, names_of
 from quoron_server.books import serial
 from quoron_server.budget import Budget
 from quoron_server.plan import Plan
@@ -156,6 +157,7 @@ def _carry_out(
     state, answered_so_far, totals, moved = _resume(algorithm, ledger)
     sizes = Sizes(algorithm.plan.problem.dimension)
     spent: dict[str, int] | None = None  # in the rounds before this one: read once, for nobody else spends meanwhile
+    measuring = engine if simulation and isinstance(engine, Measuring) else None  # to ask costs a look at all methods
     for observer in observers:
         observer.started(algorithm.plan)
     while (question := algorithm.request(state, noise)) is not None:  # whom it asks depends on nobody's answers
@@ -180,7 +182,7 @@ def _carry_out(
         update = algorithm.update(state, answers, drawn or AnsweredNoise(noise, answered_so_far.hex()))
         state = update.state
         totals = {name: totals[name] + cost[name] for name in totals}
-        figures = engine.measured() if simulation and isinstance(engine, Measuring) else {}
+        figures = measuring.measured() if measuring is not None else {}
         moved = {name: moved.get(name, 0) + figure for name, figure in figures.items()}
         told = {**update.diagnostics, **figures, **{f"total_{name}": total for name, total in moved.items()}}
         event = RoundEvent(
@@ -254,17 +256,17 @@ def _digests(values: NDArray[np.float64], answered: NDArray[np.bool_]) -> list[b
     """Digests of so many rows (k, d) each, computed at once; of what has not answered, as zeros."""
     rows = max(1, HASHED // max(1, values.shape[1]))
 
-    def look(first: int) -> bytes:
-        own = slice(first, first + rows)
-        told = np.where(answered[own, None], values[own], 0.0) + 0.0
-        numbers = np.ascontiguousarray(told, "<f8").data
-        return blake2b(numbers, digest_size=DIGEST, person=b"quoron-rows").digest()
-
     firsts = range(0, len(values), rows)
-    if len(firsts) <= 1:
-        return [look(first) for first in firsts]
-    with ThreadPoolExecutor(min(len(firsts), os.cpu_count() or 1)) as pool:
-        return list(pool.map(look, firsts))
+    digests = [b""] * len(firsts)
+
+    def look(place: int) -> None:
+        own = slice(firsts[place], firsts[place] + rows)
+        here, told = answered[own], values[own]
+        numbers = np.ascontiguousarray((told if here.all() else np.where(here[:, None], told, 0.0)) + 0.0, "<f8").data
+        digests[place] = blake2b(numbers, digest_size=DIGEST, person=b"quoron-rows").digest()
+
+    at_once([partial(look, place) for place in range(len(firsts))], all_threads())
+    return digests
 
 
 def _resume(algorithm: Algorithm[Any], ledger: "Ledger") -> tuple[Any, bytes, dict[str, int], dict[str, float]]:
@@ -284,7 +286,7 @@ def _resume(algorithm: Algorithm[Any], ledger: "Ledger") -> tuple[Any, bytes, di
 
 def _record(event: RoundEvent) -> dict[str, Any]:
     """Its fields by name."""
-    return {each.name: getattr(event, each.name) for each in fields(event)}
+    return {name: getattr(event, name) for name in names_of(RoundEvent) or ()}
 
 
 def _cost(plan: Plan, question: Question) -> dict[str, int]:

@@ -8,7 +8,7 @@ records of TLS 1.3 (22 bytes for each 16 KiB). Headers of TCP and IP, acknowledg
 connection costs once (handshakes, the announcement of a run) are not in it.
 """
 
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from quoron_client.protocol.questions import Question, Status
 from quoron_client.protocol.reports import RangeReport
+from quoron_server.algorithm import names_of
 
 GRPC, HTTP2, TLS, FRAME = 5, 9, 22, 1 << 14
 _DIGEST = bytes(16)
@@ -75,9 +76,8 @@ def _outline(value: Any) -> Any:
     """What of a task decides how many bytes it takes: arrays by type and shape, all else as it is."""
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape
-    if is_dataclass(value):
-        return type(value), tuple(_outline(getattr(value, each.name)) for each in fields(value))
-    return value
+    names = names_of(type(value))
+    return value if names is None else (type(value), *[_outline(getattr(value, name)) for name in names])
 
 
 def traffic(*, round_: int, messages: int, down: int, up: int, run: str, seconds: int) -> Traffic:

@@ -1,5 +1,4 @@
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -8,7 +7,7 @@ from hypothesis import strategies as st
 
 from client import reference
 from quoron_client import AverageGradient, ItemBatch, average_gradient, average_loss, make_loss
-from quoron_client.compute.compiled import at_once, pieces
+from quoron_client.compute.compiled import pieces
 from quoron_client.compute.draws import user_keys
 from quoron_client.compute.gradients import gradient_sums
 from quoron_client.compute.smoothness import smoothness_scale
@@ -266,14 +265,6 @@ def test_sums_of_several_classes_and_centres_of_another_dimension_are_refused():
         gradient_sums(make_loss("softmax", classes=3), batch, at(np.ones(12)), ClippedSum(1.0, 9))
     with pytest.raises(ConfigError, match="centre"):
         gradient_sums(make_loss("logistic"), batch, at(np.ones(4)), ClippedSum(1.0, 9, np.ones(3)))
-
-
-def test_work_is_done_once_by_whoever_is_free_and_its_error_is_raised():
-    done = []
-    at_once([partial(done.append, number) for number in range(50)], 3)
-    assert sorted(done) == list(range(50))
-    with pytest.raises(ZeroDivisionError):
-        at_once([partial(divmod, 1, 0)] * 5, 3)
 
 
 @given(

@@ -58,12 +58,14 @@ def test_scale_has_no_step_where_the_quick_tests_hand_over(seed, size, factor, c
     dimension=st.sampled_from([1, 2, 5, 8, 13, 60]),
     ridge=st.sampled_from([0.0, 0.05]),
     dtype=st.sampled_from([np.float32, np.float64]),
+    unit=st.sampled_from([1e-18, 1e-9, 1.0, 1e9, 1e18]),  # of features: squares of the outer two are beyond float32
 )
-def test_users_looked_at_together_are_scaled_as_each_alone(seed, runs, dimension, ridge, dtype):
+def test_users_looked_at_together_are_scaled_as_each_alone(seed, runs, dimension, ridge, dtype, unit):
     rng = np.random.default_rng(seed)
     loss = make_loss("logistic", ridge=ridge)
     sizes = [size for size, users in runs for _ in range(users)]  # runs of users of equally many items
     batch = reference.random_batch(rng, sizes, dimension, dtype, loss)
+    batch.features[:] *= dtype(unit)
     exact = [reference.hessian_bound(loss, rows) for rows, _ in reference.users(batch) if len(rows)]
     bound = float(np.median(exact)) if exact else 0.1  # about half of them stay below
     if len(batch.features):

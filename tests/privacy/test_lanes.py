@@ -5,6 +5,7 @@ import pytest
 from numba import njit
 
 from quoron_privacy.lanes import (
+    SINGLES,
     WIDTH,
     add_whole,
     aligned,
@@ -21,9 +22,12 @@ from quoron_privacy.lanes import (
     over,
     plus,
     pointer,
+    single,
+    singles,
     sum_of,
     sums_of,
     times,
+    turned,
 )
 
 FLOATS = pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -32,6 +36,12 @@ FLOATS = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @njit
 def copied(values, index, out):
     keep(out, 0, lanes(values, index))
+
+
+def test_double_lanes_are_rounded_where_float32_is_kept():
+    values, out = np.array([1.0, 1.0 + 2.0**-24, 1.0 + 3 * 2.0**-24, 1e300]), np.zeros(4, np.float32)
+    copied(values, 0, out)
+    assert out.tolist() == [1.0, 1.0, 1.0 + 2.0**-22, np.inf]
 
 
 @njit
@@ -161,3 +171,43 @@ def test_aligned_rows_are_zero_padded_and_start_on_cache_lines(columns):
     assert rows.shape == (3, -(-columns // 8) * 8)
     assert not rows.any()
     assert all(row.ctypes.data % 64 == 0 for row in rows)
+
+
+@njit
+def sixteen(a, b, c, out):
+    keep(out, 0, fused(singles(a, 0), singles(b, 1), single(c)))
+    keep(out, 16, over(singles(a, 0), singles(b, 1)))
+    keep(out, 32, times(singles(a, 0), singles(b, 1)))
+
+
+@FLOATS
+def test_sixteen_at_a_time_are_float32_and_rounded_once(dtype):
+    rng = np.random.default_rng(4)
+    a, b, c, out = rng.normal(size=16).astype(dtype), rng.normal(size=17).astype(dtype), 0.1, np.empty(48, np.float32)
+    sixteen(a, b, c, out)
+    x, y = a.astype(np.float32), b[1:].astype(np.float32)
+    exact = x.astype(np.longdouble) * y.astype(np.longdouble) + np.longdouble(np.float32(c))  # 48 bits and an addition
+    np.testing.assert_array_equal(out[:16], exact.astype(np.float32))
+    np.testing.assert_array_equal(out[16:32], x / y)
+    np.testing.assert_array_equal(out[32:], x * y)
+
+
+@njit
+def side_by_side(values, begins, index, count, out):
+    turned(values, begins, index, count, out, 16)
+
+
+@FLOATS
+@pytest.mark.parametrize("count", [1, 7, 16])
+def test_rows_turn_into_columns_and_nothing_else_is_read(dtype, count):
+    values = np.full(200, np.nan, dtype)
+    begins = np.arange(SINGLES)[::-1] * 12  # they overlap, but for their ends
+    for j in range(count):
+        values[begins + 3 + j] = begins + 3 + j
+    out = np.full(16 * 18, -1.0, np.float32)
+    side_by_side(values[: begins[0] + 3 + count], begins, 3, count, out)
+    expected = np.zeros((16, 16), np.float32)
+    for j in range(count):
+        expected[j] = values[begins + 3 + j]
+    np.testing.assert_array_equal(out[16:-16].reshape(16, 16), expected)
+    assert (np.concatenate([out[:16], out[-16:]]) == -1.0).all()

@@ -4,32 +4,26 @@ Loops over users take a range of them and release the interpreter lock, so that 
 result depends on that user's items alone and is computed by one thread: every split gives the same bits.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache, cached_property, partial
+from collections.abc import Callable
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
 from numba import float64, int64, intp, types
-from numba.extending import intrinsic
 from numpy.typing import ArrayLike, NDArray
 
 from quoron_client.data.items import Items
 from quoron_privacy.calls import run
+from quoron_privacy.threads import all_threads, at_once
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-LINE = 16  # float32 numbers in a cache line
 
 _FLAGS: Any = {"cache": True, "nogil": True, "error_model": "numpy"}
 # Sums may be reordered and fused. NaN and infinities keep their meaning: they are how a bad row is recognised.
 _SUMS = _FLAGS | {"fastmath": {"reassoc", "contract"}}
-_CONFIG: Any = numba.config
 _SMALL = 1 << 19  # numbers in a batch that one thread reads in a few times what it takes to wake another
 _LARGE, _PIECES = 1 << 21, 4  # numbers in a piece, at least, if there are several a thread; and how many at most
 
@@ -145,35 +139,7 @@ def threads_for(batch: Items, threads: int | None) -> int:
     """As many as given; else what numba was given, or one where the others would cost more than they save."""
     if threads is not None:
         return threads
-    return 1 if batch.size < _SMALL else int(_CONFIG.NUMBA_NUM_THREADS)
-
-
-def at_once(works: Iterable[Callable[[], object]], threads: int) -> None:
-    """Carry out all of them on this thread and `threads` - 1 others, whoever is free taking the next.
-
-    On a busy machine, where no other thread gets a turn, this one does everything and waits for nobody.
-    """
-    left = deque(works)
-
-    def run() -> None:
-        while True:
-            try:
-                work = left.popleft()
-            except IndexError:
-                return
-            work()
-
-    others = [_pool().submit(run) for _ in range(min(threads, len(left)) - 1)]
-    run()
-    for other in others:
-        if not other.cancel():
-            other.result()
-
-
-@cache
-def _pool() -> ThreadPoolExecutor:
-    """Threads that stay: to start one takes as long as the gradients of a thousand users."""
-    return ThreadPoolExecutor(_CONFIG.NUMBA_NUM_THREADS, thread_name_prefix="quoron-compute")
+    return 1 if batch.size < _SMALL else all_threads()
 
 
 def pieces(so_far: NDArray[np.int64], width: int, threads: int) -> list[int]:
@@ -184,27 +150,10 @@ def pieces(so_far: NDArray[np.int64], width: int, threads: int) -> list[int]:
     if threads == 1 or len(so_far) < threads:
         return [0, len(so_far)]
     number = min(_PIECES * threads, max(threads, int(so_far[-1]) * width // _LARGE))
-    shares = np.linspace(0, so_far[-1], number + 1)[1:-1]
-    return [0, *(int(each) for each in np.searchsorted(so_far, shares)), len(so_far)]
+    shares = [int(so_far[-1]) * part // number for part in range(1, number)]
+    return [0, *so_far.searchsorted(shares).tolist(), len(so_far)]
 
 
 def user_loop(*arguments: Any) -> Callable[[Callable[..., None]], UserLoop]:
     """Decorator for `UserLoop`; the arguments are the numba types of the loop's own arguments."""
     return lambda function: UserLoop(function, arguments)
-
-
-def _prefetch(context: Any, array: Any, index: Any) -> Any:
-    def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
-        data = target.make_array(signature.args[0])(target, builder, values[0]).data
-        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
-        call = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-        read, near, of_data = (ir.Constant(word, value) for value in (0, 3, 1))
-        builder.call(call, [builder.bitcast(builder.gep(data, [values[1]]), byte), read, near, of_data])
-        return target.get_dummy_value()
-
-    return types.void(array, intp), generate
-
-
-# prefetch(array, index): ask for the cache line of a one-dimensional array's element. Past the end is allowed.
-prefetch: Any = intrinsic(_prefetch)

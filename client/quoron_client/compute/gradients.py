@@ -21,17 +21,7 @@ from numba import float64, int64, intp
 from numpy.typing import NDArray
 
 from quoron_client.compute.class_gradients import class_gradients, class_losses
-from quoron_client.compute.compiled import (
-    LINE,
-    at_once,
-    helper,
-    pieces,
-    prefetch,
-    read_only,
-    threads_for,
-    user_loop,
-    writable,
-)
+from quoron_client.compute.compiled import helper, pieces, read_only, threads_for, user_loop, writable
 from quoron_client.compute.draws import NARROW, Keys, shifts_and_spread
 from quoron_client.compute.products import accumulate, copied, predict, predict_both, within
 from quoron_client.compute.smoothness import smoothness_scale
@@ -41,7 +31,22 @@ from quoron_client.protocol.questions import AverageGradient
 from quoron_privacy.calls import run
 from quoron_privacy.clipping import LoopReduction, Sums
 from quoron_privacy.errors import ConfigError, DataError
-from quoron_privacy.lanes import WIDTH, aligned, alike, first_lanes, fused, keep, keep_first, lanes, plus, sum_of, times
+from quoron_privacy.lanes import (
+    LINE,
+    WIDTH,
+    aligned,
+    alike,
+    first_lanes,
+    fused,
+    keep,
+    keep_first,
+    lanes,
+    plus,
+    prefetch,
+    sum_of,
+    times,
+)
+from quoron_privacy.threads import at_once
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]

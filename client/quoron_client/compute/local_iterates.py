@@ -19,7 +19,7 @@ import numpy as np
 from numba import boolean, float64, intp
 from numpy.typing import NDArray
 
-from quoron_client.compute.compiled import LINE, helper, prefetch, read_only, user_loop, writable
+from quoron_client.compute.compiled import helper, read_only, user_loop, writable
 from quoron_client.compute.draws import NARROW, Keys, shifts_and_spread
 from quoron_client.compute.products import copied
 from quoron_client.data.items import Items
@@ -30,6 +30,7 @@ from quoron_client.protocol.questions import LocalSGD
 from quoron_privacy.calls import run
 from quoron_privacy.errors import DataError
 from quoron_privacy.lanes import (
+    LINE,
     WIDTH,
     aligned,
     alike,
@@ -41,6 +42,7 @@ from quoron_privacy.lanes import (
     lanes,
     plus,
     pointer,
+    prefetch,
     sum_of,
     times,
 )

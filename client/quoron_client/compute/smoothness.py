@@ -4,8 +4,8 @@ The average Hessian of a generalised linear loss is at most curvature · (1/m) �
 weighted items too, whose weights are at most 1, and for each of several classes: docs/losses.md), so one
 eigenvalue of the user's second-moment matrix bounds it over the whole domain, independently of the iterate. Bounds are
 certified: exact eigenvalues plus an allowance for rounding, never a power iteration's estimate, which is too low.
-Nearly every user is within its bound, which a Cholesky factor shows without eigenvalues: of eight users at a time where
-they have equally many items and few numbers.
+Nearly every user is within its bound, which a Cholesky factor shows without eigenvalues: of sixteen users at a time and
+in float32, with what that may be wrong by to spare, where they have equally many items and few numbers.
 """
 
 from typing import Any
@@ -18,10 +18,10 @@ from quoron_client.compute.compiled import helper, user_loop, writable
 from quoron_client.data.items import Items
 from quoron_client.losses import Loss
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.lanes import WIDTH, alike, fused, keep, lanes, over, times
+from quoron_privacy.lanes import SINGLES, fused, keep, over, single, singles, times, turned
 
 _CHUNK = 256  # length of the pieces in which inner products are taken, a multiple of 16
-_FEW = 1024  # numbers of a user, at most, of which those of eight are in the nearest caches
+_FEW = 1024  # numbers of a user, at most, of which those of sixteen are in the nearer caches
 
 
 def smoothness_scale(
@@ -117,60 +117,63 @@ def _below(gram: Any, size: int, bound: float, work: Any) -> bool:
 
 
 @helper
-def _interleaved(flat: Any, begins: Any, first: int, count: int, dimension: int, out: Any) -> None:
-    """The numbers of `WIDTH` users from `first` on, side by side: number p of user v at out[p · WIDTH + v]."""
-    width, size = np.uint64(WIDTH), np.uint64(count * dimension)  # an index below zero would be looked for each time
-    for part in range(np.uint64(0), size, width):
-        for v in range(width):
-            begin, place = np.uint64(begins[first + v] * dimension) + part, part * width + v
-            if part + width <= size:
-                for j in range(width):
-                    out[place + j * width] = flat[begin + j]
-            else:
-                for j in range(size - part):
-                    out[place + j * width] = flat[begin + j]
-
-
-@helper
 def _less_gram(numbers: Any, count: int, dimension: int, room: float, out: Any) -> None:
-    """Lower triangle of room · I - gram, of `WIDTH` users side by side, as in `_gram`."""
+    """Lower triangle of room · I - gram, of `SINGLES` users side by side, as in `_gram`."""
     of_items = count <= dimension
     size, length = (count, dimension) if of_items else (dimension, count)
-    across, along = (dimension * WIDTH, WIDTH) if of_items else (WIDTH, dimension * WIDTH)
-    minus = alike(-1.0)
+    across, along = (dimension * SINGLES, SINGLES) if of_items else (SINGLES, dimension * SINGLES)
+    negative, spare = single(-1.0), single(room)
     for i in range(0, size, 2):
         a, b = i, min(i + 1, size - 1)  # an odd last row is its own neighbour
         for k in range(0, i + 1, 2):
             c, d = k, min(k + 1, size - 1)
-            ac = ad = bc = bd = alike(0.0)
+            ac = ad = bc = bd = single(0.0)
             for j in range(length):
                 at = j * along
-                p, q = lanes(numbers, a * across + at), lanes(numbers, b * across + at)
-                r, s = lanes(numbers, c * across + at), lanes(numbers, d * across + at)
+                p, q = singles(numbers, a * across + at), singles(numbers, b * across + at)
+                r, s = singles(numbers, c * across + at), singles(numbers, d * across + at)
                 ac, ad, bc, bd = fused(p, r, ac), fused(p, s, ad), fused(q, r, bc), fused(q, s, bd)
-            keep(out, (a * size + c) * WIDTH, fused(ac, minus, alike(room if a == c else 0.0)))
-            keep(out, (a * size + d) * WIDTH, fused(ad, minus, alike(room if a == d else 0.0)))
-            keep(out, (b * size + c) * WIDTH, fused(bc, minus, alike(room if b == c else 0.0)))
-            keep(out, (b * size + d) * WIDTH, fused(bd, minus, alike(room if b == d else 0.0)))
+            keep(out, (a * size + c) * SINGLES, fused(ac, negative, spare if a == c else single(0.0)))
+            keep(out, (a * size + d) * SINGLES, fused(ad, negative, spare if a == d else single(0.0)))
+            keep(out, (b * size + c) * SINGLES, fused(bc, negative, spare if b == c else single(0.0)))
+            keep(out, (b * size + d) * SINGLES, fused(bd, negative, spare if b == d else single(0.0)))
 
 
 @helper
-def _factored(work: Any, size: int, out: Any, first: int) -> None:
-    """out[first + v] = 1 where user v's matrix has a Cholesky factor, 0 where not; `work` is used up."""
-    for v in range(WIDTH):
-        out[first + v] = 1.0
+def _factored(work: Any, size: int) -> None:
+    """Cholesky's elimination of `SINGLES` matrices side by side, in place: their pivots stay on the diagonal."""
     for k in range(size):
-        pivots = (k * size + k) * WIDTH
-        for v in range(WIDTH):
-            if not work[pivots + v] > 0.0:
-                out[first + v] = 0.0
         # A user without a factor may go on with anything: it stays on its own.
-        minus = over(alike(-1.0), lanes(work, pivots))
+        negative = over(single(-1.0), singles(work, (k * size + k) * SINGLES))
         for i in range(k + 1, size):
-            factor = times(lanes(work, (i * size + k) * WIDTH), minus)
+            factor = times(singles(work, (i * size + k) * SINGLES), negative)
             for j in range(k + 1, i + 1):
-                at = (i * size + j) * WIDTH
-                keep(work, at, fused(factor, lanes(work, (j * size + k) * WIDTH), lanes(work, at)))
+                at = (i * size + j) * SINGLES
+                keep(work, at, fused(factor, singles(work, (j * size + k) * SINGLES), singles(work, at)))
+
+
+@helper
+def _all_below(
+    flat: Any, starts: Any, count: int, dimension: int, room: float, numbers: Any, work: Any, out: Any
+) -> None:
+    """Set out[v] to 1 for users who are certainly below `room`, by float32 numbers; to 0 for whoever may not be.
+
+    User v's numbers begin at starts[v]. With n rows and columns of products of L numbers, u = 2⁻²⁴ and g = room: each
+    entry of g I - gram is within (L + 4) u |a_i| |a_j| + u |entry| of the exact one, and what the factor multiplies to
+    within (n + 4) u times its own absolute values of what was factored. Where all pivots are positive, squares of rows,
+    and of the factor's, are at most g each, n g together: so no eigenvalue exceeds g (1 + n (n + L + 9) u).
+    """
+    size = count * dimension
+    for part in range(0, size, SINGLES):
+        turned(flat, starts, part, min(SINGLES, size - part), numbers, part * SINGLES)
+    least, most = min(count, dimension), max(count, dimension)
+    _less_gram(numbers, count, dimension, room * (1.0 - least * (least + most + 9) * 2.0**-23), work)
+    _factored(work, least)
+    for v in range(SINGLES):
+        out[v] = 1.0 if 1e-20 < room < 1e20 else 0.0  # where nothing that matters is rounded to zero
+    for k in range(least):
+        for v in range(SINGLES):
+            out[v] = out[v] if work[(k * least + k) * SINGLES + v] > 0.0 else 0.0
 
 
 @helper
@@ -232,23 +235,25 @@ def _scales(
         largest = max(largest, min(ends[u] - begins[u], dimension))
     tiles = (largest + 3) // 4 * 4
     buffer, gram, work = np.zeros((tiles, _CHUNK)), np.empty((tiles, tiles)), np.empty((tiles, tiles))
-    flat, numbers = features.reshape(-1), np.empty(_FEW * WIDTH)
-    eight = np.empty(min(_FEW, tiles * tiles) * WIDTH)
+    flat, numbers = features.reshape(-1), np.empty((_FEW + SINGLES) * SINGLES, np.float32)
+    beside = np.empty(min(_FEW, tiles * tiles) * SINGLES, np.float32)
+    starts, below = np.empty(SINGLES, np.int64), np.zeros(SINGLES)
     u = start
     while u < stop:
         count, together = ends[u] - begins[u], 1
         if curvature > 0.0 and 0 < count * dimension <= _FEW:
-            while together < WIDTH and u + together < stop and ends[u + together] - begins[u + together] == count:
+            while together < SINGLES and u + together < stop and ends[u + together] - begins[u + together] == count:
                 together += 1
-        out[u] = 0.0
-        if together == WIDTH:
+        below[0] = 0.0
+        if together > 1:
+            for v in range(SINGLES):
+                starts[v] = begins[min(u + v, u + together - 1)] * dimension  # where there are fewer, the last again
             room, _ = _room(count, dimension, curvature, ridge, bound)
-            _interleaved(flat, begins, u, count, dimension, numbers)
-            _less_gram(numbers, count, dimension, room, eight)
-            _factored(eight, min(count, dimension), out, u)
-        else:
-            together = 1
-        for v in range(u, u + together):
-            if out[v] == 0.0:
-                out[v] = _scale_of(features, begins[v], ends[v], curvature, ridge, bound, buffer, gram, work)
+            _all_below(flat, starts, count, dimension, room, numbers, beside, below)
+        for v in range(together):
+            if below[v] > 0.0:
+                out[u + v] = 1.0
+            else:
+                one = u + v
+                out[one] = _scale_of(features, begins[one], ends[one], curvature, ridge, bound, buffer, gram, work)
         u += together

@@ -18,6 +18,9 @@ from quoron_client.compute.placed import placed_gradient
 from quoron_client.data.items import Items
 from quoron_client.losses import Loss
 from quoron_client.protocol.questions import (
+    ANSWERED,
+    MISSING,
+    REJECTED,
     Answers,
     AverageGradient,
     AverageLoss,
@@ -26,7 +29,6 @@ from quoron_client.protocol.questions import (
     MomentAndGradient,
     PlacedGradient,
     SecondMoment,
-    Status,
     Task,
     Vector,
 )
@@ -68,9 +70,9 @@ def answer(
     rows = values.reshape(batch.users, values[0].size if batch.users else 0)
     finite = np.empty(batch.users, np.bool_)
     _finite(batch, rows, finite, threads=threads)
-    status = np.where(finite, np.uint8(Status.ANSWERED), np.uint8(Status.REJECTED))
-    status[batch.counts == 0] = Status.MISSING
-    rows[status != Status.ANSWERED] = 0.0
+    status = np.where(finite, ANSWERED, REJECTED)
+    status[batch.counts == 0] = MISSING
+    rows[status != ANSWERED] = 0.0
     return Answers(values, status)
 
 

@@ -30,6 +30,8 @@ class Status(IntEnum):
     REJECTED = 2  # wrong shape, non-finite, or absurdly large
 
 
+# As numbers for arrays: of a member of an enumeration numpy asks a dozen questions before it compares with it.
+ANSWERED, MISSING, REJECTED = (np.uint8(int(each)) for each in Status)
 FAR = 1e9  # answers beyond this many times the largest honest coordinate are rejected, so that no sum overflows
 
 
@@ -382,8 +384,8 @@ class Answers:
             if not (values.max(initial=0.0) <= largest and values.min(initial=0.0) >= -largest):
                 most, least = values.max(axis=axes, initial=0.0), values.min(axis=axes, initial=0.0)
                 usable = (most <= largest) & (least >= -largest)
-        kept = np.where((status == Status.ANSWERED) & ~usable, np.uint8(Status.REJECTED), status).astype(np.uint8)
-        absent = kept != Status.ANSWERED
+        kept = np.where((status == ANSWERED) & ~usable, REJECTED, status).astype(np.uint8)
+        absent = kept != ANSWERED
         if not absent.any():
             return cls(values, kept)
         return cls(np.where(absent.reshape((-1,) + (1,) * (values.ndim - 1)), 0.0, values), kept)
@@ -391,7 +393,7 @@ class Answers:
     @property
     def answered(self) -> NDArray[np.bool_]:
         """Which rows hold a usable answer, shape (k,)."""
-        answered: NDArray[np.bool_] = self.status == Status.ANSWERED
+        answered: NDArray[np.bool_] = self.status == ANSWERED
         return answered
 
 

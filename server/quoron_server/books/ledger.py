@@ -16,7 +16,6 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -28,6 +27,7 @@ from numpy.typing import NDArray
 from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import LedgerError, OtherVersion
 from quoron_privacy.release import Release
+from quoron_server.algorithm import names_of
 from quoron_server.books.database import Database
 from quoron_server.books.durable import Tally, sync_folder
 
@@ -218,7 +218,7 @@ class Ledger:
 
         LedgerError if the run has ended or has come to this round before.
         """
-        told = json.dumps([asdict(release) for release in releases])
+        told = json.dumps([{name: getattr(release, name) for name in names_of(Release) or ()} for release in releases])
         last = sa.func.coalesce(_unreleased.c.round, round_ - 1)
         here = _unreleased.update().where(_unreleased.c.run == self.run, last < round_)
         with self._database.writing() as connection:
@@ -291,8 +291,8 @@ def _parts(value: Any) -> Iterator[bytes]:
     if isinstance(value, np.ndarray):
         yield repr((value.dtype.str, value.shape)).encode()
         yield np.ascontiguousarray(value).tobytes()
-    elif is_dataclass(value) or isinstance(value, tuple):
-        named = [getattr(value, each.name) for each in fields(value)] if is_dataclass(value) else list(value)
+    elif (names := names_of(type(value))) is not None or isinstance(value, tuple):
+        named = value if names is None else [getattr(value, name) for name in names]
         yield f"{type(value).__name__} {len(named)}".encode()
         for each in named:
             yield from _parts(each)

@@ -12,23 +12,23 @@ as the name of its class. The encoding is deterministic, so equal states are equ
 """
 
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
 from quoron_privacy.errors import LedgerError, OtherVersion
 from quoron_protos.v1 import values_pb2 as wire
+from quoron_server.algorithm import names_of
 
 T = TypeVar("T")
-_DTYPES = {"bool", "uint8", "int64", "uint64", "float32", "float64"}
+_DTYPES = {"b1": "bool", "u1": "uint8", "i8": "int64", "u8": "uint64", "f4": "float32", "f8": "float64"}
 
 
 def encode(state: Any) -> bytes:
     """A frozen dataclass instance as bytes; its fields are arrays, plain values, None or such instances."""
     record = wire.Record(type=type(state).__name__)
     for name, value in _flat(state):
-        record.fields[name].CopyFrom(_value(name, type(value).__name__ if is_dataclass(value) else value))
+        _write(record.fields[name], name, value if names_of(type(value)) is None else type(value).__name__)
     return bytes(record.SerializeToString(deterministic=True))
 
 
@@ -50,38 +50,41 @@ def decode(like: T, data: bytes) -> T:
 
 def _flat(state: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Fields by their whole names; what holds fields comes before them."""
-    for item in fields(state):
-        name, held = f"{prefix}{item.name}", getattr(state, item.name)
+    for own in names_of(type(state)) or ():
+        name, held = f"{prefix}{own}", getattr(state, own)
         yield name, held
-        if is_dataclass(held):
+        if names_of(type(held)) is not None:
             yield from _flat(held, f"{name}.")
 
 
 def _built(like: T, stored: dict[str, Any], prefix: str) -> T:
     found = {}
-    for item in fields(like):  # type: ignore[arg-type]
-        name, held = f"{prefix}{item.name}", getattr(like, item.name)
-        if is_dataclass(held) and stored[name] != type(held).__name__:
+    for own in names_of(type(like)) or ():
+        name, held = f"{prefix}{own}", getattr(like, own)
+        nested = names_of(type(held)) is not None
+        if nested and stored[name] != type(held).__name__:
             raise OtherVersion(f"Expected a stored {type(held).__name__} in field {name}, got {stored[name]!r}.")
-        found[item.name] = _built(held, stored, f"{name}.") if is_dataclass(held) else stored[name]
+        found[own] = _built(held, stored, f"{name}.") if nested else stored[name]
     return type(like)(**found)
 
 
-def _value(name: str, value: Any) -> wire.Value:
+def _write(stored: wire.Value, name: str, value: Any) -> None:
     if value is None:
-        return wire.Value(absent=True)
-    if isinstance(value, (bool, np.bool_)):
-        return wire.Value(flag=bool(value))
-    if isinstance(value, (int, np.integer)):
-        return wire.Value(integer=int(value))
-    if isinstance(value, (float, np.floating)):
-        return wire.Value(real=float(value))
-    if isinstance(value, str):
-        return wire.Value(text=value)
-    if isinstance(value, np.ndarray) and value.dtype.name in _DTYPES:
-        little = np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("<"))
-        return wire.Value(array=wire.Array(dtype=value.dtype.name, shape=value.shape, data=little.tobytes()))
-    raise LedgerError(f"Expected an array or a plain value in field {name}, got {type(value).__name__}.")
+        stored.absent = True
+    elif isinstance(value, (bool, np.bool_)):
+        stored.flag = bool(value)
+    elif isinstance(value, (int, np.integer)):
+        stored.integer = int(value)
+    elif isinstance(value, (float, np.floating)):
+        stored.real = float(value)
+    elif isinstance(value, str):
+        stored.text = value
+    elif isinstance(value, np.ndarray) and (code := value.dtype.str[1:]) in _DTYPES:
+        array = stored.array
+        array.dtype, array.data = _DTYPES[code], np.ascontiguousarray(value, f"<{code}").tobytes()
+        array.shape.extend(value.shape)
+    else:
+        raise LedgerError(f"Expected an array or a plain value in field {name}, got {type(value).__name__}.")
 
 
 def _python(value: wire.Value) -> Any:
@@ -91,8 +94,8 @@ def _python(value: wire.Value) -> Any:
     if kind != "array":
         return getattr(value, str(kind))
     array = value.array
-    if array.dtype not in _DTYPES:
-        raise OtherVersion(f"Expected a dtype in {sorted(_DTYPES)}, got {array.dtype!r}.")
+    if array.dtype not in _DTYPES.values():
+        raise OtherVersion(f"Expected a dtype in {sorted(_DTYPES.values())}, got {array.dtype!r}.")
     dtype = np.dtype(array.dtype)
     flat = np.frombuffer(array.data, dtype=dtype.newbyteorder("<")).astype(dtype)
     return flat.reshape(tuple(array.shape))

@@ -18,11 +18,12 @@ from numba import njit
 from numpy.typing import NDArray
 
 from quoron.populations._streams import Purpose, fill_normals, fill_uniforms
-from quoron_privacy.lanes import WIDTH, aligned, alike, fused, lanes, sum_of
+from quoron_privacy.lanes import WIDTH, aligned, alike, fused, keep, lanes, sum_of, sums_of, times
 
 # float32 rounding may lengthen a row by half a unit in the last place; this keeps it within its norm.
 _SHRINK = 1.0 - 2.0**-23
 _SHIFT, _LABELS = np.uint32(Purpose.SHIFT), np.uint32(Purpose.LABELS)
+_TOGETHER = 256  # items whose scores are held at a time: in the nearest cache, and their rows as well
 _LARGEST = 700.0  # an exponent; beyond it exp neither overflows nor matters
 
 
@@ -87,16 +88,31 @@ def exponential(x):  # type: ignore[no-untyped-def]
 def _to_sphere(flat, first, d, radius, mean, own, scores):  # type: ignore[no-untyped-def]
     """Rows of normals from row `first` on, as many as scores, become `radius` a + `mean` own, with |a| = 1.
 
-    `radius` <a, own> goes into scores. Both sums of a row have one order, eight numbers at a time.
+    `radius` <a, own> goes into scores. Both sums of a row have one order, four numbers at a time; of four rows at a
+    time, which changes no bit.
     """
-    whole, squares = d // WIDTH * WIDTH, np.empty(scores.size)
-    for i in range(scores.size):
+    whole, fours, squares = d // WIDTH * WIDTH, scores.size // 4 * 4, np.empty(scores.size)
+    for i in range(0, fours, 4):
+        p = (first + i) * d
+        q, r, s = p + d, p + 2 * d, p + 3 * d
+        a = b = c = e = at = bt = ct = et = alike(0.0)
+        for j in range(0, whole, WIDTH):
+            to = lanes(own, j)
+            x, y = lanes(flat, p + j), lanes(flat, q + j)
+            a, b, at, bt = fused(x, x, a), fused(y, y, b), fused(x, to, at), fused(y, to, bt)
+            x, y = lanes(flat, r + j), lanes(flat, s + j)
+            c, e, ct, et = fused(x, x, c), fused(y, y, e), fused(x, to, ct), fused(y, to, et)
+        keep(squares, i, sums_of(a, b, c, e))
+        keep(scores, i, sums_of(at, bt, ct, et))
+    for i in range(fours, scores.size):
         begin = (first + i) * d
         square = score = alike(0.0)
         for j in range(begin, begin + whole, WIDTH):
             part = lanes(flat, j)
             square, score = fused(part, part, square), fused(part, lanes(own, j - begin), score)
         squares[i], scores[i] = sum_of(square), sum_of(score)
+    for i in range(scores.size):
+        begin = (first + i) * d
         for j in range(whole, d):
             number = np.float64(flat[begin + j])
             squares[i] += number * number
@@ -107,13 +123,28 @@ def _to_sphere(flat, first, d, radius, mean, own, scores):  # type: ignore[no-un
         squares[i] = radius / np.sqrt(squares[i])
         scores[i] *= squares[i]
     for i in range(scores.size):
-        row, scale = flat[(first + i) * d : (first + i + 1) * d], squares[i]
+        begin, scale = (first + i) * d, squares[i]
         if mean == 0.0:
-            for j in range(d):
-                row[j] = np.float32(scale * row[j])
+            for j in range(begin, begin + whole, WIDTH):
+                keep(flat, j, times(lanes(flat, j), alike(scale)))
+            for j in range(begin + whole, begin + d):
+                flat[j] = np.float32(scale * flat[j])
         else:
             for j in range(d):
-                row[j] = np.float32(scale * row[j] + mean * own[j])
+                flat[begin + j] = np.float32(scale * flat[begin + j] + mean * own[j])
+
+
+@njit(cache=True, error_model="numpy")
+def _label(labels, family, noise, scores):  # type: ignore[no-untyped-def]
+    """Labels of uniforms (`labels`) and of the items' scores."""
+    if family == Family.LINEAR:
+        labels[:] = 0.0
+    elif family == Family.LOGISTIC:
+        for item in range(labels.size):
+            labels[item] = 1.0 if labels[item] * (1.0 + exponential(-scores[item])) < 1.0 else -1.0
+    else:
+        for item in range(labels.size):
+            labels[item] = scores[item] + noise * (2.0 * labels[item] - 1.0)
 
 
 @njit(cache=True, error_model="numpy")
@@ -134,25 +165,27 @@ def _shape(  # type: ignore[no-untyped-def]
 ):
     """Make items of normals (`features`, and `shifts` (k, d) of users) and of uniforms (`labels`)."""
     d, means, first = features.shape[1], family == Family.LINEAR, offsets[0]
-    flat, own, scores = features.reshape(features.size), aligned(1, d)[0], np.empty(labels.size)
+    flat, own, largest = features.reshape(features.size), aligned(1, d)[0], 0
     for j in range(d):
         own[j] = signal[j]
-    together = 1  # users at a time, where each has its own mean
-    if spread == 0.0 and not means:
-        together = max(1, flipped.size)
-    for i in range(0, flipped.size, together):
-        start, stop = offsets[i] - first, offsets[i + together] - first
-        if spread > 0.0:
-            _shifted(own, signal, spread, shifts[i])
-        mean = 0.0 if not means else -_SHRINK if flipped[i] else _SHRINK
-        _to_sphere(flat, start, d, radius * _SHRINK * (mean if means else 1.0), mean, own, scores[start:stop])
-    for item in range(labels.size):
-        if means:
-            labels[item] = 0.0
-        elif family == Family.LOGISTIC:
-            labels[item] = 1.0 if labels[item] * (1.0 + exponential(-scores[item])) < 1.0 else -1.0
-        else:
-            labels[item] = scores[item] + noise * (2.0 * labels[item] - 1.0)
+    if spread > 0.0 or means:  # each user has its own mean
+        for i in range(flipped.size):
+            largest = max(largest, offsets[i + 1] - offsets[i])
+        scores = np.empty(largest)
+        for i in range(flipped.size):
+            start, stop = offsets[i] - first, offsets[i + 1] - first
+            if spread > 0.0:
+                _shifted(own, signal, spread, shifts[i])
+            mean = 0.0 if not means else -_SHRINK if flipped[i] else _SHRINK
+            own_scores = scores[: stop - start]
+            _to_sphere(flat, start, d, radius * _SHRINK * (mean if means else 1.0), mean, own, own_scores)
+            _label(labels[start:stop], family, noise, own_scores)
+    else:
+        scores = np.empty(_TOGETHER)
+        for start in range(0, labels.size, _TOGETHER):
+            stop = min(start + _TOGETHER, labels.size)
+            _to_sphere(flat, start, d, radius * _SHRINK, 0.0, own, scores[: stop - start])
+            _label(labels[start:stop], family, noise, scores)
     for i in range(flipped.size):
         for item in range(offsets[i] - first, offsets[i + 1] - first if flipped[i] else 0):
             labels[item] = -labels[item]

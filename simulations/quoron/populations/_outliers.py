@@ -31,7 +31,7 @@ class Outliers:
 
     def corruption(self, users: Users, *, seed: int) -> NDArray[np.uint8]:
         """`Corruption` of each of `users`, shape (k,)."""
-        shown = np.full(len(users), Corruption.HONEST, np.uint8)
+        shown = np.zeros(len(users), np.uint8)  # HONEST
         if self.fraction > 0:
             draws = uniforms(words(seed=seed, purpose=Purpose.USER, users=users)[:, 0])
             shown[draws < self.fraction] = Corruption[self.kind.upper()]

@@ -12,7 +12,7 @@ In the local model users randomise their reports themselves, here with words fro
 from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
-from functools import reduce
+from functools import partial, reduce
 from math import prod
 from operator import add
 
@@ -22,22 +22,37 @@ from numpy.typing import NDArray
 
 from quoron.populations._base import Answering, Corruption, Held, Users, Vector
 from quoron.populations._streams import Purpose, uniforms, words
-from quoron_client.compute.compiled import at_once
 from quoron_client.compute.draws import Keys, user_keys
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.gradients import gradient_sums
 from quoron_client.compute.smoothness import smoothness_scale
 from quoron_client.compute.work import answer
 from quoron_client.data.items import ItemBatch, Items, ItemView
-from quoron_client.protocol.questions import FAR, Answers, AverageGradient, Bounds, Matrix, Question, Status, Task
+from quoron_client.protocol.questions import (
+    ANSWERED,
+    FAR,
+    MISSING,
+    Answers,
+    AverageGradient,
+    Bounds,
+    Matrix,
+    Question,
+    Task,
+)
 from quoron_client.protocol.reports import LocalReport
 from quoron_client.protocol.smoothing import Convolution
 from quoron_client.randomisers import LocalRandomness, SeededRandomness, local_report
 from quoron_privacy.clipping import ClippedSum, LoopReduction, Sums
 from quoron_privacy.tails import TailSum
+from quoron_privacy.threads import at_once
 
+_SEEN = 64  # bytes that a user takes whose items are read where they are: its place, its rows, its status
 CACHED = 1 << 22  # bytes of items that are made at a time: the last cache holds those of a few threads
-_SENT = {Corruption.HUGE: 1e300, Corruption.NAN: np.nan, Corruption.INF: np.inf, Corruption.ZERO: 0.0}
+# Plain integers: of a member of an enumeration numpy asks a dozen questions before it compares with it.
+_HONEST, _SHIFTED, _MISSING, _ZERO = (
+    int(each) for each in (Corruption.HONEST, Corruption.SHIFTED, Corruption.MISSING, Corruption.ZERO)
+)
+_SENT = {int(Corruption.HUGE): 1e300, int(Corruption.NAN): np.nan, int(Corruption.INF): np.inf, _ZERO: 0.0}
 
 
 class InlineEngine:
@@ -92,10 +107,13 @@ class InlineEngine:
         if reduction is None:
             return self.rows(question)
         totals: list[Sums] = []
+        loop: LoopReduction | None = None
+        if isinstance(reduction, ClippedSum | TailSum) and self._fuses(question.task):
+            loop = reduction
 
         def summed(slots: slice) -> None:
-            if isinstance(reduction, ClippedSum | TailSum) and self._fuses(question.task):
-                sums = self._sums(question, reduction, slots)
+            if loop is not None:
+                sums = self._sums(question, loop, slots)
             else:
                 part = self._part(question, slots)
                 sums = reduction.of(part.values, part.answered)
@@ -103,7 +121,7 @@ class InlineEngine:
                 sums = sums + totals.pop()
             totals.append(sums)
 
-        self._each_chunk(question, summed)
+        self._each_chunk(question, summed, rows=loop is None)
         return reduce(add, totals)
 
     def rows(self, question: Question) -> Answers:
@@ -114,25 +132,22 @@ class InlineEngine:
             part = self._part(question, slots)
             values[slots], status[slots] = part.values, part.status
 
-        self._each_chunk(question, written)
+        self._each_chunk(question, written, rows=True)
         return Answers(values, status)
 
-    def _each_chunk(self, question: Question, work: Callable[[slice], None]) -> None:
+    def _each_chunk(self, question: Question, work: Callable[[slice], None], *, rows: bool) -> None:
         """Do `work` for the slots of each chunk, in no order: on all threads, if the users are made there.
 
-        A chunk is as many users as there is memory for; of an empty cohort there is one empty chunk.
+        A chunk is as many users as there is memory for, their `rows` too if they are to be held; of an empty cohort
+        there is one empty chunk.
         """
-        chunk = self._users_at_a_time(question.task)
-        starts = range(0, max(1, len(question.cohort)), chunk)
-        left = iter(starts)
-
-        def run() -> None:
-            for start in left:  # shared: each chunk is taken once
-                work(slice(start, start + chunk))
-
-        alone = not self._makes or isinstance(question.task, LocalReport)  # a client's own words come one by one
-        threads = 1 if alone else min(numba.get_num_threads(), len(starts))
-        at_once([run] * threads, threads)
+        task, users = question.task, max(1, len(question.cohort))
+        room = self._room(task, copied=self._copies(task), rows=rows)
+        alone = not self._makes or isinstance(task, LocalReport)  # a client's own words come one by one
+        threads = 1 if alone else min(numba.get_num_threads(), -(-users // room))
+        chunk = -(-users // (threads * -(-users // (threads * room))))  # as many for each thread
+        slots = [slice(start, start + chunk) for start in range(0, users, chunk)]
+        at_once([partial(work, part) for part in slots], threads)
 
     @property
     def _makes(self) -> bool:
@@ -154,29 +169,39 @@ class InlineEngine:
         users, task, loss = question.cohort[slots], question.task, self.population.loss
         assert isinstance(task, AverageGradient)
         faults = self._faults(users, question.round)
-        zeros = np.zeros((np.count_nonzero(faults == Corruption.ZERO), self.population.dimension))
-        sums = reduction.of(zeros, np.ones(len(zeros), np.bool_))  # what else is wrong is rejected, or never sent
-        for places in self._computing(users, faults):
-            # Sums have no order, and memory is read best in its own.
-            some = places if self._makes else places[np.argsort(users[places])]
-            batch, keys = self._items(users[some], faults[some], task), _keys(task, question.round, users[some])
+        sums: list[Sums] = []
+        if sent := np.count_nonzero(faults == _ZERO):  # what else is wrong is rejected, or never sent
+            sums.append(reduction.of(np.zeros((sent, self.population.dimension)), np.ones(sent, np.bool_)))
+        for places in self._computing(users, faults, task):
+            some, asked = places, users[places]
+            if not self._makes and not (asked[1:] > asked[:-1]).all():
+                some = places[asked.argsort()]  # sums have no order, and memory is read best in its own
+                asked = users[some]
+            batch, keys = self._items(asked, faults[some], task), _keys(task, question.round, asked)
             self._counted.append(task.computed_gradients(batch.counts))
-            scale = self._scale(users[some], faults[some], task)
-            sums += gradient_sums(loss, batch, task, reduction, largest=self._largest(task), keys=keys, scale=scale)
-        return sums
+            scale = self._scale(asked, faults[some], task)
+            largest = self._largest(task)
+            sums.append(gradient_sums(loss, batch, task, reduction, largest=largest, keys=keys, scale=scale))
+        nobody = np.zeros((0, self.population.dimension)), np.zeros(0, np.bool_)
+        return reduce(add, sums) if sums else reduction.of(*nobody)
 
-    def _computing(self, users: Users, faults: NDArray[np.uint8]) -> list[NDArray[np.intp]]:
-        """Places of those who compute an answer; apart, where items are read in place, whose items are altered."""
+    def _computing(self, users: Users, faults: NDArray[np.uint8], task: Task) -> list[NDArray[np.intp]]:
+        """Places of those who compute an answer; apart, where items are read in place, whose items are altered copies.
+
+        Of these, no more at a time than fit into memory.
+        """
         if getattr(self.population, "held", None) is None:
-            kinds = [faults <= Corruption.SHIFTED]
+            found = [(faults <= _SHIFTED).nonzero()[0]]
         else:
-            kinds = [faults == Corruption.HONEST, faults == Corruption.SHIFTED]
-        return [places for kind in kinds if len(places := np.flatnonzero(kind))]
+            found, altered = [(faults == _HONEST).nonzero()[0]], (faults == _SHIFTED).nonzero()[0]
+            if len(altered):
+                found += np.array_split(altered, -(-len(altered) // self._room(task, copied=True, rows=True)))
+        return [places for places in found if len(places)]
 
     def _items(self, users: Users, faults: NDArray[np.uint8], task: Task) -> Items:
         """Within their bounds: where they lie, if the population holds them so; else a copy."""
         held: Held | None = getattr(self.population, "held", None)
-        if held is not None and faults[0] == Corruption.HONEST:
+        if held is not None and faults[0] == _HONEST:
             return held.of(users) if _draws(task) else held.seen(users)  # draws are for every row of a block
         items = self.population.items(users)
         return items if self._makes else bounded(items, self.population.loss)
@@ -185,18 +210,23 @@ class InlineEngine:
         """How much these users scale their loss down, where that is known: once for all whose items are in memory."""
         held: Held | None = getattr(self.population, "held", None)
         bound = getattr(task, "user_smoothness", None)
-        if not isinstance(held, ItemBatch | ItemView) or bound is None or faults[0] != Corruption.HONEST:
+        if not isinstance(held, ItemBatch | ItemView) or bound is None or faults[0] != _HONEST:
             return None
         if bound not in self._scales:
             self._scales = {bound: smoothness_scale(self.population.loss, held, bound)}
         return self._scales[bound][users]
 
-    def _users_at_a_time(self, task: Task) -> int:
-        """How many users' items, and their answers, fit into `chunk_bytes`."""
+    def _room(self, task: Task, *, copied: bool, rows: bool) -> int:
+        """How many users fit into `chunk_bytes`: their items where they are copied, their answers where rows are."""
         dimension = self.population.dimension
-        items = self.population.items_per_user * (4 * dimension + 8)
+        items = self.population.items_per_user * (4 * dimension + 8) if copied else _SEEN
+        answers = 8 * prod(task.answer_shape(dimension)) if rows else 0
         room = min(self._chunk_bytes, CACHED) if self._makes else self._chunk_bytes
-        return max(1, room // max(items, 8 * prod(task.answer_shape(dimension))))
+        return max(1, room // max(items, answers))
+
+    def _copies(self, task: Task) -> bool:
+        """Whether items of users who alter nothing are copied, or made."""
+        return _draws(task) or not isinstance(getattr(self.population, "held", None), ItemBatch | ItemView)
 
     def _largest(self, task: Task) -> float:
         return FAR * task.honest(self._bounds(task))
@@ -209,7 +239,7 @@ class InlineEngine:
 
     def _chunk_answers(self, users: Users, task: Task, round_number: int) -> tuple[Matrix, NDArray[np.uint8]]:
         faults = self._faults(users, round_number)
-        computing = self._computing(users, faults)
+        computing = self._computing(users, faults, task)
         if len(computing) == 1 and len(computing[0]) == len(users):
             computed = self._answers(users, faults, task, round_number)
             return computed.values, computed.status
@@ -217,7 +247,7 @@ class InlineEngine:
         for places in computing:
             computed = self._answers(users[places], faults[places], task.part(places), round_number)
             values[places], status[places] = computed.values, computed.status
-        status[faults == Corruption.MISSING] = Status.MISSING
+        status[faults == _MISSING] = MISSING
         for fault, sent in _SENT.items():
             values[faults == fault] = sent
         return values, status
@@ -232,7 +262,7 @@ class InlineEngine:
         faults = self.population.corruption(users)
         if self._dropout > 0:
             draws = uniforms(words(seed=self._seed, purpose=Purpose.DROPOUT, users=users, block=round_number)[:, 0])
-            faults[draws < self._dropout] = Corruption.MISSING
+            faults[draws < self._dropout] = _MISSING
         return faults
 
     def _computed(self, batch: Items, task: Task, round_number: int, users: Users, scale: Vector | None) -> Answers:
@@ -255,4 +285,4 @@ def _keys(task: Task, round_number: int, users: Users) -> Keys | None:
 
 def _silence(users: int, dimension: int, task: Task) -> tuple[Matrix, NDArray[np.uint8]]:
     """Rows of zeros of the task's shape, and a status ANSWERED for each."""
-    return np.zeros((users, *task.answer_shape(dimension))), np.full(users, Status.ANSWERED, np.uint8)
+    return np.zeros((users, *task.answer_shape(dimension))), np.full(users, ANSWERED)

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privacy.robust.concentration_reference import KINDS, cohort, reference_decisions, reference_scores
+from quoron_privacy import threads
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.robust.filter import concentration, score_bounds
 from quoron_privacy.robust.filter.concentration import scores
@@ -110,11 +111,37 @@ def test_decisions_do_not_depend_on_the_number_of_threads(monkeypatch):
     for seed in range(40):
         rows, answered, tau, thresholds, step = random_round(seed)
         outcomes = []
-        for threads in (1, 2, 5):
-            monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", threads)
+        for number in (1, 2, 5):
+            monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", number)
             outcomes.append(decide(rows, answered, tau, thresholds, step=step).kept)
         assert np.array_equal(outcomes[0], outcomes[1])
         assert np.array_equal(outcomes[0], outcomes[2])
+
+
+@pytest.mark.parametrize("users", [1, 4096, 4097, 20_000])
+def test_what_is_added_of_a_cohort_does_not_depend_on_the_number_of_threads(monkeypatch, users):
+    monkeypatch.setattr(threads, "_SMALL", 0)
+    rows = cohort("gaussian", users, 3, np.random.default_rng(users))
+    rows[:: max(2, users // 7)] *= 1e200  # beyond anybody's reach
+    answered, kept = np.arange(users) % 5 > 0, np.arange(users) % 3 < 2
+    bits = []
+    for number in (1, 2, 5):
+        monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", number)
+        parts = score_bounds.crowd_bounds(rows, 0.2), filtered_mean(rows, kept), concentration.usable(rows, answered)
+        bits.append(b"".join(np.ascontiguousarray(part).tobytes() for part in parts))
+    assert len(set(bits)) == 1
+    blocks = [(rows[first : first + 512], kept[first : first + 512]) for first in range(0, users, 512)]
+    scale, total = 2.0 ** -int(kept.sum()).bit_length(), np.zeros(3)
+    for block, chosen in blocks:  # row after row, and block after block
+        total += np.cumsum(np.vstack([np.zeros(3), block[chosen] * scale]), axis=0)[-1]
+    np.testing.assert_array_equal(filtered_mean(rows, kept), total / (kept.sum() * scale))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_usable_rows_are_answered_and_finite(bad):
+    rows, answered = np.full((9, 4), 1.7e308), np.arange(9) != 4
+    rows[2, 3] = rows[7, 0] = bad
+    assert np.flatnonzero(~concentration.usable(rows, answered)).tolist() == [2, 4, 7]
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)

@@ -18,6 +18,7 @@ and symbols: docs/privacy/concentration-score.md.
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Literal
 
 import numba
@@ -26,6 +27,7 @@ from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from quoron_privacy.errors import ConfigError
+from quoron_privacy.threads import in_pieces
 from quoron_privacy.validate import count
 
 Vector = NDArray[np.float64]
@@ -39,6 +41,7 @@ SMALLEST_TAU, LARGEST_TAU = 1e-120, 1e120  # squares of distances that matter ne
 BLOCK = 64
 UNIT_ROUNDOFF = 2.0**-53
 DECAY_ERROR = 1e-12  # of _decay against exp(-x), relative for x < 25
+_PIECE = 1 << 12  # rows that one thread looks at
 _SMALL = 1 << 22  # differences below which starting threads costs more than it saves
 
 
@@ -221,7 +224,19 @@ def usable(gradients: Matrix, answered: NDArray[np.bool_]) -> NDArray[np.bool_]:
         raise ConfigError(
             f"Expected boolean answered of shape ({len(gradients)},), got {answered.dtype} {answered.shape}."
         )
-    return answered & np.isfinite(gradients).all(axis=1)
+    out = np.empty(len(gradients), np.bool_)
+    in_pieces(partial(_finite, gradients, answered, out), len(gradients), gradients.shape[1], _PIECE)
+    return out
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc"})
+def _finite(gradients: Matrix, answered: NDArray[np.bool_], out: NDArray[np.bool_], first: int, last: int) -> None:
+    """Rows `first` to `last` that are answered and finite."""
+    for i in range(first, last):
+        row, total = gradients[i], 0.0
+        for k in range(len(row)):
+            total += 0.0 * row[k]  # 0 · v is 0 for finite v, else NaN
+        out[i] = answered[i] and total == 0.0
 
 
 def scores(gradients: ArrayLike, tau: float, *, norm: Norm = "l2", threads: int | None = None) -> Vector:

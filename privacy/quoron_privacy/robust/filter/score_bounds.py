@@ -20,6 +20,7 @@ Source: docs/privacy/concentration-score.md, where each bound and its margin is 
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numba import njit
@@ -37,11 +38,13 @@ from quoron_privacy.robust.filter.concentration import (
     pack,
     score_error,
 )
+from quoron_privacy.threads import in_pieces
 
 REACH = 1e6  # in units of 1/τ: farther users count as one far-away crowd
 SHARES = (0.5, 0.8, 0.95)  # of all users, nearest first: where shells end
 CROWD = 2.0  # and one ends at this many median radii, where far users begin
 LEAST_DECAYS = 4e-11  # above 2·exp(-25), what _decay adds to products of far decays
+_PIECE = 1 << 12  # users whose sums one thread makes
 SAMPLE = 101  # rows whose coordinatewise median is the centre; any centre is valid, a robust one is tight
 
 
@@ -92,33 +95,57 @@ def _offset_means(gradients: Matrix, centre: Vector, order: NDArray[np.int64], e
     return means
 
 
-@njit(cache=True, fastmath={"reassoc", "contract"})
-def _crowd(gradients: Matrix, centre: Vector, reach: float, near: NDArray[np.bool_]) -> tuple[Vector, float]:
-    """Σ (q_j - centre) over users within reach, who are marked in `near`, and the largest of their distances."""
-    total, largest = np.zeros(len(centre)), 0.0
-    for i in range(len(gradients)):
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def _crowd(
+    gradients: Matrix,
+    centre: Vector,
+    reach: float,
+    near: NDArray[np.bool_],
+    totals: Matrix,
+    largest: Vector,
+    first: int,
+    last: int,
+) -> None:
+    """Users `first` to `last` within reach of the centre: marked in `near`; Σ (q_j - centre) and the largest distance.
+
+    These are of the piece that begins at `first`.
+    """
+    total, farthest = np.zeros(len(centre)), 0.0
+    for i in range(first, last):
         row, square = gradients[i], 0.0
         for k in range(len(centre)):
             square += (row[k] - centre[k]) * (row[k] - centre[k])
         radius = np.sqrt(square)
         near[i] = radius <= reach
         if near[i]:
-            largest = max(largest, radius)
+            farthest = max(farthest, radius)
             for k in range(len(centre)):
                 total[k] += row[k] - centre[k]
-    return total, largest
+    totals[first // _PIECE], largest[first // _PIECE] = total, farthest
 
 
-@njit(cache=True, fastmath={"reassoc", "contract"})
-def _squares(gradients: Matrix, point: Vector) -> Vector:
-    """‖q_i - point‖², (k,)."""
-    out = np.empty(len(gradients))
-    for i in range(len(gradients)):
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def _squares(
+    gradients: Matrix, point: Vector, near: NDArray[np.bool_], out: Vector, totals: Vector, first: int, last: int
+) -> None:
+    """‖q_i - point‖² of users `first` to `last`, and the sum of those in `near`, of the piece that begins there."""
+    total = 0.0
+    for i in range(first, last):
         row, square = gradients[i], 0.0
         for k in range(len(point)):
             square += (row[k] - point[k]) * (row[k] - point[k])
         out[i] = square
-    return out
+        total += square if near[i] else 0.0
+    totals[first // _PIECE] = total
+
+
+@njit(cache=True, nogil=True)
+def _jensen_of(
+    squares: Vector, spread: float, tau: float, scale: float, slack: float, members: int, first: int, last: int
+) -> None:
+    """members · exp(-τ (√(square + spread) (1 + scale) + slack)) of users `first` to `last`, in place."""
+    for i in range(first, last):
+        squares[i] = members * _decay(tau * (np.sqrt(squares[i] + spread) * (1 + scale) + slack))
 
 
 @njit(cache=True)
@@ -159,20 +186,26 @@ def lower_bounds(gradients: Matrix, view: View, tau: float) -> Vector:
 
 
 def crowd_bounds(gradients: Matrix, tau: float) -> Vector:
-    """The same from one set of users, all that are near a middle one: two reads of `gradients` (k, d), ℓ2 only."""
-    centre, near = _centre(gradients), np.empty(len(gradients), np.bool_)
-    scale, margin = _margins(*gradients.shape)
+    """The same from one set of users, all that are near a middle one: two reads of `gradients` (k, d), ℓ2 only.
+
+    On all threads: each piece of the users has sums of its own, so the bits do not depend on how many there are.
+    """
+    users, dimension = gradients.shape
+    centre, near, squares = _centre(gradients), np.empty(users, np.bool_), np.empty(users)
+    pieces = -(-users // _PIECE)
+    totals, largest, spreads = np.empty((pieces, dimension)), np.empty(pieces), np.empty(pieces)
+    scale, margin = _margins(users, dimension)
+    in_pieces(partial(_crowd, gradients, centre, REACH / tau, near, totals, largest), users, dimension, _PIECE)
+    members = int(np.count_nonzero(near))
+    if members == 0:
+        return np.ones(users)
     with np.errstate(over="ignore"):
-        total, largest = _crowd(gradients, centre, REACH / tau, near)
-        members = int(np.count_nonzero(near))
-        if members == 0:
-            return np.ones(len(gradients))
-        offset = total / members
+        offset = totals.sum(axis=0) / members
         mean = centre + offset
-        squares = _squares(gradients, mean)
-        slack = scale * largest + 2 * _drift(mean, offset)
-        found = _decays(tau * (np.sqrt(squares + squares[near].mean()) * (1 + scale) + slack))
-    bounds: Vector = np.maximum(members * found - margin, 1.0)
+        in_pieces(partial(_squares, gradients, mean, near, squares, spreads), users, dimension, _PIECE)
+        slack, spread = scale * largest.max() + 2 * _drift(mean, offset), spreads.sum() / members
+    in_pieces(partial(_jensen_of, squares, spread, tau, scale, slack, members), users, dimension, _PIECE)
+    bounds: Vector = np.maximum(squares - margin, 1.0)
     return bounds
 
 
