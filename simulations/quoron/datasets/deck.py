@@ -24,16 +24,19 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import islice
+from functools import partial
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron.datasets._columns import Columns, Scaling
 from quoron.datasets._dealing import deal, gather, lay_out, settle, sort_runs
 from quoron.datasets.rows import Rows, Stretch
+from quoron_client.compute.compiled import at_once
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data.items import ItemBatch, ItemView
 from quoron_client.losses import Loss
@@ -46,7 +49,7 @@ STAGE = 32 << 20, 96 << 20  # bytes in which items are dealt before they are wri
 STEP = 1024  # rows: on disk buckets begin at a multiple, so that disks read and write them without the system's cache
 VIEWS = 1000  # arrays that are written at once, of those that systems allow
 PAGE = 4096  # bytes: memory that they read and write begins at a multiple
-BLOCK = 8192  # rows that are made items at a time
+BLOCK = 8192  # rows that a thread makes items at a time, about
 SCRATCH, MEMORY = "QUORON_SCRATCH", "QUORON_MEMORY"
 _USUAL = 256 << 20  # bytes
 
@@ -227,9 +230,8 @@ class Deck:
                 settle(stretch.places, stretch.lengths, bucket_of, step, starts, runs, base)
                 kept = dealer.deal(stretch, base, stack)
                 told = _aligned((int(runs[-1]), 3), np.int32)
-                sort_runs(stretch.places, stretch.lengths, base, kept, bucket_of, starts, runs, *stack.arrays, told)
-                if buckets > 1:
-                    writing.append(writer.submit(self._write_all, stack, starts, runs, told))
+                ready = (stretch.places, stretch.lengths, base, kept, bucket_of, starts, runs, *stack.arrays, told)
+                writing.append(writer.submit(self._put_away, stack, starts, runs, told, ready))
             for each in writing:
                 each.result()
         self._within = dealer.within and not self._loss.narrow
@@ -237,7 +239,11 @@ class Deck:
             self._held[0] = Future()
             self._held[0].set_result(self._picked_up(0, stacks[0], told))
 
-    def _write_all(self, stack: _Stack, starts: Users, runs: Users, told: NDArray[np.int32]) -> None:
+    def _put_away(self, stack: _Stack, starts: Users, runs: Users, told: NDArray[np.int32], ready: Any) -> None:
+        """What was dealt, to the disk if there are several buckets; the next is dealt meanwhile."""
+        sort_runs(*ready)
+        if len(self._starts) <= 2:
+            return
         if self._file is None:
             self._file = _unnamed()
             weakref.finalize(self, self._file.close)
@@ -350,42 +356,66 @@ class Deck:
 
 
 class _Dealer:
-    """Deals the rows of files into stacks, stretch by stretch."""
+    """Deals the rows of files into stacks, stretch by stretch, on all threads."""
 
     def __init__(self, scaling: Scaling, rows: Rows) -> None:
         self._scaling, self._rules = scaling, rows.encoding
         self.within = True  # no row so far is longer than the loss allows
-        self._block = np.empty((0, BLOCK), np.float32)
 
     def deal(self, stretch: Stretch, base: Users, stack: _Stack) -> NDArray[np.int32]:
         """The rows of a stretch, to where their runs begin; how many rows of each run are kept (R,)."""
         kept = np.zeros(len(stretch.places), np.int32)
-        place = (stretch.places, stretch.lengths, base, kept, *stack.arrays)
-        scaling, run, done = self._scaling, 0, 0
+        ends, begun, threads = np.cumsum(stretch.lengths, dtype=np.int64), 0, numba.get_num_threads()
         for table in stretch.tables:
             columns = Columns.of(self._rules, table)
-            kind: Any = np.float32 if columns.narrow else np.float64
-            if self._block.shape[0] != len(columns.values) or self._block.dtype != kind:
-                self._block = np.empty((len(columns.values), BLOCK), kind)
-            for first in range(0, table.num_rows, BLOCK):
-                last = min(first + BLOCK, table.num_rows)
-                run, done, within = deal(
-                    columns.block(first, last, self._block),
-                    scaling.low,
-                    scaling.high,
-                    scaling.scale,
-                    scaling.drop,
-                    scaling.constant,
-                    self._rules.feature_norm,
-                    columns.labels[first:last],
-                    columns.weights[first:last],
-                    columns.kept[first:last],
-                    run,
-                    done,
-                    *place,
-                )
-                self.within = self.within and within
+            # Pieces begin where a run does, so that no two have rows of one run.
+            wanted = np.arange(begun + BLOCK, begun + table.num_rows, BLOCK)
+            cuts = np.unique([begun, *ends[np.searchsorted(ends, wanted)], begun + table.num_rows])
+            works = [
+                partial(self._piece, columns, begun, *map(int, own), ends, stretch, base, kept, stack)
+                for own in pairwise(cuts[cuts <= begun + table.num_rows])
+            ]
+            at_once(works, threads)
+            begun += table.num_rows
         return kept
+
+    def _piece(
+        self,
+        columns: Columns,
+        begun: int,
+        first: int,
+        last: int,
+        ends: Users,
+        stretch: Stretch,
+        base: Users,
+        kept: NDArray[np.int32],
+        stack: _Stack,
+    ) -> None:
+        """Rows `first` to `last` of a stretch, in columns whose first is row `begun` of it."""
+        run, scaling = int(np.searchsorted(ends, first, side="right")), self._scaling
+        within = deal(
+            *columns.addresses,
+            first - begun,
+            last - begun,
+            scaling.low,
+            scaling.high,
+            scaling.scale,
+            scaling.drop,
+            scaling.constant,
+            self._rules.feature_norm,
+            columns.labels,
+            columns.weights,
+            columns.kept,
+            run,
+            first - int(ends[run] - stretch.lengths[run]),
+            stretch.places,
+            stretch.lengths,
+            base,
+            kept,
+            *stack.arrays,
+        )
+        if not within:
+            self.within = False
 
 
 def _starts(ends: Users, rows: int) -> Users:
