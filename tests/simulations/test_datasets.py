@@ -225,9 +225,9 @@ def test_every_row_is_read_from_its_file_once_by_a_run_of_one_pass(tmp_path, mon
     opened_buckets: list[int] = []
     read_back = deck.Deck._read_back
 
-    def noted(self, bucket, stack):
+    def noted(self, bucket):
         opened_buckets.append(bucket)
-        return read_back(self, bucket, stack)
+        return read_back(self, bucket)
 
     monkeypatch.setattr(deck.Deck, "_read_back", noted)
     for cohort in np.array_split(order, 17):

@@ -5,7 +5,7 @@
 
 Rounds ask users in a random order, and in a file that is sorted by user a random cohort is everywhere. So every row is
 read from its file once, made an item, and dealt into one of some hundred buckets, each of the users of a stretch of the
-order; a round then reads the buckets of its own cohort, and a pass over all users reads every item once. One bucket is
+order; a round then reads the buckets of its own cohort, and a pass over all users reads every item once. The next are
 read ahead. Within a bucket rows stay in the order of their files, and are used where they lie.
 
 Where all items fit into `memory()` bytes there is one bucket, which stays there. Else they are dealt some STAGE bytes
@@ -42,8 +42,9 @@ from quoron_client.data.items import ItemBatch, ItemView
 from quoron_client.losses import Loss
 from quoron_privacy.errors import ConfigError, RunError
 
-BUCKET = 24 << 20  # bytes, about
-HELD = 64 << 20  # bytes of buckets that were read and stay in memory
+BUCKET = 32 << 20  # bytes, about
+AHEAD = 2  # buckets that are read before they are wanted, at once: a disk is never without a question
+HELD = 32 << 20  # bytes of buckets that were read and stay in memory, besides
 SEGMENT = 512 << 10  # bytes of a bucket that are written at a time, about
 STAGE = 32 << 20, 96 << 20  # bytes in which items are dealt before they are written, at least and at most; twice
 STEP = 1024  # rows: on disk buckets begin at a multiple, so that disks read and write them without the system's cache
@@ -85,13 +86,20 @@ class _Stack:
     weights: NDArray[np.float64]  # (N,), or empty where all count alike
 
     @classmethod
-    def of(cls, rows: int, features: int, *, weighted: bool) -> "_Stack":
-        """Room for so many."""
-        return cls(
-            _aligned((rows, features), np.float32),
-            _aligned((rows,), np.float64),
-            _aligned((rows if weighted else 0,), np.float64),
-        )
+    def of(cls, rows: int, features: int, *, weighted: bool, memory: NDArray[np.uint8] | None = None) -> "_Stack":
+        """Room for so many, in `memory` if there is some: `size` bytes."""
+        whole = np.empty(cls.size(rows, features, weighted=weighted), np.uint8) if memory is None else memory
+        at, arrays = -whole.ctypes.data % PAGE, []
+        for shape, kind in (((rows, features), np.float32), ((rows,), np.float64), ((rows * weighted,), np.float64)):
+            size = int(np.prod(shape)) * np.dtype(kind).itemsize
+            arrays.append(whole[at : at + size].view(kind).reshape(shape))
+            at += -(-size // PAGE) * PAGE
+        return cls(*arrays)
+
+    @staticmethod
+    def size(rows: int, features: int, *, weighted: bool) -> int:
+        """Bytes that so many take, each array from the beginning of a page."""
+        return rows * (4 * features + (16 if weighted else 8)) + 4 * PAGE
 
     def part(self, first: int, last: int) -> "_Stack":
         """Some of them."""
@@ -147,11 +155,13 @@ class Deck:
         stage = min(max(SEGMENT * (len(self._starts) - 1), STAGE[0]), STAGE[1])
         self._room = whole if len(self._starts) <= 2 else max(longest, stage // width)
         self._written: list[_Written] = []
+        self._rows = np.empty(0, np.int64)  # of each bucket on disk
         self._file: Any = None
         self._within = False  # whether no row is longer than the loss allows, and that is all it asks
         self._lock = threading.Lock()
         self._held: OrderedDict[int, Future[_Bucket]] = OrderedDict()
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="quoron-deck")
+        self._memory = _Lent()
+        self._reader = ThreadPoolExecutor(AHEAD, thread_name_prefix="quoron-deck")
 
     @classmethod
     def dealt(cls, rows: Rows, numbers: Users | None, order: Users, loss: Loss) -> "Deck":
@@ -235,6 +245,7 @@ class Deck:
             for each in writing:
                 each.result()
         self._within = dealer.within and not self._loss.narrow
+        self._rows = sum((np.diff(each.starts) for each in self._written), np.zeros(buckets, np.int64))
         if buckets == 1:
             self._held[0] = Future()
             self._held[0].set_result(self._picked_up(0, stacks[0], told))
@@ -288,25 +299,25 @@ class Deck:
 
     def _read(self, bucket: int) -> _Bucket:
         with self._lock:
-            wanted = self._ask(bucket)
-            if bucket + 2 < len(self._starts):
-                self._ask(bucket + 1)  # read ahead
+            needed = range(bucket, min(bucket + 1 + AHEAD, len(self._starts) - 1))
+            wanted, *_ = [self._ask(each) for each in needed]
             room = HELD
-            for old in reversed([*self._held]):  # the latest stay
+            for old in reversed([each for each in self._held if each not in needed]):  # the latest stay
                 room -= int(self._sizes[old])
-                if room < 0 and old not in (bucket, bucket + 1):
+                if room < 0:
                     del self._held[old]
         return wanted.result()
 
     def _ask(self, bucket: int) -> "Future[_Bucket]":
         if bucket not in self._held:
-            rows = sum(int(each.starts[bucket + 1] - each.starts[bucket]) for each in self._written)
-            stack = _Stack.of(rows + 1, self._features, weighted=self._weighted)  # here, where memory comes back
-            self._held[bucket] = self._reader.submit(self._read_back, bucket, stack)
+            self._held[bucket] = self._reader.submit(self._read_back, bucket)
         self._held.move_to_end(bucket)
         return self._held[bucket]
 
-    def _read_back(self, bucket: int, stack: _Stack) -> _Bucket:
+    def _read_back(self, bucket: int) -> _Bucket:
+        rows, kind = self._rows[bucket] + 1, {"features": self._features, "weighted": self._weighted}
+        size = _Stack.size(int(self._rows.max()) + 1, **kind)
+        stack = _Stack.of(int(rows), **kind, memory=self._memory.lend(size))
         told, at = [], 0
         for each in self._written:
             rows = int(each.starts[bucket + 1] - each.starts[bucket])
@@ -353,6 +364,23 @@ class Deck:
         if not self._within or np.isnan(labels).any():
             return bounded(items, self._loss)
         return replace(items, labels=labels)
+
+
+class _Lent:
+    """Memory for one bucket after the other: what the system clears afresh takes as long as reading does."""
+
+    def __init__(self) -> None:
+        self._free: list[NDArray[np.uint8]] = []
+
+    def lend(self, size: int) -> NDArray[np.uint8]:
+        """Some bytes, always as many; they are lent again when nothing that lies in them is used any more."""
+        try:
+            own = self._free.pop()
+        except IndexError:
+            own = np.empty(size, np.uint8)
+        lent: NDArray[np.uint8] = np.frombuffer(own.data, np.uint8)  # what views of it keep alive, unlike a slice
+        weakref.finalize(lent, self._free.append, own).atexit = False
+        return lent
 
 
 class _Dealer:
