@@ -34,8 +34,12 @@ class Columns:
             weights = np.empty(0) if whole.weights is None else whole.weights
             return cls(_alike(whole.features.T), whole.labels, weights, whole.kept)
         others = tuple(each for each in rules.features if not plain(each))
-        rest = replace(rules, features=others, intercept=not others).encode(table)
-        found, taken = rest.features != 0, 0
+        if others:
+            rest = replace(rules, features=others, intercept=False).encode(table)
+            found, labels, weights, kept = rest.features != 0, rest.labels, rest.weights, rest.kept
+        else:
+            found, (labels, weights, kept) = np.empty((table.num_rows, 0), np.bool_), rules.encode_targets(table)
+        taken = 0
         values: list[NDArray[Any]] = []
         for feature in rules.features:
             if plain(feature):
@@ -43,8 +47,7 @@ class Columns:
                 continue
             values.extend(found[:, taken : taken + _width(feature)].T)
             taken += _width(feature)
-        weights = np.empty(0) if rest.weights is None else rest.weights
-        return cls(_alike(values), rest.labels, weights, rest.kept)
+        return cls(_alike(values), labels, np.empty(0) if weights is None else weights, kept)
 
     @property
     def addresses(self) -> tuple[NDArray[np.int64], NDArray[Any]]:
