@@ -23,6 +23,7 @@ import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, pairwise
@@ -230,8 +231,11 @@ class Deck:
         stacks = [_Stack.of(room, self._features, weighted=self._weighted) for _ in range(1 if buckets == 1 else 2)]
         dealer, told = _Dealer(Scaling.of(rows.encoding), rows), np.empty((0, 3), np.int32)
         writing: list[Future[None]] = []
-        with ThreadPoolExecutor(1, thread_name_prefix="quoron-deck") as writer:
-            for number, stretch in enumerate(rows.stretches(self._pieces, self._place, self._room)):
+        with (
+            closing(rows.stretches(self._pieces, self._place, self._room)) as stretches,
+            ThreadPoolExecutor(1, thread_name_prefix="quoron-writer") as writer,
+        ):
+            for number, stretch in enumerate(stretches):
                 if number >= 2:
                     writing[number - 2].result()
                 stack = stacks[number % len(stacks)]
@@ -293,8 +297,9 @@ class Deck:
         try:
             return int(call(self._file.fileno(), data, at))
         except OSError as error:
-            if error.errno != errno.EINVAL or not _directly(self._file, False):
+            if error.errno != errno.EINVAL:
                 raise
+            _directly(self._file, False)
             return int(call(self._file.fileno(), data, at))
 
     def _read(self, bucket: int) -> _Bucket:
@@ -483,14 +488,9 @@ def _unnamed() -> Any:
     return file
 
 
-def _directly(file: Any, wanted: bool) -> bool:
-    """Whether the disk is now asked past the system's cache as wanted, and was not before."""
+def _directly(file: Any, wanted: bool) -> None:
+    """Ask the disk past the system's cache, or through it, if it can be asked so."""
     flag = getattr(os, "O_DIRECT", 0)
     was = fcntl.fcntl(file.fileno(), fcntl.F_GETFL)
-    if not flag or bool(was & flag) is wanted:
-        return False
-    try:
-        fcntl.fcntl(file.fileno(), fcntl.F_SETFL, was ^ flag)
-    except OSError:
-        return False
-    return True
+    with suppress(OSError):
+        fcntl.fcntl(file.fileno(), fcntl.F_SETFL, was | flag if wanted else was & ~flag)
