@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import quoron
-from quoron.datasets import deck, index
+from quoron.datasets import _scratch, deck, index
 from quoron.datasets._columns import Scaling
 from quoron.datasets.files import Files
 from quoron.datasets.index import opened, renewed
@@ -66,7 +66,7 @@ def test_items_of_any_users_in_any_order_are_those_of_the_table(layout, tmp_path
 def in_memory(crowd: DatasetPopulation, monkeypatch: pytest.MonkeyPatch) -> DatasetPopulation:
     """The same users, with room for all of them, none of whose bytes go to the disk."""
     monkeypatch.setenv("QUORON_MEMORY", "1e9")
-    monkeypatch.setattr(deck, "_unnamed", lambda: pytest.fail("written to disk"))
+    monkeypatch.setattr(deck, "Scratch", lambda: pytest.fail("written to disk"))
     again = crowd.read_in(np.arange(crowd.users))
     assert again.held.places(np.arange(3)).tolist() == [0, 1, 2]
     return again
@@ -140,7 +140,7 @@ def test_the_fast_encoding_is_the_encoding(values, missing, narrow, unit):
 def dealt(rules: Encoding, table: pa.Table) -> ItemBatch:
     """The rows of a table that are kept, all of one user, as a deck makes them."""
     many = table.num_rows
-    stack = deck._Stack.of(many, rules.dimension, weighted=rules.weight is not None)
+    stack = deck.Stack.of(many, rules.dimension, weighted=rules.weight is not None)
     stretch = Stretch(np.zeros(1, np.int32), np.array([many], np.int32), iter([table]))
     kept = int(
         deck._Dealer(Scaling.of(rules), SimpleNamespace(encoding=rules)).deal(stretch, np.zeros(1, np.int64), stack)[0]
@@ -247,7 +247,7 @@ def test_users_far_apart_in_one_file_have_all_their_rows(layout, tmp_path, monke
 
 
 def test_memory_is_lent_again_only_when_nothing_in_it_is_used():
-    memory = deck._Lent()
+    memory = deck.Lent()
     lent = memory.lend(64)
     at, part = lent.ctypes.data, lent[8:24].view(np.float64)
     del lent
@@ -262,7 +262,7 @@ def test_a_full_disk_is_said_and_no_thread_stays(tmp_path, monkeypatch):
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     monkeypatch.setattr(os, "pwritev", lambda *given: (_ for _ in ()).throw(full))
     crowd = from_dataset(tmp_path / "d", RULES, user="who", loss=Logistic(), test_fraction=0.0)
-    with pytest.raises(RunError, match="No space left on device.*Make room, or set QUORON_SCRATCH"):
+    with pytest.raises(RunError, match=r"No space left on device.*Make room, or set QUORON_SCRATCH"):
         crowd.items(np.arange(10))
     names = [each.name for each in threading.enumerate()]
     assert not [name for name in names if name.startswith(("quoron-ahead", "quoron-writer"))]
@@ -369,7 +369,7 @@ def test_disks_that_refuse_to_go_past_the_cache_are_asked_through_it(direct, tmp
         for name, call in calls.items():
             monkeypatch.setattr(os, name, refusing(call))
     else:
-        monkeypatch.setattr(deck, "_directly", lambda file, wanted: False)
+        monkeypatch.setattr(_scratch, "_directly", lambda file, wanted: False)
     ours, theirs = both(tmp_path / "d", table)
     assert_same(ours.items(np.arange(ours.users)), theirs.items(np.arange(ours.users)))
 

@@ -36,10 +36,10 @@ class Columns:
         others = tuple(each for each in rules.features if not plain(each))
         if others:
             rest = replace(rules, features=others, intercept=False).encode(table)
-            found, labels, weights, kept = rest.features != 0, rest.labels, rest.weights, rest.kept
+            found, targets = rest.features != 0, (rest.labels, rest.weights, rest.kept)
         else:
-            found, (labels, weights, kept) = np.empty((table.num_rows, 0), np.bool_), rules.encode_targets(table)
-        taken = 0
+            found, targets = np.empty((table.num_rows, 0), np.bool_), rules.encode_targets(table)
+        (labels, weights, kept), taken = targets, 0
         values: list[NDArray[Any]] = []
         for feature in rules.features:
             if plain(feature):

@@ -7,7 +7,7 @@ index and the order alone, before any value is read. A row that is left out make
 from typing import Any
 
 import numpy as np
-from numba import carray, njit, types
+from numba import carray, njit, types  # type: ignore[attr-defined]
 from numba.extending import intrinsic
 
 TILE = 256  # rows that are scaled before they are written: a kilobyte of a column is read in one go
@@ -108,7 +108,8 @@ def deal(
                 out_labels[there[i]] = labels[start + i]
                 if len(out_weights):
                     out_weights[there[i]] = weights[start + i]
-    return np.sqrt(longest) <= bound
+    within: bool = np.sqrt(longest) <= bound
+    return within
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

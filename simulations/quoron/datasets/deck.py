@@ -14,20 +14,15 @@ the system's cache if the disk allows. That file has no name: it is gone with th
 about four bytes a feature of every row.
 """
 
-import errno
-import fcntl
 import os
-import tempfile
 import threading
-import weakref
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice, pairwise
-from pathlib import Path
+from itertools import pairwise
 from typing import Any
 
 import numba
@@ -36,12 +31,13 @@ from numpy.typing import NDArray
 
 from quoron.datasets._columns import Columns, Scaling
 from quoron.datasets._dealing import deal, gather, lay_out, settle, sort_runs
+from quoron.datasets._scratch import Lent, Scratch, Stack, aligned
 from quoron.datasets.rows import Rows, Stretch
 from quoron_client.compute.compiled import at_once
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data.items import ItemBatch, ItemView
 from quoron_client.losses import Loss
-from quoron_privacy.errors import ConfigError, RunError
+from quoron_privacy.errors import ConfigError
 
 BUCKET = 32 << 20  # bytes, about
 AHEAD = 2  # buckets that are read before they are wanted, at once: a disk is never without a question
@@ -49,21 +45,11 @@ HELD = 32 << 20  # bytes of buckets that were read and stay in memory, besides
 SEGMENT = 512 << 10  # bytes of a bucket that are written at a time, about
 STAGE = 32 << 20, 96 << 20  # bytes in which items are dealt before they are written, at least and at most; twice
 STEP = 1024  # rows: on disk buckets begin at a multiple, so that disks read and write them without the system's cache
-VIEWS = 1000  # arrays that are written at once, of those that systems allow
-PAGE = 4096  # bytes: memory that they read and write begins at a multiple
 BLOCK = 8192  # rows that a thread makes items at a time, about
-SCRATCH, MEMORY = "QUORON_SCRATCH", "QUORON_MEMORY"
+MEMORY = "QUORON_MEMORY"
 _USUAL = 256 << 20  # bytes
 
 Users = NDArray[np.int64]
-
-
-def scratch_folder() -> Path:
-    """Where decks are kept."""
-    given = os.environ.get(SCRATCH)
-    if given:
-        return Path(given)
-    return Path("/var/tmp") if os.access("/var/tmp", os.W_OK) else Path(tempfile.gettempdir())
 
 
 def memory() -> int:
@@ -76,45 +62,6 @@ def memory() -> int:
     if wanted < 1:
         raise ConfigError(f"Expected {MEMORY} to be a number of bytes such as 4e9, got {given!r}.")
     return wanted
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Stack:
-    """Items side by side, with room for what comes."""
-
-    features: NDArray[np.float32]  # (N, d)
-    labels: NDArray[np.float64]  # (N,)
-    weights: NDArray[np.float64]  # (N,), or empty where all count alike
-
-    @classmethod
-    def of(cls, rows: int, features: int, *, weighted: bool, memory: NDArray[np.uint8] | None = None) -> "_Stack":
-        """Room for so many, in `memory` if there is some: `size` bytes."""
-        whole = np.empty(cls.size(rows, features, weighted=weighted), np.uint8) if memory is None else memory
-        at, arrays = -whole.ctypes.data % PAGE, []
-        for shape, kind in (((rows, features), np.float32), ((rows,), np.float64), ((rows * weighted,), np.float64)):
-            size = int(np.prod(shape)) * np.dtype(kind).itemsize
-            arrays.append(whole[at : at + size].view(kind).reshape(shape))
-            at += -(-size // PAGE) * PAGE
-        return cls(*arrays)
-
-    @staticmethod
-    def size(rows: int, features: int, *, weighted: bool) -> int:
-        """Bytes that so many take, each array from the beginning of a page."""
-        return rows * (4 * features + (16 if weighted else 8)) + 4 * PAGE
-
-    def part(self, first: int, last: int) -> "_Stack":
-        """Some of them."""
-        return _Stack(self.features[first:last], self.labels[first:last], self.weights[first:last])
-
-    @property
-    def arrays(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """What there is of a row."""
-        return (self.features, self.labels, self.weights)
-
-    @property
-    def width(self) -> int:
-        """Bytes of a row."""
-        return 4 * int(self.features.shape[1]) + (16 if len(self.weights) else 8)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,11 +104,11 @@ class Deck:
         self._room = whole if len(self._starts) <= 2 else max(longest, stage // width)
         self._written: list[_Written] = []
         self._rows = np.empty(0, np.int64)  # of each bucket on disk
-        self._file: Any = None
+        self._scratch: Scratch | None = None
         self._within = False  # whether no row is longer than the loss allows, and that is all it asks
         self._lock = threading.Lock()
         self._held: OrderedDict[int, Future[_Bucket]] = OrderedDict()
-        self._memory = _Lent()
+        self._memory = Lent()
         self._reader = ThreadPoolExecutor(AHEAD, thread_name_prefix="quoron-deck")
 
     @classmethod
@@ -228,7 +175,7 @@ class Deck:
         bucket_of = np.repeat(np.arange(buckets, dtype=np.int32), np.diff(self._starts))
         step = 1 if buckets == 1 else STEP
         room = self._room + 1 + (step - 1) * buckets  # the last row is nobody's
-        stacks = [_Stack.of(room, self._features, weighted=self._weighted) for _ in range(1 if buckets == 1 else 2)]
+        stacks = [Stack.of(room, self._features, weighted=self._weighted) for _ in range(1 if buckets == 1 else 2)]
         dealer, told = _Dealer(Scaling.of(rows.encoding), rows), np.empty((0, 3), np.int32)
         writing: list[Future[None]] = []
         with (
@@ -243,7 +190,7 @@ class Deck:
                 starts, runs = np.empty((2, buckets + 1), np.int64)
                 settle(stretch.places, stretch.lengths, bucket_of, step, starts, runs, base)
                 kept = dealer.deal(stretch, base, stack)
-                told = _aligned((int(runs[-1]), 3), np.int32)
+                told = aligned((int(runs[-1]), 3), np.int32)
                 ready = (stretch.places, stretch.lengths, base, kept, bucket_of, starts, runs, *stack.arrays, told)
                 writing.append(writer.submit(self._put_away, stack, starts, runs, told, ready))
             for each in writing:
@@ -254,53 +201,21 @@ class Deck:
             self._held[0] = Future()
             self._held[0].set_result(self._picked_up(0, stacks[0], told))
 
-    def _put_away(self, stack: _Stack, starts: Users, runs: Users, told: NDArray[np.int32], ready: Any) -> None:
+    def _put_away(self, stack: Stack, starts: Users, runs: Users, told: NDArray[np.int32], ready: Any) -> None:
         """What was dealt, to the disk if there are several buckets; the next is dealt meanwhile."""
         sort_runs(*ready)
         if len(self._starts) <= 2:
             return
-        if self._file is None:
-            self._file = _unnamed()
-            weakref.finalize(self, self._file.close)
+        if self._scratch is None:
+            self._scratch = Scratch()
         before = self._written[-1].at[-1] if self._written else 0
         written = _Written(starts, runs, before + stack.width * starts + told.strides[0] * runs)
         views = []
         for bucket in range(len(starts) - 1):
             own = stack.part(*map(int, starts[bucket : bucket + 2]))
             views += [*own.arrays, told[runs[bucket] : runs[bucket + 1]]]
-        try:
-            self._all(os.pwritev, views, int(before))
-        except OSError as error:
-            raise RunError(
-                f"Cannot keep the items of this run in {scratch_folder()}: {error.strerror}. Make room, or set "
-                f"{SCRATCH} to a folder on a disk with some."
-            ) from None
+        self._scratch.write(views, int(before))
         self._written.append(written)
-
-    def _all(self, call: Any, arrays: Iterable[NDArray[Any]], at: int) -> None:
-        """pwritev or preadv of all of some arrays, one after the other."""
-        left = deque(memoryview(array.data).cast("B") for array in arrays if array.size)
-        while left:
-            done = self._without_cache(call, [*islice(left, VIEWS)], at)
-            if done == 0:
-                raise RunError(
-                    f"Expected the items of this run in {scratch_folder()}, but the file has become shorter."
-                )
-            at += done
-            while left and done >= len(left[0]):
-                done -= len(left.popleft())
-            if done:
-                left[0] = left[0][done:]
-
-    def _without_cache(self, call: Any, data: Any, at: int) -> int:
-        """A call past the system's cache, where the disk takes that; else through it."""
-        try:
-            return int(call(self._file.fileno(), data, at))
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            _directly(self._file, False)
-            return int(call(self._file.fileno(), data, at))
 
     def _read(self, bucket: int) -> _Bucket:
         with self._lock:
@@ -320,21 +235,22 @@ class Deck:
         return self._held[bucket]
 
     def _read_back(self, bucket: int) -> _Bucket:
-        rows, kind = self._rows[bucket] + 1, {"features": self._features, "weighted": self._weighted}
-        size = _Stack.size(int(self._rows.max()) + 1, **kind)
-        stack = _Stack.of(int(rows), **kind, memory=self._memory.lend(size))
+        rows, most = int(self._rows[bucket]) + 1, int(self._rows.max()) + 1
+        memory = self._memory.lend(Stack.size(most, self._features, weighted=self._weighted))
+        stack = Stack.of(rows, self._features, weighted=self._weighted, memory=memory)
         told, at = [], 0
+        assert self._scratch is not None
         for each in self._written:
             rows = int(each.starts[bucket + 1] - each.starts[bucket])
             own = stack.part(at, at + rows)
-            runs = _aligned((int(np.diff(each.runs[bucket : bucket + 2])[0]), 3), np.int32)
-            self._all(os.preadv, [*own.arrays, runs], int(each.at[bucket]))
+            runs = aligned((int(np.diff(each.runs[bucket : bucket + 2])[0]), 3), np.int32)
+            self._scratch.read([*own.arrays, runs], int(each.at[bucket]))
             runs[:, 1] += at
             told.append(runs)
             at += rows
         return self._picked_up(bucket, stack, np.concatenate(told))
 
-    def _picked_up(self, bucket: int, stack: _Stack, runs: NDArray[np.int32]) -> _Bucket:
+    def _picked_up(self, bucket: int, stack: Stack, runs: NDArray[np.int32]) -> _Bucket:
         """The users of a bucket where their rows lie; rows are copied only if some user's are apart."""
         first, last = self._starts[bucket : bucket + 2]
         begins, ends = np.empty((2, int(last - first)), np.int64)
@@ -346,7 +262,7 @@ class Deck:
             at, rows = np.cumsum(held) - held, np.empty(int(held.sum()) + 1, np.int64)
             lay_out(runs, int(first), at.copy(), rows)
             rows[-1] = whole
-            stack = _Stack(*(array[rows] if len(array) else array for array in stack.arrays))
+            stack = Stack(*(array[rows] if len(array) else array for array in stack.arrays))
             begins, ends, whole = at, at + held, len(rows) - 1
         if self._zero_rows:
             without = ends == begins
@@ -371,23 +287,6 @@ class Deck:
         return replace(items, labels=labels)
 
 
-class _Lent:
-    """Memory for one bucket after the other: what the system clears afresh takes as long as reading does."""
-
-    def __init__(self) -> None:
-        self._free: list[NDArray[np.uint8]] = []
-
-    def lend(self, size: int) -> NDArray[np.uint8]:
-        """Some bytes, always as many; they are lent again when nothing that lies in them is used any more."""
-        try:
-            own = self._free.pop()
-        except IndexError:
-            own = np.empty(size, np.uint8)
-        lent: NDArray[np.uint8] = np.frombuffer(own.data, np.uint8)  # what views of it keep alive, unlike a slice
-        weakref.finalize(lent, self._free.append, own).atexit = False
-        return lent
-
-
 class _Dealer:
     """Deals the rows of files into stacks, stretch by stretch, on all threads."""
 
@@ -395,21 +294,22 @@ class _Dealer:
         self._scaling, self._rules = scaling, rows.encoding
         self.within = True  # no row so far is longer than the loss allows
 
-    def deal(self, stretch: Stretch, base: Users, stack: _Stack) -> NDArray[np.int32]:
+    def deal(self, stretch: Stretch, base: Users, stack: Stack) -> NDArray[np.int32]:
         """The rows of a stretch, to where their runs begin; how many rows of each run are kept (R,)."""
         kept = np.zeros(len(stretch.places), np.int32)
         ends, begun, threads = np.cumsum(stretch.lengths, dtype=np.int64), 0, numba.get_num_threads()
         for table in stretch.tables:
             columns = Columns.of(self._rules, table)
             # Pieces begin where a run does, so that no two have rows of one run.
-            wanted = np.arange(begun + BLOCK, begun + table.num_rows, BLOCK)
-            cuts = np.unique([begun, *ends[np.searchsorted(ends, wanted)], begun + table.num_rows])
+            end = begun + table.num_rows
+            cuts = ends[np.searchsorted(ends, np.arange(begun + BLOCK, end, BLOCK))]
+            borders = np.unique([begun, *cuts[cuts < end], end]).tolist()
             works = [
-                partial(self._piece, columns, begun, *map(int, own), ends, stretch, base, kept, stack)
-                for own in pairwise(cuts[cuts <= begun + table.num_rows])
+                partial(self._piece, columns, begun, first, last, ends, stretch, base, kept, stack)
+                for first, last in pairwise(borders)
             ]
             at_once(works, threads)
-            begun += table.num_rows
+            begun = end
         return kept
 
     def _piece(
@@ -422,7 +322,7 @@ class _Dealer:
         stretch: Stretch,
         base: Users,
         kept: NDArray[np.int32],
-        stack: _Stack,
+        stack: Stack,
     ) -> None:
         """Rows `first` to `last` of a stretch, in columns whose first is row `begun` of it."""
         run, scaling = int(np.searchsorted(ends, first, side="right")), self._scaling
@@ -458,14 +358,6 @@ def _starts(ends: Users, rows: int) -> Users:
     return np.concatenate([[0], inner, [len(ends) - 1]]).astype(np.int64)
 
 
-def _aligned(shape: tuple[int, ...], kind: Any) -> Any:
-    """An array that begins at a page."""
-    size = int(np.prod(shape)) * np.dtype(kind).itemsize
-    whole = np.empty(size + PAGE, np.uint8)
-    first = -whole.ctypes.data % PAGE
-    return whole[first : first + size].view(kind).reshape(shape)
-
-
 def _joined(parts: list[ItemBatch], features: int, *, weighted: bool) -> ItemBatch:
     none = ItemBatch(np.empty((0, features), np.float32), np.empty(0), np.zeros(1, np.int64))
     counts = np.concatenate([part.counts for part in parts or [none]])
@@ -473,24 +365,3 @@ def _joined(parts: list[ItemBatch], features: int, *, weighted: bool) -> ItemBat
     rows: Any = np.concatenate([part.features for part in parts or [none]])
     labels = np.concatenate([part.labels for part in parts or [none]])
     return ItemBatch(rows, labels, np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), weights)
-
-
-def _unnamed() -> Any:
-    folder = scratch_folder()
-    try:
-        file = tempfile.TemporaryFile(prefix="quoron-", dir=folder, buffering=0)  # noqa: SIM115
-    except OSError as error:
-        raise RunError(
-            f"Cannot keep the items of a run in {folder}: {error.strerror}. Set {SCRATCH} to a folder on a disk with "
-            "room."
-        ) from None
-    _directly(file, True)
-    return file
-
-
-def _directly(file: Any, wanted: bool) -> None:
-    """Ask the disk past the system's cache, or through it, if it can be asked so."""
-    flag = getattr(os, "O_DIRECT", 0)
-    was = fcntl.fcntl(file.fileno(), fcntl.F_GETFL)
-    with suppress(OSError):
-        fcntl.fcntl(file.fileno(), fcntl.F_SETFL, was | flag if wanted else was & ~flag)

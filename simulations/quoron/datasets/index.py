@@ -18,7 +18,7 @@ import json
 import shutil
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from platformdirs import user_cache_path
 
 from quoron.datasets._folder import turn, writable
-from quoron.datasets.files import Files
+from quoron.datasets.files import Files, Piece
 from quoron_client.data import columns
 from quoron_privacy.errors import DataError, RunError
 from quoron_server.books.durable import PRIVATE, replace_whole
@@ -47,34 +47,6 @@ class Watcher(Protocol):
 
     def __call__(self, done: int, of: int) -> None:
         """So many pieces."""
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Some neighbouring row groups of one file, which are read together."""
-
-    number: int
-    part: int  # which file
-    first: int  # row group
-    sizes: tuple[int, ...]  # rows of its row groups
-    skipped: int = 0  # rows of the whole piece before these
-
-    @property
-    def groups(self) -> range:
-        """Its row groups."""
-        return range(self.first, self.first + len(self.sizes))
-
-    @property
-    def rows(self) -> int:
-        """Of all of them."""
-        return sum(self.sizes)
-
-    def between(self, first: int, last: int) -> "Piece":
-        """The row groups that have rows `first` to `last` of it."""
-        ends = np.cumsum(self.sizes)
-        low, high = (int(each) for each in np.searchsorted(ends, [first, last - 1], side="right"))
-        before = sum(self.sizes[:low])
-        return replace(self, first=self.first + low, sizes=self.sizes[low : high + 1], skipped=self.skipped + before)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from quoron.datasets.index import Index, Piece
+from quoron.datasets.files import Piece
+from quoron.datasets.index import Index
 from quoron_client.data import columns
 from quoron_client.data.encoding import Categorical, Encoding
 from quoron_privacy.errors import DataError
