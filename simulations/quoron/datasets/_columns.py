@@ -39,7 +39,7 @@ class Columns:
             found, targets = rest.features != 0, (rest.labels, rest.weights, rest.kept)
         else:
             found, targets = np.empty((table.num_rows, 0), np.bool_), rules.encode_targets(table)
-        (labels, weights, kept), taken = targets, 0
+        (labels, counts, kept), taken = targets, 0
         values: list[NDArray[Any]] = []
         for feature in rules.features:
             if plain(feature):
@@ -47,9 +47,8 @@ class Columns:
                 continue
             values.extend(found[:, taken : taken + _width(feature)].T)
             taken += _width(feature)
-        return cls(_alike(values), labels, np.empty(0) if weights is None else weights, kept)
+        return cls(_alike(values), labels, np.empty(0) if counts is None else counts, kept)
 
-    @property
     def addresses(self) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Where the values of each feature are, (p,), and an empty array of their type; for as long as these live."""
         like = self.values[0][:0] if self.values else np.empty(0, np.float32)

@@ -42,7 +42,7 @@ from quoron_privacy.errors import ConfigError
 BUCKET = 32 << 20  # bytes, about
 AHEAD = 2  # buckets that are read before they are wanted, at once: a disk is never without a question
 HELD = 32 << 20  # bytes of buckets that were read and stay in memory, besides
-SEGMENT = 512 << 10  # bytes of a bucket that are written at a time, about
+SEGMENT = 1 << 20  # bytes of a bucket that are written at a time, about
 STAGE = 32 << 20, 96 << 20  # bytes in which items are dealt before they are written, at least and at most; twice
 STEP = 1024  # rows: on disk buckets begin at a multiple, so that disks read and write them without the system's cache
 BLOCK = 8192  # rows that a thread makes items at a time, about
@@ -300,12 +300,13 @@ class _Dealer:
         ends, begun, threads = np.cumsum(stretch.lengths, dtype=np.int64), 0, numba.get_num_threads()
         for table in stretch.tables:
             columns = Columns.of(self._rules, table)
+            values = columns.addresses()
             # Pieces begin where a run does, so that no two have rows of one run.
             end = begun + table.num_rows
             cuts = ends[np.searchsorted(ends, np.arange(begun + BLOCK, end, BLOCK))]
             borders = np.unique([begun, *cuts[cuts < end], end]).tolist()
             works = [
-                partial(self._piece, columns, begun, first, last, ends, stretch, base, kept, stack)
+                partial(self._piece, columns, values, begun, first, last, ends, stretch, base, kept, stack)
                 for first, last in pairwise(borders)
             ]
             at_once(works, threads)
@@ -315,6 +316,7 @@ class _Dealer:
     def _piece(
         self,
         columns: Columns,
+        values: tuple[Users, NDArray[Any]],
         begun: int,
         first: int,
         last: int,
@@ -327,7 +329,7 @@ class _Dealer:
         """Rows `first` to `last` of a stretch, in columns whose first is row `begun` of it."""
         run, scaling = int(np.searchsorted(ends, first, side="right")), self._scaling
         within = deal(
-            *columns.addresses,
+            *values,
             first - begun,
             last - begun,
             scaling.low,
