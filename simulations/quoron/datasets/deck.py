@@ -235,9 +235,10 @@ class Deck:
         return self._held[bucket]
 
     def _read_back(self, bucket: int) -> _Bucket:
-        rows, most = int(self._rows[bucket]) + 1, int(self._rows.max()) + 1
-        memory = self._memory.lend(Stack.size(most, self._features, weighted=self._weighted))
-        stack = Stack.of(rows, self._features, weighted=self._weighted, memory=memory)
+        own_rows, most = int(self._rows[bucket]), 2 * int(np.median(self._rows))  # more has who fills one alone
+        room = Stack.size(most + 1, self._features, weighted=self._weighted)
+        memory = self._memory.lend(room) if own_rows <= most else None
+        stack = Stack.of(own_rows + 1, self._features, weighted=self._weighted, memory=memory)
         told, at = [], 0
         assert self._scratch is not None
         for each in self._written:
