@@ -96,6 +96,7 @@ def little(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setattr(deck, "BUCKET", 4000)
     monkeypatch.setattr(deck, "HELD", 20_000)
     monkeypatch.setattr(deck, "STAGE", (0, 30_000))
+    monkeypatch.setattr(deck, "BLOCK", 40)
     monkeypatch.setenv("QUORON_MEMORY", "1")
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     monkeypatch.setenv("QUORON_LEDGER", str(folder / "lifetime.sqlite"))

@@ -19,7 +19,6 @@ from typing import overload
 import numpy as np
 import scipy
 from numpy.typing import NDArray
-from scipy.special import erfcx, ndtr
 
 from quoron_privacy.roots import root
 from quoron_privacy.validate import count, non_negative, positive, probability
@@ -48,7 +47,7 @@ def delta_for(mu: float | NDArray[np.float64], epsilon: float | NDArray[np.float
     # φ(u) = e^ε φ(u + μ), so both terms share the factor φ(u) and only Mills ratios are subtracted: no overflow.
     density = np.exp(-0.5 * u * u) / math.sqrt(2 * math.pi)
     ratio = _mills(u + safe)
-    far, near = density * np.maximum(_mills(np.maximum(u, 0.0)) - ratio, 0.0), ndtr(-u) - density * ratio
+    far, near = density * np.maximum(_mills(np.maximum(u, 0.0)) - ratio, 0.0), scipy.special.ndtr(-u) - density * ratio
     value = np.where(u > 0, far, near)
     # Cancellation of the two terms is absolute at the size of the first of them: a few units in its last place.
     value += _SLACK * value + 8e-16 * np.where(u > 0, density * _mills(np.maximum(u, 0.0)), 1.0) + 1e-300
@@ -103,7 +102,7 @@ def laplace_epsilon(sensitivity: float, scale: float) -> float:
 def pure_mu(epsilon: float) -> float:
     """Smallest μ for which every (ε, 0)-DP release is μ-GDP: 2 Φ⁻¹(1 / (1 + e^−ε)), rounded up."""
     non_negative(epsilon=epsilon)
-    zero = root(lambda mu: ndtr(-mu / 2) - 1 / (1 + math.exp(epsilon)), 0.0, 76.0)
+    zero = root(lambda mu: scipy.special.ndtr(-mu / 2) - 1 / (1 + math.exp(epsilon)), 0.0, 76.0)
     return zero * (1 + 1e-11) + 1e-11
 
 
@@ -123,7 +122,7 @@ def randomised_response_delta(epsilon: float, each: float, count_: int, mu: floa
 
 def _mills(u: NDArray[np.float64]) -> NDArray[np.float64]:
     """Φ(−u) / φ(u)."""
-    ratio: NDArray[np.float64] = math.sqrt(math.pi / 2) * erfcx(u / math.sqrt(2))
+    ratio: NDArray[np.float64] = math.sqrt(math.pi / 2) * scipy.special.erfcx(u / math.sqrt(2))
     return ratio
 
 

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import pickle
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import quoron
-from quoron.datasets import deck
+from quoron.datasets import _scratch, deck, index
 from quoron.datasets._columns import Scaling
 from quoron.datasets.files import Files
 from quoron.datasets.index import opened, renewed
@@ -65,7 +66,7 @@ def test_items_of_any_users_in_any_order_are_those_of_the_table(layout, tmp_path
 def in_memory(crowd: DatasetPopulation, monkeypatch: pytest.MonkeyPatch) -> DatasetPopulation:
     """The same users, with room for all of them, none of whose bytes go to the disk."""
     monkeypatch.setenv("QUORON_MEMORY", "1e9")
-    monkeypatch.setattr(deck, "_unnamed", lambda: pytest.fail("written to disk"))
+    monkeypatch.setattr(deck, "Scratch", lambda: pytest.fail("written to disk"))
     again = crowd.read_in(np.arange(crowd.users))
     assert again.held.places(np.arange(3)).tolist() == [0, 1, 2]
     return again
@@ -139,7 +140,7 @@ def test_the_fast_encoding_is_the_encoding(values, missing, narrow, unit):
 def dealt(rules: Encoding, table: pa.Table) -> ItemBatch:
     """The rows of a table that are kept, all of one user, as a deck makes them."""
     many = table.num_rows
-    stack = deck._Stack.of(many, rules.dimension, weighted=rules.weight is not None)
+    stack = deck.Stack.of(many, rules.dimension, weighted=rules.weight is not None)
     stretch = Stretch(np.zeros(1, np.int32), np.array([many], np.int32), iter([table]))
     kept = int(
         deck._Dealer(Scaling.of(rules), SimpleNamespace(encoding=rules)).deal(stretch, np.zeros(1, np.int64), stack)[0]
@@ -208,26 +209,76 @@ def test_simulating_a_folder_gives_the_bits_of_the_table(algorithm, tmp_path):
     assert runs[0].summary.excess_risk == runs[1].summary.excess_risk
 
 
-def test_every_row_is_read_from_its_file_once_by_a_run_of_one_pass(tmp_path, monkeypatch):
-    table = in_order(rows(1500), tmp_path / "d")
-    read: list[int] = []
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows were read at a time, of column "a"."""
+    told: list[int] = []
     batches = Files.batches
 
     def counting(self, part, columns, *given, **named):
         for group, each in batches(self, part, columns, *given, **named):
-            read.append(each.num_rows if "a" in columns else 0)
+            told.append(each.num_rows if "a" in columns else 0)
             yield group, each
 
     monkeypatch.setattr(Files, "batches", counting)
+    return told
+
+
+@pytest.mark.parametrize("workers", [1, 2, 7])
+def test_of_a_file_that_workers_share_each_reads_the_row_groups_with_its_users(workers, tmp_path, monkeypatch, read):
+    monkeypatch.setattr(index, "PIECE", 1 << 22)
+    group = 137
+    table = in_order(rows(1500), tmp_path / "d", files=1, group=group)
+    crowd = from_dataset(tmp_path / "d", RULES, user="who", loss=Logistic(), test_fraction=0.0)
+    expected = encoded_table(table, RULES, user="who", loss=Logistic(), test_fraction=0.0)
+    for own in np.array_split(np.arange(crowd.users), workers):
+        assert_same(crowd.part(own).items(own), expected.items(own))
+    assert table.num_rows <= sum(read) <= table.num_rows + (workers - 1) * group
+
+
+@pytest.mark.parametrize("layout", WRITE)
+def test_users_far_apart_in_one_file_have_all_their_rows(layout, tmp_path, monkeypatch):
+    monkeypatch.setattr(index, "PIECE", 1 << 22)
+    table = WRITE[layout](rows(400, most=40), tmp_path / "d", files=2, group=50)
+    ours, theirs = both(tmp_path / "d", table, test_fraction=0.0)
+    draw = np.random.Generator(np.random.Philox(4))
+    for own in ([7], [250], [7, 250], [0, 399], np.sort(draw.choice(400, 30, replace=False))):
+        assert_same(ours.part(np.array(own)).items(np.array(own)), theirs.items(np.array(own)))
+
+
+def test_memory_is_lent_again_only_when_nothing_in_it_is_used():
+    memory = deck.Lent()
+    lent = memory.lend(64)
+    at, part = lent.ctypes.data, lent[8:24].view(np.float64)
+    del lent
+    assert memory.lend(64).ctypes.data != at
+    assert memory.lend(64).ctypes.data != at
+    del part
+    assert at in [memory.lend(64).ctypes.data, memory.lend(64).ctypes.data]
+
+
+def test_a_full_disk_is_said_and_no_thread_stays(tmp_path, monkeypatch):
+    in_order(rows(400), tmp_path / "d")
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(os, "pwritev", lambda *given: (_ for _ in ()).throw(full))
+    crowd = from_dataset(tmp_path / "d", RULES, user="who", loss=Logistic(), test_fraction=0.0)
+    with pytest.raises(RunError, match=r"No space left on device.*Make room, or set QUORON_SCRATCH"):
+        crowd.items(np.arange(10))
+    names = [each.name for each in threading.enumerate()]
+    assert not [name for name in names if name.startswith(("quoron-ahead", "quoron-writer"))]
+
+
+def test_every_row_is_read_from_its_file_once_by_a_run_of_one_pass(tmp_path, monkeypatch, read):
+    table = in_order(rows(1500), tmp_path / "d")
     crowd = from_dataset(tmp_path / "d", RULES, user="who", loss=Logistic(), test_fraction=0.0)
     order = np.random.Generator(np.random.Philox(1)).permutation(crowd.users)
     crowd = crowd.read_in(order)
     opened_buckets: list[int] = []
     read_back = deck.Deck._read_back
 
-    def noted(self, bucket, stack):
+    def noted(self, bucket):
         opened_buckets.append(bucket)
-        return read_back(self, bucket, stack)
+        return read_back(self, bucket)
 
     monkeypatch.setattr(deck.Deck, "_read_back", noted)
     for cohort in np.array_split(order, 17):
@@ -318,7 +369,7 @@ def test_disks_that_refuse_to_go_past_the_cache_are_asked_through_it(direct, tmp
         for name, call in calls.items():
             monkeypatch.setattr(os, name, refusing(call))
     else:
-        monkeypatch.setattr(deck, "_directly", lambda file, wanted: False)
+        monkeypatch.setattr(_scratch, "_directly", lambda file, wanted: False)
     ours, theirs = both(tmp_path / "d", table)
     assert_same(ours.items(np.arange(ours.users)), theirs.items(np.arange(ours.users)))
 

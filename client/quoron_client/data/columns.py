@@ -106,6 +106,8 @@ def numbers(table: pa.Table, name: str) -> Vector:
     if _family(values.type) == "text":
         return _by_value(values, _parsed)
     cast = values.cast(pa.float64(), safe=False)
+    if pa.types.is_integer(values.type) and not values.null_count:
+        return stored(cast).copy()
     found = np.asarray(cast.to_numpy(zero_copy_only=False), np.float64) if cast.null_count else stored(cast)
     return np.where(np.isfinite(found), found, np.nan)
 

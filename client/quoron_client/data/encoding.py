@@ -254,8 +254,7 @@ class Encoding:
         kept, tally = np.ones(table.num_rows, np.bool_), _Tally()
         with np.errstate(all="ignore"):  # a value may be too large for any step, and is then held at an end
             blocks = [self._feature(table, feature, kept, tally) for feature in self.features]
-            labels = self._labels(table, kept, tally)
-            weights = self._weights(table, kept, tally)
+            labels, weights = self._labels(table, kept, tally), self._weights(table, kept, tally)
         if self.intercept:
             blocks.append(np.ones((len(kept), 1), np.float32))
         features = self._scaled(np.ascontiguousarray(np.hstack(blocks)))
@@ -264,6 +263,17 @@ class Encoding:
                 each[~kept] = 0.0
         dropped = int(np.count_nonzero(~kept))
         return Encoded(features, labels, weights, kept, Counts(len(kept), dropped, **asdict(tally)))
+
+    def encode_targets(self, table: "pa.Table") -> tuple[Vector, Vector | None, Mask]:
+        """Labels (N,), weights (N,) and which rows are kept (N,), as of `encode` if there were no features."""
+        kept, tally = np.ones(table.num_rows, np.bool_), _Tally()
+        with np.errstate(all="ignore"):
+            labels, weights = self._labels(table, kept, tally), self._weights(table, kept, tally)
+        if not kept.all():
+            for each in (labels, weights):
+                if each is not None:
+                    each[~kept] = 0.0
+        return labels, weights, kept
 
     def as_json(self) -> dict[str, Any]:
         """Plain values that `from_json` reads."""

@@ -12,7 +12,7 @@ Source: Dvijotham, McMahan, Pillutla, Steinke & Thakurta (2024), buffered linear
 from math import pi, sqrt
 
 import numpy as np
-from scipy.special import ellipj, ellipkm1
+import scipy
 
 from quoron_privacy.prefix.factorisation import Factorisation, Floats, combine, toeplitz
 
@@ -40,8 +40,8 @@ def nodes(rounds: int, buffers: int) -> tuple[Floats, Floats]:
     and a = 2 / rounds, since x^k with k < rounds resolves nothing nearer to 1.
     """
     least = min(1.0, 2 / rounds)
-    quarter = ellipkm1(least)
-    sn, cn, dn, _ = ellipj((np.arange(buffers) + 0.5) * quarter / buffers, 1 - least)
+    quarter = scipy.special.ellipkm1(least)
+    sn, cn, dn, _ = scipy.special.ellipj((np.arange(buffers) + 0.5) * quarter / buffers, 1 - least)
     decays = 1 / (1 + least * (sn / cn) ** 2)
     return 2 * quarter * sqrt(least) / (pi * buffers) * dn / cn**2 * decays**2, decays
 

@@ -3,6 +3,7 @@
 `quoron.datasets._dealing` makes of them what `Encoding.encode` makes of the rows, to the same bits.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
@@ -20,7 +21,7 @@ Vector = NDArray[np.float64]
 class Columns:
     """Rows of a table, column by column. What is scaled is held between -1 and 1 before it is."""
 
-    values: tuple[NDArray[Any], ...]  # (N,) each; of the features but the intercept
+    values: tuple[NDArray[Any], ...]  # (N,) each, of the features but the intercept; all of float32, or of float64
     labels: Vector  # (N,)
     weights: Vector  # (N,), or empty where all count alike
     kept: NDArray[np.bool_]  # (N,), as far as labels, weights and what is no plain number say
@@ -31,10 +32,14 @@ class Columns:
         if rules.unit_rows:  # a row's length is that of all its numbers: it is scaled as a whole, and here already
             whole = rules.encode(table)
             weights = np.empty(0) if whole.weights is None else whole.weights
-            return cls(tuple(whole.features.T), whole.labels, weights, whole.kept)
+            return cls(_alike(whole.features.T), whole.labels, weights, whole.kept)
         others = tuple(each for each in rules.features if not plain(each))
-        rest = replace(rules, features=others, intercept=not others).encode(table)
-        found, taken = rest.features != 0, 0
+        if others:
+            rest = replace(rules, features=others, intercept=False).encode(table)
+            found, targets = rest.features != 0, (rest.labels, rest.weights, rest.kept)
+        else:
+            found, targets = np.empty((table.num_rows, 0), np.bool_), rules.encode_targets(table)
+        (labels, counts, kept), taken = targets, 0
         values: list[NDArray[Any]] = []
         for feature in rules.features:
             if plain(feature):
@@ -42,19 +47,12 @@ class Columns:
                 continue
             values.extend(found[:, taken : taken + _width(feature)].T)
             taken += _width(feature)
-        weights = np.empty(0) if rest.weights is None else rest.weights
-        return cls(tuple(values), rest.labels, weights, rest.kept)
+        return cls(_alike(values), labels, np.empty(0) if counts is None else counts, kept)
 
-    @property
-    def narrow(self) -> bool:
-        """Whether all values are as exact in float32."""
-        return all(each.dtype in (np.float32, np.bool_) for each in self.values)
-
-    def block(self, first: int, last: int, out: NDArray[Any]) -> NDArray[Any]:
-        """Rows `first` to `last`, in the columns of `out` (p, at least last - first)."""
-        for own, values in zip(out, self.values, strict=True):
-            own[: last - first] = values[first:last]
-        return out[:, : last - first]
+    def addresses(self) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """Where the values of each feature are, (p,), and an empty array of their type; for as long as these live."""
+        like = self.values[0][:0] if self.values else np.empty(0, np.float32)
+        return np.array([each.__array_interface__["data"][0] for each in self.values], np.int64), like
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,6 +87,13 @@ def plain(feature: Feature) -> TypeGuard[Numeric]:
 
 def _width(feature: Feature) -> int:
     return 1 + len(feature.edges) if isinstance(feature, Numeric) else len(feature.names)
+
+
+def _alike(values: Iterable[NDArray[Any]]) -> tuple[NDArray[Any], ...]:
+    """In float32 if all are as exact there, else in float64; one that is so already is not copied."""
+    held = tuple(values)
+    kind = np.float32 if all(each.dtype in (np.float32, np.bool_) for each in held) else np.float64
+    return tuple(np.ascontiguousarray(each, kind) for each in held)
 
 
 def _numbers(table: pa.Table, name: str) -> NDArray[Any]:

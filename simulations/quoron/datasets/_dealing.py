@@ -7,9 +7,11 @@ index and the order alone, before any value is read. A row that is left out make
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import carray, njit, types  # type: ignore[attr-defined]
+from numba.extending import intrinsic
 
-TILE = 64  # rows that are scaled before they are written
+TILE = 256  # rows that are scaled before they are written: a kilobyte of a column is read in one go
+_APART = 16  # numbers between columns of a tile: a power of two apart, they would drive each other out of the cache
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -37,9 +39,23 @@ def settle(places: Any, lengths: Any, bucket_of: Any, step: int, starts: Any, ru
             at[b] += lengths[r]
 
 
+def _at(context: Any, address: Any, like: Any) -> Any:
+    def generate(target: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.inttoptr(values[0], target.get_value_type(signature.return_type))
+
+    return types.CPointer(like.dtype)(types.int64, like), generate  # type: ignore[no-untyped-call]
+
+
+# _column(address, like): numbers of the type of `like`. A list of arrays would cost as much as the work on a few rows.
+_column: Any = intrinsic(_at)
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def deal(
-    block: Any,
+    columns: Any,
+    like: Any,
+    first: int,
+    last: int,
     low: Any,
     high: Any,
     scale: float,
@@ -58,47 +74,65 @@ def deal(
     features: Any,
     out_labels: Any,
     out_weights: Any,
-) -> tuple[int, int, bool]:
-    """The rows of a block of columns (p, N) to where their runs lie. The first is row `done` of run `run`.
+) -> bool:
+    """Rows `first` to `last` of columns to where their runs lie. The first of them is row `done` of run `run`.
 
-    A column is brought from [low, high] to [-1, 1] in float32, and then times `scale`; as it is if that is 0. Returns
-    where the next row belongs, and whether no row is longer than `bound`.
+    `columns` (p,) are addresses of numbers of the type of `like`. A column is brought from [low, high] to [-1, 1] in
+    float32, and then times `scale`; as it is if that is 0. Of a run, kept[run] rows are there already. Returns whether
+    no row is longer than `bound`. Ranges of rows that have no run in common may be dealt at the same time.
     """
-    columns, count = block.shape
     longest, squares = 0.0, np.empty(TILE)
-    last = np.float64(np.float32(constant))
-    tile = np.empty((columns, TILE), np.float32)
+    end = np.float64(np.float32(constant))
+    tile = np.empty((len(columns), TILE + _APART), np.float32)
     there, good = np.empty(TILE, np.int64), np.empty(TILE, np.bool_)
-    for first in range(0, count, TILE):
-        many = min(TILE, count - first)
+    for start in range(first, last, TILE):
+        many = min(TILE, last - start)
         for i in range(many):
-            good[i] = usable[first + i]
-        squares[:] = last * last
-        for j in range(columns):
+            good[i] = usable[start + i]
+        squares[:] = end * end
+        for j in range(len(columns)):
+            values = carray(_column(columns[j], like), last)[start : start + many]
             if scale == 0.0:
                 for i in range(many):
-                    tile[j, i] = np.float32(block[j, first + i])
-            elif _scale(block[j, first : first + many], low[j], high[j], scale, tile[j]) and drop:
+                    tile[j, i] = np.float32(values[i])
+            elif _scale(values, low[j], high[j], scale, tile[j]) and drop:
                 for i in range(many):
-                    good[i] = good[i] and np.isfinite(block[j, first + i])
+                    good[i] = good[i] and np.isfinite(values[i])
             _add_squares(tile[j, :many], squares)
-        for i in range(many):
-            while done == lengths[run]:
-                run, done = run + 1, 0
-            done += 1
-            there[i] = -1
-            if good[i] and places[run] >= 0:
-                there[i] = base[run] + kept[run]
-                kept[run] += 1
+        run, done = _settle_rows(good[:many], run, done, places, lengths, base, kept, there)
         _write(tile, there[:many], constant, features)
         for i in range(many):
             longest = max(longest, squares[i])
         for i in range(many):
             if there[i] >= 0:
-                out_labels[there[i]] = labels[first + i]
+                out_labels[there[i]] = labels[start + i]
                 if len(out_weights):
-                    out_weights[there[i]] = weights[first + i]
-    return run, done, np.sqrt(longest) <= bound
+                    out_weights[there[i]] = weights[start + i]
+    within: bool = np.sqrt(longest) <= bound
+    return within
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _settle_rows(
+    good: Any, run: int, done: int, places: Any, lengths: Any, base: Any, kept: Any, there: Any
+) -> tuple[int, int]:
+    """Where each of some rows belongs, -1 for nowhere, from row `done` of run `run` on; and where the next is."""
+    i = 0
+    while i < len(good):
+        while done == lengths[run]:
+            run, done = run + 1, 0
+        stop = min(len(good), i + lengths[run] - done)
+        done += stop - i
+        if places[run] < 0:
+            there[i:stop] = -1
+        else:
+            at = base[run] + kept[run]
+            for k in range(i, stop):
+                there[k] = at if good[k] else -1
+                at += good[k]
+            kept[run] = at - base[run]
+        i = stop
+    return run, done
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -5,7 +5,7 @@
 
 Rounds ask users in a random order, and in a file that is sorted by user a random cohort is everywhere. So every row is
 read from its file once, made an item, and dealt into one of some hundred buckets, each of the users of a stretch of the
-order; a round then reads the buckets of its own cohort, and a pass over all users reads every item once. One bucket is
+order; a round then reads the buckets of its own cohort, and a pass over all users reads every item once. The next are
 read ahead. Within a bucket rows stay in the order of their files, and are used where they lie.
 
 Where all items fit into `memory()` bytes there is one bucket, which stays there. Else they are dealt some STAGE bytes
@@ -14,51 +14,42 @@ the system's cache if the disk allows. That file has no name: it is gone with th
 about four bytes a feature of every row.
 """
 
-import errno
-import fcntl
 import os
-import tempfile
 import threading
-import weakref
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import islice
-from pathlib import Path
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron.datasets._columns import Columns, Scaling
 from quoron.datasets._dealing import deal, gather, lay_out, settle, sort_runs
+from quoron.datasets._scratch import Lent, Scratch, Stack, aligned
 from quoron.datasets.rows import Rows, Stretch
+from quoron_client.compute.compiled import at_once
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data.items import ItemBatch, ItemView
 from quoron_client.losses import Loss
-from quoron_privacy.errors import ConfigError, RunError
+from quoron_privacy.errors import ConfigError
 
-BUCKET = 24 << 20  # bytes, about
-HELD = 64 << 20  # bytes of buckets that were read and stay in memory
-SEGMENT = 512 << 10  # bytes of a bucket that are written at a time, about
+BUCKET = 32 << 20  # bytes, about
+AHEAD = 2  # buckets that are read before they are wanted, at once: a disk is never without a question
+HELD = 32 << 20  # bytes of buckets that were read and stay in memory, besides
+SEGMENT = 1 << 20  # bytes of a bucket that are written at a time, about
 STAGE = 32 << 20, 96 << 20  # bytes in which items are dealt before they are written, at least and at most; twice
 STEP = 1024  # rows: on disk buckets begin at a multiple, so that disks read and write them without the system's cache
-VIEWS = 1000  # arrays that are written at once, of those that systems allow
-PAGE = 4096  # bytes: memory that they read and write begins at a multiple
-BLOCK = 8192  # rows that are made items at a time
-SCRATCH, MEMORY = "QUORON_SCRATCH", "QUORON_MEMORY"
+BLOCK = 8192  # rows that a thread makes items at a time, about
+MEMORY = "QUORON_MEMORY"
 _USUAL = 256 << 20  # bytes
 
 Users = NDArray[np.int64]
-
-
-def scratch_folder() -> Path:
-    """Where decks are kept."""
-    given = os.environ.get(SCRATCH)
-    if given:
-        return Path(given)
-    return Path("/var/tmp") if os.access("/var/tmp", os.W_OK) else Path(tempfile.gettempdir())
 
 
 def memory() -> int:
@@ -71,38 +62,6 @@ def memory() -> int:
     if wanted < 1:
         raise ConfigError(f"Expected {MEMORY} to be a number of bytes such as 4e9, got {given!r}.")
     return wanted
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Stack:
-    """Items side by side, with room for what comes."""
-
-    features: NDArray[np.float32]  # (N, d)
-    labels: NDArray[np.float64]  # (N,)
-    weights: NDArray[np.float64]  # (N,), or empty where all count alike
-
-    @classmethod
-    def of(cls, rows: int, features: int, *, weighted: bool) -> "_Stack":
-        """Room for so many."""
-        return cls(
-            _aligned((rows, features), np.float32),
-            _aligned((rows,), np.float64),
-            _aligned((rows if weighted else 0,), np.float64),
-        )
-
-    def part(self, first: int, last: int) -> "_Stack":
-        """Some of them."""
-        return _Stack(self.features[first:last], self.labels[first:last], self.weights[first:last])
-
-    @property
-    def arrays(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """What there is of a row."""
-        return (self.features, self.labels, self.weights)
-
-    @property
-    def width(self) -> int:
-        """Bytes of a row."""
-        return 4 * int(self.features.shape[1]) + (16 if len(self.weights) else 8)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,11 +103,13 @@ class Deck:
         stage = min(max(SEGMENT * (len(self._starts) - 1), STAGE[0]), STAGE[1])
         self._room = whole if len(self._starts) <= 2 else max(longest, stage // width)
         self._written: list[_Written] = []
-        self._file: Any = None
+        self._rows = np.empty(0, np.int64)  # of each bucket on disk
+        self._scratch: Scratch | None = None
         self._within = False  # whether no row is longer than the loss allows, and that is all it asks
         self._lock = threading.Lock()
         self._held: OrderedDict[int, Future[_Bucket]] = OrderedDict()
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="quoron-deck")
+        self._memory = Lent()
+        self._reader = ThreadPoolExecutor(AHEAD, thread_name_prefix="quoron-deck")
 
     @classmethod
     def dealt(cls, rows: Rows, numbers: Users | None, order: Users, loss: Loss) -> "Deck":
@@ -214,11 +175,14 @@ class Deck:
         bucket_of = np.repeat(np.arange(buckets, dtype=np.int32), np.diff(self._starts))
         step = 1 if buckets == 1 else STEP
         room = self._room + 1 + (step - 1) * buckets  # the last row is nobody's
-        stacks = [_Stack.of(room, self._features, weighted=self._weighted) for _ in range(1 if buckets == 1 else 2)]
+        stacks = [Stack.of(room, self._features, weighted=self._weighted) for _ in range(1 if buckets == 1 else 2)]
         dealer, told = _Dealer(Scaling.of(rows.encoding), rows), np.empty((0, 3), np.int32)
         writing: list[Future[None]] = []
-        with ThreadPoolExecutor(1, thread_name_prefix="quoron-deck") as writer:
-            for number, stretch in enumerate(rows.stretches(self._pieces, self._place, self._room)):
+        with (
+            closing(rows.stretches(self._pieces, self._place, self._room)) as stretches,
+            ThreadPoolExecutor(1, thread_name_prefix="quoron-writer") as writer,
+        ):
+            for number, stretch in enumerate(stretches):
                 if number >= 2:
                     writing[number - 2].result()
                 stack = stacks[number % len(stacks)]
@@ -226,93 +190,68 @@ class Deck:
                 starts, runs = np.empty((2, buckets + 1), np.int64)
                 settle(stretch.places, stretch.lengths, bucket_of, step, starts, runs, base)
                 kept = dealer.deal(stretch, base, stack)
-                told = _aligned((int(runs[-1]), 3), np.int32)
-                sort_runs(stretch.places, stretch.lengths, base, kept, bucket_of, starts, runs, *stack.arrays, told)
-                if buckets > 1:
-                    writing.append(writer.submit(self._write_all, stack, starts, runs, told))
+                told = aligned((int(runs[-1]), 3), np.int32)
+                ready = (stretch.places, stretch.lengths, base, kept, bucket_of, starts, runs, *stack.arrays, told)
+                writing.append(writer.submit(self._put_away, stack, starts, runs, told, ready))
             for each in writing:
                 each.result()
         self._within = dealer.within and not self._loss.narrow
+        self._rows = sum((np.diff(each.starts) for each in self._written), np.zeros(buckets, np.int64))
         if buckets == 1:
             self._held[0] = Future()
             self._held[0].set_result(self._picked_up(0, stacks[0], told))
 
-    def _write_all(self, stack: _Stack, starts: Users, runs: Users, told: NDArray[np.int32]) -> None:
-        if self._file is None:
-            self._file = _unnamed()
-            weakref.finalize(self, self._file.close)
+    def _put_away(self, stack: Stack, starts: Users, runs: Users, told: NDArray[np.int32], ready: Any) -> None:
+        """What was dealt, to the disk if there are several buckets; the next is dealt meanwhile."""
+        sort_runs(*ready)
+        if len(self._starts) <= 2:
+            return
+        if self._scratch is None:
+            self._scratch = Scratch()
         before = self._written[-1].at[-1] if self._written else 0
         written = _Written(starts, runs, before + stack.width * starts + told.strides[0] * runs)
         views = []
         for bucket in range(len(starts) - 1):
             own = stack.part(*map(int, starts[bucket : bucket + 2]))
             views += [*own.arrays, told[runs[bucket] : runs[bucket + 1]]]
-        try:
-            self._all(os.pwritev, views, int(before))
-        except OSError as error:
-            raise RunError(
-                f"Cannot keep the items of this run in {scratch_folder()}: {error.strerror}. Make room, or set "
-                f"{SCRATCH} to a folder on a disk with some."
-            ) from None
+        self._scratch.write(views, int(before))
         self._written.append(written)
-
-    def _all(self, call: Any, arrays: Iterable[NDArray[Any]], at: int) -> None:
-        """pwritev or preadv of all of some arrays, one after the other."""
-        left = deque(memoryview(array.data).cast("B") for array in arrays if array.size)
-        while left:
-            done = self._without_cache(call, [*islice(left, VIEWS)], at)
-            if done == 0:
-                raise RunError(
-                    f"Expected the items of this run in {scratch_folder()}, but the file has become shorter."
-                )
-            at += done
-            while left and done >= len(left[0]):
-                done -= len(left.popleft())
-            if done:
-                left[0] = left[0][done:]
-
-    def _without_cache(self, call: Any, data: Any, at: int) -> int:
-        """A call past the system's cache, where the disk takes that; else through it."""
-        try:
-            return int(call(self._file.fileno(), data, at))
-        except OSError as error:
-            if error.errno != errno.EINVAL or not _directly(self._file, False):
-                raise
-            return int(call(self._file.fileno(), data, at))
 
     def _read(self, bucket: int) -> _Bucket:
         with self._lock:
-            wanted = self._ask(bucket)
-            if bucket + 2 < len(self._starts):
-                self._ask(bucket + 1)  # read ahead
+            needed = range(bucket, min(bucket + 1 + AHEAD, len(self._starts) - 1))
+            wanted, *_ = [self._ask(each) for each in needed]
             room = HELD
-            for old in reversed([*self._held]):  # the latest stay
+            for old in reversed([each for each in self._held if each not in needed]):  # the latest stay
                 room -= int(self._sizes[old])
-                if room < 0 and old not in (bucket, bucket + 1):
+                if room < 0:
                     del self._held[old]
         return wanted.result()
 
     def _ask(self, bucket: int) -> "Future[_Bucket]":
         if bucket not in self._held:
-            rows = sum(int(each.starts[bucket + 1] - each.starts[bucket]) for each in self._written)
-            stack = _Stack.of(rows + 1, self._features, weighted=self._weighted)  # here, where memory comes back
-            self._held[bucket] = self._reader.submit(self._read_back, bucket, stack)
+            self._held[bucket] = self._reader.submit(self._read_back, bucket)
         self._held.move_to_end(bucket)
         return self._held[bucket]
 
-    def _read_back(self, bucket: int, stack: _Stack) -> _Bucket:
+    def _read_back(self, bucket: int) -> _Bucket:
+        own_rows, most = int(self._rows[bucket]), 2 * int(np.median(self._rows))  # more has who fills one alone
+        room = Stack.size(most + 1, self._features, weighted=self._weighted)
+        memory = self._memory.lend(room) if own_rows <= most else None
+        stack = Stack.of(own_rows + 1, self._features, weighted=self._weighted, memory=memory)
         told, at = [], 0
+        assert self._scratch is not None
         for each in self._written:
             rows = int(each.starts[bucket + 1] - each.starts[bucket])
             own = stack.part(at, at + rows)
-            runs = _aligned((int(np.diff(each.runs[bucket : bucket + 2])[0]), 3), np.int32)
-            self._all(os.preadv, [*own.arrays, runs], int(each.at[bucket]))
+            runs = aligned((int(np.diff(each.runs[bucket : bucket + 2])[0]), 3), np.int32)
+            self._scratch.read([*own.arrays, runs], int(each.at[bucket]))
             runs[:, 1] += at
             told.append(runs)
             at += rows
         return self._picked_up(bucket, stack, np.concatenate(told))
 
-    def _picked_up(self, bucket: int, stack: _Stack, runs: NDArray[np.int32]) -> _Bucket:
+    def _picked_up(self, bucket: int, stack: Stack, runs: NDArray[np.int32]) -> _Bucket:
         """The users of a bucket where their rows lie; rows are copied only if some user's are apart."""
         first, last = self._starts[bucket : bucket + 2]
         begins, ends = np.empty((2, int(last - first)), np.int64)
@@ -324,7 +263,7 @@ class Deck:
             at, rows = np.cumsum(held) - held, np.empty(int(held.sum()) + 1, np.int64)
             lay_out(runs, int(first), at.copy(), rows)
             rows[-1] = whole
-            stack = _Stack(*(array[rows] if len(array) else array for array in stack.arrays))
+            stack = Stack(*(array[rows] if len(array) else array for array in stack.arrays))
             begins, ends, whole = at, at + held, len(rows) - 1
         if self._zero_rows:
             without = ends == begins
@@ -350,42 +289,69 @@ class Deck:
 
 
 class _Dealer:
-    """Deals the rows of files into stacks, stretch by stretch."""
+    """Deals the rows of files into stacks, stretch by stretch, on all threads."""
 
     def __init__(self, scaling: Scaling, rows: Rows) -> None:
         self._scaling, self._rules = scaling, rows.encoding
         self.within = True  # no row so far is longer than the loss allows
-        self._block = np.empty((0, BLOCK), np.float32)
 
-    def deal(self, stretch: Stretch, base: Users, stack: _Stack) -> NDArray[np.int32]:
+    def deal(self, stretch: Stretch, base: Users, stack: Stack) -> NDArray[np.int32]:
         """The rows of a stretch, to where their runs begin; how many rows of each run are kept (R,)."""
         kept = np.zeros(len(stretch.places), np.int32)
-        place = (stretch.places, stretch.lengths, base, kept, *stack.arrays)
-        scaling, run, done = self._scaling, 0, 0
+        ends, begun, threads = np.cumsum(stretch.lengths, dtype=np.int64), 0, numba.get_num_threads()
         for table in stretch.tables:
             columns = Columns.of(self._rules, table)
-            kind: Any = np.float32 if columns.narrow else np.float64
-            if self._block.shape[0] != len(columns.values) or self._block.dtype != kind:
-                self._block = np.empty((len(columns.values), BLOCK), kind)
-            for first in range(0, table.num_rows, BLOCK):
-                last = min(first + BLOCK, table.num_rows)
-                run, done, within = deal(
-                    columns.block(first, last, self._block),
-                    scaling.low,
-                    scaling.high,
-                    scaling.scale,
-                    scaling.drop,
-                    scaling.constant,
-                    self._rules.feature_norm,
-                    columns.labels[first:last],
-                    columns.weights[first:last],
-                    columns.kept[first:last],
-                    run,
-                    done,
-                    *place,
-                )
-                self.within = self.within and within
+            values = columns.addresses()
+            # Pieces begin where a run does, so that no two have rows of one run.
+            end = begun + table.num_rows
+            cuts = ends[np.searchsorted(ends, np.arange(begun + BLOCK, end, BLOCK))]
+            borders = np.unique([begun, *cuts[cuts < end], end]).tolist()
+            works = [
+                partial(self._piece, columns, values, begun, first, last, ends, stretch, base, kept, stack)
+                for first, last in pairwise(borders)
+            ]
+            at_once(works, threads)
+            begun = end
         return kept
+
+    def _piece(
+        self,
+        columns: Columns,
+        values: tuple[Users, NDArray[Any]],
+        begun: int,
+        first: int,
+        last: int,
+        ends: Users,
+        stretch: Stretch,
+        base: Users,
+        kept: NDArray[np.int32],
+        stack: Stack,
+    ) -> None:
+        """Rows `first` to `last` of a stretch, in columns whose first is row `begun` of it."""
+        run, scaling = int(np.searchsorted(ends, first, side="right")), self._scaling
+        within = deal(
+            *values,
+            first - begun,
+            last - begun,
+            scaling.low,
+            scaling.high,
+            scaling.scale,
+            scaling.drop,
+            scaling.constant,
+            self._rules.feature_norm,
+            columns.labels,
+            columns.weights,
+            columns.kept,
+            run,
+            first - int(ends[run] - stretch.lengths[run]),
+            stretch.places,
+            stretch.lengths,
+            base,
+            kept,
+            *stack.arrays,
+        )
+        if not within:
+            self.within = False
 
 
 def _starts(ends: Users, rows: int) -> Users:
@@ -395,14 +361,6 @@ def _starts(ends: Users, rows: int) -> Users:
     return np.concatenate([[0], inner, [len(ends) - 1]]).astype(np.int64)
 
 
-def _aligned(shape: tuple[int, ...], kind: Any) -> Any:
-    """An array that begins at a page."""
-    size = int(np.prod(shape)) * np.dtype(kind).itemsize
-    whole = np.empty(size + PAGE, np.uint8)
-    first = -whole.ctypes.data % PAGE
-    return whole[first : first + size].view(kind).reshape(shape)
-
-
 def _joined(parts: list[ItemBatch], features: int, *, weighted: bool) -> ItemBatch:
     none = ItemBatch(np.empty((0, features), np.float32), np.empty(0), np.zeros(1, np.int64))
     counts = np.concatenate([part.counts for part in parts or [none]])
@@ -410,29 +368,3 @@ def _joined(parts: list[ItemBatch], features: int, *, weighted: bool) -> ItemBat
     rows: Any = np.concatenate([part.features for part in parts or [none]])
     labels = np.concatenate([part.labels for part in parts or [none]])
     return ItemBatch(rows, labels, np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), weights)
-
-
-def _unnamed() -> Any:
-    folder = scratch_folder()
-    try:
-        file = tempfile.TemporaryFile(prefix="quoron-", dir=folder, buffering=0)  # noqa: SIM115
-    except OSError as error:
-        raise RunError(
-            f"Cannot keep the items of a run in {folder}: {error.strerror}. Set {SCRATCH} to a folder on a disk with "
-            "room."
-        ) from None
-    _directly(file, True)
-    return file
-
-
-def _directly(file: Any, wanted: bool) -> bool:
-    """Whether the disk is now asked past the system's cache as wanted, and was not before."""
-    flag = getattr(os, "O_DIRECT", 0)
-    was = fcntl.fcntl(file.fileno(), fcntl.F_GETFL)
-    if not flag or bool(was & flag) is wanted:
-        return False
-    try:
-        fcntl.fcntl(file.fileno(), fcntl.F_SETFL, was ^ flag)
-    except OSError:
-        return False
-    return True

@@ -23,12 +23,13 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
@@ -48,6 +49,34 @@ class Part:
     size: int  # bytes
     modified: int  # nanoseconds since 1970; 0 where a store does not say
     keys: tuple[tuple[str, Any], ...] = ()  # its hive partition's
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some neighbouring row groups of one file, which are read together."""
+
+    number: int
+    part: int  # which file
+    first: int  # row group
+    sizes: tuple[int, ...]  # rows of its row groups
+    skipped: int = 0  # rows of the whole piece before these
+
+    @property
+    def groups(self) -> range:
+        """Its row groups."""
+        return range(self.first, self.first + len(self.sizes))
+
+    @property
+    def rows(self) -> int:
+        """Of all of them."""
+        return sum(self.sizes)
+
+    def between(self, first: int, last: int) -> "Piece":
+        """The row groups that have rows `first` to `last` of it."""
+        ends = np.cumsum(self.sizes)
+        low, high = (int(each) for each in np.searchsorted(ends, [first, last - 1], side="right"))
+        before = sum(self.sizes[:low])
+        return replace(self, first=self.first + low, sizes=self.sizes[low : high + 1], skipped=self.skipped + before)
 
 
 @dataclass(frozen=True)

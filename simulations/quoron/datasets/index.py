@@ -30,13 +30,13 @@ from numpy.typing import NDArray
 from platformdirs import user_cache_path
 
 from quoron.datasets._folder import turn, writable
-from quoron.datasets.files import Files
+from quoron.datasets.files import Files, Piece
 from quoron_client.data import columns
 from quoron_privacy.errors import DataError, RunError
 from quoron_server.books.durable import PRIVATE, replace_whole
 
 PIECE = 1 << 22  # rows
-_VERSION = 1
+_VERSION = 2
 _DONE = "index.json"
 _SAMPLES = 4096  # names of a piece that say where to cut
 Ranks = NDArray[np.int64]
@@ -47,22 +47,6 @@ class Watcher(Protocol):
 
     def __call__(self, done: int, of: int) -> None:
         """So many pieces."""
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Some neighbouring row groups of one file, which are read together."""
-
-    number: int
-    part: int  # which file
-    first: int  # row group
-    last: int  # and one past the last
-    rows: int
-
-    @property
-    def groups(self) -> range:
-        """Its row groups."""
-        return range(self.first, self.last)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,21 +73,34 @@ class Index:
         """Whose the rows of a piece are: numbers of users, and how many rows in a row each has there."""
         try:
             ranks, lengths = (np.load(self.folder / _name(piece.number, what)) for what in ("ranks", "lengths"))
-            if len(ranks) != len(lengths) or int(lengths.sum(dtype=np.int64)) != piece.rows:
+            ends, whole = np.cumsum(lengths, dtype=np.int64), self.pieces[piece.number].rows
+            if len(ranks) != len(lengths) or ends[-1] != whole:
                 raise ValueError
-        except (OSError, ValueError, EOFError) as error:
+        except (OSError, ValueError, EOFError, IndexError) as error:
             raise self._unreadable(error) from None
-        return ranks, lengths
+        if piece.rows == whole:
+            return ranks, lengths
+        among = np.clip([ends - lengths, ends], piece.skipped, piece.skipped + piece.rows)
+        left = (among[1] - among[0]).astype(np.int32)
+        return ranks[left > 0], left[left > 0]
 
-    def has(self, piece: Piece, wanted: NDArray[np.bool_]) -> bool:
-        """Whether a piece has rows of a `wanted` user (users,)."""
-        if not self.sorted:
-            return bool(wanted[self.runs(piece)[0]].any())
-        try:
-            ranks = np.load(self.folder / _name(piece.number, "ranks"), mmap_mode="r")
-        except (OSError, ValueError, EOFError) as error:
-            raise self._unreadable(error) from None
-        return bool(wanted[ranks[0] : ranks[-1] + 1].any())  # sorted over all files, it has whoever is between
+    def part_with(self, piece: Piece, wanted: NDArray[np.bool_]) -> Piece | None:
+        """The row groups from the first to the last with rows of a `wanted` user (users,); None if there is none."""
+        if self.sorted:
+            try:
+                ranks = np.load(self.folder / _name(piece.number, "ranks"), mmap_mode="r")
+            except (OSError, ValueError, EOFError) as error:
+                raise self._unreadable(error) from None
+            own = wanted[ranks[0] : ranks[-1] + 1]  # sorted over all files, it has whoever is between
+            if not own.any():
+                return None
+            if own[0] and own[-1]:
+                return piece
+        ranks, lengths = self.runs(piece)
+        found, ends = np.flatnonzero(wanted[ranks]), np.cumsum(lengths, dtype=np.int64)
+        if not len(found):
+            return None
+        return piece.between(int(ends[found[0]] - lengths[found[0]]), int(ends[found[-1]]))
 
     def _unreadable(self, error: Exception) -> DataError:
         return DataError(
@@ -171,7 +168,7 @@ def _read(files: Files, user: str, folder: Path) -> Index:
         told = json.loads((folder / _DONE).read_text(encoding="utf-8"))
         if told["version"] != _VERSION or told["user"] != user:
             raise ValueError
-        pieces = tuple(Piece(**each) for each in told["pieces"])
+        pieces = tuple(Piece(**{**each, "sizes": tuple(each["sizes"])}) for each in told["pieces"])
     except (ValueError, KeyError, TypeError, OSError):
         raise DataError(f"Expected an index of this version in {folder}, got another. Delete that folder.") from None
     if told["digest"] != files.digest:
@@ -240,11 +237,11 @@ def _cut(files: Files) -> tuple[Piece, ...]:
         sizes = files.rows(part)
         for group, size in enumerate(sizes):
             if rows and rows + size > PIECE:
-                pieces.append(Piece(len(pieces), number, first, group, rows))
+                pieces.append(Piece(len(pieces), number, first, sizes[first:group]))
                 first, rows = group, 0
             rows += size
         if rows:
-            pieces.append(Piece(len(pieces), number, first, len(sizes), rows))
+            pieces.append(Piece(len(pieces), number, first, sizes[first:]))
     if not pieces:
         raise DataError(f"Expected rows in {files.source!r}, got empty files.")
     return tuple(pieces)

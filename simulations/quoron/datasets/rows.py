@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from quoron.datasets.index import Index, Piece
+from quoron.datasets.files import Piece
+from quoron.datasets.index import Index
 from quoron_client.data import columns
 from quoron_client.data.encoding import Categorical, Encoding
 from quoron_privacy.errors import DataError
@@ -67,17 +68,17 @@ class Rows:
     def tables(self, wanted: NDArray[np.bool_], extra: tuple[str, ...] = ()) -> Iterator[tuple[Owners, pa.Table]]:
         """Whose each row is, and the rows, with the columns that items are made of, and `extra` ones.
 
-        In the order of the files, and only of pieces with a `wanted` user (users,).
+        In the order of the files, and only of row groups with `wanted` users (users,), and those between.
         """
         names = tuple(dict.fromkeys((*self.encoding.columns, *extra)))
-        owners, piece, at = np.empty(0, np.int64), -1, 0
-        for number, table in self._numbered(self.pieces(wanted), names):
-            if number != piece:
-                owners, piece, at = self.index.owners(self.index.pieces[number]), number, 0
+        owners, last, at = np.empty(0, np.int64), None, 0
+        for piece, table in self._numbered(self.pieces(wanted), names):
+            if piece is not last:
+                owners, last, at = self.index.owners(piece), piece, 0
             yield owners[at : at + table.num_rows], table
             at += table.num_rows
 
-    def stretches(self, pieces: list[Piece], place: NDArray[np.int32], most: int) -> Iterator["Stretch"]:
+    def stretches(self, pieces: list[Piece], place: NDArray[np.int32], most: int) -> Generator["Stretch"]:
         """The rows of pieces in the order of the files, a stretch at a time, of at most `most` of users with a place.
 
         `place` (users,) is -1 for one who is not wanted; a run longer than `most` is a stretch of its own.
@@ -106,14 +107,15 @@ class Rows:
                 yield tables.stretch(waiting)
 
     def pieces(self, wanted: NDArray[np.bool_]) -> list[Piece]:
-        """Those with a `wanted` user (users,)."""
-        return [each for each in self.index.pieces if self.index.has(each, wanted)]
+        """The row groups with `wanted` users (users,), and those between."""
+        parts = (self.index.part_with(each, wanted) for each in self.index.pieces)
+        return [each for each in parts if each is not None]
 
     def _tables(self, pieces: Any, names: Any) -> Iterator[pa.Table]:
         yield from (table for _, table in self._numbered(pieces, names))
 
-    def _numbered(self, pieces: Any, names: Any) -> Generator[tuple[int, pa.Table]]:
-        def read() -> Iterator[tuple[int, pa.Table]]:
+    def _numbered(self, pieces: Any, names: Any) -> Generator[tuple[Piece, pa.Table]]:
+        def read() -> Iterator[tuple[Piece, pa.Table]]:
             files = self.index.files
             for piece in pieces:
                 rows = 0
@@ -121,7 +123,7 @@ class Rows:
                     rows += table.num_rows
                     if rows > piece.rows:
                         break
-                    yield piece.number, table
+                    yield piece, table
                 if rows != piece.rows:
                     raise DataError(f"Expected {files.source!r} as it was indexed. Run `quoron index` again.")
 
@@ -175,7 +177,7 @@ def ahead(source: Iterator[T]) -> Generator[T]:
         except BaseException as error:
             made.put((False, error))
 
-    thread = threading.Thread(target=work, daemon=True)
+    thread = threading.Thread(target=work, daemon=True, name="quoron-ahead")
     thread.start()
     try:
         while True:

@@ -26,6 +26,8 @@ from quoron_client.protocol.questions import Answers, Question
 
 # What forks has one thread: no library's own, of linear algebra or of pyarrow's memory.
 ALONE = dict.fromkeys(THREADS, "1") | {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
+# Looking for garbage among what is imported would take a tenth of the time.
+PROGRAM = "import gc; gc.disable(); from quoron.sharding import worker; worker.main()"
 PATIENCE = 10.0  # seconds that a process has to end by itself
 
 
@@ -68,7 +70,7 @@ class Nursery:
         self._orders, theirs = socket.socketpair()
         with theirs:
             self._program = subprocess.Popen(
-                [sys.executable, "-P", "-m", "quoron.sharding.worker", str(theirs.fileno())],
+                [sys.executable, "-P", "-c", PROGRAM, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],

@@ -6,7 +6,7 @@ worker reads its own part of them. What is made up when it is asked for needs no
 
 import pickle
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from quoron.populations._base import Answering, Users
 from quoron.simulation.pieces import engine_for
 from quoron_client.randomisers import LocalRandomness
-from quoron_server.rounds import Engine
+
+if TYPE_CHECKING:  # a worker needs nothing of a coordinator
+    from quoron_server.rounds import Engine
 
 
 @runtime_checkable
@@ -41,7 +43,7 @@ class Settings:
     dropout: float = 0.0
     randomness: LocalRandomness | None = None
 
-    def engine(self, people: Answering) -> Engine:
+    def engine(self, people: Answering) -> "Engine":
         """The engine of a worker."""
         return engine_for(people, seed=self.seed, dropout=self.dropout, randomness=self.randomness)
 
@@ -74,7 +76,7 @@ def part(population: Answering, own: Users) -> Answering:
     return population
 
 
-def opened(letter: bytes) -> Engine:
+def opened(letter: bytes) -> "Engine":
     """The engine of a worker, from what it was given."""
     settings, people = pickle.loads(letter)  # from whoever started this process, and nobody else
     return checked(settings).engine(people)

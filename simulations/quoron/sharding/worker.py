@@ -1,4 +1,4 @@
-"""The program that workers come from: `python -m quoron.sharding.worker CONTROL`, by the number of a file it inherits.
+"""The program that workers come from; its argument is the number of a file it inherits.
 
 It imports what a worker needs, and computes nothing. Whenever it is handed a socket and a file to share it forks, and
 the copy is a worker: that costs milliseconds where a program of its own costs a processor more than a second. It has
@@ -6,6 +6,7 @@ one thread, so nothing is copied half done. A worker is given its users, then as
 Whoever asks is gone when a socket ends, and so is who listened there.
 """
 
+import gc
 import mmap
 import os
 import queue
@@ -35,11 +36,12 @@ FILES = 2  # a worker's: socket, and shared memory
 HELD = (quoron.datasets.population, quoron.populations, quoron.training.keyed)  # what letters to workers are made of
 
 
-def main(control: int) -> None:
+def main() -> None:
     """Become a worker whenever one is asked for, until the socket ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal tells us, too; whoever asks will end us
     _warm()
-    with socket.socket(fileno=control) as orders:
+    gc.freeze()  # what is there now no worker has to look through again
+    with socket.socket(fileno=int(sys.argv[1])) as orders:
         while True:
             word, files, _, _ = socket.recv_fds(orders, 1, FILES)
             if not word:
@@ -63,6 +65,7 @@ def _warm() -> None:
 
 def _work(number: int, shared: int) -> NoReturn:
     """A worker's life."""
+    gc.enable()
     try:
         answer(Connection(number), shared)
     except BaseException:  # whoever asks sees that the socket has ended
@@ -104,7 +107,3 @@ def _listen(connection: Connection, told: "queue.SimpleQueue[Any]") -> None:
             told.put(connection.recv())
     except (EOFError, OSError):
         os._exit(0)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

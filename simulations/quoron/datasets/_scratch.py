@@ -1,0 +1,161 @@
+"""Memory and disk of a deck: arrays that begin at a page, and a file without a name.
+
+    scratch = Scratch()
+    scratch.write([features, labels], at=0)
+
+Both are such that disks write and read them without the system's cache: nothing else is pushed out of memory.
+"""
+
+import errno
+import fcntl
+import os
+import tempfile
+import weakref
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_privacy.errors import RunError
+
+VIEWS = 1000  # arrays that are written at once, of those that systems allow
+PAGE = 4096  # bytes: memory that disks read and write begins at a multiple
+SCRATCH = "QUORON_SCRATCH"
+
+
+def folder() -> Path:
+    """Where such files are."""
+    given = os.environ.get(SCRATCH)
+    if given:
+        return Path(given)
+    return Path("/var/tmp") if os.access("/var/tmp", os.W_OK) else Path(tempfile.gettempdir())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stack:
+    """Items side by side, with room for what comes."""
+
+    features: NDArray[np.float32]  # (N, d)
+    labels: NDArray[np.float64]  # (N,)
+    weights: NDArray[np.float64]  # (N,), or empty where all count alike
+
+    @classmethod
+    def of(cls, rows: int, features: int, *, weighted: bool, memory: NDArray[np.uint8] | None = None) -> "Stack":
+        """Room for so many, in `memory` if there is some: `size` bytes."""
+        whole = np.empty(cls.size(rows, features, weighted=weighted), np.uint8) if memory is None else memory
+        at = -whole.ctypes.data % PAGE
+        arrays: list[Any] = []
+        for shape, kind in (((rows, features), np.float32), ((rows,), np.float64), ((rows * weighted,), np.float64)):
+            size = int(np.prod(shape)) * np.dtype(kind).itemsize
+            arrays.append(whole[at : at + size].view(kind).reshape(shape))
+            at += -(-size // PAGE) * PAGE
+        return cls(*arrays)
+
+    @staticmethod
+    def size(rows: int, features: int, *, weighted: bool) -> int:
+        """Bytes that so many take, each array from the beginning of a page."""
+        return rows * (4 * features + (16 if weighted else 8)) + 4 * PAGE
+
+    def part(self, first: int, last: int) -> "Stack":
+        """Some of them."""
+        return Stack(self.features[first:last], self.labels[first:last], self.weights[first:last])
+
+    @property
+    def arrays(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """What there is of a row."""
+        return (self.features, self.labels, self.weights)
+
+    @property
+    def width(self) -> int:
+        """Bytes of a row."""
+        return 4 * int(self.features.shape[1]) + (16 if len(self.weights) else 8)
+
+
+def aligned(shape: tuple[int, ...], kind: Any) -> Any:
+    """An array that begins at a page."""
+    size = int(np.prod(shape)) * np.dtype(kind).itemsize
+    whole = np.empty(size + PAGE, np.uint8)
+    first = -whole.ctypes.data % PAGE
+    return whole[first : first + size].view(kind).reshape(shape)
+
+
+class Lent:
+    """Memory for one bucket after the other: what the system clears afresh takes as long as reading does."""
+
+    def __init__(self) -> None:
+        self._free: list[NDArray[np.uint8]] = []
+
+    def lend(self, size: int) -> NDArray[np.uint8]:
+        """Some bytes, always as many; they are lent again when nothing that lies in them is used any more."""
+        try:
+            own = self._free.pop()
+        except IndexError:
+            own = np.empty(size, np.uint8)
+        lent: NDArray[np.uint8] = np.frombuffer(own.data, np.uint8)  # what views of it keep alive, unlike a slice
+        weakref.finalize(lent, self._free.append, own).atexit = False
+        return lent
+
+
+class Scratch:
+    """A file in `folder()` that is gone when it is closed, or with the process. RunError where there is no room."""
+
+    def __init__(self) -> None:
+        try:
+            self._file: Any = tempfile.TemporaryFile(prefix="quoron-", dir=folder(), buffering=0)  # noqa: SIM115
+        except OSError as error:
+            raise RunError(
+                f"Cannot keep the items of a run in {folder()}: {error.strerror}. Set {SCRATCH} to a folder on a disk "
+                "with room."
+            ) from None
+        self.close = weakref.finalize(self, self._file.close)
+        _directly(self._file, True)
+
+    def write(self, arrays: Iterable[NDArray[Any]], at: int) -> None:
+        """Arrays one after the other from a place on."""
+        try:
+            self._all(os.pwritev, arrays, at)
+        except OSError as error:
+            raise RunError(
+                f"Cannot keep the items of this run in {folder()}: {error.strerror}. Make room, or set {SCRATCH} to a "
+                "folder on a disk with some."
+            ) from None
+
+    def read(self, arrays: Iterable[NDArray[Any]], at: int) -> None:
+        """What is there, into arrays one after the other."""
+        self._all(os.preadv, arrays, at)
+
+    def _all(self, call: Any, arrays: Iterable[NDArray[Any]], at: int) -> None:
+        left = deque(memoryview(array.data).cast("B") for array in arrays if array.size)
+        while left:
+            done = self._without_cache(call, [*islice(left, VIEWS)], at)
+            if done == 0:
+                raise RunError(f"Expected the items of this run in {folder()}, but the file has become shorter.")
+            at += done
+            while left and done >= len(left[0]):
+                done -= len(left.popleft())
+            if done:
+                left[0] = left[0][done:]
+
+    def _without_cache(self, call: Any, data: Any, at: int) -> int:
+        """A call past the system's cache, where the disk takes that; else through it."""
+        try:
+            return int(call(self._file.fileno(), data, at))
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            _directly(self._file, False)
+            return int(call(self._file.fileno(), data, at))
+
+
+def _directly(file: Any, wanted: bool) -> None:
+    """Ask the disk past the system's cache, or through it, if it can be asked so."""
+    flag = getattr(os, "O_DIRECT", 0)
+    was = fcntl.fcntl(file.fileno(), fcntl.F_GETFL)
+    with suppress(OSError):
+        fcntl.fcntl(file.fileno(), fcntl.F_SETFL, was | flag if wanted else was & ~flag)
