@@ -25,7 +25,6 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,11 +32,11 @@ from quoron.datasets._columns import Columns, Scaling
 from quoron.datasets._dealing import deal, gather, lay_out, settle, sort_runs
 from quoron.datasets._scratch import Lent, Scratch, Stack, aligned
 from quoron.datasets.rows import Rows, Stretch
-from quoron_client.compute.compiled import at_once
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data.items import ItemBatch, ItemView
 from quoron_client.losses import Loss
 from quoron_privacy.errors import ConfigError
+from quoron_privacy.threads import all_threads, at_once
 
 BUCKET = 32 << 20  # bytes, about
 AHEAD = 2  # buckets that are read before they are wanted, at once: a disk is never without a question
@@ -298,7 +297,7 @@ class _Dealer:
     def deal(self, stretch: Stretch, base: Users, stack: Stack) -> NDArray[np.int32]:
         """The rows of a stretch, to where their runs begin; how many rows of each run are kept (R,)."""
         kept = np.zeros(len(stretch.places), np.int32)
-        ends, begun, threads = np.cumsum(stretch.lengths, dtype=np.int64), 0, numba.get_num_threads()
+        ends, begun = np.cumsum(stretch.lengths, dtype=np.int64), 0
         for table in stretch.tables:
             columns = Columns.of(self._rules, table)
             values = columns.addresses()
@@ -310,7 +309,7 @@ class _Dealer:
                 partial(self._piece, columns, values, begun, first, last, ends, stretch, base, kept, stack)
                 for first, last in pairwise(borders)
             ]
-            at_once(works, threads)
+            at_once(works, all_threads())
             begun = end
         return kept
 
