@@ -21,10 +21,11 @@ from functools import cache
 from hashlib import blake2b
 from itertools import accumulate
 from math import isqrt, prod
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numba import njit
+from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import ArrayLike, NDArray
 
 from quoron_privacy.errors import ConfigError, RunError
@@ -195,6 +196,18 @@ class NoiseSource(Protocol):
         """A public name of the key (32 hexadecimal digits), by which errors and logs tell sources apart."""
 
 
+class _Key(ISeedSequence):
+    """A key of Philox as it is. `Philox(key=...)` does the same and first asks the system for entropy that it drops."""
+
+    def __init__(self, key: bytes) -> None:
+        self._words = np.frombuffer(key, "<u8").astype(np.uint64)
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint64) -> Words:
+        """The two words of the key."""
+        del n_words, dtype
+        return self._words
+
+
 @dataclass(frozen=True, slots=True)
 class SeededNoise:
     """Reproducible noise for simulations and tests: Philox, keyed by a hash of the seed and the labels."""
@@ -204,7 +217,7 @@ class SeededNoise:
     def stream(self, *labels: str | int) -> RandomStream:
         """See NoiseSource."""
         key = blake2b(_encode(self.seed, *labels), digest_size=16, person=b"quoron-seeded").digest()
-        return RandomStream(np.random.Philox(key=int.from_bytes(key, "little")).random_raw)
+        return RandomStream(np.random.Philox(_Key(key)).random_raw)  # type: ignore[arg-type]  # numpy documents it
 
     def require_deployable(self) -> None:
         """Always refuses."""
