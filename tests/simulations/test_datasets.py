@@ -30,6 +30,8 @@ from quoron_client.losses import Linear, Logistic
 from quoron_privacy.errors import ConfigError, DataError, RunError
 from row_files import RULES, described, in_buckets, in_order, little, rows
 
+pytestmark = pytest.mark.usefixtures("no_pictures", "planned_once")
+
 WRITE = {"sorted": in_order, "buckets": in_buckets}
 
 

@@ -23,6 +23,8 @@ from quoron_client.losses import Logistic
 from quoron_privacy.errors import DataError
 from row_files import RULES, described, in_buckets, rows
 
+pytestmark = pytest.mark.usefixtures("no_pictures", "planned_once")
+
 
 @dataclass(frozen=True)
 class Store:

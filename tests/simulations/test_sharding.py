@@ -37,6 +37,8 @@ from quoron_server.books.ledger import Ledger
 from quoron_server.rounds import Engine
 from row_files import RULES, described, in_buckets, rows
 
+pytestmark = pytest.mark.usefixtures("no_pictures", "planned_once")
+
 D = 3
 
 
