@@ -9,6 +9,7 @@ import pytest
 
 from contracts.scenes import FAULTS, SMALL, Quadratic, empty_ledger, make_plan
 from contracts.test_algorithms import Crash, crashing, dying_after_every_write, require_planned
+from cover import by_default
 from quoron_privacy.errors import VerificationError, WithoutQuorum
 from quoron_privacy.noise import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
@@ -23,7 +24,7 @@ EVERY = list({**dict.fromkeys(ALGORITHMS), **SMALL})
 pytestmark = pytest.mark.usefixtures("verified_once")
 every_algorithm = pytest.mark.parametrize("name", list(ALGORITHMS))
 ONE_ROUND = ("one-round-least-squares",)  # has no round to leave out, and none in the middle
-every_variant = pytest.mark.parametrize("name", EVERY)
+every_variant = pytest.mark.parametrize("name", by_default(EVERY, ALGORITHMS))
 NOBODY = next(fault for fault in FAULTS if fault.name == "everyone is missing")
 
 

@@ -15,7 +15,8 @@ import pytest
 
 import quoron
 from contracts.scenes import SMALL
-from quoron import EngineChoice, kernels
+from cover import EVERY_QUESTION, by_default
+from quoron import EngineChoice, api, kernels
 from quoron.datasets.population import from_dataset
 from quoron.populations import Outliers, Synthetic, TablePopulation
 from quoron.populations.table import encoded_table
@@ -130,13 +131,15 @@ def test_any_number_of_workers_answers_with_the_same_bits(kind, workers, folder,
             assert_same(shared.ask(question), alone.ask(question))
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(
+    "name", by_default(ALGORITHMS, (*EVERY_QUESTION, "filtered-sgd", "dp-sgd-poisson", "mean-sgd"))
+)
 def test_every_algorithm_releases_the_same_model_from_seven_shards(name, tmp_path, monkeypatch):
     monkeypatch.setattr(engines, "PIECE", 20_000)
     zero_out = ("privacy.adjacency=zero-out",) if ALGORITHMS[name].adjacency == ("zero-out",) else ()
     few = [f"algorithm.options.{option}={value!r}" for option, value in SMALL.get(name, {}).items()]  # rounds
     extra = (*kernels.SMALL, *kernels.NEEDS.get(name, ()), *zero_out, *few, f"algorithm.name={name}")
-    config, _ = quoron.api.resolve("quickstart", extra)
+    config, _ = api.resolve("quickstart", extra)
     prepared = runs.prepare(config, tmp_path)
     models = []
     for engine in (prepared.scene.engine, here(prepared.scene.population, 7, dies=(3, 5), seed=config.run.seed)):
@@ -234,6 +237,7 @@ class TestProcesses:
         shared.close()
         assert all(map(gone, numbers))
 
+    @pytest.mark.programs
     def test_a_file_that_disappears_is_told_by_its_worker(self, tmp_path):
         in_buckets(rows(100), tmp_path / "d")
         population = from_dataset(tmp_path / "d", RULES, user="who", loss=Logistic(), test_fraction=0.0)
@@ -242,6 +246,7 @@ class TestProcesses:
             with pytest.raises(DataError, match=r"'bucket-001.parquet' in .*, but it has disappeared"):
                 shared.ask(Question(0, np.arange(9), AverageGradient(np.zeros((1, population.dimension)), (1.0,))))
 
+    @pytest.mark.programs
     def test_local_reports_draw_on_the_same_words(self, folder, tmp_path):
         settings = [*kernels.SMALL]
         given = {"algorithm": "local-model", "settings": settings}

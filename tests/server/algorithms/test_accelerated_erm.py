@@ -23,16 +23,23 @@ from quoron_server.books import serial
 pytestmark = pytest.mark.usefixtures("verified_once")
 NAME = "accelerated-erm"
 INFO = ALGORITHMS[NAME]
+
+
+def slow(options):
+    """Each of its options is in another combination."""
+    return pytest.param(options, marks=pytest.mark.slow)
+
+
 COMBINATIONS = [
     {},
     {"kappa": 2},
     {"aggregate": "random"},
     {"cohort": 250},
-    {"cohort": 250, "aggregate": "random"},
+    slow({"cohort": 250, "aggregate": "random"}),
     {"cohort": 300, "schedule": "public"},
-    {"cohort": 300, "schedule": "public", "aggregate": "random"},
+    slow({"cohort": 300, "schedule": "public", "aggregate": "random"}),
     {"test": "above-threshold"},
-    {"test": "above-threshold", "kappa": 2},
+    slow({"test": "above-threshold", "kappa": 2}),
     {"test": "above-threshold", "cohort": 400, "schedule": "public"},
     {"strongly_convex": True, "strong_convexity": 0.1, "phases": None, "rounds": 8},
 ]
