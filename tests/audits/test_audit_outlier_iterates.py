@@ -21,7 +21,7 @@ from quoron_privacy.robust.lottery import TICKETS, Lottery
 from quoron_privacy.robust.one_release import Wish, release_scale
 from quoron_server.algorithms.outlier_iterates.plan import Phase
 
-EPSILON, DELTA, CHAINS, DRAWS = 1.0, 1e-3, 300, 200_000
+EPSILON, DELTA, CHAINS, DRAWS = 1.0, 1e-3, 300, 120_000
 SILENT = 1e12
 FAR = 1e5
 

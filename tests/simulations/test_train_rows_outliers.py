@@ -113,7 +113,7 @@ def released(own: np.ndarray) -> Any:
 
 def audited(own: float) -> float:
     """Of a user at the middle or this far along the second coordinate; wrong with probability at most 1e-8."""
-    return epsilon_lower_bound(released(np.array([0.0, own])), released(np.zeros(2)), delta=1e-3, draws=1500)
+    return epsilon_lower_bound(released(np.array([0.0, own])), released(np.zeros(2)), delta=1e-3, draws=800)
 
 
 @pytest.mark.parametrize("own", [0.999, 1.5, 1e5])
