@@ -12,7 +12,7 @@ import pytest
 EVERY_QUESTION = ("tracking-srgd", "whitened-tracking", "local-model", "outlier-iterates", "group-dp-sgd")
 
 
-def by_default(names: Iterable[str], chosen: Collection[str]) -> list[Any]:
+def by_default(names: Iterable[Any], chosen: Collection[Any]) -> list[Any]:
     """The names as parameters; those that are not among the chosen ones are left to `pytest -m slow`."""
     names = list(names)
     assert set(chosen) <= set(names), f"no such parameters: {set(chosen) - set(names)}"

@@ -80,8 +80,9 @@ class GaussianNoise:
     def release(self, value: NDArray[np.float64], stream: RandomStream) -> NDArray[np.float64]:
         """Noised copy of `value`, any shape: a function of the integers round(value / step) + noise only."""
         with np.errstate(all="ignore"):  # an overflow becomes a clamp, silently: nothing in the data may warn or raise
-            scaled = np.nan_to_num(np.asarray(value, np.float64) / self.scale, nan=0.0)
-        steps = np.rint(np.clip(scaled, -LARGEST, LARGEST) * 2.0**GRID_BITS).astype(np.int64)
+            scaled = np.asarray(value, np.float64) / self.scale
+        numbers = np.where(np.isnan(scaled), 0.0, scaled)
+        steps = np.rint(np.clip(numbers, -LARGEST, LARGEST) * 2.0**GRID_BITS).astype(np.int64)
         return (steps + stream.gaussian_steps(steps.shape)).astype(np.float64) * self.step
 
     def entry(self) -> Release:

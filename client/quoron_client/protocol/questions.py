@@ -362,6 +362,9 @@ class Question:
         return 8 * self.messages * down, 8 * self.messages * up
 
 
+_ANSWERED = np.uint8(Status.ANSWERED)  # looking a member up takes as long as comparing a thousand rows
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Answers:
     """Row i answers for cohort[i]. Rows whose status is not ANSWERED are zero."""
@@ -382,8 +385,8 @@ class Answers:
             if not (values.max(initial=0.0) <= largest and values.min(initial=0.0) >= -largest):
                 most, least = values.max(axis=axes, initial=0.0), values.min(axis=axes, initial=0.0)
                 usable = (most <= largest) & (least >= -largest)
-        kept = np.where((status == Status.ANSWERED) & ~usable, np.uint8(Status.REJECTED), status).astype(np.uint8)
-        absent = kept != Status.ANSWERED
+        kept = np.where((status == _ANSWERED) & ~usable, np.uint8(Status.REJECTED), status).astype(np.uint8)
+        absent = kept != _ANSWERED
         if not absent.any():
             return cls(values, kept)
         return cls(np.where(absent.reshape((-1,) + (1,) * (values.ndim - 1)), 0.0, values), kept)
@@ -391,7 +394,7 @@ class Answers:
     @property
     def answered(self) -> NDArray[np.bool_]:
         """Which rows hold a usable answer, shape (k,)."""
-        answered: NDArray[np.bool_] = self.status == Status.ANSWERED
+        answered: NDArray[np.bool_] = self.status == _ANSWERED
         return answered
 
 
