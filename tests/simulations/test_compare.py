@@ -210,6 +210,7 @@ def test_a_comparison_that_is_killed_leaves_no_worker_and_resumes(tmp_path: Path
     assert {path: path.stat().st_mtime_ns for path in done} == before
 
 
+@pytest.mark.programs
 def test_the_users_of_a_data_frame_are_compared_on_too(tmp_path: Path) -> None:
     import pandas as pd
 

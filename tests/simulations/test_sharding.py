@@ -257,7 +257,8 @@ class TestProcesses:
         np.testing.assert_array_equal(*models)
 
 
-@pytest.mark.parametrize("path", ["d", pytest.param("one.parquet", marks=pytest.mark.programs)])
+@pytest.mark.programs
+@pytest.mark.parametrize("path", ["d", "one.parquet"])
 def test_training_with_workers_releases_the_model_of_one_process(path, folder, tmp_path, monkeypatch):
     from quoron.training import prepared
 
