@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, localcontext
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import blake2b
 from itertools import accumulate
 from math import isqrt, prod
@@ -105,12 +105,9 @@ class RandomStream:
         |L|'s whole part is geometric, and the binary digits of a geometric variable are independent: digit i is one
         with odds exp(-2^i / scale).
         """
-        magnitude, digit = 0, 0
-        with localcontext() as context:
-            context.prec = 60
-            while odds := int((-(2**digit) / Decimal(scale)).exp() * 2**_ODDS_BITS):
-                magnitude += self.weighted_choice((2**_ODDS_BITS, odds)) << digit
-                digit += 1
+        magnitude = 0
+        for digit, odds in enumerate(_digit_odds(scale)):
+            magnitude += self.weighted_choice((2**_ODDS_BITS, odds)) << digit
         return magnitude if self.weighted_choice((1, 1)) else -magnitude - 1
 
     def whole_laplaces(self, scale: float, size: int) -> Steps:
@@ -335,6 +332,17 @@ def _encode(*labels: str | int) -> bytes:
     """Injective: kind, length and text of each label."""
     texts = [("s", label) if isinstance(label, str) else ("i", str(operator.index(label))) for label in labels]
     return b"".join(b"%s%d:%s" % (kind.encode(), len(text.encode()), text.encode()) for kind, text in texts)
+
+
+@lru_cache(maxsize=256)
+def _digit_odds(scale: float) -> tuple[int, ...]:
+    """⌊2⁹⁶ exp(-2^i / scale)⌋ for every binary digit i of a geometric variable that is one at all."""
+    odds: list[int] = []
+    with localcontext() as context:
+        context.prec = 60
+        while latest := int((-(2 ** len(odds)) / Decimal(scale)).exp() * 2**_ODDS_BITS):
+            odds.append(latest)
+    return tuple(odds)
 
 
 def _digit_chances(scale: float) -> Words:
