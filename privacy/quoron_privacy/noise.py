@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal, localcontext
 from functools import cache, lru_cache
 from hashlib import blake2b
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from math import isqrt, prod
 from typing import Any, Protocol
 
@@ -199,9 +199,7 @@ class _Key(ISeedSequence):
     def __init__(self, key: bytes) -> None:
         self._words = np.frombuffer(key, "<u8").astype(np.uint64)
 
-    def generate_state(self, n_words: int, dtype: Any = np.uint64) -> Words:
-        """The two words of the key."""
-        del n_words, dtype
+    def generate_state(self, *_: Any, **__: Any) -> Words:
         return self._words
 
 
@@ -337,12 +335,9 @@ def _encode(*labels: str | int) -> bytes:
 @lru_cache(maxsize=256)
 def _digit_odds(scale: float) -> tuple[int, ...]:
     """⌊2⁹⁶ exp(-2^i / scale)⌋ for every binary digit i of a geometric variable that is one at all."""
-    odds: list[int] = []
     with localcontext() as context:
         context.prec = 60
-        while latest := int((-(2 ** len(odds)) / Decimal(scale)).exp() * 2**_ODDS_BITS):
-            odds.append(latest)
-    return tuple(odds)
+        return tuple(takewhile(bool, (int((-(2**i) / Decimal(scale)).exp() * 2**_ODDS_BITS) for i in range(1200))))
 
 
 def _digit_chances(scale: float) -> Words:
