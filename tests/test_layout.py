@@ -1,6 +1,7 @@
 """The house rules that keep the five packages apart."""
 
 import ast
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,6 +36,7 @@ def modules(package: str) -> list[Path]:
     return sorted((ROOT / FOLDERS[package] / package).rglob("*.py"))
 
 
+@cache
 def imported(module: Path) -> set[str]:
     """Dotted names of everything a module imports; `from a import b` counts as a.b."""
     names: set[str] = set()

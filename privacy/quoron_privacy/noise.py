@@ -17,14 +17,15 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, localcontext
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import blake2b
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from math import isqrt, prod
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numba import njit
+from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import ArrayLike, NDArray
 
 from quoron_privacy.errors import ConfigError, RunError
@@ -104,12 +105,9 @@ class RandomStream:
         |L|'s whole part is geometric, and the binary digits of a geometric variable are independent: digit i is one
         with odds exp(-2^i / scale).
         """
-        magnitude, digit = 0, 0
-        with localcontext() as context:
-            context.prec = 60
-            while odds := int((-(2**digit) / Decimal(scale)).exp() * 2**_ODDS_BITS):
-                magnitude += self.weighted_choice((2**_ODDS_BITS, odds)) << digit
-                digit += 1
+        magnitude = 0
+        for digit, odds in enumerate(_digit_odds(scale)):
+            magnitude += self.weighted_choice((2**_ODDS_BITS, odds)) << digit
         return magnitude if self.weighted_choice((1, 1)) else -magnitude - 1
 
     def whole_laplaces(self, scale: float, size: int) -> Steps:
@@ -195,6 +193,16 @@ class NoiseSource(Protocol):
         """A public name of the key (32 hexadecimal digits), by which errors and logs tell sources apart."""
 
 
+class _Key(ISeedSequence):
+    """A key of Philox as it is. `Philox(key=...)` does the same and first asks the system for entropy that it drops."""
+
+    def __init__(self, key: bytes) -> None:
+        self._words = np.frombuffer(key, "<u8").astype(np.uint64)
+
+    def generate_state(self, *_: Any, **__: Any) -> Words:
+        return self._words
+
+
 @dataclass(frozen=True, slots=True)
 class SeededNoise:
     """Reproducible noise for simulations and tests: Philox, keyed by a hash of the seed and the labels."""
@@ -204,7 +212,7 @@ class SeededNoise:
     def stream(self, *labels: str | int) -> RandomStream:
         """See NoiseSource."""
         key = blake2b(_encode(self.seed, *labels), digest_size=16, person=b"quoron-seeded").digest()
-        return RandomStream(np.random.Philox(key=int.from_bytes(key, "little")).random_raw)
+        return RandomStream(np.random.Philox(_Key(key)).random_raw)  # type: ignore[arg-type]  # numpy documents it
 
     def require_deployable(self) -> None:
         """Always refuses."""
@@ -322,6 +330,14 @@ def _encode(*labels: str | int) -> bytes:
     """Injective: kind, length and text of each label."""
     texts = [("s", label) if isinstance(label, str) else ("i", str(operator.index(label))) for label in labels]
     return b"".join(b"%s%d:%s" % (kind.encode(), len(text.encode()), text.encode()) for kind, text in texts)
+
+
+@lru_cache(maxsize=256)
+def _digit_odds(scale: float) -> tuple[int, ...]:
+    """⌊2⁹⁶ exp(-2^i / scale)⌋ for every binary digit i of a geometric variable that is one at all."""
+    with localcontext() as context:
+        context.prec = 60
+        return tuple(takewhile(bool, (int((-(2**i) / Decimal(scale)).exp() * 2**_ODDS_BITS) for i in range(1200))))
 
 
 def _digit_chances(scale: float) -> Words:

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -236,6 +237,7 @@ def _check(share: float, epsilon: float, cohorts: Sequence[int], participations:
         raise ConfigError(f"Expected a quorum for 1 to {_MOST_DRAWS - 1:,} rounds that ask somebody, got {cohorts}.")
 
 
+@lru_cache(maxsize=256)
 def _exact(value: float) -> Fraction:
     """The decimal number as it is written."""
     return Fraction(repr(float(value)))

@@ -114,7 +114,8 @@ def test_nor_where_tests_are_undecided(kind):
     assert audit(plan, *edge(plan)) <= EPSILON
 
 
-WHOLE = [kind for kind in KINDS if kind not in ("secret cohorts", "clip")]
+# Coins of random inclusion are the other twins' steps with other weights.
+WHOLE = ["lottery", pytest.param("random inclusion", marks=pytest.mark.slow), "threshold"]
 
 
 @pytest.mark.parametrize("kind", WHOLE)

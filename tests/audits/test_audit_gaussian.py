@@ -10,7 +10,7 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise import SecureNoise, SeededNoise
 
 EPSILON, DELTA, NORM, COHORT = 2.0, 1e-5, 1.0, 10
-DRAWS = 300_000
+DRAWS = 200_000
 SENSITIVITY = mean_sensitivity(NORM, COHORT)
 HONEST = GaussianNoise.calibrate(sensitivity=SENSITIVITY, epsilon=EPSILON, delta=DELTA, dimension=1)
 
@@ -65,7 +65,7 @@ def test_the_audit_catches_noise_that_is_used_twice():
 
     def found(labels):
         worlds = (difference(own, seed, labels) for own, seed in ((NORM / COHORT, 0), (-NORM / COHORT, 50_000)))
-        return epsilon_lower_bound(*worlds, delta=DELTA, draws=6000)
+        return epsilon_lower_bound(*worlds, delta=DELTA, draws=3000)
 
     assert found([("round", 0), ("round", 1)]) <= EPSILON
     assert found([("round",), ("round",)]) > EPSILON

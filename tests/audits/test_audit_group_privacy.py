@@ -21,7 +21,7 @@ from quoron_server.algorithms.slots import partition
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
 
-EPSILON, DELTA, RUNS = 1.0, 1e-2, 100_000
+EPSILON, DELTA, RUNS = 1.0, 1e-2, 60_000
 ITEMS, PHASES = 8, 4
 
 

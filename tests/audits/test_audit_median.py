@@ -14,7 +14,7 @@ from quoron_privacy.noise import SeededNoise
 from quoron_privacy.robust.coordinate_median import calibrate, debiased_mean, verify
 from quoron_privacy.robust.filter.concentration import score_error, scores
 
-EPSILON, DELTA, SIZE, DRAWS = 2.0, 1e-3, 2000, 200_000
+EPSILON, DELTA, SIZE, DRAWS = 2.0, 1e-3, 2000, 120_000
 # Held to the median itself: the theorem's shift is the same, and a mean in between would hide most of it.
 SOUND = replace(calibrate(EPSILON, DELTA, SIZE, 0.0, 2.0, score_error=score_error(SIZE, 1)), room=1e-6)
 NOISE = SeededNoise(47)

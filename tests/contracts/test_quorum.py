@@ -9,6 +9,7 @@ import pytest
 
 from contracts.scenes import FAULTS, SMALL, Quadratic, empty_ledger, make_plan
 from contracts.test_algorithms import Crash, crashing, dying_after_every_write, require_planned
+from cover import EVERY_QUESTION, by_default
 from quoron_privacy.errors import VerificationError, WithoutQuorum
 from quoron_privacy.noise import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
@@ -23,7 +24,7 @@ EVERY = list({**dict.fromkeys(ALGORITHMS), **SMALL})
 pytestmark = pytest.mark.usefixtures("verified_once")
 every_algorithm = pytest.mark.parametrize("name", list(ALGORITHMS))
 ONE_ROUND = ("one-round-least-squares",)  # has no round to leave out, and none in the middle
-every_variant = pytest.mark.parametrize("name", EVERY)
+every_variant = pytest.mark.parametrize("name", by_default(EVERY, ALGORITHMS))
 NOBODY = next(fault for fault in FAULTS if fault.name == "everyone is missing")
 
 
@@ -101,7 +102,9 @@ def test_who_leaves_in_the_middle_ends_the_run_there(name: str, tmp_path: Path) 
     assert [event["public"]["quorum"] for event in told(tmp_path)] == [MET, MET, NOT_MET]
 
 
-@every_algorithm
+@pytest.mark.parametrize(
+    "name", by_default(ALGORITHMS, (*EVERY_QUESTION, "filtered-sgd", "dp-ftrl", "accelerated-erm"))
+)
 def test_a_run_that_dies_after_every_write_comes_to_the_same_decisions_and_bits(name: str, tmp_path: Path) -> None:
     plan = planned(name)
     model, deaths = dying_after_every_write(lambda dying: carried_out(plan, tmp_path / "dying", ledger_type=dying))

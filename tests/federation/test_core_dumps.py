@@ -57,6 +57,7 @@ def limits(process: "subprocess.Popen[str]") -> list[str]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/limits").exists(), reason="no /proc/PID/limits")
+@pytest.mark.programs
 def test_coordinator_and_client_switch_them_off_for_good(tmp_path: Path) -> None:
     least = (str(min(LEAST, HARD) if HARD >= 0 else LEAST),) * 2
     places = ["--database", f"sqlite:///{tmp_path}/c.sqlite", "--tokens", tmp_path / "tokens.json"]

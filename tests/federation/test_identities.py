@@ -56,6 +56,7 @@ def test_a_trial_gets_a_public_name_when_it_needs_one_and_keeps_it(tmp_path: Pat
     assert keys == {path: path.read_bytes() for path in keys}
 
 
+@pytest.mark.programs
 def test_certificates_are_renewed_and_clients_revoked_where_the_authority_is(tmp_path: Path, program: Path) -> None:
     trial, public = tmp_path / "trial", {"QUORON_HOST": "federation.example.org"}
     assert run("setup.sh", trial=trial, program=program, **public).returncode == 0

@@ -159,7 +159,7 @@ async def cohort(running: Coordinator) -> set[int]:
 
 
 def test_thousands_of_wrong_messages_change_nothing(tmp_path: Path) -> None:
-    fuzz(3000, tmp_path)
+    fuzz(2000, tmp_path)
 
 
 @pytest.mark.slow

@@ -157,6 +157,7 @@ def test_an_interrupted_coordinator_leaves_in_order(tmp_path: Path) -> None:
         started[0].done()
 
 
+@pytest.mark.programs
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full disk is /dev/full")
 def test_a_coordinator_serves_with_a_full_disk_under_its_output(tmp_path: Path) -> None:
     places = ["--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--database", f"sqlite:///{tmp_path}/c.sqlite"]

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cover import EVERY_QUESTION, by_default
 from federation.crowd import (
     DIMENSION,
     FEW,
@@ -22,6 +23,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.specification import make_plan
 
 QUICK = [name for name, (users, _) in FEW.items() if users <= 20]
+SOME = ({*QUICK} & {*EVERY_QUESTION}) | {"median-sgd", "phased-sgd", "dp-ftrl"}  # bare points, chains, several epochs
 LARGE = [name for name in FEW if name not in QUICK]
 
 
@@ -48,7 +50,7 @@ def test_every_algorithm_has_a_small_run() -> None:
     assert set(FEW) == set(ALGORITHMS)
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", by_default(QUICK, SOME))
 def test_same_seed_gives_the_bits_of_the_inline_engine(name: str, tmp_path: Path) -> None:
     model = carried_out(federated(name, tmp_path))
     np.testing.assert_array_equal(model, inline_model(specification(name), tmp_path))

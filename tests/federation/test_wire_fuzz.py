@@ -111,7 +111,7 @@ def wrong(rng, array):
         del array.shape[:]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_client_takes_a_question_of_the_protocol_or_refuses_it_by_name(seed):
     rng, seeds = np.random.default_rng(seed), questions()
     written, counts = [each.SerializeToString() for each in seeds], {"taken": 0, "refused": 0, "unreadable": 0}

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,12 @@ from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.specification import describe, make_plan
 
 WANTED = small("dp-sgd-wor", "spring", 5)
-DESCRIPTION = describe(WANTED, make_plan(WANTED))
+
+
+@cache
+def described() -> dict[str, Any]:
+    """What a node is told of the run."""
+    return describe(WANTED, make_plan(WANTED))
 
 
 @pytest.fixture
@@ -42,7 +48,7 @@ def config(tmp_path: Path) -> dict[str, Any]:
 
 def values(round_number: int = 0, at: float = 0.0, run: str = "spring", **description: object) -> Values:
     """What a node is sent: the announcement of a run and a question of it."""
-    told = json.dumps(DESCRIPTION | {"run": run} | description)
+    told = json.dumps(described() | {"run": run} | description)
     task = AverageGradient(np.full((1, 3), at), (1.0,))
     asked = question_to_wire(Question(round_number, np.array([0]), task), 0, run=run, user=0, seconds=60)
     announced = pb.Announcement(run=run, description=told).SerializeToString()

@@ -28,7 +28,7 @@ from quoron_server.rounds import Engine, run
 from quoron_server.specification import RunSpecification
 from quoron_server.specification import make_plan as plan_of
 
-NODES = 50
+NODES = 20
 # Between them every kind of question.
 QUICK = ("tracking-srgd", "whitened-tracking", "local-model", "outlier-iterates", "group-dp-sgd")
 SLOW = [name for name in FEW if name not in QUICK]

@@ -4,6 +4,7 @@ import itertools
 from bisect import bisect_right
 from decimal import Decimal, localcontext
 from fractions import Fraction
+from hashlib import blake2b
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from quoron_privacy.noise import (
     RandomStream,
     SecureNoise,
     SeededNoise,
+    _encode,
     bin_levels,
     gaussian_bins,
     propose_gaussian,
@@ -60,6 +62,11 @@ class TestStreams:
         assert np.array_equal(first.gaussian_steps(1000), again.gaussian_steps(1000))
         assert np.array_equal(first.laplace_steps(9.0, 1000), again.laplace_steps(9.0, 1000))
         assert np.array_equal(first.subset(100, 10), again.subset(100, 10))
+
+    def test_seeded_words_are_philox_under_the_hash_of_seed_and_labels(self):
+        key = blake2b(_encode(11, "release", 3), digest_size=16, person=b"quoron-seeded").digest()
+        philox = np.random.Philox(key=int.from_bytes(key, "little"))
+        assert np.array_equal(SOURCES[0].stream("release", 3).words(9), philox.random_raw(9))
 
     @sources
     def test_a_stream_does_not_depend_on_how_it_is_cut(self, source):

@@ -92,7 +92,7 @@ def test_fresh_noise_for_one_round_is_not_enough_where_a_user_is_asked_in_three(
     often=st.integers(1, 40),
     size=st.integers(1, 4000),
 )
-@settings(max_examples=150)
+@settings(max_examples=80)
 def test_whatever_is_calibrated_is_verified_and_is_wrong_at_most_as_often_as_said(
     share: float, epsilon: float, rounds: int, often: int, size: int
 ) -> None:

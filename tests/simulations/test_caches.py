@@ -79,7 +79,7 @@ def test_what_the_environment_says_or_the_libraries_find_is_left(
 @pytest.mark.parametrize(
     "words",
     [
-        ["-m", "quoron", "tokens", "list"],
+        pytest.param(["-m", "quoron", "tokens", "list"], marks=pytest.mark.programs),
         ["-c", COMPILES],
         pytest.param(["-m", "quoron", "plan", "one-pass"], marks=pytest.mark.slow),
     ],

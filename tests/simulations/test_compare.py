@@ -152,6 +152,7 @@ def test_one_seed_has_no_interval_and_the_words_say_it() -> None:
     assert report.best_words([]) == "Nothing has a result here."
 
 
+@pytest.mark.programs
 def test_a_worker_that_is_killed_loses_nothing_that_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first worker dies at its second run; the same call then does what is missing, and no run twice."""
     request = Request.of(SMALL, algorithms=["mean-sgd"], seeds=2)
@@ -209,6 +210,7 @@ def test_a_comparison_that_is_killed_leaves_no_worker_and_resumes(tmp_path: Path
     assert {path: path.stat().st_mtime_ns for path in done} == before
 
 
+@pytest.mark.programs
 def test_the_users_of_a_data_frame_are_compared_on_too(tmp_path: Path) -> None:
     import pandas as pd
 
@@ -259,6 +261,7 @@ def test_sweeps_on_the_command_line_are_toml_lists() -> None:
         sweep(["a.b=[1]", "a.b=[2]"])
 
 
+@pytest.mark.programs
 def test_runs_whose_users_are_shared_have_the_same_bits(compared: comparisons.Comparison, tmp_path: Path) -> None:
     request = Request.of(SMALL, algorithms=["mean-sgd"], vary={"privacy.epsilon": [8.0]}, seeds=1)
     shared = comparisons.carry_out(request, tmp_path, watcher=Watched(), sharing=Sharing(2))

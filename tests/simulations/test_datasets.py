@@ -31,6 +31,8 @@ from quoron_client.losses import Linear, Logistic
 from quoron_privacy.errors import ConfigError, DataError, RunError
 from row_files import RULES, described, in_buckets, in_order, little, rows
 
+pytestmark = pytest.mark.usefixtures("no_pictures", "planned_once")
+
 WRITE = {"sorted": in_order, "buckets": in_buckets}
 
 
@@ -448,15 +450,22 @@ def test_what_a_worker_is_given_can_be_pickled_without_data(tmp_path):
     assert_same(given.items(own[::-1]), crowd.items(own[::-1]))
 
 
-def test_comparisons_and_questions_take_a_folder(tmp_path):
-    table = in_buckets(rows(1200), tmp_path / "d")
-    pq.write_table(table, tmp_path / "one.parquet")
+def folder_and_file(tmp_path):
+    pq.write_table(in_buckets(rows(1200), tmp_path / "d"), tmp_path / "one.parquet")
+    return "d", "one.parquet"
+
+
+@pytest.mark.programs
+def test_comparisons_take_a_folder(tmp_path):
     told = [
         quoron.compare(
             described(tmp_path, path), algorithms=["tracking-srgd"], seeds=2, workers=1, out=tmp_path / f"c-{path}"
         ).cells[0]
-        for path in ("d", "one.parquet")
+        for path in folder_and_file(tmp_path)
     ]
     assert told[0]["excess_risk"] == told[1]["excess_risk"]
-    risks = [quoron.ask(described(tmp_path, path), risk="50%").enough for path in ("d", "one.parquet")]
+
+
+def test_questions_take_a_folder(tmp_path):
+    risks = [quoron.ask(described(tmp_path, path), risk="50%").enough for path in folder_and_file(tmp_path)]
     assert risks[0] == risks[1]

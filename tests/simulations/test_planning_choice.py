@@ -252,7 +252,7 @@ def test_a_named_algorithm_is_taken_without_a_sentence() -> None:
 
 def test_a_loss_without_curvature_still_has_plans() -> None:
     family = ["population.family=linear", "population.signal_norm=0.5", "problem.user_smoothness=item"]
-    planned = quoron.plan(settings=[*family, "population.users=20000"])
+    planned = quoron.plan(settings=[*family, "population.users=2000"])
     reasons = {each.algorithm: each.reason for each in planned.candidates}
     assert "no curvature" in reasons["tracking-srgd"]
     assert planned.plan.algorithm != "tracking-srgd"

@@ -207,13 +207,13 @@ def test_a_dry_run_of_a_federation_shows_the_plan_and_asks_nobody(
     monkeypatch.setattr("quoron.planning.plans.LARGEST_ROUNDS", 4)
     (tmp_path / "visits.toml").write_text(
         '[population]\nkind = "table"\npath = "nowhere.csv"\nuser = "who"\nlabel = "ill"\n'
-        "numeric = { age = [0, 100] }\n[problem]\nitems_per_user = 5\n[algorithm]\nname = 'mean-sgd'\n"
+        "numeric = { age = [0, 100] }\n[problem]\nitems_per_user = 5\n[algorithm]\nname = 'one-pass-dp-sgd'\n"
     )
     words = ["submit", str(tmp_path / "visits.toml"), "--run", "first", "--users", "3000", "--dry-run"]
     assert invoke(words) == 0
     told = capsys.readouterr().out
     assert "predicted excess risk" in told
-    assert "mean-sgd (chosen)" in told
+    assert "one-pass-dp-sgd (chosen)" in told
 
 
 def test_infeasible_is_still_raised_where_nothing_was_asked(tmp_path: Path) -> None:

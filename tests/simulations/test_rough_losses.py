@@ -6,6 +6,8 @@ import pytest
 
 import quoron
 
+pytestmark = pytest.mark.usefixtures("no_pictures", "planned_once")
+
 USERS = 4000
 
 

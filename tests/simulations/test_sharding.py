@@ -15,6 +15,7 @@ import pytest
 
 import quoron
 from contracts.scenes import SMALL
+from cover import EVERY_QUESTION, by_default
 from quoron import EngineChoice, api, kernels
 from quoron.datasets.population import from_dataset
 from quoron.populations import Outliers, Synthetic, TablePopulation
@@ -36,6 +37,8 @@ from quoron_server.algorithms.slots import partition
 from quoron_server.books.ledger import Ledger
 from quoron_server.rounds import Engine
 from row_files import RULES, described, in_buckets, rows
+
+pytestmark = pytest.mark.usefixtures("no_pictures", "planned_once")
 
 D = 3
 
@@ -128,7 +131,9 @@ def test_any_number_of_workers_answers_with_the_same_bits(kind, workers, folder,
             assert_same(shared.ask(question), alone.ask(question))
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(
+    "name", by_default(ALGORITHMS, (*EVERY_QUESTION, "filtered-sgd", "dp-sgd-poisson", "mean-sgd"))
+)
 def test_every_algorithm_releases_the_same_model_from_seven_shards(name, tmp_path, monkeypatch):
     monkeypatch.setattr(engines, "PIECE", 20_000)
     zero_out = ("privacy.adjacency=zero-out",) if ALGORITHMS[name].adjacency == ("zero-out",) else ()
@@ -232,6 +237,7 @@ class TestProcesses:
         shared.close()
         assert all(map(gone, numbers))
 
+    @pytest.mark.programs
     def test_a_file_that_disappears_is_told_by_its_worker(self, tmp_path):
         in_buckets(rows(100), tmp_path / "d")
         population = from_dataset(tmp_path / "d", RULES, user="who", loss=Logistic(), test_fraction=0.0)
@@ -240,6 +246,7 @@ class TestProcesses:
             with pytest.raises(DataError, match=r"'bucket-001.parquet' in .*, but it has disappeared"):
                 shared.ask(Question(0, np.arange(9), AverageGradient(np.zeros((1, population.dimension)), (1.0,))))
 
+    @pytest.mark.programs
     def test_local_reports_draw_on_the_same_words(self, folder, tmp_path):
         settings = [*kernels.SMALL]
         given = {"algorithm": "local-model", "settings": settings}
@@ -250,7 +257,8 @@ class TestProcesses:
         np.testing.assert_array_equal(*models)
 
 
-@pytest.mark.parametrize("path", ["d", pytest.param("one.parquet", marks=pytest.mark.programs)])
+@pytest.mark.programs
+@pytest.mark.parametrize("path", ["d", "one.parquet"])
 def test_training_with_workers_releases_the_model_of_one_process(path, folder, tmp_path, monkeypatch):
     from quoron.training import prepared
 

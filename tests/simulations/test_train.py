@@ -22,6 +22,8 @@ from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Ledger
 from quoron_privacy.noise import SecureNoise
 from quoron_server.books.ledger import Ledger
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100), "dose": (0, 5)}}
 QUICK = {"epsilon": 8.0, "delta": 1e-5, "algorithm": "dp-sgd-wor", "settings": ["algorithm.options.rounds=3"]}
 

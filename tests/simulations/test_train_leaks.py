@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cover import by_default
 from quoron.cli.app import invoke
 from quoron.training import curator, lifetime, run, table
 from quoron.training import prepared as preparing
@@ -190,7 +191,11 @@ def test_nothing_but_answers_depends_on_a_users_rows(neighbour: str, differing: 
     assert differing(neighbour) == []
 
 
-@pytest.mark.parametrize("neighbour", NEIGHBOURS)
+# A folder is read by the same rules; these are more rows, other types, other places.
+READ = ("other values", "ten times the rows", "nothing at all", "infinite", "an unknown category", "sorted first")
+
+
+@pytest.mark.parametrize("neighbour", by_default(NEIGHBOURS, READ))
 def test_nothing_but_answers_depends_on_a_users_rows_in_a_folder(
     neighbour: str, differing: Callable[..., list[str]]
 ) -> None:

@@ -225,7 +225,11 @@ def test_a_seeded_run_says_so_and_charges_nobody(tmp_path: Path, account: Path) 
     assert not account.exists()
 
 
-@pytest.mark.parametrize(("name", "seed"), [*((name, 5) for name in FIT), (FIT[0], None)])
+LATER = [pytest.param(name, 5, marks=pytest.mark.slow) for name in FIT[3:]]  # the same ledger and rows
+KILLED = [*((name, 5) for name in FIT[:3]), (FIT[0], None), *LATER]
+
+
+@pytest.mark.parametrize(("name", "seed"), KILLED)
 def test_a_killed_run_goes_on_to_the_same_bits(
     name: str, seed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

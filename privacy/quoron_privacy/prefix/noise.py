@@ -205,8 +205,10 @@ class PrefixNoise:
         """The contribution in whole steps; clamped such that a sum of all rounds is below 2⁶²."""
         largest = min(2.0**22, 2.0**31 / self.rounds)
         with np.errstate(all="ignore"):  # an overflow becomes a clamp, silently: nothing in the data may warn or raise
-            scaled = np.nan_to_num(value / self.scale, nan=0.0)
-        return np.rint(np.clip(scaled, -largest, largest) * 2.0**GRID_BITS).astype(np.int64)
+            scaled = value / self.scale
+        return np.rint(np.clip(np.where(np.isnan(scaled), 0.0, scaled), -largest, largest) * 2.0**GRID_BITS).astype(
+            np.int64
+        )
 
 
 def corollary_9_scale(*, sensitivity: float, rounds: int, epsilon: float, delta: float) -> float:

@@ -77,7 +77,7 @@ def reference_delta(p: outlier_filter.FilterParameters, epsilon: float) -> float
             second += pi[e + 1] * levels[e - 1][points.index(step)]
         return max(same, first, second)
 
-    depths = np.linspace(0, p.own_tail / lam, 24)
+    depths = np.linspace(0, p.own_tail / lam, 12)
     total = 0.5 * pair(*(rho / p.noise_multiplier for rho in shifts(0.0)))
     for left, right in itertools.pairwise(depths):
         mass = 0.5 * (math.exp(-left) - math.exp(-right))

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contracts.scenes import HOSTILE, PRIVACY, PROBLEM, Fault, Quadratic
+from cover import by_default
 from one_epoch_reference import drive
 from problems import changed
 from quoron_client.protocol.domains import Box, L2Ball
@@ -23,16 +24,23 @@ from quoron_server.books import serial
 pytestmark = pytest.mark.usefixtures("verified_once")
 NAME = "accelerated-erm"
 INFO = ALGORITHMS[NAME]
+
+
+def slow(options):
+    """Each of its options is in another combination."""
+    return pytest.param(options, marks=pytest.mark.slow)
+
+
 COMBINATIONS = [
     {},
     {"kappa": 2},
     {"aggregate": "random"},
     {"cohort": 250},
-    {"cohort": 250, "aggregate": "random"},
+    slow({"cohort": 250, "aggregate": "random"}),
     {"cohort": 300, "schedule": "public"},
-    {"cohort": 300, "schedule": "public", "aggregate": "random"},
+    slow({"cohort": 300, "schedule": "public", "aggregate": "random"}),
     {"test": "above-threshold"},
-    {"test": "above-threshold", "kappa": 2},
+    slow({"test": "above-threshold", "kappa": 2}),
     {"test": "above-threshold", "cohort": 400, "schedule": "public"},
     {"strongly_convex": True, "strong_convexity": 0.1, "phases": None, "rounds": 8},
 ]
@@ -130,7 +138,7 @@ def test_responses_are_those_of_the_recursion_on_a_quadratic(stages, curvature, 
     assert worst == pytest.approx(max(abs(responses(h)[0]) for h in np.linspace(0.5, 1.0, 7) * curvature))
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", by_default(range(8), range(4)))
 def test_a_stage_ends_within_its_bound_on_random_quadratics(seed):
     # The mean of 300 runs stays far below the bound, which has room of a factor 3 and more over the worst of them.
     rng = np.random.default_rng(seed)

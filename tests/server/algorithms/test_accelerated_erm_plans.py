@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -107,8 +108,6 @@ def test_a_declared_share_of_hostile_users_is_allowed_for_and_costs_noise():
 class TestForgivingTests:
     """Lowering the core leaves the chances at a lower score what they were at the top, within the same promise."""
 
-    PLAN = subsampled_lottery.calibrate(1.0, 1e-6, users=5000, cohort_size=2000, releases=10)
-
     @pytest.mark.parametrize("kind", ["weighted", "random"])
     def test_of_lotteries(self, kind):
         plan = subsampled_lottery.calibrate(1.0, 1e-6, users=5000, cohort_size=2000, releases=10, kind=kind)
@@ -125,8 +124,9 @@ class TestForgivingTests:
         assert plan.threshold - lower.threshold == pytest.approx(60)
 
     def test_too_much_is_refused(self):
+        plan = subsampled_lottery.calibrate(1.0, 1e-6, users=5000, cohort_size=2000, releases=10)
         with pytest.raises(Infeasible, match="900 of 2000"):
-            forgiving_lottery(self.PLAN, 900, 1.0, 1e-6)
+            forgiving_lottery(plan, 900, 1.0, 1e-6)
 
 
 def tampered(plan, **numbers):
@@ -134,18 +134,26 @@ def tampered(plan, **numbers):
     return replace(plan, parameters=replace(plan.parameters, phases=phases))
 
 
+EXAMPLES = {
+    "lottery": {"rounds": 6, "phases": 2, "cohort": 300},
+    "series": {"rounds": 6, "phases": 2, "test": "above-threshold"},
+    "public": {"rounds": 9, "phases": 1, "cohort": 600, "schedule": "public"},
+}
+
+
+@cache
+def example(name):
+    return planned(EXAMPLES[name])
+
+
 class TestVerify:
     """A plan that was tampered with is refused."""
 
-    LOTTERY = planned({"rounds": 6, "phases": 2, "cohort": 300})
-    SERIES = planned({"rounds": 6, "phases": 2, "test": "above-threshold"})
-    PUBLIC = planned({"rounds": 9, "phases": 1, "cohort": 600, "schedule": "public"})
+    @pytest.mark.parametrize("name", EXAMPLES)
+    def test_what_was_planned_is_accepted(self, name):
+        INFO.verify(example(name))
 
-    @pytest.mark.parametrize("plan", [LOTTERY, SERIES, PUBLIC], ids=["lottery", "series", "public"])
-    def test_what_was_planned_is_accepted(self, plan):
-        INFO.verify(plan)
-
-    @pytest.mark.parametrize("plan", [LOTTERY, SERIES, PUBLIC], ids=["lottery", "series", "public"])
+    @pytest.mark.parametrize("name", EXAMPLES)
     @pytest.mark.parametrize(
         "numbers",
         [
@@ -163,12 +171,14 @@ class TestVerify:
         ],
         ids=str,
     )
-    def test_nonsense_is_refused(self, plan, numbers):
+    def test_nonsense_is_refused(self, name, numbers):
+        plan = example(name)
         with pytest.raises((VerificationError, ConfigError, Infeasible)):
             INFO.make(tampered(plan, **numbers))
 
-    @pytest.mark.parametrize("plan", [LOTTERY, SERIES, PUBLIC], ids=["lottery", "series", "public"])
-    def test_a_hair_less_noise_is_refused(self, plan):
+    @pytest.mark.parametrize("name", EXAMPLES)
+    def test_a_hair_less_noise_is_refused(self, name):
+        plan = example(name)
         phase = plan.parameters.phases[0]
         with pytest.raises(VerificationError, match="more noise"):
             INFO.make(tampered(plan, noise_scale=phase.noise_scale * (1 - 1e-5)))
@@ -176,7 +186,7 @@ class TestVerify:
             INFO.make(tampered(plan, radius=phase.radius * (1 + 1e-5)))
 
     def test_an_account_of_other_users_observers_or_releases_is_refused(self):
-        account = self.LOTTERY.parameters.phases[0].accounting
+        account = example("lottery").parameters.phases[0].accounting
         for wrong in (
             replace(account, users=2400),  # a smaller rate than the truth
             replace(account, users=1201),
@@ -185,15 +195,15 @@ class TestVerify:
             replace(account, noise_multiplier=account.noise_multiplier * 0.9),
         ):
             with pytest.raises(VerificationError):
-                INFO.make(tampered(self.LOTTERY, accounting=wrong))
-        series = self.SERIES.parameters.phases[0].accounting
+                INFO.make(tampered(example("lottery"), accounting=wrong))
+        series = example("series").parameters.phases[0].accounting
         for wrong in (
             replace(series, participations=1),
             replace(series, score_margin=0.5 * series.score_margin),
             replace(series, noise_multiplier=series.noise_multiplier * 0.9),
         ):
             with pytest.raises(VerificationError):
-                INFO.make(tampered(self.SERIES, accounting=wrong))
+                INFO.make(tampered(example("series"), accounting=wrong))
 
     def test_amplification_by_the_test_being_outside_the_sampling_is_refused(self):
         """Conditional amplification as printed: the Gaussian alone is amplified, and tests come for nothing."""
@@ -209,16 +219,16 @@ class TestVerify:
 
     @pytest.mark.parametrize("sampling", ["everybody", "public-schedule", "with-replacement", "poisson"])
     def test_another_way_of_sampling_is_refused(self, sampling):
-        plan = replace(self.LOTTERY, parameters=replace(self.LOTTERY.parameters, sampling=sampling))
+        plan = replace(example("lottery"), parameters=replace(example("lottery").parameters, sampling=sampling))
         with pytest.raises((VerificationError, ConfigError)):
             INFO.make(plan)
 
     def test_another_cost_is_refused(self):
         with pytest.raises(VerificationError, match="cost"):
-            INFO.make(replace(self.LOTTERY, cost=replace(self.LOTTERY.cost, rounds=5)))
+            INFO.make(replace(example("lottery"), cost=replace(example("lottery").cost, rounds=5)))
 
     def test_a_public_schedule_counts_how_often_a_user_takes_part(self):
-        phase = self.PUBLIC.parameters.phases[0]
+        phase = example("public").parameters.phases[0]
         assert (phase.rounds, phase.accounting.releases, phase.accounting.users) == (9, 3, 600)
 
 

@@ -71,10 +71,9 @@ def by_loops(plan, centres, noise):
 def test_the_model_is_that_of_chains_run_one_after_another(name):
     algorithm, engine = make(name), Quadratic()
     engine.centres[::7] += 3.0  # strangers, so that weights differ
-    for seed in (1, 2):
-        states, _ = drive(algorithm, engine, SeededNoise(seed))
-        expected = by_loops(algorithm.plan, engine.centres, SeededNoise(seed))
-        np.testing.assert_allclose(algorithm.model(states[-1]), expected, rtol=0, atol=1e-8)
+    states, _ = drive(algorithm, engine, SeededNoise(1))
+    expected = by_loops(algorithm.plan, engine.centres, SeededNoise(1))
+    np.testing.assert_allclose(algorithm.model(states[-1]), expected, rtol=0, atol=1e-8)
 
 
 @every_variant

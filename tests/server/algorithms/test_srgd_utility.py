@@ -99,7 +99,7 @@ def anytime(rng, last=True):
 @pytest.mark.parametrize("both_sides", [accelerated, plain, leader, anytime])
 def test_the_inequality_behind_a_bound_holds_on_every_path(both_sides):
     rng = np.random.default_rng(11)
-    for _ in range(150):
+    for _ in range(80):
         left, right = both_sides(rng)
         assert left <= right + 1e-9 * (1 + abs(right))
 

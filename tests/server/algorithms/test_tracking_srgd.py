@@ -176,9 +176,12 @@ def same_transcript(algorithm, engines, noise, take):
     return ps, sqrt(square)
 
 
+TREE = pytest.param("recursive", "tree", marks=pytest.mark.slow)  # other matrices for the same sums
+
+
 @pytest.mark.parametrize("own", [(1e9, "edge"), (1e9, -1e9), (1e9, np.nan), (1e-12, -1e9)], ids=str)
 @pytest.mark.parametrize("kind", [TrackingSRGD, Wild])
-@pytest.mark.parametrize(("variant", "how"), [("recursive", "blt"), ("recursive", "tree"), ("independent", "-")])
+@pytest.mark.parametrize(("variant", "how"), [("recursive", "blt"), TREE, ("independent", "-")])
 def test_replacing_one_user_of_any_cohort_moves_the_noise_of_an_equal_transcript_by_at_most_mu(
     monkeypatch, variant, how, kind, own
 ):
