@@ -57,6 +57,7 @@ def test_making_certificates_and_tokens_brings_cryptography_alone() -> None:
     assert loaded(code) == {"cryptography"}
 
 
+@pytest.mark.programs
 def test_a_plan_brings_no_database_no_table_no_pictures_and_no_network() -> None:
     held = loaded(run("plan", "quickstart", "--json"))
     assert held & {"sqlalchemy", "matplotlib", "grpc", "flwr", "pyarrow", "dp_accounting"} == set()

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a warden reads 
 @pytest.mark.parametrize(
     ("workers", "who", "how"),
     [
-        ("1", "all", signal.SIGKILL),
+        pytest.param("1", "all", signal.SIGKILL, marks=pytest.mark.programs),
         pytest.param("1", "the worker", signal.SIGKILL, marks=pytest.mark.programs),
         pytest.param("0", "all", signal.SIGKILL, marks=pytest.mark.slow),
         pytest.param("0", "all", signal.SIGINT, marks=pytest.mark.slow),

@@ -13,6 +13,7 @@ def main() -> int:
     # Idle threads of OpenBLAS go to sleep after 2^16 ticks, some 30 µs, instead of keeping a processor busy for 30 ms
     # at each start and after each product.
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "16")
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "true")  # it would look through all that is installed for some
     # Libraries bring a quarter of a million objects that last: looking through them is up to a tenth of a command.
     gc.set_threshold(200_000, 20, 20)
     # Whatever a library or a program of somebody else's writes for us, under whatever umask: others may not change it.

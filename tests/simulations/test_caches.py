@@ -80,7 +80,7 @@ def test_what_the_environment_says_or_the_libraries_find_is_left(
     "words",
     [
         pytest.param(["-m", "quoron", "tokens", "list"], marks=pytest.mark.programs),
-        ["-c", COMPILES],
+        pytest.param(["-c", COMPILES], marks=pytest.mark.programs),
         pytest.param(["-m", "quoron", "plan", "one-pass"], marks=pytest.mark.slow),
     ],
     ids=["tokens", "a compiled loop", "plan"],

@@ -38,7 +38,7 @@ def lattice(
         inside = _step_profile(np.array([middle]), table, mus, chances)[0] <= limit
         low, high = (low, middle) if inside else (middle, high)
     reach = math.log1p(rate * math.expm1(high))
-    return reach, min(max(typical / points, reach / 40_000), reach / 100)
+    return reach, min(max(typical / points, reach / 40_000), reach / (2 * points + 4))
 
 
 def rough_delta(

@@ -254,13 +254,17 @@ def aggregate(cohort_size: int, core: int, kappa: Kappa, kind: Kind) -> OutlierM
     return random_inclusion(cohort_size, core)
 
 
-def best_mean(cohort_size: int, core: int, kappa: Kappa | None, kind: Kind) -> OutlierMean | None:
-    """The aggregate with the least shift, over κ when kappa=None; None when this core allows no bound."""
+def fitting(cohort_size: int, core: int, kappa: Kappa | None, kind: Kind) -> tuple[Kappa, ...]:
+    """Each κ, of those that are asked for, with which this core allows a bound: none where it is too small."""
     kappas: tuple[Kappa, ...] = (2,) if kind == "random" and kappa is None else (1, 2) if kappa is None else (kappa,)
     # κ = 1 needs A < B < C and k > A, κ = 2 needs A < k − 1.
     low = ramp_floor(cohort_size)
-    fit = [each for each in kappas if low + each <= core <= cohort_size and low + 1 < cohort_size]
-    means = [aggregate(cohort_size, core, each, kind) for each in fit]
+    return tuple(each for each in kappas if low + each <= core <= cohort_size and low + 1 < cohort_size)
+
+
+def best_mean(cohort_size: int, core: int, kappa: Kappa | None, kind: Kind) -> OutlierMean | None:
+    """The aggregate with the least shift, over κ when kappa=None; None when this core allows no bound."""
+    means = [aggregate(cohort_size, core, each, kind) for each in fitting(cohort_size, core, kappa, kind)]
     return min(means, key=lambda mean: mean.sensitivity, default=None)
 
 

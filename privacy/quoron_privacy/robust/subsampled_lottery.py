@@ -25,7 +25,7 @@ from quoron_privacy import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.robust.lottery import RELEASE, Lottery, core_for, verify_lottery
 from quoron_privacy.robust.lottery_composition import composed_delta, lattice, rough_delta, second_route
-from quoron_privacy.robust.outlier_mean import Kappa, Kind, OutlierMean, best_mean, verify_outlier_mean
+from quoron_privacy.robust.outlier_mean import Kappa, Kind, OutlierMean, best_mean, fitting, verify_outlier_mean
 from quoron_privacy.robust.valley import cheapest
 from quoron_privacy.roots import root
 from quoron_privacy.validate import count, positive, probability
@@ -125,7 +125,7 @@ def smallest_cohort(epsilon: float, delta: float, releases: int, *, rate: float 
         fits = _tests_alone(epsilon, delta, rate, releases, middle, release) <= 1
         low, high = (low, middle) if fits else (middle, high)
     size = 4 * high + 4
-    while best_mean(size - 2, core_for(size - 2, high), None, "weighted") is not None:
+    while fitting(size - 2, core_for(size - 2, high), None, "weighted"):
         size -= 2
     return size
 
@@ -164,31 +164,35 @@ def _calibrate(
     release: float,
 ) -> tuple[OutlierMean, Lottery, float] | None:
     first, typical = _first(delta, rate, releases), gdp.mu_for(epsilon, delta) / math.sqrt(releases)
-    options = [
-        (rungs, mean)
-        for rungs in _ladders(size, rate / typical)
-        if (mean := best_mean(size, core_for(size, rungs), kappa, kind)) is not None
-    ]
+
+    options = [rungs for rungs in _ladders(size, rate / typical) if fitting(size, core_for(size, rungs), kappa, kind)]
     if not options:
         return None
 
-    def excess(option: tuple[int, OutlierMean], noise: float, *, fine: bool = False) -> float:
-        rungs, mean = option
+    @cache
+    def mean_of(rungs: int) -> OutlierMean:
+        mean = best_mean(size, core_for(size, rungs), kappa, kind)
+        assert mean is not None  # some κ fits
+        return mean
+
+    def excess(rungs: int, noise: float, *, fine: bool = False) -> float:
+        mean = mean_of(rungs)
         mus, chances = np.asarray(mean.shifts) / noise, np.asarray(mean.chances)
         table = _table(rungs, first, release)
         each, points = (_typical(table, mean, noise, rate), _FINE) if fine else (typical, _COARSE)
         return rough_delta(table, mus, chances, rate, releases, each, points, epsilon) / (_SAFETY * delta)
 
-    def untested(option: tuple[int, OutlierMean]) -> float:
+    def untested(rungs: int) -> float:
         """Noise that about suffices when tests are free and sampling amplifies in full."""
-        return float(np.asarray(option[1].shifts) @ np.asarray(option[1].chances)) * rate / typical
+        mean = mean_of(rungs)
+        return float(np.asarray(mean.shifts) @ np.asarray(mean.chances)) * rate / typical
 
-    def least(option: tuple[int, OutlierMean], guess: float, factor: float) -> float:
-        return _decreasing_root(lambda noise: excess(option, noise), guess, factor, 3e-3)
+    def least(rungs: int, guess: float, factor: float) -> float:
+        return _decreasing_root(lambda noise: excess(rungs, noise), guess, factor, 3e-3)
 
-    def leading(noise: float) -> tuple[tuple[int, OutlierMean], float]:
-        """The option of the least δ at one noise, which is about that of the least noise; its share of δ."""
-        return cheapest(options, lambda option: excess(option, noise))
+    def leading(noise: float) -> tuple[int, float]:
+        """The rungs of the least δ at one noise, which are about those of the least noise; their share of δ."""
+        return cheapest(options, lambda rungs: excess(rungs, noise))
 
     best, noise = options[len(options) // 2], _OVERWHELMING * untested(options[-1])
     if excess(best, noise) > 1:  # its tests alone take too much
@@ -205,8 +209,8 @@ def _calibrate(
     noise = _decreasing_root(lambda noise: excess(best, noise, fine=True), noise, 1.02, 2e-7)
     if not math.isfinite(noise):
         return None
-    rungs, mean = best
-    return mean, Lottery(size, mean.core, tuple(map(float, _table(rungs, first, release)))), noise
+    mean = mean_of(best)
+    return mean, Lottery(size, mean.core, tuple(map(float, _table(best, first, release)))), noise
 
 
 def _decreasing_root(excess: Callable[[float], float], guess: float, factor: float, tolerance: float) -> float:
