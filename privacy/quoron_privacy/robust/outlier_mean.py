@@ -340,16 +340,12 @@ def _best_ramps(sizes: Integers, cores: Integers) -> tuple[Integers, Vector]:
     """(B, the bound of Theorem 1 (b)) at the best B for each cohort and core.
 
     From the middle of A and C on the bound at height A falls with B and the one at height B rises; before, neither is
-    better than at the middle. So the best is where they cross, found by bisection, up to a neighbour.
+    better than at the middle. So the best is next to where they cross, at B (B − A) = C (C − k).
     """
-    steepest = ramp_floor(sizes) + 1
-    left, right = np.maximum(steepest, (sizes + steepest - 1) // 2), sizes - 1
-    while np.any(left < right):
-        middle = (left + right) // 2
-        at_low, at_high = _near_shift(sizes, cores, middle)
-        falling = (at_low > at_high) & (left < right)
-        left, right = np.where(falling, middle + 1, left), np.where(falling, right, middle)
-    around = np.clip(left + np.arange(-2, 3)[:, None], steepest, sizes - 1)
+    low = ramp_floor(sizes)
+    steepest, middle = low + 1, (sizes + low) // 2
+    crossing = np.ceil((low + np.sqrt(np.square(low, dtype=float) + 4.0 * sizes * (sizes - cores))) / 2)
+    around = np.clip(np.maximum(crossing.astype(np.int64), middle) + np.arange(-2, 3)[:, None], steepest, sizes - 1)
     tried = np.concatenate([steepest[None], around])  # the steepest ramp is the first of equals
     shifts = np.maximum(*_near_shift(sizes, cores, tried))
     best = np.argmin(shifts, axis=0), np.arange(len(cores))
