@@ -81,8 +81,8 @@ class GaussianNoise:
         """Noised copy of `value`, any shape: a function of the integers round(value / step) + noise only."""
         with np.errstate(all="ignore"):  # an overflow becomes a clamp, silently: nothing in the data may warn or raise
             scaled = np.asarray(value, np.float64) / self.scale
-        numbers = np.where(np.isnan(scaled), 0.0, np.minimum(np.maximum(scaled, -LARGEST), LARGEST))
-        steps = np.rint(numbers * 2.0**GRID_BITS).astype(np.int64)
+        numbers = np.where(np.isnan(scaled), 0.0, scaled)
+        steps = np.rint(np.minimum(np.maximum(numbers, -LARGEST), LARGEST) * 2.0**GRID_BITS).astype(np.int64)
         return (steps + stream.gaussian_steps(steps.shape)).astype(np.float64) * self.step
 
     def entry(self) -> Release:
