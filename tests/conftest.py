@@ -40,6 +40,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def core_dumps_stay() -> Iterator[None]:
+    """A command that a test carries out in this process does not lower its limit for good, which nobody may raise."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("quoron_client.federation.core_dumps.switch_off", lambda: None)
+        yield
+
+
 @pytest.fixture
 def our_logs(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     """`caplog` with our own records alone: what gRPC, Flower or a compiler says is not for a test to count."""

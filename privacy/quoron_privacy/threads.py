@@ -27,7 +27,8 @@ def at_once(works: Iterable[Callable[[], object]], threads: int) -> None:
     """Carry out all of them on this thread and `threads` - 1 others, whoever is free taking the next.
 
     On a busy machine, where no other thread gets a turn, this one does everything and waits for nobody. What a work
-    itself asks for at once, its own thread does alone: the others have works of their own.
+    itself asks for at once, its own thread does alone: the others have works of their own. When one fails no other is
+    begun, and its error is raised when all that had begun are over.
     """
     left = deque(works)
     others = min(threads, len(left)) - 1
@@ -45,15 +46,22 @@ def at_once(works: Iterable[Callable[[], object]], threads: int) -> None:
                 except IndexError:
                     return
                 work()
+        except BaseException:
+            left.clear()
+            raise
         finally:
             _here.at_work = False
 
     parts, waiting = [_Part(run) for _ in range(others)], _helpers()
     for part in parts:
         waiting.put(part)
-    run()
+    try:
+        run()
+    finally:
+        for part in parts:
+            part.wait()
     for part in parts:
-        part.end()
+        part.tell()
 
 
 def in_pieces(loop: Callable[[int, int], object], rows: int, width: int, piece: int) -> None:
@@ -91,12 +99,15 @@ class _Part:
             finally:
                 self._done.release()
 
-    def end(self) -> None:
-        """Wait for it, if it has begun, and raise what it raised; else it never will."""
+    def wait(self) -> None:
+        """Until it is over, if it has begun; else it never will."""
         if not self._taken.acquire(blocking=False):
             self._done.acquire()
-            if self._error is not None:
-                raise self._error
+
+    def tell(self) -> None:
+        """Raise what it raised."""
+        if self._error is not None:
+            raise self._error
 
 
 @cache

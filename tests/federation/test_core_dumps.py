@@ -17,7 +17,7 @@ HARD = resource.getrlimit(resource.RLIMIT_CORE)[1]
 CRASH = """
 import os, resource
 from quoron_client.federation import core_dumps
-hard = resource.getrlimit(resource.RLIMIT_CORE)[1]  # a command that another test carried out here may have lowered it
+hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
 resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
 if SAFE:
     core_dumps.switch_off()

@@ -32,6 +32,21 @@ def test_an_error_of_another_thread_is_the_callers_and_the_next_call_is_as_the_f
     assert sorted(done) == list(range(9))
 
 
+@pytest.mark.parametrize("failing", [0, 5, 39])
+def test_an_error_is_raised_when_nothing_is_at_work_any_more(failing):
+    begun, over = [], []
+
+    def work(number):
+        begun.append(number)
+        if number == failing:
+            raise ZeroDivisionError
+        over.append(number)
+
+    with pytest.raises(ZeroDivisionError):
+        at_once([partial(work, number) for number in range(40)], 4)
+    assert sorted(begun) == sorted([*over, failing])
+
+
 def test_what_a_work_asks_for_at_once_its_own_thread_does():
     seen = []
 

@@ -1,10 +1,7 @@
 """Folders of Parquet: the same bits as of the same rows in memory, and every wrong file named."""
 
-import errno
-import fcntl
 import os
 import pickle
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import quoron
-from quoron.datasets import _scratch, deck, index
+from quoron.datasets import deck, index
 from quoron.datasets._columns import Scaling
 from quoron.datasets.files import Files
 from quoron.datasets.index import opened, renewed
@@ -28,7 +25,7 @@ from quoron_client.compute.enforcement import bounded
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, read_label
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Linear, Logistic
-from quoron_privacy.errors import ConfigError, DataError, RunError
+from quoron_privacy.errors import DataError
 from row_files import RULES, described, in_buckets, in_order, little, rows
 
 pytestmark = pytest.mark.usefixtures("no_pictures", "planned_once")
@@ -248,28 +245,6 @@ def test_users_far_apart_in_one_file_have_all_their_rows(layout, tmp_path, monke
         assert_same(ours.part(np.array(own)).items(np.array(own)), theirs.items(np.array(own)))
 
 
-def test_memory_is_lent_again_only_when_nothing_in_it_is_used():
-    memory = deck.Lent()
-    lent = memory.lend(64)
-    at, part = lent.ctypes.data, lent[8:24].view(np.float64)
-    del lent
-    assert memory.lend(64).ctypes.data != at
-    assert memory.lend(64).ctypes.data != at
-    del part
-    assert at in [memory.lend(64).ctypes.data, memory.lend(64).ctypes.data]
-
-
-def test_a_full_disk_is_said_and_no_thread_stays(tmp_path, monkeypatch):
-    in_order(rows(400), tmp_path / "d")
-    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    monkeypatch.setattr(os, "pwritev", lambda *given: (_ for _ in ()).throw(full))
-    crowd = from_dataset(tmp_path / "d", RULES, user="who", loss=Logistic(), test_fraction=0.0)
-    with pytest.raises(RunError, match=r"No space left on device.*Make room, or set QUORON_SCRATCH"):
-        crowd.items(np.arange(10))
-    names = [each.name for each in threading.enumerate()]
-    assert not [name for name in names if name.startswith(("quoron-ahead", "quoron-writer"))]
-
-
 def test_every_row_is_read_from_its_file_once_by_a_run_of_one_pass(tmp_path, monkeypatch, read):
     table = in_order(rows(1500), tmp_path / "d")
     crowd = from_dataset(tmp_path / "d", RULES, user="who", loss=Logistic(), test_fraction=0.0)
@@ -355,44 +330,6 @@ class TestBadFiles:
         with pytest.raises(DataError, match=r"'part-002.parquet' in .*, but it has disappeared"):
             crowd.items(np.arange(10))
         assert kept
-
-    def test_a_scratch_folder_that_cannot_be_written_is_named(self, tmp_path, monkeypatch):
-        in_order(rows(60), tmp_path / "d")
-        monkeypatch.setenv("QUORON_SCRATCH", str(tmp_path / "nowhere"))
-        with pytest.raises(RunError, match=r"nowhere.*Set QUORON_SCRATCH"):
-            self.items(tmp_path / "d")
-
-
-@pytest.mark.parametrize("direct", [True, False])
-def test_disks_that_refuse_to_go_past_the_cache_are_asked_through_it(direct, tmp_path, monkeypatch):
-    table = in_buckets(rows(400), tmp_path / "d")
-    if direct:  # the flag is taken, and the calls are refused
-        calls = {"pwritev": os.pwritev, "preadv": os.preadv}
-        for name, call in calls.items():
-            monkeypatch.setattr(os, name, refusing(call))
-    else:
-        monkeypatch.setattr(_scratch, "_directly", lambda file, wanted: False)
-    ours, theirs = both(tmp_path / "d", table)
-    assert_same(ours.items(np.arange(ours.users)), theirs.items(np.arange(ours.users)))
-
-
-def refusing(call):
-    """A system call that says EINVAL as long as it is to go past the cache."""
-
-    def refused(file, arrays, at):
-        if fcntl.fcntl(file, fcntl.F_GETFL) & getattr(os, "O_DIRECT", 0):
-            raise OSError(errno.EINVAL, "Invalid argument")
-        return call(file, arrays, at)
-
-    return refused
-
-
-def test_memory_that_is_no_number_is_named(tmp_path, monkeypatch):
-    in_order(rows(60), tmp_path / "d")
-    for bytes_ in ("8GB", "nan", "inf", "-1", "0"):
-        monkeypatch.setenv("QUORON_MEMORY", bytes_)
-        with pytest.raises(ConfigError, match=rf"QUORON_MEMORY to be a number of bytes such as 4e9, got '{bytes_}'"):
-            from_dataset(tmp_path / "d", RULES, user="who", loss=Logistic()).items(np.arange(3))
 
 
 def test_a_file_with_other_rows_than_its_index_is_refused(tmp_path):

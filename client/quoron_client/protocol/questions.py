@@ -31,7 +31,7 @@ class Status(IntEnum):
 
 
 # As numbers for arrays: of a member of an enumeration numpy asks a dozen questions before it compares with it.
-ANSWERED, MISSING, REJECTED = (np.uint8(int(each)) for each in Status)
+ANSWERED, MISSING, REJECTED = (np.uint8(int(each)) for each in (Status.ANSWERED, Status.MISSING, Status.REJECTED))
 FAR = 1e9  # answers beyond this many times the largest honest coordinate are rejected, so that no sum overflows
 
 

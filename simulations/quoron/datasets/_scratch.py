@@ -128,7 +128,13 @@ class Scratch:
 
     def read(self, arrays: Iterable[NDArray[Any]], at: int) -> None:
         """What is there, into arrays one after the other."""
-        self._all(os.preadv, arrays, at)
+        try:
+            self._all(os.preadv, arrays, at)
+        except OSError as error:
+            raise RunError(
+                f"Cannot read the items of this run back from {folder()}: {error.strerror}. Set {SCRATCH} to a folder "
+                "on another disk, and resume the run."
+            ) from None
 
     def _all(self, call: Any, arrays: Iterable[NDArray[Any]], at: int) -> None:
         left = deque(memoryview(array.data).cast("B") for array in arrays if array.size)
