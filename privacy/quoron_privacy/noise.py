@@ -17,6 +17,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, localcontext
+from fractions import Fraction
 from functools import cache, lru_cache
 from hashlib import blake2b
 from itertools import accumulate, takewhile
@@ -26,7 +27,7 @@ from typing import Any, Protocol
 import numpy as np
 from numba import njit
 from numpy.random.bit_generator import ISeedSequence
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_privacy.validate import count, positive, probability
@@ -36,11 +37,10 @@ Steps = NDArray[np.int64]
 
 GRID_BITS = 30  # gaussian_steps counts in units of 2⁻³⁰ standard deviations
 GAUSSIAN_SLACK = 2.0**-160  # total variation of one Gaussian sample (theorem N1)
-LAPLACE_SLACK = 2.0**-52  # error of P(noise >= k) for every k: total variation of one threshold decision (theorem N2)
-WHOLE_SLACK = 2.0**-58  # total variation of one sample of `whole_laplaces` (N7)
+LAPLACE_SLACK = 2.0**-160  # total variation of one Laplace sample (theorem N2)
 
-_ODDS_BITS = 96  # of the odds of a digit in `whole_laplace`
-_MOST_DIGITS = 45  # a digit of odds exp(-2^i / scale) below e⁻⁴⁵ < 2⁻⁶⁴ counts as zero in `whole_laplaces`
+_MOST_DIGITS = 120  # a digit of odds exp(-2^i / scale) below e⁻¹²⁰ < 2⁻¹⁷³ counts as zero in `laplace_steps`
+_LAPLACES = 1 << 12  # Laplace samples at a time, so that their words stay in cache
 _BIN_BITS = 4  # the Gaussian proposal is flat on bins of width 1/16
 _BLOCK = 1 << 16  # samples at a time, so that the words stay in cache
 _MOST_WORDS = 1 << 35  # of one ChaCha20 stream: 2³² blocks of 64 bytes
@@ -90,51 +90,45 @@ class RandomStream:
             at += 1
 
     def laplace_steps(self, scale: float, shape: int | tuple[int, ...]) -> Steps:
-        """⌊L⌋ for independent L ~ Laplace(scale), with `scale` in steps and at most 2⁵⁰. For threshold decisions only.
+        """⌊L⌋ for independent L ~ Laplace(scale), scale at most 2⁵⁰; total variation LAPLACE_SLACK each (theorem N2).
 
-        Each tail probability is right up to LAPLACE_SLACK (theorem N2); the cells are not good enough for a release.
+        |L|'s whole part is geometric, and the binary digits of a geometric variable are independent: digit i is one
+        with chance 1 / (1 + exp(2^i / scale)). A word for each digit and one for the sign, whatever comes out; what 64
+        bits do not decide, one word in 2⁶⁴, 192 do.
         """
         positive(scale=scale)
         if scale > 2.0**50:
             raise ConfigError(f"Expected scale <= 2**50 steps, got scale={scale}. Use a coarser grid.")
-        return _laplace(self.words(samples_of(shape)), scale).reshape(shape)
-
-    def whole_laplace(self, scale: float) -> int:
-        """⌊L⌋ for L ~ Laplace(scale), up to total variation 2⁻⁸⁸: cell by cell, unlike `laplace_steps`.
-
-        |L|'s whole part is geometric, and the binary digits of a geometric variable are independent: digit i is one
-        with odds exp(-2^i / scale).
-        """
-        magnitude = 0
-        for digit, odds in enumerate(_digit_odds(scale)):
-            magnitude += self.weighted_choice((2**_ODDS_BITS, odds)) << digit
-        return magnitude if self.weighted_choice((1, 1)) else -magnitude - 1
-
-    def whole_laplaces(self, scale: float, size: int) -> Steps:
-        """`size` independent ⌊L⌋, L ~ Laplace(scale) with scale at most 2⁵⁰; total variation WHOLE_SLACK a sample.
-
-        As `whole_laplace`, one word for each binary digit, so that every sample takes the same time: for many counts.
-        """
-        positive(scale=scale)
-        if scale > 2.0**50:
-            raise ConfigError(f"Expected scale <= 2**50, got scale={scale}.")
-        chances = _digit_chances(scale)
-        places = np.left_shift(1, np.arange(len(chances), dtype=np.int64))
-        steps = np.empty(size, np.int64)
-        for start in range(0, size, _BLOCK):
-            block = steps[start : start + _BLOCK]
-            words = self.words(len(block) * (len(chances) + 1)).reshape(len(block), -1)
-            block[:] = (words[:, 1:] < chances) @ places ^ -(words[:, 0] & np.uint64(1)).astype(np.int64)
-        return steps
+        chances, levels = _laplace_digits(float(scale))
+        steps = np.empty(samples_of(shape), np.int64)
+        for start in range(0, len(steps), _LAPLACES):
+            block = steps[start : start + _LAPLACES]
+            words = self.words(len(block) * (len(levels) + 1)).reshape(len(block), -1)
+            if _laplace(words, levels, block):
+                for sample, digit in np.argwhere(words[:, 1:] == levels):
+                    if int.from_bytes(self.words(2).astype("<u8").tobytes(), "little") < chances[digit] % 2**128:
+                        block[sample] ^= 1 << digit  # it was left at zero
+        return steps.reshape(shape)
 
     def uniform_below(self, bound: int, size: int) -> Steps:
         """`size` independent exact uniform integers in {0, ..., bound - 1}; bound at most 2⁶³."""
         count(bound=bound)
         return self._below(np.full(size, bound, np.uint64))
 
-    def bernoulli(self, chance: ArrayLike, shape: int | tuple[int, ...]) -> NDArray[np.bool_]:
-        """Independent coins, True with probability ⌈2⁵³ chance⌉ / 2⁵³ (exactly `chance` from one half up)."""
-        return self.uniform(shape) < np.clip(np.asarray(chance, np.float64), 0.0, 1.0)
+    def bernoulli(self, chance: float, shape: int | tuple[int, ...]) -> NDArray[np.bool_]:
+        """Independent coins, True with probability exactly `chance`, a float in [0, 1].
+
+        A word for each; one at ⌊2⁶⁴ chance⌋, which happens once in 2⁶⁴ times, is decided by as many more as it takes.
+        """
+        if not 0 <= chance <= 1:
+            raise ConfigError(f"Expected chance in [0, 1], got chance={chance}.")
+        level, rest = divmod(Fraction(chance) * 2**64, 1)
+        words = self.words(samples_of(shape))
+        coins = words < np.uint64(level) if level < 2**64 else np.ones(len(words), np.bool_)
+        if rest:
+            for tie in np.flatnonzero(words == np.uint64(level)):
+                coins[tie] = self.weighted_choice((rest.denominator - rest.numerator, rest.numerator))
+        return coins.reshape(shape)
 
     def uniform(self, shape: int | tuple[int, ...]) -> NDArray[np.float64]:
         """Independent uniform multiples of 2⁻⁵³ in [0, 1)."""
@@ -313,12 +307,12 @@ class AnsweredNoise:
         return self.source.fingerprint()
 
 
-def total_variation(*, gaussians: int = 0, decisions: int = 0) -> float:
+def total_variation(*, gaussians: int = 0, laplaces: int = 0) -> float:
     """How far all the noise of a run is from exact, in total variation (theorem N3).
 
     A mechanism that is (ε, δ) with exact noise is (ε, δ + (1 + e^ε) · total_variation) with this noise.
     """
-    return GAUSSIAN_SLACK * gaussians + LAPLACE_SLACK * decisions
+    return GAUSSIAN_SLACK * gaussians + LAPLACE_SLACK * laplaces
 
 
 def samples_of(shape: int | tuple[int, ...]) -> int:
@@ -333,21 +327,15 @@ def _encode(*labels: str | int) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _digit_odds(scale: float) -> tuple[int, ...]:
-    """⌊2⁹⁶ exp(-2^i / scale)⌋ for every binary digit i of a geometric variable that is one at all."""
+def _laplace_digits(scale: float) -> tuple[tuple[int, ...], Words]:
+    """⌊2¹⁹² / (1 + exp(2^i / scale))⌋ for the digits i = 0, 1, ... of a geometric magnitude, and ⌊2⁶⁴ / ...⌋."""
     with localcontext() as context:
-        context.prec = 60
-        return tuple(takewhile(bool, (int((-(2**i) / Decimal(scale)).exp() * 2**_ODDS_BITS) for i in range(1200))))
-
-
-def _digit_chances(scale: float) -> Words:
-    """The nearest integer to 2⁶⁴ / (1 + exp(2^i / scale)) for digits i = 0, 1, ... of a geometric magnitude."""
-    chances: list[int] = []
-    with localcontext() as context:
-        context.prec = 50
-        while (power := Decimal(2 ** len(chances)) / Decimal(scale)) < _MOST_DIGITS:
-            chances.append(int((2**64 / (1 + power.exp())).to_integral_value()))
-    return np.array(chances, np.uint64)
+        context.prec = 90
+        powers = takewhile(lambda power: power < _MOST_DIGITS, (2**i / Decimal(scale) for i in range(64)))
+        chances = tuple(int(2**192 / (1 + power.exp())) for power in powers)
+    levels = np.array([chance >> 128 for chance in chances], np.uint64)
+    levels.setflags(write=False)
+    return chances, levels
 
 
 @cache  # ten milliseconds that planning needs not wait
@@ -421,14 +409,21 @@ def _accept_gaussian(words: Words, at: int, bins: Words, steps: Steps, done: int
     return len(words), done
 
 
-@njit(cache=True)
-def _laplace(words: Words, scale: float) -> Steps:
-    steps = np.empty(len(words), np.int64)
-    for i in range(len(words)):
-        u = ((words[i] >> np.uint64(1)) + np.uint64(1)) * 2.0**-63  # in (0, 1]: the logarithm is finite
-        magnitude = np.int64(np.floor(-np.log(u) * scale))
-        steps[i] = magnitude ^ -np.int64(words[i] & np.uint64(1))
-    return steps
+@njit(cache=True, nogil=True)
+def _laplace(words: Words, levels: Words, steps: Steps) -> int:
+    """⌊L⌋ from a word for the sign and one for each digit, words (samples, 1 + digits); in fixed time.
+
+    Returns how many words are at their level: such digits are left at zero.
+    """
+    unsure = 0
+    for i in range(len(steps)):
+        magnitude = np.int64(0)
+        for digit in range(len(levels)):
+            word = words[i, digit + 1]
+            magnitude |= np.int64(word < levels[digit]) << digit
+            unsure += word == levels[digit]
+        steps[i] = magnitude ^ -np.int64(words[i, 0] & np.uint64(1))  # sign bit set: -magnitude - 1, the floor
+    return unsure
 
 
 @njit(cache=True)

@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.noise import total_variation
 from quoron_privacy.validate import count, positive, probability
 
 BETA = 1e-6  # of either mistake: a run with everybody present ends, a round that nobody answers passes
-DRAW_SLACK = 2.0**-88  # total variation of one draw of noise
 SHARE = 0.05  # of ε, where nothing else is said
 _MOST_DRAWS = 1 << 21  # of one run: more than any plan has rounds
 _LARGEST = 1 << 40  # users in a cohort, beyond which none is looked for
@@ -79,7 +79,7 @@ def rest(epsilon: float, delta: float, quorum_epsilon: float) -> tuple[float, fl
     left = epsilon - quorum_epsilon
     while _exact(left) + _exact(quorum_epsilon) > _exact(epsilon):
         left = math.nextafter(left, -math.inf)
-    slack = _MOST_DRAWS * DRAW_SLACK * (1 + math.exp(epsilon))
+    slack = total_variation(laplaces=_MOST_DRAWS) * (1 + math.exp(epsilon))
     if not (left >= 0.01 and delta - slack >= 1e-12):
         raise ConfigError(
             "Expected quorum_epsilon to leave an epsilon of at least 0.01 and a delta of a little more than 1e-12, got "
@@ -139,11 +139,11 @@ def calibrate(
 def verify(quorum: Quorum, epsilon: float, delta: float, cohorts: Sequence[int], *, participations: int) -> None:
     """Q1 at the plan's own numbers, in exact fractions: VerificationError unless all of it is within (ε, δ)."""
     _check(quorum.share, quorum.epsilon, cohorts, quorum.participations)
-    rounds = len(cohorts)
-    slack = quorum.draws(rounds) * Fraction(DRAW_SLACK) * (1 + Fraction(math.exp(epsilon) * (1 + 1e-12)))
+    rounds, scales = len(cohorts), (quorum.threshold_scale, quorum.count_scale)
+    slack = Fraction(total_variation(laplaces=quorum.draws(rounds))) * (1 + Fraction(math.exp(epsilon) * (1 + 1e-12)))
     for what, holds, got in (
         (f"participations >= {participations}", quorum.participations >= participations, quorum.participations),
-        ("scales >= 0", min(quorum.threshold_scale, quorum.count_scale) >= 0, quorum),
+        ("scales from 0 to 2**50", min(scales) >= 0 and max(scales) <= 2.0**50, quorum),
         (f"a cost of at most quorum.epsilon={quorum.epsilon}", quorum.cost <= _exact(quorum.epsilon), quorum.cost),
         (
             f"epsilon of algorithm and quorum <= {epsilon}",
@@ -173,7 +173,7 @@ def chances(quorum: Quorum, cohorts: Sequence[int], present: Callable[[int], int
     if quorum.threshold_scale:
         fails = np.append(fails, 1.0)
         passes = np.append(1.0, _reaches(ends + 1 + needed, quorum.count_scale))
-    slack = (len(cohorts) + 1) * 2.0**-52  # of the sums, and of the samplers
+    slack = (len(cohorts) + 1) * 2.0**-52  # of the sums; the samplers need next to nothing
     failing, passing = (min(1.0, float(mass @ worst) * (1 + 1e-9) + slack) for worst in (fails, passes))
     return failing, passing
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from quoron_privacy import gdp
 from quoron_privacy.errors import ConfigError, VerificationError
-from quoron_privacy.noise import WHOLE_SLACK, RandomStream
+from quoron_privacy.noise import RandomStream, total_variation
 from quoron_privacy.release import Adjacency, Release
 from quoron_privacy.validate import count, non_negative, probability
 
@@ -87,14 +87,14 @@ class KnownBins:
     @property
     def variation(self) -> float:
         """See `mu`; of all bins, as a law with exact noise must be one for all neighbours."""
-        return self.bins * WHOLE_SLACK
+        return total_variation(laplaces=self.bins)
 
     def release(self, owners: Integers, votes: Integers, stream: RandomStream) -> Integers:
         """Noisy counts, shape (bins,). Vote i is for bin votes[i], by user owners[i]; both (v,), in any order."""
         owners, votes = _checked(owners, votes)
         known = (votes >= 0) & (votes < self.bins)
         counted = counted_votes(owners[known], votes[known], self.most, stream)
-        noise = stream.whole_laplaces(self.scale, self.bins)
+        noise = stream.laplace_steps(self.scale, self.bins)
         return np.bincount(counted, minlength=self.bins).astype(np.int64) + noise
 
     def entry(self) -> Release:
@@ -182,7 +182,7 @@ class HiddenBins:
         """
         counted = counted_votes(*_checked(owners, votes), self.most, stream)
         found, held = np.unique(counted, return_counts=True)
-        noisy = held + stream.whole_laplaces(self.scale, len(found))
+        noisy = held + stream.laplace_steps(self.scale, len(found))
         shown = np.flatnonzero(noisy >= self.threshold)
         order = shown[np.argsort(-noisy[shown], kind="stable")]
         return found[order], noisy[order]
@@ -267,7 +267,7 @@ def _changes(most: int, adjacency: Adjacency) -> int:
 
 def _slack(changes: int, epsilon: float) -> float:
     """What the samplers of the bins that change add to δ; other bins have the same law in both worlds (lemma V3)."""
-    return changes * WHOLE_SLACK * (1 + math.exp(epsilon)) * _UP
+    return total_variation(laplaces=changes) * (1 + math.exp(epsilon)) * _UP
 
 
 def _checked(owners: Integers, votes: Integers) -> tuple[Integers, Integers]:

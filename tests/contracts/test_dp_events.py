@@ -53,7 +53,7 @@ def expressible() -> list[Any]:
 def left_of_delta(plan: Plan) -> float:
     """δ less what the samplers of a whole run may lack, its quorum's included."""
     vectors = 10 * plan.cost.rounds * plan.problem.dimension**2
-    slack = total_variation(gaussians=vectors) + 2 * plan.cost.rounds * 2.0**-88
+    slack = total_variation(gaussians=vectors, laplaces=2 * plan.cost.rounds)
     return plan.guarantee.delta - (1 + math.exp(plan.guarantee.epsilon)) * slack
 
 

@@ -15,10 +15,12 @@ from scipy import stats
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_privacy.noise import (
     GAUSSIAN_SLACK,
+    LAPLACE_SLACK,
     RandomStream,
     SecureNoise,
     SeededNoise,
     _encode,
+    _laplace_digits,
     bin_levels,
     gaussian_bins,
     propose_gaussian,
@@ -253,38 +255,125 @@ class TestGaussianSteps:
         assert total_variation(gaussians=10**9) <= 10**9 * GAUSSIAN_SLACK < 1e-38
 
 
-class TestLaplaceSteps:
-    @pytest.mark.parametrize("scale", [0.3, 3.0, 40.0])
-    def test_it_follows_the_law_of_a_floored_laplace(self, scale):
-        steps = SOURCES[1].stream("laplace").laplace_steps(scale, 400_000)
-        edge = int(8 * scale) + 1  # cells -edge-1 .. edge, the outer two hold the tails
-        tails = np.exp(-np.arange(edge + 1) / scale) / 2  # P(L >= k)
-        half = np.append(-np.diff(tails), tails[-1])
-        observed = np.bincount(np.clip(steps, -edge - 1, edge) + edge + 1, minlength=2 * edge + 2)
-        assert fits(observed, np.concatenate([half[::-1], half]))
+def laplace_cells(scale, edge):
+    """P(⌊L⌋ = k) for k from -edge - 1 to edge, L ~ Laplace(scale), the outer two with their tails; a hundred digits."""
+    with localcontext() as context:
+        context.prec = 110
+        tails = [(-Decimal(k) / Decimal(scale)).exp() / 2 for k in range(edge + 1)]
+        half = [one - other for one, other in itertools.pairwise(tails)] + [tails[-1]]
+        half = [Fraction(int(cell * 2**300), 2**300) for cell in half]
+    return [*reversed(half), *half]
 
-    @given(word=st.integers(0, 2**64 - 1), scale=st.floats(1e-3, 2.0**50))
-    @fast
-    def test_each_word_gives_the_exact_quantile_up_to_rounding(self, word, scale):
+
+def drawn_cells(chances, edge):
+    """The same of a sign and binary digits that are one with `chances`."""
+    law = [Fraction(1, 2)]
+    for chance in chances:
+        law = [cell * (1 - chance) for cell in law] + [cell * chance for cell in law]  # the digit's place is len(law)
+    law += [Fraction(0)] * (edge - len(law))
+    half = [*law[:edge], sum(law[edge:], Fraction(0))]
+    return [*reversed(half), *half]
+
+
+def distance(one, other):
+    """Total variation."""
+    return sum(abs(p - q) for p, q in zip(one, other, strict=True)) / 2
+
+
+class TestLaplaceSteps:
+    @pytest.mark.parametrize("scale", [0.05, 0.3, 3.0, 40.0])
+    def test_it_follows_the_law_of_a_floored_laplace_and_its_broken_twin_does_not(self, scale):
+        steps, edge = SOURCES[1].stream("laplace").laplace_steps(scale, 400_000), int(8 * scale) + 1
+        law = [float(cell) for cell in laplace_cells(scale, edge)]
+
+        def counts(values):
+            return np.bincount(np.clip(values, -edge - 1, edge) + edge + 1, minlength=2 * edge + 2)
+
+        assert fits(counts(steps), law)
+        assert not fits(counts(steps ^ -(steps < 0).astype(np.int64) - (steps < 0)), law)  # towards zero, not down
+
+    @pytest.mark.parametrize("scale", [0.004, 0.05, 0.7, 1.0, 3.7])
+    def test_digits_give_each_cell_its_exact_chance_and_64_bits_would_not(self, scale):
+        """All words in rational arithmetic, those at a level with the 128 bits that settle them."""
+        chances, levels = _laplace_digits(scale)
+        exact = laplace_cells(scale, 700)
+        assert distance(drawn_cells([Fraction(chance, 2**192) for chance in chances], 700), exact) < LAPLACE_SLACK
+        if len(levels):
+            twin = drawn_cells([Fraction(int(level), 2**64) for level in levels], 700)
+            assert distance(twin, exact) > LAPLACE_SLACK
+
+    @given(scale=st.floats(1e-300, 2.0**50))
+    @settings(fast, max_examples=20)
+    def test_every_digit_has_its_chance_and_those_left_out_have_next_to_none(self, scale):
+        chances, levels = _laplace_digits(scale)
+        assert len(levels) == len(chances) <= 57
         with localcontext() as context:
-            context.prec = 50
-            exact = -(Decimal((word >> 1) + 1) / 2**63).ln() * Decimal(scale)
-        low, high = (
-            exact * (1 - Decimal(2) ** -50) - Decimal(scale) * Decimal(2) ** -53,
-            exact * (1 + Decimal(2) ** -50),
-        )
-        high += Decimal(scale) * Decimal(2) ** -53
-        step = int(scripted(word).laplace_steps(scale, 1)[0])
-        magnitude = -step - 1 if word & 1 else step
-        assert int(max(low, Decimal(0))) <= magnitude <= int(high)
+            context.prec = 120
+            for digit in range(len(chances) + 1):
+                exact = Fraction(1 / (1 + min(2**digit / Decimal(scale), Decimal(999)).exp()))
+                if digit < len(chances):
+                    assert 0 <= exact - Fraction(chances[digit], 2**192) < Fraction(1, 2**191)
+                    assert int(levels[digit]) == chances[digit] >> 128
+                else:  # and the next one's is its square, and so on
+                    assert exact < Fraction(1, 2**173)
+
+    @given(scale=st.floats(0.01, 2.0**50), seed=st.integers(0, 10**6))
+    @fast
+    def test_samples_are_those_of_a_slow_reference(self, scale, seed):
+        drawn, chances = SeededNoise(seed).stream("same"), _laplace_digits(scale)[0]
+        words = iter(drawn.words(3 * (len(chances) + 1)).tolist())
+        for step in SeededNoise(seed).stream("same").laplace_steps(scale, 3).tolist():
+            negative = next(words) % 2
+            magnitude = sum(2**digit for digit, chance in enumerate(chances) if next(words) * 2**128 < chance)
+            assert step == (-magnitude - 1 if negative else magnitude)
+
+    @pytest.mark.parametrize("digit", [0, 3, 9, 11])
+    @pytest.mark.parametrize("sign", [0, 1])
+    def test_a_word_at_its_level_is_settled_by_what_follows_it(self, digit, sign):
+        chances, levels = _laplace_digits(25.0)
+        never = [2**64 - 1] * len(levels)
+        at = [sign, *never[:digit], int(levels[digit]), *never[digit + 1 :]]
+        rest = chances[digit] % 2**128
+        for tail, one in ((rest - 1, 1), (rest, 0)):
+            step = int(scripted(*at, tail % 2**64, tail >> 64).laplace_steps(25.0, 1)[0])
+            assert step == (-(one << digit) - 1 if sign else one << digit)
+        for word, one in ((int(levels[digit]) - 1, 1), (int(levels[digit]) + 1, 0)):
+            at[1 + digit] = word
+            if word >= 0:
+                assert abs(int(scripted(*at).laplace_steps(25.0, 1)[0]) + sign) == one << digit
+
+    def test_noise_grows_with_its_scale_and_falls_with_every_word(self):
+        """Levels only rise with the scale, and the same words never give a smaller magnitude."""
+        scales = np.geomspace(0.05, 2.0**50, 40)
+        for narrow, wide in itertools.pairwise(scales):
+            below, above = (_laplace_digits(float(scale))[1].astype(object) for scale in (narrow, wide))
+            assert len(above) >= len(below)
+            assert (above[: len(below)] >= below).all()
+        lower, upper = ([2, *[2**64 - 2**60 * k] * 9] for k in (9, 8))
+        assert scripted(*lower).laplace_steps(3.0, 1) >= scripted(*upper).laplace_steps(3.0, 1) >= 0
+
+    def test_five_hundred_decisions_take_nothing_of_a_small_delta(self):
+        assert (1 + np.exp(4.0)) * total_variation(laplaces=512) < 1e-30 * 1e-11
+        assert total_variation(laplaces=1) == LAPLACE_SLACK
+
+    def test_many_samples_are_those_of_one_call_in_any_shape(self):
+        many = SOURCES[0].stream("cut").laplace_steps(3.0, (100, 90))
+        assert many.shape == (100, 90)  # more than two blocks
+        again, words = SOURCES[0].stream("cut"), len(_laplace_digits(3.0)[1])
+        pieces = [again.laplace_steps(3.0, size) for size in (1, 8_000, 999)]
+        assert np.array_equal(many.ravel(), np.concatenate(pieces))
+        assert words == 9
+        assert SOURCES[0].stream().laplace_steps(3.0, 0).shape == (0,)
 
     @pytest.mark.parametrize("word", [0, 1, 2**64 - 1, 2**64 - 2])
-    def test_the_extreme_words_stay_finite(self, word):
-        assert abs(int(scripted(word).laplace_steps(2.0**20, 1)[0])) <= 44 * 2**20
+    def test_extreme_words_and_scales_stay_in_range(self, word):
+        for scale, most in ((2.0**50, 2**57), (1e-300, 0)):
+            assert abs(int(scripted(*[word] * 70).laplace_steps(scale, 1)[0])) <= most + 1
 
-    def test_a_scale_out_of_range_is_refused(self):
-        with pytest.raises(ConfigError, match=r"Expected scale <= 2\*\*50 steps"):
-            SOURCES[0].stream().laplace_steps(2.0**51, 1)
+    @pytest.mark.parametrize("scale", [2.0**51, 0.0, -1.0, float("nan"), float("inf")])
+    def test_a_scale_out_of_range_is_refused(self, scale):
+        with pytest.raises(ConfigError, match=r"Expected scale"):
+            SOURCES[0].stream().laplace_steps(scale, 1)
 
 
 class TestUniformSamplers:
@@ -333,13 +422,30 @@ class TestUniformSamplers:
         expected = [0.3 ** bin(s).count("1") * 0.7 ** (4 - bin(s).count("1")) for s in range(16)]
         assert fits(np.bincount(drawn, minlength=16), expected)
 
-    def test_coins_land_with_their_chances_including_never_and_always(self):
-        chances = np.array([0.0, 0.25, 0.9, 1.0])
-        coins = SOURCES[1].stream("coins").bernoulli(chances, (50_000, 4)).sum(axis=0)
-        assert coins[0] == 0
-        assert coins[3] == 50_000
-        assert stats.binomtest(int(coins[1]), 50_000, 0.25).pvalue > FALSE_ALARM
-        assert stats.binomtest(int(coins[2]), 50_000, 0.9).pvalue > FALSE_ALARM
+    @pytest.mark.parametrize("chance", [0.0, 2.0**-70, 0.25, 0.9, 1.0])
+    def test_coins_land_with_their_chances_including_never_and_always(self, chance):
+        ones = int(SOURCES[1].stream("coins", str(chance)).bernoulli(chance, (50, 1000)).sum())
+        assert stats.binomtest(ones, 50_000, chance).pvalue > FALSE_ALARM
+        assert chance not in (0.0, 1.0) or ones == 50_000 * chance
+
+    @given(chance=st.one_of(st.floats(0, 1), st.floats(0, 1).map(lambda chance: chance**12)))
+    @fast
+    def test_a_coin_has_exactly_its_chance(self, chance):
+        """All words at once: those below the level, and at it all that may follow; 53 bits were ⌈2⁵³ chance⌉ / 2⁵³."""
+        level, rest = divmod(Fraction(chance) * 2**64, 1)
+        for word in {level - 1, level, level + 1, 0, 2**64 - 1}:
+            if 0 <= word < 2**64 and (word != level or not rest):
+                assert scripted(int(word)).bernoulli(chance, 1)[0] == (Fraction(word) < level)
+        if rest:
+            length = -(-rest.denominator.bit_length() // 64)
+            for follows, one in ((rest.denominator - rest.numerator - 1, False), (rest.denominator - 1, True)):
+                words = [follows >> 64 * i & (2**64 - 1) for i in range(length)]
+                assert scripted(int(level), *words).bernoulli(chance, 1)[0] == one
+
+    @pytest.mark.parametrize("chance", [-0.1, 1.1, float("nan")])
+    def test_a_chance_beyond_its_range_is_refused(self, chance):
+        with pytest.raises(ConfigError, match=r"Expected chance in \[0, 1\]"):
+            SOURCES[0].stream().bernoulli(chance, 1)
 
 
 class TestWeightedChoice:

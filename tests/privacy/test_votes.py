@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from quoron_privacy.errors import ConfigError, VerificationError
 from quoron_privacy.lifetime import Charge
-from quoron_privacy.noise import WHOLE_SLACK, RandomStream, SecureNoise, SeededNoise
+from quoron_privacy.noise import LAPLACE_SLACK, RandomStream, SecureNoise, SeededNoise
 from quoron_privacy.votes import HiddenBins, KnownBins, counted_votes, verify
 
 fast = settings(derandomize=True, deadline=None, max_examples=60)
@@ -153,7 +153,7 @@ def test_a_user_of_few_known_bins_changes_no_more_than_there_are():
 
 def test_known_bins_can_be_charged_as_gaussian():
     bins = KnownBins.calibrate(bins=3, most=1, epsilon=0.5)
-    assert Charge("r", "g", 0.5, bins.delta, mu=bins.mu, variation=bins.variation).variation == 3 * WHOLE_SLACK
+    assert Charge("r", "g", 0.5, bins.delta, mu=bins.mu, variation=bins.variation).variation == 3 * LAPLACE_SLACK
 
 
 rows = st.lists(st.tuples(st.integers(0, 5), st.integers(-3, 8)), max_size=60)
@@ -196,27 +196,8 @@ def test_which_votes_count_is_a_uniform_choice():
     assert all(abs(times - users / 6) < 5.5 * math.sqrt(users * 5 / 36) for times in pairs.values())
 
 
-@given(scale=st.floats(0.05, 1e6))
-@settings(fast, max_examples=15)
-def test_whole_laplaces_have_their_law(scale):
-    """Means over 20,000 of P(v >= t) for five t: each within 6 deviations and one, false alarm below 75 · 2e-9."""
-    size = 20_000
-    drawn = stream("law", str(scale)).whole_laplaces(scale, size)
-    for share in (-2, -0.3, 0, 0.4, 2):
-        least = math.floor(share * scale)
-        chance = sum_from(least, scale)
-        assert abs((drawn >= least).sum() - size * chance) < 6 * math.sqrt(size * chance * (1 - chance)) + 1
-
-
 def sum_from(least: int, scale: float) -> float:
     return 0.5 * math.exp(-least / scale) if least >= 0 else 1 - 0.5 * math.exp(least / scale)
-
-
-def test_many_samples_are_those_of_one_call_and_bounded():
-    assert stream("blocks").whole_laplaces(3.0, 70_000).shape == (70_000,)
-    assert stream("none").whole_laplaces(3.0, 0).shape == (0,)
-    with pytest.raises(ConfigError, match=r"Expected scale <= 2\*\*50"):
-        stream("wide").whole_laplaces(2.0**51, 1)
 
 
 @pytest.mark.parametrize("chance", [0.5, 0.9, 0.99])
@@ -240,7 +221,7 @@ def test_nobody_s_votes_are_no_error():
     [
         (lambda: HiddenBins.calibrate(most=1, epsilon=0.0, delta=1e-6), "Expected epsilon in"),
         (lambda: HiddenBins.calibrate(most=1, epsilon=math.nan, delta=1e-6), "Expected epsilon in"),
-        (lambda: HiddenBins.calibrate(most=1, epsilon=15.0, delta=1e-13), "Expected delta >= "),
+        (lambda: HiddenBins.calibrate(most=1, epsilon=15.0, delta=1e-42), "Expected delta >= "),
         (lambda: HiddenBins.calibrate(most=65, epsilon=1.0, delta=1e-6), "Expected most <= 64"),
         (lambda: KnownBins.calibrate(bins=0, most=1, epsilon=1.0), "Expected bins to be an integer >= 1"),
         (lambda: KnownBins.calibrate(bins=2, most=1, epsilon=1.0, adjacency="none"), "nothing is promised"),

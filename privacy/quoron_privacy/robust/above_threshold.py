@@ -48,7 +48,7 @@ class AboveThreshold:
     """Pass iff S_t/C + Laplace(score_scale) >= threshold + Laplace(threshold_scale); after one failure, never again.
 
     Formal guarantee: (ε, δ) with Theorem 6's numbers for users in at most r cohorts of a public schedule, up to
-    `noise.LAPLACE_SLACK` a decision and 2⁻⁸⁸ for the threshold in total variation.
+    `noise.LAPLACE_SLACK` in total variation for each decision and for the threshold.
     """
 
     cohort_size: int  # C
@@ -64,7 +64,7 @@ class AboveThreshold:
 
     def draw_limit(self, stream: RandomStream) -> int:
         """The phase's noisy threshold. Draw it once a phase and keep it secret."""
-        noise = stream.whole_laplace(score_scale(self.threshold_scale, self.cohort_size))
+        noise = int(stream.laplace_steps(score_scale(self.threshold_scale, self.cohort_size), 1)[0])
         return in_score_units(self.threshold, self.cohort_size) + 1 + noise
 
     def decide(self, score: int, limit: int | None, stream: RandomStream) -> int | None:

@@ -12,6 +12,7 @@ import scipy
 from quoron_privacy import gdp
 from quoron_privacy import quorum as quorums
 from quoron_privacy.errors import ConfigError, Infeasible, UsageError, VerificationError
+from quoron_privacy.noise import total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms.forecast import factor
@@ -223,7 +224,7 @@ class AlgorithmInfo:
         promise, quorum = self.gaussian_promise(plan.without_quorum()), plan.guarantee.quorum
         if promise is None or quorum is None:
             return promise
-        slack = quorum.draws(plan.cost.rounds) * quorums.DRAW_SLACK
+        slack = total_variation(laplaces=quorum.draws(plan.cost.rounds))
         return GaussianPromise(gdp.compose(promise.mu, quorum.mu), math.nextafter(promise.variation + slack, 1.0))
 
     def dp_event(self, plan: Plan) -> "DpEvent":

@@ -91,12 +91,12 @@ class WithQuorum:
 
 def draw_limit(quorum: Quorum, stream: RandomStream) -> int:
     """⌊Ξ⌋: the noise of the run's threshold, in whole users. Draw it once a run and keep it secret."""
-    return stream.whole_laplace(quorum.threshold_scale) if quorum.threshold_scale else 0
+    return int(stream.laplace_steps(quorum.threshold_scale, 1)[0]) if quorum.threshold_scale else 0
 
 
 def decide(quorum: Quorum, answered: int, asked: int, limit: int, stream: RandomStream) -> bool:
     """Whether a round has its quorum, when `answered` users gave a usable answer and `asked` were planned."""
-    noise = stream.whole_laplace(quorum.count_scale) if quorum.count_scale else 0
+    noise = int(stream.laplace_steps(quorum.count_scale, 1)[0]) if quorum.count_scale else 0
     return answered + noise >= quorum.needed(asked) + limit
 
 

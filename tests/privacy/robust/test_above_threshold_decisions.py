@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.noise import RandomStream, SeededNoise
+from quoron_privacy.noise import SeededNoise
 from quoron_privacy.robust.above_threshold import AboveThreshold
 from quoron_privacy.robust.laplace_test import LaplaceTest, in_score_units, score_scale
 
@@ -19,17 +19,6 @@ class Steps:
     def laplace_steps(self, scale, shape):
         assert shape == 1
         return np.array([self.noise])
-
-
-class Odds:
-    """A stream that records weights and answers zero."""
-
-    def __init__(self):
-        self.seen = []
-
-    def weighted_choice(self, weights):
-        self.seen.append(weights)
-        return 0
 
 
 def tail(x, scale):
@@ -90,28 +79,6 @@ class TestAboveThreshold:
         assert test.decide(70, 65, Steps(-5)) == 65
         assert test.decide(70, 65, Steps(-6)) is None
         assert test.decide(10**6, None, Steps(10**6)) is None
-
-    def test_the_threshold_noise_has_exactly_the_law_of_a_rounded_laplace(self):
-        for scale in (0.7, 3.0, 25.0):
-            stream = Odds()
-            assert RandomStream.whole_laplace(stream, scale) == -1  # all digits zero and a negative sign
-            *digits, sign = stream.seen
-            assert sign == (1, 1)
-            ones = [Fraction(one, zero + one) for zero, one in digits]
-            for k in (0, 1, 2, 3, 7, 40):
-                chance = Fraction(1, 2)
-                for i, one in enumerate(ones):
-                    chance *= one if k >> i & 1 else 1 - one
-                assert float(chance) == pytest.approx(cells(scale, 60)[k], rel=1e-9)
-                assert cells(scale, 60)[k] == pytest.approx(cells(scale, 60)[-k - 1], rel=1e-9)
-
-    def test_sampled_threshold_noise(self):
-        # Dvoretzky, Kiefer & Wolfowitz: 4,000 draws are 0.045 off the law with chance 2 exp(-2 · 4000 · 0.045²) < 2e-7.
-        noise, scale = SeededNoise(6), 12.0
-        draws = np.sort([noise.stream("limit", i).whole_laplace(scale) for i in range(4000)])
-        law = [tail(k + 1, scale) for k in range(-100, 100)]
-        seen = [(draws > k).mean() for k in range(-100, 100)]
-        assert np.abs(np.array(law) - seen).max() < 0.045
 
     def test_the_limit_is_the_threshold_rounded_up_plus_one_step(self):
         test = AboveThreshold(cohort_size=7, threshold=5.1, threshold_scale=1e-3, score_scale=1.0)

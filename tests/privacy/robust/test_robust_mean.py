@@ -61,7 +61,7 @@ def test_less_noise_a_smaller_core_and_a_smaller_epsilon_are_refused():
 
 
 def test_the_samplers_are_paid_for():
-    slack = (1 + np.exp(2.0)) * total_variation(gaussians=D, decisions=1)
+    slack = (1 + np.exp(2.0)) * total_variation(gaussians=D, laplaces=1)
     with pytest.raises(Infeasible, match="resolution"):
         made(delta=0.5 * slack)
 

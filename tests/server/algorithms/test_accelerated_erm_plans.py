@@ -357,7 +357,7 @@ class TestClip:
         (phase,) = plan.parameters.phases
         assert phase.accounting.round_mu == pytest.approx(mu, rel=5e-4)
         assert phase.noise_scale == pytest.approx(scale, rel=5e-4)
-        slack = (1 + math.e) * total_variation(gaussians=rounds * 10, decisions=rounds) + 2.0**-88
+        slack = (1 + math.e) * total_variation(gaussians=rounds * 10, laplaces=rounds + 1)
         rate = 1.0 if cohort == users else cohort / (users - 1)
         exact = subsampling.wor_round_mu(rate, rounds, 1.0, 1e-6 - slack)
         assert phase.accounting.round_mu == pytest.approx(exact, rel=1e-9)

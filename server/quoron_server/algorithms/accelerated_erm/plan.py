@@ -38,7 +38,6 @@ THEOREM = "docs/privacy/accelerated-erm.md#theorem-e1-privacy"
 CLIPPED = "docs/privacy/accelerated-erm.md#theorem-e3-without-a-test"
 NEAR = 1.05  # times the least predicted risk counts as about as good
 TRIED = 8  # candidates that are calibrated, at most
-LIMIT_SLACK = 2.0**-88  # total variation of the threshold's noise
 LARGEST_USERS = 10**10
 
 Phases = tuple[Sketch, ...]
@@ -306,7 +305,7 @@ def noise_scale(dimension: int, phase: Numbers) -> float:
 
 def _delta_left(problem: Problem, epsilon: float, delta: float, rounds: int) -> float:
     """δ less what the samplers' total variation in one phase adds."""
-    inexact = total_variation(gaussians=rounds * problem.dimension, decisions=rounds) + LIMIT_SLACK
+    inexact = total_variation(gaussians=rounds * problem.dimension, laplaces=rounds + 1)
     return delta - (1 + math.exp(epsilon)) * inexact
 
 

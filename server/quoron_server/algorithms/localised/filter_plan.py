@@ -118,7 +118,7 @@ def most_score_error(cohort_size: int, dimension: int, epsilon: float) -> float:
 
 def sampler_slack(problem: Problem) -> float:
     """Total variation between the noise drawn and the ideal laws, over all rounds and the release."""
-    return total_variation(gaussians=problem.dimension, decisions=problem.users) + 2.0**-60
+    return total_variation(gaussians=problem.dimension, laplaces=problem.users) + 2.0**-60
 
 
 def release_scale(filter_: Any, step: float, distance: float, dimension: int) -> float:

@@ -194,7 +194,7 @@ def release_scale(median: theorem.MedianParameters, step: float, geometry: Geome
 
 def sampler_slack(problem: Problem, privacy: Privacy) -> float:
     """Total variation of a phase's noise: Gaussians and one Laplace; 1e-5 δ for the grid of the release."""
-    exact = total_variation(gaussians=problem.dimension, decisions=1)
+    exact = total_variation(gaussians=problem.dimension, laplaces=1)
     return exact + 1e-5 * privacy.delta / (1 + math.exp(privacy.epsilon))
 
 
