@@ -23,7 +23,7 @@ from quoron_privacy.gdp import compose as compose_gdp
 from quoron_privacy.gdp import epsilon_for, mu_for
 from quoron_privacy.validate import non_negative, positive, probability
 
-SAMPLERS = 0.05  # of the Gaussian share's δ: what the samplers of its runs may lack (theorem 2)
+SAMPLERS = 1e-6  # of the Gaussian share's δ: what the samplers of its runs may lack (theorem 2)
 _MOST_STEPS = 200  # of a search that converges as fast as the samplers' part of δ is small
 
 
@@ -35,9 +35,9 @@ class Charge:
     group: str
     epsilon: float
     delta: float
-    mu: float | None = None  # everything that the run releases is μ-GDP with exact noise
+    mu: float | None = None  # everything that the run releases is μ-GDP up to `variation`
     adjacency: str = "replace-one"
-    variation: float = 0.0  # how far all of its noise is from exact, in total variation; 0 without μ
+    variation: float = 0.0  # s, total variation from the run whose noise is exact where one user needs it; 0 without μ
 
     def __post_init__(self) -> None:
         positive(epsilon=self.epsilon)
@@ -86,7 +86,7 @@ class Spent:
     delta: float
     runs: int
     mu: float  # of all Gaussian runs together; 0 without
-    variation: float  # of all their noise together
+    variation: float  # Σ s of these
 
     def words(self) -> str:
         """The sum for people."""

@@ -100,22 +100,22 @@ class TestTailMean:
         assert exact_square(zero_out, np.zeros(6)) <= 1 + Fraction(1, 10**12)
 
     def test_whole_numbers_of_the_grid_never_exceed_four(self):
-        """The claim itself, in integers: c of any length up to a' = 1 - q/g, indicator 3 q >= g, tail √2 q/g."""
-        for grid in (4, 16, 27):
-            for q in range(grid + 1):
-                for r in range(grid + 1):
-                    a, b = 1 - Fraction(q, grid), 1 - Fraction(r, grid)
-                    apart = (a + b) ** 2 + 2 * (Fraction(q - r, grid)) ** 2 + ((3 * q >= grid) != (3 * r >= grid))
+        """The claim itself, in integers: c of any length up to a' = 1 - q/2ᵇ, indicator 3 q >= 2ᵇ, tail √2 q/2ᵇ."""
+        for unit in (4, 16, 27):
+            for q in range(unit + 1):
+                for r in range(unit + 1):
+                    a, b = 1 - Fraction(q, unit), 1 - Fraction(r, unit)
+                    apart = (a + b) ** 2 + 2 * (Fraction(q - r, unit)) ** 2 + ((3 * q >= unit) != (3 * r >= unit))
                     assert apart <= 4
-                nobody = (1 - Fraction(q, grid)) ** 2 + 2 * Fraction(q, grid) ** 2 + (3 * q >= grid) + 1
+                nobody = (1 - Fraction(q, unit)) ** 2 + 2 * Fraction(q, unit) ** 2 + (3 * q >= unit) + 1
                 assert nobody <= 4
 
     def test_a_threshold_of_three_quarters_would_exceed_it(self):
-        grid, worst = 16, Fraction(0)
-        for q in range(grid + 1):
-            for r in range(grid + 1):
-                a, b = 1 - Fraction(q, grid), 1 - Fraction(r, grid)
-                apart = (a + b) ** 2 + 2 * (a - b) ** 2 + ((4 * q >= grid) != (4 * r >= grid))
+        unit, worst = 16, Fraction(0)
+        for q in range(unit + 1):
+            for r in range(unit + 1):
+                a, b = 1 - Fraction(q, unit), 1 - Fraction(r, unit)
+                apart = (a + b) ** 2 + 2 * (a - b) ** 2 + ((4 * q >= unit) != (4 * r >= unit))
                 worst = max(worst, apart)
         assert worst > 4.18
 

@@ -184,3 +184,64 @@ def test_mu_is_worth_pure_epsilon(epsilon: float) -> None:
         gaussian = norm.cdf(norm.isf(alpha) - mu)
         pure = max(0.0, 1 - math.exp(epsilon) * alpha, math.exp(-epsilon) * (1 - alpha))
         assert gaussian <= pure + 1e-12
+
+
+USERS, COHORT, CLIP = 4, 1, 3  # of a world that is small enough to go through every draw; u is user 0
+
+
+def released(total: int, scale: float) -> np.ndarray:
+    """The law of a cohort's sum with discrete Laplace noise, cut to -CLIP..CLIP."""
+    noise = cell(np.arange(-60, 61), scale) + cell(np.arange(-60, 61) - 1, scale)  # of ⌊L⌋ and ⌊L⌋ + 1: symmetric
+    law = np.zeros(2 * CLIP + 1)
+    np.add.at(law, np.clip(np.arange(-60, 61) + total, -CLIP, CLIP) + CLIP, noise / 2)
+    return law
+
+
+def told(quorum: Quorum, items: tuple[int, ...], answers: tuple[bool, ...], scale: float, fixed: bool) -> np.ndarray:
+    """The joint law of two releases and of how the decisions went, over all secret draws: shape (cells, cells, 3)."""
+    if fixed:
+        draws = [(draw, 1.0) for draw in itertools.combinations(range(USERS), COHORT)]
+    else:
+        coins = [tuple(np.flatnonzero(each)) for each in itertools.product((0, 1), repeat=USERS)]
+        draws = [(draw, 0.25 ** len(draw) * 0.75 ** (USERS - len(draw))) for draw in coins]
+    weight, law = sum(chance for _, chance in draws), np.zeros((2 * CLIP + 1, 2 * CLIP + 1, 3))
+    for (first, one), (second, two) in itertools.product(draws, repeat=2):
+        sums, counts = ([sum(each[u] for u in draw) for draw in (first, second)] for each in (items, answers))
+        releases = np.outer(*(released(total, scale) for total in sums))
+        ends = ending_laws(quorum, [1, 1], counts)
+        law += one * two / weight**2 * releases[:, :, None] * ends
+    return law
+
+
+def loss_of_a_release(scale: float, *totals: int) -> float:
+    """The largest log ratio of any cell of a release, between any two of these sums."""
+    laws = [np.log(released(total, scale)) for total in totals]
+    return max(float(np.abs(one - other).max()) for one, other in itertools.combinations(laws, 2))
+
+
+def amplified(share: float, epsilon: float) -> float:
+    """What a round that costs ε given its cohort costs where the cohort is a secret random share."""
+    return math.log1p(share * math.expm1(epsilon))
+
+
+@pytest.mark.parametrize("fixed", [True, False], ids=["of a fixed size", "by coins"])
+@pytest.mark.parametrize("quorum", [replace(SEVERAL, participations=2), TWICE], ids=["sparse vectors", "fresh noise"])
+def test_decisions_by_a_secret_cohort_cost_their_epsilon_beside_what_it_amplifies(quorum: Quorum, fixed: bool) -> None:
+    """Lemma K5, over all draws of four users: the own one is absent, replaced, or there without an item."""
+    scale, q = 2.0, COHORT / USERS
+    claimed = 2 * amplified(q, loss_of_a_release(scale, -1, 0, 1)) + float(quorum.cost)
+    for items, here in (((0, 0, 0), (False,) * 3), ((1, 0, 0), (True, True, False)), ((1, -1, 1), (True,) * 3)):
+        worlds = [
+            told(quorum, (own, *items), (answers, *here), scale, fixed)
+            for own, answers in ((0, False), (1, True), (-1, True), (0, True))
+        ]
+        assert max(float(np.log(p / r).max()) for p, r in itertools.permutations(worlds, 2)) <= claimed * (1 + 1e-9)
+
+
+def test_decisions_by_a_secret_cohort_are_not_amplified_themselves() -> None:
+    """The broken twin of lemma K5 is exceeded: both from the same draw, amplified apart and added."""
+    scale, q, nobody = 2.0, COHORT / USERS, (False,) * 3
+    one, other = (told(TWICE, (own, 0, 0, 0), (bool(own), *nobody), scale, True) for own in (1, 0))
+    apart = 2 * amplified(q, loss_of_a_release(scale, 0, 1)) + 2 * amplified(q, float(TWICE.cost) / 2)
+    assert np.log(one / other).max() > 1.05 * apart
+    assert np.log(one / other).max() <= 2 * amplified(q, loss_of_a_release(scale, 0, 1)) + float(TWICE.cost)

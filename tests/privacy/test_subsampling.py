@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quoron_privacy import item_sampling
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.gdp import delta_for, epsilon_for, mu_for
 from quoron_privacy.subsampling import poisson_epsilon, poisson_round_mu, wor_epsilon, wor_profile, wor_round_mu
@@ -101,3 +102,50 @@ def test_cost_grows_with_rate_rounds_and_mu():
 def test_arguments_without_a_trustworthy_answer_are_refused(arguments):
     with pytest.raises(ConfigError, match=r"Expected (rate|rounds|delta)"):
         wor_epsilon(*arguments)
+
+
+# (rate, rounds, ε) at δ = 1e-6: noise in units of C/B by K1, K3 and K2, as docs/privacy/subsampling.md prints it
+NOISE = {
+    (0.01, 1000, 1.0): (3.49, 2.68, 1.56),
+    (0.01, 100, 4.0): (1.29, 0.647, 0.638),
+    (0.03, 16, 0.5): (3.24, 2.03, 1.60),
+    (0.3, 64, 1.0): (20.9, 20.3, 10.3),
+}
+
+
+@pytest.mark.parametrize("case", NOISE)
+def test_the_page_prints_what_cohorts_by_coins_need_where_a_user_is_replaced(case):
+    rate, rounds, epsilon = case
+    k1, k3, k2 = NOISE[case]
+    assert wor_epsilon(rate, rounds, 2 / k1, 1e-6) == pytest.approx(epsilon, rel=0.015)
+    assert item_sampling.epsilon(rate, 1, rounds, k3, 1e-6, "replace-one") == pytest.approx(epsilon, rel=0.015)
+    assert poisson_epsilon(rate, rounds, 1 / k2, 1e-6) == pytest.approx(epsilon, rel=0.015)
+
+
+def test_vectors_of_a_replaced_user_in_any_direction_stay_below_the_pair_of_coins():
+    """Theorem K3 in the plane: what the user adds in one world and in the other, of any lengths up to μ and angle."""
+    rate, mu, grid = 0.2, 1.3, np.linspace(-7, 7, 281)
+    x, y = np.meshgrid(grid, grid)
+
+    def world(vector):
+        law = [np.exp(-((x - a) ** 2 + (y - b) ** 2) / 2) for a, b in ((0.0, 0.0), vector)]
+        return ((1 - rate) * law[0] + rate * law[1]) / (2 * math.pi) * (grid[1] - grid[0]) ** 2
+
+    for length, other, angle in (
+        (1.0, 1.0, math.pi),
+        (1.0, 1.0, 2.5),
+        (1.0, 0.4, math.pi),
+        (1.0, 0.0, 0.0),
+        (0.7, 1, 1),
+    ):
+        one = world((mu * length, 0.0))
+        two = world((mu * other * math.cos(angle), mu * other * math.sin(angle)))
+        for p, q in ((one, two), (two, one)):
+            for epsilon in (0.0, 0.1, 0.4, 1.0):
+                claimed = item_sampling.profile(rate, 1, 1 / mu, "replace-one", np.array([epsilon]))[0]
+                found = float(np.maximum(p - math.exp(epsilon) * q, 0).sum())
+                assert found <= claimed * (1 + 1e-3)  # of the grid
+                zero_out = item_sampling.profile(rate, 1, 1 / mu, "zero-out", np.array([epsilon]))[0]
+                if (length, other, angle) == (1.0, 1.0, math.pi):  # the worst there is, and K2's pair is passed
+                    assert found == pytest.approx(claimed, rel=1e-3)
+                    assert epsilon > 0.1 or found > 1.3 * zero_out

@@ -33,7 +33,7 @@ class UnsoundCombination(ConfigError):
 
 _ONE = "docs/privacy/outlier-mean.md, Theorem {}"
 _MANY = "docs/privacy/subsampled-lottery.md, Theorem {}"
-_CLIPPED = "docs/privacy/subsampling.md, Theorem 2"
+_CLIPPED = "docs/privacy/subsampling.md, Theorem K1"
 
 SOUND: Mapping[Combination, str] = MappingProxyType(
     {
@@ -57,7 +57,7 @@ SOUND: Mapping[Combination, str] = MappingProxyType(
 _SAMPLING_REASONS: Mapping[str, str] = MappingProxyType(
     {
         "with-replacement": "a user drawn M times moves the score and the mean M times as far; use without-replacement",
-        "poisson": "Poisson sampling is proved for add/remove neighbours only, and the tests need a fixed cohort size; "
+        "poisson": "tests need a cohort of fixed size, and clipped means of Poisson cohorts are dp-sgd-poisson's; "
         "use without-replacement",
         "visible-cohorts": "sampling protects nobody whose membership can be seen; "
         "use everybody or public-schedule, which claim no amplification",

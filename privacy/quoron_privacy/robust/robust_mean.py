@@ -80,7 +80,7 @@ def calibrate(
     positive(bound=bound, spread=spread, epsilon=epsilon, delta=delta)
     if not 0 <= outliers < 0.5:
         raise ConfigError(f"Expected outliers in [0, 0.5), got outliers={outliers}: the honest have to be the most.")
-    left = delta - (1 + math.exp(min(epsilon, 700.0))) * total_variation(gaussians=dimension, laplaces=1)
+    left = math.nextafter(delta - _slack(epsilon, dimension), -1.0)  # less, however little it is
     if left <= 0:
         raise Infeasible(NAME, f"delta={delta:g} is below the resolution of the noise", "a larger delta")
     wish = Wish(epsilon, left, "lottery", "weighted", kappa=1)
@@ -101,9 +101,14 @@ def calibrate(
 
 def verify(mean: RobustMean, epsilon: float, delta: float, dimension: int) -> float:
     """δ that is certified at ε, samplers included; at most `delta`. Raises VerificationError."""
-    slack = (1 + math.exp(min(epsilon, 700.0))) * total_variation(gaussians=dimension, laplaces=1)
+    slack = _slack(epsilon, dimension)
     verify_scale(mean.plan, mean.noise.scale, mean.radius, dimension)
-    return certify(mean.plan, epsilon, delta - slack) + slack
+    return certify(mean.plan, epsilon, math.nextafter(delta - slack, -1.0)) + slack
+
+
+def _slack(epsilon: float, dimension: int) -> float:
+    """What the samplers add to δ."""
+    return (1 + math.exp(min(epsilon, 700.0))) * total_variation(gaussians=dimension, laplaces=1)
 
 
 def _score(users: int, outliers: float) -> int:

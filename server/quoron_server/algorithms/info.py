@@ -32,8 +32,8 @@ Planner = Callable[[Problem, Privacy, Any, int], Plan]  # problem, privacy, opti
 class GaussianPromise:
     """Everything that a run releases is μ-GDP up to a total variation (docs/privacy/lifetime.md, "Gaussian runs").
 
-    That is: under the plan's adjacency and assumptions, with noise that is exact, it is `mu`-GDP; and what it releases,
-    as drawn, is within `variation` of that in either world.
+    That is: under the plan's adjacency and assumptions, with exact noise wherever the proof needs it for one user, it
+    is `mu`-GDP; and what it releases, as drawn, is within `variation` of that, whatever the dataset.
     """
 
     mu: float  # rounded up

@@ -26,7 +26,7 @@ def test_every_combination_is_proved_or_refused_with_a_reason(combination):
         (("none", "weighted-mean", "everybody"), "without a test"),
         (("laplace", "weighted-mean", "without-replacement"), "one release only"),
         (("lottery", "weighted-mean", "with-replacement"), "drawn M times"),
-        (("lottery", "weighted-mean", "poisson"), "add/remove"),
+        (("lottery", "weighted-mean", "poisson"), "fixed size"),
         (("lottery", "weighted-mean", "visible-cohorts"), "membership"),
         (("lottery", "printed-ramp", "one-release"), "odd C"),
         (("above-threshold", "weighted-mean", "without-replacement"), "no longer uniform"),

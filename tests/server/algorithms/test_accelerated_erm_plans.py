@@ -359,7 +359,7 @@ class TestClip:
         assert phase.noise_scale == pytest.approx(scale, rel=5e-4)
         slack = (1 + math.e) * total_variation(gaussians=rounds * 10, laplaces=rounds + 1)
         rate = 1.0 if cohort == users else cohort / (users - 1)
-        exact = subsampling.wor_round_mu(rate, rounds, 1.0, 1e-6 - slack)
+        exact = subsampling.wor_round_mu(rate, rounds, 1.0, math.nextafter(1e-6 - slack, 0.0))
         assert phase.accounting.round_mu == pytest.approx(exact, rel=1e-9)
 
     @pytest.mark.parametrize("cohort", [300, 1200])

@@ -306,7 +306,7 @@ def noise_scale(dimension: int, phase: Numbers) -> float:
 def _delta_left(problem: Problem, epsilon: float, delta: float, rounds: int) -> float:
     """δ less what the samplers' total variation in one phase adds."""
     inexact = total_variation(gaussians=rounds * problem.dimension, laplaces=rounds + 1)
-    return delta - (1 + math.exp(epsilon)) * inexact
+    return math.nextafter(delta - (1 + math.exp(epsilon)) * inexact, -1.0)  # less, however little it is
 
 
 def _cost(problem: Problem, phases: tuple[Phase, ...]) -> Cost:

@@ -85,7 +85,8 @@ class _Candidates:
 
 def left_of_delta(privacy: Privacy, dimension: int) -> float:
     """δ less what the samplers lack. A user is in one phase; the others' noise has the same law in both worlds."""
-    return privacy.delta - (1 + math.exp(privacy.epsilon)) * total_variation(gaussians=dimension, laplaces=1)
+    lacking = (1 + math.exp(privacy.epsilon)) * total_variation(gaussians=dimension, laplaces=1)
+    return math.nextafter(privacy.delta - lacking, -1.0)  # less, however little it is
 
 
 @lru_cache(maxsize=64)

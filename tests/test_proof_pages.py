@@ -1,0 +1,138 @@
+"""The proofs say what there is: names in code type stand for something in the sources, and numbers are the code's."""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from quoron_privacy import lifetime, noise, quorum
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.info import not_gaussian
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted((ROOT / "docs" / "privacy").glob("*.md"))
+PACKAGES = ("privacy", "server", "client", "simulations")
+OTHERS = ("protos", "tests", "scripts", "benchmarks")
+WORD = re.compile(r"[A-Za-z_]\w*")
+FORMULAS = {  # in code type, and no names of code
+    "mean c_k a_k a_kᵀ h",
+    "B(Y_j, ς)",
+}
+
+
+def files(folders: tuple[str, ...]) -> Iterator[Path]:
+    for folder in folders:
+        yield from (ROOT / folder).rglob("*.py")
+
+
+@cache
+def names() -> set[str]:
+    """Every word of the sources, and the names of modules and folders."""
+    found: set[str] = set()
+    for path in files(PACKAGES + OTHERS):
+        found.update(WORD.findall(path.read_text()), (path.stem, *path.relative_to(ROOT).parts))
+    return found
+
+
+@cache
+def members() -> dict[str, set[str]]:
+    """What a class or a module of some name has, by that name: fields, functions, and what is set of `self`."""
+    found: dict[str, set[str]] = {}
+    bases: dict[str, set[str]] = {}
+    for path in files(PACKAGES):
+        tree = ast.parse(path.read_text())
+        found.setdefault(path.parent.name if path.stem == "__init__" else path.stem, set()).update(_bound(tree.body))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                own = found.setdefault(node.name, set())
+                own.update(_bound(node.body))
+                own.update(each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute) and _is_self(each))
+                bases.setdefault(node.name, set()).update(
+                    WORD.findall(ast.unparse(each))[-1] for each in node.bases if WORD.findall(ast.unparse(each))
+                )
+    for _ in range(4):
+        for name, above in bases.items():
+            for each in above & found.keys():
+                found[name] |= found[each]
+    return found
+
+
+def _is_self(node: ast.Attribute) -> bool:
+    return isinstance(node.value, ast.Name) and node.value.id == "self"
+
+
+def _bound(body: list[ast.stmt]) -> Iterator[str]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+            yield node.name
+        elif isinstance(node, ast.AnnAssign | ast.Assign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name))
+        elif isinstance(node, ast.ImportFrom | ast.Import):
+            yield from (each.asname or each.name.split(".")[0] for each in node.names)
+
+
+def cited(page: Path) -> list[str]:
+    """What stands in code type, outside of blocks."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return [token for token in re.findall(r"`([^`\n]+)`", text) if token not in FORMULAS]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_name_that_a_proof_cites_exists(page: Path) -> None:
+    for token in cited(page):
+        if "/" in token and re.fullmatch(r"[\w./:-]+", token):
+            assert (ROOT / token.split("::")[0]).exists(), token
+            continue
+        assert set(WORD.findall(token)) <= names(), token
+        for owner, member in re.findall(r"([A-Z]\w*)\.([A-Za-z_]\w*)", token):
+            assert owner not in members() or member in members()[owner], token
+
+
+def numbers(text: str) -> list[float]:
+    """Every power that a text prints, as 2⁻¹⁶⁰ or 10⁻⁶."""
+    digits = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
+    return [float(base) ** int(power.translate(digits)) for base, power in re.findall(r"(2|10)([⁻⁰¹²³⁴-⁹]+)", text)]
+
+
+@pytest.mark.parametrize(
+    ("page", "name", "value"),
+    [
+        ("noise", "GAUSSIAN_SLACK", noise.GAUSSIAN_SLACK),
+        ("noise", "LAPLACE_SLACK", noise.LAPLACE_SLACK),
+        ("noise", "total_variation", noise.total_variation(laplaces=1)),
+        ("votes", "LAPLACE_SLACK", noise.LAPLACE_SLACK),
+        ("lifetime", "SAMPLERS", lifetime.SAMPLERS),
+        ("quorum", "BETA", quorum.BETA),
+    ],
+)
+def test_a_constant_is_what_its_page_prints(page: str, name: str, value: float) -> None:
+    """On each line that names it in code type."""
+    text = (ROOT / "docs" / "privacy" / f"{page}.md").read_text()
+    lines = [line for line in text.splitlines() if f"`{name}`" in line and numbers(line)]
+    assert lines
+    assert all(any(found == pytest.approx(value, rel=1e-12) for found in numbers(line)) for line in lines)
+
+
+def test_the_table_of_gaussian_runs_names_every_algorithm_once_and_those_with_a_promise_as_such() -> None:
+    text = (ROOT / "docs" / "privacy" / "lifetime.md").read_text()
+    rows = [row.split("|")[1:3] for row in text.partition("| algorithm | μ |")[2].partition("\n\n")[0].splitlines()[2:]]
+    promised = {
+        name for names, mu in rows if not mu.strip().startswith("none") for name in re.findall(r"`([a-z-]+)`", names)
+    }
+    without = {
+        name for names, mu in rows if mu.strip().startswith("none") for name in re.findall(r"`([a-z-]+)`", names)
+    }
+    private = {name: each for name, each in ALGORITHMS.items() if each.exposure != "none"}
+    assert promised - {"disjoint", "gd"} == {
+        name for name, each in private.items() if each.gaussian_promise is not not_gaussian
+    }
+    assert without == {name for name, each in private.items() if each.gaussian_promise is not_gaussian}
+
+
+def test_every_page_of_a_proof_is_in_the_list_of_proofs() -> None:
+    listed = (ROOT / "docs" / "privacy" / "README.md").read_text()
+    assert all(page.name in listed for page in PAGES if page.stem != "README")
