@@ -245,3 +245,14 @@ def test_decisions_by_a_secret_cohort_are_not_amplified_themselves() -> None:
     apart = 2 * amplified(q, loss_of_a_release(scale, 0, 1)) + 2 * amplified(q, float(TWICE.cost) / 2)
     assert np.log(one / other).max() > 1.05 * apart
     assert np.log(one / other).max() <= 2 * amplified(q, loss_of_a_release(scale, 0, 1)) + float(TWICE.cost)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "sizes"), [(0.05, (618, 710, 2422)), (0.2, (156, 178, 606)), (1.0, (32, 36, 122))], ids=str
+)
+def test_the_page_prints_the_smallest_cohorts_that_can_be_counted(epsilon: float, sizes: tuple[int, ...]) -> None:
+    """The table of docs/privacy/quorum.md, at a share of one half."""
+    for size, rounds, often in zip(sizes, (10, 100, 100), (1, 1, 100), strict=True):
+        calibrate(0.5, epsilon, (size,) * rounds, participations=often, rest=REST)
+        with pytest.raises(Infeasible):
+            calibrate(0.5, epsilon, (size - 1,) * rounds, participations=often, rest=REST)
