@@ -243,8 +243,10 @@ def test_decisions_by_a_secret_cohort_are_not_amplified_themselves() -> None:
     scale, q, nobody = 2.0, COHORT / USERS, (False,) * 3
     one, other = (told(TWICE, (own, 0, 0, 0), (bool(own), *nobody), scale, True) for own in (1, 0))
     apart = 2 * amplified(q, loss_of_a_release(scale, 0, 1)) + 2 * amplified(q, float(TWICE.cost) / 2)
-    assert np.log(one / other).max() > 1.05 * apart
-    assert np.log(one / other).max() <= 2 * amplified(q, loss_of_a_release(scale, 0, 1)) + float(TWICE.cost)
+    claimed = 2 * amplified(q, loss_of_a_release(scale, 0, 1)) + float(TWICE.cost)
+    found = float(np.log(one / other).max())
+    # as docs/privacy/subsampling.md prints them
+    assert (round(apart, 3), round(found, 3), round(claimed, 3)) == (0.601, 0.715, 1.301)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The hidden cutoff: its law, and what a shift by one can reveal."""
 
+from decimal import Decimal, localcontext
 from fractions import Fraction
 from itertools import pairwise
 
@@ -32,6 +33,17 @@ def test_the_weights_are_the_two_sided_geometric_law(centre, decay):
     drawn = np.array([float(Fraction(w, sum(cutoff.weights))) for w in cutoff.weights])
     law = np.exp(-decay * np.abs(np.arange(1, 2 * centre) - centre))
     assert drawn == pytest.approx(law / law.sum(), rel=1e-12, abs=1e-26)
+
+
+@pytest.mark.parametrize(("centre", "decay"), [(2, 0.01), (30, 0.5), (400, 0.003), (50, 40.0)])
+def test_the_drawn_law_is_as_near_to_the_ideal_one_as_plans_count_on(centre, decay):
+    weights = HiddenCutoff(centre, decay).weights
+    with localcontext() as context:
+        context.prec = 80
+        ideal = [Fraction((-abs(k - centre) * Decimal(decay)).exp()) for k in range(1, 2 * centre)]
+    whole, total = sum(weights), sum(ideal)
+    apart = sum(abs(Fraction(weight, whole) - cell / total) for weight, cell in zip(weights, ideal, strict=True)) / 2
+    assert apart <= centre * Fraction(1, 2**95)
 
 
 def test_draws_follow_the_law():

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from problems import changed, problem_of
 from quoron_client.protocol.domains import L2Ball
 from quoron_server.algorithms.forecast import PhaseModel, excess_risk
+from quoron_server.algorithms.localised.filter_plan import sampler_slack
 from quoron_server.algorithms.localised.plan import best_schedule, shapes
 from quoron_server.algorithms.search import best_phases, phase_grid, single_phases, step_grid, suffix_grid
 
@@ -88,3 +89,8 @@ def test_single_phases_are_predicted_as_each_alone(problem):
     for total, (risk, phase) in zip(rounds, best, strict=True):
         expected = min((entry for entry in found if entry[1].rounds == total), key=lambda entry: entry[0])
         assert (risk, phase) == (pytest.approx(expected[0]), expected[1])
+
+
+def test_the_samplers_take_next_to_nothing_of_delta_whatever_epsilon():
+    """A million decisions and the hidden cutoff at ε = 15: exact to 2⁻⁵² a decision and 2⁻⁶⁰, they would take 7e-4."""
+    assert (1 + np.exp(15.0)) * sampler_slack(changed(PROBLEM, users=10**6)) < 1e-15

@@ -117,8 +117,11 @@ def most_score_error(cohort_size: int, dimension: int, epsilon: float) -> float:
 
 
 def sampler_slack(problem: Problem) -> float:
-    """Total variation between the noise drawn and the ideal laws, over all rounds and the release."""
-    return total_variation(gaussians=problem.dimension, laplaces=problem.users) + 2.0**-60
+    """Total variation between the noise drawn and the ideal laws, over all rounds and the release.
+
+    Of the hidden cutoff it is its centre · 2⁻⁹⁵ (`HiddenCutoff`), and a centre is smaller than a cohort.
+    """
+    return total_variation(gaussians=problem.dimension, laplaces=problem.users) + problem.users * 2.0**-95
 
 
 def release_scale(filter_: Any, step: float, distance: float, dimension: int) -> float:
