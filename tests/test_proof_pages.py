@@ -92,6 +92,28 @@ def test_every_name_that_a_proof_cites_exists(page: Path) -> None:
             assert owner not in members() or member in members()[owner], token
 
 
+def labels(page: Path) -> set[str]:
+    """Theorems and lemmas of a page, sections that have a label, and bold ones inside a text."""
+    text = page.read_text()
+    said = re.findall(r"(?:Theorem|Lemma|Proposition) ([A-Z]\d)\b", text)
+    return {*said, *re.findall(r"^#+ ([A-Z]\d)\. ", text, re.MULTILINE), *re.findall(r"\*\*([A-Z]\d)\. ", text)}
+
+
+def test_a_theorem_that_is_linked_or_named_beside_its_page_is_on_that_page() -> None:
+    stated = {page.stem: labels(page) for page in PAGES}
+    for page in PAGES:
+        for words, target in re.findall(r"\[([^\[\]\n]{1,99})\]\(([\w-]+)\.md", page.read_text()):
+            assert target not in stated or set(re.findall(r"\b([A-Z]\d)\b", words)) <= stated[target], (page, words)
+    for path in files(PACKAGES + OTHERS):
+        text = path.read_text()
+        for target, named in re.findall(
+            r"docs/privacy/([\w-]+)\.md(?:#[\w-]+)?,? \(?(?:[Tt]heorems? )?([A-Z]\d)\b", text
+        ):
+            assert named in stated[target], (path, target, named)
+        everywhere = set().union(*stated.values())
+        assert set(re.findall(r"[Tt]heorems? ([A-Z]\d)\b", text)) <= everywhere, path
+
+
 def numbers(text: str) -> list[float]:
     """Every power that a text prints, as 2⁻¹⁶⁰ or 10⁻⁶."""
     digits = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
