@@ -188,7 +188,7 @@ class NoiseSource(Protocol):
         """Raises RunError unless the noise is fit to protect real people."""
 
     def export_key(self) -> bytes:
-        """What rebuilds this source after a crash. Secret: with it, all noise can be subtracted."""
+        """What rebuilds this source after a crash. Secret: with it and a start's nonce all noise can be subtracted."""
 
     def fingerprint(self) -> str:
         """A public name of the key (32 hexadecimal digits), by which errors and logs tell sources apart."""
