@@ -5,7 +5,7 @@ What is written, and in which order, each step harmless to repeat after a crash:
     run.json, config.toml, plan.json     what was fixed from the declared facts and the number of users
     ledger.sqlite                        the noise key; later rounds and releases, and until the end the state
     lifetime ledger                      the charge, before any value of the table is looked at
-    model.json, summary.json, ...        what was released
+    summary.json, ..., model.json        what was released, the model last
     lifetime ledger                      the model's digest, and the end
 
 A run is its noise key: where ledger.sqlite is gone, the next run in the folder is another, with a charge of its own.
@@ -106,7 +106,7 @@ def carry_out(
 ) -> Trained:
     """Train in `folder` from wherever its ledger stands, and write every file of the run folder.
 
-    With `sharing` other processes answer for the users; the bits are the same.
+    With `sharing` other processes answer for the users, to the same bits.
     """
     config, plan, identity = prepared.config, prepared.planned.plan, prepared.identity
     if _released(folder) is not None:  # of which table, nothing here may tell
