@@ -5,10 +5,11 @@
     >>> bool((first.gaussian_steps(5) == again.gaussian_steps(5)).all())
     True
 
-A stream is a function of (key, labels): a resumed run asks for the same labels and gets the same bits, so nothing is
-drawn twice. `SeededNoise` and `SecureNoise` differ in their words only; the samplers are shared, so a simulation tests
-the code that a deployment runs. Samplers return whole steps of a grid, never a rounded float: a release is then a
-post-processing of the exact continuous mechanism. Statements, proofs and error budget: docs/privacy/noise.md.
+A stream is a function of (key, labels), and every start of a run has a label of its own (`noise_ahead.StartedNoise`):
+what one start draws comes again in no other, but in simulations, whose bits follow from the seed. `SeededNoise` and
+`SecureNoise` differ in their words only; the samplers are shared, so a simulation tests the code that a deployment
+runs. Samplers return whole steps of a grid, never a rounded float: a release is then a post-processing of the exact
+continuous mechanism. Statements, proofs and error budget: docs/privacy/noise.md.
 """
 
 import operator
@@ -181,7 +182,7 @@ class NoiseSource(Protocol):
         """Raises RunError unless the noise is fit to protect real people."""
 
     def export_key(self) -> bytes:
-        """What rebuilds this source after a crash. Secret: with it, all noise can be subtracted."""
+        """What rebuilds this source after a crash. Secret: with it and a start's nonce all noise can be subtracted."""
 
     def fingerprint(self) -> str:
         """A public name of the key (32 hexadecimal digits), by which errors and logs tell sources apart."""
@@ -276,35 +277,6 @@ class SecureNoise:
     def fingerprint(self) -> str:
         """See NoiseSource."""
         return blake2b(b"", key=self.key, digest_size=16, person=b"quoron-name").hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class AnsweredNoise:
-    """A source whose streams depend on every answer of the run so far, too.
-
-    Equal answers give equal noise, so that a run resumes with its bits. Where books are restored and somebody answers
-    otherwise than before, the noise is independent of what was drawn then: without, the difference of the two releases
-    would be the difference of the answers.
-    """
-
-    source: NoiseSource
-    answers: str  # digest of all answers so far; secret, as they are
-
-    def stream(self, *labels: str | int) -> RandomStream:
-        """See NoiseSource."""
-        return self.source.stream(*labels, "answers", self.answers)
-
-    def require_deployable(self) -> None:
-        """As the source."""
-        self.source.require_deployable()
-
-    def export_key(self) -> bytes:
-        """The source's."""
-        return self.source.export_key()
-
-    def fingerprint(self) -> str:
-        """The source's."""
-        return self.source.fingerprint()
 
 
 def total_variation(*, gaussians: int = 0, laplaces: int = 0) -> float:

@@ -7,8 +7,7 @@
     >>> bool((early == SeededNoise(7).stream("release", 3).gaussian_steps(5)).all())
     True
 
-A stream is a function of its labels, so what is drawn ahead is what would have been drawn: the same bits, once. Labels
-that hold what users answered cannot be known ahead; those of a `StartedNoise` can.
+A stream is a function of its labels, so what is drawn ahead is what would have been drawn: the same bits, once.
 """
 
 import secrets
@@ -26,11 +25,12 @@ _Drawn = Future[tuple[RandomStream, Steps]]
 
 @dataclass(frozen=True, slots=True)
 class StartedNoise:
-    """A source whose streams depend on a secret of one start of a run, kept nowhere: where answers do not come again.
+    """A source whose streams depend on a secret of one start of a run, which is kept in memory and nowhere else.
 
-    Every start of a run draws independent noise, whatever is answered, so what a start drew and did not commit says
-    nothing of what a later one releases. Noise can be drawn before there are answers. A run that goes on keeps its
-    privacy, and not its bits.
+    Every start draws independent noise and coins, whatever is answered, so what one drew and did not commit says
+    nothing of what a later one releases, and books that are restored give another run from there, not the noise that
+    was shown. A real run that goes on keeps its privacy and what it has committed; a simulation keeps its bits.
+    Statements and proofs: docs/privacy/restored-books.md.
     """
 
     source: NoiseSource
@@ -40,6 +40,11 @@ class StartedNoise:
     def fresh(cls, source: NoiseSource) -> "StartedNoise":
         """Of a start that has not been before."""
         return cls(source, secrets.token_hex(32))
+
+    @classmethod
+    def simulated(cls, source: NoiseSource) -> "StartedNoise":
+        """Of every start of a simulation: all its bits are functions of the seed."""
+        return cls(source, "simulation")
 
     def stream(self, *labels: str | int) -> RandomStream:
         """See NoiseSource."""
@@ -56,6 +61,11 @@ class StartedNoise:
     def fingerprint(self) -> str:
         """The source's."""
         return self.source.fingerprint()
+
+
+def of_the_run(noise: NoiseSource) -> NoiseSource:
+    """What all starts of a run draw from alike: for what has to stay when it goes on, and bears no noise."""
+    return noise.source if isinstance(noise, StartedNoise) else noise
 
 
 class NoiseAhead:

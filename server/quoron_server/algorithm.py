@@ -6,7 +6,8 @@
         state = algorithm.update(state, answers, noise).state
     model = algorithm.model(state)
 
-`noise` is the run's `NoiseSource`; every draw is keyed by (round, purpose), so the same state gives the same bits.
+`noise` is the `NoiseSource` of this start of the run; every draw is keyed by (round, purpose), so the same state and
+the same start give the same bits.
 """
 
 from collections.abc import Callable, Mapping
@@ -57,10 +58,13 @@ class Algorithm(Protocol[S]):
         """The state before the first round."""
 
     def request(self, state: S, noise: NoiseSource) -> Question | None:
-        """The next question, or None when the run is complete. Pure: the same state gives the same question."""
+        """The next question, or None when the run is complete. Pure: the same state gives the same question.
+
+        Whom it asks may be drawn by coins of `noise`, if the question says so: they are each start's own.
+        """
 
     def update(self, state: S, answers: Any, noise: NoiseSource) -> Update[S]:
-        """The state after `answers` to `request(state)`: Answers, or Sums where the question has a reduction."""
+        """The state after `answers` to `request(state, noise)`: Answers, or Sums where the question has a reduction."""
 
     def model(self, state: S) -> Vector:
         """The model released so far, shape (d,)."""

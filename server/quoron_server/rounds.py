@@ -3,17 +3,15 @@
     model = run(algorithm, engine, ledger, noise, budget=Budget(), observers=[...], simulation=True)
 
 Nothing is shown to anyone before the ledger holds it, and no question leaves before the ledger holds its cohort. A run
-continues from whatever the ledger holds: an empty one starts it, a complete one only returns the model.
+continues from whatever the ledger holds: an empty one starts it, a complete one only returns the model. Noise and
+secret cohorts are each start's own (`StartedNoise`): what a kill leaves uncommitted was seen by nobody and comes no
+more. Only a simulation goes on to the bits that it would have had.
 """
 
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
-from hashlib import blake2b
-from math import prod
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -22,9 +20,8 @@ from numpy.typing import NDArray
 from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.clipping import Sums
 from quoron_privacy.errors import OtherVersion, RunError
-from quoron_privacy.noise import AnsweredNoise, NoiseSource
+from quoron_privacy.noise import NoiseSource
 from quoron_privacy.noise_ahead import NoiseAhead, StartedNoise
-from quoron_privacy.threads import all_threads, at_once
 from quoron_server.algorithm import Algorithm, names_of
 from quoron_server.books import serial
 from quoron_server.budget import Budget
@@ -36,8 +33,7 @@ if TYPE_CHECKING:  # a plan is made, and an engine written, without a database
 
 Vector = NDArray[np.float64]
 Evaluate = Callable[[Vector], Mapping[str, float]]
-DIGEST = 32  # bytes, before each stored state, of the answers that led to it
-HASHED = 1 << 17  # numbers of answers that one thread takes at a time
+LEAST_AHEAD = 1 << 14  # numbers of a model: fewer samples are drawn sooner than another thread is woken
 MOST_AHEAD = 1 << 29  # bytes of noise that is drawn ahead
 TRACED_ROUNDS = 60  # at most this many rounds of a simulation are evaluated
 
@@ -115,17 +111,16 @@ def run(
     simulation: bool = False,
     evaluate: Evaluate | None = None,
     trust_clients: bool = False,
-    reproducible: bool = True,
 ) -> Vector:
     """Run `algorithm` to its end and return the released model, shape (d,).
 
     `simulation` lets diagnostics of private data into the ledger and to observers, and `evaluate` (a map from the
     current iterate to figures such as the excess risk) is called in some rounds; neither influences the run.
     Outside simulation the noise source must be deployable, the promise proved, and exposure `model`, in which clients
-    see un-noised iterates, needs `trust_clients`. Where the same question may get other answers from the same users,
-    say that they are not `reproducible`: noise then has a secret of this start in its labels in place of the digest of
-    all answers, and that of coming rounds is drawn while users compute. Raises BudgetExceeded, RunError, LedgerError;
-    OtherVersion, with the ledger as it was, if another version, configuration or noise began this run.
+    see un-noised iterates, needs `trust_clients`. Every call draws noise and coins of its own, a simulation those of
+    its seed; where models are large, noise of coming rounds is drawn while users compute. Raises BudgetExceeded,
+    RunError, LedgerError; OtherVersion, with the ledger as it was, if another version, configuration or noise began
+    this run.
     """
     budget = budget or Budget()
     budget.check_plan(algorithm.plan)
@@ -136,10 +131,10 @@ def run(
     if noise.export_key() != ledger.noise_key:
         raise OtherVersion(
             f"Expected the noise source that began the run in {ledger.path}, got the one named {noise.fingerprint()}. "
-            "Rebuild it from the ledger's key: other noise for the same data would be a second release."
+            "Rebuild it from the ledger's key: another key belongs to another run."
         )
-    with _ahead(algorithm, noise, simulation=simulation) if not reproducible else nullcontext() as drawn:
-        model = _carry_out(algorithm, engine, ledger, noise, drawn, budget, observers, simulation, evaluate)
+    with _ahead(algorithm, noise, simulation=simulation) as drawn:
+        model = _carry_out(algorithm, engine, ledger, drawn, budget, observers, simulation, evaluate)
     return _tell(model, observers)
 
 
@@ -147,14 +142,13 @@ def _carry_out(
     algorithm: Algorithm[Any],
     engine: Engine,
     ledger: "Ledger",
-    noise: NoiseSource,
-    drawn: NoiseAhead | None,  # of this start; None: noise is a function of the answers
+    noise: NoiseAhead,  # of this start
     budget: Budget,
     observers: Sequence[Observer],
     simulation: bool,
     evaluate: Evaluate | None,
 ) -> Vector:
-    state, answered_so_far, totals, moved = _resume(algorithm, ledger)
+    state, totals, moved = _resume(algorithm, ledger)
     sizes = Sizes(algorithm.plan.problem.dimension)
     spent: dict[str, int] | None = None  # in the rounds before this one: read once, for nobody else spends meanwhile
     measuring = engine if simulation and isinstance(engine, Measuring) else None  # to ask costs a look at all methods
@@ -170,16 +164,13 @@ def _carry_out(
             "rounds": spent["rounds"] + 1,
             "gradient_evaluations": spent["gradient_evaluations"] + cost["gradient_evaluations"],
         }
-        if drawn is not None:
-            _expect(algorithm, drawn, question.round)
+        _expect(algorithm, noise, question.round)
         began = time.perf_counter()
         answers = engine.ask(question)
         if question.reduction is not None:
             answers = summed(answers, question.reduction)
         answered = time.perf_counter()
-        if drawn is None:
-            answered_so_far = chained(answered_so_far, question, answers)
-        update = algorithm.update(state, answers, drawn or AnsweredNoise(noise, answered_so_far.hex()))
+        update = algorithm.update(state, answers, noise)
         state = update.state
         totals = {name: totals[name] + cost[name] for name in totals}
         figures = measuring.measured() if measuring is not None else {}
@@ -198,7 +189,7 @@ def _carry_out(
             public=dict(update.public),
             diagnostics=_diagnose(algorithm, state, question.round, told, evaluate) if simulation else {},
         )
-        ledger.commit(question.round, answered_so_far + serial.encode(state), update.releases, _record(event))
+        ledger.commit(question.round, serial.encode(state), update.releases, _record(event))
         for observer in observers:
             observer.round_finished(event)
     model = algorithm.model(state)
@@ -208,16 +199,17 @@ def _carry_out(
 
 def _ahead(algorithm: Algorithm[Any], noise: NoiseSource, *, simulation: bool) -> NoiseAhead:
     """The noise of this start, drawn ahead by all cores but one. A simulation's comes again with its seed."""
-    started = StartedNoise(noise, "simulation") if simulation else StartedNoise.fresh(noise)
+    started = StartedNoise.simulated(noise) if simulation else StartedNoise.fresh(noise)
     fit = MOST_AHEAD // (8 * algorithm.plan.problem.dimension)
     return NoiseAhead(started, threads=max(1, min((os.cpu_count() or 1) - 1, fit)))
 
 
 def _expect(algorithm: Algorithm[Any], drawn: NoiseAhead, round_: int) -> None:
     """Begin with this round's noise and, on other threads, with that of the rounds after it."""
-    if isinstance(algorithm, Foreseen):
+    dimension = algorithm.plan.problem.dimension
+    if dimension >= LEAST_AHEAD and isinstance(algorithm, Foreseen):
         for later in range(round_, min(round_ + drawn.threads, algorithm.plan.cost.rounds)):
-            drawn.expect(algorithm.noise_label(later), algorithm.plan.problem.dimension)
+            drawn.expect(algorithm.noise_label(later), dimension)
 
 
 def _tell(model: Vector, observers: Sequence[Observer]) -> Vector:
@@ -233,55 +225,19 @@ def _require_deployable(plan: Plan, noise: NoiseSource, evaluate: Evaluate | Non
     plan.require_deployable(trust_clients=trust_clients)
 
 
-def chained(before: bytes, question: Question, answers: Answers | Sums) -> bytes:
-    """Digest of all answers of a run: of those before, and of this round's, the same on every engine.
-
-    Of sums it is that of all integers, on which the release depends. Rows are in the order of the question's users,
-    float64 and little-endian, zero where there is no usable answer; a zero has no sign.
-    """
-    digest = blake2b(before, digest_size=DIGEST, person=b"quoron-answers")
-    if isinstance(answers, Sums):
-        numbers = np.concatenate([answers.total, answers.cells, [answers.clipped, answers.answered]])
-        digest.update(f"{question.round} sums {numbers.shape}".encode())
-        digest.update(np.ascontiguousarray(numbers, "<i8").data)
-        return digest.digest()
-    answered = answers.answered
-    digest.update(f"{question.round} {answers.values.shape}".encode())
-    digest.update(answered.astype(np.uint8).tobytes())
-    digest.update(b"".join(_digests(answers.values.reshape(len(answered), prod(answers.values.shape[1:])), answered)))
-    return digest.digest()
-
-
-def _digests(values: NDArray[np.float64], answered: NDArray[np.bool_]) -> list[bytes]:
-    """Digests of so many rows (k, d) each, computed at once; of what has not answered, as zeros."""
-    rows = max(1, HASHED // max(1, values.shape[1]))
-
-    firsts = range(0, len(values), rows)
-    digests = [b""] * len(firsts)
-
-    def look(place: int) -> None:
-        own = slice(firsts[place], firsts[place] + rows)
-        here, told = answered[own], values[own]
-        numbers = np.ascontiguousarray((told if here.all() else np.where(here[:, None], told, 0.0)) + 0.0, "<f8").data
-        digests[place] = blake2b(numbers, digest_size=DIGEST, person=b"quoron-rows").digest()
-
-    at_once([partial(look, place) for place in range(len(firsts))], all_threads())
-    return digests
-
-
-def _resume(algorithm: Algorithm[Any], ledger: "Ledger") -> tuple[Any, bytes, dict[str, int], dict[str, float]]:
-    """The state after the last commit, the digest of all answers, the costs, and what was measured, up to it."""
+def _resume(algorithm: Algorithm[Any], ledger: "Ledger") -> tuple[Any, dict[str, int], dict[str, float]]:
+    """The state after the last commit, the costs, and what was measured, up to it."""
     initial = algorithm.init()
     point = ledger.resume_point()
     if point is None:
-        point = (-1, bytes(DIGEST) + serial.encode(initial))
+        point = (-1, serial.encode(initial))
         ledger.commit(*point, (), {})
     names = ("messages", "gradient_evaluations", "bytes_down", "bytes_up")
     events = ledger.events()
     totals = {name: int(events[-1][f"total_{name}"]) if events else 0 for name in names}
     told = events[-1]["diagnostics"] if events else {}
     moved = {name: told[f"total_{name}"] for name in told if f"total_{name}" in told}
-    return serial.decode(initial, point[1][DIGEST:]), point[1][:DIGEST], totals, moved
+    return serial.decode(initial, point[1]), totals, moved
 
 
 def _record(event: RoundEvent) -> dict[str, Any]:

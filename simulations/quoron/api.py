@@ -88,7 +88,8 @@ def train(
         columns: for a DataFrame, how its rows become items, see `TableColumns`. Nothing of them is taken from the data.
 
     The plan reads nothing from the table but the number of users. The run is charged to the population's ledger before
-    any value is looked at. Interrupted, it goes on with the same call and `out`, or `quoron resume`, to the same bits.
+    any value is looked at. Interrupted, it goes on with the same call and `out`, or `quoron resume`, for that charge:
+    what is committed stands, what was under way is drawn anew.
 
     Raises:
         QuoronError: with the thing, its value and the fix; BudgetExceeded beyond the population's limit.
@@ -292,7 +293,9 @@ def ask(
 def resume(
     directory: str | Path, observers: Sequence[Observer] = (), *, engine: str | EngineChoice = "inline"
 ) -> "RunResult | Trained | Comparison":
-    """Continue an interrupted run from its last committed round, with identical bits; a complete one is returned.
+    """Continue an interrupted run from its last committed round; a complete one is returned.
+
+    A simulation goes on to identical bits; a run of `train` to the same promise, with noise of this start.
 
     Of a comparison the runs that are not complete are carried out, in processes of their own.
 

@@ -16,16 +16,19 @@ import warden
 from contracts.scenes import HOSTILE, PROBLEM, SMALL, Quadratic, execute, make, make_plan
 from quoron_privacy.errors import BudgetExceeded
 from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise_ahead import StartedNoise
 from quoron_privacy.release import Release
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books import serial
-from quoron_server.books.ledger import Ledger
+from quoron_server.books.ledger import Ledger, digest
 from quoron_server.budget import Budget
 from quoron_server.plan import Plan
 
 DISJOINT = [name for name, info in ALGORITHMS.items() if info.passes == "one"]
 SCENES = list({**dict.fromkeys(ALGORITHMS), **SMALL})  # with the variants of options
 every_algorithm = pytest.mark.parametrize("name", list(ALGORITHMS))
+# Whose scenes draw cohorts by secret coins.
+COINS = ("dp-sgd-wor", "dp-sgd-poisson", "group-dp-sgd", "group-dp-sgd-zero-out", "mean-sgd", "accelerated-erm")
 ONE_ROUND = ("one-round-least-squares",)  # has no round to leave out, and none in the middle
 
 
@@ -127,6 +130,23 @@ def test_a_crash_at_every_write_resumes_to_identical_bits_and_asks_nobody_twice(
         with Ledger.open(folder / "ledger.sqlite") as ledger:
             assert ledger.finished
             assert ledger.spent()["rounds"] == len(ledger.events()) == rounds
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_another_start_asks_the_same_users_the_same_but_where_the_promise_rests_on_coins(name):
+    """Then it is the coins alone that are others. An algorithm of one pass has none: nobody is asked in two rounds."""
+    algorithm, engine, drawn = make(name), Quadratic(), []
+    before, now = (StartedNoise.fresh(SeededNoise(7)) for _ in range(2))
+    state = algorithm.init()
+    while (earlier := algorithm.request(state, before)) is not None:
+        question = algorithm.request(state, now)
+        assert digest(question) == digest(earlier)
+        whole, other = (digest(dataclasses.replace(each, drawn=False)) for each in (question, earlier))
+        assert (whole == other) == (not question.drawn)
+        drawn.append(question.drawn)
+        state = algorithm.update(state, engine.ask(question), now).state
+    assert not (any(drawn) and name.split("/")[0] in DISJOINT)
+    assert any(drawn) == (name in COINS) or "/" in name  # a variant may do without
 
 
 @every_algorithm

@@ -126,6 +126,38 @@ def test_with_early_ends_another_client_learns_from_the_clock_who_was_absent() -
     assert np.diff([when for _, when in absent[1]]) == pytest.approx(SECONDS + WORK)
 
 
+def test_a_round_asked_again_of_others_takes_no_late_answer_of_those_who_were_asked_before() -> None:
+    """After a write that failed: where coins draw cohorts, the second one may be without a user of the first."""
+
+    async def scene() -> tuple[list[int], list[bool]]:
+        sessions = Sessions()
+        session, silent = sessions.open("run", "{}", np.arange(USERS)), Listener(0, lambda _: None, sessions)
+        others = [Listener(user, lambda _: 0.1, sessions) for user in range(1, USERS)]
+        for listener in (silent, *others):
+            sessions.enter(listener)
+            await sessions.consent(listener, pb.Consent(run="run", takes_part=True))
+        verdicts: list[int] = []
+
+        def answer(when: float) -> None:
+            late = wire.answer_to_wire("run", 0, session.asked[0].digest, np.zeros(2), Status.ANSWERED)
+            loop.call_later(when, lambda: verdicts.append(sessions.answer(0, late)))
+
+        loop, task = asyncio.get_running_loop(), AverageGradient(points=np.zeros((1, 2)), weights=(1.0,))
+        heard = []
+        for cohort in ([0, 1, 2], [2, 3, 4]):
+            question = Question(0, np.array(cohort, np.int64), task, drawn=True)
+            answers = await sessions.ask(session, question, shape=(2,), seconds=SECONDS)
+            if 0 in cohort:
+                answer(REST * SECONDS + 1.0)
+            heard = (answers.status == Status.ANSWERED).tolist()
+        return verdicts, heard
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        verdicts, heard = runner.run(scene())
+    assert verdicts == [pb.VERDICT_NOT_ASKED]
+    assert heard == [True] * 3
+
+
 def drawn(rounds: int, seed: int) -> list[list[int]]:
     rng = np.random.default_rng(seed)
     return [rng.choice(USERS, 3, replace=False).tolist() for _ in range(rounds)]

@@ -1,8 +1,7 @@
 """Private training inside somebody else's Flower project: what holds, whatever the project's own code does."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +20,6 @@ from quoron.flower.training import BOOKS
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.wire import MAX_NUMBERS
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, OtherVersion
-from quoron_privacy.noise import AnsweredNoise
 from quoron_privacy.subsampling import FORGETFUL
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.database import Database
@@ -156,17 +154,9 @@ sent = st.one_of(
 )
 
 
-@contextmanager
-def same_noise() -> Iterator[None]:
-    """Whatever is answered, as it must never be: so that two runs can be compared without it."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(AnsweredNoise, "stream", lambda noise, *labels: noise.source.stream(*labels))
-        yield
-
-
 def one_step(grid: FakeGrid) -> np.ndarray:
-    """The step is one and the noise always the same, so the model moves as the released mean does."""
-    with same_noise(), TemporaryDirectory(dir=quick_folder()) as folder:
+    """The step is one and a simulation's noise always the same, so the model moves as the released mean does."""
+    with TemporaryDirectory(dir=quick_folder()) as folder:
         return trained(grid, Path(folder), options={"rounds": 1, "step_size": 1.0}, radius=1e6).model
 
 
@@ -258,9 +248,8 @@ def test_a_simulation_says_that_its_noise_protects_nobody(tmp_path: Path) -> Non
 def test_training_counts_from_the_start(tmp_path: Path) -> None:
     start = np.full(DIMENSION, 7.0)
     shifted = {user: (lambda model, user=user: pulls(user)(model - start)) for user in range(USERS)}
-    with same_noise():
-        moved = trained(plugged(shifted), tmp_path / "moved", start=start).model
-        here = trained(plugged(people()), tmp_path / "here").model
+    moved = trained(plugged(shifted), tmp_path / "moved", start=start).model
+    here = trained(plugged(people()), tmp_path / "here").model
     np.testing.assert_allclose(moved - start, here, atol=1e-12)
 
 

@@ -240,7 +240,7 @@ def test_what_torch_cannot_compile_is_computed_without_and_said(
 
     monkeypatch.setattr(torch, "compile", broken)
     with caplog.at_level(logging.WARNING, logger="quoron"):
-        without = trained(tmp_path / "without", compiled=True, reproducible=True)
+        without = trained(tmp_path / "without", compiled=True)
     assert "without torch.compile, which failed: RuntimeError: no compiler here" in caplog.text
     np.testing.assert_array_equal(without.model, trained(tmp_path / "eager", compiled=False).model)
 
@@ -314,14 +314,13 @@ def test_a_watcher_is_given_modules_of_the_released_points(tmp_path: Path) -> No
         ("outlier-gd", {"rounds": 2, "radius": 9.0, "step_size": 0.1, "suffix": 1, "test": "lottery"}, None),
     ],
 )
-@pytest.mark.parametrize("reproducible", [True, False])
 def test_every_way_to_release_trains_a_network_and_comes_again_with_its_seed(
-    algorithm: str, options: dict[str, Any], clip_norm: float | None, reproducible: bool, tmp_path: Path
+    algorithm: str, options: dict[str, Any], clip_norm: float | None, tmp_path: Path
 ) -> None:
     draw = np.random.default_rng(0)
     owners, x = np.repeat(np.arange(160), 2), torch.tensor(draw.normal(size=(320, 4)).astype(np.float32))
     given = {"data": (x, (x[:, 0] > 0).long()), "user": owners, "items_per_user": 2, "algorithm": algorithm}
-    given |= {"options": options, "clip_norm": clip_norm, "reproducible": reproducible}
+    given |= {"options": options, "clip_norm": clip_norm}
     models = [trained(tmp_path / f"{number}", **given).model for number in range(2)]
     np.testing.assert_array_equal(*models)
     start = torch.cat([weight.flatten() for weight in network().parameters()]).detach().numpy()

@@ -51,13 +51,16 @@ def test_threads_end_with_the_run_also_when_it_fails():
     assert not [each.name for each in begun if each.name.startswith("quoron-noise")]
 
 
-def test_starts_are_independent_of_each_other_and_of_the_digests_of_answers():
+def test_starts_are_independent_of_each_other_and_of_the_key_alone_but_those_of_a_simulation():
     source = SOURCES[1]
     one, other = (StartedNoise.fresh(source) for _ in range(2))
     assert "nonce" not in repr(one)
     drawn = [each.stream("release", 0).gaussian_steps(1000) for each in (one, other, source)]
     for i, j in ((0, 1), (0, 2), (1, 2)):
         assert not np.array_equal(drawn[i], drawn[j])
+    np.testing.assert_array_equal(
+        *(StartedNoise.simulated(source).stream("release", 0).gaussian_steps(1000) for _ in range(2))
+    )
 
 
 def test_no_threads_are_refused():

@@ -5,14 +5,14 @@ import pytest
 
 from contracts.scenes import Quadratic, execute, make
 from quoron_client.protocol.questions import Answers, Status
-from quoron_privacy.clipping import Sums
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, RunError
-from quoron_privacy.noise import AnsweredNoise, SecureNoise, SeededNoise
+from quoron_privacy.noise import SecureNoise, SeededNoise
 from quoron_privacy.noise_ahead import StartedNoise
 from quoron_server import rounds
-from quoron_server.books.ledger import Ledger
+from quoron_server.algorithms.slots import partition
+from quoron_server.books.ledger import Ledger, digest
 from quoron_server.budget import Budget
-from quoron_server.rounds import chained, run
+from quoron_server.rounds import run
 
 NAME = "one-pass-dp-sgd"
 
@@ -177,56 +177,83 @@ class Watching(Quadratic):
         return super().ask(question)
 
 
-def second_broadcast(path, engine, **options):
+def second_broadcast(path, engine):
     """What everybody is sent after round 0, by books with one key."""
     with Ledger.create(path, plan="{}", config_digest="", noise_key=b"k" * 32) as books:
-        run(make(NAME), engine, books, SecureNoise(b"k" * 32), **options)
+        run(make(NAME), engine, books, SecureNoise(b"k" * 32))
     return engine.points[1]
 
 
-def told_by_restored_books(tmp_path, **options):
+def told_by_restored_books(tmp_path):
     """(difference of two broadcasts, what one user's clipped answer puts into them)."""
     p, full = make(NAME).parameters, Watching()
-    whole = second_broadcast(tmp_path / "whole.sqlite", full, **options)
+    whole = second_broadcast(tmp_path / "whole.sqlite", full)
     user = full.asked[0][0]
-    restored = second_broadcast(tmp_path / "restored.sqlite", Watching(absent=user), **options)
+    restored = second_broadcast(tmp_path / "restored.sqlite", Watching(absent=user))
     answer = -0.2 * full.centres[user]  # at zero, where the run starts
     clipped = answer * min(1.0, p.clip_norm / np.linalg.norm(answer))
     return restored - whole, p.step_size * clipped / p.cohort_size
 
 
+class Guessing(Watching):
+    """A victim answers and a colluder does not; or the victim is kept away and the colluder sends what it guesses."""
+
+    def __init__(self, guess=None):
+        super().__init__()
+        self.guess = guess
+
+    def ask(self, question):
+        answers = super().ask(question)
+        if question.round:
+            return answers
+        victim, colluder = 0, 1
+        values, status = answers.values.copy(), answers.status.copy()
+        silent = colluder if self.guess is None else victim
+        if self.guess is not None:
+            values[colluder] = self.guess
+        values[silent], status[silent] = 0.0, Status.MISSING
+        return Answers(values, status)
+
+
+def releases_of_a_guess(tmp_path, by):
+    """What round 0 released, then what it released of books put back to its start: the guess is right, or off by so."""
+    honest = Guessing()
+    answer = -0.2 * honest.centres[partition(seed=make(NAME).plan.seed, users=make(NAME).plan.problem.users)[0]]
+    first = second_broadcast(tmp_path / f"first-{by}.sqlite", honest)
+    return first, second_broadcast(tmp_path / f"second-{by}.sqlite", Guessing(answer + by))
+
+
 def test_books_restored_in_mid_run_and_one_absence_show_no_answer(tmp_path):
+    """Nor does the same answer show itself: what was not committed is not drawn again, nor what was."""
     difference, answer = told_by_restored_books(tmp_path)
     assert not np.allclose(difference, answer, rtol=1e-3)
-
-
-def test_noise_that_looks_at_the_round_alone_would_show_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(AnsweredNoise, "stream", lambda noise, *labels: noise.source.stream(*labels))
-    np.testing.assert_allclose(*told_by_restored_books(tmp_path), rtol=1e-6)
-
-
-def test_a_round_that_is_started_again_draws_independent_noise_whatever_is_answered(tmp_path):
-    """Answers that do not come again: a secret of each start takes the place of their digest."""
-    difference, answer = told_by_restored_books(tmp_path, reproducible=False)
-    assert not np.allclose(difference, answer, rtol=1e-3)
     (tmp_path / "same").mkdir()
-    same = [second_broadcast(tmp_path / "same" / f"{n}.sqlite", Watching(), reproducible=False) for n in range(2)]
-    assert not np.allclose(*same, rtol=1e-3)  # the same answers too: what was not committed is not drawn again
+    same = [second_broadcast(tmp_path / "same" / f"{n}.sqlite", Watching()) for n in range(2)]
+    assert not np.allclose(*same, rtol=1e-3)
 
 
-def test_a_secret_of_the_start_that_were_always_the_same_would_show_an_answer(tmp_path, monkeypatch):
+@pytest.mark.parametrize("by", [0.0, 0.125])
+def test_no_release_of_restored_books_tells_a_colluder_that_its_guess_was_right(by, tmp_path):
+    """The sums are equal where the guess is right: noise that followed from them would be, too, and so the releases."""
+    first, second = releases_of_a_guess(tmp_path, by)
+    assert not np.any(first == second)
+
+
+def test_a_secret_of_the_start_that_were_always_the_same_would_show_an_answer_and_a_right_guess(tmp_path, monkeypatch):
     monkeypatch.setattr(StartedNoise, "fresh", classmethod(lambda cls, source: cls(source, "fixed")))
-    np.testing.assert_allclose(*told_by_restored_books(tmp_path, reproducible=False), rtol=1e-6)
+    np.testing.assert_allclose(*told_by_restored_books(tmp_path), rtol=1e-6)
+    np.testing.assert_array_equal(*releases_of_a_guess(tmp_path, 0.0))
+    assert not np.array_equal(*releases_of_a_guess(tmp_path, 0.125))
 
 
-def test_the_secret_of_a_start_is_in_no_book(tmp_path, monkeypatch):
-    nonces = []
+def test_every_start_draws_a_secret_of_its_own_that_is_in_no_book(tmp_path, monkeypatch):
+    nonces, fresh = [], StartedNoise.fresh
 
-    def fresh(cls, source):
-        nonces.append("5ec4e7" * 8)
-        return cls(source, nonces[-1])
+    def noted(source):
+        nonces.append(fresh(source).nonce)
+        return StartedNoise(source, nonces[-1])
 
-    monkeypatch.setattr(StartedNoise, "fresh", classmethod(fresh))
+    monkeypatch.setattr(StartedNoise, "fresh", noted)
 
     class Dying(Watching):
         def ask(self, question):
@@ -234,82 +261,76 @@ def test_the_secret_of_a_start_is_in_no_book(tmp_path, monkeypatch):
                 raise KeyboardInterrupt
             return super().ask(question)
 
+    books = tmp_path / "books.sqlite"
     with pytest.raises(KeyboardInterrupt):
-        second_broadcast(tmp_path / "books.sqlite", Dying(), reproducible=False)
+        second_broadcast(books, Dying())
+    with pytest.raises(KeyboardInterrupt), Ledger.open(books) as ledger:
+        run(make(NAME), Dying(), ledger, SecureNoise(b"k" * 32))
     written = b"".join(path.read_bytes() for path in tmp_path.iterdir())
-    assert len(nonces) == 1
     assert b"k" * 32 in written  # the key is there: it was looked for in the right place
-    assert nonces[0].encode() not in written
-    assert bytes.fromhex(nonces[0]) not in written
+    assert len(set(nonces)) == 2
+    for nonce in nonces:
+        assert nonce.encode() not in written
+        assert bytes.fromhex(nonce) not in written
 
 
+class Stopped(Quadratic):
+    """Gives up in these rounds, the first time that they are asked; keeps whom each question asked."""
+
+    def __init__(self, *stops):
+        super().__init__()
+        self.stops, self.questions = list(stops), []
+
+    def ask(self, question):
+        self.questions.append(question)
+        if self.stops and question.round == self.stops[0]:
+            raise KeyboardInterrupt(self.stops.pop(0))
+        return super().ask(question)
+
+
+def interrupted(name, path, stops):
+    """A real run that is stopped and goes on.
+
+    Digests of whom each round asked what, in each of its attempts; what was committed as each start left it; totals.
+    """
+    engine, prefixes = Stopped(*stops), []
+    for start in range(len(stops) + 1):
+        books = Ledger.open(path) if start else Ledger.create(path, plan="{}", config_digest="", noise_key=b"k" * 32)
+        with books:
+            try:
+                run(make(name), engine, books, SecureNoise(b"k" * 32))
+            except KeyboardInterrupt:
+                prefixes.append([event for event in books.events() if event["round"] < stops[0]])
+                prefixes[-1].append(books.resume_point())
+            else:
+                totals = books.spent()
+                assert [event["round"] for event in books.events()] == list(range(make(name).plan.cost.rounds))
+    asked: dict[int, list[str]] = {}
+    for question in engine.questions:
+        asked.setdefault(question.round, []).append(digest(replace(question, drawn=False)))
+    return asked, prefixes, totals
+
+
+@pytest.mark.parametrize("name", [NAME, "dp-sgd-wor", "dp-sgd-poisson", "group-dp-sgd", "mean-sgd"])
+def test_a_round_that_is_asked_again_keeps_a_public_cohort_and_draws_a_secret_one_anew(name, tmp_path):
+    cost = make(name).plan.cost
+    asked, prefixes, totals = interrupted(name, tmp_path / "books.sqlite", [1, 1, 1])
+    assert [len(attempts) for _, attempts in sorted(asked.items())] == [1, 4, *[1] * (cost.rounds - 2)]
+    assert len(set(asked[1])) == (1 if name == NAME else 4)
+    assert prefixes[0] == prefixes[1] == prefixes[2]  # what is committed stands, to the bit, state and all
+    assert totals["rounds"] == cost.rounds  # each counts once
+    assert totals["users"] == cost.messages
+
+
+@pytest.mark.parametrize("ahead", [True, False])
 @pytest.mark.parametrize("name", [NAME, "dp-ftrl/epochs", "accelerated-sgd", "dp-sgd-poisson"])
-def test_noise_drawn_ahead_is_the_noise_of_the_start(name, tmp_path):
-    source = StartedNoise(SeededNoise(11), "simulation")
+def test_noise_drawn_ahead_is_the_noise_of_the_start(name, ahead, tmp_path, monkeypatch):
+    monkeypatch.setattr(rounds, "LEAST_AHEAD", 1 if ahead else 1 << 14)
+    source = StartedNoise.simulated(SeededNoise(11))
     algorithm, engine = make(name), Quadratic()
     state = algorithm.init()
-    while (question := algorithm.request(state, SeededNoise(11))) is not None:
+    while (question := algorithm.request(state, source)) is not None:
         state = algorithm.update(state, engine.ask(question), source).state
     with Ledger.create(tmp_path / "books.sqlite", plan="{}", config_digest="", noise_key=b"11") as books:
-        model = run(make(name), Quadratic(), books, SeededNoise(11), simulation=True, reproducible=False)
+        model = run(make(name), Quadratic(), books, SeededNoise(11), simulation=True)
     np.testing.assert_array_equal(model, algorithm.model(state))
-
-
-def test_the_digest_of_answers_depends_on_usable_rows_alone_and_on_all_of_them():
-    question = make(NAME).request(make(NAME).init(), SeededNoise(1))
-    asked = len(question.cohort)
-    values, status = np.arange(asked * 3.0).reshape(asked, 3), np.zeros(asked, np.uint8)
-    status[5] = Status.MISSING
-
-    def digest(values=values, status=status, before=bytes(32), question=question):
-        return chained(before, question, Answers(values, status))
-
-    def changed(array, place, to):
-        copy = array.copy()
-        copy[place] = to
-        return copy
-
-    assert digest(np.asfortranarray(values)) == digest()
-    assert digest(changed(values, 5, np.nan)) == digest(changed(values, 5, 7.0)) == digest()
-    assert digest(status=changed(status, 5, Status.REJECTED)) == digest()
-    assert digest(changed(values, (3, 0), -0.0)) == digest(changed(values, (3, 0), 0.0))
-    others = {
-        digest(changed(values, (3, 0), 1e-300)),
-        digest(status=changed(status, 4, Status.MISSING)),
-        digest(before=b"k" * 32),
-        digest(question=replace(question, round=1)),
-        digest(values[[1, 0, *range(2, asked)]]),
-    }
-    assert len(others | {digest()}) == 6
-
-
-@pytest.mark.parametrize("hashed", [1, 7, 100])
-def test_the_digest_of_many_answers_depends_on_each_wherever_they_are_cut(hashed, monkeypatch):
-    monkeypatch.setattr(rounds, "HASHED", hashed)
-    question, status = make(NAME).request(make(NAME).init(), SeededNoise(1)), np.zeros(12, np.uint8)
-    values = np.arange(36.0).reshape(12, 3)
-    found = {chained(bytes(32), question, Answers(values, status))}
-    for row in range(12):
-        other = values.copy()
-        other[row, 2] = -1.0
-        found.add(chained(bytes(32), question, Answers(other, status)))
-    found.add(chained(bytes(32), question, Answers(np.roll(values, 3, axis=0), status)))
-    assert len(found) == 14
-    nobody = Answers(np.zeros((0, 2, 3)), np.zeros(0, np.uint8))
-    assert chained(bytes(32), question, nobody) not in found
-
-
-def test_the_digest_of_sums_depends_on_every_integer_of_them():
-    question = make(NAME).request(make(NAME).init(), SeededNoise(1))
-    sums = Sums(np.arange(3), np.arange(4), 5, 6)
-    others = [
-        replace(sums, total=np.array([0, 1, 3])),
-        replace(sums, cells=np.array([0, 1, 2, 4])),
-        replace(sums, clipped=6),
-        replace(sums, answered=5),
-        Sums(np.arange(4), np.arange(1, 5), 5, 6),
-    ]
-    digests = {chained(bytes(32), question, each) for each in [sums, *others]}
-    assert len(digests) == 6
-    assert chained(bytes(32), question, replace(sums)) in digests
-    assert chained(b"k" * 32, question, sums) not in digests

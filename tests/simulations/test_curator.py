@@ -10,6 +10,7 @@ from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.errors import RunError
 from quoron_privacy.noise import SecureNoise, SeededNoise
+from quoron_privacy.noise_ahead import StartedNoise
 
 USERS = 50
 KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
@@ -29,6 +30,19 @@ def test_every_user_has_one_slot_in_an_order_that_follows_from_the_key_alone():
     np.testing.assert_array_equal(here, gradients(KEY))
     assert not np.array_equal(here, gradients(OTHER))
     assert not np.array_equal(-here, np.arange(USERS))
+
+
+def test_the_order_is_the_runs_at_every_start_and_words_of_local_reports_are_the_starts_own():
+    """So nobody is asked twice by a run that goes on, and no report's noise meets other data."""
+    batch = ItemBatch(np.arange(USERS, dtype=np.float32)[:, None], np.zeros(USERS), np.arange(USERS + 1))
+    declared = Declared(USERS, 1, 1, make_loss("linear", feature_norm=float(USERS)), L2Ball(3.0))
+    starts = [StartedNoise.fresh(SecureNoise(KEY)) for _ in range(2)]
+    question = Question(0, np.arange(USERS), AverageGradient(np.zeros((1, 1)), (1.0,)))
+    one, other = (CuratorEngine(declared, batch, start).ask(question).values for start in starts)
+    np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(one[:, 0], gradients(KEY))
+    words = [KeyedRandomness(start).words(round=2, users=np.array([8]), first=0, size=6) for start in starts]
+    assert not np.any(words[0] == words[1])  # false alarm: 6 · 2⁻⁶⁴
 
 
 def test_words_of_local_reports_are_the_same_again_whoever_else_is_asked():

@@ -25,7 +25,7 @@ from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.clipping import ClippedSum
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, RunError
-from quoron_privacy.noise import AnsweredNoise, SecureNoise, SeededNoise
+from quoron_privacy.noise import SecureNoise, SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
 from quoron_server.plan import SEEDED
@@ -125,9 +125,8 @@ def test_whatever_one_user_computes_every_algorithm_that_clips_carries_on(name: 
 numbers = st.floats(allow_nan=True, allow_infinity=True, width=64)
 
 
-def one_step(row: Any, out: Path, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
-    """The step is one and the noise always the same, so the model moves as the released mean does."""
-    monkeypatch.setattr(AnsweredNoise, "stream", lambda noise, *labels: noise.source.stream(*labels))
+def one_step(row: Any, out: Path) -> np.ndarray:
+    """The step is one and a simulation's noise always the same, so the model moves as the released mean does."""
 
     def compute(users: np.ndarray, point: np.ndarray) -> np.ndarray:
         found = pulls(users, point)
@@ -141,23 +140,21 @@ def one_step(row: Any, out: Path, monkeypatch: pytest.MonkeyPatch) -> np.ndarray
 def test_one_user_moves_a_released_mean_by_at_most_two_clips_over_the_cohort(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    with pytest.MonkeyPatch.context() as patched:
+    @cache
+    def honest() -> np.ndarray:
+        return one_step(None, tmp_path_factory.mktemp("honest") / "run")
 
-        @cache
-        def honest() -> np.ndarray:
-            return one_step(None, tmp_path_factory.mktemp("honest") / "run", patched)
+    @settings(max_examples=15)
+    @given(st.lists(numbers, min_size=DIMENSION, max_size=DIMENSION))
+    def check(row: list[float]) -> None:
+        moved = one_step(np.array(row), tmp_path_factory.mktemp("other") / "run")
+        assert np.linalg.norm(honest() - moved) <= 2 * CLIP / USERS * (1 + 1e-9)
 
-        @settings(max_examples=15)
-        @given(st.lists(numbers, min_size=DIMENSION, max_size=DIMENSION))
-        def check(row: list[float]) -> None:
-            moved = one_step(np.array(row), tmp_path_factory.mktemp("other") / "run", patched)
-            assert np.linalg.norm(honest() - moved) <= 2 * CLIP / USERS * (1 + 1e-9)
-
-        check()
-        zero = one_step(np.zeros(DIMENSION), tmp_path_factory.mktemp("zero") / "run", patched)
-        for fill in (np.nan, np.inf):  # what is not finite is the zero row, to the bit
-            other = one_step(np.full(DIMENSION, fill), tmp_path_factory.mktemp("other") / "run", patched)
-            np.testing.assert_array_equal(zero, other)
+    check()
+    zero = one_step(np.zeros(DIMENSION), tmp_path_factory.mktemp("zero") / "run")
+    for fill in (np.nan, np.inf):  # what is not finite is the zero row, to the bit
+        other = one_step(np.full(DIMENSION, fill), tmp_path_factory.mktemp("other") / "run")
+        np.testing.assert_array_equal(zero, other)
 
 
 @pytest.mark.parametrize("shape", [(DIMENSION,), (USERS, DIMENSION + 1), (1, DIMENSION)])
@@ -225,16 +222,12 @@ def test_a_seeded_run_says_so_and_charges_nobody(tmp_path: Path, account: Path) 
     assert not account.exists()
 
 
-LATER = [pytest.param(name, 5, marks=pytest.mark.slow) for name in FIT[3:]]  # the same ledger and rows
-KILLED = [*((name, 5) for name in FIT[:3]), (FIT[0], None), *LATER]
+LATER = [pytest.param(name, marks=pytest.mark.slow) for name in FIT[3:]]  # the same ledger and rows
+KILLED = [*FIT[:3], *LATER]
 
 
-@pytest.mark.parametrize(("name", "seed"), KILLED)
-def test_a_killed_run_goes_on_to_the_same_bits(
-    name: str, seed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(SecureNoise, "fresh", classmethod(lambda cls: cls(bytes(range(32)))))
-    monkeypatch.setattr("secrets.randbits", lambda bits: 7)
+@pytest.mark.parametrize("name", KILLED)
+def test_a_killed_simulation_goes_on_to_the_same_bits(name: str, tmp_path: Path) -> None:
     calls = 0
 
     def counting(users: np.ndarray, point: np.ndarray) -> np.ndarray:
@@ -242,7 +235,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(
         calls += 1
         return pulls(users, point)
 
-    whole = trained(tmp_path / "whole", counting, name, seed=seed).model
+    whole = trained(tmp_path / "whole", counting, name).model
     in_all, left = calls, 0
 
     def dying(users: np.ndarray, point: np.ndarray) -> np.ndarray:
@@ -254,11 +247,11 @@ def test_a_killed_run_goes_on_to_the_same_bits(
 
     for left in range(1, in_all + 1):
         with pytest.raises(Killed):
-            trained(tmp_path / f"{left}", dying, name, seed=seed)
+            trained(tmp_path / f"{left}", dying, name)
     for number in range(1, in_all + 1):
-        again = trained(tmp_path / f"{number}", name=name, seed=seed).model
+        again = trained(tmp_path / f"{number}", name=name).model
         np.testing.assert_array_equal(again, whole)
-        complete = trained(tmp_path / f"{number}", lambda users, point: pytest.fail("asked"), name, seed=seed)
+        complete = trained(tmp_path / f"{number}", lambda users, point: pytest.fail("asked"), name)
         np.testing.assert_array_equal(complete.model, whole)
 
 
@@ -378,7 +371,7 @@ def test_without_a_clip_norm_rows_of_any_length_are_learnt_from_to_the_bit_again
     np.testing.assert_array_equal(trained(tmp_path / "killed", rows, smoothness=None, **run).model, whole.model)
 
 
-def test_rows_that_do_not_come_again_go_on_to_the_same_privacy_and_not_the_same_bits(tmp_path: Path) -> None:
+def test_a_real_run_goes_on_to_the_same_privacy_and_not_the_same_bits(tmp_path: Path) -> None:
     calls = 0
 
     def dying(users: np.ndarray, point: np.ndarray) -> np.ndarray:
@@ -389,13 +382,13 @@ def test_rows_that_do_not_come_again_go_on_to_the_same_privacy_and_not_the_same_
         return pulls(users, point)
 
     with pytest.raises(Killed):
-        trained(tmp_path / "run", dying, seed=None, reproducible=False)
+        trained(tmp_path / "run", dying, seed=None)
     with pytest.raises(LedgerError, match="began with others"):
-        trained(tmp_path / "run", seed=None)
-    model = trained(tmp_path / "run", seed=None, reproducible=False).model
-    complete = trained(tmp_path / "run", lambda users, point: pytest.fail("asked"), seed=None, reproducible=False)
+        trained(tmp_path / "run", seed=None, smoothness=0.5)
+    model = trained(tmp_path / "run", seed=None).model
+    complete = trained(tmp_path / "run", lambda users, point: pytest.fail("asked"), seed=None)
     np.testing.assert_array_equal(complete.model, model)
-    seeded = [trained(tmp_path / f"{n}", reproducible=False).model for n in range(2)]
+    seeded = [trained(tmp_path / f"{n}").model for n in range(2)]
     np.testing.assert_array_equal(*seeded)  # of a simulation the noise comes again
 
 

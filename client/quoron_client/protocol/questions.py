@@ -344,7 +344,8 @@ class LocalSGD(Task):
 class Question:
     """What one cohort is asked in one round; `cohort` holds distinct user numbers, in slot order.
 
-    With a `reduction` the algorithm reads nothing of the answers but that, and an engine may return `Sums` of it.
+    With a `reduction` the algorithm reads nothing of the answers but that, and an engine may return `Sums` of it. Where
+    it is `drawn`, another start of the run draws the cohort anew, and what each user has of its own.
     """
 
     round: int  # from 0
@@ -352,6 +353,15 @@ class Question:
     task: Task
     planned: int | None = None  # users as told in public; None where k itself is public
     reduction: Reduction | None = None  # stays with whoever asks: no client is told of it
+    drawn: bool = False  # whom it asks is by secret coins, on which the promise rests
+
+    @property
+    def lasting(self) -> tuple[Any, ...]:
+        """All of it that every start of the run asks in this round: the whole, but for coins."""
+        task = self.task
+        if not self.drawn:
+            return self.round, self.cohort, task
+        return self.round, task if task.own is None else task.part(slice(0))
 
     @property
     def messages(self) -> int:

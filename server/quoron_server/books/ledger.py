@@ -6,7 +6,8 @@ Order of writes in every round, each one durable before the next step starts:
     commit(state, ...)   the new state with every release and its noise, before anyone sees it
 
 After a crash at any point, `resume_point` gives the last committed state. The round after it is asked again only as the
-identical question (same digest): the same participation of the same users, with the same noise, so the same bits.
+identical question (same digest): the same participation of the same users. Where secret coins choose whom a round asks
+(`Question.drawn`) it is what every user is asked that is the same; the coins are new, and so is all noise.
 
 A ledger is a file of its own (a run folder) or a run's part of a `Database`; one process at a time holds it. What a
 power loss can and cannot take: docs/durability.md.
@@ -197,7 +198,10 @@ class Ledger:
         return (int(rows[0].round), bytes(rows[0].state)) if rows and rows[0].state is not None else None
 
     def spend(self, question: Question, *, users: int, gradient_evaluations: int) -> None:
-        """Write the cohort, of `users` planned, as spent. A round spent before as another question is OtherVersion."""
+        """Write the cohort, of `users` planned, as spent. A round spent before as another question is OtherVersion.
+
+        A round counts once, also where secret coins have it ask others when it is asked again.
+        """
         print_ = digest(question)
         with self._database.writing() as connection:
             this = (_spent.c.run == self.run) & (_spent.c.round == question.round)
@@ -279,9 +283,9 @@ class Ledger:
 
 
 def digest(question: Question) -> str:
-    """A fingerprint of everything the clients are sent, and of who they are."""
+    """A fingerprint of everything the clients are sent, and of who they are unless secret coins say so."""
     hashed = hashlib.blake2b(digest_size=16)
-    for part in _parts((question.round, question.cohort, question.task)):
+    for part in _parts(question.lasting):
         hashed.update(len(part).to_bytes(8, "little") + part)
     return hashed.hexdigest()
 

@@ -229,9 +229,9 @@ class Sessions:
             complete=asyncio.Event(),
             passed=asyncio.Event(),
         )
-        for user in users:  # a round that is asked again, after a write that failed, is answered again, with the same
-            if user in session.asked and session.asked[user].round == question.round:
-                del session.asked[user]
+        # A round that is asked again, after a write that failed, is answered again, by others too if coins are new.
+        for user in [user for user, asked in session.asked.items() if asked.round == question.round]:
+            del session.asked[user]
         try:
             async with asyncio.timeout_at(current.closes):
                 await self._put_all(session, current, sorted(users, key=lambda user: user in self.backlog.slow))

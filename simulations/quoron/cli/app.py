@@ -136,7 +136,7 @@ def simulate(
 @app.command()
 @shared_options
 def resume(engine: Engine, run: Run, as_json: Json = False, quiet: Quiet = False) -> None:
-    """Continue an interrupted run or comparison to identical bits; a simulation on any engine, whichever began it."""
+    """Continue an interrupted run or comparison; a simulation to identical bits on any engine, whichever began it."""
     from quoron.comparing.comparison import is_comparison, stored_request
     from quoron.reports import showing
     from quoron.simulation import run as runs

@@ -28,7 +28,7 @@ def train(
     as_json: Json = False,
     quiet: Quiet = False,
     engine: Annotated[
-        str, typer.Option(metavar="inline|ray", help="Compute here, or on a Ray cluster of yours: the same bits.")
+        str, typer.Option(metavar="inline|ray", help="Compute here, or on a Ray cluster of yours: the same answers.")
     ] = "inline",
     workers: Workers = None,
     address: Address = None,

@@ -89,10 +89,10 @@ def train_privately(
     With "keys" the environment of the ServerApp has to say QUORON_SUPERNODE_AUTH=1, that the SuperLink does verify
     them; QUORON_ALLOW_SIMULATION=1 there allows made-up users, and a seed, instead.
 
-    Called again with the same arguments and folder, it goes on where it stopped, to the same bits as far as clients
-    answer the same; a complete run returns its model and asks nobody. Raises ConfigError, naming why, for algorithms
-    that need more of clients than gradients; Infeasible, BudgetExceeded, LedgerError, OtherVersion, WithoutQuorum,
-    RunError.
+    Called again with the same arguments and folder, it goes on after the last committed round, for one charge; a
+    simulation to the same bits, as far as clients answer the same. A complete run returns its model and asks nobody.
+    Raises ConfigError, naming why, for algorithms that need more of clients than gradients; Infeasible, BudgetExceeded,
+    LedgerError, OtherVersion, WithoutQuorum, RunError.
     """
     _speak()
     origin = origin_of(start, dimension)

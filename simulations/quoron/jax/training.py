@@ -58,7 +58,6 @@ def train(
     ledger: str | Path | None = None,
     out: str | Path | None = None,
     seed: int | None = None,
-    reproducible: bool | None = None,
     watch: Callable[[int, Params], None] | None = None,
     observers: Sequence[Observer] = (),
 ) -> Trained:
@@ -73,7 +72,6 @@ def train(
     | `params`         | where training starts; public. What is not trained the loss closes over                   |
     | `local`          | a row is what `LocalSGD` makes of the parameters; None: the average gradient              |
     | `chunk`          | users computed at once: bounds memory. All chunks have this size, and are compiled once   |
-    | `reproducible`   | see `quoron.train_rows`; unless told, where JAX computes on the processor                 |
     | `watch`          | called before each round with the released parameters that it asks at                     |
 
     The loss is traced by JAX, before anything is charged, so it cannot keep or branch on what it is given: ConfigError
@@ -101,7 +99,6 @@ def train(
         model=f"{jax.tree.structure(params)} {local} {draws}",
         noise_seed=seed,
         population=population,
-        reproducible=jax.default_backend() == "cpu" if reproducible is None else reproducible,
     )
 
     def tree(point: Vector) -> Params:

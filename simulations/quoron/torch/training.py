@@ -62,7 +62,6 @@ def train(
     ledger: str | Path | None = None,
     out: str | Path | None = None,
     seed: int | None = None,
-    reproducible: bool | None = None,
     watch: Callable[[int, torch.nn.Module], None] | None = None,
     observers: Sequence[Observer] = (),
 ) -> Trained:
@@ -82,7 +81,6 @@ def train(
     |                  | privately, for a share of ε; then `options` need a `step_size`                            |
     | `radius`         | the model stays within this distance of the module's weights, which have to be public     |
     | `chunk`          | users computed at once: bounds memory on the device                                       |
-    | `reproducible`   | see `quoron.train_rows`; unless told, on the processor only, and not compiled             |
     | `compiled`       | by `torch.compile`; None: where it was measured to pay, which is on "cuda" only           |
     | `watch`          | called before each round with a module of the weights that it asks at, which are          |
     |                  | released: evaluate on public data there                                                   |
@@ -120,7 +118,6 @@ def train(
         model=hashlib.sha256(described.encode()).hexdigest(),
         noise_seed=seed,
         population=population,
-        reproducible=(network.device.type == "cpu" and not quick) if reproducible is None else reproducible,
     )
 
     def watched(round_: int, point: Vector) -> None:

@@ -2,7 +2,7 @@
 
 Every user has one slot, in an order that nobody knows: a uniform permutation from the run's secret noise. So neither
 how users are named nor how rows are sorted decides who is asked together, and a promise for a user's data is a promise
-for its name as well.
+for its name as well. The order is the run's and stays when a run goes on; words of local reports are each start's own.
 """
 
 from dataclasses import dataclass, field, fields, replace
@@ -22,6 +22,7 @@ from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.clipping import Sums
 from quoron_privacy.noise import NoiseSource
+from quoron_privacy.noise_ahead import of_the_run
 from quoron_server.algorithms.slots import partition
 
 if TYPE_CHECKING:  # only a folder needs it
@@ -66,7 +67,7 @@ class CuratorEngine:
         seed: int = 0,
         sharing: Sharing | None = None,
     ) -> None:
-        self._order = noise.stream("order of users").permutation(declared.users)
+        self._order = of_the_run(noise).stream("order of users").permutation(declared.users)
         people, settings = self._holders(declared, items, seed), Settings(randomness=KeyedRandomness(noise))
         self._engine = settings.engine(people) if sharing is None else sharing.engine(people, settings)
 

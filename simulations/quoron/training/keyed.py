@@ -12,7 +12,7 @@ Users = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class KeyedRandomness:
-    """Users' own random words for local reports, from the run's secret key: the same again after an interruption."""
+    """Users' own random words for local reports, from the noise of this start: none serves a second table."""
 
     noise: NoiseSource
 

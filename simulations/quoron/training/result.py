@@ -85,15 +85,15 @@ class Trained:
 def write(
     prepared: Prepared, folder: RunFolder, weights: NDArray[np.float64], events: Sequence[Mapping[str, Any]]
 ) -> Trained:
-    """Keep what a complete run released; the result."""
+    """Keep what a complete run released; the result. The model comes last: where it is, all of the folder is."""
     plan, identity = prepared.planned.plan, prepared.identity
     model = Model.released(weights, prepared.held.encoding, prepared.declared.loss, plan, made=identity.began)
     summary = _summary(prepared, identity, model, events)
     rows = [public_row(event) for event in events]
-    folder.write_text(MODEL, model.as_text())
     folder.write_rounds(rows)
     folder.write_json("summary.json", summary.as_json())
     write_report(folder, summary, model, rows)
+    folder.write_text(MODEL, model.as_text())
     return Trained(model, summary, folder.path)
 
 

@@ -43,6 +43,7 @@ from quoron_client.protocol.questions import FAR, Answers, Question, Status
 from quoron_privacy.clipping import ClippedSum, Sums
 from quoron_privacy.errors import ConfigError, LedgerError, OtherVersion, RunError
 from quoron_privacy.noise import NoiseSource, SecureNoise, SeededNoise
+from quoron_privacy.noise_ahead import StartedNoise, of_the_run
 from quoron_privacy.subsampling import FORGETFUL
 from quoron_privacy.validate import count
 from quoron_server import rounds
@@ -82,7 +83,6 @@ class Setting:
     model: str = ""  # what else whoever calls wants to be the same after an interruption
     noise_seed: int | None = None  # of a simulation
     population: str = "default"
-    reproducible: bool = True  # the same users at the same point have the same rows, to the bit
 
     def as_text(self) -> str:
         """The same run has the same text."""
@@ -110,8 +110,8 @@ class Setting:
 class RowsEngine:
     """Answers that `compute` gives for all users of a cohort, `chunk` at a time, at points that count from `start`.
 
-    Every user has one slot, in a uniform order from the run's noise: how users are numbered says nothing of who is
-    asked together. A row that is not finite, or absurdly long, is the zero row.
+    Every user has one slot, in a uniform order from the run's noise, the same whenever it goes on: how users are
+    numbered says nothing of who is asked together. A row that is not finite, or absurdly long, is the zero row.
     """
 
     compute: Computation
@@ -129,7 +129,7 @@ class RowsEngine:
 
         Which users stand in a chunk, and where, follows from the cohort alone.
         """
-        order = self.noise.stream("order of users").permutation(self.problem.users)
+        order = of_the_run(self.noise).stream("order of users").permutation(self.problem.users)
         users, task, reduction = order[question.cohort], question.task, question.reduction
         if self.watch is not None:  # under exposure `broadcast` everything that is sent out is released
             self.watch(question.round, self.start + task.points[0])  # type: ignore[attr-defined]
@@ -200,7 +200,6 @@ def train_rows(
     ledger: str | Path | None = None,
     out: str | Path | None = None,
     seed: int | None = None,
-    reproducible: bool = True,
     watch: Watch | None = None,
     observers: Sequence[Observer] = (),
 ) -> Trained:
@@ -224,15 +223,13 @@ def train_rows(
     | `population`     | whose lifetime account is charged, in the file `ledger` (or QUORON_LEDGER, or the usual)  |
     | `out`            | the run's folder; by default runs/rows-1, or the next that is free                        |
     | `seed`           | a simulation: noise that comes again, for made-up data only; nothing is charged           |
-    | `reproducible`   | False: called again, `rows` may return other bits (a GPU, dice of its own). Each start of |
-    |                  | the run then draws noise of its own, ahead and on other cores; going on after an          |
-    |                  | interruption promises the same privacy, not the same bits                                 |
     | `watch`          | called before each round with its number and the released point that it asks at; evaluate |
     |                  | on public data there                                                                      |
 
     The plan reads nothing but these arguments. The run is charged before `rows` is first called. Interrupted, the same
-    call with the same `out` and the same data goes on, to the same bits as far as `rows` answers the same; a complete
-    run returns its model and calls nothing. Raises ConfigError, naming why, for algorithms that need more than
+    call with the same `out` and the same data goes on after the last committed round, which stands, with noise of its
+    own: the same privacy for one charge. A simulation goes on to the same bits, as far as `rows` answers the same. A
+    complete run returns its model and calls nothing. Raises ConfigError, naming why, for algorithms that need more than
     gradients; Infeasible, BudgetExceeded, LedgerError, OtherVersion, RunError.
     """
     problem = problem_of(
@@ -254,7 +251,6 @@ def train_rows(
         start=digest_of(origin),
         noise_seed=seed,
         population=population,
-        reproducible=reproducible,
     )
 
     def compute(round_: int, asked: Users, point: Vector, noise: NoiseSource) -> Any:
@@ -297,14 +293,14 @@ def carry_out(
                 statement = plan.guarantee.sentence()
                 kept.charge(identity.run, setting.population, statement=statement, **charge_of(plan))
         noise = SecureNoise.fresh() if own.finished else _noise(own, seed)
+        started = StartedNoise.fresh if charged else StartedNoise.simulated
         moved = rounds.run(
             ALGORITHMS[plan.algorithm].make(plan),
-            RowsEngine(compute, plan.problem, origin, noise, chunk, watch, summing),
+            RowsEngine(compute, plan.problem, origin, started(noise), chunk, watch, summing),
             own,
             noise,
             observers=observers,
             simulation=not charged,
-            reproducible=setting.reproducible,
         )
         events = own.events()
     folder.write_model(origin + moved)

@@ -5,7 +5,7 @@ What is written, and in which order, each step harmless to repeat after a crash:
     run.json, config.toml, plan.json     what was fixed from the declared facts and the number of users
     ledger.sqlite                        the noise key; later rounds and releases, and until the end the state
     lifetime ledger                      the charge, before any value of the table is looked at
-    model.json, summary.json, ...        what was released
+    summary.json, ..., model.json        what was released, the model last
     lifetime ledger                      the model's digest, and the end
 
 A run is its noise key: where ledger.sqlite is gone, the next run in the folder is another, with a charge of its own.
@@ -39,6 +39,7 @@ from quoron.training.table import hold
 from quoron_client.data.items import ItemBatch
 from quoron_privacy.errors import ConfigError, LedgerError
 from quoron_privacy.noise import SecureNoise, SeededNoise
+from quoron_privacy.noise_ahead import StartedNoise
 from quoron_server import rounds
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.books import charge_of
@@ -79,7 +80,7 @@ def rehearse(config: Config, *, seed: int, frame: Any) -> tuple[Model, Plan, int
     The same bits again for the same table. Nothing is charged and nothing written, because nothing is promised.
     """
     prepared = _planned(config, Path.cwd(), Identity("rehearsal", seed, ""), frame, ())
-    plan, noise = prepared.planned.plan.simulated(), SeededNoise(seed)
+    plan, noise = prepared.planned.plan.simulated(), StartedNoise.simulated(SeededNoise(seed))
     algorithm = ALGORITHMS[plan.algorithm].make(plan)
     engine = CuratorEngine(prepared.declared, prepared.held.items(), noise, seed=plan.seed)
     state, taken = algorithm.init(), 0
@@ -105,7 +106,7 @@ def carry_out(
 ) -> Trained:
     """Train in `folder` from wherever its ledger stands, and write every file of the run folder.
 
-    With `sharing` other processes answer for the users; the bits are the same.
+    With `sharing` other processes answer for the users, to the same bits.
     """
     config, plan, identity = prepared.config, prepared.planned.plan, prepared.identity
     if _released(folder) is not None:  # of which table, nothing here may tell
@@ -127,7 +128,8 @@ def carry_out(
         if not own.finished and not own.same_inputs(_digest(items)):
             raise _other(folder, "table")
         noise = SecureNoise.fresh() if own.finished else SecureNoise(own.noise_key)
-        with closing(CuratorEngine(prepared.declared, items, noise, seed=plan.seed, sharing=sharing)) as engine:
+        words = StartedNoise.fresh(noise)
+        with closing(CuratorEngine(prepared.declared, items, words, seed=plan.seed, sharing=sharing)) as engine:
             model = rounds.run(
                 ALGORITHMS[plan.algorithm].make(plan),
                 engine,
@@ -144,7 +146,10 @@ def carry_out(
 
 
 def resume(folder: RunFolder, observers: Sequence[Observer] = (), *, sharing: Sharing | None = None) -> Trained:
-    """Go on with the run in `folder`, to identical bits; a complete one is read."""
+    """Go on with the run in `folder`, from its last committed round and for one charge; a complete one is read.
+
+    What it has released stands, to the bit; what a kill left uncommitted is drawn anew (docs/durability.md).
+    """
     config, model = folder.config(), _released(folder)
     if model is not None:
         settle(_identity(folder).run, lifetime.place(config.train.ledger), model)

@@ -16,7 +16,7 @@ from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Logistic
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers, Status
-from quoron_privacy.errors import Infeasible, VerificationError
+from quoron_privacy.errors import Infeasible, RunError, VerificationError
 from quoron_privacy.gdp import mu_for
 from quoron_privacy.noise import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
@@ -249,13 +249,16 @@ class TestGroupDPSGD:
         np.testing.assert_allclose(moved, expected, rtol=1e-4)
         assert len(set(counts[:40])) > 2
 
-    def test_a_resumed_process_knows_whose_places_were_chosen(self):
+    def test_only_the_cohort_that_was_asked_answers(self):
+        """Coins are each start's own: an update that drew a cohort by itself would clip one's answers by another's."""
         plan = planned("group-dp-sgd", rounds=2, rate=0.5)
         one, other = (ALGORITHMS["group-dp-sgd"].maker(plan) for _ in range(2))
         question = one.request(one.init(), SeededNoise(4))
         answers = Answers(np.full((len(question.cohort), 3), 0.3), np.zeros(len(question.cohort), np.uint8))
-        kept, again = (each.update(each.init(), answers, SeededNoise(4)).state for each in (one, other))
-        np.testing.assert_array_equal(kept.iterate, again.iterate)
+        after = one.update(one.init(), answers, SeededNoise(5)).state
+        for algorithm, state in ((other, other.init()), (one, after)):
+            with pytest.raises(RunError, match=f"cohort that was asked in round {state.round}, got none"):
+                algorithm.update(state, answers, SeededNoise(4))
 
     BROKEN = {  # noqa: RUF012
         "half the noise": lambda p: replace(p, noise_scale=p.noise_scale / 2),

@@ -85,7 +85,8 @@ class AcceleratedERM:
         task = AverageGradient(
             self._middle(state, phase)[None, :], (1.0,), problem.user_smoothness, smoothing=smoothing
         )
-        return Question(state.round, self._cohort(state.round, place, noise), task, planned=phase.cohort_size)
+        cohort, drawn = self._cohort(state.round, place, noise), self.parameters.sampling == "without-replacement"
+        return Question(state.round, cohort, task, planned=phase.cohort_size, drawn=drawn)
 
     def update(self, state: AcceleratedERMState, answers: Answers, noise: NoiseSource) -> Update[AcceleratedERMState]:
         """One tested, noisy step of AC-SA."""

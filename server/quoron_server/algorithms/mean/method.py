@@ -60,7 +60,9 @@ class MeanSGD:
         task = AverageGradient(
             state.iterate[None, :], (1.0,), self.plan.problem.user_smoothness, smoothing=self._smoothing
         )
-        return Question(state.round, self._cohort(state.round, noise), task, reduction=self._reduction(state))
+        drawn = p.cohort_size < self.plan.problem.users
+        cohort = self._cohort(state.round, noise)
+        return Question(state.round, cohort, task, reduction=self._reduction(state), drawn=drawn)
 
     def update(self, state: MeanSGDState, answers: Answers | Sums, noise: NoiseSource) -> Update[MeanSGDState]:
         """Release the mean around its centre, and step."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol.questions import Answers, PlacedGradient, Question
 from quoron_privacy.clipping import clipped_mean
+from quoron_privacy.errors import RunError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise import NoiseSource
 from quoron_server.algorithm import Update, Vector
@@ -74,14 +75,13 @@ class GroupSGD:
         cohort, places = self._chosen(state.round, noise)
         self._last = state.round, np.sum(places >= 0, axis=1)
         task = PlacedGradient(state.iterate[None, :], places, 1.0, p.clip_norm, p.expected)
-        return Question(state.round, cohort, task, planned=p.cohort_size)
+        return Question(state.round, cohort, task, planned=p.cohort_size, drawn=True)
 
     def update(self, state: NoisyState, answers: Answers, noise: NoiseSource) -> Update[NoisyState]:
         """One noisy step. A user's sum is clipped to what its chosen places may add, whatever it sends."""
         p = self.parameters
         if self._last is None or self._last[0] != state.round:
-            self.request(state, noise)
-        assert self._last is not None
+            raise RunError(f"Expected answers of a cohort that was asked in round {state.round}, got none. Ask first.")
         chosen, total, clipped = self._last[1], np.zeros_like(state.iterate), 0
         for many in range(1, p.width + 1):
             alike = answers.answered & (chosen == many)

@@ -122,7 +122,8 @@ class NoisySGD:
             return None
         task = AverageGradient(state.iterate[None, :], (1.0,), self.plan.problem.user_smoothness)
         p = self.parameters
-        return Question(state.round, self._cohort(state.round, noise), task, p.cohort_size, p.reduction(state.radius))
+        cohort, drawn = self._cohort(state.round, noise)
+        return Question(state.round, cohort, task, p.cohort_size, p.reduction(state.radius), drawn)
 
     def update(self, state: NoisyState, answers: Answers | Sums, noise: NoiseSource) -> Update[NoisyState]:
         """One noisy step."""
@@ -165,13 +166,14 @@ class NoisySGD:
         """As `model`: every iterate is already private."""
         return self.model(state)
 
-    def _cohort(self, round_: int, noise: NoiseSource) -> NDArray[np.int64]:
+    def _cohort(self, round_: int, noise: NoiseSource) -> tuple[NDArray[np.int64], bool]:
+        """Whom a round asks, and whether coins said so."""
         users, size = self.plan.problem.users, self.parameters.cohort_size
         if self.parameters.sampling == "disjoint":
-            return partition(seed=self.plan.seed, users=users)[round_ * size : (round_ + 1) * size]
+            return partition(seed=self.plan.seed, users=users)[round_ * size : (round_ + 1) * size], False
         if size == users:
-            return np.arange(users, dtype=np.int64)
+            return np.arange(users, dtype=np.int64), False
         stream = noise.stream("cohort", round_)  # membership is secret: it is what amplification rests on
         if self.parameters.sampling == "without-replacement":
-            return stream.subset(users, size)
-        return stream.poisson_subset(users, size / users)
+            return stream.subset(users, size), True
+        return stream.poisson_subset(users, size / users), True

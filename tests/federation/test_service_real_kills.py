@@ -1,0 +1,145 @@
+"""Twenty kills in a row of one coordinator in a run with secret noise, on SQLite and on PostgreSQL.
+
+What was committed stands to the bit, each round is released once, the run is charged once, nobody hears two questions
+of a round, and no client ends.
+"""
+
+import asyncio
+import signal
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from committed import Committed
+from federation.crowd import SEED, Honest, carried_out, from_items, specification, until, write_items
+from federation.dying import Moment
+from federation.test_service_kills import IN_ROUNDS, Scene, enrolled, submitted, take_part
+from quoron.simulation.inline import InlineEngine
+from quoron_privacy.errors import LedgerUnavailable
+from quoron_server.books.database import Database
+from quoron_server.books.ledger import Ledger
+from quoron_server.books.lifetime_ledger import PopulationLedger
+from quoron_server.service import RunSpecification
+
+REAL = 2  # of the clients are programs of their own
+# Each user once; all of them in every round, behind a threshold whose noise the books keep; cohorts by secret coins.
+RUNS: dict[str, tuple[int, dict[str, object]]] = {
+    "one-pass-dp-sgd": (36, {"rounds": 12}),
+    "outlier-gd": (200, {"rounds": 12, "test": "above-threshold"}),
+    "dp-sgd-wor": (20, {"rounds": 12, "rate": 0.5}),
+}
+COINS = ("dp-sgd-wor",)
+BEGINNING = ("settle", "add_run", "fix_members", "charge", "begin", "set_state")
+IN_TURN = tuple(
+    Moment(at, when, number, 1) for number, (at, when) in enumerate((*IN_ROUNDS, *IN_ROUNDS[5:], *IN_ROUNDS[:2]))
+)
+TWENTY = (
+    *(Moment(at, "after") for at in BEGINNING),
+    *IN_TURN,
+    *(Moment(at, "after") for at in ("finish", "release", "end")),
+)
+
+
+def wanted(algorithm: str) -> RunSpecification:
+    """A run of secret noise. Where coins draw cohorts a round lasts as long as it may."""
+    users, options = RUNS[algorithm]
+    real = specification(algorithm, simulation=False, noise_seed=None)
+    if algorithm in COINS:
+        real = real.model_copy(update={"early_ends": False, "seconds": 4.0})
+    return real.model_copy(update={"options": options, "problem": replace(real.problem, users=users)})
+
+
+def stored(url: str) -> Committed | None:
+    """What the books of a coordinator that is gone hold; None while its server does not know that it is."""
+    try:
+        with Database(url) as database:
+            return Committed.of(Ledger.within(database, "trial")) if Ledger.begun(database, "trial") else Committed()
+    except LedgerUnavailable:
+        return None
+
+
+async def read(url: str) -> Committed:
+    found: list[Committed] = []
+
+    def there() -> bool:
+        seen = stored(url)
+        found.extend([] if seen is None else [seen])
+        return bool(found)
+
+    await until(there)
+    return found[0]
+
+
+async def killed_in_a_row(scene: Scene, run: RunSpecification, honest: Honest, moments: Sequence[Moment]) -> None:
+    users = run.problem.users
+    paths = write_items(scene.folder, REAL)
+    before = Committed()
+    with ExitStack() as processes:
+        with scene.coordinator(None) as first:
+            await enrolled(scene.where, users)
+            clients = [processes.enter_context(scene.client(user, paths[user])) for user in range(REAL)]
+            first.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(first.wait) == 0
+        light = asyncio.create_task(take_part(scene.where, range(REAL, users), honest))
+        submitting = asyncio.create_task(submitted(scene, run.as_text()))
+        for moment in moments:
+            with scene.coordinator(moment) as life:
+                assert await asyncio.to_thread(life.wait) == -signal.SIGKILL, moment
+            now = await read(scene.database)
+            assert now.goes_on_from(before), moment
+            before = now
+        with scene.coordinator(None) as last:
+            await submitting
+            await until(lambda: all(scene.knows_the_end(user) for user in range(REAL)))
+            await light
+            assert [client.poll() for client in clients] == [None] * REAL, "a client did not live to the end"
+            last.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(last.wait) == 0
+        for client in clients:
+            client.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(client.wait) == 0
+    assert (await read(scene.database)).goes_on_from(before)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "moments"),
+    [
+        *(pytest.param(name, TWENTY, marks=pytest.mark.slow) for name in RUNS),
+        pytest.param("one-pass-dp-sgd", TWENTY[5:12:2], marks=pytest.mark.programs),
+    ],
+)
+def test_kills_in_a_row_leave_what_was_committed_and_one_release_a_round_for_one_charge(
+    algorithm: str, moments: Sequence[Moment], database_url: str, tmp_path: Path
+) -> None:
+    run = wanted(algorithm)
+    honest = Honest(InlineEngine(from_items(run.problem.users), seed=SEED))
+    scene = Scene(tmp_path, database_url)
+    carried_out(killed_in_a_row(scene, run, honest, moments), within=900.0)
+    with Database(database_url) as database:
+        books = Committed.of(Ledger.within(database, "trial"))
+        population = PopulationLedger(database)
+        population.verify()
+        assert [row["kind"] for row in population.rows()] == ["charge", "release", "end"]
+    assert [number for number, _, _ in books.rounds] == list(range(run.options["rounds"]))
+    assert books.model is not None
+    assert np.isfinite(np.frombuffer(books.model)).all()
+    asked = {(user, number, digest) for user, _, number, digest in honest.asked}
+    for user in range(REAL):
+        asked |= scene.answered(user)
+        log = (tmp_path / f"client-{user}.log").read_text()
+        assert "No answer" not in log
+        assert "Traceback" not in log
+    assert len(asked) == len({each[:2] for each in asked}), "somebody heard two questions of a round"
+    if algorithm not in COINS:
+        rounds = {user: {number for each, _, number, _ in honest.asked if each == user} for user, *_ in honest.asked}
+        most = 1 if algorithm == "one-pass-dp-sgd" else run.options["rounds"]
+        assert {len(each) for each in rounds.values()} == {most}
+
+
+def test_twenty_kills_are_twenty_and_of_every_kind() -> None:
+    assert len(TWENTY) == 20
+    assert {(moment.at, moment.when) for moment in TWENTY} >= set(IN_ROUNDS)

@@ -1,0 +1,164 @@
+"""Thirty kills of one run, one after the other, over all it writes: of a real run what was committed stands to the bit,
+each round is released once and the run is charged once; a simulation comes to the bits of a run that nobody killed."""
+
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import quoron
+from committed import Committed, committed
+from quoron.cli.app import invoke
+from quoron.training import lifetime
+from quoron_server.books.ledger import Ledger
+
+ROUNDS, USERS = 5, 300
+# Each user once; all of them in every round, behind a threshold whose noise the books keep; cohorts by secret coins.
+ALGORITHMS = {
+    "one-pass-dp-sgd": {"rounds": ROUNDS},
+    "outlier-gd": {"rounds": ROUNDS, "test": "above-threshold"},
+    "dp-sgd-wor": {"rounds": ROUNDS, "rate": 0.5},
+}
+
+# Kills itself without warning before or after the n-th call of a write of this life.
+KILLER = textwrap.dedent(
+    """
+    import os, signal, sys
+    from quoron_server.books.ledger import Ledger
+    from quoron_server.books.lifetime_ledger import PopulationLedger
+    from quoron.__main__ import main
+
+    at, when, left = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    owner = {"charge": PopulationLedger, "end": PopulationLedger, "replace": os}.get(at, Ledger)
+    original = getattr(owner, at)
+
+    def dying(*arguments, **named):
+        global left
+        left -= 1
+        if left == 0 and when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = original(*arguments, **named)
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(owner, at, dying)
+    sys.argv = ["quoron", *sys.argv[4:]]
+    main()
+    """
+)
+BEGUN = (("charge", "before"), ("charge", "after"), ("commit", "before"), ("commit", "after"))
+ROUND = (("spend", "before"), ("spend", "after"), ("commit", "before"), ("commit", "after"))
+ENDED = (("finish", "before"), ("finish", "after"), ("replace", "before"), ("replace", "after"))
+TOLD = (("end", "before"), ("end", "after"))
+TRAIN = (*BEGUN, *ROUND * ROUNDS, *ENDED, *TOLD)
+SIMULATE = (*ENDED[2:], *BEGUN[2:], *ROUND * ROUNDS, *ENDED, *ENDED[3:], *ENDED[3:])
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One run on the same users in a folder of its own."""
+
+    folder: Path
+    kind: str  # of run: "train" or "simulate"
+
+    @property
+    def run(self) -> Path:
+        return self.folder / "run"
+
+    def command(self) -> list[str]:
+        """That begins it or goes on."""
+        begun = self.kind == "simulate" and (self.run / "config.toml").is_file()
+        if begun or (self.run / "model.json").is_file():
+            return ["resume", str(self.run), "--quiet"]
+        more = ["--ledger", str(self.folder / "life.sqlite")] if self.kind == "train" else []
+        return [self.kind, str(self.folder / "people.toml"), "--out", str(self.run), "--quiet", *more]
+
+    def killed(self, at: str, when: str, left: int = 1) -> None:
+        """One life."""
+        words = [sys.executable, "-c", KILLER, at, when, str(left), *self.command()]
+        life = subprocess.run(words, capture_output=True)
+        assert life.returncode == -signal.SIGKILL, (at, when, life.stdout.decode(), life.stderr.decode())
+
+
+def scene(folder: Path, kind: str, algorithm: str) -> Scene:
+    """A table, and what is to be done with it."""
+    draw, rows = np.random.default_rng(3), 4 * USERS
+    people = pd.DataFrame({"who": np.repeat(np.arange(USERS), 4), "age": draw.uniform(0, 100, rows)})
+    people["ill"] = draw.uniform(size=rows) < people.age / 100
+    people.to_csv(folder / "people.csv", index=False)
+    options = "\n".join(f"{key} = {json.dumps(value)}" for key, value in ALGORITHMS[algorithm].items())
+    (folder / "people.toml").write_text(
+        '[population]\nkind = "table"\npath = "people.csv"\nuser = "who"\nlabel = "ill"\nnumeric = { age = [0, 100] }\n'
+        f'[privacy]\nepsilon = 8.0\ndelta = 1e-3\n[algorithm]\nname = "{algorithm}"\n[algorithm.options]\n{options}\n',
+        encoding="utf-8",
+    )
+    return Scene(folder, kind)
+
+
+def charges(folder: Path) -> list[str]:
+    """Kinds of rows of the lifetime account."""
+    with lifetime.opened(folder / "life.sqlite") as kept:
+        kept.verify()
+        return [row["kind"] for row in kept.rows()]
+
+
+def killed_in_a_row(here: Scene, lives: tuple[tuple[str, str], ...]) -> None:
+    """After each kill all that any life before has committed is there, to the bit."""
+    before = Committed()
+    for at, when in lives:
+        here.killed(at, when)
+        now = committed(here.run)
+        assert now.goes_on_from(before), (at, when)
+        before = now
+    assert invoke(here.command()) == 0
+    after = committed(here.run)
+    assert after.goes_on_from(before)
+    assert [number for number, _, _ in after.rounds] == list(range(ROUNDS))
+    with Ledger.open(here.run / "ledger.sqlite") as ledger:
+        assert ledger.finished
+        assert ledger.spent()["rounds"] == ROUNDS
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "lives"),
+    [
+        *(pytest.param(name, TRAIN, marks=pytest.mark.slow) for name in ALGORITHMS),
+        pytest.param("dp-sgd-wor", (*ROUND[1:3], *ROUND, *ENDED[:2]), marks=pytest.mark.programs),
+    ],
+)
+def test_a_table_s_run_that_is_killed_again_and_again_releases_each_round_once_for_one_charge(
+    algorithm: str, lives: tuple[tuple[str, str], ...], tmp_path: Path
+) -> None:
+    here = scene(tmp_path, "train", algorithm)
+    killed_in_a_row(here, lives)
+    assert charges(tmp_path) == ["charge", "release", "end"]
+    first = (here.run / "model.json").read_bytes()
+    assert invoke(here.command()) == 0
+    assert (here.run / "model.json").read_bytes() == first
+    assert np.isfinite(quoron.load(here.run).weights).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_simulation_that_is_killed_thirty_times_comes_to_the_bits_of_one_that_is_not(
+    algorithm: str, tmp_path: Path
+) -> None:
+    (tmp_path / "whole").mkdir()
+    whole = scene(tmp_path / "whole", "simulate", algorithm)
+    assert invoke(whole.command()) == 0
+    here = scene(tmp_path, "simulate", algorithm)
+    killed_in_a_row(here, SIMULATE)
+    assert committed(here.run).model == committed(whole.run).model
+    assert (here.run / "model.npz").read_bytes() == (whole.run / "model.npz").read_bytes()
+
+
+def test_thirty_kills_are_thirty() -> None:
+    assert (len(TRAIN), len(SIMULATE)) == (30, 30)
