@@ -39,6 +39,7 @@ GRACE = 1.0  # seconds for calls in progress when the coordinator leaves
 _ARENAS = -8  # M_ARENA_MAX of <malloc.h>
 SMALLEST = 64 << 10  # bytes: what is no answer may be as long
 MOST_OPERATORS = 32  # connections to the control plane, so that whoever opens many keeps no client out
+MOST_OF_ONE_TOKEN = 12  # of these: a few who watch, share a token
 MOST_CLIENTS = 2000  # connections, unless told otherwise: 70 KiB each, whoever has them
 _RESERVED = 128  # files of our own: database, logs, listening sockets
 # Of the control plane. Whoever has no token can at most be sent a health probe's message, of the largest size, in every
@@ -138,7 +139,8 @@ class Coordinator:
             ("grpc.max_receive_message_length", config.largest_message),
             ("grpc.max_allowed_incoming_connections", most),
         )
-        operators = ControlPlane(self.manager, config.tokens)
+        porter = Doorkeeper(MOST_OPERATORS, each=MOST_OF_ONE_TOKEN)
+        operators = ControlPlane(self.manager, config.tokens, porter)
         await self.manager.start()
         self.listen = await self._listen(
             config.listen,
@@ -159,6 +161,7 @@ class Coordinator:
             lambda server: federation_pb2_grpc.add_ControlPlaneServicer_to_server(operators, server),
             (TokenGate(config.tokens, frozenset({HEALTH})),),
         )
+        self._watching.append(asyncio.create_task(porter.watch(int(self.control.rpartition(":")[2]))))
         self._watching.append(asyncio.create_task(self._watch_database()))
 
     async def _watch_database(self) -> None:
