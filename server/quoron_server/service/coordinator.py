@@ -6,8 +6,10 @@ asyncio.run(serve(ServeConfig(transport=Transport(insecure=True))))
 import asyncio
 import ctypes
 import logging
+import os
 import resource
 import signal
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -245,11 +247,21 @@ def _one_arena() -> None:
         ctypes.CDLL(None).mallopt(_ARENAS, 1)
 
 
-async def serve(config: ServeConfig, *, ready: Callable[[Coordinator], None] | None = None) -> None:
+def _end_now() -> None:
+    _log.warning("leaving at once: something that it waits for, such as the database, does not answer")
+    logging.shutdown()
+    os._exit(0)
+
+
+async def serve(
+    config: ServeConfig, *, ready: Callable[[Coordinator], None] | None = None, patience: float | None = None
+) -> None:
     """Coordinate until SIGTERM or SIGINT, then leave every run where it is: the next start takes it up.
 
-    `ready` is told once everything listens. Raises ConfigError, IdentityError and LedgerError before that, and
-    LedgerError when another process has taken the database over.
+    `ready` is told once everything listens. With `patience` the process ends so many seconds after the signal with
+    status 0, whatever it waits for: a database that does not answer can hold a thread for longer than whoever sent the
+    signal waits, and the books are whole at every instant. Raises ConfigError, IdentityError and LedgerError before
+    everything listens, and LedgerError when another process has taken the database over.
     """
     _one_arena()
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -257,8 +269,16 @@ async def serve(config: ServeConfig, *, ready: Callable[[Coordinator], None] | N
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every client is an open file
     leave = asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def told_to_leave() -> None:
+        leave.set()
+        if patience is not None:
+            last = threading.Timer(patience, _end_now)
+            last.daemon = True  # where all goes well, nobody waits for it
+            last.start()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, leave.set)
+        loop.add_signal_handler(number, told_to_leave)
     async with Coordinator(config) as coordinator:
         if ready is not None:
             ready(coordinator)
