@@ -10,6 +10,7 @@ open question again. A verdict depends on who was asked what, and on who has ans
 import asyncio
 import logging
 import math
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -234,7 +235,7 @@ class Sessions:
                 del session.asked[user]
         try:
             async with asyncio.timeout_at(current.closes):
-                await self._put_all(session, current, sorted(users, key=lambda user: user in self.backlog.slow))
+                await self._put_all(session, current, self._in_secret_order(users))
                 current.passed.set()
                 if current.left or not early_ends:
                     await (current.complete if early_ends else asyncio.Event()).wait()
@@ -260,6 +261,11 @@ class Sessions:
         while (left := opens - loop.time()) > 0:
             await asyncio.sleep(left)
         return opens
+
+    def _in_secret_order(self, users: Sequence[int]) -> list[int]:
+        """Anew in each round: when a question leaves says nothing of whose it is. Who did not read comes last."""
+        order = secrets.SystemRandom().sample(users, len(users))
+        return sorted(order, key=lambda user: user in self.backlog.slow)
 
     async def _put_all(self, session: RunSession, current: _Open, users: Sequence[int]) -> None:
         for start in range(0, len(users), _BATCH):
