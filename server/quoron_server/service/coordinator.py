@@ -38,6 +38,7 @@ HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 CONTROL_PLANE = federation_pb2.DESCRIPTOR.services_by_name["ControlPlane"].full_name
 LOOK, PATIENCE = 5.0, 10.0  # seconds between two looks at the database, and for one before it counts as away
 GRACE = 1.0  # seconds for calls in progress when the coordinator leaves
+LEAVING = 5.0  # seconds for all of it, as a program: less than containers are given before they are killed
 _ARENAS = -8  # M_ARENA_MAX of <malloc.h>
 SMALLEST = 64 << 10  # bytes: what is no answer may be as long
 MOST_OPERATORS = 32  # connections to the control plane, so that whoever opens many keeps no client out

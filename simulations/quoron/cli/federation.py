@@ -39,9 +39,6 @@ Name = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON on standard output, one object a line.")]
 
 
-LEAVING = 5.0  # seconds that a coordinator takes to leave, less than containers are given before they are killed
-
-
 def serve(
     listen: Annotated[str, typer.Option(envvar="QUORON_LISTEN", help="Where clients connect.")] = CLIENTS,
     control: Annotated[str, typer.Option(envvar="QUORON_CONTROL", help="Where operators connect.")] = CONTROL,
@@ -93,7 +90,7 @@ def serve(
     if largest_message is not None:
         config = replace(config, largest_message=_bytes(largest_message))
     listening = "listening: clients {0.listen}, control {0.control}".format
-    asyncio.run(service.serve(config, ready=lambda running: _announce(listening(running)), patience=LEAVING))
+    asyncio.run(service.serve(config, ready=lambda running: _announce(listening(running)), patience=service.LEAVING))
 
 
 def client(
