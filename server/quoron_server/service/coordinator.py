@@ -6,6 +6,7 @@ asyncio.run(serve(ServeConfig(transport=Transport(insecure=True))))
 import asyncio
 import ctypes
 import logging
+import math
 import os
 import resource
 import signal
@@ -80,6 +81,7 @@ class ServeConfig:
     allow_simulation: bool = False
     largest_message: int = 4 << 20  # bytes that a client may send at once: answers of d numbers up to d = 523,000
     most_clients: int = MOST_CLIENTS  # connected at a time, if there are as many files
+    gathering: float = 0.0  # seconds after a start in which clients come back, before anybody is asked
 
 
 class Coordinator:
@@ -92,6 +94,8 @@ class Coordinator:
                 f"Expected largest_message in [{SMALLEST:,}, {wire.MAX_MESSAGE:,}] bytes, got "
                 f"{config.largest_message:,}."
             )
+        if not 0 <= config.gathering < math.inf:
+            raise ConfigError(f"Expected gathering of 0 seconds or more, got {config.gathering}.")
         if config.most_clients < 1:
             raise ConfigError(f"Expected most_clients of 1 or more, got {config.most_clients}.")
         self.config = config
@@ -115,6 +119,7 @@ class Coordinator:
                 largest_message=config.largest_message,
                 # In plaintext, which is for one machine or a proxy, many clients may share a connection.
                 most_clients=None if config.transport.plaintext else most_clients(config.most_clients),
+                gathering=config.gathering,
             )
             try:
                 await self._start()

@@ -86,6 +86,7 @@ class RunSession:
     users: frozenset[int] = frozenset()
     moved: tuple[int, int] = (0, 0)  # bytes of questions and of answers in the last round
     longest: int = 0  # numbers in an answer to any of its questions so far; who is late still sends one
+    gathered: float = -math.inf  # loop time before which nobody is asked
     due: float = -math.inf  # loop time before which nothing of the last round may be told, nor the next one open
 
     def __post_init__(self) -> None:
@@ -105,10 +106,12 @@ class Sessions:
         """Clients in conversation."""
         return len(self._here)
 
-    def open(self, run: str, description: str, members: NDArray[np.int64]) -> RunSession:
-        """The session of a run, announced to its members who are here."""
+    def open(
+        self, run: str, description: str, members: NDArray[np.int64], *, gathered: float = -math.inf
+    ) -> RunSession:
+        """The session of a run, announced to its members who are here, who are asked from loop time `gathered` on."""
         announcement = pb.ServerMessage(run=pb.Announcement(run=run, description=description))
-        session = self.runs[run] = RunSession(run, announcement, members)
+        session = self.runs[run] = RunSession(run, announcement, members, gathered=gathered)
         for user in session.users & self._here.keys():
             self._here[user].send(announcement)
         return session
@@ -214,6 +217,8 @@ class Sessions:
         times that do not depend on who answered (`round_clock`).
         """
         loop = asyncio.get_running_loop()
+        if (left := session.gathered - loop.time()) > 0:
+            await asyncio.sleep(left)
         opened = loop.time() if early_ends else await self._until_due(session, seconds)
         session.longest = max(session.longest, math.prod(shape))
         users = session.members[question.cohort].tolist()

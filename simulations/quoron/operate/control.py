@@ -141,6 +141,8 @@ def _words(event: dict[str, Any]) -> str:
 
 def _awaited(event: dict[str, Any]) -> str:
     """What a run waits for."""
+    if event["what"] == "clients":
+        return f"awaits clients, who have until {event['ends']} to come back after the coordinator's start"
     if event["what"] == "users":
         missing = f"awaits users: {event['enrolled']} of {event['needed']} have enrolled in group {event['group']}"
         return f"{missing}; {_quorum(event['quorum'])}"
