@@ -16,14 +16,27 @@
         ├── VerificationError a plan that its theorem does not accept
         └── WireError         a message that is not of this protocol
 
-Messages name the thing, its value and the fix. They never hold a user's data.
+Messages name the thing, its value and the fix. They never hold a user's data, and nothing that moves a terminal's
+cursor: what a file or another machine calls itself is told by `printable`.
 """
+
+
+def printable(text: str) -> str:
+    r"""Words of somebody else, fit for a terminal and a log: what is no letter, such as ESC, by its escape.
+
+    >>> printable("age\x1b[2J")
+    'age\\x1b[2J'
+    """
+    return "".join(each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in text)
 
 
 class QuoronError(Exception):
     """Root of everything quoron raises on purpose."""
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class UsageError(QuoronError):

@@ -1,6 +1,7 @@
 """The coordinator leaves and comes back, its clients with it; and callers who would use up its memory."""
 
 import asyncio
+import contextlib
 import logging
 from pathlib import Path
 
@@ -18,11 +19,13 @@ from federation.crowd import (
     crowd,
     from_items,
     inline_model,
+    put_clock_forward,
     specification,
     until,
     write_items,
 )
 from quoron.flower.commands import free_port
+from quoron.operate.control import words
 from quoron_client.federation import ClientConfig, run_client
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as pb
@@ -204,3 +207,51 @@ def test_a_coordinator_that_cannot_listen_leaves_its_runs_for_the_next(tmp_path:
             return model
 
     np.testing.assert_array_equal(carried_out(scene()), inline_model(wanted, tmp_path))
+
+
+def test_clients_enrolled_before_have_time_to_come_back_before_anybody_is_asked(tmp_path: Path) -> None:
+    """A run submitted to a coordinator that has just come back: its clients come a little later, and all answer."""
+    wanted = specification("one-pass-dp-sgd")
+
+    async def scene() -> np.ndarray:
+        async with coordinator(tmp_path) as running, crowd(running.listen, USERS):
+            pass
+        async with coordinator(tmp_path, gathering=3600.0) as running, contextlib.AsyncExitStack() as stack:
+            await running.manager.submit(wanted.as_text())
+            await until(lambda: "trial" in running.sessions.runs)
+            awaited = await running.manager.awaited("trial")
+            assert (awaited["kind"], awaited["what"]) == ("awaits", "clients")
+            assert words(awaited).startswith("awaits clients, who have until 20")
+            honest = Honest.of(USERS)
+            for peer in await stack.enter_async_context(crowd(running.listen, USERS)):
+                stack.callback(asyncio.create_task(peer.work(honest)).cancel)
+            await until(lambda: len(running.sessions.runs["trial"].present) == USERS)
+            assert not honest.asked
+            put_clock_forward(3600.0)
+            return await complete(running)
+
+    np.testing.assert_array_equal(carried_out(scene()), inline_model(wanted, tmp_path))
+
+
+def test_a_coordinator_that_never_had_clients_waits_for_none(tmp_path: Path) -> None:
+    wanted = specification("one-pass-dp-sgd")
+
+    async def scene() -> np.ndarray:
+        async with coordinator(tmp_path, gathering=3600.0) as running, contextlib.AsyncExitStack() as stack:
+            honest = Honest.of(USERS)
+            for peer in await stack.enter_async_context(crowd(running.listen, USERS)):
+                stack.callback(asyncio.create_task(peer.work(honest)).cancel)
+            await running.manager.submit(wanted.as_text())
+            return await complete(running)
+
+    np.testing.assert_array_equal(carried_out(scene()), inline_model(wanted, tmp_path))
+
+
+@pytest.mark.parametrize("gathering", [-1.0, float("nan"), float("inf")])
+def test_a_time_to_gather_that_is_none_is_refused(gathering: float, tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with coordinator(tmp_path, gathering=gathering):
+            pass
+
+    with pytest.raises(ConfigError, match="gathering"):
+        carried_out(scene())

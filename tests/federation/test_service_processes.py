@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -335,3 +336,18 @@ async def enrolled_in_order(where: str, folder: Path) -> None:
         pair = [(folder / f"client-{user + 1}.{end}").read_bytes() for end in ("key", "pem")]
         async with grpc.aio.secure_channel(where, grpc.ssl_channel_credentials(roots, *pair)) as channel:
             assert await Peer(channel).enrol() == user
+
+
+@pytest.mark.programs
+def test_a_coordinator_whose_database_never_answers_leaves_when_it_is_told_to(tmp_path: Path) -> None:
+    """A server that takes connections and says nothing holds a thread of ours for as long as it likes."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        where = f"postgresql://quoron@127.0.0.1:{silent.getsockname()[1]}/quoron"
+        program = Program(
+            *("serve", "--insecure", "--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--database", where),
+            *("--tokens", tmp_path / "tokens.json"),
+        )
+        silent.settimeout(HANGS)
+        with silent.accept()[0]:  # it has begun to ask, and waits
+            program.process.send_signal(signal.SIGTERM)
+            program.done()

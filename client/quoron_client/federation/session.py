@@ -29,7 +29,7 @@ from quoron_client.federation.identity import check_identity, credentials, warn_
 from quoron_client.federation.record import Record
 from quoron_client.federation.work import Worker
 from quoron_client.protocol import wire
-from quoron_privacy.errors import IdentityError, QuoronError, RunError, WireError
+from quoron_privacy.errors import IdentityError, QuoronError, RunError, WireError, printable
 from quoron_protos.v1 import federation_pb2 as federation
 from quoron_protos.v1.federation_pb2_grpc import ClientPlaneStub
 
@@ -219,5 +219,5 @@ def _fatal(error: grpc.aio.AioRpcError, config: ClientConfig, *, welcomed: bool)
 
 
 def _printable(said: str | None) -> str:
-    """What another machine said, fit for a log."""
-    return "".join(letter if letter.isprintable() else " " for letter in (said or "no reason")[:300])
+    """What another machine said, in one line of a log."""
+    return printable(" ".join((said or "no reason")[:300].split()))

@@ -9,6 +9,7 @@ A stream ends soon after its token was removed.
 """
 
 import asyncio
+import hashlib
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -22,6 +23,7 @@ from quoron_privacy.errors import ConfigError, LedgerUnavailable, QuoronError, U
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc, values_pb2
 from quoron_server.service import security, tokens
+from quoron_server.service.doorkeeper import Doorkeeper
 from quoron_server.service.manager import Manager
 from quoron_server.service.pace import Pace
 from quoron_server.service.records import UnknownRun, outside
@@ -77,8 +79,9 @@ class TokenGate(grpc.aio.ServerInterceptor):
 class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
     """What operators and auditors call."""
 
-    def __init__(self, manager: Manager, token_file: Path) -> None:
-        self._manager, self._tokens = manager, token_file
+    def __init__(self, manager: Manager, token_file: Path, doorkeeper: Doorkeeper | None = None) -> None:
+        """With a `doorkeeper` those who have brought no token of ours make way for those who have."""
+        self._manager, self._tokens, self._doorkeeper = manager, token_file, doorkeeper
 
     async def Submit(self, request: pb.SubmitRequest, context: Context) -> pb.RunReference:
         """Take a run on."""
@@ -151,6 +154,8 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
             raise
         if role is None:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, _NO_TOKEN)
+        if self._doorkeeper is not None and token is not None:
+            self._doorkeeper.admit(context.peer(), hashlib.sha256(token.encode()).hexdigest())
         if operator and role != "operator":
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "Expected a token with role operator, got auditor.")
 

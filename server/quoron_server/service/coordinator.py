@@ -6,8 +6,11 @@ asyncio.run(serve(ServeConfig(transport=Transport(insecure=True))))
 import asyncio
 import ctypes
 import logging
+import math
+import os
 import resource
 import signal
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -36,9 +39,11 @@ HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 CONTROL_PLANE = federation_pb2.DESCRIPTOR.services_by_name["ControlPlane"].full_name
 LOOK, PATIENCE = 5.0, 10.0  # seconds between two looks at the database, and for one before it counts as away
 GRACE = 1.0  # seconds for calls in progress when the coordinator leaves
+LEAVING = 5.0  # seconds for all of it, as a program: less than containers are given before they are killed
 _ARENAS = -8  # M_ARENA_MAX of <malloc.h>
 SMALLEST = 64 << 10  # bytes: what is no answer may be as long
 MOST_OPERATORS = 32  # connections to the control plane, so that whoever opens many keeps no client out
+MOST_OF_ONE_TOKEN = 12  # of these: a few who watch, share a token
 MOST_CLIENTS = 2000  # connections, unless told otherwise: 70 KiB each, whoever has them
 _RESERVED = 128  # files of our own: database, logs, listening sockets
 # Of the control plane. Whoever has no token can at most be sent a health probe's message, of the largest size, in every
@@ -76,6 +81,7 @@ class ServeConfig:
     allow_simulation: bool = False
     largest_message: int = 4 << 20  # bytes that a client may send at once: answers of d numbers up to d = 523,000
     most_clients: int = MOST_CLIENTS  # connected at a time, if there are as many files
+    gathering: float = 0.0  # seconds after a start in which clients come back, before anybody is asked
 
 
 class Coordinator:
@@ -88,6 +94,8 @@ class Coordinator:
                 f"Expected largest_message in [{SMALLEST:,}, {wire.MAX_MESSAGE:,}] bytes, got "
                 f"{config.largest_message:,}."
             )
+        if not 0 <= config.gathering < math.inf:
+            raise ConfigError(f"Expected gathering of 0 seconds or more, got {config.gathering}.")
         if config.most_clients < 1:
             raise ConfigError(f"Expected most_clients of 1 or more, got {config.most_clients}.")
         self.config = config
@@ -111,6 +119,7 @@ class Coordinator:
                 largest_message=config.largest_message,
                 # In plaintext, which is for one machine or a proxy, many clients may share a connection.
                 most_clients=None if config.transport.plaintext else most_clients(config.most_clients),
+                gathering=config.gathering,
             )
             try:
                 await self._start()
@@ -138,7 +147,8 @@ class Coordinator:
             ("grpc.max_receive_message_length", config.largest_message),
             ("grpc.max_allowed_incoming_connections", most),
         )
-        operators = ControlPlane(self.manager, config.tokens)
+        porter = Doorkeeper(MOST_OPERATORS, each=MOST_OF_ONE_TOKEN)
+        operators = ControlPlane(self.manager, config.tokens, porter)
         await self.manager.start()
         self.listen = await self._listen(
             config.listen,
@@ -159,6 +169,7 @@ class Coordinator:
             lambda server: federation_pb2_grpc.add_ControlPlaneServicer_to_server(operators, server),
             (TokenGate(config.tokens, frozenset({HEALTH})),),
         )
+        self._watching.append(asyncio.create_task(porter.watch(int(self.control.rpartition(":")[2]))))
         self._watching.append(asyncio.create_task(self._watch_database()))
 
     async def _watch_database(self) -> None:
@@ -242,11 +253,21 @@ def _one_arena() -> None:
         ctypes.CDLL(None).mallopt(_ARENAS, 1)
 
 
-async def serve(config: ServeConfig, *, ready: Callable[[Coordinator], None] | None = None) -> None:
+def _end_now() -> None:
+    _log.warning("leaving at once: something that it waits for, such as the database, does not answer")
+    logging.shutdown()
+    os._exit(0)
+
+
+async def serve(
+    config: ServeConfig, *, ready: Callable[[Coordinator], None] | None = None, patience: float | None = None
+) -> None:
     """Coordinate until SIGTERM or SIGINT, then leave every run where it is: the next start takes it up.
 
-    `ready` is told once everything listens. Raises ConfigError, IdentityError and LedgerError before that, and
-    LedgerError when another process has taken the database over.
+    `ready` is told once everything listens. With `patience` the process ends so many seconds after the signal with
+    status 0, whatever it waits for: a database that does not answer can hold a thread for longer than whoever sent the
+    signal waits, and the books are whole at every instant. Raises ConfigError, IdentityError and LedgerError before
+    everything listens, and LedgerError when another process has taken the database over.
     """
     _one_arena()
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -254,8 +275,16 @@ async def serve(config: ServeConfig, *, ready: Callable[[Coordinator], None] | N
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every client is an open file
     leave = asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def told_to_leave() -> None:
+        leave.set()
+        if patience is not None:
+            last = threading.Timer(patience, _end_now)
+            last.daemon = True  # where all goes well, nobody waits for it
+            last.start()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, leave.set)
+        loop.add_signal_handler(number, told_to_leave)
     async with Coordinator(config) as coordinator:
         if ready is not None:
             ready(coordinator)

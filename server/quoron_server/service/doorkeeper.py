@@ -1,7 +1,7 @@
-"""Who may keep a connection to the clients' port: whoever has called, and a few who have not called yet.
+"""Who may keep a connection to a port: whoever has called with a credential, and a few who have not called yet.
 
     doorkeeper = Doorkeeper(most=2000)
-    doorkeeper.admit(context.peer(), identity)      # at every call of a client whose certificate is good
+    doorkeeper.admit(context.peer(), identity)      # at every call with a good certificate, or a good token
     await doorkeeper.watch(port)                    # for ever
 
 gRPC limits connections by their number alone. Whoever opens as many, and says nothing or half of a handshake on each,
@@ -40,7 +40,9 @@ class Doorkeeper:
         self._admitted: dict[Place, str] = {}  # oldest first
 
     def admit(self, peer: str, identity: str) -> None:
-        """A client has called from where gRPC says."""
+        """A client has called from where gRPC says; what is no address of a network takes no place of a port's."""
+        if not peer.startswith(("ipv4:", "ipv6:")):
+            return
         host, _, port = unquote(peer.partition(":")[2]).rpartition(":")
         self._admitted.setdefault(_place(host.strip("[]"), int(port)), identity)
 

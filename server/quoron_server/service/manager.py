@@ -9,6 +9,7 @@ allowed, one of Flower's) is left as it is, for one that may, or for `cancel`.
 import asyncio
 import json
 import logging
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -75,14 +76,20 @@ class Manager:
         allow_simulation: bool = False,
         largest_message: int = wire.MAX_MESSAGE,
         most_clients: int | None = None,
+        gathering: float = 0.0,
     ) -> None:
-        """`lost` fails when the database is another's: the process must then end, and start again."""
+        """`lost` fails when the database is another's: the process must then end, and start again.
+
+        Clients that were enrolled before this start have `gathering` seconds from it to come back before anybody is
+        asked: a public time, whoever comes.
+        """
         self.sessions = sessions
         self._books = Books(database)
         self._registry = self._books.registry
         self.records = Records(database)
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._allow_simulation, self._largest, self._most = allow_simulation, largest_message, most_clients
+        self._gathering, self._gathered = gathering, -math.inf  # loop time from which on questions leave
         self._active: dict[str, _Run] = {}
         self._waiting: dict[str, _Run] = {}
         self._paused: dict[str, Feed] = {}
@@ -96,6 +103,8 @@ class Manager:
 
     async def start(self) -> None:
         """Take up every run that has not ended."""
+        if self._gathering and await self._stored(self._registry.users_count):
+            self._gathered = asyncio.get_running_loop().time() + self._gathering
         async with self._taking:
             try:
                 await self._stored(self._books.settle)
@@ -218,11 +227,14 @@ class Manager:
                 enrolled = await self.records.users(wanted.group)
                 told = {"enrolled": enrolled, "needed": wanted.problem.users, "group": wanted.group}
                 return {"kind": "awaits", "what": "users", **told, "quorum": wanted.quorum}
-        if active is None or session is None or session.open is None:
+        if active is None or session is None:
             return None
+        if session.open is None:
+            left = self._gathered - asyncio.get_running_loop().time()
+            return {"kind": "awaits", "what": "clients", "ends": _in(left)} if left > 0 else None
         left, question = session.open.closes - asyncio.get_running_loop().time(), session.open.question
-        ends = (datetime.now(UTC) + timedelta(seconds=left)).isoformat(timespec="seconds")
-        told = {"round": question.round, "rounds": active.plan.cost.rounds, "asked": question.messages, "ends": ends}
+        told = {"round": question.round, "rounds": active.plan.cost.rounds, "asked": question.messages}
+        told |= {"ends": _in(left)}
         return {"kind": "awaits", "what": "answers", **told, "quorum": active.specification.quorum}
 
     def _pause(self, run: str, feed: Feed, error: QuoronError) -> None:
@@ -307,7 +319,7 @@ class Manager:
         session = self.sessions.runs.get(run.name)
         if session is None:
             told = json.dumps(specifications.describe(run.specification, run.plan))
-            session = self.sessions.open(run.name, told, members)
+            session = self.sessions.open(run.name, told, members, gathered=self._gathered)
         wanted = run.specification
         run.engine = GrpcEngine(self.sessions, session, loop, run.plan.problem, wanted.seconds, wanted.early_ends)
         if run.cancelled or self._stopping.is_set():
@@ -348,6 +360,11 @@ class Manager:
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:
                 raise RunStopped("The coordinator is leaving.")
+
+
+def _in(seconds: float) -> str:
+    """The time of day so far from now."""
+    return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat(timespec="seconds")
 
 
 def published_at(session: RunSession, run: _Run) -> float:

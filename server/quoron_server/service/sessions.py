@@ -10,6 +10,7 @@ open question again. A verdict depends on who was asked what, and on who has ans
 import asyncio
 import logging
 import math
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -85,6 +86,7 @@ class RunSession:
     users: frozenset[int] = frozenset()
     moved: tuple[int, int] = (0, 0)  # bytes of questions and of answers in the last round
     longest: int = 0  # numbers in an answer to any of its questions so far; who is late still sends one
+    gathered: float = -math.inf  # loop time before which nobody is asked
     due: float = -math.inf  # loop time before which nothing of the last round may be told, nor the next one open
 
     def __post_init__(self) -> None:
@@ -104,10 +106,12 @@ class Sessions:
         """Clients in conversation."""
         return len(self._here)
 
-    def open(self, run: str, description: str, members: NDArray[np.int64]) -> RunSession:
-        """The session of a run, announced to its members who are here."""
+    def open(
+        self, run: str, description: str, members: NDArray[np.int64], *, gathered: float = -math.inf
+    ) -> RunSession:
+        """The session of a run, announced to its members who are here, who are asked from loop time `gathered` on."""
         announcement = pb.ServerMessage(run=pb.Announcement(run=run, description=description))
-        session = self.runs[run] = RunSession(run, announcement, members)
+        session = self.runs[run] = RunSession(run, announcement, members, gathered=gathered)
         for user in session.users & self._here.keys():
             self._here[user].send(announcement)
         return session
@@ -213,6 +217,8 @@ class Sessions:
         times that do not depend on who answered (`round_clock`).
         """
         loop = asyncio.get_running_loop()
+        if (left := session.gathered - loop.time()) > 0:
+            await asyncio.sleep(left)
         opened = loop.time() if early_ends else await self._until_due(session, seconds)
         session.longest = max(session.longest, math.prod(shape))
         users = session.members[question.cohort].tolist()
@@ -234,7 +240,7 @@ class Sessions:
             del session.asked[user]
         try:
             async with asyncio.timeout_at(current.closes):
-                await self._put_all(session, current, sorted(users, key=lambda user: user in self.backlog.slow))
+                await self._put_all(session, current, self._in_secret_order(users))
                 current.passed.set()
                 if current.left or not early_ends:
                     await (current.complete if early_ends else asyncio.Event()).wait()
@@ -260,6 +266,11 @@ class Sessions:
         while (left := opens - loop.time()) > 0:
             await asyncio.sleep(left)
         return opens
+
+    def _in_secret_order(self, users: Sequence[int]) -> list[int]:
+        """Anew in each round: when a question leaves says nothing of whose it is. Who did not read comes last."""
+        order = secrets.SystemRandom().sample(users, len(users))
+        return sorted(order, key=lambda user: user in self.backlog.slow)
 
     async def _put_all(self, session: RunSession, current: _Open, users: Sequence[int]) -> None:
         for start in range(0, len(users), _BATCH):

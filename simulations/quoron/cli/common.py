@@ -80,6 +80,6 @@ def interruptible(folder: Path) -> Iterator[None]:
 
 def err() -> "Console":
     """Standard error, for people."""
-    from rich.console import Console
+    from quoron.reports.terminal import Terminal
 
-    return Console(stderr=True)
+    return Terminal(stderr=True)

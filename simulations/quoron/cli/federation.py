@@ -28,7 +28,7 @@ from quoron.cli.connection import (
     check_environment,
     shared_options,
 )
-from quoron_privacy.errors import ConfigError, LedgerUnavailable, RunError, WithoutQuorum
+from quoron_privacy.errors import ConfigError, LedgerUnavailable, RunError, WithoutQuorum, printable
 
 tokens = typer.Typer(help="Tokens for the control plane.", no_args_is_help=True)
 
@@ -90,7 +90,7 @@ def serve(
     if largest_message is not None:
         config = replace(config, largest_message=_bytes(largest_message))
     listening = "listening: clients {0.listen}, control {0.control}".format
-    asyncio.run(service.serve(config, ready=lambda running: _announce(listening(running))))
+    asyncio.run(service.serve(config, ready=lambda running: _announce(listening(running)), patience=service.LEAVING))
 
 
 def client(
@@ -244,8 +244,8 @@ def runs(connection: Connection, as_json: Json = False) -> None:
 
     with connection.open() as control:
         for each in control.runs():
-            shown = "\t".join(str(each[key]) for key in ("run", "state", "created") if each[key])
-            print(dumps(each) if as_json else shown + (f"\t{each['error']}" if each["error"] else ""))
+            shown = "\t".join(str(each[key]) for key in ("run", "state", "created", "error") if each[key])
+            print(dumps(each) if as_json else printable(shown))
 
 
 @shared_options

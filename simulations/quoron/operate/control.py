@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from quoron_client.federation.config import check_plaintext
 from quoron_client.protocol import wire
-from quoron_privacy.errors import ConfigError, IdentityError, QuoronError, RunError
+from quoron_privacy.errors import ConfigError, IdentityError, QuoronError, RunError, printable
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 
@@ -124,7 +124,11 @@ class Control:
 
 
 def words(event: dict[str, Any]) -> str:
-    """An event of `watch` as a line for people."""
+    """An event of `watch` as a line for people, whatever the coordinator put into it."""
+    return printable(" ".join(_words(event).split()))
+
+
+def _words(event: dict[str, Any]) -> str:
     if event["kind"] == "paused":
         return "paused" + (f": {event['error']}" if event.get("error") else "")
     if event["kind"] == "ended":
@@ -137,6 +141,8 @@ def words(event: dict[str, Any]) -> str:
 
 def _awaited(event: dict[str, Any]) -> str:
     """What a run waits for."""
+    if event["what"] == "clients":
+        return f"awaits clients, who have until {event['ends']} to come back after the coordinator's start"
     if event["what"] == "users":
         missing = f"awaits users: {event['enrolled']} of {event['needed']} have enrolled in group {event['group']}"
         return f"{missing}; {_quorum(event['quorum'])}"

@@ -15,6 +15,7 @@ from quoron.planning.questions import EPSILONS, MOST_USERS, Answers, Enough
 from quoron.presets import presets
 from quoron.reports import curve as curve_plot
 from quoron.reports.summary import size, time_rows
+from quoron.reports.terminal import Terminal
 from quoron.simulation.folder import dumps, write
 from quoron.simulation.run import RunResult
 from quoron_privacy.errors import Infeasible
@@ -320,5 +321,5 @@ def table(*columns: str) -> Table:
 
 def console() -> Console:
     """Standard output: as wide as the terminal, or wide enough for any table."""
-    made = Console()
-    return made if made.is_terminal else Console(width=160)
+    made = Terminal()
+    return made if made.is_terminal else Terminal(width=160)

@@ -1,0 +1,76 @@
+"""What a file or another machine calls itself cannot move the cursor, hide a line or end in a traceback."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.table import Table
+
+from quoron.cli.app import invoke
+from quoron.operate.control import words
+from quoron.reports.terminal import Terminal
+from quoron_client.federation.session import _printable
+from quoron_privacy.errors import DataError, Infeasible, QuoronError, printable
+
+HOSTILE = "age\x1b[2J\x1b]0;title\x07\r\x9b31m\u202e\udc80"
+
+
+def harmless(text: str) -> bool:
+    return all(each.isprintable() or each in "\n\t" for each in text)
+
+
+@given(st.text())
+def test_what_is_printable_is_left_as_it_is_and_the_rest_is_told(text: str) -> None:
+    shown = printable(text)
+    assert harmless(shown)
+    assert shown == text if harmless(text) else shown != text
+
+
+@pytest.mark.parametrize("kind", [QuoronError, DataError, lambda text: Infeasible("it", text, "more users")])
+def test_no_error_of_ours_holds_a_control_character(kind: type[QuoronError]) -> None:
+    assert harmless(str(kind(f"Expected one column, got {HOSTILE}.")))
+
+
+def test_a_header_with_control_characters_reaches_no_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "visits.csv").write_text(f"patient,{HOSTILE[:-1]},ill\na,1,yes\n", encoding="utf-8")
+    (tmp_path / "table.toml").write_text(
+        """
+        [population]
+        kind = "table"
+        path = "visits.csv"
+        user = "nobody"
+        label = "ill"
+        numeric = { age = [0, 100] }
+        """,
+        encoding="utf-8",
+    )
+    assert invoke(["train", str(tmp_path / "table.toml"), "--out", str(tmp_path / "run")]) != 0
+    told = capsys.readouterr()
+    assert "age" in told.err
+    assert harmless(told.out + told.err)
+
+
+def test_a_coordinator_cannot_write_on_an_operators_terminal() -> None:
+    for event in (
+        {"kind": "ended", "how": HOSTILE, "error": f"{HOSTILE}\nround 1 of 1: done"},
+        {"kind": "paused", "error": HOSTILE},
+        {"round": 0, "rounds": 1, "messages": 3, "kind": "round", "public": {HOSTILE: HOSTILE}},
+    ):
+        line = words(event)
+        assert harmless(line)
+        assert "\n" not in line
+    assert "\n" not in _printable(f"{HOSTILE}\n{HOSTILE}")
+
+
+def test_names_in_tables_and_lines_are_shown_by_their_escapes(capsys: pytest.CaptureFixture[str]) -> None:
+    out = Terminal(width=120)
+    table = Table("feature")
+    table.add_row(HOSTILE[:-1])
+    out.print(table)
+    out.print(HOSTILE[:-1], markup=False)
+    told = capsys.readouterr().out
+    assert harmless(told)
+    assert told.count("\\x1b[2J") == 2
