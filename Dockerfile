@@ -2,12 +2,20 @@
 # One image for coordinator, clients and operators, also on Flower, whose programs are in it; the command says which.
 # Nothing runs as root.
 #
-#     docker build --build-arg EXTRAS=postgres,ray .    # with Flower's simulation, another 500 MB
+#     docker build --build-arg REQUIREMENTS=image-ray .             # with Flower's simulation, another 500 MB
+#     docker build --build-arg PYTHON=python:3.12-slim@sha256:... .   # on a base image of which you know the digest
+#
+# What is installed is pinned by hash: requirements/, docs/supply.md.
 
-FROM python:3.12-slim AS build
-ARG EXTRAS=postgres
+ARG PYTHON=python:3.12-slim
+FROM ${PYTHON} AS build
+ARG REQUIREMENTS=image
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /source
+COPY requirements requirements
+RUN python -m venv /opt/build && /opt/build/bin/pip install --require-hashes --requirement requirements/build.txt \
+    && python -m venv /opt/quoron \
+    && /opt/quoron/bin/pip install --require-hashes --requirement "requirements/${REQUIREMENTS}.txt"
 COPY pyproject.toml README.md LICENSE ./
 COPY protos protos
 COPY privacy privacy
@@ -15,9 +23,9 @@ COPY client client
 COPY server server
 COPY simulations simulations
 # The wheel alone goes on, so that the image holds what a release holds.
-RUN pip wheel --no-deps --wheel-dir /wheels . \
-    && python -m venv /opt/quoron \
-    && /opt/quoron/bin/pip install "$(ls /wheels/quoron-*.whl)[${EXTRAS}]" \
+RUN /opt/build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
+    && /opt/quoron/bin/pip install --no-deps --no-index /wheels/quoron-*.whl \
+    && /opt/quoron/bin/pip check \
     && /opt/quoron/bin/pip uninstall --yes pip \
     && find /opt/quoron -depth -type d -name tests -exec rm -rf {} +
 COPY examples/federation /opt/quoron/examples/federation
@@ -25,7 +33,7 @@ COPY examples/flower/containers /opt/quoron/examples/flower/containers
 # Whatever the modes of the checkout were, everybody may read it.
 RUN chmod -R a+rX /opt/quoron
 
-FROM python:3.12-slim
+FROM ${PYTHON}
 # Named volumes take owner and mode from these folders when they are first mounted.
 RUN useradd --system --uid 10001 --user-group --no-create-home --shell /usr/sbin/nologin quoron \
     && install -d -o quoron -g quoron -m 0700 /identity /var/lib/quoron /trial/authority /trial/coordinator \
