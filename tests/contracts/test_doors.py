@@ -30,7 +30,7 @@ from quoron.training.table import hold
 from quoron_client.data import columns, csv_file
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch
-from quoron_client.data.table import own_items, read_own_table
+from quoron_client.data.table import check_one_user, own_items, read_own_table
 from quoron_client.federation.terms import Terms
 from quoron_client.losses import Logistic
 from quoron_privacy.errors import DataError
@@ -427,6 +427,7 @@ class TestClient:
                 TestCSV.write(mine, TestCSV.WRITERS[number % 5], path)
             else:
                 pq.write_table(typed(mine, number), path)
+            check_one_user(path, one_user=False, items_per_user=None)
             assert read_own_table(path).num_rows == ROWS
             items = own_items(path, terms)
             assert items.batch.features.shape[1] == encoding.dimension

@@ -122,14 +122,34 @@ def client(
     simulation_seed: Annotated[
         int | None, typer.Option(help="Take part in simulations with this seed: made-up data only.")
     ] = None,
+    one_user: Annotated[
+        bool,
+        typer.Option(
+            "--one-user",
+            envvar="QUORON_ONE_USER",
+            help="All rows are one user's, whosever they are: promises are about this client as a whole.",
+        ),
+    ] = False,
+    items_per_user: Annotated[
+        int | None,
+        typer.Option(min=1, envvar="QUORON_ITEMS_PER_USER", help="What a person holds; ten times more is asked about."),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only look whether the data can be one user's; nothing is sent.")
+    ] = False,
 ) -> None:
     """Take part in a federation with one user's data, within that user's own limits."""
     import asyncio
 
     from quoron_client import federation
+    from quoron_client.data.table import check_one_user
     from quoron_client.federation import core_dumps
 
     core_dumps.switch_off()
+    if check:
+        check_one_user(data, one_user=one_user, items_per_user=items_per_user)
+        print(f"{data}: {'one client, as you say' if one_user else 'the rows of one person, as far as they show'}.")
+        return
     check_environment(plaintext=insecure or insecure_anywhere)
     config = federation.ClientConfig(
         coordinator=coordinator,
@@ -146,6 +166,8 @@ def client(
         accept_exposures=tuple(accept or ("broadcast", "local")),
         allow_simulation=simulation_seed is not None,
         seed=simulation_seed,
+        one_user=one_user,
+        items_per_user=items_per_user,
     )
     _log_sparingly()
     asyncio.run(_until_signalled(federation.run_client, config))
