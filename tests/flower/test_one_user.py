@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -214,10 +215,10 @@ def test_a_data_file_that_is_not_there_declines_without_its_name(config: dict[st
 def test_data_of_several_people_are_said_to_the_owner_and_change_nothing_that_is_sent(
     config: dict[str, Any], tmp_path: Path, our_logs: pytest.LogCaptureFixture
 ) -> None:
-    rows = Path(config["data"]).read_text(encoding="utf-8").splitlines()
-    (tmp_path / "all.csv").write_text("\n".join(f"{row},{number or 'patient'}" for number, row in enumerate(rows)))
+    rows = pd.read_parquet(config["data"])
+    rows.assign(patient=range(len(rows))).to_parquet(tmp_path / "all.parquet")
     expected = reply(values(), config)
-    several = config | {"data": str(tmp_path / "all.csv"), "record": str(tmp_path / "another.sqlite")}
+    several = config | {"data": str(tmp_path / "all.parquet"), "record": str(tmp_path / "another.sqlite")}
     assert reply(values(), several) == expected
     assert ["--one-user" in each.getMessage() for each in our_logs.records].count(True) == 1
     our_logs.clear()
