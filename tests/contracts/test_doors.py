@@ -205,6 +205,11 @@ class TestCSV:
                 {"age": "4", "who": "d", "note": ""},
             ]
 
+    def test_a_skipped_row_may_hold_any_bytes(self, tmp_path):
+        (tmp_path / "bytes.csv").write_bytes(b"who,age\na,1\n\xff\xc3\n\xf0\x9f,\xff,9\nb\xe2\x82,2\n")
+        table = columns.read(tmp_path / "bytes.csv", ("who", "age"))
+        assert table.to_pydict() == {"who": ["a", "b\ufffd"], "age": ["1", "2"]}
+
     @pytest.mark.parametrize("piece", [1, 40, 1 << 20])
     @pytest.mark.parametrize(
         ("row", "said"),
@@ -248,6 +253,52 @@ class TestCSV:
                 expected = list(csv.reader(file))[1:]
             found = columns.read(path, ("c", "a", "b")).select(["a", "b", "c"]).to_pylist()
             assert [[*row.values()] for row in found] == expected
+
+    @pytest.mark.parametrize("count", [200, pytest.param(4000, id="all", marks=pytest.mark.slow)])
+    def test_any_bytes_are_what_a_reader_of_one_letter_at_a_time_says(self, count, tmp_path, monkeypatch):
+        """The same rows, or the same refusal, wherever pieces end."""
+        draw, path = np.random.default_rng(7), tmp_path / "any.csv"
+        parts = [*'a,,,"""\n\nb', '""', '"\n"', '"a,b"', "\r\n", "\r"]
+        accepted = 0
+        for _ in range(count):
+            body = "".join(draw.choice(parts, draw.integers(0, 24)))
+            path.write_bytes(("x,y\n" + body).encode())
+            expected = letter_by_letter(body)
+            accepted += expected is not None
+            for piece in (1, 2, 5, 1 << 20):
+                monkeypatch.setattr(csv_file, "_PIECE", piece)
+                try:
+                    found = [[*row.values()] for row in csv_file.read(path).to_pylist()]
+                except DataError:
+                    found = None
+                assert found == expected, body
+        assert 0.1 * count < accepted < 0.9 * count
+
+
+def letter_by_letter(body: str) -> list[list[str]] | None:
+    """The rows of two cells below a header that LF ends; None where the file is malformed."""
+    body += "\n" if body and body[-1] != "\n" else ""
+    rows, row, cell, state, place = [], [], "", "start", 0
+    while place < len(body):
+        letter, rest = body[place], body[place:]
+        place += 1
+        if state == "quoted":
+            if letter != '"':
+                cell += letter
+            elif rest[1:2] == '"':
+                cell, place = cell + '"', place + 1
+            else:
+                state = "closed"
+        elif letter in ",\n" or rest.startswith(("\r\n", "\r\r\n")):
+            row, cell, state = [*row, cell], "", "start"
+            if letter != ",":
+                rows, row, place = [*rows, row], [], place + rest.index("\n")
+        elif state == "closed" or (letter == '"' and state == "plain"):
+            return None
+        else:
+            state = "quoted" if letter == '"' else "plain"
+            cell += "" if letter == '"' else letter.replace("\r", "\ufffd")
+    return None if state == "quoted" else [each for each in rows if len(each) == 2]
 
 
 class TestDataFrame:

@@ -117,17 +117,16 @@ class _Pieces:
 
     def parsed(self, rows: bytes, wanted: list[str]) -> pa.Table:
         """Whole rows as a table; its columns are called by their places. DataError where they are malformed."""
+        rows = _readable(self._checked(rows))
         return pyarrow.csv.read_csv(
-            pa.BufferReader(self._checked(rows)),
+            pa.BufferReader(rows),
             pyarrow.csv.ReadOptions(
                 use_threads=False,
                 block_size=len(rows) + 1,
                 column_names=[str(place) for place in range(len(self.names))],
             ),
             pyarrow.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=lambda row: "skip"),
-            pyarrow.csv.ConvertOptions(
-                check_utf8=False, include_columns=wanted, column_types=dict.fromkeys(wanted, pa.large_string())
-            ),
+            pyarrow.csv.ConvertOptions(include_columns=wanted, column_types=dict.fromkeys(wanted, pa.large_string())),
         )
 
     def _checked(self, rows: bytes) -> bytes:
@@ -184,6 +183,17 @@ def _odd_line_ends(rows: bytes, line: int) -> NDArray[np.int64]:
     next_two = values[found + 1], values[found + 2]
     # Two CR before an LF are what a program for Windows makes of CRLF by writing it as text.
     return found[(next_two[0] != _LF) & ~((next_two[0] == _CR) & (next_two[1] == _LF))]
+
+
+def _readable(rows: bytes) -> bytes:
+    """UTF-8: pyarrow skips no row of another length that it cannot show, and no byte of a broken letter ends a cell."""
+    if rows.isascii():
+        return rows
+    try:
+        rows.decode()
+    except UnicodeDecodeError:
+        return rows.decode(errors="replace").encode()
+    return rows
 
 
 def _among(values: NDArray[np.uint8], allowed: bytes, line: int) -> bool:
