@@ -153,6 +153,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         if y is None:
             raise InputError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
         labels = np.asarray(column_or_1d(y, warn=True))
+        labels = arrays.kept_types(y, labels) if labels.dtype.kind == "U" else labels
         check_consistent_length(labels, np.empty(rows))
         return labels
 

@@ -21,6 +21,18 @@ from quoron_privacy.errors import ConfigError, DataError, IdentityError, LedgerE
 from quoron_protos.v1 import federation_pb2 as federation
 
 
+def hospital(folder):
+    """Visits of 30 patients."""
+    (folder / "all.csv").write_text("patient,steps,sick\n" + "".join(f"p{row // 2},{row},1\n" for row in range(60)))
+    return {"data": folder / "all.csv"}
+
+
+def diary(folder):
+    """One person's."""
+    (folder / "mine.csv").write_text("steps,sick\n" + "".join(f"{row}.5,1\n" for row in range(60)))
+    return folder / "mine.csv"
+
+
 class TestTransport:
     @pytest.fixture
     def authority(self, tmp_path):
@@ -173,6 +185,8 @@ class TestTheEnd:
         ("spoil", "error", "said"),
         [
             (lambda folder: {"data": folder / "none.csv"}, DataError, r"Expected a table at '.*none.csv', found no"),
+            (hospital, DataError, r"column 'patient' of 30 values.* say so with --one-user \(QUORON_ONE_USER=1\)"),
+            (lambda folder: {"items_per_user": 2, "data": diary(folder)}, DataError, "rows, where a person holds 2"),
             (lambda folder: {"record": folder}, LedgerError, r"Expected a client's record at '.*', cannot open it"),
         ],
     )
@@ -184,6 +198,22 @@ class TestTheEnd:
                 assert fake.callers == []
 
         asyncio.run(scenario())
+
+    @pytest.mark.parametrize(("one_user", "said"), [(True, "client"), (False, "user")])
+    def test_of_a_run_is_told_of_one_client(self, data, tmp_path, one_user, said, our_logs):
+        own = tmp_path / "all.csv"
+        rows = data.read_text(encoding="utf-8").splitlines()
+        named = [f"{row},{number or 'patient'}" for number, row in enumerate(rows)]
+        own.write_text("\n".join(named if one_user else rows), encoding="utf-8")
+
+        async def script(fake):
+            return await fake.announce("r", terms())
+
+        with our_logs.at_level(logging.INFO):
+            converse(own, script, one_user=one_user)
+        promise = [each.getMessage() for each in our_logs.records if "differential privacy" in each.getMessage()]
+        assert len(promise) == 1
+        assert f"differential privacy for all rows of one {said} at once, adjacency replace-one" in promise[0]
 
     def test_comes_with_an_error_when_the_record_cannot_be_written(self, data, monkeypatch):
         def full(*_, **__):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -209,6 +210,27 @@ def test_a_value_that_cannot_be_used_shows_in_no_reply(config: dict[str, Any], t
 
 def test_a_data_file_that_is_not_there_declines_without_its_name(config: dict[str, Any]) -> None:
     assert reply(values(), config | {"data": f"/nowhere/{SECRET}.csv"}) == {"declined": True}
+
+
+def test_data_of_several_people_are_said_to_the_owner_and_change_nothing_that_is_sent(
+    config: dict[str, Any], tmp_path: Path, our_logs: pytest.LogCaptureFixture
+) -> None:
+    rows = pd.read_parquet(config["data"])
+    rows.assign(patient=range(len(rows))).to_parquet(tmp_path / "all.parquet")
+    expected = reply(values(), config)
+    several = config | {"data": str(tmp_path / "all.parquet"), "record": str(tmp_path / "another.sqlite")}
+    assert reply(values(), several) == expected
+    assert ["--one-user" in each.getMessage() for each in our_logs.records].count(True) == 1
+    our_logs.clear()
+    again = several | {"one-user": "true", "record": str(tmp_path / "third.sqlite")}
+    assert reply(values(), again) == expected
+    assert not our_logs.records
+
+
+@pytest.mark.parametrize(("key", "value"), [("one-user", "perhaps"), ("items-per-user", "-1"), ("items-per-user", "0")])
+def test_an_owners_word_that_cannot_be_meant_is_named(config: dict[str, Any], key: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=key.replace("-", ".")):
+        apps.read_owner(config | {key: value}, {})
 
 
 def test_hello_tells_the_place_of_a_node_and_nothing_else(config: dict[str, Any]) -> None:

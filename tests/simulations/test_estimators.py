@@ -21,7 +21,7 @@ from quoron.sklearn import (
     PrivateLogisticRegression,
     PrivateRidge,
 )
-from quoron.training import lifetime, run
+from quoron.training import arrays, lifetime, run
 from quoron.training.arrays import labels_in_range, owners, table_of
 from quoron_privacy.errors import BudgetExceeded, DataError, Infeasible
 from quoron_server.books.lifetime_ledger import Charge
@@ -82,6 +82,17 @@ def test_the_guarantee_is_what_was_asked_for_and_stands_in_the_model(ledger):
     assert "assuming" not in fitted.guarantee_.sentence()
 
 
+def test_one_odd_label_or_name_in_a_list_is_its_own_rows_business():
+    """numpy would make text of all of them: no class would be found, and every user be another."""
+    labels, names = Y.tolist(), [f"{each:03}" for each in USERS]
+    before = arrays.labels_of_classes(classifier()._checked_labels(labels, len(Y)), np.array([0, 1])).values.to_pylist()
+    users = arrays.owners(names, len(Y)).to_pylist()
+    labels[0], names[7] = "odd", 7
+    after = arrays.labels_of_classes(classifier()._checked_labels(labels, len(Y)), np.array([0, 1])).values.to_pylist()
+    assert after == [None, *before[1:]]
+    assert arrays.owners(names, len(Y)).to_pylist() == [*users[:7], "7", *users[8:]]
+
+
 def test_missing_groups_raise_and_charge_nothing(ledger):
     with pytest.raises(ValueError, match=r"no groups\. Call fit\(X, y, groups=users\), or declare unit='row'"):
         classifier().fit(X, Y)
@@ -91,8 +102,8 @@ def test_missing_groups_raise_and_charge_nothing(ledger):
         classifier(unit="row").fit(X, Y, groups=USERS)
     with pytest.raises(DataError, match="Expected a user in every row"):
         classifier().fit(X, Y, groups=np.where(USERS == 3, np.nan, USERS))
-    with pytest.raises(DataError, match="one type"):
-        classifier().fit(X, Y, groups=np.array([*USERS[:-1], "me"], object))
+    with pytest.raises(DataError, match="Expected a user in every row"):
+        classifier().fit(X, Y, groups=[*USERS[:-1], None])
     assert charges(ledger) == []
 
 

@@ -263,9 +263,9 @@ class TestErrors:
         (tmp_path / "bad.parquet").write_bytes(b"not parquet")
         with pytest.raises(DataError, match=r"Expected 'bad\.parquet' to be a readable \.parquet table"):
             clinic(tmp_path / "bad.parquet")
-        (tmp_path / "ragged.csv").write_text("who,age,ward,sick\nsecret,1\n")
-        with pytest.raises(DataError, match=r"ragged\.csv") as caught:
-            clinic(tmp_path / "ragged.csv")
+        (tmp_path / "quoted.csv").write_text('who,age,ward,sick\nsecret,1,a"b,0\n')
+        with pytest.raises(DataError, match=r"Expected 'quoted\.csv' to be a correctly quoted CSV file") as caught:
+            clinic(tmp_path / "quoted.csv")
         assert "secret" not in str(caught.value)
         (tmp_path / "empty.csv").write_bytes(b"")
         with pytest.raises(DataError, match=r"empty\.csv"):

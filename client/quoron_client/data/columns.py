@@ -1,4 +1,4 @@
-"""Reading a table, and its columns value by value: what a column's type is never depends on one user's values.
+"""Reading a table, and its columns value by value: a value is what `cells` says of it, whatever others hold.
 
 >>> table = pa.table({"age": ["50", " 7e1 ", "old", ""], "ward": [1.0, None, 2.0, 2.5]})
 >>> numbers(table, "age").tolist()
@@ -6,13 +6,19 @@
 >>> texts(table, "ward").to_pylist()
 ['1', None, '2', '2.5']
 
+| a column of                                          | is read                                                |
+| ---------------------------------------------------- | ------------------------------------------------------ |
+| a CSV file                                           | as text                                                |
+| integers, floats, booleans, Decimals, text in Arrow  | as stored                                              |
+| one such type in pandas, nullable and Arrow's too    | as stored                                              |
+| `object` in pandas                                   | each value as text, by itself                          |
+| `category` in pandas                                 | each category, as a column of the categories would be  |
+| any other type                                       | not: DataError by its type                             |
+
 A missing or repeated column, and one that holds neither numbers nor text, is an error: a table's columns are public.
 A value is not.
 """
 
-import csv
-import math
-import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -20,23 +26,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
+from quoron_client.data import cells, csv_file
 from quoron_privacy.errors import DataError
 
 Vector = NDArray[np.float64]
-
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
-_TRUE, _FALSE = frozenset({"true", "True", "TRUE"}), frozenset({"false", "False", "FALSE"})
-_EXACT = 2.0**53  # whole float64 below it are integers without doubt
 
 
 def read(source: Any, names: Collection[str] | None = None) -> pa.Table:
     """A CSV or Parquet path, a pyarrow Table or a DataFrame (pandas, polars) as a table with rows; raises DataError.
 
-    With `names` only these columns, which must be there. Those of a CSV file are read as text.
+    With `names` only these columns, which must be there.
     """
     if isinstance(source, str | Path):
         table = _read_file(Path(source), names)
@@ -45,7 +47,8 @@ def read(source: Any, names: Collection[str] | None = None) -> pa.Table:
     elif hasattr(source, "columns") and hasattr(source, "iloc"):
         table = _from_pandas(source, names)
     elif hasattr(source, "__arrow_c_stream__"):
-        table = pa.table(source) if names is None else _selected(pa.table(source), names)
+        found = _from_stream(source)
+        table = found if names is None else _selected(found, names)
     else:
         raise DataError(f"Expected a path, a DataFrame or a pyarrow Table, got {type(source).__name__}.")
     if table.num_rows == 0:
@@ -59,24 +62,23 @@ def header(path: Path) -> pa.Table:
     try:
         if path.suffix == ".parquet":
             return pyarrow.parquet.read_schema(path).empty_table()
-        with path.open(encoding="utf-8-sig", errors="replace") as lines:
-            names = next(csv.reader(line for line in lines if line.strip("\r\n")), [])
-    except (pa.ArrowException, OSError, csv.Error) as error:
+        return pa.schema([(name, pa.large_string()) for name in csv_file.names(path)]).empty_table()
+    except (pa.ArrowException, OSError) as error:
         raise _unreadable(path, error) from None
-    if not names:
-        raise DataError(f"Expected {path.name!r} to begin with the names of its columns, got nothing.")
-    return pa.schema([(name, pa.string()) for name in names]).empty_table()
 
 
 def column(table: pa.Table, name: str) -> pa.Array:
     """One column without dictionary encoding; DataError lists the columns where it is missing.
 
-    Text that is no UTF-8 has a sign in place of what cannot be read: one user's bytes are no error of a table.
+    Text is large: a column may have more of it than 2 GiB. What is no UTF-8 in it has a sign in place of what cannot be
+    read: one user's bytes are no error of a table.
     """
     _check_name(name, table.column_names)
-    values = table.column(name).combine_chunks()
-    values = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
-    return _readable(values) if _family(values.type) == "text" else values
+    chunks = table.column(name)
+    if pa.types.is_dictionary(chunks.type):
+        values = chunks.combine_chunks().dictionary_decode()
+        return _readable(values) if _family(values.type) == "text" else values
+    return _readable(chunks) if _family(chunks.type) == "text" else chunks.combine_chunks()
 
 
 def check(table: pa.Table, name: str) -> None:
@@ -103,8 +105,8 @@ def numbers(table: pa.Table, name: str) -> Vector:
     """
     check(table, name)
     values = column(table, name)
-    if _family(values.type) == "text":
-        return _by_value(values, _parsed)
+    if _family(values.type) == "text" or pa.types.is_decimal(values.type):
+        return _parsed(texts(table, name))
     cast = values.cast(pa.float64(), safe=False)
     if pa.types.is_integer(values.type) and not values.null_count:
         return stored(cast).copy()
@@ -130,12 +132,13 @@ def texts(table: pa.Table, name: str) -> pa.Array:
     check(table, name)
     values = column(table, name)
     if _family(values.type) == "text":
-        values = values.cast(pa.large_string())
         return pc.if_else(pc.equal(values, ""), pa.scalar(None, pa.large_string()), values)
-    if pa.types.is_floating(values.type) or pa.types.is_decimal(values.type):
-        found = np.asarray(values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), np.float64)
-        return pa.array([_text(value) for value in found.tolist()], pa.large_string())
-    return values.cast(pa.large_string())
+    if pa.types.is_decimal(values.type):
+        return cells.texts(values.to_pylist())
+    if not pa.types.is_floating(values.type):
+        return values.cast(pa.large_string())
+    coded = values.cast(pa.float64(), safe=False).dictionary_encode()
+    return cells.texts(coded.dictionary.to_pylist()).take(coded.indices)
 
 
 def places(table: pa.Table, name: str, vocabulary: tuple[str | int, ...]) -> NDArray[np.int64]:
@@ -173,47 +176,22 @@ def _family(kind: pa.DataType) -> str | None:
     return "numbers" if any(fit(kind) for fit in fits) else None
 
 
-def _readable(text: pa.Array) -> pa.Array:
+def _readable(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Text of any kind as large text that is UTF-8."""
+    large = values.cast(pa.large_string())
+    large = large.combine_chunks() if isinstance(large, pa.ChunkedArray) else large
     try:
-        text.validate(full=True)
+        large.validate(full=True)
     except pa.ArrowInvalid:
-        found = text.cast(pa.large_string()).cast(pa.large_binary()).to_pylist()
-        return pa.array([None if each is None else each.decode(errors="replace") for each in found], pa.large_string())
-    return text
+        return cells.texts(large.cast(pa.large_binary()).to_pylist())
+    return large
 
 
-def _by_value(values: pa.Array, parse: Any) -> Vector:
-    """`parse` of every text, done once for each different one; NaN for null."""
-    coded = values.cast(pa.large_string()).dictionary_encode()
-    parsed = np.array([*map(parse, coded.dictionary.to_pylist()), np.nan], np.float64)
-    return np.asarray(parsed[pc.fill_null(coded.indices, -1).to_numpy(zero_copy_only=False)], np.float64)
-
-
-def number(value: object) -> float:
-    """One value of any type, as `numbers` reads it in a column of mixed ones: NaN where it is no finite number."""
-    text = _object_text(value)
-    return math.nan if text is None else _parsed(text)
-
-
-def _parsed(text: str) -> float:
-    text = text.strip()
-    if text in _TRUE or text in _FALSE:
-        return float(text in _TRUE)
-    value = float(text) if _NUMBER.fullmatch(text) else math.nan
-    return value if math.isfinite(value) else math.nan
-
-
-def _text(value: object) -> str | None:
-    """One value as text, None where it is missing; equal numbers have equal texts."""
-    if value is None:
-        return None
-    if isinstance(value, bool | np.bool_):
-        return "true" if value else "false"
-    if isinstance(value, float):  # numpy's float64 is one
-        if math.isnan(value):
-            return None
-        return str(int(value)) if value.is_integer() and abs(value) < _EXACT else float.__repr__(value)
-    return str(value)
+def _parsed(found: pa.Array) -> Vector:
+    """The number that every text says, each different one being read once; NaN for null."""
+    coded = found.dictionary_encode()
+    said = np.array([*map(cells.parsed, coded.dictionary.to_pylist()), np.nan], np.float64)
+    return np.asarray(said[pc.fill_null(coded.indices, -1).to_numpy(zero_copy_only=False)], np.float64)
 
 
 def _check_name(name: str, names: Collection[str]) -> None:
@@ -243,50 +221,49 @@ def _unreadable(path: Path, error: Exception) -> DataError:
 
 
 def _read_file(path: Path, names: Collection[str] | None) -> pa.Table:
-    if path.suffix == ".parquet" or names is not None:
-        schema = header(path)
-        wanted = schema.column_names if names is None else list(dict.fromkeys(names))
-        for name in wanted:
-            _check_name(name, schema.column_names)
-    _check_path(path)
+    known = header(path).column_names
+    wanted = None if names is None and path.suffix == ".csv" else list(dict.fromkeys(known if names is None else names))
+    for name in wanted or ():
+        _check_name(name, known)
     try:
-        if path.suffix == ".parquet":
-            return pyarrow.parquet.read_table(path, columns=wanted)
-        if names is None:
-            return pyarrow.csv.read_csv(path)
-        kinds = dict.fromkeys(wanted, pa.string())
-        text = pyarrow.csv.ConvertOptions(include_columns=wanted, column_types=kinds, check_utf8=False)
-        return pyarrow.csv.read_csv(path, convert_options=text)
+        if path.suffix == ".csv":
+            return csv_file.read(path, wanted)
+        return pyarrow.parquet.read_table(path, columns=wanted)
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(path, error) from None
 
 
+def _from_stream(source: Any) -> pa.Table:
+    try:
+        return pa.table(source)
+    except Exception as error:  # of another library; its words may quote a value
+        kind = type(source).__name__
+        raise DataError(
+            f"Expected a DataFrame of columns that Arrow has, got {kind}: {type(error).__name__}."
+        ) from None
+
+
 def _from_pandas(frame: Any, names: Collection[str] | None) -> pa.Table:
-    """Columns of one type as they are, columns of mixed objects as text."""
     known = [str(name) for name in frame.columns]
     wanted = known if names is None else list(dict.fromkeys(names))
     for name in wanted:
         _check_name(name, known)
-    return pa.table({name: _one_column(frame.iloc[:, known.index(name)]) for name in wanted})
+    return pa.table({name: _one_column(name, frame.iloc[:, known.index(name)]) for name in wanted})
 
 
-def _one_column(series: Any) -> pa.Array:
+def _one_column(name: str, series: Any) -> pa.Array:
+    """By the column's dtype alone, which says how its values are read, and never by a value."""
+    if series.dtype == "category":
+        categories = _one_column(name, series.cat.categories.to_series())
+        codes = series.cat.codes.to_numpy()
+        return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), categories)
+    kind = pa.large_string() if series.dtype == object else None
     try:
-        found = pa.array(series, from_pandas=True)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        found = None
-    if series.dtype == object and (found is None or _family(found.type) is None):  # by what some value is
-        return pa.array([_object_text(value) for value in series.tolist()], pa.large_string())
-    if found is None:
+        return pa.array(series, kind, from_pandas=True)
+    except Exception as error:  # what a value of another type, or half a character, does
+        if series.dtype.kind in "Oc":
+            return cells.texts(series.tolist())
+        said = type(error).__name__
         raise DataError(
-            f"Expected column {series.name!r} to hold numbers or text, got type {series.dtype}. Convert it."
-        )
-    return found
-
-
-def _object_text(value: object) -> str | None:
-    try:
-        text = _text(value)
-        return None if text is None else text.encode(errors="replace").decode()  # half a character is none
-    except Exception:  # no truth value, no text: whatever somebody's object does, it is one unusable value
-        return None
+            f"Expected column {name!r} to hold numbers or text, got type {series.dtype} ({said}). Convert it."
+        ) from None

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from quoron_client.compute.enforcement import bounded
-from quoron_client.data import columns
+from quoron_client.data import columns, people
 from quoron_client.data.items import ItemBatch
 from quoron_client.federation.terms import Terms
 from quoron_privacy.errors import DataError
@@ -36,6 +36,22 @@ def read_own_table(path: Path) -> pa.Table:
         return columns.read(path)
     except DataError as error:
         raise DataError(f"Data file {str(path)!r}: {error}") from None
+
+
+def check_one_user(path: Path, *, one_user: bool, items_per_user: int | None) -> None:
+    """DataError for a file that looks like that of several people, unless its owner said that it is one user.
+
+    For the owner's eyes, before anybody hears of this client: whether it is refused is a function of the data. Raises
+    DataError as `read_own_table` does, too.
+    """
+    table = read_own_table(path)
+    why = None if one_user else people.several(table, items_per_user)
+    if why is not None:
+        raise DataError(
+            f"Data file {str(path)!r}: Expected the rows of one person, got {why}. A client is one user: nothing is "
+            "promised to the people in it one by one. Give every person a client of their own; or, if all rows are to "
+            "be one user's, say so with --one-user (QUORON_ONE_USER=1)."
+        )
 
 
 def own_items(path: Path, terms: Terms) -> OwnItems:

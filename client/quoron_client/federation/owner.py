@@ -24,6 +24,8 @@ class Owner:
     accept_exposures: tuple[str, ...] = ("broadcast", "local")
     allow_simulation: bool = False
     seed: int | None = None
+    one_user: bool = False  # all rows are one user's, however many people they seem to be of
+    items_per_user: int | None = None  # what one person holds, as whoever announces runs declares it
 
     def __post_init__(self) -> None:
         for name, limit in (("lifetime_epsilon", self.lifetime_epsilon), ("lifetime_delta", self.lifetime_delta)):
@@ -34,3 +36,10 @@ class Owner:
                 raise ConfigError(f"Expected accept_exposures among {', '.join(EXPOSURES)}, got {exposure!r}.")
         if self.allow_simulation != (self.seed is not None):
             raise ConfigError("Expected allow_simulation and a seed together, got one of them.")
+        if self.items_per_user is not None and self.items_per_user < 1:
+            raise ConfigError(f"Expected items_per_user >= 1, got items_per_user={self.items_per_user}.")
+
+    @property
+    def user(self) -> str:
+        """Whom promises are about here."""
+        return "client" if self.one_user else "user"

@@ -23,7 +23,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from quoron_client.data.table import read_own_table
+from quoron_client.data.table import check_one_user
 from quoron_client.federation.config import ClientConfig
 from quoron_client.federation.identity import check_identity, credentials, warn_of_readers
 from quoron_client.federation.record import Record
@@ -53,12 +53,14 @@ async def run_client(config: ClientConfig, *, stop: asyncio.Event | None = None)
     """Take part in a coordinator's runs until `stop` is set; without it, for ever.
 
     However a conversation ends, another is tried, after longer and longer waits, but for what the table above names.
-    Raises DataError for a data file that cannot be read, IdentityError for files that will not do at the start or for a
-    client that is refused, LedgerError for a record that cannot be read or written, and, before the first welcome,
-    WireError for a coordinator that does not speak this protocol and RunError for one that does not take this client.
+    Raises DataError for a data file that cannot be read or looks like several people's, IdentityError for files that
+    will not do at the start or for a client that is refused, LedgerError for a record that cannot be read or written,
+    and, before the first welcome, WireError for a coordinator that does not speak this protocol and RunError for one
+    that does not take this client.
     """
     stop = asyncio.Event() if stop is None else stop
-    await asyncio.to_thread(read_own_table, config.data)
+    items_per_user = config.items_per_user
+    await asyncio.to_thread(check_one_user, config.data, one_user=config.one_user, items_per_user=items_per_user)
     if config.certificate is not None and config.key is not None and config.authority is not None:
         check_identity(config.certificate, config.key, config.authority)
     with Record.open(config.record, epsilon=config.lifetime_epsilon, delta=config.lifetime_delta) as record:

@@ -58,6 +58,8 @@ class Worker:
         if objection is None:
             self.announced[run] = digest
             _LOG.info("Takes part in run %r.", run)
+            if run in self.parts:
+                _LOG.info("Run %r: %s", run, _promise(self.parts[run].terms, self.owner.user))
         else:
             _LOG.warning("Takes no part in run %r: %s", run[:MAX_NAME], objection)
         return federation.Consent(run=run[:MAX_NAME], takes_part=objection is None)
@@ -207,6 +209,16 @@ def _charge(terms: Terms) -> tuple[float, float]:
     if terms.adjacency != "zero-out" or terms.exposure == "local":
         return terms.epsilon, terms.delta
     return 2 * terms.epsilon, min(1.0, (1 + exp(min(terms.epsilon, 700.0))) * terms.delta)
+
+
+def _promise(terms: Terms, user: str) -> str:
+    """What a run says that it promises, for the owner's eyes."""
+    if terms.exposure == "none":
+        return "No privacy is promised."
+    return (
+        f"({terms.epsilon:g}, {terms.delta:g})-differential privacy for all rows of one {user} at once, adjacency "
+        f"{terms.adjacency}, exposure {terms.exposure}."
+    )
 
 
 def _silence(run: str, round: int, digest: bytes) -> bytes:

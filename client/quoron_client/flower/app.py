@@ -12,10 +12,15 @@ may start runs can ship another app, which keeps to nothing. `quoron client`, wh
 | `lifetime-delta`   | QUORON_LIFETIME_DELTA   | most δ over all runs, ever; default 1e-5          |
 | `accept`           | QUORON_ACCEPT           | exposures to take part in; "broadcast,local"      |
 | `simulation-seed`  | QUORON_SIMULATION_SEED  | take part in simulations: made-up data only       |
+| `one-user`         | QUORON_ONE_USER         | "true": all rows are one user's, whosever they are |
+| `items-per-user`   | QUORON_ITEMS_PER_USER   | what one person holds, if the owner knows          |
 
-Flower starts a process for every message, so whatever must be remembered is in the record.
+Flower starts a process for every message, so whatever must be remembered is in the record. None of them is before a
+SuperNode is known: `quoron client --check` looks at the data before, and ends with an error if they look like those of
+several people. Here the owner's log says so, and nothing else depends on it.
 """
 
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,13 +28,17 @@ from typing import Any
 
 from flwr.app import Context, RecordDict
 
+from quoron_client.data.table import check_one_user
 from quoron_client.federation.owner import Owner
 from quoron_client.federation.record import Record
 from quoron_client.federation.work import Worker
 from quoron_client.flower.serving import make_app
 from quoron_client.protocol.flower_records import Values, bytes_of, record
-from quoron_privacy.errors import ConfigError, WireError
+from quoron_privacy.errors import ConfigError, DataError, WireError
 from quoron_protos.v1 import federation_pb2 as pb
+
+_LOG = logging.getLogger("quoron.client")
+_WORDS = {"true": True, "1": True, "false": False, "0": False}
 
 
 class OneUser:
@@ -42,6 +51,8 @@ class OneUser:
         if not isinstance(user, int) or question.run != announcement.run:
             raise WireError("Expected a question of the announced run to a user, got another.")
         owner = read_owner(context.node_config, os.environ)
+        if question.round == 0:
+            _ask(owner)
         with _opened(owner) as kept:
             worker = Worker(owner, kept)
             if not worker.consider(announcement, user).takes_part:
@@ -72,6 +83,12 @@ def read_owner(node_config: Mapping[str, Any], environment: Mapping[str, str]) -
         except ValueError:
             raise ConfigError(f"Expected a number as {key}, got {given(key, default)!r}.") from None
 
+    one_user = given("one-user", "false").lower()
+    if one_user not in _WORDS:
+        raise ConfigError(f"Expected one-user to be true or false, got {one_user!r}.")
+    items = given("items-per-user", "none")
+    if items != "none" and not items.isdigit():
+        raise ConfigError(f"Expected a whole number as items-per-user, got {items!r}.")
     seed = given("simulation-seed", "none")
     if seed != "none" and not seed.isdigit():
         raise ConfigError(f"Expected a seed as simulation-seed, got {seed!r}.")
@@ -83,7 +100,19 @@ def read_owner(node_config: Mapping[str, Any], environment: Mapping[str, str]) -
         accept_exposures=tuple(given("accept", "broadcast,local").split(",")),
         allow_simulation=seed != "none",
         seed=None if seed == "none" else int(seed),
+        one_user=_WORDS[one_user],
+        items_per_user=None if items == "none" else int(items),
     )
+
+
+def _ask(owner: Owner) -> None:
+    """Say in the owner's log if the data look like those of several people."""
+    try:
+        check_one_user(owner.data, one_user=owner.one_user, items_per_user=owner.items_per_user)
+    except DataError as error:
+        _LOG.error("%s", error)
+    except Exception:  # the answer must not depend on it
+        _LOG.exception("Whether the data are one person's could not be seen.")
 
 
 def _opened(owner: Owner) -> Record:

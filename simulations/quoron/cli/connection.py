@@ -2,7 +2,9 @@
 
 import functools
 import inspect
+import logging
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +19,7 @@ from quoron_privacy.errors import ConfigError, IdentityError
 if TYPE_CHECKING:  # the commands that do not connect start without gRPC
     from quoron.operate.control import Control
 
-CONTROL = "127.0.0.1:7444"
+CLIENTS, CONTROL = "127.0.0.1:7443", "127.0.0.1:7444"
 Certificate = Annotated[
     Path | None, typer.Option(envvar="QUORON_CERTIFICATE", help="Own certificate, PEM.", show_envvar=True)
 ]
@@ -91,3 +93,12 @@ def check_environment(*, plaintext: bool) -> None:
             f"Expected no {' or '.join(named)} in the environment with --insecure, got {len(named)}. Unset "
             f"{'it' if len(named) == 1 else 'them'} for plaintext, or leave --insecure away for TLS."
         )
+
+
+def log_sparingly() -> None:
+    """Onto standard error: what the other side makes us say fills no disk."""
+    from quoron_client.federation import sparing
+
+    errors = logging.StreamHandler(sys.stderr)
+    errors.addFilter(sparing.Sparing())
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", handlers=[errors])

@@ -7,9 +7,7 @@ need when they are called.
 import logging
 import os
 import re
-import signal
 import sys
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +15,9 @@ from typing import Annotated, Any
 
 import typer
 
+from quoron.cli.client import client
 from quoron.cli.connection import (
+    CLIENTS,
     CONTROL,
     Anywhere,
     Authority,
@@ -26,13 +26,13 @@ from quoron.cli.connection import (
     Insecure,
     Key,
     check_environment,
+    log_sparingly,
     shared_options,
 )
 from quoron_privacy.errors import ConfigError, LedgerUnavailable, RunError, WithoutQuorum, printable
 
 tokens = typer.Typer(help="Tokens for the control plane.", no_args_is_help=True)
 
-CLIENTS = "127.0.0.1:7443"
 QUORUM = 0.5  # of those asked, where nothing is declared
 TokenFile = Annotated[Path, typer.Option("--file", envvar="QUORON_TOKENS", help="Where tokens are kept, as hashes.")]
 Name = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run.")]
@@ -81,7 +81,7 @@ def serve(
     from quoron_server.service import revocation
 
     core_dumps.switch_off()
-    _log_sparingly()
+    log_sparingly()
     check_environment(plaintext=insecure or insecure_anywhere)
     refused = None if revoked is None else revocation.Revocations(revoked)
     transport = service.Transport(certificate, key, authority, insecure, insecure_anywhere, refused)
@@ -91,73 +91,6 @@ def serve(
         config = replace(config, largest_message=_bytes(largest_message))
     listening = "listening: clients {0.listen}, control {0.control}".format
     asyncio.run(service.serve(config, ready=lambda running: _announce(listening(running)), patience=service.LEAVING))
-
-
-def client(
-    data: Annotated[Path, typer.Option(envvar="QUORON_DATA", help="This user's items, CSV or Parquet.")],
-    coordinator: Annotated[
-        str, typer.Option(envvar="QUORON_COORDINATOR", metavar="HOST:PORT", help="Where the coordinator is.")
-    ] = CLIENTS,
-    certificate: Certificate = None,
-    key: Key = None,
-    authority: Authority = None,
-    record: Annotated[
-        Path, typer.Option(envvar="QUORON_RECORD", help="Durable record of what was answered; keep it.")
-    ] = Path("quoron-record.sqlite"),
-    lifetime_epsilon: Annotated[
-        float, typer.Option(envvar="QUORON_LIFETIME_EPSILON", help="Most ε over all runs, ever.")
-    ] = 1.0,
-    lifetime_delta: Annotated[
-        float, typer.Option(envvar="QUORON_LIFETIME_DELTA", help="Most δ over all runs, ever.")
-    ] = 1e-5,
-    accept: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="An exposure to take part in, once for each. Replaces the default, which is broadcast and local."
-        ),
-    ] = None,
-    insecure: Insecure = False,
-    insecure_anywhere: Anywhere = False,
-    name: Annotated[str | None, typer.Option(envvar="QUORON_NAME", help="Who this is, with --insecure.")] = None,
-    simulation_seed: Annotated[
-        int | None, typer.Option(help="Take part in simulations with this seed: made-up data only.")
-    ] = None,
-) -> None:
-    """Take part in a federation with one user's data, within that user's own limits."""
-    import asyncio
-
-    from quoron_client import federation
-    from quoron_client.federation import core_dumps
-
-    core_dumps.switch_off()
-    check_environment(plaintext=insecure or insecure_anywhere)
-    config = federation.ClientConfig(
-        coordinator=coordinator,
-        data=data,
-        record=record,
-        lifetime_epsilon=lifetime_epsilon,
-        lifetime_delta=lifetime_delta,
-        certificate=certificate,
-        key=key,
-        authority=authority,
-        insecure=insecure,
-        insecure_anywhere=insecure_anywhere,
-        client_name=name,
-        accept_exposures=tuple(accept or ("broadcast", "local")),
-        allow_simulation=simulation_seed is not None,
-        seed=simulation_seed,
-    )
-    _log_sparingly()
-    asyncio.run(_until_signalled(federation.run_client, config))
-
-
-def _log_sparingly() -> None:
-    """Onto standard error: what the other side makes us say fills no disk."""
-    from quoron_client.federation import sparing
-
-    errors = logging.StreamHandler(sys.stderr)
-    errors.addFilter(sparing.Sparing())
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", handlers=[errors])
 
 
 @shared_options
@@ -438,13 +371,3 @@ def _bytes(text: str) -> int:
     if found is None:
         raise ConfigError(f"Expected --largest-message as a number of bytes, KiB, MiB or GiB, got {text!r}.")
     return int(found[1]) << {None: 0, "KiB": 10, "MiB": 20, "GiB": 30}[found[2]]
-
-
-async def _until_signalled(work: Callable[..., Awaitable[None]], config: Any) -> None:
-    """`work` until SIGTERM or SIGINT."""
-    import asyncio
-
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    await work(config, stop=stop)

@@ -295,7 +295,6 @@ def _runs(files: Files, user: str, piece: Piece) -> tuple[pa.Array, NDArray[np.i
     groups: list[NDArray[np.int32]] = []
     for group, table in files.batches(part, [user], piece.groups):
         values = columns.column(table, user)
-        values = values.cast(pa.large_string()) if pa.types.is_string(values.type) else values
         if (unnamed := columns.unnamed(values)) > 0:
             raise DataError(
                 f"Expected a user in every row of column {user!r}, got {unnamed} null or empty in row group {group} "

@@ -48,9 +48,9 @@ def numbers(values: NDArray[Any]) -> Vector:
         return values.astype(np.float64)
     if values.dtype.kind not in "OUST":
         raise InputError(f"Expected numbers or text, got an array of {values.dtype}. Convert it.")
-    from quoron_client.data import columns  # it brings pyarrow
+    from quoron_client.data import cells  # it brings pyarrow
 
-    flat = np.fromiter(map(columns.number, values.ravel().tolist()), np.float64, values.size)
+    flat = np.fromiter(map(cells.number, values.ravel().tolist()), np.float64, values.size)
     return flat.reshape(values.shape)
 
 
@@ -129,18 +129,27 @@ def labels_in_range(labels: NDArray[Any], label_range: Any) -> Label:
 
 
 def owners(groups: ArrayLike, rows: int) -> "pa.Array":
-    """Whose each row is, (N,). InputError for another number of rows; DataError for names that are of no one type."""
+    """Whose each row is, (N,): of an array of numbers or text as stored, of others each name as text, by itself.
+
+    InputError for another number of rows.
+    """
     import pyarrow as pa
 
-    names = np.asarray(groups)
+    from quoron_client.data import cells
+
+    names = kept_types(groups, np.asarray(groups))
     if names.shape != (rows,):
         raise InputError(f"Expected groups with the user of each of {rows} rows, got shape {names.shape}.")
-    try:
-        return pa.array(names.tolist())
-    except (pa.ArrowException, TypeError, OverflowError):
-        raise DataError(
-            "Expected groups of one type, numbers or text, got several. Write all of them as text."
-        ) from None
+    return pa.array(names) if names.dtype.kind in "biuf" else cells.texts(names.tolist())
+
+
+def kept_types(values: Any, found: NDArray[Any]) -> NDArray[Any]:
+    """What numpy made of values, or where it gave one type to all of a sequence, (N,), each as it was."""
+    if hasattr(values, "dtype") or found.ndim != 1 or len({*map(type, values)}) < 2:
+        return found
+    held = np.empty(len(found), dtype=object)
+    held[:] = values
+    return held
 
 
 def table_of(

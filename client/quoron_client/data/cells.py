@@ -1,0 +1,85 @@
+"""What one value of a table is as text and as a number: a function of that value alone, whatever its column holds else.
+
+| value                                             | as text                              | as a number               |
+| ------------------------------------------------- | ------------------------------------ | ------------------------- |
+| None, NaN of any type, NA, NaT                    | missing                              | missing                   |
+| text                                              | itself; missing if empty             | what it says, see below   |
+| bytes                                             | the UTF-8 that they are              | as that text              |
+| true, false                                       | `true`, `false`                      | 1, 0                      |
+| whole number of any type, 1.0 and Decimal too     | its digits, `1`                      | the nearest float64       |
+| any other finite number                           | the shortest text of its float64     | its float64               |
+| infinite                                          | `inf`, `-inf`                        | missing                   |
+| anything else, such as a date                     | what `str` says; missing if it fails | as that text              |
+
+Text says a number if it is a decimal one, such as ` -7e1 `, or true or false; else it says none. What is no text in
+UTF-8, such as half a character, has a sign in place of what cannot be read. So equal numbers of different types are one
+category and one user, `1` and `"1"` too, but not `True`.
+"""
+
+import math
+import re
+from collections.abc import Iterable
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
+_TRUE, _FALSE = frozenset({"true", "True", "TRUE"}), frozenset({"false", "False", "FALSE"})
+_DIGITS = 400  # a Decimal of more is beyond float64, and can have more digits than memory
+
+
+def text(value: object) -> str | None:
+    """One value of any type as text, None where it is missing; never raises for what a value does."""
+    try:
+        found = _text(value)
+        return None if not found else found.encode(errors="surrogatepass").decode(errors="replace")
+    except Exception:  # no truth value, no text: whatever somebody's object does, it is one unusable value
+        return None
+
+
+def texts(values: Iterable[object]) -> pa.Array:
+    """Values of any types as text, (N,) large strings, null where they are missing."""
+    return pa.array([text(value) for value in values], pa.large_string())
+
+
+def number(value: object) -> float:
+    """One value of any type as a number: NaN where it is no finite one."""
+    found = text(value)
+    return math.nan if found is None else parsed(found)
+
+
+def parsed(text: str) -> float:
+    """The number that a text says: NaN where it is no finite one."""
+    text = text.strip()
+    if text in _TRUE or text in _FALSE:
+        return float(text in _TRUE)
+    value = float(text) if _NUMBER.fullmatch(text) else math.nan
+    return value if math.isfinite(value) else math.nan
+
+
+def _text(value: object) -> str | None:
+    if isinstance(value, str):
+        return str.__str__(value)
+    if value is None or isinstance(value, bytes | bytearray | memoryview):
+        return None if value is None else bytes(value).decode(errors="replace")
+    if isinstance(value, bool | np.bool_):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return int.__repr__(value)
+    if isinstance(value, np.floating):
+        value = float(value)
+    if isinstance(value, complex | np.complexfloating) and value.imag == 0:
+        value = float(value.real)
+    if isinstance(value, Decimal) and value.is_infinite():
+        value = float(value)
+    if isinstance(value, Decimal) and value.is_finite():
+        value = int(value) if value.adjusted() < _DIGITS and value == value.to_integral_value() else float(value)
+        return _text(value)
+    if isinstance(value, float):
+        if math.isnan(value):
+            return None
+        return str(int(value)) if value.is_integer() else float.__repr__(value)
+    if value != value:  # what is missing differs from itself; a library's NA has no truth value, and raises
+        return None
+    return str(value)

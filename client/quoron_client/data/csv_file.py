@@ -1,0 +1,209 @@
+"""The rows of a CSV file, all cells as text: no cell of one user moves the borders of another's rows.
+
+| in the file                                   | what happens                                                       |
+| --------------------------------------------- | ------------------------------------------------------------------ |
+| a cell in quotes                              | whatever it holds, `,` and line ends too; a quote in it is doubled |
+| a cell without quotes                         | ends at the next comma or line end                                 |
+| the line end                                  | the header's: LF or CRLF alike, or CR alone                        |
+| CR alone, outside quotes, where LF ends lines | a character that cannot be read (pandas writes them so)            |
+| a row with another number of cells            | that row is skipped, and no other                                  |
+| an empty line                                 | no row                                                             |
+| a BOM, bytes that are no UTF-8                | left out; a value of its cell with a sign in their place           |
+| a quote within a cell without quotes          | DataError for the whole file: it is malformed                      |
+| something between a closing quote and a comma | the same                                                           |
+| a quote that is never closed                  | the same                                                           |
+| a row of more than 256 MiB                    | the same: nobody can tell it from a quote that is not closed       |
+
+Dialect: RFC 4180, which lets no quote into a cell without quotes. So a row ends at the line ends after an even number
+of quotes and nowhere else, which is found here; each piece of whole rows is then read by pyarrow. A file is looked at
+to its end before any of its rows is told. docs/tables.md says what a malformed file means for the promise.
+"""
+
+import csv
+import re
+from collections import deque
+from collections.abc import Collection, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+from numpy.typing import NDArray
+
+from quoron_privacy.errors import DataError
+
+LONGEST = 1 << 28  # bytes of a row
+_PIECE = 1 << 20  # bytes that are read at a time
+_BOM, _QUOTE, _LF, _CR, _UNREADABLE = b"\xef\xbb\xbf", b'"', 10, 13, 0xFF
+
+
+def names(path: Path) -> list[str]:
+    """Names of the columns, from the file's first row. Raises OSError, and DataError for a file without any."""
+    with path.open("rb") as file:
+        return _Pieces.of(file, path.name).names
+
+
+def read(path: Path, wanted: Collection[str] | None = None) -> pa.Table:
+    """These columns, each once in the file, or all, as large text. Raises OSError; DataError for a malformed file."""
+    with path.open("rb") as file, ThreadPoolExecutor(pa.cpu_count()) as pool:
+        pieces = _Pieces.of(file, path.name)
+        called = pieces.names if wanted is None else list(wanted)
+        places = [*range(len(called))] if wanted is None else [pieces.names.index(name) for name in called]
+        waiting: deque[Future[pa.Table]] = deque()
+        found = []
+        for piece in pieces:
+            waiting.append(pool.submit(pieces.parsed, piece, [str(place) for place in places]))
+            if len(waiting) > pa.cpu_count():
+                found.append(waiting.popleft().result())
+        found += [each.result() for each in waiting]
+    none = pa.schema([(name, pa.large_string()) for name in called]).empty_table()
+    return pa.concat_tables([none, *(each.rename_columns(called) for each in found)])
+
+
+@dataclass(slots=True)
+class _Pieces:
+    """What follows the header, in pieces of whole rows."""
+
+    names: list[str]
+    _file: BinaryIO
+    _called: str
+    _line: int  # the byte that ends a row
+    _left: bytes  # read, but not yet given out
+
+    @classmethod
+    def of(cls, file: BinaryIO, called: str) -> "_Pieces":
+        """The file from its beginning, with its header read."""
+        head = b""
+        while True:
+            more = file.read(max(_PIECE, len(head)))
+            head = (head + more).removeprefix(_BOM).lstrip(b"\r\n")
+            end = _first_line_end(head)
+            if end is not None and (end + 2 < len(head) or not more):
+                break
+            if not more:
+                end = len(head)
+                break
+            if len(head) > LONGEST:
+                raise _malformed(called, "a first row that does not end")
+        if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            raise DataError(f"Expected {called!r} to be UTF-8, got UTF-16. Write it as UTF-8.")
+        line = _CR if re.match(rb"\r(?!\r?\n)", head[end : end + 3]) else _LF
+        try:
+            found = next(csv.reader([head[:end].decode(errors="replace")], strict=True), [])
+        except csv.Error:
+            raise _malformed(called, "a first row that is not quoted so") from None
+        if not found:
+            raise DataError(f"Expected {called!r} to begin with the names of its columns, got nothing.")
+        return cls(found, file, called, line, head[end:])
+
+    def __iter__(self) -> Iterator[bytes]:
+        while True:
+            more = self._file.read(max(_PIECE, len(self._left)))
+            whole = self._left + more
+            if not more and whole and whole[-1] != self._line:
+                whole += bytes([self._line])
+            piece, self._left = self._cut(whole)
+            if piece.strip(b"\r\n"):
+                yield piece
+            if not more:
+                break
+            if len(self._left) > LONGEST:
+                raise _malformed(self._called, "a row of more than 256 MiB, or a quote that is never closed")
+        if self._left:
+            raise _malformed(self._called, "a quote that is never closed")
+
+    def parsed(self, rows: bytes, wanted: list[str]) -> pa.Table:
+        """Whole rows as a table; its columns are called by their places. DataError where they are malformed."""
+        rows = _readable(self._checked(rows))
+        return pyarrow.csv.read_csv(
+            pa.BufferReader(rows),
+            pyarrow.csv.ReadOptions(
+                use_threads=False,
+                block_size=len(rows) + 1,
+                column_names=[str(place) for place in range(len(self.names))],
+            ),
+            pyarrow.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=lambda row: "skip"),
+            pyarrow.csv.ConvertOptions(include_columns=wanted, column_types=dict.fromkeys(wanted, pa.large_string())),
+        )
+
+    def _checked(self, rows: bytes) -> bytes:
+        """The rows without line ends that are none. DataError for quotes where none can be."""
+        values, quotes = np.frombuffer(rows, np.uint8), np.empty(0, np.int64)
+        if _QUOTE in rows:
+            # Every other one opens a cell or is the second of two; the others close one or are the first of two.
+            quotes = np.flatnonzero(values == _QUOTE[0])
+            opening, closing = quotes[::2], quotes[1::2]
+            if not _among(values[opening[opening > 0] - 1], b',"', self._line):
+                raise _malformed(self._called, "a quote within a cell without quotes")
+            if not _among(values[closing + 1], b',"\r', self._line):
+                raise _malformed(self._called, "something between a closing quote and the next comma")
+        other = _odd_line_ends(rows, self._line)
+        other = other[np.searchsorted(quotes, other) % 2 == 0]
+        if not len(other):
+            return rows
+        if np.any(values[other[other > 0] - 1] == _QUOTE[0]):
+            raise _malformed(self._called, "something between a closing quote and the next comma")
+        mended = values.copy()
+        mended[other] = _UNREADABLE
+        return mended.tobytes()
+
+    def _cut(self, whole: bytes) -> tuple[bytes, bytes]:
+        """(whole rows, what follows them) of bytes that begin with a row."""
+        end = whole.rfind(self._line, 0) + 1
+        odd = whole.count(_QUOTE, 0, end) % 2
+        while odd:  # from a line end in quotes to the last one before them
+            earlier = whole.rfind(self._line, 0, whole.rfind(_QUOTE, 0, end)) + 1
+            odd = (odd + whole.count(_QUOTE, earlier, end)) % 2
+            end = earlier
+        return whole[:end], whole[end:]
+
+
+def _first_line_end(text: bytes) -> int | None:
+    """Where the first row ends."""
+    quotes = looked = 0
+    for match in re.finditer(rb"[\r\n]", text):
+        quotes += text.count(_QUOTE, looked, match.start())
+        looked = match.start()
+        if quotes % 2 == 0:
+            return looked
+    return None
+
+
+def _odd_line_ends(rows: bytes, line: int) -> NDArray[np.int64]:
+    """Where there is a CR that is of no line end, or an LF where CR ends lines; in quotes, too."""
+    if line == _CR:
+        return np.flatnonzero(np.frombuffer(rows, np.uint8) == _LF)
+    if b"\r" not in rows or rows.count(b"\r") == rows.count(b"\r\n"):
+        return np.empty(0, np.int64)
+    values = np.frombuffer(rows + b"\n\n", np.uint8)
+    found = np.flatnonzero(values[:-2] == _CR)
+    next_two = values[found + 1], values[found + 2]
+    # Two CR before an LF are what a program for Windows makes of CRLF by writing it as text.
+    return found[(next_two[0] != _LF) & ~((next_two[0] == _CR) & (next_two[1] == _LF))]
+
+
+def _readable(rows: bytes) -> bytes:
+    """UTF-8: pyarrow skips no row of another length that it cannot show, and no byte of a broken letter ends a cell."""
+    if rows.isascii():
+        return rows
+    try:
+        rows.decode()
+    except UnicodeDecodeError:
+        return rows.decode(errors="replace").encode()
+    return rows
+
+
+def _among(values: NDArray[np.uint8], allowed: bytes, line: int) -> bool:
+    known = np.zeros(256, np.bool_)
+    known[[*allowed, line]] = True
+    return bool(known[values].all())
+
+
+def _malformed(called: str, fault: str) -> DataError:
+    return DataError(
+        f"Expected {called!r} to be a correctly quoted CSV file, got {fault}. Write it again with a CSV writer, which "
+        "puts cells with commas, quotes or line ends in quotes."
+    )
