@@ -70,6 +70,14 @@ def serve(
     most_clients: Annotated[
         int, typer.Option(envvar="QUORON_MOST_CLIENTS", help="Connected at a time; each takes 70 KiB and a file.")
     ] = 2000,
+    gather: Annotated[
+        float,
+        typer.Option(
+            envvar="QUORON_GATHER",
+            metavar="SECONDS",
+            help="After a start, for clients enrolled before to come back before anybody is asked.",
+        ),
+    ] = 75.0,
 ) -> None:
     """Coordinate a federation until SIGTERM or SIGINT; what is interrupted goes on at the next start."""
     # gRPC's core writes a line for every connection that is no TLS, whoever makes it: GRPC_VERBOSITY=INFO shows them.
@@ -86,7 +94,7 @@ def serve(
     refused = None if revoked is None else revocation.Revocations(revoked)
     transport = service.Transport(certificate, key, authority, insecure, insecure_anywhere, refused)
     config = service.ServeConfig(transport, listen, control, database, token_file, allow_simulation=allow_simulation)
-    config = replace(config, most_clients=most_clients)
+    config = replace(config, most_clients=most_clients, gathering=gather)
     if largest_message is not None:
         config = replace(config, largest_message=_bytes(largest_message))
     listening = "listening: clients {0.listen}, control {0.control}".format
