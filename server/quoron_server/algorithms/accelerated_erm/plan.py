@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from quoron_privacy import subsampling
+from quoron_privacy import recount, subsampling
 from quoron_privacy.clipping import mean_sensitivity
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
@@ -29,6 +29,7 @@ from quoron_server.algorithms.accelerated_erm.parameters import (
 from quoron_server.algorithms.accelerated_erm.search import Scene, Sketch, estimated, families, predicted, smoothings
 from quoron_server.algorithms.accelerated_erm.tested import Numbers
 from quoron_server.algorithms.forecast import trivial_risk
+from quoron_server.algorithms.noisy.plan import require_within
 from quoron_server.algorithms.search import least_users
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
@@ -123,10 +124,8 @@ def verify_privacy(plan: Plan, sampling: Sampling, phase: Numbers) -> None:
         truth = phase.noise.effective_mu(dimension)
         if not accounting.round_mu >= truth * (1 - 1e-12):
             raise VerificationError(f"Expected round_mu >= {truth}, got {accounting.round_mu}: too little noise.")
-        rate = sampling_rate(phase.users, phase.cohort_size)
-        spent = subsampling.wor_epsilon(rate, phase.rounds, accounting.round_mu, delta)
-        if not spent <= epsilon * (1 + 1e-9):
-            raise VerificationError(f"Expected epsilon <= {epsilon}, the plan spends {spent}.")
+        rate, mu = sampling_rate(phase.users, phase.cohort_size), accounting.round_mu
+        require_within(plan, delta, lambda epsilon: recount.replaced(rate, phase.rounds, mu, epsilon, delta))
         return
     if isinstance(accounting, SubsampledLottery):
         secret = sampling == "without-replacement"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import scipy
 
-from quoron_privacy import item_sampling, subsampling
+from quoron_privacy import item_sampling, recount, subsampling
 from quoron_privacy.clipping import mean_sensitivity
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
@@ -154,9 +154,11 @@ def _verify(adjacency: Adjacency, plan: Plan) -> None:
     if not z >= p.multiplier * (1 - 1e-9):
         raise VerificationError(f"Expected multiplier <= {z}, got {p.multiplier}: too little noise for the claim.")
     delta = promise.delta - noisy.numeric_slack(problem, promise.epsilon, p.rounds)
-    spent = item_sampling.epsilon(p.rate, p.items, p.rounds, p.multiplier, delta, adjacency)
-    if not spent <= promise.epsilon * (1 + 1e-9):
-        raise VerificationError(f"Expected epsilon <= {promise.epsilon}, the plan spends {spent}.")
+    noisy.require_within(
+        plan,
+        delta,
+        lambda epsilon: recount.items(p.rate, p.items, p.rounds, p.multiplier, epsilon, delta, adjacency),
+    )
 
 
 def _event(plan: Plan) -> "DpEvent":

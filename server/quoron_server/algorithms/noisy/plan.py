@@ -1,7 +1,7 @@
 """What the planners of clipped noisy SGD share: the clip, the noise for a promise, and the re-check of one round."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -166,6 +166,16 @@ def few_rounds(candidates: Iterable[tuple[float, PhaseModel]], *, tolerance: flo
     near = [(phase.rounds, risk, phase) for risk, phase in found if risk <= (1 + tolerance) * best]
     _, risk, phase = min(near, key=lambda entry: entry[:2])
     return risk, phase
+
+
+def require_within(plan: Plan, delta: float, recounted: Callable[[float], float]) -> None:
+    """VerificationError unless the second account finds at most `delta`, what samplers leave of δ, at the plan's ε."""
+    epsilon = plan.guarantee.epsilon
+    if not delta > 0:
+        raise VerificationError(f"Expected delta above the samplers' error, got delta={plan.guarantee.delta}.")
+    spent = recounted(epsilon * (1 + 1e-9))  # where everybody is asked both accounts are exact, and round
+    if not spent <= delta:
+        raise VerificationError(f"Expected delta <= {delta} at epsilon={epsilon}, the plan spends {spent}.")
 
 
 def verify_round(plan: Plan, adjacency: Adjacency) -> None:
