@@ -5,8 +5,8 @@
 
 A plan's noise is found by one account (`subsampling`, `item_sampling`) and accepted by this one, which shares no
 function with it, no table, no cache and no convolution. There, a profile δ(ε) is tabulated, its dots are connected and
-dp-accounting composes. Here, a round is a pair of laws on the line; its losses are cut into cells, the mass of each cell
-goes to the two ends that keep its mass under both laws, and the sum of all rounds is taken by a tilted Fourier
+dp-accounting composes. Here, a round is a pair of laws on the line; its losses are cut into cells, what is in a cell
+goes to its two ends so that both laws keep their mass, and the sum of all rounds is taken by a tilted Fourier
 transform, which is as exact far out in the tail as in the middle. Whatever is rounded or cut off is added on the larger
 side. Statement and proof: docs/privacy/subsampling.md, "The second account".
 """
@@ -53,7 +53,10 @@ class Pair:
 
 @lru_cache(maxsize=1024)
 def replaced(rate: float, rounds: int, mu: float, epsilon: float, delta: float) -> float:
-    """δ at ε, never below the truth, of rounds on uniform cohorts of a share `rate`: `subsampling.wor_epsilon` again."""
+    """δ at ε, never below the truth, of μ-GDP rounds on uniform cohorts of a share `rate`; replace-one.
+
+    What lies far below `delta`, which it is compared with, is not told apart.
+    """
     _check(rate, rounds, epsilon, delta)
     positive(mu=mu)
     if rate == 1:
@@ -63,7 +66,7 @@ def replaced(rate: float, rounds: int, mu: float, epsilon: float, delta: float) 
 
 @lru_cache(maxsize=1024)
 def absent(rate: float, rounds: int, mu: float, epsilon: float, delta: float) -> float:
-    """δ at ε, never below the truth, of rounds that a user joins by a coin: `subsampling.poisson_epsilon` again."""
+    """δ at ε, never below the truth, of μ-GDP rounds that a user joins with chance `rate`; add/remove, zero-out."""
     _check(rate, rounds, epsilon, delta)
     positive(mu=mu)
     if rate == 1:
@@ -72,10 +75,11 @@ def absent(rate: float, rounds: int, mu: float, epsilon: float, delta: float) ->
 
 
 @lru_cache(maxsize=256)
-def items(
-    rate: float, most: int, rounds: int, z: float, epsilon: float, delta: float, adjacency: Adjacency
-) -> float:
-    """δ at ε, never below the truth, of rounds on sampled items, `most` of a user: `item_sampling.epsilon` again."""
+def items(rate: float, most: int, rounds: int, z: float, epsilon: float, delta: float, adjacency: Adjacency) -> float:
+    """δ at ε, never below the truth, of rounds on items sampled with chance `rate`, of a user's at most `most`.
+
+    `z` is the noise in units of one item's clip.
+    """
     _check(rate, rounds, epsilon, delta)
     count(most=most)
     positive(z=z)
@@ -262,7 +266,7 @@ def _losses(pair: Pair, gap: float, cut: float) -> _Losses:
 
 
 def _cut(places: Integers, masses: Vector, gap: float, lost: float, off: float, cut: float) -> _Losses:
-    """The law without its largest losses, which have a mass of at most `cut` and count as infinite; one mass a place."""
+    """The law without its largest losses, of a mass of at most `cut`, which count as infinite; one mass a place."""
     places, same = np.unique(places, return_inverse=True)
     masses = np.bincount(same.ravel(), weights=masses)
     places, masses = places[masses > 0], masses[masses > 0]
@@ -314,8 +318,10 @@ def _one_order(pair: Pair, rounds: int, epsilon: float, delta: float) -> float:
 def _rough_gap(pair: Pair, cut: float) -> float:
     """A two-hundredth of a round's typical loss."""
     x, known = _table(pair, -float(scipy.special.ndtri(cut)))
-    weights = _STEP / math.sqrt(2 * math.pi) * sum(
-        chance * np.exp(-0.5 * (x - shift) ** 2) for chance, shift in zip(*pair.left, strict=True)
+    weights = (
+        _STEP
+        / math.sqrt(2 * math.pi)
+        * sum(chance * np.exp(-0.5 * (x - shift) ** 2) for chance, shift in zip(*pair.left, strict=True))
     )
     return float(np.sqrt(weights @ known**2)) / 200
 
@@ -392,7 +398,9 @@ def _power(values: NDArray[np.complex128], exponent: int) -> NDArray[np.complex1
         square = square * square
 
 
-def _transform_error(array: Vector, spectrum: NDArray[np.complex128], power: NDArray[np.complex128], rounds: int) -> float:
+def _transform_error(
+    array: Vector, spectrum: NDArray[np.complex128], power: NDArray[np.complex128], rounds: int
+) -> float:
     """Most by which rounding of both transforms and of the power moves any one place of the sum's law."""
     size = len(array)
     each = 16 * math.log2(size) * _UNIT  # of the norm of a transform (Higham 2002, theorem 24.2, twice the constant)

@@ -64,11 +64,17 @@ def bent(was: Callable[..., Any], change: Callable[..., tuple[Any, ...]]) -> Cal
     return wrong
 
 
+def losses_of(found: Any) -> dict[int, float]:
+    """Mass by place on the lattice."""
+    dense = found.to_dense_pmf()
+    return {dense._lower_loss + place: float(mass) for place, mass in enumerate(dense._probs)}
+
+
 def one_sided(was: Callable[..., Any]) -> Callable[..., Any]:
     """Negative losses are forgotten: they may be anything, and are all the least one."""
 
     def wrong(gap: float, lowest: int, highest: int, deltas: Any) -> Any:
-        found = was(gap, lowest, highest, deltas)._loss_probs
+        found = losses_of(was(gap, lowest, highest, deltas))
         kept = {place: mass for place, mass in found.items() if place >= 0}
         return pld_pmf.SparsePLDPmf({**kept, lowest: 1 - sum(kept.values())}, gap, 0.0, True)
 
@@ -79,7 +85,7 @@ def without_tail(was: Callable[..., Any]) -> Callable[..., Any]:
     """Losses above a twentieth of the lattice never happen."""
 
     def wrong(gap: float, lowest: int, highest: int, deltas: Any) -> Any:
-        found = was(gap, lowest, highest, deltas)._loss_probs
+        found = losses_of(was(gap, lowest, highest, deltas))
         return pld_pmf.SparsePLDPmf({k: v for k, v in found.items() if k < highest / 20}, gap, 0.0, True)
 
     return wrong

@@ -140,7 +140,9 @@ def test_everything_known_by_other_means_is_found() -> None:
     assert agrees()
 
 
-@pytest.mark.parametrize(("mu", "epsilon"), [(0.002, 0.01), (0.02, 0.1), (0.3, 1.0), (1.0, 0.1), (4.0, 15.0), (9.0, 3.0)])
+@pytest.mark.parametrize(
+    ("mu", "epsilon"), [(0.002, 0.01), (0.02, 0.1), (0.3, 1.0), (1.0, 0.1), (4.0, 15.0), (9.0, 3.0)]
+)
 def test_a_gaussian_release_is_never_below_forty_digits_and_hardly_above(mu: float, epsilon: float) -> None:
     exact = exact_gaussian(mu, epsilon)
     assert exact <= recount.gaussian(mu, epsilon) <= exact * (1 + 1e-9) + 1e-299
@@ -201,7 +203,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_mistake_in_the_second_account_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch, forgotten: None) -> None:
+def test_a_mistake_in_the_second_account_is_noticed(
+    name: str, monkeypatch: pytest.MonkeyPatch, forgotten: None
+) -> None:
     function, wrong = WRONG[name]
     monkeypatch.setattr(recount, function, wrong(getattr(recount, function)))
     with np.errstate(all="ignore"):

@@ -17,7 +17,6 @@ from quoron_privacy.robust.above_threshold import Series
 from quoron_privacy.robust.combinations import Aggregate, Sampling, Test, theorem_for
 from quoron_privacy.robust.outlier_mean import Kappa, Kind, OutlierMean, best_mean
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery, sampling_rate
-from quoron_privacy.subsampling import FORGETFUL, SECRET
 from quoron_privacy.validate import positive
 from quoron_server.algorithms.accelerated_erm.parameters import (
     AcceleratedERMOptions,
@@ -37,6 +36,7 @@ from quoron_server.problem import Problem
 NAME = "accelerated-erm"
 THEOREM = "docs/privacy/accelerated-erm.md#theorem-e1-privacy"
 CLIPPED = "docs/privacy/accelerated-erm.md#theorem-e3-without-a-test"
+ABSENT = "a user who does not answer counts as an outlier in its own slot"
 NEAR = 1.05  # times the least predicted risk counts as about as good
 TRIED = 8  # candidates that are calibrated, at most
 LIMIT_SLACK = 2.0**-88  # total variation of the threshold's noise
@@ -64,7 +64,7 @@ def plan(problem: Problem, privacy: Privacy, options: AcceleratedERMOptions, see
             privacy.delta,
             "replace-one",
             "broadcast",
-            _assumed(sampling, _test(options)),
+            () if options.test == "clip" else (ABSENT,),
             CLIPPED if options.test == "clip" else THEOREM,
         ),
         cost=_cost(problem, phases),
@@ -322,11 +322,6 @@ def _aggregate(options: AcceleratedERMOptions) -> Aggregate:
     if options.test == "clip":
         return "clipped-mean"
     return "weighted-mean" if options.aggregate == "weighted" else "random-inclusion"
-
-
-def _assumed(sampling: Sampling, test: Test) -> tuple[str, ...]:
-    absent = () if test == "none" else ("a user who does not answer counts as an outlier in its own slot",)
-    return (SECRET, FORGETFUL, *absent) if sampling == "without-replacement" else absent
 
 
 def _require(problem: Problem, options: AcceleratedERMOptions) -> None:

@@ -28,7 +28,7 @@ from quoron_server.algorithm import Vector
 from quoron_server.algorithms.forecast import PhaseModels, excess_risks
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, GaussianPromise
 from quoron_server.algorithms.localised.method import LocalisedSGD, Phase
-from quoron_server.algorithms.localised.plan import ASSUMPTIONS, Shape, require_smooth, shapes
+from quoron_server.algorithms.localised.plan import ASSUMPTIONS, Shape, needs, require_smooth, shapes
 from quoron_server.algorithms.localised.rules import GroupedParameters, PlainMeans, Share
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.search import round_grid, step_grid, suffix_shares
@@ -312,4 +312,5 @@ INFO = AlgorithmInfo(
     cohorts=_cohorts,
     gaussian_promise=gaussian,
     black_box=ITERATES,
+    needs=needs,
 )

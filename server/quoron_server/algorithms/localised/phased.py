@@ -25,6 +25,7 @@ from quoron_server.algorithms.localised.plan import (
     best_schedule,
     cohort_for,
     cost,
+    needs,
     require_contraction,
     require_smooth,
     shapes,
@@ -134,4 +135,5 @@ INFO = AlgorithmInfo(
     maker=make,
     gaussian_promise=gaussian,
     black_box=ITERATES,
+    needs=needs,
 )

@@ -263,11 +263,10 @@ def _calibrated(
     noise = GaussianNoise.for_mu(
         sensitivity=mean_sensitivity(1.0, cohort), mu=left * (1 - 1e-9), dimension=problem.dimension
     )
-    assumptions = (subsampling.SECRET, subsampling.FORGETFUL) if cohort < problem.users else ()
     return Plan(
         algorithm=NAME,
         problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "broadcast", assumptions, THEOREM),
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "broadcast", (), THEOREM),
         cost=Cost.of(problem, rounds=rounds, messages=rounds * cohort),
         parameters=MeanSGDParameters(
             estimator=best.estimator,

@@ -79,12 +79,10 @@ def _plan(scheme: _Scheme, problem: Problem, privacy: Privacy, options: DPSGDOpt
     [(risk, phase, _)] = _candidates(scheme, problem, options, clip, [(rate, phase.rounds, mu)])
     made = noisy.clipped(scheme.name, problem, options, clip, cohort, scheme.adjacency, mu)
     where = f"{THEOREM}#{scheme.sampling}"
-    fixed = (subsampling.FORGETFUL,) if scheme.sampling == "without-replacement" else ()
-    assumptions = (subsampling.SECRET, *fixed) if rate < 1 else ()
     return Plan(
         algorithm=scheme.name,
         problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, scheme.adjacency, "broadcast", assumptions, where),
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, scheme.adjacency, "broadcast", (), where),
         cost=Cost.of(problem, rounds=phase.rounds, messages=phase.rounds * cohort),
         parameters=NoisySGDParameters(
             sampling=scheme.sampling,
@@ -169,6 +167,7 @@ def _info(scheme: _Scheme, summary: str) -> AlgorithmInfo:
         passes="many",
         stride=scheme.stride,
         coins=scheme.sampling == "poisson",
+        needs=noisy.secret_coins if scheme.sampling == "poisson" else noisy.secret_cohorts,
         **shared,
     )
 

@@ -14,7 +14,7 @@ from quoron_privacy.release import Adjacency
 from quoron_server.algorithms.forecast import PhaseModel
 from quoron_server.algorithms.info import GaussianPromise
 from quoron_server.algorithms.noisy.method import AdaptiveClip, NoisySGDParameters
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Need, Plan, Privacy
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
@@ -117,6 +117,16 @@ def everybody_every_round(plan: Plan) -> GaussianPromise | None:
     mu = math.sqrt(p.rounds) * p.round_mu * (1 + 2.0**-50)
     adaptive = getattr(p, "adaptive", None)
     return GaussianPromise(mu, total_variation(gaussians=p.rounds * drawn(plan.problem, adaptive)))
+
+
+def secret_coins(plan: Plan) -> tuple[Need, ...]:
+    """What a run rests on that asks users by coins of their own."""
+    return ("secret-cohorts",) if plan.parameters.cohort_size < plan.problem.users else ()
+
+
+def secret_cohorts(plan: Plan) -> tuple[Need, ...]:
+    """What a run rests on that asks uniform cohorts of a fixed size."""
+    return (*coins, "forgetful-clients") if (coins := secret_coins(plan)) else ()
 
 
 def fixed_size_event(plan: Plan) -> "DpEvent":
