@@ -96,9 +96,12 @@ def items(rate: float, most: int, rounds: int, z: float, epsilon: float, delta: 
     return _composed((Pair(left.left, left.right, lost), right), rounds, epsilon, delta)
 
 
+@lru_cache(maxsize=1024)
 def gaussian(mu: float, epsilon: float) -> float:
     """δ at ε of a μ-GDP release, never below the truth and hardly above it."""
     positive(mu=mu)
+    if mu > _FARTHEST:
+        return 1.0
     return _once(Pair((np.ones(1), np.full(1, mu)), (np.ones(1), np.zeros(1))), epsilon)
 
 
@@ -288,8 +291,9 @@ def _split(
 ) -> tuple[Vector, Vector]:
     """The left mass of each cell at its lower and its upper end: as keeps both laws' masses, and more of it above."""
     first, width = losses[:-1], np.diff(losses)
-    lower = np.exp(first) * right
-    wrong = more + np.exp(first) * less + (off + 4 * _UNIT * (2 + np.abs(first))) * (left + lower)
+    growth = np.exp(np.minimum(first, 700.0))  # beyond, more goes to the upper end than has to
+    lower = growth * right
+    wrong = more + growth * less + (off + 4 * _UNIT * (2 + np.abs(first))) * (left + lower)
     whole = left + more
     above = np.clip((left - lower + wrong) / -np.expm1(-width) * (1 + 8 * _UNIT), 0.0, whole)
     return whole - above, above
@@ -362,8 +366,10 @@ def _tail_of_sum(losses: _Losses, rounds: int, epsilon: float, tilt: float, abov
     weights = np.exp(-tilt * beyond) * -np.expm1(-beyond)
     seen = float(weights @ sums[places % size])
     seen += _transform_error(array, spectrum, power, rounds) * float(weights.sum())
+    seen += _OUTSIDE if start < bottom else 0.0
     log_scale = rounds * (log_growth + math.log(total)) - tilt * level
-    rounding = rounds * (2 * losses.off + (64 + float(np.abs(tilt * losses.values).max())) * 4 * _UNIT) + 1e-9
+    exponents = float(np.abs(tilt * losses.values).max())
+    rounding = rounds * (2 * losses.off + (len(losses.places) + 64 + exponents) * 4 * _UNIT) + 1e-9
     found = math.exp(min(log_scale + math.log(max(seen, 1e-300)) + rounding, 1.0))
     return min(1.0, found + above + rounds * losses.lost + 1e-300)
 

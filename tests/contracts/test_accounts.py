@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 from dp_accounting.pld import pld_pmf
 
-from contracts.scenes import PROBLEM, SMALL
+from contracts.scenes import PROBLEM, PROBLEMS, SMALL
+from contracts.test_gaussian_promises import GAUSSIAN
 from quoron_privacy import gdp, item_sampling, subsampling
 from quoron_privacy.errors import VerificationError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Plan, Privacy
 
-PRIVACY = Privacy(1.0, 1e-6)
+PRIVACY = Privacy(1.01, 1.01e-6)  # nobody else's: what planners remember of mistakes is asked for here alone
+GENEROUS = Privacy(7.9, 1.01e-3)
 DOTS = "create_pmf_pessimistic_connect_dots_fixed_gap"
 FORTY = {"rounds": 40, "rate": 0.1}
 PLANS: dict[str, dict[str, Any]] = {
@@ -43,6 +45,7 @@ def plan_of(name: str) -> Plan:
 
 
 def forget() -> None:
+    gdp.mu_for.cache_clear()
     for module, name in FIRST:
         getattr(module, name).cache_clear()
 
@@ -190,6 +193,20 @@ def test_honest_noise_is_accepted_without_a_look_at_the_first_account(
         for module, function in FIRST:
             patched.setattr(module, function, missing)
         ALGORITHMS[name].verify(plan)
+
+
+@pytest.mark.parametrize("name", GAUSSIAN)
+def test_noise_for_half_of_a_gaussians_delta_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole runs that are μ-GDP: found by `gdp`, accepted by `recount.gaussian`."""
+    was = gdp.delta_for
+    info = ALGORITHMS[name]
+    with monkeypatch.context() as patched:
+        patched.setattr(gdp, "delta_for", lambda mu, epsilon: 0.5 * was(mu, epsilon))
+        gdp.mu_for.cache_clear()
+        plan = info.plan(PROBLEMS.get(name, PROBLEM), GENEROUS, info.options(**SMALL.get(name, {})), "calibrated", 7)
+        gdp.mu_for.cache_clear()
+        with pytest.raises(VerificationError, match="the plan spends"):
+            info.verify(plan)
 
 
 def test_a_plan_of_three_times_its_epsilon_is_not_verified(monkeypatch: pytest.MonkeyPatch) -> None:

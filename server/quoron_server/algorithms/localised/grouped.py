@@ -20,9 +20,10 @@ from typing import Literal
 import numpy as np
 
 from quoron_client.protocol.questions import PlacedGradient, Question
+from quoron_privacy import recount
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.gdp import delta_for, mu_for
+from quoron_privacy.gdp import mu_for
 from quoron_privacy.noise import total_variation
 from quoron_server.algorithm import Vector
 from quoron_server.algorithms.forecast import PhaseModels, excess_risks
@@ -239,7 +240,7 @@ def verify(plan: Plan) -> None:
     if not p.mu >= together * (1 - 1e-12):
         raise VerificationError(f"Expected mu >= {together} of the run, got {p.mu}.")
     releases = len(p.phases) if p.layout == "spread" else 1
-    spent = delta_for(p.mu, promise.epsilon) + noisy.numeric_slack(problem, promise.epsilon, releases)
+    spent = recount.gaussian(p.mu, promise.epsilon) + noisy.numeric_slack(problem, promise.epsilon, releases)
     if not spent <= promise.delta:
         raise VerificationError(f"Expected delta <= {promise.delta}, the plan spends {spent}.")
 

@@ -11,8 +11,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_privacy import recount
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.gdp import delta_for
 from quoron_privacy.noise import total_variation
 from quoron_server.algorithms.info import GaussianPromise
 from quoron_server.algorithms.localised.plan import ASSUMPTIONS, require_smooth
@@ -118,7 +118,7 @@ def verify(plan: Plan) -> None:
             raise VerificationError(f"Expected sensitivity >= {apart} and mu >= {mu}, got {phase.sensitivity}, {p.mu}.")
     if not p.phases or plan.cost != _cost(problem, p.phases):
         raise VerificationError(f"Expected the cost of the phases, {_cost(problem, p.phases)}, got {plan.cost}.")
-    spent = delta_for(p.mu, plan.guarantee.epsilon) + noisy.numeric_slack(problem, plan.guarantee.epsilon, 1)
+    spent = recount.gaussian(p.mu, plan.guarantee.epsilon) + noisy.numeric_slack(problem, plan.guarantee.epsilon, 1)
     if not spent <= plan.guarantee.delta:
         raise VerificationError(f"Expected delta <= {plan.guarantee.delta}, the plan spends {spent}.")
 
