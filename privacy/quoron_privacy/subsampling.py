@@ -24,11 +24,6 @@ from quoron_privacy.roots import root
 from quoron_privacy.validate import count, non_negative, positive, probability
 
 _SAFETY = 0.97  # share of δ that the distribution may use; the rest covers float arithmetic of the convolution
-# What a promise over sampled cohorts assumes. The theorem takes a round as a function of its cohort's data and of past
-# releases; where cohorts have a fixed size, a member who remembers its rounds tells something of who else was asked.
-SECRET = "cohort membership stays secret, but for what one curious client knows of its own"
-FORGETFUL = "clients keep nothing between rounds that changes their answers"
-
 _SMALLEST_DELTA = 1e-10  # below, the convolution's rounding is no longer small against δ
 
 

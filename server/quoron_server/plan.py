@@ -4,8 +4,9 @@ Sampling, noise, thresholds and accounting all come from this one object, so the
 `Algorithm.plan(problem, privacy, options)`, re-checked by `verify`, printed by `quoron plan`, and stored as JSON.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from quoron_privacy.errors import ConfigError
@@ -30,6 +31,21 @@ AGAINST = {
     "broadcast": "every other client and whoever sees the released models (the coordinator is trusted)",
     "local": "the coordinator too",
 }
+# What a promise rests on beside its numbers where code has to know it, and how people are told.
+Need = Literal["secret-cohorts", "forgetful-clients", "unmoved-attendance", "full-attendance", "dominant-hessians"]
+NEEDS: Mapping[Need, str] = MappingProxyType(
+    {
+        "secret-cohorts": "cohort membership stays secret, but for what one curious client knows of its own",
+        # A theorem takes a round as a function of its cohort's data and of past releases. Where cohorts have a fixed
+        # size, a member who remembers its rounds tells something of who else was asked.
+        "forgetful-clients": "clients keep nothing between rounds that changes their answers",
+        "unmoved-attendance": "whether a client answers does not depend on the iterates that it is asked at",
+        "full-attendance": "every user of a phase answers every one of its questions with the gradient of one and the "
+        "same loss (the accelerated solver's certificate is void without it)",
+        "dominant-hessians": "the Hessian of every conceivable user's loss is diagonally dominant (clients bring "
+        "features within bounds)",
+    }
+)
 NO_QUORUM = "No quorum is declared: nobody checks whether anyone answers."
 QUORUM_THEOREM = "docs/privacy/quorum.md#statement"
 
@@ -84,6 +100,7 @@ class Guarantee:
     seeded: bool = False  # the noise of a simulation: nobody is protected
     curated: bool = False  # one machine holds all items and computes every answer: no clients, and no coordinator
     quorum: Quorum | None = None  # of the run, paid within (epsilon, delta); None: nobody checks whether anyone answers
+    needs: tuple[Need, ...] = ()  # assumed, too: what rules are decided by, as the registry derives it from the numbers
 
     def simulated(self) -> "Guarantee":
         """The promise of the same run with noise from a seed."""
@@ -96,7 +113,8 @@ class Guarantee:
         Here the answers are our own code's, nobody sees who was asked, and only the releases leave the machine. What is
         `vouched` for of the loss stays assumed, and `assumptions` of the table.
         """
-        return replace(self, curated=True, assumptions=assumptions if vouched is None else (*assumptions, vouched))
+        assumed = assumptions if vouched is None else (*assumptions, vouched)
+        return replace(self, curated=True, assumptions=assumed, needs=())
 
     def sentence(self) -> str:
         """The promise in one sentence, for people."""
@@ -106,8 +124,8 @@ class Guarantee:
         words = f"({self.epsilon:g}, {self.delta:g})-differential privacy for all items of any one user at once, "
         seen_by = "" if self.curated else f", exposure {self.exposure}"
         words += f"adjacency {self.adjacency}{seen_by}: protects against {against}"
-        if self.assumptions:
-            words += "; assuming " + "; ".join(self.assumptions)
+        if assumed := (*self.assumptions, *(NEEDS[need] for need in self.needs)):
+            words += "; assuming " + "; ".join(assumed)
         words += f"; by {self.theorem}"
         if self.quorum is not None:
             paid = f"{self.quorum.epsilon:g} of this ε" if self.quorum.epsilon else "nothing, as attendance is seen"

@@ -20,7 +20,6 @@ from quoron_client.losses import make_loss
 from quoron_client.protocol import wire
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.subsampling import SECRET
 from quoron_server import round_clock
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.options import options_of
@@ -201,7 +200,7 @@ def require_deployable(specification: RunSpecification, plan: Plan, *, allow_sim
 
 def require_open_cohorts(plan: Plan) -> None:
     """ConfigError if the promise rests on cohorts that nobody knows: early ends would tell who was in them."""
-    if SECRET in plan.guarantee.assumptions:
+    if "secret-cohorts" in plan.guarantee.needs:
         raise ConfigError(
             f"Expected early_ends=false for {plan.algorithm}, got true: its promise rests on secret cohorts, and the "
             "end of a round tells who was asked. Let rounds end at their deadline, or choose an algorithm that "

@@ -20,6 +20,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Plan, Privacy
 
 QUORUM = Privacy(PRIVACY.epsilon, PRIVACY.delta, quorum=0.5, quorum_epsilon=1.7)
+WITHOUT_REPLACEMENT = ("dp-sgd-wor", "mean-sgd")
 FIXED_SIZE = ("dp-sgd-wor", "mean-sgd", "mean-sgd/clip", "mean-sgd/range")
 QUORATE = ("dp-ftrl", "tracking-srgd", "dp-sgd-poisson")  # a quorum adds the same decisions to any other event
 INEXPRESSIBLE = (
@@ -32,6 +33,7 @@ INEXPRESSIBLE = (
     "local-model",
     "group-dp-sgd",
 )
+SIMULATED = ("phased-erm/agd",)  # whose certificate one absent client voids
 NOISE = ("noise_scale", "release_scale", "pilot_scale", "length_scale", "moment_scale", "scale", "sensitivity")
 
 
@@ -148,6 +150,61 @@ def test_renyi_divergences_of_fixed_size_cohorts_are_never_below_the_promise_and
 
     assert 1 < renyi(plan.dp_event()) / plan.guarantee.epsilon < 2
     assert renyi(with_half_the_noise(plan.dp_event())) > 2.5 * plan.guarantee.epsilon
+
+
+ACCOUNTANTS = {
+    (kind, relation): (PLDAccountant(relation, GRID) if kind == "PLD" else RdpAccountant(neighboring_relation=relation))
+    for kind in ("PLD", "RDP")
+    for relation in NeighboringRelation
+}
+DEFAULT = ("PLD", NeighboringRelation.ADD_OR_REMOVE_ONE)
+SPECIAL = ("PLD", NeighboringRelation.REPLACE_SPECIAL)
+RENYI = ("RDP", NeighboringRelation.REPLACE_ONE)
+
+
+@pytest.mark.parametrize("wish", [PRIVACY, QUORUM], ids=["alone", "quorum"])
+@pytest.mark.parametrize("name", list({**dict.fromkeys(ALGORITHMS), **SMALL}))
+def test_every_event_is_read_by_accountants_of_others(name: str, wish: Privacy) -> None:
+    """Fixed-size cohorts by Rényi divergences under replace-one, all others by loss distributions by default."""
+    plan = make_plan(name, None, wish)
+    if plan.algorithm in INEXPRESSIBLE or name in SIMULATED:
+        with pytest.raises(
+            UsageError, match=rf"one of {plan.algorithm}: its promise rests on {plan.guarantee.theorem}"
+        ):
+            plan.dp_event()
+        return
+    event = plan.dp_event()
+    readers = {key for key, accountant in ACCOUNTANTS.items() if accountant.supports(event)}
+    assert readers >= ({RENYI} if plan.algorithm in WITHOUT_REPLACEMENT else {DEFAULT, SPECIAL})
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "least", "most"),
+    [
+        # the exact accountant: no more than promised; less, as ε_q is added to ε and not composed with it
+        pytest.param("dp-sgd-poisson", DEFAULT, 0.85, 1 + 1e-6, marks=pytest.mark.slow),
+        pytest.param("one-pass-dp-sgd", DEFAULT, 0.85, 1 + 1e-6, marks=pytest.mark.slow),
+        # Rényi divergences bound the same from above: never below what it costs, and not far from it
+        ("dp-sgd-wor", RENYI, 0.85, 2.0),
+        ("mean-sgd", RENYI, 0.85, 2.0),
+    ],
+)
+def test_with_a_quorum_what_others_find_is_about_the_promise(name: str, kind: Any, least: float, most: float) -> None:
+    plan = make_plan(name, None, QUORUM)
+    accountant = (PLDAccountant if kind[0] == "PLD" else RdpAccountant)(neighboring_relation=kind[1])
+    found = accountant.compose(plan.dp_event()).get_epsilon(left_of_delta(plan))
+    assert least < found / plan.guarantee.epsilon <= most
+    halved = (PLDAccountant if kind[0] == "PLD" else RdpAccountant)(neighboring_relation=kind[1])
+    assert halved.compose(with_half_the_noise(plan.dp_event())).get_epsilon(left_of_delta(plan)) > 1.5 * found
+
+
+def test_decisions_beside_fixed_size_cohorts_lose_what_randomised_response_does() -> None:
+    """The same loss as the event that other plans have, each under its own relation."""
+    _, own = make_plan("dp-sgd-wor", None, QUORUM).dp_event().events
+    _, usual = make_plan("dp-ftrl", None, QUORUM).dp_event().events
+    for epsilon in (0.3, 1.0, 1.6):
+        found = PLDAccountant(NeighboringRelation.REPLACE_ONE).compose(own).get_delta(epsilon)
+        assert found == pytest.approx(PLDAccountant().compose(usual).get_delta(epsilon), rel=1e-6)
 
 
 def test_decisions_of_a_quorum_lose_what_randomised_response_does() -> None:

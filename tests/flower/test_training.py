@@ -20,13 +20,12 @@ from quoron.flower.training import BOOKS
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.wire import MAX_NUMBERS
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, OtherVersion
-from quoron_privacy.subsampling import FORGETFUL
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.flower.apps import ASSUMED, Training
-from quoron_server.plan import SEEDED, Plan
+from quoron_server.plan import NEEDS, SEEDED, Plan
 from quoron_server.problem import Problem
 
 FIT = tuple(SMALL)
@@ -133,7 +132,7 @@ def test_the_promise_for_cohorts_of_a_fixed_size_assumes_that_functions_forget(
     name: str, options: dict[str, Any], assumed: bool
 ) -> None:
     promise = planned(name, options=options).guarantee
-    assert (FORGETFUL in promise.assumptions) == assumed == (FORGETFUL in promise.sentence())
+    assert ("forgetful-clients" in promise.needs) == assumed == (NEEDS["forgetful-clients"] in promise.sentence())
 
 
 def test_a_question_that_looks_inside_the_loss_is_never_planned_for(tmp_path: Path) -> None:

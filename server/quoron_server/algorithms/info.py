@@ -17,14 +17,12 @@ from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms.forecast import factor
 from quoron_server.algorithms.quorum import WithQuorum, decisions
-from quoron_server.plan import Constants, Exposure, Plan, PlannedRelease, Privacy
+from quoron_server.plan import Constants, Exposure, Need, Plan, PlannedRelease, Privacy
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-# What a quorum needs where clients see iterates without noise: who answers would tell of them.
-UNMOVED = "whether a client answers does not depend on the iterates that it is asked at"
 Planner = Callable[[Problem, Privacy, Any, int], Plan]  # problem, privacy, options, seed; raises Infeasible
 
 
@@ -80,6 +78,11 @@ def _nothing(plan: Plan) -> tuple[str, ...]:
     return ()
 
 
+def _no_needs(plan: Plan) -> tuple[Need, ...]:
+    del plan
+    return ()
+
+
 def _equal_cohorts(plan: Plan) -> tuple[int, ...]:
     return (plan.parameters.cohort_size,) * plan.cost.rounds
 
@@ -123,6 +126,7 @@ class AlgorithmInfo:
     simulation_only: Callable[[Plan], str | None] = _deployable  # why a plan is not for real clients; None: it is
     remarks: Callable[[Plan], tuple[str, ...]] = _nothing  # what `quoron plan` says beside a plan's numbers
     named_only: bool = False  # kept for comparison, and slow to plan: planned where it is named, never beside others
+    needs: Callable[[Plan], tuple[Need, ...]] = _no_needs  # what the promise of a plan with such numbers rests on
     coins: bool = False  # each user joins a cohort by a coin of its own: planned sizes are expected ones
 
     def participations(self, plan: Plan) -> int:
@@ -187,7 +191,7 @@ class AlgorithmInfo:
             )
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # infinite risks lose against every other
-                return _sure(_vouched(planner(problem, privacy, options, seed)))
+                return _sure(_needing(self, _vouched(planner(problem, privacy, options, seed))))
         except (ArithmeticError, ValueError, IndexError) as error:
             raise ConfigError(
                 f"Expected constants and options with which {self.name} can be planned in floating point, got some "
@@ -231,7 +235,7 @@ class AlgorithmInfo:
         """What a verified plan releases as an event of dp-accounting, its quorum included: see `Plan.dp_event`.
 
         Decisions of a quorum that cost ε_q are an event whose loss is that of randomised response, which every
-        (ε_q, 0)-DP release is a function of.
+        (ε_q, 0)-DP release is a function of; of two that say so, the one that whoever reads the rest reads, too.
         """
         from dp_accounting import dp_event  # heavy
 
@@ -248,7 +252,21 @@ class AlgorithmInfo:
             )
         if promise.quorum is None or not promise.quorum.epsilon:
             return event
-        return dp_event.ComposedDpEvent([event, dp_event.DiscreteLaplaceDpEvent(promise.quorum.epsilon, 1)])
+        return dp_event.ComposedDpEvent([event, _decided(event, promise.quorum.epsilon)])
+
+
+def _decided(event: "DpEvent", epsilon: float) -> "DpEvent":
+    """Decisions that are (ε, 0)-DP, beside `event`.
+
+    Fixed-size cohorts are read by Rényi divergences under replace-one alone, which know randomised response between
+    two answers, but no discrete Laplace noise; all others by loss distributions under the default relation, where it is
+    the other way round.
+    """
+    from dp_accounting import dp_event  # heavy
+
+    if isinstance(getattr(event, "event", None), dp_event.SampledWithoutReplacementDpEvent):
+        return dp_event.RandomizedResponseDpEvent(2 / (1 + math.exp(epsilon)), 2)
+    return dp_event.DiscreteLaplaceDpEvent(epsilon, 1)
 
 
 def _sure(plan: Plan) -> Plan:
@@ -264,6 +282,24 @@ def _vouched(plan: Plan) -> Plan:
     if vouched is None or promise.exposure == "none" or vouched in promise.assumptions:
         return plan
     return replace(plan, guarantee=replace(promise, assumptions=(*promise.assumptions, vouched)))
+
+
+def _needing(info: AlgorithmInfo, plan: Plan) -> Plan:
+    """The plan with what its promise rests on, as its numbers say."""
+    return replace(plan, guarantee=replace(plan.guarantee, needs=_needs(info, plan)))
+
+
+def _needs(info: AlgorithmInfo, plan: Plan) -> tuple[Need, ...]:
+    """What a promise rests on; on a curator's own machine all of it is so.
+
+    A quorum needs, where clients see iterates without noise, that these move nobody to answer: it would tell of them.
+    """
+    promise = plan.guarantee
+    if promise.curated or promise.exposure == "none":
+        return ()
+    own = info.needs(plan.without_quorum())
+    moved = promise.quorum is not None and promise.exposure == "model" and "unmoved-attendance" not in own
+    return (*own, "unmoved-attendance") if moved else own
 
 
 ITERATES = "its clients are sent iterates without noise, and its promise needs to know their loss"  # for `black_box`
@@ -282,15 +318,13 @@ def _with_quorum(info: AlgorithmInfo, own: Plan, privacy: Privacy, *, free: bool
         name=f"{info.name} with a quorum",
     )
     private = promise.exposure != "none"
-    needs = (UNMOVED,) if promise.exposure == "model" and UNMOVED not in promise.assumptions else ()
     whole = replace(
         promise,
         epsilon=privacy.epsilon if private else promise.epsilon,
         delta=privacy.delta if private else promise.delta,
-        assumptions=(*promise.assumptions, *needs),
         quorum=quorum,
     )
-    return replace(own, guarantee=whole)
+    return _needing(info, replace(own, guarantee=whole))
 
 
 def _present(plan: Plan, rounds: int) -> Callable[[int], int]:
@@ -308,8 +342,6 @@ def _checked(info: AlgorithmInfo, plan: Plan) -> Plan:
     own, seen = plan.without_quorum(), promise.exposure == "local"
     if promise.exposure != "none":
         _check_numbers(quorum, "quorum")
-        if promise.exposure == "model" and UNMOVED not in promise.assumptions:
-            raise VerificationError(f"Expected a quorum of exposure model to assume that {UNMOVED}.")
         if not seen and not quorum.epsilon > 0:
             raise VerificationError(f"Expected quorum.epsilon > 0 in a plan of {info.name}, got {quorum.epsilon}.")
         cohorts = info.cohorts(own)
@@ -340,6 +372,8 @@ def _check_promise(info: AlgorithmInfo, plan: Plan) -> None:
     if promise.exposure == "none":
         return  # without privacy an infinite clip is meant
     _check_numbers(plan.parameters, "parameters")
+    if missing := [need for need in _needs(info, plan) if need not in promise.needs]:  # of a quorum, it may say more
+        raise VerificationError(f"Expected a promise of {info.name} that rests on {missing}, too, got {promise.needs}.")
 
 
 def _check_rounds(plan: Plan) -> None:

@@ -44,7 +44,6 @@ from quoron_privacy.clipping import ClippedSum, Sums
 from quoron_privacy.errors import ConfigError, LedgerError, OtherVersion, RunError
 from quoron_privacy.noise import NoiseSource, SecureNoise, SeededNoise
 from quoron_privacy.noise_ahead import StartedNoise, of_the_run
-from quoron_privacy.subsampling import FORGETFUL
 from quoron_privacy.validate import count
 from quoron_server import rounds
 from quoron_server.algorithms import ALGORITHMS
@@ -99,7 +98,7 @@ class Setting:
             seed=seed,
             curated=True,
         )
-        forgetful = (KEEPS,) if FORGETFUL in made.guarantee.assumptions else ()
+        forgetful = (KEEPS,) if "forgetful-clients" in made.guarantee.needs else ()
         plan = made.by_curator((OWN, *forgetful))
         ALGORITHMS[self.algorithm].verify(plan)
         plan.require_deployable(trust_clients=False)

@@ -8,13 +8,18 @@ from quoron_server.algorithms.accelerated_erm.parameters import (
     participations,
 )
 from quoron_server.algorithms.info import AlgorithmInfo
-from quoron_server.plan import Plan
+from quoron_server.plan import Need, Plan
 
 
 def _asked(plan: Plan) -> int:
     """Questions to one user, at most: those of its phase, as phases share no user."""
     p: AcceleratedERMParameters = plan.parameters
     return max(participations(each.rounds, each.users, each.cohort_size, p.sampling) for each in p.phases)
+
+
+def _needs(plan: Plan) -> tuple[Need, ...]:
+    """Secret cohorts of a fixed size, unless everybody is asked or batches are public."""
+    return ("secret-cohorts", "forgetful-clients") if plan.parameters.sampling == "without-replacement" else ()
 
 
 INFO = AlgorithmInfo(
@@ -33,5 +38,6 @@ INFO = AlgorithmInfo(
     asked=_asked,
     removes_outliers=True,
     black_box="it has no clip; it leaves out answers that are far from the others, of convex losses",
+    needs=_needs,
     cohorts=lambda plan: tuple(phase.cohort_size for phase in plan.parameters.phases for _ in range(phase.rounds)),
 )

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from quoron_privacy import subsampling
+from quoron_privacy import recount, subsampling
 from quoron_privacy.clipping import mean_sensitivity
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
@@ -17,7 +17,6 @@ from quoron_privacy.robust.above_threshold import Series
 from quoron_privacy.robust.combinations import Aggregate, Sampling, Test, theorem_for
 from quoron_privacy.robust.outlier_mean import Kappa, Kind, OutlierMean, best_mean
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery, sampling_rate
-from quoron_privacy.subsampling import FORGETFUL, SECRET
 from quoron_privacy.validate import positive
 from quoron_server.algorithms.accelerated_erm.parameters import (
     AcceleratedERMOptions,
@@ -29,6 +28,7 @@ from quoron_server.algorithms.accelerated_erm.parameters import (
 from quoron_server.algorithms.accelerated_erm.search import Scene, Sketch, estimated, families, predicted, smoothings
 from quoron_server.algorithms.accelerated_erm.tested import Numbers
 from quoron_server.algorithms.forecast import trivial_risk
+from quoron_server.algorithms.noisy.plan import require_within
 from quoron_server.algorithms.search import least_users
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
@@ -36,6 +36,7 @@ from quoron_server.problem import Problem
 NAME = "accelerated-erm"
 THEOREM = "docs/privacy/accelerated-erm.md#theorem-e1-privacy"
 CLIPPED = "docs/privacy/accelerated-erm.md#theorem-e3-without-a-test"
+ABSENT = "a user who does not answer counts as an outlier in its own slot"
 NEAR = 1.05  # times the least predicted risk counts as about as good
 TRIED = 8  # candidates that are calibrated, at most
 LARGEST_USERS = 10**10
@@ -62,7 +63,7 @@ def plan(problem: Problem, privacy: Privacy, options: AcceleratedERMOptions, see
             privacy.delta,
             "replace-one",
             "broadcast",
-            _assumed(sampling, _test(options)),
+            () if options.test == "clip" else (ABSENT,),
             CLIPPED if options.test == "clip" else THEOREM,
         ),
         cost=_cost(problem, phases),
@@ -122,10 +123,8 @@ def verify_privacy(plan: Plan, sampling: Sampling, phase: Numbers) -> None:
         truth = phase.noise.effective_mu(dimension)
         if not accounting.round_mu >= truth * (1 - 1e-12):
             raise VerificationError(f"Expected round_mu >= {truth}, got {accounting.round_mu}: too little noise.")
-        rate = sampling_rate(phase.users, phase.cohort_size)
-        spent = subsampling.wor_epsilon(rate, phase.rounds, accounting.round_mu, delta)
-        if not spent <= epsilon * (1 + 1e-9):
-            raise VerificationError(f"Expected epsilon <= {epsilon}, the plan spends {spent}.")
+        rate, mu = sampling_rate(phase.users, phase.cohort_size), accounting.round_mu
+        require_within(plan, delta, lambda epsilon: recount.replaced(rate, phase.rounds, mu, epsilon, delta))
         return
     if isinstance(accounting, SubsampledLottery):
         secret = sampling == "without-replacement"
@@ -322,11 +321,6 @@ def _aggregate(options: AcceleratedERMOptions) -> Aggregate:
     if options.test == "clip":
         return "clipped-mean"
     return "weighted-mean" if options.aggregate == "weighted" else "random-inclusion"
-
-
-def _assumed(sampling: Sampling, test: Test) -> tuple[str, ...]:
-    absent = () if test == "none" else ("a user who does not answer counts as an outlier in its own slot",)
-    return (SECRET, FORGETFUL, *absent) if sampling == "without-replacement" else absent
 
 
 def _require(problem: Problem, options: AcceleratedERMOptions) -> None:

@@ -21,7 +21,7 @@ from quoron_privacy.robust.filter.concentration import LARGEST_COHORT, Norm, sco
 from quoron_privacy.robust.filter.paper_constants import paper_constants
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
 from quoron_server.algorithms.forecast import excess_risk, trivial_risk
-from quoron_server.algorithms.localised.geometry import DOMINANT, FAILURE, Geometry, against_mean, coordinatewise
+from quoron_server.algorithms.localised.geometry import FAILURE, Geometry, against_mean, coordinatewise
 from quoron_server.algorithms.localised.plan import (
     ASSUMPTIONS,
     Schedule,
@@ -142,13 +142,10 @@ def assembled(
 ) -> Plan:
     """The plan of a choice; `proof` is the page of its theorem, `parameters` the class of a run's public numbers."""
     schedule, filter_, geometry = choice.schedule, choice.filter, choice.geometry
-    linf = (DOMINANT,) if geometry.norm == "linf" else ()
     return Plan(
         algorithm=name,
         problem=problem,
-        guarantee=Guarantee(
-            privacy.epsilon, privacy.delta, "replace-one", "model", (*ASSUMPTIONS, *linf), proof, proved=proved
-        ),
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "model", ASSUMPTIONS, proof, proved=proved),
         cost=cost(problem, schedule),
         parameters=parameters(
             cohort_size=schedule.cohort_size,
@@ -176,7 +173,6 @@ def check_phases(plan: Plan) -> None:
             raise VerificationError(f"Expected a problem for norm=linf, got one that is not: {error}") from error
     conditions = {
         "norm = l2 or linf": p.norm == geometry.norm,
-        "the assumption of dominance with norm=linf": p.norm == "l2" or DOMINANT in plan.guarantee.assumptions,
         "filter.cohort_size = cohort_size": p.filter.cohort_size == p.cohort_size,
         "temperature = theta / distance": math.isclose(p.temperature, p.filter.theta / p.distance, rel_tol=1e-12),
         "eta_beta >= step_size * smoothness": all(f.step_size * geometry.beta <= p.filter.eta_beta for f in p.phases),

@@ -17,7 +17,7 @@ from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo
 from quoron_server.algorithms.localised import filter_plan as planning
 from quoron_server.algorithms.localised.method import LocalisedSGD
-from quoron_server.algorithms.localised.plan import require_smooth
+from quoron_server.algorithms.localised.plan import needs, require_smooth
 from quoron_server.algorithms.localised.rules import FilteredParameters, OutlierFilter
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
@@ -75,4 +75,5 @@ INFO = AlgorithmInfo(
     removes_outliers=True,
     black_box=ITERATES,
     remarks=planning.remarks,
+    needs=needs,
 )

@@ -15,7 +15,6 @@ from quoron_privacy.robust.filter.concentration import Norm
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 
-DOMINANT = "the Hessian of every conceivable user's loss is diagonally dominant (clients bring features within bounds)"
 FAILURE = 1e-2  # probability that a proved distance leaves out some ordinary user
 
 

@@ -20,15 +20,16 @@ from typing import Literal
 import numpy as np
 
 from quoron_client.protocol.questions import PlacedGradient, Question
+from quoron_privacy import recount
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.gdp import delta_for, mu_for
+from quoron_privacy.gdp import mu_for
 from quoron_privacy.noise import total_variation
 from quoron_server.algorithm import Vector
 from quoron_server.algorithms.forecast import PhaseModels, excess_risks
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, GaussianPromise
 from quoron_server.algorithms.localised.method import LocalisedSGD, Phase
-from quoron_server.algorithms.localised.plan import ASSUMPTIONS, Shape, require_smooth, shapes
+from quoron_server.algorithms.localised.plan import ASSUMPTIONS, Shape, needs, require_smooth, shapes
 from quoron_server.algorithms.localised.rules import GroupedParameters, PlainMeans, Share
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.search import round_grid, step_grid, suffix_shares
@@ -239,7 +240,7 @@ def verify(plan: Plan) -> None:
     if not p.mu >= together * (1 - 1e-12):
         raise VerificationError(f"Expected mu >= {together} of the run, got {p.mu}.")
     releases = len(p.phases) if p.layout == "spread" else 1
-    spent = delta_for(p.mu, promise.epsilon) + noisy.numeric_slack(problem, promise.epsilon, releases)
+    spent = recount.gaussian(p.mu, promise.epsilon) + noisy.numeric_slack(problem, promise.epsilon, releases)
     if not spent <= promise.delta:
         raise VerificationError(f"Expected delta <= {promise.delta}, the plan spends {spent}.")
 
@@ -312,4 +313,5 @@ INFO = AlgorithmInfo(
     cohorts=_cohorts,
     gaussian_promise=gaussian,
     black_box=ITERATES,
+    needs=needs,
 )

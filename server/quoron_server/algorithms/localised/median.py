@@ -22,7 +22,7 @@ from quoron_privacy.robust import coordinate_median as theorem
 from quoron_privacy.robust.filter.concentration import LARGEST_COHORT, score_error
 from quoron_server.algorithms.forecast import excess_risk
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo
-from quoron_server.algorithms.localised.geometry import DOMINANT, Geometry, against_mean, coordinatewise
+from quoron_server.algorithms.localised.geometry import Geometry, against_mean, coordinatewise
 from quoron_server.algorithms.localised.method import LocalisedSGD
 from quoron_server.algorithms.localised.plan import (
     ASSUMPTIONS,
@@ -32,6 +32,7 @@ from quoron_server.algorithms.localised.plan import (
     best_schedule,
     cohort_for,
     cost,
+    needs,
     require_contraction,
     require_smooth,
 )
@@ -163,7 +164,6 @@ def verify(plan: Plan) -> None:
         "clip_bound >= the bound on coordinates": p.clip_bound >= clip_bound(problem),
         "eta_beta >= step_size * smoothness": all(f.step_size * geometry.beta <= median.eta_beta for f in p.phases),
         "score_error >= rounding": median.score_error >= rounding(p.cohort_size, problem.dimension),
-        "the assumption of dominance": DOMINANT in plan.guarantee.assumptions,
         "release_scale = noise_scale of the theorem": all(
             f.release_scale >= release_scale(median, f.step_size, geometry) for f in p.phases
         ),
@@ -231,7 +231,7 @@ def _assembled(
             privacy.delta,
             "replace-one",
             "model",
-            (*ASSUMPTIONS, DOMINANT),
+            ASSUMPTIONS,
             THEOREM,
             proved=proved,
         ),
@@ -293,4 +293,5 @@ INFO = AlgorithmInfo(
     maker=make,
     black_box=ITERATES,
     remarks=remarks,
+    needs=lambda plan: (*needs(plan), "dominant-hessians"),
 )

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_privacy import recount
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.gdp import delta_for
 from quoron_privacy.noise import total_variation
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, GaussianPromise
 from quoron_server.algorithms.localised.method import LocalisedSGD
@@ -25,6 +25,7 @@ from quoron_server.algorithms.localised.plan import (
     best_schedule,
     cohort_for,
     cost,
+    needs,
     require_contraction,
     require_smooth,
     shapes,
@@ -104,7 +105,9 @@ def verify(plan: Plan) -> None:
             raise VerificationError(
                 f"Expected sensitivity >= {needed} and mu >= {mu}, got {phase.sensitivity}, {p.mu}."
             )
-    spent = delta_for(p.mu, plan.guarantee.epsilon) + noisy.numeric_slack(plan.problem, plan.guarantee.epsilon, 1)
+    spent = recount.gaussian(p.mu, plan.guarantee.epsilon) + noisy.numeric_slack(
+        plan.problem, plan.guarantee.epsilon, 1
+    )
     if not spent <= plan.guarantee.delta:
         raise VerificationError(f"Expected delta <= {plan.guarantee.delta}, the plan spends {spent}.")
 
@@ -134,4 +137,5 @@ INFO = AlgorithmInfo(
     maker=make,
     gaussian_promise=gaussian,
     black_box=ITERATES,
+    needs=needs,
 )

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_server.algorithms.forecast import Number, PhaseModel, PhaseModels, excess_risks
-from quoron_server.algorithms.info import UNMOVED
 from quoron_server.algorithms.localised.method import Phase
 from quoron_server.algorithms.search import MOST_ROUNDS, step_grid, suffix_shares
-from quoron_server.plan import Cost, Plan
+from quoron_server.plan import Cost, Need, Plan
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
@@ -25,8 +24,13 @@ ASSUMPTIONS = (
     "every conceivable user's loss is convex, smooth and Lipschitz with the plan's constants "
     "(clients clip features and scale losses)",
     "clients compute true, unclipped gradients in float64",
-    UNMOVED,
 )
+
+
+def needs(plan: Plan) -> tuple[Need, ...]:
+    """What localised SGD rests on, in either norm."""
+    linf = getattr(plan.parameters, "norm", "l2") == "linf"
+    return ("unmoved-attendance", "dominant-hessians") if linf else ("unmoved-attendance",)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from quoron_privacy.robust.filter.concentration import score_error
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo
 from quoron_server.algorithms.localised import filter_plan as planning
 from quoron_server.algorithms.localised.method import LocalisedSGD
-from quoron_server.algorithms.localised.plan import require_smooth
+from quoron_server.algorithms.localised.plan import needs, require_smooth
 from quoron_server.algorithms.localised.rules import SoftFilter, SoftFilteredParameters
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
@@ -83,4 +83,5 @@ INFO = AlgorithmInfo(
     removes_outliers=True,
     black_box=ITERATES,
     remarks=planning.remarks,
+    needs=needs,
 )

@@ -23,4 +23,5 @@ INFO = AlgorithmInfo(
     smooths=lambda plan: bool(plan.parameters.smoothing),
     gaussian_promise=noisy.everybody_every_round,
     event=noisy.fixed_size_event,
+    needs=noisy.secret_cohorts,
 )

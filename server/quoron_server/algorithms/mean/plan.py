@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from quoron_privacy import gdp, private_range, subsampling, truncated_mean
+from quoron_privacy import gdp, private_range, recount, subsampling, truncated_mean
 from quoron_privacy.clipping import mean_sensitivity
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
@@ -88,11 +88,8 @@ def verify(plan: Plan) -> None:
     if not p.round_mu >= truth * (1 - 1e-12):
         raise VerificationError(f"Expected round_mu >= {truth}, got {p.round_mu}: too little noise for the claim.")
     delta = plan.guarantee.delta - noisy.numeric_slack(plan.problem, plan.guarantee.epsilon, p.rounds)
-    if delta <= 0:
-        raise VerificationError(f"Expected delta above the samplers' error, got delta={plan.guarantee.delta}.")
-    spent = subsampling.wor_epsilon(known_rate(p.cohort_size, users), p.rounds, p.round_mu, delta)
-    if not spent <= plan.guarantee.epsilon * (1 + 1e-9):
-        raise VerificationError(f"Expected epsilon <= {plan.guarantee.epsilon}, the plan spends {spent}.")
+    rate = known_rate(p.cohort_size, users)
+    noisy.require_within(plan, delta, lambda epsilon: recount.replaced(rate, p.rounds, p.round_mu, epsilon, delta))
 
 
 def known_rate(cohort: int, users: int) -> float:
@@ -266,11 +263,10 @@ def _calibrated(
     noise = GaussianNoise.for_mu(
         sensitivity=mean_sensitivity(1.0, cohort), mu=left * (1 - 1e-9), dimension=problem.dimension
     )
-    assumptions = (subsampling.SECRET, subsampling.FORGETFUL) if cohort < problem.users else ()
     return Plan(
         algorithm=NAME,
         problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "broadcast", assumptions, THEOREM),
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "broadcast", (), THEOREM),
         cost=Cost.of(problem, rounds=rounds, messages=rounds * cohort),
         parameters=MeanSGDParameters(
             estimator=best.estimator,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtr
 
-from quoron_privacy import subsampling
+from quoron_privacy import recount, subsampling
 from quoron_privacy.clipping import mean_sensitivity
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gdp import mu_for
@@ -50,15 +50,13 @@ class _Scheme:
     name: str
     sampling: Sampling
     adjacency: Adjacency
-    round_mu: Callable[[float, int, float, float], float]
-    epsilon: Callable[[float, int, float, float], float]
+    round_mu: Callable[[float, int, float, float], float]  # by the first account
+    recounted: Callable[[float, int, float, float, float], float]  # δ by the second
     stride: int  # on the rounds curve
 
 
-_POISSON = _Scheme(
-    "dp-sgd-poisson", "poisson", "zero-out", subsampling.poisson_round_mu, subsampling.poisson_epsilon, 4
-)
-_WOR = _Scheme("dp-sgd-wor", "without-replacement", "replace-one", subsampling.wor_round_mu, subsampling.wor_epsilon, 2)
+_POISSON = _Scheme("dp-sgd-poisson", "poisson", "zero-out", subsampling.poisson_round_mu, recount.absent, 4)
+_WOR = _Scheme("dp-sgd-wor", "without-replacement", "replace-one", subsampling.wor_round_mu, recount.replaced, 2)
 
 
 def _plan(scheme: _Scheme, problem: Problem, privacy: Privacy, options: DPSGDOptions, seed: int) -> Plan:
@@ -81,12 +79,10 @@ def _plan(scheme: _Scheme, problem: Problem, privacy: Privacy, options: DPSGDOpt
     [(risk, phase, _)] = _candidates(scheme, problem, options, clip, [(rate, phase.rounds, mu)])
     made = noisy.clipped(scheme.name, problem, options, clip, cohort, scheme.adjacency, mu)
     where = f"{THEOREM}#{scheme.sampling}"
-    fixed = (subsampling.FORGETFUL,) if scheme.sampling == "without-replacement" else ()
-    assumptions = (subsampling.SECRET, *fixed) if rate < 1 else ()
     return Plan(
         algorithm=scheme.name,
         problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, scheme.adjacency, "broadcast", assumptions, where),
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, scheme.adjacency, "broadcast", (), where),
         cost=Cost.of(problem, rounds=phase.rounds, messages=phase.rounds * cohort),
         parameters=NoisySGDParameters(
             sampling=scheme.sampling,
@@ -142,15 +138,15 @@ def ranking_mu(rate: float, rounds: int, total_mu: float) -> float:
 
 
 def _verify(scheme: _Scheme, plan: Plan) -> None:
-    """Each round's Gaussian is μ-GDP as claimed, and the subsampled composition of all rounds stays within (ε, δ)."""
+    """Each round's Gaussian is μ-GDP as claimed, and all rounds stay within (ε, δ) by the second account."""
     p: NoisySGDParameters = plan.parameters
     noisy.verify_round(plan, scheme.adjacency)
     lacking = noisy.numeric_slack(plan.problem, plan.guarantee.epsilon, p.rounds, adaptive=p.adaptive is not None)
     delta = plan.guarantee.delta - lacking
     rate = _effective_rate(scheme, p.cohort_size / plan.problem.users, plan.problem.users)
-    spent = scheme.epsilon(rate, p.rounds, p.round_mu, delta)
-    if p.sampling != scheme.sampling or not spent <= plan.guarantee.epsilon * (1 + 1e-9):
-        raise VerificationError(f"Expected epsilon <= {plan.guarantee.epsilon}, the plan spends {spent}.")
+    if p.sampling != scheme.sampling:
+        raise VerificationError(f"Expected sampling {scheme.sampling} in a plan of {scheme.name}, got {p.sampling}.")
+    noisy.require_within(plan, delta, lambda epsilon: scheme.recounted(rate, p.rounds, p.round_mu, epsilon, delta))
 
 
 def _info(scheme: _Scheme, summary: str) -> AlgorithmInfo:
@@ -171,6 +167,7 @@ def _info(scheme: _Scheme, summary: str) -> AlgorithmInfo:
         passes="many",
         stride=scheme.stride,
         coins=scheme.sampling == "poisson",
+        needs=noisy.secret_coins if scheme.sampling == "poisson" else noisy.secret_cohorts,
         **shared,
     )
 

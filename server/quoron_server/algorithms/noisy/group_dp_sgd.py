@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import scipy
 
-from quoron_privacy import item_sampling, subsampling
+from quoron_privacy import item_sampling, recount
 from quoron_privacy.clipping import mean_sensitivity
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
@@ -23,7 +23,7 @@ from quoron_server.algorithms.info import AlgorithmInfo, no_event
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.group_method import GroupSGD, GroupSGDParameters
 from quoron_server.algorithms.search import best_phases, phase_grid, round_grid
-from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.plan import Cost, Guarantee, Need, Plan, Privacy
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
@@ -70,10 +70,11 @@ def _plan(
     [(risk, phase, _)] = _candidates(problem, options, clip, [(rate, phase.rounds, z)])
     asked = max(1, round(n * -math.expm1(m * math.log1p(-rate)))) if rate < 1 else n
     expected = math.ceil(rate * n * m / asked)
+    assumed = (SECRET_ITEMS,) if rate < 1 else ()
     return Plan(
         algorithm=name,
         problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, adjacency, "broadcast", (SECRET_ITEMS,), THEOREM),
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, adjacency, "broadcast", assumed, THEOREM),
         cost=_cost(problem, phase.rounds, asked, expected, width := _width(rate, m)),
         parameters=GroupSGDParameters(
             items=m,
@@ -94,7 +95,7 @@ def _plan(
     )
 
 
-SECRET_ITEMS = f"which items a round uses stays secret; {subsampling.SECRET}"
+SECRET_ITEMS = "which items a round uses stays secret"
 
 
 def _cost(problem: Problem, rounds: int, asked: int, expected: int, width: int) -> Cost:
@@ -154,9 +155,16 @@ def _verify(adjacency: Adjacency, plan: Plan) -> None:
     if not z >= p.multiplier * (1 - 1e-9):
         raise VerificationError(f"Expected multiplier <= {z}, got {p.multiplier}: too little noise for the claim.")
     delta = promise.delta - noisy.numeric_slack(problem, promise.epsilon, p.rounds)
-    spent = item_sampling.epsilon(p.rate, p.items, p.rounds, p.multiplier, delta, adjacency)
-    if not spent <= promise.epsilon * (1 + 1e-9):
-        raise VerificationError(f"Expected epsilon <= {promise.epsilon}, the plan spends {spent}.")
+    noisy.require_within(
+        plan,
+        delta,
+        lambda epsilon: recount.items(p.rate, p.items, p.rounds, p.multiplier, epsilon, delta, adjacency),
+    )
+
+
+def _needs(plan: Plan) -> tuple[Need, ...]:
+    """Coins for items are coins for users, too: whoever is asked has one."""
+    return ("secret-cohorts",) if plan.parameters.rate < 1 else ()
 
 
 def _event(plan: Plan) -> "DpEvent":
@@ -187,6 +195,7 @@ def _info(name: str, adjacency: Adjacency, summary: str) -> AlgorithmInfo:
         passes="many",
         stride=8,
         coins=True,
+        needs=_needs,
         wide=True,
         black_box="its clients clip each item's gradient on its own",
         event=_event if adjacency == "zero-out" else no_event,

@@ -10,10 +10,11 @@ Statement and proof: docs/privacy/gaussian.md (parallel composition).
 import math
 from dataclasses import dataclass
 
+from quoron_privacy import recount
 from quoron_privacy.clipping import mean_sensitivity
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.gdp import delta_for, mu_for
+from quoron_privacy.gdp import mu_for
 from quoron_privacy.noise import total_variation
 from quoron_server.algorithms.info import AlgorithmInfo, GaussianPromise
 from quoron_server.algorithms.noisy import plan as noisy
@@ -90,7 +91,7 @@ def verify(plan: Plan) -> None:
     if p.sampling != "disjoint" or p.rounds * p.cohort_size > plan.problem.users:
         raise VerificationError(f"Expected {p.rounds} disjoint cohorts of {p.cohort_size} among {plan.problem.users}.")
     slack = noisy.numeric_slack(plan.problem, plan.guarantee.epsilon, 1, adaptive=p.adaptive is not None)
-    spent = delta_for(p.round_mu, plan.guarantee.epsilon) + slack
+    spent = recount.gaussian(p.round_mu, plan.guarantee.epsilon) + slack
     if not spent <= plan.guarantee.delta or not math.isfinite(spent):
         raise VerificationError(f"Expected delta <= {plan.guarantee.delta}, the plan spends {spent}.")
 

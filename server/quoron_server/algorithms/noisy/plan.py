@@ -1,7 +1,7 @@
 """What the planners of clipped noisy SGD share: the clip, the noise for a promise, and the re-check of one round."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -14,7 +14,7 @@ from quoron_privacy.release import Adjacency
 from quoron_server.algorithms.forecast import PhaseModel
 from quoron_server.algorithms.info import GaussianPromise
 from quoron_server.algorithms.noisy.method import AdaptiveClip, NoisySGDParameters
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Need, Plan, Privacy
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
@@ -119,6 +119,16 @@ def everybody_every_round(plan: Plan) -> GaussianPromise | None:
     return GaussianPromise(mu, total_variation(gaussians=p.rounds * drawn(plan.problem, adaptive)))
 
 
+def secret_coins(plan: Plan) -> tuple[Need, ...]:
+    """What a run rests on that asks users by coins of their own."""
+    return ("secret-cohorts",) if plan.parameters.cohort_size < plan.problem.users else ()
+
+
+def secret_cohorts(plan: Plan) -> tuple[Need, ...]:
+    """What a run rests on that asks uniform cohorts of a fixed size."""
+    return (*coins, "forgetful-clients") if (coins := secret_coins(plan)) else ()
+
+
 def fixed_size_event(plan: Plan) -> "DpEvent":
     """T rounds, each μ-GDP given a uniform cohort of B of the n - 1 users that a curious client knows less of."""
     from dp_accounting import dp_event  # heavy
@@ -166,6 +176,16 @@ def few_rounds(candidates: Iterable[tuple[float, PhaseModel]], *, tolerance: flo
     near = [(phase.rounds, risk, phase) for risk, phase in found if risk <= (1 + tolerance) * best]
     _, risk, phase = min(near, key=lambda entry: entry[:2])
     return risk, phase
+
+
+def require_within(plan: Plan, delta: float, recounted: Callable[[float], float]) -> None:
+    """VerificationError unless the second account finds at most `delta`, what samplers leave of δ, at the plan's ε."""
+    epsilon = plan.guarantee.epsilon
+    if not delta > 0:
+        raise VerificationError(f"Expected delta above the samplers' error, got delta={plan.guarantee.delta}.")
+    spent = recounted(epsilon * (1 + 1e-9))  # where everybody is asked both accounts are exact, and round
+    if not spent <= delta:
+        raise VerificationError(f"Expected delta <= {delta} at epsilon={epsilon}, the plan spends {spent}.")
 
 
 def verify_round(plan: Plan, adjacency: Adjacency) -> None:

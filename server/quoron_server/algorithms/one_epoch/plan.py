@@ -8,10 +8,11 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_privacy import recount
 from quoron_privacy.clipping import mean_sensitivity
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.gdp import delta_for, mu_for
+from quoron_privacy.gdp import mu_for
 from quoron_privacy.noise import total_variation
 from quoron_privacy.prefix import factorise
 from quoron_privacy.prefix.noise import PrefixNoise, corollary_9_scale
@@ -183,7 +184,7 @@ def verify(plan: Plan) -> None:
         raise VerificationError(f"Expected mu >= {truth}, got {p.mu}: too little noise for the claim.")
     rounds, adaptive = 1 if independent else p.rounds, p.adaptive is not None
     slack = noisy.numeric_slack(plan.problem, plan.guarantee.epsilon, rounds, adaptive=adaptive)
-    spent = delta_for(p.mu, plan.guarantee.epsilon) + slack
+    spent = recount.gaussian(p.mu, plan.guarantee.epsilon) + slack
     if plan.guarantee.proved and not spent <= plan.guarantee.delta:
         raise VerificationError(f"Expected delta <= {plan.guarantee.delta}, the plan spends {spent}.")
 

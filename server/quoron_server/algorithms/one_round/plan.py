@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from quoron_privacy import gdp
+from quoron_privacy import gdp, recount
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.moment import SecondMomentNoise, packed
 from quoron_privacy.noise import total_variation
@@ -89,7 +89,7 @@ def verify(plan: Plan) -> None:
     if not p.moment(d).effective_mu <= p.mu:
         raise VerificationError(f"Expected mu >= {p.moment(d).effective_mu}, got {p.mu}: too little noise.")
     slack = (1 + math.exp(promise.epsilon)) * total_variation(gaussians=packed(d + 1))
-    spent = gdp.delta_for(p.mu, promise.epsilon) + slack
+    spent = recount.gaussian(p.mu, promise.epsilon) + slack
     if not spent <= promise.delta:
         raise VerificationError(f"Expected delta <= {promise.delta}, the plan spends {spent}.")
 

@@ -28,6 +28,7 @@ INFO = AlgorithmInfo(
     asked=_asked,
     gaussian_promise=planning.gaussian,
     black_box=ITERATES,
+    needs=lambda plan: ("unmoved-attendance",) if plan.parameters.solver == "gd" else ("full-attendance",),
     cohorts=lambda plan: tuple(phase.users for phase in plan.parameters.phases for _ in range(phase.rounds)),
     simulation_only=planning.simulated_only,
 )

@@ -11,10 +11,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_privacy import recount
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.gdp import delta_for
 from quoron_privacy.noise import total_variation
-from quoron_server.algorithms.info import UNMOVED, GaussianPromise
+from quoron_server.algorithms.info import GaussianPromise
 from quoron_server.algorithms.localised.plan import ASSUMPTIONS, require_smooth
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.phased_erm.forecast import PhaseModel, predicted
@@ -27,10 +27,6 @@ Vector = NDArray[np.float64]
 
 NAME = "phased-erm"
 THEOREM = "docs/privacy/phased-erm.md#theorem-p1-privacy"
-ATTENDANCE = (
-    "every user of a phase answers every one of its questions with the gradient of one and the same loss "
-    "(the accelerated solver's certificate is void without it)"
-)
 SIMULATED = (
     "solver='agd' rests on a certificate that one absent client voids; take solver='gd', whose bound holds for "
     "absences, or simulate"
@@ -86,11 +82,10 @@ def plan(problem: Problem, privacy: Privacy, options: PhasedERMOptions, seed: in
     near = [each for each in found if each[0] <= NEAR * least]
     risk, phases = min(near, key=lambda each: (sum(p.users * p.rounds for p in each[1]), each[0]))
     mu = max(phase.noise.effective_mu(problem.dimension) for phase in phases)
-    assumed = (*ASSUMPTIONS[:-1], UNMOVED if options.solver == "gd" else ATTENDANCE)
     return Plan(
         algorithm=NAME,
         problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "model", assumed, THEOREM),
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "model", ASSUMPTIONS, THEOREM),
         cost=_cost(problem, phases),
         parameters=PhasedERMParameters(options.solver, phases, mu),
         predicted_excess_risk=risk,
@@ -104,9 +99,6 @@ def verify(plan: Plan) -> None:
     problem, last = plan.problem, 0
     require_smooth(NAME, problem)
     beta = problem.beta or 0.0
-    needed = UNMOVED if p.solver == "gd" else ATTENDANCE
-    if needed not in plan.guarantee.assumptions:
-        raise VerificationError(f"Expected a promise of {NAME} to assume that {needed}.")
     for phase in p.phases:
         for what, holds in (
             ("solver gd or agd", p.solver in ("gd", "agd")),
@@ -126,7 +118,7 @@ def verify(plan: Plan) -> None:
             raise VerificationError(f"Expected sensitivity >= {apart} and mu >= {mu}, got {phase.sensitivity}, {p.mu}.")
     if not p.phases or plan.cost != _cost(problem, p.phases):
         raise VerificationError(f"Expected the cost of the phases, {_cost(problem, p.phases)}, got {plan.cost}.")
-    spent = delta_for(p.mu, plan.guarantee.epsilon) + noisy.numeric_slack(problem, plan.guarantee.epsilon, 1)
+    spent = recount.gaussian(p.mu, plan.guarantee.epsilon) + noisy.numeric_slack(problem, plan.guarantee.epsilon, 1)
     if not spent <= plan.guarantee.delta:
         raise VerificationError(f"Expected delta <= {plan.guarantee.delta}, the plan spends {spent}.")
 

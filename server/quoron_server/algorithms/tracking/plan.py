@@ -13,8 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import chdtri
 
+from quoron_privacy import recount
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.gdp import delta_for, mu_for
+from quoron_privacy.gdp import mu_for
 from quoron_privacy.moment import SecondMomentNoise, packed
 from quoron_privacy.noise import total_variation
 from quoron_privacy.prefix.factorisation import sqrt_coefficients
@@ -123,7 +124,7 @@ def verify(plan: Plan) -> None:
         if not spent <= p.mu:
             raise VerificationError(f"Expected mu >= {spent} for the {name} cohorts, got {p.mu}: too little noise.")
     slack = _numeric_slack(plan.problem, p.rounds, plan.guarantee.epsilon)
-    spent = delta_for(p.mu, plan.guarantee.epsilon) + slack
+    spent = recount.gaussian(p.mu, plan.guarantee.epsilon) + slack
     if not spent <= plan.guarantee.delta:
         raise VerificationError(f"Expected delta <= {plan.guarantee.delta}, the plan spends {spent}.")
 

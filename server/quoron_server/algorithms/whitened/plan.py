@@ -7,7 +7,7 @@ docs/privacy/whitened-tracking.md.
 import math
 from dataclasses import dataclass
 
-from quoron_privacy import gdp
+from quoron_privacy import gdp, recount
 from quoron_privacy.clipping import mean_sensitivity
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.free_presence import LogLength, MomentMean
@@ -109,7 +109,7 @@ def verify(plan: Plan) -> None:
     if not math.fsum(squares) <= p.mu**2 * (1 + 1e-12):
         raise VerificationError(f"Expected mu >= {math.fsum(squares) ** 0.5}, got {p.mu}: too little noise.")
     slack = (1 + math.exp(promise.epsilon)) * total_variation(gaussians=_drawn(plan.problem, p.rounds))
-    spent = gdp.delta_for(p.mu, promise.epsilon) + slack
+    spent = recount.gaussian(p.mu, promise.epsilon) + slack
     if not spent <= promise.delta:
         raise VerificationError(f"Expected delta <= {promise.delta}, the plan spends {spent}.")
 

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy import gdp
+from quoron_privacy import gdp, recount
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise import total_variation
@@ -161,7 +161,7 @@ def verify(plan: Plan) -> None:
     if not promise.proved:
         return
     most = max(phase.rounds for phase in p.phases)
-    spent = gdp.delta_for(p.mu, promise.epsilon) + _slack(problem, promise.epsilon, most)
+    spent = recount.gaussian(p.mu, promise.epsilon) + _slack(problem, promise.epsilon, most)
     if not spent <= promise.delta:
         raise VerificationError(f"Expected delta <= {promise.delta}, the plan spends {spent}.")
 

@@ -1,0 +1,292 @@
+"""The second account of sampled rounds is right by itself: against brute force, known values and 40 digits."""
+
+import ast
+import inspect
+import math
+from collections.abc import Iterator
+from functools import cache
+
+import mpmath
+import numpy as np
+import pytest
+from scipy.stats import binom, norm
+
+from quoron_privacy import item_sampling, recount, subsampling
+from quoron_privacy.errors import ConfigError
+from quoron_privacy.release import Adjacency
+
+# (rate, rounds, μ per round) at δ = 1e-6: ε from an independent implementation
+TABLE = {
+    (0.01, 1000, 0.5): 0.827,
+    (0.05, 100, 1.0): 4.46,
+    (0.05, 100, 0.3): 0.707,
+    (0.1, 200, 0.2): 1.32,
+    (0.5, 50, 0.1): 1.58,
+}
+
+
+def mixture(chances: np.ndarray, shifts: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Masses between edges."""
+    return chances @ np.diff(norm.cdf(edges - np.asarray(shifts)[:, None]), axis=1)
+
+
+def of_two(p: np.ndarray, q: np.ndarray, epsilon: float) -> float:
+    """δ at ε of two rounds, all pairs of cells; cells hide something, so it is never above the truth."""
+    return float(np.maximum(np.outer(p, p) - math.exp(epsilon) * np.outer(q, q), 0).sum())
+
+
+def fixed_size(rate: float, mu: float, cells: int = 800) -> tuple[np.ndarray, np.ndarray]:
+    """The pair of theorem 2: the losses above 0 of the mixture, their mirror images, and the rest, of loss 0."""
+    edges = np.concatenate([np.linspace(mu / 2, mu + 9, cells), [np.inf]])
+    p = mixture(np.array([1 - rate, rate]), np.array([0, mu]), edges)
+    q = mixture(np.ones(1), np.zeros(1), edges)
+    rest = 1 - p.sum() - q.sum()
+    return np.concatenate([p, q, [rest]]), np.concatenate([q, p, [rest]])
+
+
+def sampled_items(rate: float, items: int, z: float, adjacency: str) -> tuple[np.ndarray, np.ndarray]:
+    numbers = np.arange(items + 1)
+    chances = binom.pmf(numbers, items, rate)
+    edges = np.concatenate([[-np.inf], np.linspace(-items / z - 9, items / z + 9, 1600), [np.inf]])
+    other = (chances, -numbers / z) if adjacency == "replace-one" else (np.ones(1), np.zeros(1))
+    return mixture(chances, numbers / z, edges), mixture(*other, edges)
+
+
+COHORTS = ((0.1, 1.0, 0.5), (0.4, 0.7, 1.0), (0.02, 2.5, 2.0))  # rate, μ, ε
+ITEMS = ((0.1, 4, 1.5, 1.0), (0.9, 3, 2.0, 2.5))  # rate, items, z, ε
+ADJACENCIES: tuple[Adjacency, ...] = ("zero-out", "replace-one")
+
+
+@cache
+def expected() -> tuple[float, ...]:
+    """δ of two rounds of all of these by all pairs of cells, as `found` says them."""
+    pairs = [(fixed_size(rate, mu), epsilon) for rate, mu, epsilon in COHORTS]
+    pairs += [(sampled_items(rate, 1, 1 / mu, "zero-out"), epsilon) for rate, mu, epsilon in COHORTS]
+    pairs += [
+        (sampled_items(rate, items, z, adjacency), epsilon)
+        for adjacency in ADJACENCIES
+        for rate, items, z, epsilon in ITEMS
+    ]
+    return tuple(max(of_two(p, q, epsilon), of_two(q, p, epsilon)) for (p, q), epsilon in pairs)
+
+
+def found() -> list[float]:
+    """The same by the second account."""
+    cohorts = [recount.replaced(rate, 2, mu, epsilon, 1e-4) for rate, mu, epsilon in COHORTS]
+    coins = [recount.absent(rate, 2, mu, epsilon, 1e-4) for rate, mu, epsilon in COHORTS]
+    return [*cohorts, *coins] + [
+        recount.items(rate, items, 2, z, epsilon, 1e-4, adjacency)
+        for adjacency in ADJACENCIES
+        for rate, items, z, epsilon in ITEMS
+    ]
+
+
+def brute_force_agrees() -> bool:
+    pairs = zip(found(), expected(), strict=True)
+    return all(least * (1 - 1e-9) <= said <= least * 1.006 for said, least in pairs)
+
+
+def exact_gaussian(mu: float, epsilon: float) -> float:
+    with mpmath.workdps(40):
+        mu, epsilon = mpmath.mpf(mu), mpmath.mpf(epsilon)
+        upper = lambda t: mpmath.erfc(t / mpmath.sqrt(2)) / 2  # noqa: E731
+        return float(upper(epsilon / mu - mu / 2) - mpmath.exp(epsilon) * upper(epsilon / mu + mu / 2))
+
+
+def agrees() -> bool:
+    """Whether what is known by other means is found, never less and hardly more."""
+    if not brute_force_agrees():
+        return False
+    for case, epsilon in TABLE.items():
+        if not recount.replaced(*case, 1.004 * epsilon, 1e-6) < 1e-6 < recount.replaced(*case, 0.996 * epsilon, 1e-6):
+            return False
+    for mu, epsilon in ((0.3, 1.0), (0.05, 0.2), (2.0, 8.0)):
+        exact = exact_gaussian(mu, epsilon)
+        everybody = recount.absent(1.0, 9, mu / 3, epsilon, 1e-6)
+        sampled = recount.replaced(1 - 1e-9, 9, mu / 3, epsilon, exact)
+        if not (exact * (1 - 1e-12) <= everybody <= exact * (1 + 1e-9) and 0.999 < sampled / exact < 1.004):
+            return False
+    return True
+
+
+def forget() -> None:
+    """No account remembers anything."""
+    for remembered in (
+        recount.replaced,
+        recount.absent,
+        recount.items,
+        subsampling.wor_epsilon,
+        subsampling.wor_round_mu,
+        subsampling.poisson_epsilon,
+        subsampling.poisson_round_mu,
+        item_sampling.epsilon,
+        item_sampling.multiplier,
+    ):
+        remembered.cache_clear()
+
+
+@pytest.fixture
+def forgotten() -> Iterator[None]:
+    forget()
+    yield
+    forget()
+
+
+def test_two_rounds_are_what_all_pairs_of_cells_say() -> None:
+    assert brute_force_agrees()
+
+
+def test_everything_known_by_other_means_is_found() -> None:
+    assert agrees()
+
+
+@pytest.mark.parametrize(
+    ("mu", "epsilon"), [(0.002, 0.01), (0.02, 0.1), (0.3, 1.0), (1.0, 0.1), (4.0, 15.0), (9.0, 3.0)]
+)
+def test_a_gaussian_release_is_never_below_forty_digits_and_hardly_above(mu: float, epsilon: float) -> None:
+    exact = exact_gaussian(mu, epsilon)
+    assert exact <= recount.gaussian(mu, epsilon) <= exact * (1 + 1e-9) + 1e-299
+
+
+def test_tails_are_as_exact_as_is_said_of_them() -> None:
+    t = np.concatenate([np.linspace(0, 3, 60), np.linspace(3, 37, 90)])
+    found, wrong = recount._tail(t)
+    with mpmath.workdps(40):
+        exact = [mpmath.erfc(mpmath.mpf(float(each)) / mpmath.sqrt(2)) / 2 for each in t]
+        assert all(abs(mpmath.mpf(float(a)) - b) <= float(off) for a, b, off in zip(found, exact, wrong, strict=True))
+
+
+@pytest.mark.parametrize(("items", "rate"), [(1, 0.3), (50, 0.01), (50, 0.999), (3000, 0.2), (40_000, 1e-6)])
+def test_chances_of_own_items_are_those_of_a_binomial(items: int, rate: float) -> None:
+    chances, numbers, lost = recount._binomial(items, rate)
+    assert np.allclose(chances, binom.pmf(numbers, items, rate), rtol=1e-9, atol=1e-40)
+    assert chances.sum() == pytest.approx(1, abs=1e-12)
+    assert lost < 1e-27
+
+
+# What somebody could get wrong in the second account: name -> (function, what it becomes, given what it was).
+WRONG = {
+    "a third of the rate": ("_coin", lambda was: lambda rate, mu: was(rate / 3, mu)),
+    "nine tenths of the shift": ("_coin", lambda was: lambda rate, mu: was(rate, 0.9 * mu)),
+    "a third of the rate of items": ("_binomial", lambda was: lambda most, rate: was(most, rate / 3)),
+    "one order": ("_both_ways", lambda was: lambda own, other: (was(own, other)[1],) * 2),
+    "one round fewer": (
+        "_tail_of_sum",
+        lambda was: lambda losses, rounds, epsilon, tilt, above: was(losses, rounds - 1, epsilon, tilt, above),
+    ),
+    "half of δ": ("_tail_of_sum", lambda was: lambda *given: was(*given) / 2),
+    "all of a cell at its lower end": (
+        "_split",
+        lambda was: lambda losses, left, more, right, less, off: (left, 0 * left),
+    ),
+    "all of a cell at its upper end": (
+        "_split",
+        lambda was: lambda losses, left, more, right, less, off: (0 * left, left),
+    ),
+    "no losses below zero": (
+        "_cut",
+        lambda was: lambda places, masses, *given: was(np.maximum(places, 0), masses, *given),
+    ),
+    "what is cut off is forgotten": (
+        "_cut",
+        lambda was: lambda places, masses, gap, lost, off, cut: was(places, masses, gap, -lost, off, 1e-2),
+    ),
+    "tails a tenth too small": ("_tail", lambda was: lambda t: tuple(0.9 * each for each in was(t))),
+    "a loss of nine tenths": ("_loss", lambda was: lambda pair, x: (0.9 * was(pair, x)[0], *was(pair, x)[1:])),
+    "one power more": ("_power", lambda was: lambda values, exponent: was(values, exponent + 1)),
+    "a window that ends early": (
+        "_window",
+        lambda was: lambda *given: (was(*given)[0], was(*given)[0] + (was(*given)[1] - was(*given)[0]) // 3),
+    ),
+    "no round at all": ("_once", lambda was: lambda pair, epsilon: 0.5 * was(pair, epsilon)),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_mistake_in_the_second_account_is_noticed(
+    name: str, monkeypatch: pytest.MonkeyPatch, forgotten: None
+) -> None:
+    function, wrong = WRONG[name]
+    monkeypatch.setattr(recount, function, wrong(getattr(recount, function)))
+    with np.errstate(all="ignore"):
+        assert not agrees()
+
+
+def test_the_second_account_has_nothing_of_the_first() -> None:
+    """No module of ours but for checks, errors and words; no accountant of others."""
+    imported = set()
+    for node in ast.walk(ast.parse(inspect.getsource(recount))):
+        if isinstance(node, ast.ImportFrom):
+            imported |= {f"{node.module}.{each.name}" for each in node.names}
+        elif isinstance(node, ast.Import):
+            imported |= {each.name for each in node.names}
+    ours = {name for name in imported if name.startswith("quoron")}
+    assert {name.rpartition(".")[0] for name in ours} <= {
+        "quoron_privacy.errors",
+        "quoron_privacy.validate",
+        "quoron_privacy.release",
+    }
+    assert not any(name.startswith("dp_accounting") for name in imported)
+
+
+def test_cost_grows_with_rate_rounds_and_mu_and_falls_with_epsilon() -> None:
+    base = recount.replaced(0.05, 100, 0.5, 1.0, 1e-6)
+    assert base < recount.replaced(0.06, 100, 0.5, 1.0, 1e-6)
+    assert base < recount.replaced(0.05, 120, 0.5, 1.0, 1e-6)
+    assert base < recount.replaced(0.05, 100, 0.6, 1.0, 1e-6)
+    assert base > recount.replaced(0.05, 100, 0.5, 1.1, 1e-6)
+
+
+def test_what_tells_everything_costs_everything() -> None:
+    assert recount.replaced(0.1, 10, 1e4, 1.0, 1e-6) == 1.0
+    assert recount.items(0.1, 10, 10, 1e-3, 1.0, 1e-6, "replace-one") == 1.0
+    assert recount.replaced(0.5, 10**9, 1.0, 1.0, 1e-6) == 1.0
+
+
+@pytest.mark.parametrize("delta", [1e-15, 1e-30])
+def test_it_is_as_exact_far_out_in_the_tail(delta: float) -> None:
+    """A Gaussian in disguise, where a convolution's rounding would be all that is left."""
+    epsilon, mu = 6.0, 3.0
+    while exact_gaussian(mu, epsilon) > delta:
+        mu *= 0.98
+    found = recount.absent(1 - 1e-12, 16, mu / 4, epsilon, delta)
+    assert 0.999 < found / exact_gaussian(mu, epsilon) < 1.004
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(0.0, 10, 0.1, 1.0, 1e-6), (1.2, 10, 0.1, 1.0, 1e-6), (0.1, 0, 0.1, 1.0, 1e-6), (0.1, 9, 0.1, 0.0, 1e-6)],
+)
+def test_arguments_out_of_range_are_refused_by_name(arguments: tuple[float, int, float, float, float]) -> None:
+    with pytest.raises(ConfigError, match=r"Expected (rate|rounds|epsilon)"):
+        recount.replaced(*arguments)
+
+
+def drawn(seed: int, count: int) -> Iterator[tuple[float, int, float, float]]:
+    """(rate, rounds, ε, δ) over all that a plan may be."""
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        rate = 1.0 if rng.random() < 0.05 else math.exp(rng.uniform(math.log(1e-4), 0))
+        yield (
+            rate,
+            round(math.exp(rng.uniform(0, math.log(1e5)))),
+            math.exp(rng.uniform(math.log(0.1), math.log(20))),
+            math.exp(rng.uniform(math.log(1e-10), math.log(1e-3))),
+        )
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(70, marks=pytest.mark.slow)])
+def test_noise_that_the_first_account_finds_is_within_what_the_second_allows(count: int) -> None:
+    for index, (rate, rounds, epsilon, delta) in enumerate(drawn(1, count)):
+        least = 0.9999 if rate == 1 else 0.9  # of δ: what the first one keeps for its arithmetic, and how coarse it is
+        found = recount.replaced(rate, rounds, subsampling.wor_round_mu(rate, rounds, epsilon, delta), epsilon, delta)
+        assert least * delta <= found <= delta * (1 + 1e-9), (rate, rounds, epsilon, delta)
+        mu = subsampling.poisson_round_mu(rate, rounds, epsilon, delta)
+        assert least * delta <= recount.absent(rate, rounds, mu, epsilon, delta) <= delta * (1 + 1e-9)
+        items, adjacency = 1 + 7 * (index % 13), ADJACENCIES[index % 2]
+        if epsilon > 2 or items * rate * rounds < 0.1:
+            continue  # there the first account finds no noise
+        rounds = min(rounds, 3000)
+        z = item_sampling.multiplier(rate, items, rounds, epsilon, delta, adjacency)
+        found = recount.items(rate, items, rounds, z, epsilon, delta, adjacency)
+        assert least * delta <= found <= delta * (1 + 1e-9), (rate, items, rounds, epsilon, delta, adjacency)
