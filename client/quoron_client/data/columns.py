@@ -53,7 +53,7 @@ def read(source: Any, names: Collection[str] | None = None) -> pa.Table:
         raise DataError(f"Expected a path, a DataFrame or a pyarrow Table, got {type(source).__name__}.")
     if table.num_rows == 0:
         raise DataError("Expected a table with rows, got an empty one.")
-    return table
+    return _without_views(table)
 
 
 def header(path: Path) -> pa.Table:
@@ -75,10 +75,10 @@ def column(table: pa.Table, name: str) -> pa.Array:
     """
     _check_name(name, table.column_names)
     chunks = table.column(name)
-    if pa.types.is_dictionary(chunks.type):
-        values = chunks.combine_chunks().dictionary_decode()
-        return _readable(values) if _family(values.type) == "text" else values
-    return _readable(chunks) if _family(chunks.type) == "text" else chunks.combine_chunks()
+    if _family(chunks.type) == "text":
+        return _readable(chunks)
+    values = chunks.combine_chunks()
+    return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
 
 
 def check(table: pa.Table, name: str) -> None:
@@ -176,10 +176,26 @@ def _family(kind: pa.DataType) -> str | None:
     return "numbers" if any(fit(kind) for fit in fits) else None
 
 
-def _readable(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+def _without_views(table: pa.Table) -> pa.Table:
+    """With large text for views of text, as polars has: Arrow cannot yet sort or filter them."""
+    for place, field in enumerate(table.schema):
+        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        if pa.types.is_string_view(kind):
+            parts = [_large(each) for each in table.column(place).chunks]
+            table = table.set_column(place, field.name, pa.chunked_array(parts))
+    return table
+
+
+def _large(text: pa.Array) -> pa.Array:
+    if not pa.types.is_dictionary(text.type):
+        return text.cast(pa.large_string())
+    return pa.DictionaryArray.from_arrays(text.indices, text.dictionary.cast(pa.large_string()))
+
+
+def _readable(values: pa.ChunkedArray) -> pa.Array:
     """Text of any kind as large text that is UTF-8."""
-    large = values.cast(pa.large_string())
-    large = large.combine_chunks() if isinstance(large, pa.ChunkedArray) else large
+    parts = [_large(each) for each in values.chunks]
+    large = pa.chunked_array(parts, None if parts else pa.large_string()).cast(pa.large_string()).combine_chunks()
     try:
         large.validate(full=True)
     except pa.ArrowInvalid:

@@ -182,7 +182,8 @@ def _odd_line_ends(rows: bytes, line: int) -> NDArray[np.int64]:
     found = np.flatnonzero(values[:-2] == _CR)
     next_two = values[found + 1], values[found + 2]
     # Two CR before an LF are what a program for Windows makes of CRLF by writing it as text.
-    return found[(next_two[0] != _LF) & ~((next_two[0] == _CR) & (next_two[1] == _LF))]
+    odd: NDArray[np.int64] = found[(next_two[0] != _LF) & ~((next_two[0] == _CR) & (next_two[1] == _LF))]
+    return odd
 
 
 def _readable(rows: bytes) -> bytes:

@@ -366,7 +366,7 @@ def group(table: "pa.Table", user: str, *, without_rows: bool = False) -> tuple[
         raise DataError(f"Expected a user in every row of column {user!r}, got {unnamed} null or empty.")
     declared, distinct = table.column(user).combine_chunks(), pc.unique(values)
     if pa.types.is_dictionary(declared.type):
-        named = pc.unique(declared.dictionary).drop_null()
+        named = pc.unique(columns.column(pa.table({user: declared.dictionary}), user)).drop_null()
         absent = len(named) - len(distinct)
         if without_rows:
             distinct = named
