@@ -342,7 +342,7 @@ def test_an_index_of_other_lengths_is_refused(tmp_path):
         with pytest.raises(DataError, match="Make it again with `quoron index`"):
             opened(tmp_path / "d", "who").held()
     path.unlink()
-    with pytest.raises(DataError, match="got FileNotFoundError. Make it again with `quoron index`"):
+    with pytest.raises(DataError, match=r"got FileNotFoundError\. Make it again with `quoron index`"):
         opened(tmp_path / "d", "who").held()
     np.testing.assert_array_equal(renewed(tmp_path / "d", "who").held(), made.held())
 

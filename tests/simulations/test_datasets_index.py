@@ -60,8 +60,8 @@ class TestTheIndex:
     def test_survives_a_kill(self, tmp_path):
         in_buckets(rows(300), tmp_path / "d")
         program = (
-            "import os, sys\nfrom quoron.datasets import _indexing, index\n_indexing.PIECE = 300\ncount = []\ndone = _indexing.write\n"
-            "def write(path, data):\n    done(path, data)\n    count.append(path)\n"
+            "import os, sys\nfrom quoron.datasets import _indexing, index\n_indexing.PIECE = 300\n"
+            "count = []\ndone = _indexing.write\ndef write(path, data):\n    done(path, data)\n    count.append(path)\n"
             "    if len(count) == 9: os.kill(os.getpid(), 9)\n"
             "_indexing.write = write\nindex.opened(sys.argv[1], 'who')\n"
         )

@@ -23,7 +23,7 @@ def index(
     """Check a folder of Parquet files and number its users, once; whoever trains on it then reads only what is asked.
 
     Rows have to be sorted by user over all files, or every user's rows in one file, in any order. Interrupted, the same
-    command goes on; after files have changed, or the index itself, it begins again. The index is kept in your own cache,
+    command goes on; after files or the index itself have changed it begins again. The index is kept in your own cache,
     where nobody else writes, never beside the data.
     """
     from quoron import api

@@ -256,14 +256,14 @@ def _number(
         for each, low, high, own in zip(numbers, starts, ends, np.split(ranks, np.cumsum(counts)[:-1]), strict=True):
             each[low:high] = own
     firsts, digests = [], []
-    for each, own in zip(kept, numbers, strict=True):
+    for of_piece, own in zip(kept, numbers, strict=True):
         if disorder is None:
             firsts.append(int(own[0]))
             continue
-        ranks = own[each.codes()]
+        ranks = own[of_piece.codes()]
         firsts.append(int(ranks[0]))
         data = ranks.astype("<i8").tobytes()
-        write(folder / name_of(each.piece, "ranks"), data)
+        write(folder / name_of(of_piece.piece, "ranks"), data)
         digests.append(fingerprint(data))
     return users, firsts, digests
 
