@@ -130,10 +130,10 @@ class Ledger:
         if cls.begun(database, run):
             raise LedgerError(f"Expected no ledger of run {run} in {database.name}, found one. Continue that run.")
         with database.writing() as connection:
-            row = {"run": run, "config_digest": config_digest, "plan": plan}
-            connection.execute(_runs.insert(), row | {"seal": _seal("seal", row)})
-            row = {"run": run, "noise_key": noise_key}
-            connection.execute(_unreleased.insert(), row | {"key_seal": _seal("key_seal", row)})
+            told = {"run": run, "config_digest": config_digest, "plan": plan}
+            connection.execute(_runs.insert(), told | {"seal": _seal("seal", told)})
+            secret: dict[str, Any] = {"run": run, "noise_key": noise_key}
+            connection.execute(_unreleased.insert(), secret | {"key_seal": _seal("key_seal", secret)})
         return cls(database, run)
 
     @classmethod

@@ -44,6 +44,17 @@ if TYPE_CHECKING:  # only a stored table needs it
 FRAME = "population.parquet"  # a DataFrame that is simulated on; one that is trained on is stored nowhere
 RECORD = "run.json"  # written first, by `quoron train` alone
 DIGEST = "sha256"  # of the rest of a JSON file
+_DAMAGED = (
+    ArithmeticError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
 ROWS = "rows.json"  # written first, by `quoron.train_rows` and what is built on it alone
 
 
@@ -102,9 +113,9 @@ class RunFolder:
         """The stored model, shape (d,). RunError for a file that is damaged: it has checksums of its own."""
         path = self.path / "model.npz"
         try:
-            with np.load(path, allow_pickle=False) as arrays:
+            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
                 return np.asarray(arrays["model"], dtype=np.float64)
-        except (OSError, ValueError, LookupError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+        except (*_DAMAGED, zipfile.BadZipFile, zlib.error) as error:
             raise RunError(_unlike(path, type(error).__name__)) from None
 
     def write_text(self, name: str, text: str) -> None:
