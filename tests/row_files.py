@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from quoron.datasets import deck, index
+from quoron.datasets import _indexing, deck
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, Weight, read_label
 
 RULES = Encoding(
@@ -92,7 +92,7 @@ def described(folder: Path, path: str, *, algorithm: str = "tracking-srgd", adja
 
 def little(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Many pieces and buckets of little data; caches and scratch of the test's own, in `folder`."""
-    monkeypatch.setattr(index, "PIECE", 300)
+    monkeypatch.setattr(_indexing, "PIECE", 300)
     monkeypatch.setattr(deck, "BUCKET", 4000)
     monkeypatch.setattr(deck, "HELD", 20_000)
     monkeypatch.setattr(deck, "STAGE", (0, 30_000))

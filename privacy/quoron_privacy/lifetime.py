@@ -14,7 +14,8 @@ Statement, proof and symbols: docs/privacy/lifetime.md.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 from functools import cached_property
 
@@ -130,19 +131,14 @@ class Limit:
 
     def has_room(self, charges: Sequence[Charge], wanted: Charge) -> bool:
         """Whether `wanted` fits behind `charges`, each in the first account with room for it."""
-        share = _exact(self.gaussian_share)
-        epsilon_left, delta_left = (1 - share) * _exact(self.epsilon), (1 - share) * _exact(self.delta)
-        square_left, variation_left = Fraction(self.mu) ** 2, Fraction(self.variation)
-        for charge in (*charges, wanted):
-            epsilon, delta, mu = charge.replace_one
-            variation = _exact(charge.variation)
-            if mu is not None and Fraction(mu) ** 2 <= square_left and variation <= variation_left:
-                square_left, variation_left = square_left - Fraction(mu) ** 2, variation_left - variation
-                continue
-            epsilon_left, delta_left = epsilon_left - epsilon, delta_left - delta
-            if min(epsilon_left, delta_left) < 0:
-                return False
-        return True
+        return self.account(charges).after(wanted).holds
+
+    def account(self, charges: Sequence[Charge] = ()) -> "Account":
+        """What it counts of `charges`, in their order."""
+        counted = Account(self)
+        for charge in charges:
+            counted = counted.after(charge)
+        return counted
 
     @cached_property
     def mu(self) -> float:
@@ -160,6 +156,100 @@ class Limit:
         """The limit for people."""
         share = f", {self.gaussian_share:.0%} of it for Gaussian runs" if self.gaussian_share else ""
         return f"ε = {self.epsilon:g}, δ = {self.delta:g}{share}"
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What a limit counts of the charges so far, and what it leaves: theorem 2's two accounts. All for replacing one.
+
+        >>> counted = Limit("everyone", 9.0, 1e-5).account([Charge("spring", "everyone", 5.36, 1e-6)])
+        >>> counted.largest_epsilon(1e-6)
+        3.64
+        >>> counted.after(Charge("summer", "everyone", 3.65, 1e-6)).holds
+        False
+
+    This is what decides. What `compose` proves of the same charges is often less, and no run is admitted by it: an
+    account chosen after seeing releases proves nothing (docs/privacy/lifetime.md).
+    """
+
+    limit: Limit
+    epsilon: Fraction = Fraction(0)  # counted in the plain account: Σ ε
+    delta: Fraction = Fraction(0)  # Σ δ there
+    square: Fraction = Fraction(0)  # counted in the Gaussian account: Σ μ²
+    variation: Fraction = Fraction(0)  # Σ of the samplers' total variations there
+    runs: int = 0
+
+    def after(self, charge: Charge) -> "Account":
+        """With one charge more, in the first account that has room for it."""
+        epsilon, delta, mu = charge.replace_one
+        if mu is not None:
+            square, variation = self.square + Fraction(mu) ** 2, self.variation + _exact(charge.variation)
+            if square <= Fraction(self.limit.mu) ** 2 and variation <= Fraction(self.limit.variation):
+                return replace(self, square=square, variation=variation, runs=self.runs + 1)
+        return replace(self, epsilon=self.epsilon + epsilon, delta=self.delta + delta, runs=self.runs + 1)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the limit covers what is counted. False where it was set below that: then nothing fits any more."""
+        return min(self._epsilon_left, self._delta_left) >= 0
+
+    def largest_epsilon(self, delta: float, adjacency: str = "replace-one") -> float:
+        """The largest ε, rounded down, of a run without μ that still fits with this δ; 0 where none does."""
+        if not self.holds or _exact(delta) > self._delta_left:
+            return 0.0
+        if adjacency == "replace-one":
+            return _down(self._epsilon_left)
+        epsilon = float(self._epsilon_left) / 2
+        if delta > 0 and (room := float(self._delta_left / _exact(delta))) < 1 + math.exp(min(epsilon, 700.0)):
+            epsilon = math.log(room - 1) if room > 2 else 0.0
+        step = 1e-15
+        while epsilon > 0 and not self.after(Charge("", "", epsilon, delta, adjacency=adjacency)).holds:
+            epsilon, step = epsilon * (1 - step), 2 * step
+        return epsilon if step < 1e-6 else 0.0
+
+    @property
+    def largest_delta(self) -> float:
+        """The largest δ, rounded down, of a run without μ that still fits; 0 where none does."""
+        return _down(self._delta_left) if self.holds else 0.0
+
+    def largest_mu(self, variation: float, adjacency: str = "replace-one") -> float:
+        """The largest μ, rounded down, of a run that the Gaussian account still takes; 0 where it takes none."""
+        left = Fraction(self.limit.mu) ** 2 - self.square
+        if not self.holds or left <= 0 or self.variation + _exact(variation) > Fraction(self.limit.variation):
+            return 0.0
+        mu = math.sqrt(float(left))
+        while Fraction(mu) ** 2 > left:
+            mu = math.nextafter(mu, 0.0)
+        return mu / (1 if adjacency == "replace-one" else 2)
+
+    def words(self) -> str:
+        """What is counted, of what, for people."""
+        plain = f"ε = {_short(_up(self.epsilon))} of {_short(float(self._plain * _exact(self.limit.epsilon)))}"
+        told = f"{plain}, δ = {_short(_up(self.delta))} of {_short(float(self._plain * _exact(self.limit.delta)))}"
+        if self.limit.gaussian_share:
+            told += f"; μ = {_short(math.sqrt(self.square))} of {_short(self.limit.mu)} for Gaussian runs"
+        return told
+
+    def left_words(self) -> str:
+        """What still fits, for people: numbers rounded down, so that they fit as written."""
+        if not self.holds:
+            return "nothing"
+        told = f"ε = {below(float(self._epsilon_left))}, δ = {below(float(self._delta_left))}"
+        if self.limit.gaussian_share:
+            told += f"; or μ = {below(self.largest_mu(0.0))} of a Gaussian run"
+        return told
+
+    @property
+    def _plain(self) -> Fraction:
+        return 1 - _exact(self.limit.gaussian_share)
+
+    @property
+    def _epsilon_left(self) -> Fraction:
+        return self._plain * _exact(self.limit.epsilon) - self.epsilon
+
+    @property
+    def _delta_left(self) -> Fraction:
+        return self._plain * _exact(self.limit.delta) - self.delta
 
 
 def _bound(
@@ -200,9 +290,23 @@ def _gaussian_epsilon(mu: float, variation: float, delta: float) -> float:
 
 def _exact(value: float) -> Fraction:
     """The decimal number as it is written: ten times 0.1 is 1."""
-    return Fraction(repr(float(value)))
+    return Fraction(Decimal(repr(float(value))))
 
 
 def _up(value: Fraction) -> float:
     near = float(value)
     return near if _exact(near) >= value else math.nextafter(near, math.inf)
+
+
+def _down(value: Fraction) -> float:
+    near = float(value)
+    return near if _exact(near) <= value else math.nextafter(near, -math.inf)
+
+
+def below(value: float) -> str:
+    """A number for people, of six digits, rounded down."""
+    return f"{float(Context(prec=6, rounding=ROUND_FLOOR).create_decimal(repr(value))):g}"
+
+
+def _short(value: float) -> str:
+    return f"{value:.6g}"

@@ -2,12 +2,14 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError
 from quoron_privacy.gdp import mu_for
 from quoron_privacy.lifetime import SAMPLERS
+from quoron_server.books import lifetime_ledger
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger, row_hash, verify_export, verify_rows
 
@@ -90,6 +92,7 @@ class TestChain:
         for statement in statements.split(";"):
             alter(database, statement)
         wrong = f"row {row} |expected row {row},"
+        ledger = PopulationLedger(database)  # of another process: what one has read itself decides there, see below
         for use in (ledger.verify, ledger.export, lambda: ledger.spent("everyone")):
             with pytest.raises(LedgerError, match=wrong):
                 use()
@@ -100,6 +103,64 @@ class TestChain:
         ):
             with pytest.raises(LedgerError, match=wrong):
                 write()
+
+    @pytest.mark.parametrize("attack", ATTACKS)
+    def test_what_is_changed_under_a_running_process_decides_nothing_there(self, ledger, database, attack):
+        row, statements = ATTACKS[attack]
+        filled(ledger)
+        before = ledger.account("everyone")
+        for statement in statements.split(";"):
+            alter(database, statement)
+        wrong = f"row {row} |expected row {row},"
+        for use in (ledger.verify, ledger.export):
+            with pytest.raises(LedgerError, match=wrong):
+                use()
+        with suppress(LedgerError):  # if it is behind the rows that it knows, or the last of them
+            assert ledger.account("everyone") == before
+        with pytest.raises((BudgetExceeded, LedgerError)):
+            ledger.charge("winter", "everyone", epsilon=2.51, delta=0.0)
+
+    def test_a_chain_that_was_put_back_under_a_running_process_is_refused_there(self, ledger, database):
+        filled(ledger)
+        alter(database, "DELETE FROM population WHERE sequence >= 7")
+        for use in (lambda: ledger.charge("winter", "everyone", **PROMISE), lambda: ledger.spent("everyone")):
+            with pytest.raises(LedgerError, match="row 9 is gone, or was written anew"):
+                use()
+        PopulationLedger(database).charge("winter", "everyone", **PROMISE)  # which nothing inside the database can tell
+        with pytest.raises(LedgerError, match="since this process read it"):
+            ledger.charge("winter", "everyone", **PROMISE)
+
+    def test_rows_are_read_once_and_new_ones_of_others_as_they_come(self, database, monkeypatch):
+        ledger, other = PopulationLedger(database), PopulationLedger(database)
+        filled(ledger)
+        read, stored = [], lifetime_ledger._stored
+
+        def counted(connection, *, since):
+            rows = stored(connection, since=since)
+            read.append(len(rows))
+            return rows
+
+        monkeypatch.setattr(lifetime_ledger, "_stored", counted)
+        ledger.charge("winter", "everyone", **PROMISE)
+        assert read == [1]  # the last that it knew
+        other.charge("monsoon", "everyone", **PROMISE)
+        assert read[1:] == [11]
+        assert ledger.spent("everyone") == other.spent("everyone")
+        assert (
+            ledger.account("everyone")
+            == other.account("everyone")
+            == lifetime_ledger.known_of(ledger.rows()).accounts["everyone"]
+        )
+
+    def test_a_transaction_that_fails_leaves_nothing_known(self, ledger, database, monkeypatch):
+        filled(ledger)
+        monkeypatch.setattr(lifetime_ledger, "_canonical", lambda payload: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            ledger.charge("winter", "everyone", **PROMISE)
+        monkeypatch.undo()
+        assert ledger.charged("winter") is None
+        ledger.charge("winter", "everyone", **PROMISE)
+        assert ledger.verify() == PopulationLedger(database).verify()
 
     def test_rows_missing_at_the_end_are_found_by_who_kept_a_head(self, ledger, database):
         earlier = filled(ledger).verify()
@@ -214,12 +275,60 @@ class TestCharges:
 
     def test_a_limit_that_is_lowered_stops_further_runs_only(self, ledger):
         filled(ledger)
-        ledger.limit("everyone", epsilon=0.1, delta=1e-5)
-        with pytest.raises(BudgetExceeded):
+        ledger.limit("everyone", epsilon=0.1, delta=1e-5, exceeded=True)
+        with pytest.raises(BudgetExceeded, match=r"counted so far: ε = 1.5 of 0.1.*Nothing fits"):
             ledger.charge("winter", "everyone", epsilon=0.01, delta=1e-9)
         ledger.charge("spring", "everyone", **PROMISE)
         assert ledger.limit_of("everyone").epsilon == 0.1
         assert ledger.groups() == ["everyone"]
+
+    def test_a_limit_below_what_is_counted_is_refused_unless_it_is_meant(self, ledger):
+        filled(ledger)
+        head = ledger.verify()
+        with pytest.raises(ConfigError, match=r"'everyone' above .*ε = 1.4.* count ε = 1.5 of 1.4.*--exceeded"):
+            ledger.limit("everyone", epsilon=1.4, delta=1e-5)
+        with pytest.raises(ConfigError, match=r"δ = 3e-06 of 2e-06"):
+            ledger.limit("everyone", epsilon=4.0, delta=2e-6)
+        assert ledger.verify() == head
+        ledger.limit("everyone", epsilon=1.5, delta=3e-6)
+        ledger.limit("everyone", epsilon=1.4, delta=1e-5, exceeded=True)
+        ledger.limit("everyone", epsilon=1.4, delta=1e-5)  # it holds already
+        assert not ledger.account("everyone").holds
+        assert ledger.account("everyone").left_words() == "nothing"
+
+    def test_what_is_refused_is_what_was_shown_not_to_fit(self, ledger):
+        """Of Gaussian runs less is proved than is counted: what counts is shown, and decides."""
+        ledger.limit("everyone", epsilon=9.0, delta=1e-4)
+        for number in range(8):
+            ledger.charge(f"run {number}", "everyone", epsilon=0.67, delta=1e-6, mu=0.15, variation=1e-13)
+        account = ledger.account("everyone")
+        assert ledger.spent("everyone", 1e-4).epsilon < 2
+        assert account.words() == "ε = 5.36 of 9, δ = 8e-06 of 0.0001"
+        assert account.left_words() == "ε = 3.64, δ = 9.2e-05"
+        with pytest.raises(BudgetExceeded, match=r"counted so far: ε = 5.36 of 9.*with δ = 0 is ε = 3.64 at most"):
+            ledger.charge("summer", "everyone", epsilon=3.65, delta=0.0)
+        ledger.charge("summer", "everyone", epsilon=3.64, delta=0.0)
+        with pytest.raises(BudgetExceeded, match="Nothing fits with δ = 0"):
+            ledger.charge("autumn", "everyone", epsilon=1e-9, delta=0.0)
+
+    def test_what_another_tool_spends_counts_and_is_no_run_of_ours(self, ledger):
+        ledger.limit("everyone", epsilon=2.0, delta=1e-5)
+        told = {"epsilon": 1.5, "delta": 1e-6, "elsewhere": True, "statement": "histogram of another library"}
+        for _ in range(2):
+            ledger.charge("histogram", "everyone", **told)
+        assert len(ledger.charges("everyone")) == 1
+        for other in ({"elsewhere": False}, {"epsilon": 1.0}):
+            with pytest.raises(LedgerError, match="a run of another tool"):
+                ledger.charge("histogram", "everyone", **(told | other))
+        with pytest.raises(LedgerError, match="a run of another tool"):
+            ledger.check("histogram", "everyone", epsilon=1.5, delta=1e-6)
+        with pytest.raises(BudgetExceeded):
+            ledger.charge("more", "everyone", **told)
+        ledger.charge("more", "everyone", **told, spent=True)
+        with pytest.raises(BudgetExceeded, match=r"ε = 3 of 2"):
+            ledger.charge("ours", "everyone", epsilon=0.1, delta=0.0)
+        assert ledger.rows()[1]["payload"]["statement"] == "histogram of another library"
+        assert verify_export(ledger.export()) == ledger.verify()
 
     @pytest.mark.parametrize(
         "numbers",

@@ -8,7 +8,15 @@ import pytest
 
 from federation.crowd import carried_out, coordinator
 from quoron.cli.ledger import app
-from quoron_privacy.errors import ConfigError, DataError, IdentityError, LedgerError, LedgerUnavailable
+from quoron_privacy.errors import (
+    BudgetExceeded,
+    ConfigError,
+    DataError,
+    IdentityError,
+    LedgerError,
+    LedgerUnavailable,
+    RunError,
+)
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.service import tokens
@@ -39,7 +47,10 @@ def test_a_limit_is_set_shown_and_kept(filled, capsys):
         "mu": 0.0,
         "variation": 0.0,
         "limit": "ε = 0.8, δ = 1e-05",
+        "counted": {"epsilon": 0.5, "delta": 1e-6, "mu": 0.0},
+        "fits": {"epsilon": 0.3, "delta": 9e-6, "mu": 0.0},
     }
+    assert (told["phones"]["counted"], told["phones"]["fits"]) == (None, None)
     assert (told["phones"]["mu"], told["phones"]["variation"], told["phones"]["limit"]) == (0.05, 1e-13, None)
     invoke("show", "--database", filled, "--group", "everyone")
     assert "spring [1]" in capsys.readouterr().out
@@ -47,6 +58,35 @@ def test_a_limit_is_set_shown_and_kept(filled, capsys):
     assert "phones" in capsys.readouterr().out
     invoke("show", "--database", filled, "--group", "phones")
     assert "μ = 0.05 up to 1e-13 in total variation" in " ".join(capsys.readouterr().out.split())
+
+
+def test_what_fits_is_what_a_charge_then_takes(filled, capsys):
+    everyone = ("--database", filled, "--group", "everyone")
+    invoke("fits", *everyone, "--epsilon", "7")
+    assert "fits, as there is no limit" in capsys.readouterr().out
+    invoke("limit", *everyone, "--epsilon", "0.8", "--delta", "1e-5")
+    invoke("fits", *everyone, "--epsilon", "0.3", "--delta", "9e-6")
+    assert "fits; counted so far: ε = 0.5 of 0.8, δ = 1e-06 of 1e-05. What fits" in capsys.readouterr().out
+    for numbers, told in (
+        (("--epsilon", "0.31"), "ε = 0.3 at most"),
+        (("--epsilon", "0.1", "--delta", "9.1e-6"), "Nothing fits with δ = 9.1e-06"),
+        (("--epsilon", "0.2", "--adjacency", "zero-out"), "ε = 0.15 at most"),
+    ):
+        for command in (("fits", *everyone), ("charge", "other", *everyone)):
+            with pytest.raises(BudgetExceeded, match=told):
+                invoke(*command, *numbers)
+    invoke("charge", "opendp", *everyone, "--epsilon", "0.3", "--delta", "9e-6", "--note", "counts by ward")
+    assert "everyone: opendp charged with ε = 0.3, δ = 9e-06 (replace-one)" in capsys.readouterr().out
+    invoke("show", "--database", filled, "--group", "everyone")
+    assert "another tool's" in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(BudgetExceeded, match="Nothing fits"):
+        invoke("charge", "more", *everyone, "--epsilon", "0.1")
+    invoke("charge", "more", *everyone, "--epsilon", "0.1", "--spent")
+    with pytest.raises(ConfigError, match="--exceeded"):
+        invoke("limit", *everyone, "--epsilon", "0.5", "--delta", "1e-5")
+    invoke("limit", *everyone, "--epsilon", "0.5", "--delta", "1e-5", "--exceeded")
+    invoke("show", "--database", filled, "--json")
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["everyone"]["fits"]["epsilon"] == 0.0
 
 
 def test_an_export_is_verified_with_and_without_its_database(filled, capsys, tmp_path):
@@ -146,8 +186,24 @@ def test_a_running_coordinator_is_asked_for_its_ledger_and_limited(tmp_path, cap
             "mu": 0.0,
             "variation": 0.0,
             "limit": "ε = 0.8, δ = 1e-05",
+            "counted": {"epsilon": 0.5, "delta": 1e-6, "mu": 0.0},
+            "fits": {"epsilon": 0.3, "delta": 9e-6, "mu": 0.0},
         }
         assert verified == head
+        with pytest.raises(IdentityError, match="role operator"):
+            invoke("charge", "opendp", *where, "--epsilon", "0.1")
+        monkeypatch.setenv("QUORON_TOKEN", operator)
+        with pytest.raises(RunError, match=r"ε = 0\.3 at most"):
+            invoke("charge", "opendp", *where, "--epsilon", "0.4")
+        invoke("charge", "opendp", *where, "--epsilon", "0.2", "--note", "counts by ward")
+        invoke("fits", *where, "--epsilon", "0.1")
+        with pytest.raises(ConfigError, match="--exceeded"):
+            invoke("limit", *where, "--epsilon", "0.5", "--delta", "1e-5")
+        invoke("limit", *where, "--epsilon", "0.5", "--delta", "1e-5", "--exceeded")
+        charged, fitting, _ = capsys.readouterr().out.splitlines()
+        assert charged == "everyone: opendp charged with ε = 0.2, δ = 0 (replace-one)"
+        assert "counted so far: ε = 0.7 of 0.8" in fitting
+        invoke("export", *where, "--out", str(out))
         with pytest.raises(LedgerError, match="no row has the hash"):
             invoke("verify", *where, "--head", "f" * 64)
 

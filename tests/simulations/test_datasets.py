@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import quoron
-from quoron.datasets import deck, index
+from quoron.datasets import _indexing, deck
 from quoron.datasets._columns import Scaling
 from quoron.datasets.files import Files
 from quoron.datasets.index import opened, renewed
@@ -225,7 +225,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("workers", [1, 2, 7])
 def test_of_a_file_that_workers_share_each_reads_the_row_groups_with_its_users(workers, tmp_path, monkeypatch, read):
-    monkeypatch.setattr(index, "PIECE", 1 << 22)
+    monkeypatch.setattr(_indexing, "PIECE", 1 << 22)
     group = 137
     table = in_order(rows(1500), tmp_path / "d", files=1, group=group)
     crowd = from_dataset(tmp_path / "d", RULES, user="who", loss=Logistic(), test_fraction=0.0)
@@ -237,7 +237,7 @@ def test_of_a_file_that_workers_share_each_reads_the_row_groups_with_its_users(w
 
 @pytest.mark.parametrize("layout", WRITE)
 def test_users_far_apart_in_one_file_have_all_their_rows(layout, tmp_path, monkeypatch):
-    monkeypatch.setattr(index, "PIECE", 1 << 22)
+    monkeypatch.setattr(_indexing, "PIECE", 1 << 22)
     table = WRITE[layout](rows(400, most=40), tmp_path / "d", files=2, group=50)
     ours, theirs = both(tmp_path / "d", table, test_fraction=0.0)
     draw = np.random.Generator(np.random.Philox(4))
@@ -332,18 +332,19 @@ class TestBadFiles:
         assert kept
 
 
-def test_a_file_with_other_rows_than_its_index_is_refused(tmp_path):
+def test_an_index_of_other_lengths_is_refused(tmp_path):
     in_order(rows(300), tmp_path / "d")
     made = opened(tmp_path / "d", "who")
     path = made.folder / "piece-000001.lengths"
-    lengths = np.load(path)
-    for wrong in (lengths[:-1], lengths + 1, None):
-        path.write_bytes(b"")
-        if wrong is not None:
-            with path.open("wb") as stored:
-                np.save(stored, wrong)
+    lengths = np.frombuffer(path.read_bytes(), "<i4")
+    for wrong in (lengths[:-1], lengths + 1, lengths[::-1], lengths[:0]):
+        path.write_bytes(wrong.tobytes())
         with pytest.raises(DataError, match="Make it again with `quoron index`"):
             opened(tmp_path / "d", "who").held()
+    path.unlink()
+    with pytest.raises(DataError, match=r"got FileNotFoundError\. Make it again with `quoron index`"):
+        opened(tmp_path / "d", "who").held()
+    np.testing.assert_array_equal(renewed(tmp_path / "d", "who").held(), made.held())
 
 
 def test_a_run_whose_files_change_loses_nothing(tmp_path):

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from quoron.cli.app import invoke
-from quoron.datasets import index
+from quoron.datasets import _indexing
 from quoron.datasets.index import opened, renewed
 from quoron_privacy.errors import DataError
 from row_files import described, in_buckets, in_order, little, rows
@@ -38,7 +38,7 @@ class TestTheIndex:
     @pytest.mark.parametrize("calls", [1, 3, 5])
     def test_goes_on_where_it_was_interrupted(self, calls, tmp_path, monkeypatch):
         in_buckets(rows(300), tmp_path / "d")
-        done = index._runs
+        done = _indexing._runs
         read: list[int] = []
 
         def dying(files, user, piece):
@@ -47,23 +47,23 @@ class TestTheIndex:
             read.append(piece.number)
             return done(files, user, piece)
 
-        monkeypatch.setattr(index, "_runs", dying)
+        monkeypatch.setattr(_indexing, "_runs", dying)
         with pytest.raises(KeyboardInterrupt):
             opened(tmp_path / "d", "who")
-        monkeypatch.setattr(index, "_runs", lambda *given: (read.append(given[2].number), done(*given))[1])
+        monkeypatch.setattr(_indexing, "_runs", lambda *given: (read.append(given[2].number), done(*given))[1])
         made = opened(tmp_path / "d", "who")
         assert sorted(read) == list(range(len(made.pieces)))
-        monkeypatch.setattr(index, "_runs", done)
+        monkeypatch.setattr(_indexing, "_runs", done)
         in_buckets(rows(300), tmp_path / "whole")
         np.testing.assert_array_equal(made.held(), opened(tmp_path / "whole", "who").held())
 
     def test_survives_a_kill(self, tmp_path):
         in_buckets(rows(300), tmp_path / "d")
         program = (
-            "import os, sys\nfrom quoron.datasets import index\nindex.PIECE = 300\ncount = []\ndone = index._write\n"
-            "def write(path, data):\n    done(path, data)\n    count.append(path)\n"
+            "import os, sys\nfrom quoron.datasets import _indexing, index\n_indexing.PIECE = 300\n"
+            "count = []\ndone = _indexing.write\ndef write(path, data):\n    done(path, data)\n    count.append(path)\n"
             "    if len(count) == 9: os.kill(os.getpid(), 9)\n"
-            "index._write = write\nindex.opened(sys.argv[1], 'who')\n"
+            "_indexing.write = write\nindex.opened(sys.argv[1], 'who')\n"
         )
         ended = subprocess.run([sys.executable, "-c", program, str(tmp_path / "d")], env=dict(os.environ), check=False)
         assert ended.returncode == -9

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quoron.datasets import _scratch
+from quoron.datasets import _scratch, _seal
+from quoron.datasets._seal import Seal
 from quoron.datasets.population import from_dataset
 from quoron.populations.table import encoded_table
 from quoron_client.losses import Logistic
@@ -96,3 +97,63 @@ def test_memory_that_is_no_number_is_named(tmp_path, monkeypatch):
         monkeypatch.setenv("QUORON_MEMORY", bytes_)
         with pytest.raises(ConfigError, match=rf"QUORON_MEMORY to be a number of bytes such as 4e9, got '{bytes_}'"):
             from_dataset(tmp_path / "d", RULES, user="who", loss=Logistic()).items(np.arange(3))
+
+
+@pytest.mark.parametrize("draw", range(6))
+def test_a_byte_that_comes_back_as_another_is_noticed(draw, tmp_path, monkeypatch):
+    in_buckets(rows(400), tmp_path / "d")
+    crowd = from_dataset(tmp_path / "d", RULES, user="who", loss=Logistic(), test_fraction=0.0)
+    scratch = crowd.held._scratch
+    size = os.fstat(scratch._file.fileno()).st_size
+    random = np.random.Generator(np.random.Philox(draw))
+    at, bit = int(random.integers(size)), 1 << int(random.integers(8))
+    read, flipped = os.preadv, []
+
+    def flipping(file, data, start):
+        done = read(file, data, start)
+        whole = np.concatenate([np.frombuffer(each, np.uint8) for each in data]) if start <= at < start + done else None
+        if whole is not None:
+            flipped.append(at)
+            place = at - start
+            for each in data:
+                if place < len(each):
+                    each[place] ^= bit
+                    break
+                place -= len(each)
+        return done
+
+    monkeypatch.setattr(os, "preadv", flipping)
+    with pytest.raises(RunError, match=r"back from .* as they were written, got others.* and resume the run"):
+        [crowd.items(piece) for piece in crowd.pieces(np.arange(crowd.users))]
+    assert flipped
+
+
+class TestASeal:
+    @pytest.mark.parametrize("words", [1, 2, 1023, 1024, 1025, 2047, 2048, 2049, 5000])
+    def test_is_of_every_bit_and_every_length(self, words):
+        seal = Seal()
+        data = np.random.Generator(np.random.Philox(words)).integers(0, 1 << 32, words, np.uint32)
+        kept = seal.of([data])
+        assert seal.of([data.copy()]) == kept
+        assert seal.of([data.view(np.float32)]) == kept
+        for at in {0, words // 2, words - 1}:
+            for bit in range(32):
+                data[at] ^= np.uint32(1 << bit)
+                assert seal.of([data]) != kept
+                data[at] ^= np.uint32(1 << bit)
+        assert seal.of([data[:-1]]) != kept
+        assert seal.of([np.append(data, np.uint32(0))]) != kept
+        assert seal.of([data[:1], data[1:]]) != kept
+        assert Seal().of([data]) != kept
+
+    def test_is_the_sum_of_its_definition(self):
+        seal = Seal()
+        data = np.random.Generator(np.random.Philox(1)).integers(0, 1 << 32, 3000, np.uint32)
+        sums = np.empty(2, np.uint64)
+        _seal._sums(data, seal._words, sums)
+        padded, half = np.append(data, np.zeros(2 * _seal.BLOCK - 3000, np.uint32)), _seal.BLOCK // 2
+        for block in range(2):
+            own = (padded[block * _seal.BLOCK :][: _seal.BLOCK] + seal._words).astype(object)
+            if block == 1:  # zeros that are not there meet no product of two secrets
+                own[3000 - _seal.BLOCK : half] = 0
+            assert int(sums[block]) == int((own[:half] * own[half:]).sum()) % 2**64

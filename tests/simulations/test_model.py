@@ -1,6 +1,5 @@
 """A released model in the units of the table: coefficients, predictions, and a file that comes back the same."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -109,23 +108,6 @@ def test_a_saved_model_comes_back_the_same(made, tmp_path):
     np.testing.assert_array_equal(again.weights, made.weights)
     assert (again.encoding, again.loss, again.promise) == (made.encoding, made.loss, made.promise)
     assert again.as_text() == made.as_text()
-
-
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"format": "quoron model 1"}', "\x80"])
-def test_a_file_that_is_no_model_is_refused_by_name(text, tmp_path):
-    path = tmp_path / "model.json"
-    path.write_bytes(text.encode("latin1"))
-    with pytest.raises(DataError, match=r"model\.json"):
-        quoron.load(path)
-
-
-@pytest.mark.parametrize("weights", [[1.0], [1.0, 2.0, 3.0, None], [1.0, 2.0, 3.0, 4.0, 5.0]])
-def test_a_file_with_other_weights_is_refused(weights, tmp_path):
-    made = model(read_label("ill"))
-    told = json.loads(made.as_text()) | {"weights": weights}
-    (tmp_path / "model.json").write_text(json.dumps(told))
-    with pytest.raises(DataError, match="4 finite weights"):
-        quoron.load(tmp_path / "model.json")
 
 
 def test_predictions_of_a_file_are_those_of_its_rows(tmp_path: Path, capsys):

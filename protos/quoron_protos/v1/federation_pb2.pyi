@@ -291,16 +291,40 @@ class LedgerRequest(_message.Message):
     def __init__(self, run: _Optional[str] = ...) -> None: ...
 
 class LimitRequest(_message.Message):
-    __slots__ = ("group", "epsilon", "delta", "gaussian_share")
+    __slots__ = ("group", "epsilon", "delta", "gaussian_share", "exceeded")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     EPSILON_FIELD_NUMBER: _ClassVar[int]
     DELTA_FIELD_NUMBER: _ClassVar[int]
     GAUSSIAN_SHARE_FIELD_NUMBER: _ClassVar[int]
+    EXCEEDED_FIELD_NUMBER: _ClassVar[int]
     group: str
     epsilon: float
     delta: float
     gaussian_share: float
-    def __init__(self, group: _Optional[str] = ..., epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., gaussian_share: _Optional[float] = ...) -> None: ...
+    exceeded: bool
+    def __init__(self, group: _Optional[str] = ..., epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., gaussian_share: _Optional[float] = ..., exceeded: _Optional[bool] = ...) -> None: ...
+
+class ChargeRequest(_message.Message):
+    __slots__ = ("run", "group", "epsilon", "delta", "mu", "variation", "adjacency", "note", "spent")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    EPSILON_FIELD_NUMBER: _ClassVar[int]
+    DELTA_FIELD_NUMBER: _ClassVar[int]
+    MU_FIELD_NUMBER: _ClassVar[int]
+    VARIATION_FIELD_NUMBER: _ClassVar[int]
+    ADJACENCY_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    SPENT_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    group: str
+    epsilon: float
+    delta: float
+    mu: float
+    variation: float
+    adjacency: str
+    note: str
+    spent: bool
+    def __init__(self, run: _Optional[str] = ..., group: _Optional[str] = ..., epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., mu: _Optional[float] = ..., variation: _Optional[float] = ..., adjacency: _Optional[str] = ..., note: _Optional[str] = ..., spent: _Optional[bool] = ...) -> None: ...
 
 class Document(_message.Message):
     __slots__ = ("json",)

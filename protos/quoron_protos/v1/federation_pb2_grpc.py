@@ -196,6 +196,11 @@ class ControlPlaneStub:
                 request_serializer=quoron__protos_dot_v1_dot_federation__pb2.LimitRequest.SerializeToString,
                 response_deserializer=quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
                 _registered_method=True)
+        self.Charge = channel.unary_unary(
+                '/quoron.v1.ControlPlane/Charge',
+                request_serializer=quoron__protos_dot_v1_dot_federation__pb2.ChargeRequest.SerializeToString,
+                response_deserializer=quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
+                _registered_method=True)
 
 
 class ControlPlaneServicer:
@@ -251,6 +256,12 @@ class ControlPlaneServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Charge(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlPlaneServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -292,6 +303,11 @@ def add_ControlPlaneServicer_to_server(servicer, server):
             'Limit': grpc.unary_unary_rpc_method_handler(
                     servicer.Limit,
                     request_deserializer=quoron__protos_dot_v1_dot_federation__pb2.LimitRequest.FromString,
+                    response_serializer=quoron__protos_dot_v1_dot_federation__pb2.Document.SerializeToString,
+            ),
+            'Charge': grpc.unary_unary_rpc_method_handler(
+                    servicer.Charge,
+                    request_deserializer=quoron__protos_dot_v1_dot_federation__pb2.ChargeRequest.FromString,
                     response_serializer=quoron__protos_dot_v1_dot_federation__pb2.Document.SerializeToString,
             ),
     }
@@ -511,6 +527,33 @@ class ControlPlane:
             target,
             '/quoron.v1.ControlPlane/Limit',
             quoron__protos_dot_v1_dot_federation__pb2.LimitRequest.SerializeToString,
+            quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Charge(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quoron.v1.ControlPlane/Charge',
+            quoron__protos_dot_v1_dot_federation__pb2.ChargeRequest.SerializeToString,
             quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
             options,
             channel_credentials,

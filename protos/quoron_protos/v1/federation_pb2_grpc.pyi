@@ -86,6 +86,7 @@ class ControlPlaneStub:
     Model: _grpc.UnaryUnaryMultiCallable[_federation_pb2.RunReference, _values_pb2.Array]
     Ledger: _grpc.UnaryUnaryMultiCallable[_federation_pb2.LedgerRequest, _federation_pb2.Document]
     Limit: _grpc.UnaryUnaryMultiCallable[_federation_pb2.LimitRequest, _federation_pb2.Document]
+    Charge: _grpc.UnaryUnaryMultiCallable[_federation_pb2.ChargeRequest, _federation_pb2.Document]
 
 @_typing.type_check_only
 class ControlPlaneAsyncStub(ControlPlaneStub):
@@ -101,6 +102,7 @@ class ControlPlaneAsyncStub(ControlPlaneStub):
     Model: _aio.UnaryUnaryMultiCallable[_federation_pb2.RunReference, _values_pb2.Array]  # type: ignore[assignment]
     Ledger: _aio.UnaryUnaryMultiCallable[_federation_pb2.LedgerRequest, _federation_pb2.Document]  # type: ignore[assignment]
     Limit: _aio.UnaryUnaryMultiCallable[_federation_pb2.LimitRequest, _federation_pb2.Document]  # type: ignore[assignment]
+    Charge: _aio.UnaryUnaryMultiCallable[_federation_pb2.ChargeRequest, _federation_pb2.Document]  # type: ignore[assignment]
 
 class ControlPlaneServicer(metaclass=_abc_1.ABCMeta):
     """What operators and auditors speak, with a token. Operators may do everything, auditors may read."""
@@ -159,6 +161,13 @@ class ControlPlaneServicer(metaclass=_abc_1.ABCMeta):
     def Limit(
         self,
         request: _federation_pb2.LimitRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_federation_pb2.Document, _abc.Awaitable[_federation_pb2.Document]]: ...
+
+    @_abc_1.abstractmethod
+    def Charge(
+        self,
+        request: _federation_pb2.ChargeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_federation_pb2.Document, _abc.Awaitable[_federation_pb2.Document]]: ...
 

@@ -142,7 +142,7 @@ class Books:
         self.registry.set_state(run, how, error)
         if ledger is not None and not ledger.finished:
             ledger.abandon()
-        if run in charges_of(self.population.rows()):
+        if self.population.charged(run) is not None:
             if ledger is not None and ledger.finished:
                 model = ledger.model.astype("<f8").tobytes()
                 self.population.release(run, {"model": hashlib.sha256(model).hexdigest()})

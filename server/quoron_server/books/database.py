@@ -25,7 +25,7 @@ from quoron_privacy.errors import LedgerError, LedgerUnavailable
 from quoron_server.books.connections import LOCK, OUTSIDE, as_ledger_error, make_engine, own, parse
 from quoron_server.books.durable import Tally, sync_folder
 
-FORMAT = 4
+FORMAT = 5
 _schema = sa.MetaData()
 _meta = sa.Table(
     "meta",

@@ -54,8 +54,8 @@ def make_folder(folder: Path, *, mode: int = SHARED) -> None:
 
 
 def public(path: str, flags: int) -> int:
-    """An `opener` for files that others may read and never write."""
-    return os.open(path, flags, PUBLIC)
+    """An `opener` for files that others may read and never write; no symbolic link is followed."""
+    return os.open(path, flags | os.O_NOFOLLOW, PUBLIC)
 
 
 class Tally:

@@ -5,6 +5,7 @@ Order of writes in every round, each one durable before the next step starts:
     spend(question)      before the question leaves: these users have now participated
     commit(state, ...)   the new state with every release and its noise, before anyone sees it
 
+Every row has a digest of what it says, checked whenever it is read: what a disk or an editor has changed is refused.
 After a crash at any point, `resume_point` gives the last committed state. The round after it is asked again only as the
 identical question (same digest): the same participation of the same users. Where secret coins choose whom a round asks
 (`Question.drawn`) it is what every user is asked that is the same; the coins are new, and so is all noise.
@@ -16,7 +17,7 @@ power loss can and cannot take: docs/durability.md.
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -40,15 +41,19 @@ _runs = sa.Table(
     sa.Column("run", sa.Text, primary_key=True),
     sa.Column("config_digest", sa.Text, nullable=False),
     sa.Column("plan", sa.Text, nullable=False),
+    sa.Column("seal", sa.Text),
     sa.Column("model", sa.LargeBinary),  # the released model, once the run is complete
+    sa.Column("model_seal", sa.Text),
 )
 _unreleased = sa.Table(  # deleted when the run is complete
     "unreleased",
     _schema,
     sa.Column("run", sa.Text, primary_key=True),
     sa.Column("noise_key", sa.LargeBinary, nullable=False),
+    sa.Column("key_seal", sa.Text),
     sa.Column("round", sa.Integer),  # of the last commit; -1 is the initial state
     sa.Column("state", sa.LargeBinary),  # after that round; may hold noise and un-noised iterates
+    sa.Column("state_seal", sa.Text),
     sa.Column("inputs", sa.LargeBinary),  # digest of private inputs, where this process holds them
 )
 _spent = sa.Table(
@@ -59,6 +64,7 @@ _spent = sa.Table(
     sa.Column("question", sa.Text),  # digest; a function of un-noised iterates, so erased when the run is complete
     sa.Column("users", sa.Integer, nullable=False),
     sa.Column("gradient_evaluations", sa.BigInteger, nullable=False),
+    sa.Column("seal", sa.Text),  # of all but the question
 )
 _commits = sa.Table(
     "commits",
@@ -67,7 +73,16 @@ _commits = sa.Table(
     sa.Column("round", sa.Integer, primary_key=True, autoincrement=False),  # -1 is the initial state
     sa.Column("releases", sa.Text, nullable=False),
     sa.Column("event", sa.Text, nullable=False),
+    sa.Column("seal", sa.Text),
 )
+_SEALED = {  # what each seal is of
+    "seal": ("run", "config_digest", "plan"),
+    "model_seal": ("run", "model"),
+    "key_seal": ("run", "noise_key"),
+    "state_seal": ("run", "round", "state"),
+    "spent": ("run", "round", "users", "gradient_evaluations"),
+    "commits": ("run", "round", "releases", "event"),
+}
 
 
 class Ledger:
@@ -102,6 +117,8 @@ class Ledger:
             raise LedgerError(f"Expected a ledger at {path}, found none. Start the run with `quoron simulate`.")
         ledger = cls(Database(_url(path), create=False), _ALONE, path)
         try:
+            if [tuple(row) for row in ledger._database.all(sa.text("PRAGMA integrity_check"))] != [("ok",)]:
+                raise ledger._changed()
             ledger._row()
         except BaseException:
             ledger.close()
@@ -114,8 +131,10 @@ class Ledger:
         if cls.begun(database, run):
             raise LedgerError(f"Expected no ledger of run {run} in {database.name}, found one. Continue that run.")
         with database.writing() as connection:
-            connection.execute(_runs.insert(), {"run": run, "config_digest": config_digest, "plan": plan})
-            connection.execute(_unreleased.insert(), {"run": run, "noise_key": noise_key})
+            told = {"run": run, "config_digest": config_digest, "plan": plan}
+            connection.execute(_runs.insert(), told | {"seal": _seal("seal", told)})
+            secret: dict[str, Any] = {"run": run, "noise_key": noise_key}
+            connection.execute(_unreleased.insert(), secret | {"key_seal": _seal("key_seal", secret)})
         return cls(database, run)
 
     @classmethod
@@ -161,11 +180,12 @@ class Ledger:
     @property
     def noise_key(self) -> bytes:
         """The secret of the noise source; LedgerError after the run's end, when it has been erased."""
-        rows = self._of(_unreleased.c.noise_key)
+        rows = self._of(_unreleased.c.run, _unreleased.c.noise_key, _unreleased.c.key_seal)
         if not rows:
             raise LedgerError(
                 f"Expected an unfinished run in {self.path}, but it has ended and its noise key is erased."
             )
+        self._check("key_seal", rows[0]._mapping)
         return bytes(rows[0].noise_key)
 
     def same_inputs(self, digest: bytes) -> bool:
@@ -187,15 +207,21 @@ class Ledger:
     @property
     def model(self) -> NDArray[np.float64]:
         """The released model of a complete run, shape (d,); LedgerError before."""
-        stored = self._row().model
+        row = self._row()
+        stored = row.model
         if stored is None:
             raise LedgerError(f"Expected a complete run in {self.path}, but it is not. Continue it first.")
+        self._check("model_seal", row._mapping)
         return np.frombuffer(stored, dtype="<f8").astype(np.float64)
 
     def resume_point(self) -> tuple[int, bytes] | None:
         """Round and encoded state of the last commit; None before the initial state and after the run's end."""
-        rows = self._of(_unreleased.c.round, _unreleased.c.state)
-        return (int(rows[0].round), bytes(rows[0].state)) if rows and rows[0].state is not None else None
+        at = _unreleased.c
+        rows = self._of(at.run, at.round, at.state, at.state_seal)
+        if not rows or (rows[0].state is None and rows[0].state_seal is None):
+            return None
+        self._check("state_seal", rows[0]._mapping)
+        return int(rows[0].round), bytes(rows[0].state)
 
     def spend(self, question: Question, *, users: int, gradient_evaluations: int) -> None:
         """Write the cohort, of `users` planned, as spent. A round spent before as another question is OtherVersion.
@@ -209,8 +235,9 @@ class Ledger:
             if before is None:
                 if not connection.execute(sa.select(_unreleased.c.run).where(_unreleased.c.run == self.run)).first():
                     raise LedgerError(f"Expected an unfinished run in {self.path}, but it has ended: nobody is asked.")
-                row = {"run": self.run, "round": question.round, "question": print_, "users": users}
-                connection.execute(_spent.insert(), row | {"gradient_evaluations": gradient_evaluations})
+                row: dict[str, Any] = {"run": self.run, "round": question.round, "users": users}
+                row |= {"gradient_evaluations": gradient_evaluations}
+                connection.execute(_spent.insert(), row | {"question": print_, "seal": _seal("spent", row)})
             elif before.question != print_:
                 raise OtherVersion(
                     f"Round {question.round} was already asked another question; continuing would ask users twice. "
@@ -226,12 +253,14 @@ class Ledger:
         last = sa.func.coalesce(_unreleased.c.round, round_ - 1)
         here = _unreleased.update().where(_unreleased.c.run == self.run, last < round_)
         with self._database.writing() as connection:
-            if connection.execute(here, {"round": round_, "state": state}).rowcount != 1:
+            kept = {"round": round_, "state": state}
+            kept |= {"state_seal": _seal("state_seal", kept | {"run": self.run})}
+            if connection.execute(here, kept).rowcount != 1:
                 raise LedgerError(
                     f"Expected round {round_} to be new in {self.path}, but it is there or the run has ended."
                 )
             row = {"run": self.run, "round": round_, "releases": told, "event": json.dumps(event)}
-            connection.execute(_commits.insert(), row)
+            connection.execute(_commits.insert(), row | {"seal": _seal("commits", row)})
 
     def finish(self, model: NDArray[np.float64]) -> None:
         """Keep the released model, and erase what could undo its privacy: noise key, last state, question digests."""
@@ -239,7 +268,8 @@ class Ledger:
             if not self._erase(connection):
                 raise LedgerError(f"Expected an unfinished run in {self.path}, but it has ended: it releases no more.")
             kept = model.astype("<f8").tobytes()
-            connection.execute(_runs.update().where(_runs.c.run == self.run), {"model": kept})
+            seal = _seal("model_seal", {"run": self.run, "model": kept})
+            connection.execute(_runs.update().where(_runs.c.run == self.run), {"model": kept, "model_seal": seal})
         self._database.checkpoint()
 
     def abandon(self) -> None:
@@ -263,23 +293,62 @@ class Ledger:
 
     def spent(self, *, before: int | None = None) -> dict[str, int]:
         """Totals over every question that left (in rounds < `before`): rounds, users, gradient_evaluations."""
-        sums = [sa.func.coalesce(sa.func.sum(_spent.c[name]), 0) for name in ("users", "gradient_evaluations")]
-        query = sa.select(sa.func.count(), *sums).select_from(_spent).where(_spent.c.run == self.run)
-        row = self._database.all(query if before is None else query.where(_spent.c.round < before))[0]
-        return dict(zip(("rounds", "users", "gradient_evaluations"), map(int, row), strict=True))
+        query = sa.select(_spent).where(_spent.c.run == self.run).order_by(_spent.c.round)
+        rows = self._database.all(query if before is None else query.where(_spent.c.round < before))
+        self._check_all("spent", rows, first=0)
+        names = ("users", "gradient_evaluations")
+        return {"rounds": len(rows)} | {name: sum(int(getattr(row, name)) for row in rows) for name in names}
 
     def _row(self) -> Any:
         rows = self._of(*_runs.c)
         if len(rows) != 1:
             raise LedgerError(f"Expected one run in {self.path}, found {len(rows)}. The file is not a quoron ledger.")
+        self._check("seal", rows[0]._mapping)
         return rows[0]
 
     def _committed(self) -> Sequence[Any]:
-        return self._database.all(sa.select(_commits).where(_commits.c.run == self.run).order_by(_commits.c.round))
+        rows = self._database.all(sa.select(_commits).where(_commits.c.run == self.run).order_by(_commits.c.round))
+        self._check_all("commits", rows, first=-1)
+        last = self._of(_unreleased.c.round)
+        if last and last[0].round is not None and (not rows or rows[-1].round != last[0].round):
+            raise self._changed()
+        return rows
+
+    def _check_all(self, which: str, rows: Sequence[Any], *, first: int) -> None:
+        """LedgerError unless these are all rounds from the first on, as they were written."""
+        for round_, row in enumerate(rows, first):
+            self._check(which, row._mapping)
+            if row.round != round_:
+                raise self._changed()
+
+    def _check(self, which: str, row: Mapping[str, Any]) -> None:
+        kept = row["seal" if which in ("spent", "commits") else which]
+        try:
+            whole = _seal(which, row) == kept
+        except TypeError:  # what no column holds
+            whole = False
+        if not whole:
+            raise self._changed()
+
+    def _changed(self) -> LedgerError:
+        return LedgerError(
+            f"Expected {self.path} as it was written, but something in it has changed. Put back a copy that is whole, "
+            "or begin a new run."
+        )
 
     def _of(self, *columns: sa.Column[Any]) -> Sequence[Any]:
         table = columns[0].table
         return self._database.all(sa.select(*columns).where(table.c.run == self.run))
+
+
+def _seal(which: str, row: Mapping[str, Any]) -> str:
+    """A digest of what a row says, against disks and editors: it has no key."""
+    hashed = hashlib.blake2b(digest_size=16, person=which.encode())
+    for name in _SEALED[which]:
+        value = row[name]
+        kind, data = ("b", bytes(value)) if isinstance(value, bytes | memoryview) else ("s", str(value).encode())
+        hashed.update(f"{kind}{len(data)} ".encode() + data)
+    return hashed.hexdigest()
 
 
 def digest(question: Question) -> str:

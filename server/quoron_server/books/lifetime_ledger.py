@@ -14,14 +14,16 @@ Source: docs/privacy/lifetime.md (theorems 1 to 4). How rows are written: docs/d
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
 
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, OtherVersion
-from quoron_privacy.lifetime import Charge, Limit, Spent, compose
+from quoron_privacy.lifetime import Account, Charge, Limit, Spent, below, compose
 from quoron_server.books.database import Database, now
 
 START = "0" * 64
@@ -39,6 +41,37 @@ _chain = sa.Table(
 Row = dict[str, Any]
 
 
+@dataclass(slots=True)
+class Known:
+    """What one process has read of a chain and found whole: decisions are made by it and by the rows behind it."""
+
+    count: int = 0  # rows
+    head: str = START
+    charges: dict[str, Charge] = field(default_factory=dict)  # by run, in order
+    held: dict[str, list[Charge]] = field(default_factory=dict)  # by group, in order
+    accounts: dict[str, Account] = field(default_factory=dict)  # of groups with a limit
+    noted: set[str] = field(default_factory=set)  # releases and ends
+    elsewhere: set[str] = field(default_factory=set)  # what other tools carry out
+
+    def take(self, row: Row, text: str | None = None) -> None:
+        """The next row, which is whole; its payload as text where that is at hand, so that it need not be made."""
+        told = json.loads(text) if text is not None and row["kind"] in ("charge", "limit") else row["payload"]
+        if row["kind"] == "charge":
+            charge = _charge(told)
+            self.charges[charge.run] = charge
+            if told.get("elsewhere"):
+                self.elsewhere.add(charge.run)
+            self.held.setdefault(charge.group, []).append(charge)
+            if charge.group in self.accounts:
+                self.accounts[charge.group] = self.accounts[charge.group].after(charge)
+        elif row["kind"] == "limit":
+            limit = Limit(**told)
+            self.accounts[limit.group] = limit.account(self.held.get(limit.group, ()))
+        else:
+            self.noted.add(f"{row['kind']} {_canonical(told) if text is None else text}")
+        self.count, self.head = row["sequence"] + 1, row["hash"]
+
+
 class PopulationLedger:
     """The chain of one database. Every method is one transaction; a repeated request changes nothing.
 
@@ -46,13 +79,21 @@ class PopulationLedger:
     | ---------------------------------------------------- | ------------------------------------------- |
     | the same charge again, as after a crash              | nothing: it is on the chain                 |
     | another charge for a run that has one                | OtherVersion                                |
+    | a run of ours with the name of another tool's        | OtherVersion                                |
     | a charge that would exceed the group's limit         | BudgetExceeded, nothing written             |
+    | a limit below what is counted already                | ConfigError, unless it is said to be so     |
     | a clock that jumps                                   | an odd time; order and hashes do not use it |
+
+    Every row is verified when this process first reads it, before anything is decided by it or written behind it.
+    After that only rows that are new are read, and the last of those that are known, which has to be as it was. A row
+    changed underneath a running process decides nothing there, and is found by `rows`, `verify` and `export`, which
+    read all of it, and by the next process.
     """
 
-    def __init__(self, database: Database, clock: Callable[[], str] = now) -> None:
-        """Makes its table if it is missing."""
+    def __init__(self, database: Database, clock: Callable[[], str] = now, *, known: Known | None = None) -> None:
+        """Makes its table if it is missing. `known` is what this process has read of the same chain before."""
         self._database, self._clock = database, clock
+        self._known, self._lock = Known() if known is None else known, threading.RLock()
         database.ensure(_schema)
 
     def charge(
@@ -66,21 +107,22 @@ class PopulationLedger:
         variation: float = 0.0,
         adjacency: str = "replace-one",
         statement: str = "",
+        elsewhere: bool = False,
+        spent: bool = False,
     ) -> Charge:
         """Charge `run` in full to `group`; call it before the run's first question. The charge that now stands.
 
         `mu` says that everything the run releases is μ-GDP, under the same adjacency, with noise that is exact;
-        `variation` how far the noise is from that, in total variation. BudgetExceeded if the group's limit leaves no
-        room; ConfigError if a number is none.
+        `variation` how far the noise is from that, in total variation. `elsewhere` says that another tool carries it
+        out; `spent` that it has done so already, so that it is entered even beyond the limit. BudgetExceeded if the
+        group's limit leaves no room; ConfigError if a number is none.
         """
-        with self._database.writing() as connection:
-            self._database.serialise(connection)
-            rows = _read(connection)
-            wanted = _admitted(
-                rows, run, group, epsilon=epsilon, delta=delta, mu=mu, variation=variation, adjacency=adjacency
-            )
-            if wanted not in charges_of(rows).values():
-                self._append(connection, rows, "charge", asdict(wanted) | {"statement": statement})
+        with self._adding() as (known, append):
+            promise = _promise(epsilon, delta, mu, variation, adjacency)
+            wanted = _admitted(known, run, group, elsewhere=elsewhere, spent=spent, **promise)
+            if run not in known.charges:
+                marked = {"elsewhere": True} if elsewhere else {}
+                append("charge", asdict(wanted) | {"statement": statement} | marked)
         return wanted
 
     def check(
@@ -95,8 +137,7 @@ class PopulationLedger:
         adjacency: str = "replace-one",
     ) -> Charge:
         """What `charge` would do now, without doing it; raises what it would raise."""
-        promise = {"epsilon": epsilon, "delta": delta, "mu": mu, "variation": variation, "adjacency": adjacency}
-        return _admitted(self.rows(), run, group, **promise)
+        return _admitted(self._now(), run, group, **_promise(epsilon, delta, mu, variation, adjacency))
 
     def release(self, run: str, what: dict[str, Any]) -> None:
         """Note that `run` has made something public; `what` is JSON-compatible and holds no secret."""
@@ -106,35 +147,56 @@ class PopulationLedger:
         """Note that `run` asks no more questions. Its charge stays."""
         self._note("end", {"run": run, "state": state})
 
-    def limit(self, group: str, *, epsilon: float, delta: float, gaussian_share: float = 0.0) -> Limit:
-        """From now on, refuse runs that would bring `group` beyond (ε, δ); see `Limit` for the share."""
+    def limit(
+        self, group: str, *, epsilon: float, delta: float, gaussian_share: float = 0.0, exceeded: bool = False
+    ) -> Limit:
+        """From now on, refuse runs that would bring `group` beyond (ε, δ); see `Limit` for the share.
+
+        ConfigError for a limit below what it counts of the charges so far, unless `exceeded` says that this is meant:
+        then nothing fits any more.
+        """
         limit = Limit(group, epsilon, delta, gaussian_share)
-        with self._database.writing() as connection:
-            self._database.serialise(connection)
-            rows = _read(connection)
-            if limits_of(rows).get(group) != limit:
-                self._append(connection, rows, "limit", asdict(limit))
+        with self._adding() as (known, append):
+            before = known.accounts.get(group)
+            if before is None or before.limit != limit:
+                counted = limit.account(known.held.get(group, ()))
+                if not counted.holds and not exceeded:
+                    raise ConfigError(
+                        f"Expected a limit of group {group!r} above what it would count already, got {limit.words()}, "
+                        f"of which it would count {counted.words()}: no run would fit any more. Set a higher one, or "
+                        "say that this is meant (--exceeded)."
+                    )
+                append("limit", asdict(limit))
         return limit
 
     def limit_of(self, group: str) -> Limit | None:
         """The limit that holds now; None if nobody has set one."""
-        return limits_of(self.rows()).get(group)
+        account = self.account(group)
+        return None if account is None else account.limit
+
+    def account(self, group: str) -> Account | None:
+        """What the limit of `group` counts and leaves; None if nobody has set one. It is what `charge` decides by."""
+        return self._now().accounts.get(group)
+
+    def charged(self, run: str) -> Charge | None:
+        """The charge of `run`; None if it has none."""
+        return self._now().charges.get(run)
 
     def groups(self) -> list[str]:
         """Every group with a charge or a limit, by name."""
-        rows = self.rows()
-        return sorted({charge.group for charge in charges_of(rows).values()} | set(limits_of(rows)))
+        known = self._now()
+        return sorted(set(known.held) | set(known.accounts))
 
     def charges(self, group: str) -> list[Charge]:
         """The charges of `group`, in order."""
-        return [charge for charge in charges_of(self.rows()).values() if charge.group == group]
+        return list(self._now().held.get(group, ()))
 
     def spent(self, group: str, delta: float | None = None) -> Spent:
         """Everything charged to `group`, composed; `delta` as in `accounting.lifetime.compose`."""
         return compose(self.charges(group), delta)
 
     def rows(self) -> list[Row]:
-        """The chain in order, verified; LedgerError names the first row that is wrong."""
+        """The chain in order, all of it verified; LedgerError names the first row that is wrong."""
         with self._database.writing() as connection:
             return _read(connection)
 
@@ -149,23 +211,62 @@ class PopulationLedger:
         """The verified chain with its head and each group's totals, as JSON; `verify_export` reads it anywhere."""
         return export_of(self.rows())
 
-    def _note(self, kind: str, payload: Row) -> None:
-        with self._database.writing() as connection:
-            self._database.serialise(connection)
-            rows = _read(connection)
-            if not any(row["kind"] == kind and row["payload"] == payload for row in rows):
-                self._append(connection, rows, kind, payload)
+    def _now(self) -> Known:
+        with self._lock, self._database.writing() as connection:
+            return self._latest(connection)
 
-    def _append(self, connection: sa.Connection, rows: Sequence[Row], kind: str, payload: Row) -> None:
-        row = {"sequence": len(rows), "time": self._clock(), "kind": kind, "payload": payload}
-        hashed = row_hash(rows[-1]["hash"] if rows else START, row)
-        connection.execute(_chain.insert(), row | {"payload": _canonical(payload), "hash": hashed})
+    def _latest(self, connection: sa.Connection) -> Known:
+        """What is known, with the rows that are new; within a transaction, so that they are committed."""
+        known = self._known
+        rows = _stored(connection, since=max(0, known.count - 1))
+        if known.count:
+            last = rows.pop(0) if rows else {"sequence": None, "hash": None}
+            if (last["sequence"], last["hash"]) != (known.count - 1, known.head):
+                _read(connection)  # which names the row
+                raise LedgerError(
+                    f"Population ledger: row {known.count - 1} is gone, or was written anew with those before it, "
+                    "since this process read it. Compare with your last export.",
+                )
+        _verify(rows, known.head, known.count)
+        for row in rows:
+            known.take(row, row["payload"])
+        return known
+
+    def _note(self, kind: str, payload: Row) -> None:
+        with self._adding() as (known, append):
+            if f"{kind} {_canonical(payload)}" not in known.noted:
+                append(kind, payload)
+
+    @contextmanager
+    def _adding(self) -> Iterator[tuple[Known, Callable[[str, Row], None]]]:
+        """What is known, and how to write a row behind it; it is known once the transaction is there for good."""
+        written: list[Row] = []
+        with self._lock:
+            with self._database.writing() as connection:
+                self._database.serialise(connection)
+                known = self._latest(connection)
+
+                def append(kind: str, payload: Row) -> None:
+                    row = {"sequence": known.count, "time": self._clock(), "kind": kind, "payload": payload}
+                    row["hash"] = row_hash(known.head, row)
+                    connection.execute(_chain.insert(), row | {"payload": _canonical(payload)})
+                    written.append(row)
+
+                yield known, append
+            for row in written:
+                known.take(row)
 
 
 def row_hash(previous: str, row: Row) -> str:
     """SHA-256 of the previous row's hash and this row without its own, as hexadecimal digits."""
-    told = {name: row[name] for name in ("sequence", "time", "kind", "payload")}
-    return hashlib.sha256((previous + _canonical(told)).encode()).hexdigest()
+    return _hash(previous, row, _canonical(row["payload"]))
+
+
+def _hash(previous: str, row: Row, payload: str) -> str:
+    """The same, of a payload that is canonical JSON already."""
+    kind, time = json.dumps(row["kind"]), json.dumps(row["time"])
+    told = f'{{"kind":{kind},"payload":{payload},"sequence":{json.dumps(row["sequence"])},"time":{time}}}'
+    return hashlib.sha256((previous + told).encode()).hexdigest()
 
 
 def verify_rows(rows: Sequence[Row], expected_head: str | None = None) -> str:
@@ -173,14 +274,9 @@ def verify_rows(rows: Sequence[Row], expected_head: str | None = None) -> str:
     head, heads = START, {START}
     for sequence, row in enumerate(rows):
         if row["sequence"] != sequence:
-            raise LedgerError(
-                f"Population ledger: expected row {sequence}, found row {row['sequence']}. Rows are gone."
-            )
+            raise LedgerError(_gone(sequence, row))
         if row["kind"] not in KINDS or row_hash(head, row) != row["hash"]:
-            raise LedgerError(
-                f"Population ledger: row {sequence} ({row['kind']}) is not what was written, or what came before it is "
-                "not. Compare with your last export."
-            )
+            raise LedgerError(_changed(sequence, row))
         head = row["hash"]
         heads.add(head)
     if expected_head is not None and expected_head not in heads:
@@ -206,12 +302,16 @@ def verify_export(text: str, expected_head: str | None = None) -> str:
 
 def charges_of(rows: Sequence[Row]) -> dict[str, Charge]:
     """Every charge of a verified chain, by run and in order."""
-    charges = {}
+    charges = [_charge(row["payload"]) for row in rows if row["kind"] == "charge"]
+    return {charge.run: charge for charge in charges}
+
+
+def known_of(rows: Sequence[Row]) -> Known:
+    """What a verified chain says, for decisions."""
+    known = Known()
     for row in rows:
-        if row["kind"] == "charge":
-            told = {name: value for name, value in row["payload"].items() if name != "statement"}
-            charges[told["run"]] = Charge(**told)
-    return charges
+        known.take(row)
+    return known
 
 
 def limits_of(rows: Sequence[Row]) -> dict[str, Limit]:
@@ -230,47 +330,92 @@ def export_of(rows: Sequence[Row]) -> str:
     return json.dumps(told, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
 
+def _charge(told: Row) -> Charge:
+    return Charge(**{name: value for name, value in told.items() if name not in ("statement", "elsewhere")})
+
+
+def _stored(connection: sa.Connection, *, since: int) -> list[Row]:
+    """Rows as they are stored, in order."""
+    query = sa.select(_chain).order_by(_chain.c.sequence)
+    query = query.where(_chain.c.sequence >= since) if since else query
+    return [dict(each) for each in connection.execute(query).mappings()]
+
+
 def _read(connection: sa.Connection) -> list[Row]:
-    """The whole chain, verified: nothing is ever decided by, or written behind, a row that was changed."""
-    rows = []
-    for each in connection.execute(sa.select(_chain).order_by(_chain.c.sequence)):
-        row: Row = dict(each._mapping)
+    """The whole chain, verified."""
+    rows = _stored(connection, since=0)
+    _verify(rows, START, 0)
+    return [row | {"payload": json.loads(row["payload"])} for row in rows]
+
+
+def _verify(rows: Sequence[Row], head: str, first: int) -> None:
+    """LedgerError names the first of stored rows behind a head that does not belong where it is.
+
+    The hash is of the text as it is stored: whatever says the same in other words is not what was written.
+    """
+    for sequence, row in enumerate(rows, first):
+        if row["sequence"] != sequence:
+            raise LedgerError(_gone(sequence, row))
         try:
-            row["payload"] = json.loads(row["payload"])
-            same = _canonical(row["payload"]) == each.payload
-        except (ValueError, TypeError):
-            same = False
-        if not same:
-            raise LedgerError(
-                f"Population ledger: row {row['sequence']} holds no canonical JSON. Compare with an export."
-            )
-        rows.append(row)
-    verify_rows(rows)
-    return rows
+            whole = row["kind"] in KINDS and _hash(head, row, row["payload"]) == row["hash"]
+        except (ValueError, TypeError):  # of another type, or no text
+            whole = False
+        if not whole:
+            raise LedgerError(_changed(sequence, row))
+        head = row["hash"]
 
 
-def _admitted(rows: Sequence[Row], run: str, group: str, **promise: Any) -> Charge:
+def _gone(sequence: int, row: Row) -> str:
+    return f"Population ledger: expected row {sequence}, found row {row['sequence']}. Rows are gone."
+
+
+def _changed(sequence: int, row: Row) -> str:
+    return (
+        f"Population ledger: row {sequence} ({row['kind']}) is not what was written, or what came before it is not. "
+        "Compare with your last export."
+    )
+
+
+def _promise(epsilon: float, delta: float, mu: float | None, variation: float, adjacency: str) -> dict[str, Any]:
+    return {"epsilon": epsilon, "delta": delta, "mu": mu, "variation": variation, "adjacency": adjacency}
+
+
+def _admitted(
+    known: Known, run: str, group: str, *, elsewhere: bool = False, spent: bool = False, **promise: Any
+) -> Charge:
     """The charge of a run: the one that stands if it is the same promise, otherwise one that the limit has room for."""
     if promise.get("mu") is not None and not promise.get("variation"):
         raise ConfigError(
             "Expected variation > 0 with mu, got none: no sampler of noise is exact (noise.total_variation)."
         )
-    charges = charges_of(rows)
     wanted = Charge(run, group, **promise)
-    if run in charges:
-        if charges[run].promise != wanted.promise:
+    if run in known.charges:
+        if known.charges[run].promise != wanted.promise or elsewhere != (run in known.elsewhere):
             raise OtherVersion(
-                f"Expected run {run!r} as it was charged, got another promise or group. Choose a new name."
+                f"Expected run {run!r} as it was charged, got another promise or group, or a run of another tool. "
+                "Choose a new name."
             )
-        return charges[run]
-    limit = limits_of(rows).get(group)
-    held = [charge for charge in charges.values() if charge.group == group]
-    if limit is not None and not limit.has_room(held, wanted):
+        return known.charges[run]
+    account = known.accounts.get(group)
+    if account is not None and not spent and not account.after(wanted).holds:
         raise BudgetExceeded(
-            f"Run {run!r} with {wanted.words()} would exceed the limit of group {group!r}, {limit.words()}; "
-            f"charged so far: {compose(held).words()}. Ask for less, or let the operator raise the limit."
+            f"Run {run!r} with {wanted.words()} would exceed the limit of group {group!r}, {account.limit.words()}; "
+            f"counted so far: {account.words()}. {fitting(account, wanted)} Ask for less, or let the operator raise "
+            "the limit."
         )
     return wanted
+
+
+def fitting(account: Account, wanted: Charge) -> str:
+    """What of the kind of a charge still fits, in a sentence; numbers are rounded down, so that they fit as written."""
+    epsilon = account.largest_epsilon(wanted.delta, wanted.adjacency)
+    if epsilon <= 0:
+        told = f"Nothing fits with δ = {wanted.delta:g}"
+    else:
+        told = f"What fits with δ = {wanted.delta:g} is ε = {below(epsilon)} at most"
+    if account.limit.gaussian_share:
+        told += f", or μ = {below(account.largest_mu(wanted.variation, wanted.adjacency))} of a Gaussian run"
+    return told + "."
 
 
 def _canonical(value: Any) -> str:

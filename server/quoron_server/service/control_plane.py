@@ -1,9 +1,9 @@
-"""The control plane over gRPC: submit, watch, cancel; plan, model, ledger and its limits. A token says who may.
+"""The control plane over gRPC: submit, watch, cancel; plan, model, ledger, limits, charges. A token says who may.
 
-| role     | may                                  |
-| -------- | ------------------------------------ |
-| auditor  | list, watch, plan, model, ledger     |
-| operator | all of it, and submit, cancel, limit |
+| role     | may                                          |
+| -------- | -------------------------------------------- |
+| auditor  | list, watch, plan, model, ledger             |
+| operator | all of it, and submit, cancel, limit, charge |
 
 A stream ends soon after its token was removed.
 """
@@ -141,8 +141,17 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
         """What no run may bring a group's users beyond, from now on."""
         await self._require(context, operator=True)
         numbers = {"epsilon": request.epsilon, "delta": request.delta, "gaussian_share": request.gaussian_share}
-        limit = await _told(self._manager.limit(request.group, **numbers), context)
+        limit = await _told(self._manager.limit(request.group, exceeded=request.exceeded, **numbers), context)
         return _document({"group": limit.group, "limit": limit.words()})
+
+    async def Charge(self, request: pb.ChargeRequest, context: Context) -> pb.Document:
+        """What another tool spends on a group's users, on the chain."""
+        await self._require(context, operator=True)
+        numbers = {"epsilon": request.epsilon, "delta": request.delta, "mu": request.mu or None}
+        numbers |= {"variation": request.variation}
+        about = {"adjacency": request.adjacency, "statement": request.note, "spent": request.spent}
+        charge = await _told(self._manager.charge(request.run, request.group, **numbers, **about), context)
+        return _document({"run": charge.run, "group": charge.group, "charged": charge.words()})
 
     async def _require(self, context: Context, *, operator: bool = False) -> None:
         token = security.bearer(tuple(context.invocation_metadata()))

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol import wire
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, OtherVersion, QuoronError, WithoutQuorum
-from quoron_privacy.lifetime import Limit
+from quoron_privacy.lifetime import Charge, Limit
 from quoron_server import specification as specifications
 from quoron_server.books.books import Books
 from quoron_server.books.database import Database
@@ -202,12 +202,18 @@ class Manager:
                 await asyncio.wait({active.task})  # whoever stops waiting does not stop the run
         return await self.records.status(run)
 
-    async def limit(self, group: str, *, epsilon: float, delta: float, gaussian_share: float) -> Limit:
-        """From now on refuse runs that would bring `group` beyond (ε, δ). ConfigError for numbers that are none."""
-        if not 1 <= len(group) <= _LONGEST_GROUP:
-            raise ConfigError(f"Expected a group's name of 1 to {_LONGEST_GROUP} characters, got {len(group)}.")
+    async def limit(self, group: str, *, epsilon: float, delta: float, gaussian_share: float, exceeded: bool) -> Limit:
+        """From now on refuse runs that would bring `group` beyond (ε, δ). ConfigError for numbers that are none, and
+        for a limit that is exceeded already, unless that is said."""
+        _check_name("group", group)
         numbers = {"epsilon": epsilon, "delta": delta, "gaussian_share": gaussian_share}
-        return await retried_once(lambda: self._books.population.limit(group, **numbers))
+        return await retried_once(lambda: self._books.population.limit(group, exceeded=exceeded, **numbers))
+
+    async def charge(self, run: str, group: str, **promise: Any) -> Charge:
+        """Enter what another tool spends on a group's users; as `PopulationLedger.charge`, whose errors it raises."""
+        _check_name("group", group)
+        _check_name("run", run)
+        return await retried_once(lambda: self._books.population.charge(run, group, elsewhere=True, **promise))
 
     async def feed(self, run: str) -> Feed:
         """The public events of a run; UnknownRun if there is none of that name."""
@@ -393,3 +399,8 @@ class _FeedObserver:
 
     def finished(self, model: NDArray[np.float64]) -> None:
         """After the last commit; watchers hear of the end from the manager."""
+
+
+def _check_name(what: str, name: str) -> None:
+    if not 1 <= len(name) <= _LONGEST_GROUP:
+        raise ConfigError(f"Expected a {what}'s name of 1 to {_LONGEST_GROUP} characters, got {len(name)}.")

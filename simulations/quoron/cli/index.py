@@ -17,12 +17,14 @@ def index(
     user: Annotated[
         str | None, typer.Option("--user", metavar="COLUMN", help="Column that says whose item a row is.")
     ] = None,
+    anew: Annotated[bool, typer.Option("--anew", help="Throw away the index that there is, and make another.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Check a folder of Parquet files and number its users, once; whoever trains on it then reads only what is asked.
 
     Rows have to be sorted by user over all files, or every user's rows in one file, in any order. Interrupted, the same
-    command goes on; after files have changed it begins again.
+    command goes on; after files or the index itself have changed it begins again. The index is kept in your own cache,
+    where nobody else writes, never beside the data.
     """
     from quoron import api
     from quoron import config as configs
@@ -39,7 +41,7 @@ def index(
         source, user = found, user or section.user
     if user is None:
         raise ConfigError("Expected --user, the column that says whose item a row is, got none.")
-    made = renewed(source, user, watcher=None if quiet else _tell)
+    made = renewed(source, user, anew=anew, watcher=None if quiet else _tell)
     order = "sorted by user" if made.sorted else "every user in one file"
     print(f"{made.users:,} users, {made.rows:,} rows, {len(made.files.parts):,} files, {order}: {made.folder}")
 

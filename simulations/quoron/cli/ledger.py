@@ -7,7 +7,7 @@ one process at a time. What a coordinator sends is verified here, row by row, be
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,11 +17,13 @@ from quoron_privacy.errors import DataError, LedgerError, LedgerUnavailable
 if TYPE_CHECKING:  # imported by the commands when they are called
     from contextlib import AbstractContextManager
 
-    from quoron_privacy.lifetime import Limit, Spent
+    from quoron_privacy.lifetime import Account, Spent
     from quoron_server.books.database import Database
-    from quoron_server.books.lifetime_ledger import Row
+    from quoron_server.books.lifetime_ledger import Known, Row
 
-app = typer.Typer(name="ledger", help="Privacy over all runs: read, verify, export, limit.", no_args_is_help=True)
+app = typer.Typer(
+    name="ledger", help="Privacy over all runs: read, verify, export, limit, what fits, charge.", no_args_is_help=True
+)
 
 Url = Annotated[
     str,
@@ -35,6 +37,14 @@ Own = Annotated[
     bool, typer.Option("--own", help="The ledger of `quoron train`: QUORON_LEDGER, else the platform's usual place.")
 ]
 Group = Annotated[str, typer.Option("--group", help="The group of users; of `quoron train`, the population.")]
+Create = Annotated[bool, typer.Option("--create", help="Make the database if there is none.")]
+Epsilon = Annotated[float, typer.Option("--epsilon", help="ε of the promise to every user.")]
+Delta = Annotated[float, typer.Option("--delta", help="Its δ.")]
+Mu = Annotated[float | None, typer.Option("--mu", help="Everything that is released is μ-GDP with exact noise.")]
+Variation = Annotated[
+    float, typer.Option("--variation", help="With --mu: how far the noise is from exact, in total variation.")
+]
+Adjacency = Annotated[str, typer.Option("--adjacency", help="replace-one or zero-out.")]
 Head = Annotated[str | None, typer.Option("--head", metavar="HASH", help="The head of an earlier export.")]
 
 
@@ -92,37 +102,27 @@ def show(
 
     from quoron.reports.showing import console, table
     from quoron.simulation.folder import dumps
-    from quoron_server.books.lifetime_ledger import charges_of, limits_of
+    from quoron_server.books.lifetime_ledger import known_of
 
-    rows = source.rows()
-    charges, limits = charges_of(rows).values(), limits_of(rows)
-    names = sorted({charge.group for charge in charges} | set(limits)) if group is None else [group]
-    totals = {name: _spent(rows, name) for name in names}
+    known = known_of(source.rows())
+    names = sorted({*known.held, *known.accounts}) if group is None else [group]
+    totals = {name: _spent(known, name) for name in names}
     if as_json:
-        told = {
-            name: {
-                "epsilon": spent.epsilon,
-                "delta": spent.delta,
-                "runs": spent.runs,
-                "mu": spent.mu,
-                "variation": spent.variation,
-                "limit": _limit_words(limits.get(name)) or None,
-            }
-            for name, spent in totals.items()
-        }
-        typer.echo(dumps(told))
+        typer.echo(dumps({name: _as_json(spent, known.accounts.get(name)) for name, spent in totals.items()}))
         return
-    all_ = table("group", "runs", "ε", "at δ", "limit")
+    all_ = table("group", "runs", "proved together: ε", "at δ", "limit", "counted against it", "still fits")
     for name, spent in totals.items():
-        told_limit = _limit_words(limits.get(name)) or "none"
-        all_.add_row(escape(name), f"{spent.runs:,}", f"{spent.epsilon:.6g}", f"{spent.delta:.3g}", told_limit)
+        account = known.accounts.get(name)
+        told = ("none", "", "") if account is None else (account.limit.words(), account.words(), account.left_words())
+        all_.add_row(escape(name), f"{spent.runs:,}", f"{spent.epsilon:.6g}", f"{spent.delta:.3g}", *told)
     out = console()
     out.print(all_)
-    runs = [charge for charge in charges if charge.group == group]
+    runs = known.held.get(group or "", [])
     if runs:
         each = table("run", "charged")
         for charge in runs:
-            each.add_row(escape(charge.run), escape(charge.words()))
+            by = " (another tool's)" if charge.run in known.elsewhere else ""
+            each.add_row(escape(charge.run), escape(charge.words() + by))
         out.print(each)
 
 
@@ -166,19 +166,89 @@ def limit(
     gaussian_share: Annotated[
         float, typer.Option("--gaussian-share", help="Part of ε and δ kept for Gaussian runs, which add up as √(Σ μ²).")
     ] = 0.0,
-    create: Annotated[bool, typer.Option("--create", help="Make the database if there is none.")] = False,
+    exceeded: Annotated[
+        bool, typer.Option("--exceeded", help="Also below what is counted already: then no run fits any more.")
+    ] = False,
+    create: Create = False,
 ) -> None:
-    """From now on refuse runs that would bring the group beyond (ε, δ). It is entered in the chain."""
+    """From now on refuse runs that would bring the group beyond (ε, δ). It is entered in the chain.
+
+    A limit below what it would count of the charges so far is refused, unless --exceeded says that this is meant.
+    """
     from quoron_server.books.lifetime_ledger import PopulationLedger
 
+    numbers = {"epsilon": epsilon, "delta": delta, "gaussian_share": gaussian_share}
     if source.coordinator is not None:
         with source.connection(source.coordinator).open() as control:
-            words = control.limit(group, epsilon=epsilon, delta=delta, gaussian_share=gaussian_share)
+            words = control.limit(group, exceeded=exceeded, **numbers)
     else:
         with _found(source, create=create) as opened:
-            set_ = PopulationLedger(opened).limit(group, epsilon=epsilon, delta=delta, gaussian_share=gaussian_share)
-            words = set_.words()
+            words = PopulationLedger(opened).limit(group, exceeded=exceeded, **numbers).words()
     typer.echo(f"{group}: {words}")
+
+
+@app.command()
+@shared_options
+def fits(
+    source: Source,
+    epsilon: Epsilon,
+    delta: Delta = 0.0,
+    group: Group = "everyone",
+    mu: Mu = None,
+    variation: Variation = 0.0,
+    adjacency: Adjacency = "replace-one",
+) -> None:
+    """Whether a run with this promise would be admitted now, and what fits at most. Exit code 1 if it would not.
+
+    It is what the limit counts that decides, which `show` says, not what is proved of all runs together.
+    """
+    from quoron_privacy.errors import BudgetExceeded
+    from quoron_privacy.lifetime import Charge
+    from quoron_server.books.lifetime_ledger import fitting, known_of
+
+    account = known_of(source.rows()).accounts.get(group)
+    wanted = Charge("", group, epsilon, delta, mu, adjacency, variation)
+    if account is None:
+        typer.echo(f"{group}: {wanted.words()} fits, as there is no limit. Set one with `quoron ledger limit`.")
+        return
+    told = f"counted so far: {account.words()}. {fitting(account, wanted)}"
+    if not account.after(wanted).holds:
+        raise BudgetExceeded(f"{group}: {wanted.words()} does not fit; {told}")
+    typer.echo(f"{group}: {wanted.words()} fits; {told}")
+
+
+@app.command()
+@shared_options
+def charge(
+    source: Source,
+    name: Annotated[str, typer.Argument(help="What it is known by from now on; a run of ours may not have it.")],
+    epsilon: Epsilon,
+    delta: Delta = 0.0,
+    group: Group = "everyone",
+    mu: Mu = None,
+    variation: Variation = 0.0,
+    adjacency: Adjacency = "replace-one",
+    note: Annotated[str, typer.Option("--note", help="Which tool, which release: whatever a reader has to know.")] = "",
+    spent: Annotated[
+        bool, typer.Option("--spent", help="It has been spent already: enter it even beyond the limit.")
+    ] = False,
+    create: Create = False,
+) -> None:
+    """Enter what another tool spends on the same users: it counts against their limit as a run does, for good.
+
+    Before that tool releases anything, so that the limit can still refuse it; afterwards with --spent.
+    """
+    from quoron_server.books.lifetime_ledger import PopulationLedger
+
+    promise: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "mu": mu, "variation": variation}
+    promise |= {"adjacency": adjacency, "spent": spent}
+    if source.coordinator is not None:
+        with source.connection(source.coordinator).open() as control:
+            words = control.charge(name, group, note=note, **promise)
+    else:
+        with _found(source, create=create) as opened:
+            words = PopulationLedger(opened).charge(name, group, statement=note, elsewhere=True, **promise).words()
+    typer.echo(f"{group}: {name} charged with {words}")
 
 
 def _found(source: Source, *, create: bool) -> "AbstractContextManager[Database]":
@@ -191,19 +261,32 @@ def _found(source: Source, *, create: bool) -> "AbstractContextManager[Database]
         raise LedgerError(f"{error} Where there is none yet, --create makes it.") from None
 
 
-def _spent(rows: "list[Row]", group: str) -> "Spent":
+def _spent(known: "Known", group: str) -> "Spent":
     """What a group's charges come to, at the limit's δ as long as they fit it: there, it and the limit compare."""
     from quoron_privacy.lifetime import compose
-    from quoron_server.books.lifetime_ledger import charges_of, limits_of
 
-    held = [charge for charge in charges_of(rows).values() if charge.group == group]
-    limit = limits_of(rows).get(group)
+    held, account = known.held.get(group, []), known.accounts.get(group)
     spent = compose(held)
-    return compose(held, limit.delta) if limit is not None and spent.delta < limit.delta else spent
+    return compose(held, account.limit.delta) if account is not None and spent.delta < account.limit.delta else spent
 
 
-def _limit_words(limit: "Limit | None") -> str:
-    return "" if limit is None else limit.words()
+def _as_json(spent: "Spent", account: "Account | None") -> dict[str, Any]:
+    told: dict[str, Any] = {name: getattr(spent, name) for name in ("epsilon", "delta", "runs", "mu", "variation")}
+    if account is None:
+        return told | {"limit": None, "counted": None, "fits": None}
+    return told | {
+        "limit": account.limit.words(),
+        "counted": {
+            "epsilon": float(account.epsilon),
+            "delta": float(account.delta),
+            "mu": float(account.square) ** 0.5,
+        },
+        "fits": {
+            "epsilon": account.largest_epsilon(0.0),
+            "delta": account.largest_delta,
+            "mu": account.largest_mu(0.0),
+        },
+    }
 
 
 def _text(path: Path) -> str:

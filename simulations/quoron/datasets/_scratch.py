@@ -159,6 +159,14 @@ class Scratch:
             return int(call(self._file.fileno(), data, at))
 
 
+def unlike_written() -> RunError:
+    """What to say of bytes that came back as others."""
+    return RunError(
+        f"Expected the items of this run back from {folder()} as they were written, got others: the disk or its "
+        f"memory is not to be trusted. Set {SCRATCH} to a folder on another disk, and resume the run."
+    )
+
+
 def _directly(file: Any, wanted: bool) -> None:
     """Ask the disk past the system's cache, or through it, if it can be asked so."""
     flag = getattr(os, "O_DIRECT", 0)

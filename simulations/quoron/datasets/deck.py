@@ -11,7 +11,8 @@ read ahead. Within a bucket rows stay in the order of their files, and are used 
 Where all items fit into `memory()` bytes there is one bucket, which stays there. Else they are dealt some STAGE bytes
 at a time, and written bucket by bucket to a file in QUORON_SCRATCH, else /var/tmp, else where temporary files go, past
 the system's cache if the disk allows. That file has no name: it is gone with the process, however that ends. It takes
-about four bytes a feature of every row.
+about four bytes a feature of every row. What is read back is compared with what was written, by seals that stay in
+memory.
 """
 
 import os
@@ -22,7 +23,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,8 @@ from numpy.typing import NDArray
 
 from quoron.datasets._columns import Columns, Scaling
 from quoron.datasets._dealing import deal, gather, lay_out, settle, sort_runs
-from quoron.datasets._scratch import Lent, Scratch, Stack, aligned
+from quoron.datasets._scratch import Lent, Scratch, Stack, aligned, unlike_written
+from quoron.datasets._seal import Seal
 from quoron.datasets.rows import Rows, Stretch
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data.items import ItemBatch, ItemView
@@ -70,6 +72,7 @@ class _Written:
     starts: NDArray[np.int64]  # (K + 1,), rows
     runs: NDArray[np.int64]  # (K + 1,), runs
     at: NDArray[np.int64]  # (K + 1,), bytes
+    seals: tuple[bytes, ...]  # (K,), of what each bucket got
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,6 +107,7 @@ class Deck:
         self._written: list[_Written] = []
         self._rows = np.empty(0, np.int64)  # of each bucket on disk
         self._scratch: Scratch | None = None
+        self._seal = Seal()
         self._within = False  # whether no row is longer than the loss allows, and that is all it asks
         self._lock = threading.Lock()
         self._held: OrderedDict[int, Future[_Bucket]] = OrderedDict()
@@ -208,12 +212,13 @@ class Deck:
         if self._scratch is None:
             self._scratch = Scratch()
         before = self._written[-1].at[-1] if self._written else 0
-        written = _Written(starts, runs, before + stack.width * starts + told.strides[0] * runs)
         views = []
         for bucket in range(len(starts) - 1):
             own = stack.part(*map(int, starts[bucket : bucket + 2]))
-            views += [*own.arrays, told[runs[bucket] : runs[bucket + 1]]]
-        self._scratch.write(views, int(before))
+            views.append([*own.arrays, told[runs[bucket] : runs[bucket + 1]]])
+        at = before + stack.width * starts + told.strides[0] * runs
+        written = _Written(starts, runs, at, tuple(map(self._seal.of, views)))
+        self._scratch.write(chain(*views), int(before))
         self._written.append(written)
 
     def _read(self, bucket: int) -> _Bucket:
@@ -245,6 +250,8 @@ class Deck:
             own = stack.part(at, at + rows)
             runs = aligned((int(np.diff(each.runs[bucket : bucket + 2])[0]), 3), np.int32)
             self._scratch.read([*own.arrays, runs], int(each.at[bucket]))
+            if self._seal.of([*own.arrays, runs]) != each.seals[bucket]:
+                raise unlike_written()
             runs[:, 1] += at
             told.append(runs)
             at += rows

@@ -1,4 +1,8 @@
-"""The rows of a folder as items, in the order of the files: what is dealt out once, whatever it is for."""
+"""The rows of a folder as items, in the order of the files: what is dealt out once, whatever it is for.
+
+Whoever reads rows reads the user column with them, and compares it with the index, row group by row group: rows that
+are of other users than the index says end whatever they were read for.
+"""
 
 import threading
 from collections.abc import Generator, Iterator
@@ -12,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from quoron.datasets._names import Names, column
 from quoron.datasets.files import Piece
 from quoron.datasets.index import Index
 from quoron_client.data import columns
@@ -41,8 +46,8 @@ class Rows:
 
     @property
     def digest(self) -> str:
-        """Of the files as they are; another after any of them has changed."""
-        return self.index.files.digest
+        """Of the files and their users as they are; another after any of them has changed."""
+        return self.index.digest
 
     def storage(self, numbers: Owners) -> Owners:
         """Position of each of some users (k,) among them, in the order of the files; slots without rows come last."""
@@ -116,16 +121,25 @@ class Rows:
 
     def _numbered(self, pieces: Any, names: Any) -> Generator[tuple[Piece, pa.Table]]:
         def read() -> Iterator[tuple[Piece, pa.Table]]:
-            files = self.index.files
+            index, files = self.index, self.index.files
+            both = tuple(dict.fromkeys((*names, index.user)))
             for piece in pieces:
-                rows = 0
-                for _, table in files.batches(files.parts[piece.part], names, piece.groups):
+                rows, whose = 0, {group: Names() for group in piece.groups}
+                for group, table in files.batches(files.parts[piece.part], both, piece.groups):
                     rows += table.num_rows
                     if rows > piece.rows:
                         break
-                    yield piece, table
+                    whose[group].add(column(table, index.user))
+                    yield piece, table.select(names)
                 if rows != piece.rows:
                     raise DataError(f"Expected {files.source!r} as it was indexed. Run `quoron index` again.")
+                for group, found in whose.items():
+                    if found.digest() != index.whose_rows(piece, group):
+                        raise DataError(
+                            f"Expected row group {group} of {files.parts[piece.part].name!r} to have the users that it "
+                            "was indexed with, got others, though size and time of the file have not changed. Run "
+                            "`quoron index --anew`, and begin a new run."
+                        )
 
         with closing(ahead(read())) as tables:
             yield from tables

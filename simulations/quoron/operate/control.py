@@ -102,12 +102,44 @@ class Control:
             request = pb.LedgerRequest(run=run)
             return dict(json.loads(self._stub.Ledger(request, metadata=self._metadata, timeout=PATIENCE).json))
 
-    def limit(self, group: str, *, epsilon: float, delta: float, gaussian_share: float = 0.0) -> str:
+    def limit(
+        self, group: str, *, epsilon: float, delta: float, gaussian_share: float = 0.0, exceeded: bool = False
+    ) -> str:
         """From now on refuse runs that would bring `group` beyond (ε, δ); the limit in words."""
-        request = pb.LimitRequest(group=group, epsilon=epsilon, delta=delta, gaussian_share=gaussian_share)
+        numbers = {"epsilon": epsilon, "delta": delta, "gaussian_share": gaussian_share}
+        request = pb.LimitRequest(group=group, exceeded=exceeded, **numbers)
         with self._told():
             document = self._stub.Limit(request, metadata=self._metadata, timeout=PATIENCE)
         return str(json.loads(document.json)["limit"])
+
+    def charge(
+        self,
+        run: str,
+        group: str,
+        *,
+        epsilon: float,
+        delta: float,
+        mu: float | None = None,
+        variation: float = 0.0,
+        adjacency: str = "replace-one",
+        note: str = "",
+        spent: bool = False,
+    ) -> str:
+        """Enter what another tool spends on `group`, or has `spent`; the charge in words."""
+        request = pb.ChargeRequest(
+            run=run,
+            group=group,
+            epsilon=epsilon,
+            delta=delta,
+            mu=mu or 0.0,
+            variation=variation,
+            adjacency=adjacency,
+            note=note,
+            spent=spent,
+        )
+        with self._told():
+            document = self._stub.Charge(request, metadata=self._metadata, timeout=PATIENCE)
+        return str(json.loads(document.json)["charged"])
 
     @contextmanager
     def _told(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""A run folder: every file is complete or not there at all.
+"""A run folder: every file is complete or not there at all, and what is read again is what was written.
 
 | file           | holds                                                     |
 | -------------- | --------------------------------------------------------- |
@@ -11,12 +11,19 @@
 | model.npz      | the released model, key `model`                            |
 | summary.json   | what the run reached and what it cost                      |
 | report.html    | all of it for people, one self-contained page              |
+
+A JSON file has a digest of all that it says as its last key, and the ledger has those of the configuration and of the
+plan. They find what an editor, a copy or a disk has changed; they have no key, so they say nothing against whoever may
+write in the folder and wants to deceive its owner.
 """
 
+import hashlib
 import io
 import json
 import math
 import os
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +43,18 @@ if TYPE_CHECKING:  # only a stored table needs it
 
 FRAME = "population.parquet"  # a DataFrame that is simulated on; one that is trained on is stored nowhere
 RECORD = "run.json"  # written first, by `quoron train` alone
+DIGEST = "sha256"  # of the rest of a JSON file
+_DAMAGED = (
+    ArithmeticError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
 ROWS = "rows.json"  # written first, by `quoron.train_rows` and what is built on it alone
 
 
@@ -67,15 +86,21 @@ class RunFolder:
             raise ConfigError(
                 f"Expected a run folder with a config.toml, got {self.path}. Runs are listed under runs/."
             )
-        return configs.parse(stored.read_text(encoding="utf-8"), str(stored))
+        try:
+            text = stored.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"Expected the text of a configuration in {stored}, got {type(error).__name__}."
+            ) from None
+        return configs.parse(text, str(stored))
 
     def summary(self) -> dict[str, Any]:
         """The stored summary; RunError before the run is complete."""
-        return self._stored("summary.json")
+        return self.read_json("summary.json")
 
     def plan(self) -> dict[str, Any]:
         """The stored plan."""
-        return self._stored("plan.json")
+        return self.read_json("plan.json")
 
     def rounds(self) -> list[dict[str, Any]]:
         """The stored rounds, one flat mapping a round; empty if none are stored."""
@@ -85,17 +110,36 @@ class RunFolder:
         return list(pq.read_table(stored).to_pylist()) if stored.is_file() else []
 
     def model(self) -> NDArray[np.float64]:
-        """The stored model, shape (d,)."""
-        with np.load(self.path / "model.npz", allow_pickle=False) as arrays:
-            return np.asarray(arrays["model"], dtype=np.float64)
+        """The stored model, shape (d,). RunError for a file that is damaged: it has checksums of its own."""
+        path = self.path / "model.npz"
+        try:
+            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
+                return np.asarray(arrays["model"], dtype=np.float64)
+        except (*_DAMAGED, zipfile.BadZipFile, zlib.error) as error:
+            raise RunError(_unlike(path, type(error).__name__)) from None
 
     def write_text(self, name: str, text: str) -> None:
         """Write a text file, complete or not at all."""
         write(self.path / name, text.encode())
 
-    def write_json(self, name: str, value: Any) -> None:
-        """Write a JSON file, complete or not at all; non-finite numbers become null."""
-        self.write_text(name, dumps(value) + "\n")
+    def write_json(self, name: str, value: Mapping[str, Any]) -> None:
+        """Write a JSON file, complete or not at all; non-finite numbers become null, and its digest comes last."""
+        plain = json.loads(dumps(value))
+        self.write_text(name, dumps(plain | {DIGEST: _digest(plain)}) + "\n")
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        """What `write_json` wrote; RunError if there is none, or something else."""
+        path = self.path / name
+        if not path.is_file():
+            raise RunError(f"Expected {path}, found none. Complete the run with `quoron resume {self.path}`.")
+        try:
+            told = dict(json.loads(path.read_text(encoding="utf-8")))
+            same = told.pop(DIGEST) == _digest(told)
+        except (OSError, ValueError, TypeError, LookupError, RecursionError):
+            same = False
+        if not same:
+            raise RunError(_unlike(path, "another"))
+        return told
 
     def write_model(self, model: NDArray[np.float64]) -> None:
         """Write model.npz, complete or not at all."""
@@ -109,12 +153,6 @@ class RunFolder:
 
         keys = list(dict.fromkeys(key for row in rows for key in row))
         write(self.path / "rounds.parquet", as_parquet(pa.table({key: [row.get(key) for row in rows] for key in keys})))
-
-    def _stored(self, name: str) -> dict[str, Any]:
-        path = self.path / name
-        if not path.is_file():
-            raise RunError(f"Expected {path}, found none. Complete the run with `quoron resume {self.path}`.")
-        return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
 def claim(config: Config, name: str) -> RunFolder:
@@ -203,6 +241,15 @@ def as_parquet(table: "pa.Table") -> bytes:
 def dumps(value: Any) -> str:
     """Strict JSON: numpy values as plain ones, non-finite numbers as null."""
     return json.dumps(_plain(value), allow_nan=False, ensure_ascii=False)
+
+
+def _digest(told: Mapping[str, Any]) -> str:
+    text = json.dumps(told, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _unlike(path: Path, got: str) -> str:
+    return f"Expected {path} as it was written, got {got}: it has changed since. Put it back, or begin a new run."
 
 
 def flat(event: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,8 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from platformdirs import user_data_path
@@ -19,7 +21,7 @@ from platformdirs import user_data_path
 from quoron_privacy.errors import LedgerError, LedgerUnavailable
 from quoron_server.books.database import Database
 from quoron_server.books.durable import OWN, PRIVATE, make_folder
-from quoron_server.books.lifetime_ledger import PopulationLedger
+from quoron_server.books.lifetime_ledger import Known, PopulationLedger
 
 VARIABLE = "QUORON_LEDGER"
 PATIENCE = 60.0  # seconds that a run waits for others, which hold the file for a few milliseconds each
@@ -36,10 +38,38 @@ def place(given: str | Path | None) -> Path:
 def opened(path: Path, *, create: bool = True) -> Iterator[PopulationLedger]:
     """The ledger at `path`, held for as long as the block takes: keep it short, as others wait.
 
+    What this process has verified of it is not verified again, unless somebody has written the file since.
     LedgerUnavailable after a minute in which others held it; LedgerError for a file that is none.
     """
-    with opened_database(path, create=create) as database:
-        yield PopulationLedger(database)
+    with _ready(path, create=create):
+        memory = _memory(path.resolve())
+        if memory.stamp is None or memory.stamp != _stamp(path):
+            memory.known = Known()
+        memory.stamp = None
+        with _database(path, create=create) as database:
+            yield PopulationLedger(database, known=memory.known)
+        memory.stamp = _stamp(path)
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What this process has read of one ledger, and the file as it was left."""
+
+    known: Known = field(default_factory=Known)
+    stamp: tuple[int, ...] | None = None
+
+
+@cache
+def _memory(path: Path) -> _Memory:
+    return _Memory()
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    """What is another when somebody has written the file; None while it has a journal, or there is none."""
+    if not path.is_file() or path.with_name(path.name + "-wal").exists():
+        return None
+    found = path.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 @contextmanager
@@ -49,12 +79,23 @@ def opened_database(path: Path, *, create: bool = True) -> Iterator[Database]:
     A lock of the operating system lets the next one in at once, and is gone with a process that is killed. SQLite's
     own would do as well, but those who wait for it stand in each other's way.
     """
+    with _ready(path, create=create), _database(path, create=create) as database:
+        yield database
+
+
+@contextmanager
+def _ready(path: Path, *, create: bool) -> Iterator[None]:
+    """The file's turn, with a folder for it."""
     if create:
         _make_folder(path)
     elif not path.is_file():
         raise LedgerError(f"Expected a lifetime ledger at {path}, found none: nothing has been charged there.")
-    with _turn(path), Database(f"sqlite:///{path.resolve()}", create=create) as database:
-        yield database
+    with _turn(path):
+        yield
+
+
+def _database(path: Path, *, create: bool) -> Database:
+    return Database(f"sqlite:///{path.resolve()}", create=create)
 
 
 @contextmanager

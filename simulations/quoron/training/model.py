@@ -4,7 +4,10 @@
     model.predict(new_visits), model.coef_
 
 The file is JSON that a person can read: the encoding of the columns, the numbers, the promise, the date. Reading one
-carries nothing out.
+carries nothing out. A digest of all that it says ties the weights to the promise and the plan: it finds what was
+changed by accident, by an editor, a copy or a disk. It has no key, so whoever writes a file anew can give it any
+promise: keep models where nobody else writes, and compare `promise.plan` with the run's plan, and the weights with the
+lifetime ledger's line of the run, where that matters.
 """
 
 import hashlib
@@ -24,11 +27,12 @@ from quoron_client.data.encoding import Encoding
 from quoron_client.data.features import Numeric
 from quoron_client.data.labels import Classes, Range, Signs
 from quoron_client.losses import Loss, make_loss
-from quoron_privacy.errors import DataError, UsageError
+from quoron_privacy.errors import DataError, QuoronError, UsageError
 from quoron_server.plan import Plan
 from quoron_server.specification import digest
 
-FORMAT = "quoron model 1"
+FORMAT = "quoron model 2"
+LONGEST = 1 << 30  # bytes of a file
 Vector = NDArray[np.float64]
 
 
@@ -180,8 +184,11 @@ class Model:
             "encoding": self.encoding.as_json(),
             "weights": self.weights.tolist(),
         }
-        text = json.dumps(json.loads(dumps(told)), indent=1, ensure_ascii=False)
-        return re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", _on_one_line, text) + "\n"
+        plain = json.loads(dumps(told))
+        plain["digest"] = _digest(plain)
+        text = json.dumps(plain, indent=1, ensure_ascii=False)
+        short = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", _on_one_line, text)
+        return (short if json.loads(short) == plain else text) + "\n"  # a name may hold brackets itself
 
     def save(self, path: str | Path) -> None:
         """Write the file, complete or not at all. RunError if it cannot be."""
@@ -190,33 +197,40 @@ class Model:
     @classmethod
     def load(cls, path: str | Path) -> "Model":
         """Read a file that `save` or a run wrote. DataError for anything else."""
-        try:
-            told = json.loads(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise DataError(f"Expected a model file at {str(path)!r}, got: {error.strerror}.") from None
-        except ValueError:
-            told = None
-        if not isinstance(told, Mapping) or told.get("format") != FORMAT:
+        told = _read(Path(path))
+        if told.get("format") != FORMAT:
             raise DataError(f"Expected a model file ({FORMAT}) at {str(path)!r}, got something else.")
         try:
+            stated = told.pop("digest")
+            if stated != _digest(told):
+                raise ValueError("its digest is that of another")
             bounds = dict(told["loss"])
             loss = make_loss(bounds.pop("name"), **bounds)
             encoding = Encoding.from_json(told["encoding"])
-            promise = None if told["promise"] is None else Promise(**told["promise"])
+            promise = None if told["promise"] is None else _promised(told["promise"])
+            if not isinstance(told["weights"], list) or {*map(type, told["weights"])} - {int, float}:
+                raise ValueError("weights that are no numbers")
             weights = np.array(told["weights"], np.float64)
-        except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"Expected a whole model file at {str(path)!r}, got a damaged one ({error}).") from None
-        model = cls(weights, encoding, loss, promise)
-        if weights.shape != (len(encoding.names) * model._scores,) or not np.isfinite(weights).all():
-            raise DataError(
-                f"Expected {len(encoding.names) * model._scores} finite weights in {str(path)!r}, got {weights.shape}."
-            )
+            model = cls(weights, encoding, loss, promise)
+            expected = len(encoding.names) * model._scores
+        except (QuoronError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            told_of = f"{type(error).__name__}: {str(error)[:200]}"
+            raise DataError(f"Expected a whole model file at {str(path)!r}, got a damaged one ({told_of}).") from None
+        with np.errstate(all="ignore"):
+            whole = weights.shape == (expected,) and all(np.isfinite(each).all() for each in model._numbers)
+        if not whole:
+            raise DataError(f"Expected {expected} finite weights in {str(path)!r}, got {weights.shape} or others.")
         return model
 
     @property
     def _scores(self) -> int:
         """Scores of a row: one, or one a class."""
         return self.loss.outputs
+
+    @property
+    def _numbers(self) -> tuple[Vector | float, ...]:
+        """Its weights, and its coefficients where it has some."""
+        return (self.weights,) if self.encoding.unit_rows else (self.weights, *self._raw())
 
     @property
     def _blocks(self) -> Vector:
@@ -263,6 +277,55 @@ class Model:
         return (coef, shift) if self._scores > 1 else (coef[0], float(shift[0]))
 
 
+def _read(path: Path) -> dict[str, Any]:
+    """The JSON object in a file, each key once and all numbers finite; DataError for anything else."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(LONGEST + 1)
+    except (OSError, ValueError) as error:  # a name with a zero in it is a ValueError
+        raise DataError(
+            f"Expected a model file at {str(path)!r}, got: {getattr(error, 'strerror', None) or error}."
+        ) from None
+    if len(data) > LONGEST:
+        raise DataError(f"Expected a model file of at most {LONGEST:,} bytes at {str(path)!r}, got a longer one.")
+    try:
+        told = json.loads(data.decode(), object_pairs_hook=_once, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        told = None
+    if not isinstance(told, dict):
+        raise DataError(f"Expected a model file ({FORMAT}) at {str(path)!r}, got something else.")
+    return told
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key that is there twice")
+    return found
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _digest(told: Mapping[str, Any]) -> str:
+    """Of all that a file says, however it is laid out."""
+    text = json.dumps(told, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _promised(told: Mapping[str, Any]) -> Promise:
+    """A promise whose fields are what they should be; ValueError or TypeError for another."""
+    promise = Promise(**told)
+    words = (promise.statement, promise.adjacency, promise.algorithm, promise.plan, promise.made or "")
+    numbers = (promise.epsilon, promise.delta)
+    if not all(isinstance(each, str) for each in words) or {*map(type, numbers)} - {int, float}:
+        raise ValueError("a promise of other types")
+    if not (0 < promise.epsilon < float("inf") and 0 <= promise.delta < 1):
+        raise ValueError("a promise of no numbers")
+    return promise
+
+
 def _on_one_line(found: re.Match[str]) -> str:
-    """A list of plain values."""
-    return "[" + " ".join(found[1].split()) + "]"
+    """A list of plain values. A line break is never within one."""
+    return "[" + " ".join(line.strip() for line in found[1].split("\n")) + "]"

@@ -12,6 +12,7 @@ from quoron.simulation.folder import RunFolder, flat
 from quoron.training import lifetime
 from quoron.training.model import Model
 from quoron.training.prepared import Identity, Prepared
+from quoron_privacy.lifetime import Account
 from quoron_server.plan import Plan
 
 MODEL = "model.json"
@@ -116,7 +117,7 @@ def write_report(folder: RunFolder, summary: Summary, model: Model, rows: Sequen
 def _summary(prepared: Prepared, identity: Identity, model: Model, events: Sequence[Mapping[str, Any]]) -> Summary:
     plan, population = prepared.planned.plan, prepared.config.train.population
     with lifetime.opened(prepared.ledger) as ledger:
-        spent, limit = ledger.spent(population), ledger.limit_of(population)
+        spent, account = ledger.spent(population), ledger.account(population)
     return Summary(
         run=identity.run,
         algorithm=plan.algorithm,
@@ -133,11 +134,16 @@ def _summary(prepared: Prepared, identity: Identity, model: Model, events: Seque
         population=population,
         population_epsilon=spent.epsilon,
         population_delta=spent.delta,
-        population_limit="none" if limit is None else limit.words(),
+        population_limit="none" if account is None else _limit_words(account),
         warnings=(*prepared.held.warnings, *_boundary(model, plan)),
         unseen=UNSEEN,
         choice=prepared.planned.choice,
     )
+
+
+def _limit_words(account: Account) -> str:
+    """The limit, and what it counts: that decides, not what is proved of all runs together."""
+    return f"{account.limit.words()} (counted {account.words()}; still fits {account.left_words()})"
 
 
 def _boundary(model: Model, plan: Plan) -> tuple[str, ...]:

@@ -314,7 +314,7 @@ def _begun(folder: RunFolder) -> Identity | None:
     """Which run began in a folder; None if none has: without its noise key it is another."""
     if not ((folder.path / ROWS).is_file() and folder.ledger.is_file()):
         return None
-    return Identity(**json.loads((folder.path / ROWS).read_text(encoding="utf-8"))["identity"])
+    return Identity(**folder.read_json(ROWS)["identity"])
 
 
 def _ledger(folder: RunFolder, setting: Setting, plan: Plan) -> Ledger:

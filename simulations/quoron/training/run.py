@@ -15,7 +15,6 @@ table's values but through the releases.
 """
 
 import hashlib
-import json
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -152,6 +151,9 @@ def resume(folder: RunFolder, observers: Sequence[Observer] = (), *, sharing: Sh
     """
     config, model = folder.config(), _released(folder)
     if model is not None:
+        with closing(Ledger.open(folder.ledger)) as own:
+            if own.config_digest != config.digest():
+                raise _other(folder, "configuration")
         settle(_identity(folder).run, lifetime.place(config.train.ledger), model)
         return result.stored(folder)
     if config.population.kind == "table" and config.population.path == FRAME:
@@ -185,7 +187,7 @@ def settle(run: str, ledger: Path, model: NDArray[np.float64]) -> None:
 
 
 def _identity(folder: RunFolder) -> Identity:
-    return Identity(**json.loads((folder.path / RECORD).read_text(encoding="utf-8")))
+    return Identity(**folder.read_json(RECORD))
 
 
 def _ledger(prepared: Prepared, folder: RunFolder) -> Ledger:

@@ -1,0 +1,304 @@
+"""Nothing of an index is believed as it lies there: forged, flipped, linked, stale or of other data, it is refused.
+
+A promise to every user stands on it: an index that has four hundred users as two thousand would let one user count
+five times.
+"""
+
+import dataclasses
+import os
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import quoron
+from quoron.cli.app import invoke
+from quoron.datasets import _folder, _names
+from quoron.datasets.index import Index, opened, renewed
+from quoron.datasets.population import from_dataset
+from quoron_client.losses import Logistic
+from quoron_privacy.errors import DataError, QuoronError, RunError
+from row_files import RULES, described, in_buckets, in_order, little, rows
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Many pieces and buckets of little data."""
+    little(monkeypatch, tmp_path)
+
+
+LAID = pytest.mark.parametrize("laid", [in_order, in_buckets])
+
+
+def said(index: Index) -> list[bytes]:
+    """All that an index says to whoever reads rows by it."""
+    told = [repr((index.users, index.sorted, index.pieces, index.whose)).encode(), index.order.tobytes()]
+    for piece in index.pieces:
+        ranks, lengths = index.runs(piece)
+        told += [ranks.tobytes(), lengths.tobytes()]
+        told += [repr(index.part_with(piece, np.arange(index.users) % 7 == 0)).encode()]
+    return told
+
+
+def rewritten(path: Path, change) -> None:
+    """Other rows in a Parquet file of the same size, at the same time of change."""
+    found, table = path.stat(), pq.read_table(path)
+    pq.write_table(change(table), path, row_group_size=137, use_dictionary=False, compression="none")
+    assert path.stat().st_size == found.st_size
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def flat(table: pa.Table, folder: Path) -> Path:
+    """One file whose size does not depend on its names."""
+    folder.mkdir()
+    path = folder / "x.parquet"
+    pq.write_table(table, path, row_group_size=137, use_dictionary=False, compression="none")
+    return path
+
+
+def as_another(table: pa.Table) -> pa.Table:
+    """The last row of the twentieth user becomes the twenty-first's."""
+    who = table["who"].to_pylist()
+    names = sorted(set(who))
+    who[who.index(names[20]) - 1] = names[20]
+    return table.set_column(table.column_names.index("who"), "who", [who])
+
+
+class TestWhatTheIndexSays:
+    @LAID
+    def test_a_flipped_byte_is_found_or_changes_nothing(self, laid, tmp_path):
+        laid(rows(200), tmp_path / "d")
+        made = opened(tmp_path / "d", "who")
+        expected, draw = said(made), np.random.Generator(np.random.Philox(1))
+        files = sorted(path for path in made.folder.iterdir() if path.stat().st_size)
+        found = 0
+        for _ in range(60):
+            path = files[draw.integers(len(files))]
+            kept = path.read_bytes()
+            at = int(draw.integers(len(kept)))
+            flipped = bytearray(kept)
+            flipped[at] ^= 1 << int(draw.integers(8))
+            path.write_bytes(flipped)
+            try:
+                assert said(opened(tmp_path / "d", "who")) == expected, (path.name, at)
+            except DataError:
+                found += 1
+            path.write_bytes(kept)
+        assert found > 30
+        assert said(opened(tmp_path / "d", "who")) == expected
+
+    def test_whatever_is_wrong_with_it_the_command_makes_it_again(self, tmp_path):
+        in_buckets(rows(200), tmp_path / "d")
+        made = opened(tmp_path / "d", "who")
+        expected = said(made)
+        for name in ("index", "piece-000000.ranks", "piece-000001.lengths"):
+            (made.folder / name).write_bytes(b"{}")
+            with pytest.raises(DataError, match="Make it again with `quoron index`"):
+                said(opened(tmp_path / "d", "who"))
+            assert said(renewed(tmp_path / "d", "who")) == expected
+
+    def test_what_was_begun_and_has_changed_is_done_again(self, tmp_path, monkeypatch):
+        in_buckets(rows(200), tmp_path / "d")
+        expected = said(opened(tmp_path / "d", "who"))
+        folder = opened(tmp_path / "d", "who").folder
+        for what in ("names", "codes", "tail", "lengths"):
+            shutil.rmtree(folder)
+            with monkeypatch.context() as dying:
+                dying.setattr("quoron.datasets._indexing._disorder", lambda *given: 1 / 0)
+                with pytest.raises(ZeroDivisionError):
+                    opened(tmp_path / "d", "who")
+            path = folder / f"piece-000001.{what}"
+            data = bytearray(path.read_bytes())
+            data[len(data) // 2] ^= 4
+            path.write_bytes(data)
+            try:
+                assert said(opened(tmp_path / "d", "who")) == expected
+            except DataError:
+                assert said(renewed(tmp_path / "d", "who")) == expected
+
+
+class TestWhereItLies:
+    def test_never_with_the_data_and_what_lies_there_is_not_looked_at(self, tmp_path):
+        in_order(rows(60), tmp_path / "d")
+        (tmp_path / "d" / "_quoron").mkdir()
+        (tmp_path / "d" / "_quoron" / "index.json").write_text("{}")
+        before = sorted(tmp_path.joinpath("d").rglob("*"))
+        made = opened(tmp_path / "d", "who")
+        assert made.folder.is_relative_to(tmp_path / "cache")
+        assert sorted(tmp_path.joinpath("d").rglob("*")) == before
+        assert made.folder.stat().st_mode & 0o777 == 0o700
+        assert all(path.stat().st_mode & 0o777 == 0o600 for path in made.folder.iterdir())
+
+    def test_one_folder_has_one_index_however_it_is_named(self, tmp_path, monkeypatch):
+        in_order(rows(60), tmp_path / "d")
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "link").symlink_to("d")
+        named = {opened(each, "who").folder for each in ("d", "./d/", tmp_path / "d", f"file://{tmp_path}/d", "link")}
+        assert len(named) == 1
+        assert opened("d", "a").folder not in named
+
+    @pytest.mark.parametrize("name", ["index", "lock", "begun", "piece-000000.lengths"])
+    def test_no_link_is_followed_or_written_through(self, name, tmp_path):
+        in_order(rows(60), tmp_path / "d")
+        made = opened(tmp_path / "d", "who")
+        path, mine = made.folder / name, tmp_path / "mine"
+        mine.write_bytes(path.read_bytes())
+        mine.chmod(0o600)
+        kept = mine.read_bytes()
+        path.unlink()
+        path.symlink_to(mine)
+        if name == "lock":
+            with pytest.raises(RunError, match=r"Cannot use .*lock"):
+                opened(tmp_path / "d", "who")
+            return
+        if name != "begun":  # that is read of an index that is not done
+            with pytest.raises(DataError, match="got a symbolic link"):
+                said(opened(tmp_path / "d", "who"))
+        expected = said(renewed(tmp_path / "d", "who", anew=True))
+        assert mine.read_bytes() == kept
+        assert not path.is_symlink()
+        assert said(opened(tmp_path / "d", "who")) == expected
+
+    @pytest.mark.parametrize("which", ["indices", "quoron", "cache"])
+    @pytest.mark.parametrize("mode", [0o770, 0o702])
+    def test_a_folder_that_others_may_write_is_refused(self, which, mode, tmp_path):
+        in_order(rows(60), tmp_path / "d")
+        folder = opened(tmp_path / "d", "who").folder
+        next(each for each in folder.parents if each.name == which).chmod(mode)
+        with pytest.raises(RunError, match=r"nobody else writes, but .* set XDG_CACHE_HOME"):
+            opened(tmp_path / "d", "who")
+
+    def test_a_file_that_others_may_read_or_write_is_refused(self, tmp_path):
+        in_order(rows(60), tmp_path / "d")
+        made = opened(tmp_path / "d", "who")
+        (made.folder / "index").chmod(0o660)
+        with pytest.raises(DataError, match=r"a file of yours alone \(mode 0600\)"):
+            opened(tmp_path / "d", "who")
+
+    def test_a_folder_of_an_index_that_is_a_link_is_refused(self, tmp_path):
+        in_order(rows(60), tmp_path / "d")
+        made = opened(tmp_path / "d", "who")
+        made.folder.rename(tmp_path / "elsewhere")
+        made.folder.symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(RunError, match="is a symbolic link"):
+            opened(tmp_path / "d", "who")
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a folder to somebody else")
+    def test_a_folder_of_somebody_else_is_refused(self, tmp_path):
+        in_order(rows(60), tmp_path / "d")
+        made = opened(tmp_path / "d", "who")
+        os.chown(made.folder, 4321, 4321)
+        with pytest.raises(RunError, match="belongs to user 4321"):
+            opened(tmp_path / "d", "who")
+
+    def test_a_cache_behind_a_link_of_ones_own_is_taken(self, tmp_path, monkeypatch):
+        (tmp_path / "disk").mkdir(mode=0o700)
+        (tmp_path / "linked").symlink_to(tmp_path / "disk")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "linked"))
+        in_order(rows(60), tmp_path / "d")
+        assert opened(tmp_path / "d", "who").users == 60
+        (tmp_path / "disk").chmod(0o777)
+        with pytest.raises(RunError, match="can be written by others"):
+            opened(tmp_path / "d", "who")
+
+
+class TestWhoseRowsTheyAre:
+    def test_a_user_column_that_changed_under_the_same_size_and_time_ends_a_run_before_any_release(self, tmp_path):
+        path = flat(rows(400), tmp_path / "d")
+        config = described(tmp_path, str(path.parent))
+        renewed(path.parent, "who")
+        rewritten(path, as_another)
+        with pytest.raises(DataError, match=r"group \d+ of 'x.parquet' to have the users .*`quoron index --anew`"):
+            quoron.train(config, out=tmp_path / "run")
+        assert not (tmp_path / "run" / "model.json").exists()
+        assert invoke(["index", str(path.parent), "--user", "who", "--anew", "--quiet"]) == 0
+        shutil.rmtree(tmp_path / "run")
+        assert (quoron.train(config, out=tmp_path / "run").directory / "model.json").is_file()
+
+    def test_an_index_that_makes_one_user_several_is_refused_however_it_came_there(self, tmp_path):
+        """Written whole, with fitting digests, in the right place: only the rows themselves can tell."""
+        table = rows(80)
+        in_order(table, tmp_path / "d")
+        own = opened(tmp_path / "d", "who")
+        split = [f"{name}{row % 5}" for row, name in enumerate(table["who"].to_pylist())]
+        in_order(table.set_column(0, "who", [split]).sort_by("who"), tmp_path / "other")
+        forged = dataclasses.replace(opened(tmp_path / "other", "who"), files=own.files)
+        assert forged.users > own.users
+        crowd = from_dataset(tmp_path / "d", RULES, user="who", loss=Logistic(), test_fraction=0.0)
+        with pytest.raises(DataError, match="users that it was indexed with"):
+            from_index(crowd, forged).items(np.arange(10))
+
+    def test_another_machine_makes_its_own_and_both_have_to_agree(self, tmp_path, monkeypatch):
+        table = in_buckets(rows(80), tmp_path / "d")
+        sent = pickle.dumps(opened(tmp_path / "d", "who"))
+        expected = said(pickle.loads(sent))
+        shutil.rmtree(tmp_path / "cache")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "there"))
+        assert said(pickle.loads(sent)) == expected
+        shutil.rmtree(tmp_path / "there")
+        shutil.rmtree(tmp_path / "d")
+        in_buckets(table.slice(0, table.num_rows - 1), tmp_path / "d")
+        with pytest.raises(DataError, match="the same on every machine"):
+            said(pickle.loads(sent))
+
+
+def from_index(crowd, index: Index):
+    """The same population behind another index."""
+    own = dataclasses.replace(crowd.rows, index=index, users=index.users)
+    dealt = type(crowd.dealt)(own, np.arange(index.users), np.arange(index.users), crowd.loss)
+    return dataclasses.replace(crowd, rows=own, numbers=np.arange(index.users), dealt=dealt)
+
+
+KINDS = {
+    "text": pa.array(["b", "a", "a", "ä", "a" * 40, "x"]),
+    "large text": pa.array(["b", "a", "a", "", "c", "x"], pa.large_string()),
+    "integers": pa.array([1, 2, 2, -(2**62), 5, 6]),
+    "small integers": pa.array([1, 2, 2, 4, 5, 6], pa.int16()),
+    "numbers": pa.array([0.5, 2, 2, -0.0, 1e300, 6]),
+    "decimals": pa.array([1, 2, 2, 4, 5, 6]).cast(pa.decimal128(20, 1)),
+    "bytes": pa.array([b"a", b"", b"", b"\x00", b"\xff", b"b"]),
+    "words of a size": pa.array([b"aa", b"bb", b"bb", b"\x00a", b"dd", b"ee"], pa.binary(2)),
+    "flags": pa.array([True, False, False, True, False, True]),
+    "days": pa.array([1, 2, 2, 4, 5, 6], pa.int32()).cast(pa.date32()),
+}
+
+
+class TestTheDigestOfUsers:
+    @staticmethod
+    def digest(*batches: pa.Array) -> str:
+        whose = _names.Names()
+        for each in batches:
+            whose.add(each)
+        return whose.digest()
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_is_that_of_the_rows_whatever_the_batches(self, kind):
+        values = KINDS[kind]
+        whole = self.digest(values)
+        for first in range(len(values) + 1):
+            for last in range(first, len(values) + 1):
+                assert self.digest(values[:first], values[first:last], values[last:]) == whole
+        assert self.digest(pa.concat_arrays([values, values])[len(values) :]) == whole
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_is_another_for_other_rows(self, kind):
+        values = KINDS[kind]
+        others = [values[:-1], values[1:], values.take(pa.array([0, 0, 2, 3, 4, 5])), values[::-1]]
+        others += [values.take(pa.array([0, 1, 1, 2, 3, 4, 5])), values.take(pa.array([0, 1, 3, 4, 5]))]
+        others += [pa.concat_arrays([values[:-1], pa.nulls(1, values.type)])]
+        assert len({self.digest(each) for each in (values, *others)}) == len(others) + 1
+
+    def test_tells_where_one_name_ends_and_another_begins(self):
+        names = [["ab", "c"], ["a", "bc"], ["abc"], ["", "abc"]]
+        assert len({self.digest(pa.array(each, pa.large_string())) for each in names}) == len(names)
+
+
+def test_a_place_that_cannot_be_made_is_named(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(QuoronError, match=r"Cannot make a folder for the index.*XDG_CACHE_HOME"):
+        _folder.place("indices", "x")

@@ -1,0 +1,195 @@
+"""A model file that is not what was written is refused by name, whatever stands in it: never a traceback."""
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+
+import quoron
+from quoron.training import model as models
+from quoron.training.model import Model
+from quoron_client.data.encoding import Encoding, read_label
+from quoron_client.data.features import Categorical, Numeric
+from quoron_client.losses import make_loss
+from quoron_privacy.errors import DataError
+
+PROMISE = models.Promise("protects every user", 1.0, 1e-6, "replace-one", "tracking-srgd", "0" * 64, "2026-01-01")
+
+
+def model() -> Model:
+    loss = make_loss("huber", threshold=0.5)
+    features = (Numeric("age", 20, 80), Categorical("ward", ("north", "south")))
+    encoding = Encoding(features, label=read_label("cost", label_range=(0, 9)), feature_norm=loss.feature_norm)
+    return Model(np.arange(2, encoding.dimension + 2) / 4, encoding, loss, PROMISE)
+
+
+def sealed(told: dict[str, Any]) -> dict[str, Any]:
+    """With the digest that fits, as a forger would give it."""
+    rest = {name: value for name, value in told.items() if name != "digest"}
+    return rest | {"digest": models._digest(rest)}
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"format": "quoron model 2"}', "\x80"])
+def test_a_file_that_is_no_model_is_refused_by_name(text, tmp_path):
+    path = tmp_path / "model.json"
+    path.write_bytes(text.encode("latin1"))
+    with pytest.raises(DataError, match=r"model\.json"):
+        quoron.load(path)
+
+
+@pytest.mark.parametrize("weights", [[1.0], [1.0, 2.0, 3.0, None], [1.0, 2.0, 3.0, 4.0, 5.0]])
+def test_a_file_with_other_weights_is_refused(weights, tmp_path):
+    made = model()
+    (tmp_path / "model.json").write_text(json.dumps(sealed(json.loads(made.as_text()) | {"weights": weights})))
+    with pytest.raises(DataError, match=r"4 finite weights|weights that are no numbers"):
+        quoron.load(tmp_path / "model.json")
+
+
+NAMES = ("a  b", "[ c", "d ]", " e ", "tab\t", "line\nbreak", "ü", '"', "\\", "{", "}, [ ]", "\u2028")
+
+
+def test_whatever_names_hold_a_saved_model_comes_back_the_same(tmp_path):
+    encoding = Encoding((Categorical(" ill  at [ ] {", NAMES),), label=read_label("  y", classes=NAMES[:2]))
+    made = Model(np.arange(len(encoding.names), dtype=np.float64), encoding, make_loss("logistic"), None)
+    made.save(tmp_path / "model.json")
+    again = quoron.load(tmp_path / "model.json")
+    assert again.encoding == made.encoding
+
+
+def told() -> dict[str, Any]:
+    """What a good file says."""
+    return dict(json.loads(model().as_text()))
+
+
+def deep(levels: int) -> str:
+    return "[" * levels + "]" * levels
+
+
+def put(value: Any, *path: Any) -> bytes:
+    """A good file with something else in one place, and a digest that fits it."""
+    tree: Any = told()
+    at = tree
+    for step in path[:-1]:
+        at = at[step]
+    at[path[-1]] = value
+    rest = {name: each for name, each in tree.items() if name != "digest"}
+    with suppress(ValueError, RecursionError):
+        tree["digest"] = models._digest(rest)
+    return json.dumps(tree).encode()
+
+
+def without(*path: Any) -> bytes:
+    tree: Any = told()
+    at = tree
+    for step in path[:-1]:
+        at = at[step]
+    del at[path[-1]]
+    return json.dumps(tree if path == ("digest",) else sealed(tree)).encode()
+
+
+def raw(old: str, new: str) -> bytes:
+    """The text of a good file changed in one place."""
+    text = json.dumps(told())
+    assert old in text
+    return text.replace(old, new, 1).encode("utf-8", "surrogatepass")
+
+
+WRONG: list[Any] = [None, True, -1, 1.5, "x", "", [], {}, [[]], [{}], {"a": 1}, 10**400, 1e308, "1", [None], "\ud800"]
+PLACES = (
+    *((name,) for name in ("format", "promise", "loss", "encoding", "weights", "coefficients")),
+    *(("promise", name) for name in ("statement", "epsilon", "delta", "adjacency", "algorithm", "plan", "made")),
+    *(("loss", name) for name in ("name", "threshold")),
+    *(
+        ("encoding", name)
+        for name in ("features", "label", "weight", "intercept", "missing", "unit_rows", "feature_norm")
+    ),
+    ("encoding", "features", 0),
+    ("weights", 0),
+)
+OPTIONAL = (
+    *(("coefficients",), ("weights", 0), ("encoding", "features", 0), ("loss", "threshold")),
+    *(("encoding", name) for name in ("label", "weight", "intercept", "missing", "unit_rows", "feature_norm")),
+)
+HOSTILE = {
+    "nothing": b"",
+    "a list": b"[]",
+    "a number": b"1",
+    "null": b"null",
+    "no UTF-8": b"\xff\xfe",
+    "UTF-16": json.dumps({"format": models.FORMAT}).encode("utf-16"),
+    "a byte order mark": b"\xef\xbb\xbf{}",
+    "zeros": bytes(1000),
+    "cut short": json.dumps(told()).encode()[:-20],
+    "something behind": json.dumps(told()).encode() + b"{}",
+    "deep lists": deep(100_000).encode(),
+    "deep in it": raw('"weights": [', '"weights": [' + deep(50_000) + ", "),
+    "deep enough to be read": raw('"weights": [', '"weights": [' + deep(500) + ", "),
+    "deep objects": b'{"a":' * 50_000,
+    "a key twice": raw('"weights": [', '"weights": [], "weights": ['),
+    "a key twice within": raw('"epsilon": ', '"epsilon": 0.001, "epsilon": '),
+    "not a number": raw('"delta": 1e-06', '"delta": NaN'),
+    "endless": raw('"delta": 1e-06', '"delta": Infinity'),
+    "endless in digits": raw('"delta": 1e-06', '"delta": 1e999'),
+    "a million digits": raw('"delta": 1e-06', '"delta": ' + "9" * 10**6),
+    "a million decimals": raw('"delta": 1e-06', '"delta": 0.' + "9" * 10**6),
+    "a surrogate": raw('"made": "2026', '"made": "\\ud8002026'),
+    "half a character": raw('"made": "2026', '"made": "\ud8002026'),
+    "another version": raw(models.FORMAT, "quoron model 1"),
+    "another promise": raw('"epsilon": 1.0', '"epsilon": 0.1'),
+    "another plan": raw("0" * 64, "1" * 64),
+    "another weight": raw('"weights": [0.5', '"weights": [0.25'),
+    "no digest": without("digest"),
+    "a digest of nothing": json.dumps(told() | {"digest": None}).encode(),
+    "one weight fewer": put([1.0], "weights"),
+    "weights in rows": put([[1.0, 2.0], [3.0, 4.0]], "weights"),
+    "ragged weights": put([1.0, [2.0]], "weights"),
+    "a promise with more": put("x", "promise", "more"),
+    "a loss with more": put(1.0, "loss", "more"),
+    "more than there is": put("x", "encoding", "more"),
+    **{f"without {'.'.join(map(str, path))}": without(*path) for path in PLACES if path not in OPTIONAL},
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_file_is_refused_by_name(name, tmp_path):
+    (tmp_path / "model.json").write_bytes(HOSTILE[name])
+    with pytest.raises(DataError, match=r"model\.json"):
+        quoron.load(tmp_path / "model.json")
+
+
+def test_whatever_stands_in_whichever_place_is_a_model_or_refused_by_name(tmp_path):
+    path, taken = tmp_path / "model.json", 0
+    for place in PLACES:
+        for value in WRONG:
+            path.write_bytes(put(value, *place))
+            try:
+                loaded = quoron.load(path)
+            except DataError as error:
+                assert "model.json" in str(error)  # noqa: PT017
+                continue
+            taken += 1
+            assert np.isfinite(loaded.weights).all()
+            assert loaded.as_text()
+    assert taken < len(PLACES) * len(WRONG) / 4
+
+
+@pytest.mark.parametrize("name", ["folder", "pipe\x00", "missing"])
+def test_what_is_no_file_is_refused_by_name(name, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "model.json").mkdir()
+    with pytest.raises(DataError, match="Expected a model file at"):
+        Model.load(tmp_path / name)
+
+
+def test_a_flipped_bit_of_a_model_is_found_or_changes_nothing(tmp_path):
+    path, good = tmp_path / "model.json", json.dumps(told(), indent=1).encode()
+    path.write_bytes(good)
+    kept, draw = quoron.load(path).as_text(), np.random.Generator(np.random.Philox(5))
+    for _ in range(300):
+        flipped = bytearray(good)
+        flipped[draw.integers(len(good))] ^= 1 << int(draw.integers(8))
+        path.write_bytes(flipped)
+        with suppress(DataError):
+            assert quoron.load(path).as_text() == kept
