@@ -16,7 +16,7 @@ from quoron_privacy.moment import packed
 from quoron_privacy.noise import total_variation
 from quoron_privacy.release import Adjacency
 from quoron_privacy.tails import TailMean
-from quoron_server.algorithms.info import GaussianPromise
+from quoron_server.algorithms.info import Allowance, GaussianPromise, Verdict
 from quoron_server.algorithms.search import least_users
 from quoron_server.algorithms.whitened.forecast import LEAST_RESOLUTION, remaining, starting_risk
 from quoron_server.algorithms.whitened.parameters import WhitenedParameters
@@ -26,7 +26,8 @@ from quoron_server.problem import Problem
 NAME = "whitened-tracking"
 THEOREM = "docs/privacy/whitened-tracking.md#w1-statement"
 LARGEST_DIMENSION = 300  # everybody sends d (d + 1) / 2 numbers
-MOST_USERS, MOST_FEATURES = 10_000, 100  # up to which `auto` takes it
+MOST_USERS = 10_000  # up to which `auto` takes it where each has a machine of its own,
+MOST_HELD = 1 << 29  # bytes of second moments that a coordinator then holds at once
 ROUNDS = 13  # twelve gradients and a vote
 ROUNDS_FROM, ROUNDS_TO = 4, 64
 FORECAST_FROM = 9  # rounds: with fewer the forecast has not been measured
@@ -120,10 +121,20 @@ def gaussian(plan: Plan) -> GaussianPromise:
     return GaussianPromise(p.mu, total_variation(gaussians=_drawn(plan.problem, p.rounds)))
 
 
-def few(plan: Plan, rounds: int | None) -> bool:
-    """Whether n, d and ε are where this method was better than all others; a plan is for the rounds there are."""
-    enough = plan.cost.rounds >= FORECAST_FROM and (rounds is None or rounds >= plan.cost.rounds)
-    return enough and plan.problem.users <= MOST_USERS and plan.problem.dimension <= MOST_FEATURES
+def taken(plan: Plan, allowed: Allowance) -> Verdict:
+    """Whether everybody may be asked in every round: always by whoever holds all rows, else where users are few.
+
+    Neither n, d nor ε has a limit where rows are all on one machine: with more of any of them it is as good as before,
+    or better. Fewer rounds than FORECAST_FROM have not been measured.
+    """
+    if plan.cost.rounds < FORECAST_FROM or plan.cost.rounds > (allowed.budget.rounds or ROUNDS_TO):
+        return Verdict(False)
+    users, held = plan.problem.users, 8 * plan.problem.users * packed(plan.problem.dimension)
+    if users <= MOST_USERS and held <= MOST_HELD:
+        return Verdict(True, "its rule takes so few users")
+    if allowed.everybody:
+        return Verdict(True, "one machine holds all rows, and may ask everybody in every round")
+    return Verdict(False, f"where all users may be asked {plan.cost.rounds} times, name {NAME}")
 
 
 def too_few(problem: Problem, privacy: Privacy) -> Infeasible | None:
