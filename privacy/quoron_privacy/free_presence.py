@@ -287,7 +287,7 @@ def _whiten_moment(factor, transform, product, moment):  # type: ignore[no-untyp
     for i in range(d):
         for r in range(d):
             weight = product[i, r]
-            if weight != 0.0:  # of few items most rows are zero; what is not finite is seen on the diagonal all the same
+            if weight != 0.0:  # of few items most rows are zero; infinities stand on the diagonal all the same
                 for c in range(r, d):
                     moment[r, c] += weight * product[i, c]
     square = 0.0

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
 
 import numpy as np
@@ -44,8 +44,9 @@ class GaussianPromise:
 class Allowance:
     """What a run may ask of users: public, and all that `auto`'s rules know beside a plan."""
 
-    budget: Budget = Budget()
-    everybody: bool = False  # whether one machine holds all rows, so that asking all users again costs nobody anything
+    budget: Budget = field(default_factory=Budget)
+    everybody: bool = False  # whether one machine holds all rows: to ask all users again then costs nobody anything
+    held: int | None = 1 << 29  # bytes of a round's answers that may be held at once; None: they can be made again
 
 
 class Verdict(NamedTuple):

@@ -80,7 +80,7 @@ def automatic(
     problem: Problem,
     *,
     trust_server: bool = True,
-    allowed: Allowance = Allowance(),
+    allowed: Allowance,
 ) -> tuple[Plan, str]:
     """The plan that the rule takes, and why in one sentence.
 

@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from quoron._paths import dataset
 from quoron.config import AlgorithmSection, Config, Flights, Table
 from quoron.planning.choosing import Candidate as Candidate
 from quoron.planning.choosing import automatic
@@ -25,6 +27,7 @@ Registry = Mapping[str, AlgorithmInfo]
 BASELINE = "phased-sgd"  # the naive alternative of the papers
 LARGEST_ROUNDS = 1024  # that the curve looks at
 SURE = "Predicted excess risks are bounds that hold in nine of ten problems (docs/forecasts.md)."
+HELD_OF_FILES = 4 << 30  # bytes of answers of users whose rows are read from disk, at once
 NEAR = 1.05  # times the least predicted risk counts as about as good
 
 
@@ -156,9 +159,9 @@ def _automatic(config: Config, problem: Problem, algorithms: Registry, *, federa
         raise ConfigError("Expected no algorithm.options with algorithm.name='auto', got some. Name the algorithm.")
     _decline(config, problem, algorithms)
     candidates = tuple(_worthwhile(each, problem) for each in _candidates(config, problem, algorithms))
-    allowed = Allowance(_budget(config), everybody=not federated and isinstance(config.population, Table | Flights))
+    trusted, allowed = _trusted(config), Allowance(_budget(config)) if federated else _on_one_machine(config)
     while True:
-        plan, choice = automatic(candidates, algorithms, problem, trust_server=_trusted(config), allowed=allowed)
+        plan, choice = automatic(candidates, algorithms, problem, trust_server=trusted, allowed=allowed)
         try:
             algorithms[plan.algorithm].verify(plan)
         except VerificationError as error:  # never seen; another algorithm will do
@@ -215,6 +218,15 @@ def _named(config: Config, problem: Problem, algorithms: Registry, *, compare: b
 
 def _budget(config: Config) -> Budget:
     return Budget(**config.budget.model_dump())
+
+
+def _on_one_machine(config: Config) -> Allowance:
+    """What may be asked of the rows of a table; users who are made up stand for a federation."""
+    section, budget = config.population, _budget(config)
+    if not isinstance(section, Table | Flights):
+        return Allowance(budget)
+    from_files = isinstance(section, Table) and dataset(section.path, Path()) is not None
+    return Allowance(budget, everybody=True, held=HELD_OF_FILES if from_files else None)
 
 
 def _trusted(config: Config) -> bool:

@@ -7,7 +7,7 @@ from quoron_server.algorithms.whitened.method import WhitenedTracking
 
 INFO = AlgorithmInfo(
     name=planning.NAME,
-    summary="Whiten by a private metric, then everybody answers every round, private radius for free (tables, few users)",
+    summary="For tables and few users: whiten by a private metric, then everybody answers every round (private radius)",
     paper="ours",
     algorithm_numbers="-",
     exposure="broadcast",

@@ -147,7 +147,8 @@ class WhitenedTracking:
         if state.round == 0:
             numbers = packed(self.plan.problem.dimension)
             factors = Leading(answers.values, numbers)
-            gradients = np.concatenate([rows[:, numbers:] for _, rows in blocks(answers.values, answers.values.shape[1])])
+            whole = blocks(answers.values, answers.values.shape[1])
+            gradients = np.concatenate([rows[:, numbers:] for _, rows in whole])
             state, entries = self._whiten(state, factors, gradients, answers.answered, noise)
             answers = Answers(gradients, answers.status)
         update = self._step(state, answers, noise)

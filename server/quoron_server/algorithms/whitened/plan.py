@@ -26,8 +26,7 @@ from quoron_server.problem import Problem
 NAME = "whitened-tracking"
 THEOREM = "docs/privacy/whitened-tracking.md#w1-statement"
 LARGEST_DIMENSION = 300  # everybody sends d (d + 1) / 2 numbers
-MOST_USERS = 10_000  # up to which `auto` takes it where each has a machine of its own,
-MOST_HELD = 1 << 29  # bytes of second moments that a coordinator then holds at once
+MOST_USERS = 10_000  # up to which `auto` takes it where each has a machine of its own
 ROUNDS = 13  # twelve gradients and a vote
 ROUNDS_FROM, ROUNDS_TO = 4, 64
 FORECAST_FROM = 9  # rounds: with fewer the forecast has not been measured
@@ -122,15 +121,17 @@ def gaussian(plan: Plan) -> GaussianPromise:
 
 
 def taken(plan: Plan, allowed: Allowance) -> Verdict:
-    """Whether everybody may be asked in every round: always by whoever holds all rows, else where users are few.
+    """Whether everybody may be asked in every round: by whoever holds all rows, else where users are few.
 
-    Neither n, d nor ε has a limit where rows are all on one machine: with more of any of them it is as good as before,
-    or better. Fewer rounds than FORECAST_FROM have not been measured.
+    Where rows are in one machine's memory neither n, d nor ε has a limit: more of any is as good as before, or better.
+    Elsewhere all users' moments have to be held at once. Fewer rounds than FORECAST_FROM have not been measured.
     """
     if plan.cost.rounds < FORECAST_FROM or plan.cost.rounds > (allowed.budget.rounds or ROUNDS_TO):
         return Verdict(False)
     users, held = plan.problem.users, 8 * plan.problem.users * packed(plan.problem.dimension)
-    if users <= MOST_USERS and held <= MOST_HELD:
+    if allowed.held is not None and held > allowed.held:
+        return Verdict(False, f"where {held / 2**30:,.1f} GiB of second moments can be held at once, name {NAME}")
+    if users <= MOST_USERS:
         return Verdict(True, "its rule takes so few users")
     if allowed.everybody:
         return Verdict(True, "one machine holds all rows, and may ask everybody in every round")
