@@ -356,3 +356,12 @@ def test_few_gradients_of_a_budget_are_no_more_exceeded_by_the_rule_than_by_any_
     assert planned.plan.cost.gradient_evaluations <= 400_000
     assert "whitened-tracking would exceed the budget (Expected gradient_evaluations <= 400000" in str(planned.choice)
     assert on_a_table(20_000, 8, "budget.gradient_evaluations=4_000_000").plan.algorithm == "whitened-tracking"
+
+
+def test_few_gigabytes_of_moments_are_held_of_rows_on_disk_and_of_others_they_are_computed_again(tmp_path: Any) -> None:
+    folder = f"population.path={tmp_path}"
+    assert on_a_table(100_000, 100).plan.algorithm == "whitened-tracking"
+    assert on_a_table(1_000_000, 10, folder).plan.algorithm == "whitened-tracking"
+    planned = on_a_table(1_000_000, 100, folder)
+    assert planned.plan.algorithm == "tracking-srgd"
+    assert "where 37.6 GiB of second moments can be held at once, name whitened-tracking" in str(planned.choice)
