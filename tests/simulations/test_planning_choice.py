@@ -320,7 +320,7 @@ def test_few_or_many_users_of_one_table_are_all_asked_in_every_round(users: int)
     assert on_a_table(users).plan.algorithm == "whitened-tracking"
 
 
-@pytest.mark.parametrize("dimension", [98, 99, 100, 101, 290])
+@pytest.mark.parametrize("dimension", [98, 99, 100, 101, 290, 301, 1_000])
 def test_few_or_many_columns_of_one_table_take_the_same_method(dimension: int) -> None:
     for users in (9_999, 20_000):
         assert on_a_table(users, dimension).plan.algorithm == "whitened-tracking"
@@ -365,3 +365,11 @@ def test_few_gigabytes_of_moments_are_held_of_rows_on_disk_and_of_others_they_ar
     planned = on_a_table(1_000_000, 100, folder)
     assert planned.plan.algorithm == "tracking-srgd"
     assert "where 37.6 GiB of second moments can be held at once, name whitened-tracking" in str(planned.choice)
+
+
+@pytest.mark.parametrize("dimension", [290, 2_000, 1_000_000])
+def test_too_few_users_for_their_columns_are_declined_before_the_charge_however_many_columns(dimension: int) -> None:
+    with pytest.raises(
+        Infeasible, match=r"n=600 users .* needs n >= [\d,]+, or a larger epsilon; or name an algorithm"
+    ):
+        on_a_table(600, dimension)

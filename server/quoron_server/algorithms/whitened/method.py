@@ -148,7 +148,7 @@ class WhitenedTracking:
             numbers = packed(self.plan.problem.dimension)
             factors = Leading(answers.values, numbers)
             whole = blocks(answers.values, answers.values.shape[1])
-            gradients = np.concatenate([rows[:, numbers:] for _, rows in whole])
+            gradients = np.concatenate([rows[:, numbers:].copy() for _, rows in whole])  # no block stays for its end
             state, entries = self._whiten(state, factors, gradients, answers.answered, noise)
             answers = Answers(gradients, answers.status)
         update = self._step(state, answers, noise)

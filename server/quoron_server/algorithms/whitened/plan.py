@@ -25,7 +25,7 @@ from quoron_server.problem import Problem
 
 NAME = "whitened-tracking"
 THEOREM = "docs/privacy/whitened-tracking.md#w1-statement"
-LARGEST_DIMENSION = 300  # everybody sends d (d + 1) / 2 numbers
+LARGEST_DIMENSION = 1_000  # everybody sends d (d + 1) / 2 numbers
 MOST_USERS = 10_000  # up to which `auto` takes it where each has a machine of its own
 ROUNDS = 13  # twelve gradients and a vote
 ROUNDS_FROM, ROUNDS_TO = 4, 64
@@ -62,8 +62,11 @@ def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions, seed: int
         raise Infeasible(NAME, condition, "a larger delta")
     mu = gdp.mu_for(privacy.epsilon, (privacy.delta - slack) * (1 - 1e-9))
     left = resolution(problem, mu, options, users)
-    if left < LEAST_RESOLUTION:
+    if left < LEAST_RESOLUTION:  # whatever d is: no other method learns then
         raise Infeasible(NAME, _why(problem, left), _enough(problem, mu, options))
+    if d > LARGEST_DIMENSION:
+        condition = f"d={d} features make {packed(d):,} numbers of a second moment"
+        raise Infeasible(NAME, condition, f"d <= {LARGEST_DIMENSION}")
     adjacency: Adjacency = privacy.adjacency or "replace-one"
     p = _calibrated(problem, adjacency, options, rounds, mu)
     numbers = packed(d) + (rounds - 1) * d + 2
@@ -174,9 +177,6 @@ def _require(problem: Problem, options: WhitenedOptions) -> None:
         )
     if problem.outputs != 1:
         raise Infeasible(NAME, f"an item has {problem.outputs} predictions, not one", "a label of two classes")
-    if problem.dimension > LARGEST_DIMENSION:
-        condition = f"d={problem.dimension} features make {packed(problem.dimension):,} numbers of a second moment"
-        raise Infeasible(NAME, condition, f"d <= {LARGEST_DIMENSION}")
 
 
 def _calibrated(
