@@ -20,9 +20,10 @@ mechanism's rows are laid out so that two users who answer are as far apart as a
 Statements and proofs: docs/privacy/free-presence.md, theorems P1 and P2.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import sqrt
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numba import njit
@@ -41,6 +42,7 @@ Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Integers = NDArray[np.int64]
 
+BLOCK = 1 << 21  # numbers of rows that are looked at together
 SPAN = 4.0  # a logarithm of a length is looked at from the largest down to this far below
 _HERE = 0.8660254  # below √¾
 # Weights of (value, tail, within, here), below (1, √2, 1, 1) and below (√(1-γ²), √(1-γ²)/√2, √(1-γ²)/√2, γ), γ² = 0.1.
@@ -173,13 +175,15 @@ class MomentMean:
         return self.scale * weights[0] / weights[3]
 
     def release(
-        self, factors: Matrix, answered: Mask, transform: Matrix, radius: float, stream: RandomStream
+        self, factors: "Rows", answered: Mask, transform: Matrix, radius: float, stream: RandomStream
     ) -> Moment:
         """The noisy mean of A, in its own units; `factors` (k, d (d + 1) / 2) packed by rows, `transform` L (d, d)."""
         d, weights = self.dimension, WEIGHTS[self.adjacency]
-        rows = checked(factors, packed(d))
-        bits = sum_bits(len(rows), self.users)
-        total, here = _sum_moments(rows, answered, np.ascontiguousarray(transform), radius, 2.0**bits)
+        bits, whiten = sum_bits(len(factors), self.users), np.ascontiguousarray(transform)
+        total, here = np.zeros(packed(d), np.int64), 0
+        for own, rows in blocks(factors, packed(d)):  # sums of whole numbers: the same in any blocks
+            added, more = _sum_moments(rows, answered[own], whiten, radius, 2.0**bits)
+            total, here = total + added, here + more
         across, down = np.triu_indices(d)
         isometric = np.where(across == down, 1.0, sqrt(2.0))
         mean = total.astype(np.float64) * isometric * (weights[0] / 2.0**bits / self.users)
@@ -198,11 +202,33 @@ class MomentMean:
         return GaussianNoise(self.sensitivity, self.scale * WEIGHTS[self.adjacency][0])
 
 
-def moment_logs(factors: Matrix, transform: Matrix) -> Vector:
+class Rows(Protocol):
+    """A matrix of which blocks of rows are looked at, one after the other; it need not be in memory as a whole."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(k, numbers of a row)."""
+
+    def __len__(self) -> int:
+        """k."""
+
+    def __getitem__(self, rows: slice, /) -> Matrix:
+        """Some of the rows, the same ones every time."""
+
+
+def blocks(rows: Rows, length: int) -> Iterator[tuple[slice, Matrix]]:
+    """Some BLOCK numbers of them at a time, contiguous, with where they stand; ConfigError as `checked`."""
+    step = max(1, BLOCK // length)
+    for first in range(0, max(len(rows), 1), step):
+        own = slice(first, min(first + step, len(rows)))
+        yield own, checked(rows[own], length)
+
+
+def moment_logs(factors: Rows, transform: Matrix) -> Vector:
     """ln ‖Lᵀ Uᵀ U L‖ in Frobenius norm for every factor (k, d (d + 1) / 2), shape (k,); NaN where not finite."""
-    d = len(transform)
-    rows, out = checked(factors, packed(d)), np.empty(len(factors))
-    _moment_logs(rows, np.ascontiguousarray(transform), out)
+    out, whiten = np.empty(len(factors)), np.ascontiguousarray(transform)
+    for own, rows in blocks(factors, packed(len(transform))):
+        _moment_logs(rows, whiten, out[own])
     return out
 
 
@@ -261,8 +287,9 @@ def _whiten_moment(factor, transform, product, moment):  # type: ignore[no-untyp
     for i in range(d):
         for r in range(d):
             weight = product[i, r]
-            for c in range(r, d):
-                moment[r, c] += weight * product[i, c]
+            if weight != 0.0:  # of few items most rows are zero; infinities stand on the diagonal all the same
+                for c in range(r, d):
+                    moment[r, c] += weight * product[i, c]
     square = 0.0
     for r in range(d):
         square += moment[r, r] ** 2

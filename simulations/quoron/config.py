@@ -214,8 +214,8 @@ class DomainSection(Section):
     kind: Literal["l2-ball", "box"] = Field(default="l2-ball", description="Euclidean ball, or box")
     radius: Positive | None = Field(
         default=None,
-        description="radius of the ball, or half width of the box. Default: 3 / feature_norm; for a table, 30 / "
-        "feature_norm with methods whose noise does not depend on it",
+        description="radius of the ball, or half width of the box. Default: 3 / feature_norm; for a table, with "
+        "methods whose noise does not depend on it, 30 / feature_norm, or as much more as n, d and epsilon allow",
     )
 
 

@@ -152,7 +152,7 @@ def test_replay_catches_a_second_triangle_under_the_same_noise(monkeypatch: pyte
 
     def mirrored(self, factors, answered, transform, radius, stream):
         found = honest(self, factors, answered, transform, radius, stream)
-        single = float(np.float32(np.clip(np.nan_to_num(factors[answered, 0]), -1, 1).mean()))
+        single = float(np.float32(np.clip(np.nan_to_num(factors[:][answered, 0]), -1, 1).mean()))
         return found._replace(mean=found.mean + np.tril(np.full_like(found.mean, 1e-9 * single), -1))
 
     monkeypatch.setattr(MomentMean, "release", mirrored)

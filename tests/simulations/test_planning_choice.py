@@ -14,6 +14,7 @@ from quoron.planning.plans import Planned, choose
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_server.algorithms import ALGORITHMS, AlgorithmInfo, forecast
+from quoron_server.algorithms.info import Allowance
 from quoron_server.plan import Cost, Guarantee, Plan
 from quoron_server.problem import Problem
 
@@ -91,7 +92,7 @@ def best_local(trust: bool, *infos: AlgorithmInfo) -> tuple[Plan, str]:
     candidates = tuple(
         Candidate(info.name, choose(config, problem(), algorithms=registry(info)).plan) for info in infos
     )
-    return automatic(candidates, registry(*infos), problem(), trust_server=trust)
+    return automatic(candidates, registry(*infos), problem(), trust_server=trust, allowed=Allowance())
 
 
 @pytest.fixture(autouse=True)
@@ -301,3 +302,74 @@ def test_too_few_users_are_declined_with_the_number_that_would_do_unless_an_algo
 def test_with_declared_outliers_it_clips_more() -> None:
     wary = settled(2_000, hostile_share=0.01)
     assert "may bias it" in str(wary.choice)
+
+
+TABLE = ("population.kind=table", "population.path=-", "population.user=-", "population.label='- > 0'")
+MORE = (300, 1_000, 3_000, 9_999, 10_001, 20_000, 100_000, 1_000_000)  # users
+
+
+def on_a_table(users: int, dimension: int = 8, *settings: str, federated: bool = False, **constants: Any) -> Planned:
+    """What `auto` takes where one machine holds all rows, or of users who have machines of their own."""
+    config = configs.from_tree(configs.overlay({}, (*TABLE, "population.numeric={x = [0, 1]}", *settings)))
+    known = changed(problem(users), **{**REAL, "dimension": dimension, **constants})
+    return choose(config, known, algorithms={name: ALGORITHMS[name] for name in FEW}, federated=federated)
+
+
+@pytest.mark.parametrize("users", [9_999, 10_001, 20_000, 100_000, 1_000_000])
+def test_few_or_many_users_of_one_table_are_all_asked_in_every_round(users: int) -> None:
+    assert on_a_table(users).plan.algorithm == "whitened-tracking"
+
+
+@pytest.mark.parametrize("dimension", [98, 99, 100, 101, 290, 301, 1_000])
+def test_few_or_many_columns_of_one_table_take_the_same_method(dimension: int) -> None:
+    for users in (9_999, 20_000):
+        assert on_a_table(users, dimension).plan.algorithm == "whitened-tracking"
+
+
+def test_with_more_users_or_more_epsilon_or_fewer_columns_less_is_predicted_of_a_few_columns_table_or_many() -> None:
+    by_users = [on_a_table(users).plan.predicted_excess_risk for users in MORE]
+    asked = [on_a_table(3_000, 8, f"privacy.epsilon={each}") for each in (0.25, 1, 4, 8)]
+    by_epsilon = [each.plan.predicted_excess_risk for each in asked]
+    by_columns = [on_a_table(20_000, each).plan.predicted_excess_risk for each in (290, 101, 98, 30, 8, 2)]
+    for risks in (by_users, by_epsilon, by_columns):
+        assert risks == sorted(risks, reverse=True)
+
+
+def test_few_users_are_asked_in_every_round_of_a_federation_and_many_only_if_that_is_said() -> None:
+    assert on_a_table(9_999, federated=True).plan.algorithm == "whitened-tracking"
+    planned = on_a_table(10_001, federated=True)
+    assert planned.plan.algorithm == "tracking-srgd"
+    assert str(planned.choice).endswith("; where all users may be asked 13 times, name whitened-tracking.")
+    assert on_a_table(10_001, 8, "algorithm.name=whitened-tracking", federated=True).plan.cost.rounds == 13
+
+
+def test_few_users_with_many_columns_are_asked_where_a_coordinator_can_hold_their_moments() -> None:
+    taken = {
+        (users, columns): on_a_table(users, columns, federated=True).plan.algorithm == "whitened-tracking"
+        for users, columns in ((9_999, 98), (9_999, 150), (4_000, 180), (1_500, 290))
+    }
+    assert taken == {(9_999, 98): True, (9_999, 150): False, (4_000, 180): True, (1_500, 290): True}
+
+
+def test_few_gradients_of_a_budget_are_no_more_exceeded_by_the_rule_than_by_any_other() -> None:
+    planned = on_a_table(20_000, 8, "budget.gradient_evaluations=400_000")
+    assert planned.plan.cost.gradient_evaluations <= 400_000
+    assert "whitened-tracking would exceed the budget (Expected gradient_evaluations <= 400000" in str(planned.choice)
+    assert on_a_table(20_000, 8, "budget.gradient_evaluations=4_000_000").plan.algorithm == "whitened-tracking"
+
+
+def test_few_gigabytes_of_moments_are_held_of_rows_on_disk_and_of_others_they_are_computed_again(tmp_path: Any) -> None:
+    folder = f"population.path={tmp_path}"
+    assert on_a_table(100_000, 100).plan.algorithm == "whitened-tracking"
+    assert on_a_table(1_000_000, 10, folder).plan.algorithm == "whitened-tracking"
+    planned = on_a_table(1_000_000, 100, folder)
+    assert planned.plan.algorithm == "tracking-srgd"
+    assert "where 37.6 GiB of second moments can be held at once, name whitened-tracking" in str(planned.choice)
+
+
+@pytest.mark.parametrize("dimension", [290, 2_000, 1_000_000])
+def test_too_few_users_for_their_columns_are_declined_before_the_charge_however_many_columns(dimension: int) -> None:
+    with pytest.raises(
+        Infeasible, match=r"n=600 users .* needs n >= [\d,]+, or a larger epsilon; or name an algorithm"
+    ):
+        on_a_table(600, dimension)

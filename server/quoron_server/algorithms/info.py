@@ -3,8 +3,8 @@
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_type_hints
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
 
 import numpy as np
 import scipy
@@ -17,6 +17,7 @@ from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms.forecast import factor
 from quoron_server.algorithms.quorum import WithQuorum, decisions
+from quoron_server.budget import Budget
 from quoron_server.plan import Constants, Exposure, Need, Plan, PlannedRelease, Privacy
 from quoron_server.problem import Problem
 
@@ -36,6 +37,22 @@ class GaussianPromise:
 
     mu: float  # rounded up
     variation: float  # s, rounded up
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a run may ask of users: public, and all that `auto`'s rules know beside a plan."""
+
+    budget: Budget = field(default_factory=Budget)
+    everybody: bool = False  # whether one machine holds all rows: to ask all users again then costs nobody anything
+    held: int | None = 1 << 29  # bytes of a round's answers that may be held at once; None: they can be made again
+
+
+class Verdict(NamedTuple):
+    """What a method's own rule says of a plan."""
+
+    taken: bool
+    because: str = ""  # a clause of the sentence that `auto` tells, if there is something to be told
 
 
 def not_gaussian(plan: Plan) -> GaussianPromise | None:
@@ -119,8 +136,8 @@ class AlgorithmInfo:
     event: Callable[[Plan], "DpEvent | None"] = no_event  # of a run that is not μ-GDP as a whole, without its quorum
     cohorts: Callable[[Plan], tuple[int, ...]] = _equal_cohorts  # users asked in each round, as planned
     wide: bool = False  # whether its noise does not depend on the domain, so that a wide one costs no privacy
-    # Whether `auto`'s public rule takes this plan, under a budget of so many rounds; None: it goes by predicted risks.
-    takes: Callable[[Plan, int | None], bool] | None = None
+    # Whether `auto`'s public rule takes this plan, under such an allowance; None: it goes by predicted risks.
+    takes: Callable[[Plan, Allowance], Verdict] | None = None
     # Why `auto` should decline a problem: too few users for anything to be learnt at this ε. None where it is not so.
     declines: Callable[[Problem, Privacy], Infeasible | None] | None = None
     simulation_only: Callable[[Plan], str | None] = _deployable  # why a plan is not for real clients; None: it is

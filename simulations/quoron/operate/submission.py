@@ -34,7 +34,7 @@ def specify(
     """
     loss = loss_of(config.loss)
     columns = _encoding(config, loss)
-    plan = choose(config, declared(config, users)).plan
+    plan = choose(config, declared(config, users), federated=True).plan
     options, rounds = dict(config.algorithm.options), config.budget.rounds
     if rounds is not None and ALGORITHMS[plan.algorithm].takes_rounds:
         options.setdefault("rounds", rounds)
@@ -83,7 +83,7 @@ def declared(config: Config, users: int) -> Problem:
 
 def dry_run(config: Config, users: int) -> Planned:
     """What a run of so many users would promise, predict and cost, beside every other algorithm; nobody is asked."""
-    return choose(config, declared(config, users), compare=True)
+    return choose(config, declared(config, users), compare=True, federated=True)
 
 
 def promised(plan: Plan) -> str:

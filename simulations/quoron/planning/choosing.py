@@ -4,8 +4,9 @@ The rule, in order, over the plans that are feasible and predicted to be better 
 
 1. an untrusted coordinator leaves only algorithms of exposure `local` (the caller passes no others);
 2. declared outlier users: the least predicted risk of those that remove outliers, up to ten times the recommended's;
-3. a method whose own rule of n, d, ε and the rounds allowed takes the problem (`AlgorithmInfo.takes`): few users, or
-   a budget of one round. Such rules were fixed on some tables and tested on others (docs/train.md);
+3. a method whose own rule of n, d, ε and what may be asked takes the problem (`AlgorithmInfo.takes`), if the budget
+   allows its plan: everybody may be asked in every round, or a budget of one round. Such rules were fixed on some
+   tables and tested on others (docs/few-users.md);
 4. the recommended method, unless many passes predict less than half its risk;
 5. many passes, where that or infeasibility rules the recommended method out;
 6. the least predicted risk of all.
@@ -18,9 +19,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from quoron_privacy.errors import Infeasible
+from quoron_privacy.errors import BudgetExceeded, Infeasible
 from quoron_server.algorithms import AlgorithmInfo
 from quoron_server.algorithms.forecast import guessed
+from quoron_server.algorithms.info import Allowance, Verdict
 from quoron_server.plan import Exposure, Plan
 from quoron_server.problem import Problem
 
@@ -78,37 +80,37 @@ def automatic(
     problem: Problem,
     *,
     trust_server: bool = True,
-    rounds: int | None = None,
+    allowed: Allowance,
 ) -> tuple[Plan, str]:
-    """The plan that the rule takes, and why in one sentence; `rounds` is the budget's.
+    """The plan that the rule takes, and why in one sentence.
 
     `candidates` have a plan only where it is feasible and worth running. Raises Infeasible when no candidate that the
     rule allows has one.
     """
-    allowed = [each for each in candidates if trust_server or algorithms[each.algorithm].exposure == "local"]
-    if not allowed and not trust_server:
+    able = [each for each in candidates if trust_server or algorithms[each.algorithm].exposure == "local"]
+    if not able and not trust_server:
         raise Infeasible(
             "auto",
             "privacy.trust_server=false asks for exposure local, and no algorithm here has it",
             "a coordinator that may see answers (privacy.trust_server=true)",
         )
-    if not any(each.plan for each in allowed):
+    if not any(each.plan for each in able):
         which = "every algorithm" if trust_server else "every algorithm of exposure local"
-        told = ". ".join(f"{', '.join(names)}: {reason.rstrip('.')}" for reason, names in refusals(allowed))
+        told = ". ".join(f"{', '.join(names)}: {reason.rstrip('.')}" for reason, names in refusals(able))
         raise Infeasible(which, told, "more users or a larger epsilon")
-    chosen, because = _rule(allowed, algorithms, problem, rounds)
+    chosen, because, beside = _rule(able, algorithms, problem, allowed)
     trust = () if trust_server else ("the coordinator is not trusted with answers, which leaves exposure local",)
-    told = "; ".join((*trust, *because, _facts(chosen, algorithms[chosen.algorithm], allowed)))
+    told = "; ".join((*trust, *because, _facts(chosen, algorithms[chosen.algorithm], able), *beside))
     assert chosen.plan is not None
     return chosen.plan, f"{chosen.algorithm}: {told}."
 
 
 def _rule(
-    allowed: Sequence[Candidate], algorithms: Mapping[str, AlgorithmInfo], problem: Problem, rounds: int | None
-) -> tuple[Candidate, tuple[str, ...]]:
-    """The chosen candidate, and what has to be said beside its own facts."""
-    feasible = [each for each in allowed if each.plan]
-    recommended = next((each for each in allowed if each.algorithm == RECOMMENDED), None)
+    candidates: Sequence[Candidate], algorithms: Mapping[str, AlgorithmInfo], problem: Problem, allowed: Allowance
+) -> tuple[Candidate, tuple[str, ...], tuple[str, ...]]:
+    """The chosen candidate, and what has to be said before its own facts and behind them."""
+    feasible = [each for each in candidates if each.plan]
+    recommended = next((each for each in candidates if each.algorithm == RECOMMENDED), None)
     because: tuple[str, ...] = ()
     if problem.beliefs.hostile_share > 0:
         able = [each for each in feasible if algorithms[each.algorithm].removes_outliers]
@@ -116,29 +118,40 @@ def _rule(
         removing = [each for each in able if _risk(each) <= most]
         share = f"{100 * problem.beliefs.hostile_share:.3g} % of users"
         if removing:
-            return _least(removing), (f"{share} are declared outliers, and it removes outliers",)
-        filters = [each for each in allowed if algorithms[each.algorithm].removes_outliers]
+            return _least(removing), (f"{share} are declared outliers, and it removes outliers",), ()
+        filters = [each for each in candidates if algorithms[each.algorithm].removes_outliers]
         why = "predicts" if able else "is feasible"
         why += f" less than {REMOVAL_WORTH:g} times its risk" if able else _wants(filters)
         because = (f"no algorithm that removes outliers {why}, so {share} may bias it",)
         if recommended in feasible:
-            return recommended, because
-    taken = [each for each in feasible if _takes(algorithms[each.algorithm], each, rounds)]
-    if taken:
-        why = "its rule takes so few users" if rounds != 1 else "one round is allowed, and it needs no more"
-        return taken[0], (*because, why)
+            return recommended, because, ()
+    beside: tuple[str, ...] = ()
+    for each in feasible:
+        verdict = _verdict(algorithms[each.algorithm], each, allowed)
+        if verdict.taken:
+            return each, (*because, verdict.because), ()
+        beside += (verdict.because,) if verdict.because else ()
     feasible = [each for each in feasible if algorithms[each.algorithm].takes is None] or feasible
     many = [each for each in feasible if algorithms[each.algorithm].passes == "many"]
     least_many = _least(many) if many else None
     if recommended is not None and _worth(recommended, least_many):
-        return recommended, because
+        return recommended, because, beside
     passed_over = () if recommended is None else (_passed_over(recommended, least_many, problem),)
-    return least_many or _least(feasible), (*because, *passed_over)
+    return least_many or _least(feasible), (*because, *passed_over), beside
 
 
-def _takes(info: AlgorithmInfo, candidate: Candidate, rounds: int | None) -> bool:
-    """Whether the method's own rule takes its plan."""
-    return info.takes is not None and candidate.plan is not None and info.takes(candidate.plan, rounds)
+def _verdict(info: AlgorithmInfo, candidate: Candidate, allowed: Allowance) -> Verdict:
+    """Whether the method's own rule takes its plan, and the budget allows it."""
+    if info.takes is None or candidate.plan is None:
+        return Verdict(False)
+    verdict = info.takes(candidate.plan, allowed)
+    if not verdict.taken:
+        return verdict
+    try:
+        allowed.budget.check_plan(candidate.plan)
+    except BudgetExceeded as error:
+        return Verdict(False, f"{info.name} would exceed the budget ({str(error).split('. ')[0]})")
+    return verdict
 
 
 def _worth(recommended: Candidate, many: Candidate | None) -> bool:

@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from quoron.config import AlgorithmSection, Config
+from quoron._paths import dataset
+from quoron.config import AlgorithmSection, Config, Flights, Table
 from quoron.planning.choosing import Candidate as Candidate
 from quoron.planning.choosing import automatic
 from quoron.planning.projection import Projection
@@ -13,6 +15,7 @@ from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, Verifica
 from quoron_privacy.quorum import spent_on
 from quoron_server.algorithms import ALGORITHMS, AlgorithmInfo
 from quoron_server.algorithms.forecast import trivial_risk
+from quoron_server.algorithms.info import Allowance
 from quoron_server.algorithms.options import options_of
 from quoron_server.algorithms.refused import REFUSED
 from quoron_server.algorithms.search import round_grid
@@ -24,6 +27,7 @@ Registry = Mapping[str, AlgorithmInfo]
 BASELINE = "phased-sgd"  # the naive alternative of the papers
 LARGEST_ROUNDS = 1024  # that the curve looks at
 SURE = "Predicted excess risks are bounds that hold in nine of ten problems (docs/forecasts.md)."
+HELD_OF_FILES = 1 << 30  # bytes of answers of users whose rows are read from disk, at once
 NEAR = 1.05  # times the least predicted risk counts as about as good
 
 
@@ -84,11 +88,13 @@ def choose(
     *,
     compare: bool = False,
     alternatives: bool = True,
+    federated: bool = False,
     algorithms: Registry = ALGORITHMS,
 ) -> Planned:
     """The plan of `config.algorithm`; with name `auto`, the one that the rule of `choosing` takes, and why.
 
-    That plan is verified by a second route; those that stand beside it are not.
+    That plan is verified by a second route; those that stand beside it are not. With a table everybody may be asked in
+    every round, for the machine that holds it answers, unless the run is `federated` and each user has one of its own.
 
     With budget.rounds every algorithm is planned for exactly that many rounds, unless algorithm.options.rounds says
     otherwise. The others are planned for `auto`, with `compare`, and when the named one is infeasible; `compare` also
@@ -106,10 +112,10 @@ def choose(
             f"Expected algorithm.name to be auto or one of {', '.join(algorithms)}, got algorithm.name={name!r}."
         )
     if name == "auto":
-        planned = _automatic(config, problem, algorithms)
+        planned = _automatic(config, problem, algorithms, federated=federated)
     else:
         planned = _named(config, problem, algorithms, compare=compare, alternatives=alternatives)
-    Budget(**config.budget.model_dump()).check_plan(planned.plan)
+    _budget(config).check_plan(planned.plan)
     planned = replace(planned, remarks=algorithms[planned.plan.algorithm].remarks(planned.plan))
     if not compare:
         return planned
@@ -148,15 +154,14 @@ def wish(config: Config) -> Privacy:
     return Privacy(wanted.epsilon, wanted.delta, share, spent, wanted.adjacency)
 
 
-def _automatic(config: Config, problem: Problem, algorithms: Registry) -> Planned:
+def _automatic(config: Config, problem: Problem, algorithms: Registry, *, federated: bool) -> Planned:
     if config.algorithm.options:
         raise ConfigError("Expected no algorithm.options with algorithm.name='auto', got some. Name the algorithm.")
     _decline(config, problem, algorithms)
     candidates = tuple(_worthwhile(each, problem) for each in _candidates(config, problem, algorithms))
+    trusted, allowed = _trusted(config), Allowance(_budget(config)) if federated else _on_one_machine(config)
     while True:
-        plan, choice = automatic(
-            candidates, algorithms, problem, trust_server=_trusted(config), rounds=config.budget.rounds
-        )
+        plan, choice = automatic(candidates, algorithms, problem, trust_server=trusted, allowed=allowed)
         try:
             algorithms[plan.algorithm].verify(plan)
         except VerificationError as error:  # never seen; another algorithm will do
@@ -209,6 +214,19 @@ def _named(config: Config, problem: Problem, algorithms: Registry, *, compare: b
     info.verify(plan)
     candidates = (Candidate(name, plan), *(_candidates(config, problem, others) if compare else ()))
     return Planned(plan, candidates)
+
+
+def _budget(config: Config) -> Budget:
+    return Budget(**config.budget.model_dump())
+
+
+def _on_one_machine(config: Config) -> Allowance:
+    """What may be asked of the rows of a table; users who are made up stand for a federation."""
+    section, budget = config.population, _budget(config)
+    if not isinstance(section, Table | Flights):
+        return Allowance(budget)
+    from_files = isinstance(section, Table) and dataset(section.path, Path()) is not None
+    return Allowance(budget, everybody=True, held=HELD_OF_FILES if from_files else None)
 
 
 def _trusted(config: Config) -> bool:

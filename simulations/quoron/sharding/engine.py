@@ -15,7 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from quoron.populations._base import Answering
-from quoron.sharding.shard import Cut, Settings
+from quoron.sharding.shard import Cut, Settings, Stored
+from quoron.simulation.again import looked_at_again
 from quoron.simulation.pieces import Indices, Told, part_of, together
 from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import QuoronError, RunError
@@ -65,6 +66,12 @@ class ShardedEngine:
 
     def ask(self, question: Question) -> Told:
         """Answers of the question's cohort."""
+        again = None
+        if not isinstance(self.cut.population, Stored):
+            again = looked_at_again(self._told, question, self.cut.population.dimension)
+        return again or self._told(question)
+
+    def _told(self, question: Question) -> Any:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self.cut.shards, thread_name_prefix="quoron-shard")
         shards = self.cut.shard_of[question.cohort]

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from quoron.populations._base import Answering, Corruption, Held, Users, Vector
 from quoron.populations._streams import Purpose, uniforms, words
+from quoron.simulation.again import looked_at_again
 from quoron_client.compute.draws import Keys, user_keys
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.gradients import gradient_sums
@@ -105,7 +106,7 @@ class InlineEngine:
         """Sums of the question's reduction, if it has one; else answers of its cohort, in slot order."""
         reduction = question.reduction
         if reduction is None:
-            return self.rows(question)
+            return looked_at_again(self.rows, question, self.population.dimension) or self.rows(question)
         totals: list[Sums] = []
         loop: LoopReduction | None = None
         if isinstance(reduction, ClippedSum | TailSum) and self._fuses(question.task):

@@ -19,6 +19,7 @@ from quoron_client.data.encoding import Categorical, Encoding, Numeric, Weight, 
 from quoron_client.losses import Logistic, Loss, Regression, loss_family, make_loss
 from quoron_client.protocol.domains import Box, Domain, L2Ball
 from quoron_privacy.errors import ConfigError
+from quoron_privacy.gdp import mu_for
 from quoron_server.algorithms.slots import partition
 from quoron_server.problem import Beliefs, Problem, Wide
 from quoron_server.rounds import Engine
@@ -27,7 +28,10 @@ if TYPE_CHECKING:  # only a table needs it
     import pyarrow as pa
 
 Vector = NDArray[np.float64]
-NARROW, WIDE = 3.0, 30.0  # radius of the domain times the feature norm, where none is declared
+# Radius of the domain times the feature norm, where none is declared: the narrow one; and of the wide one the least,
+# which holds back what noise carries away, where ν = nμ/√d is at most SURE, and the largest, for arithmetic alone.
+# Columns that fill a hundredth of their declared ranges have optima some thousands away.
+NARROW, WIDE, SURE, WIDEST = 3.0, 30.0, 40.0, 10_000.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,11 +108,17 @@ def _wide(config: Config, population: Known) -> Wide | None:
     section, loss = config.domain, population.loss
     if section.radius is not None or section.kind != "l2-ball" or not isinstance(config.population, configs.Table):
         return None
-    domain = L2Ball(WIDE / loss.feature_norm)
+    domain = L2Ball(_wide_radius(config, population) / loss.feature_norm)
     wide = Wide(domain, loss.lipschitz(domain, population.dimension))
     # Of a loss that is not smooth, predictions and steps rest on the bound itself.
     steady = wide.lipschitz == loss.lipschitz(population.domain, population.dimension)
     return wide if steady or loss.smoothness is not None else None
+
+
+def _wide_radius(config: Config, population: Known) -> float:
+    """As (ν / SURE)² says: the less noise beside users, the less is a model held back by what nobody declared."""
+    resolution = population.users * mu_for(config.privacy.epsilon, config.privacy.delta) / population.dimension**0.5
+    return min(max(WIDE * (resolution / SURE) ** 2, WIDE), WIDEST)
 
 
 def _user_smoothness(config: Config, population: Known) -> float | None:

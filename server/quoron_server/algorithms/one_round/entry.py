@@ -1,10 +1,11 @@
 """`one-round-least-squares` in the registry."""
 
 from quoron_privacy.moment import packed
-from quoron_server.algorithms.info import AlgorithmInfo
+from quoron_server.algorithms.info import AlgorithmInfo, Verdict
 from quoron_server.algorithms.one_round import plan as planning
 from quoron_server.algorithms.one_round.method import OneRoundLeastSquares
 
+ONE = "one round is allowed, and it needs no more"
 INFO = AlgorithmInfo(
     name=planning.NAME,
     summary="One round: a private second moment of features and label, and the ridge that its noise asks for",
@@ -19,7 +20,7 @@ INFO = AlgorithmInfo(
     maker=OneRoundLeastSquares,
     wide=True,
     gaussian_promise=planning.gaussian,
-    takes=lambda plan, rounds: rounds == 1,
+    takes=lambda _, allowed: Verdict(True, ONE) if allowed.budget.rounds == 1 else Verdict(False),
     answer=lambda plan: packed(plan.problem.features + 1),
     black_box="it asks for the second moment of a user's features and labels, which no gradient tells",
 )

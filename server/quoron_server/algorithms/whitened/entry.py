@@ -7,7 +7,7 @@ from quoron_server.algorithms.whitened.method import WhitenedTracking
 
 INFO = AlgorithmInfo(
     name=planning.NAME,
-    summary="For few users: whiten by a private metric, then everybody answers every round, private radius for free",
+    summary="For tables and few users: whiten by a private metric, then everybody answers every round (private radius)",
     paper="ours",
     algorithm_numbers="-",
     exposure="broadcast",
@@ -20,7 +20,7 @@ INFO = AlgorithmInfo(
     wide=True,
     passes="many",
     gaussian_promise=planning.gaussian,
-    takes=planning.few,
+    takes=planning.taken,
     declines=planning.too_few,
     answer=lambda plan: packed(plan.problem.features) + plan.problem.dimension,
     black_box="it asks for the second moment of a user's features and for losses, which no gradient tells",

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from quoron_client.protocol.domains import Domain, L2Ball
 from quoron_client.protocol.questions import Answers, AverageGradient, AverageLoss, MomentAndGradient, Question
 from quoron_privacy.clipping import clipped_mean
-from quoron_privacy.free_presence import moment_logs, vector_logs
+from quoron_privacy.free_presence import Rows, blocks, moment_logs, vector_logs
 from quoron_privacy.moment import packed
 from quoron_privacy.noise import NoiseSource
 from quoron_privacy.presence import Presence
@@ -72,6 +72,25 @@ class WhitenedState:
     gradients: Vector  # (T, d), y
     variances: Vector  # (T,)
     walks: Vector  # (T,)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Leading:
+    """The first numbers of each row of a matrix, of which blocks of rows are looked at."""
+
+    rows: Rows
+    numbers: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(k, numbers)."""
+        return len(self.rows), self.numbers
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: slice) -> Vector:
+        return self.rows[rows][:, : self.numbers]
 
 
 class WhitenedTracking:
@@ -127,14 +146,16 @@ class WhitenedTracking:
         entries: tuple[Release, ...] = ()
         if state.round == 0:
             numbers = packed(self.plan.problem.dimension)
-            factors, gradients = answers.values[:, :numbers], answers.values[:, numbers:]
+            factors = Leading(answers.values, numbers)
+            whole = blocks(answers.values, answers.values.shape[1])
+            gradients = np.concatenate([rows[:, numbers:].copy() for _, rows in whole])  # no block stays for its end
             state, entries = self._whiten(state, factors, gradients, answers.answered, noise)
-            answers = Answers(np.ascontiguousarray(gradients), answers.status)
+            answers = Answers(gradients, answers.status)
         update = self._step(state, answers, noise)
         return replace(update, releases=(*entries, *update.releases))
 
     def _whiten(
-        self, state: WhitenedState, factors: Vector, gradients: Vector, answered: NDArray[np.bool_], noise: NoiseSource
+        self, state: WhitenedState, factors: Rows, gradients: Vector, answered: NDArray[np.bool_], noise: NoiseSource
     ) -> tuple[WhitenedState, tuple[Release, ...]]:
         """Two second moments, each clipped at a typical length; then a typical gradient."""
         p, d, length = self.parameters, self.plan.problem.dimension, self.parameters.length()

@@ -16,7 +16,7 @@ from quoron_privacy.moment import packed
 from quoron_privacy.noise import total_variation
 from quoron_privacy.release import Adjacency
 from quoron_privacy.tails import TailMean
-from quoron_server.algorithms.info import GaussianPromise
+from quoron_server.algorithms.info import Allowance, GaussianPromise, Verdict
 from quoron_server.algorithms.search import least_users
 from quoron_server.algorithms.whitened.forecast import LEAST_RESOLUTION, remaining, starting_risk
 from quoron_server.algorithms.whitened.parameters import WhitenedParameters
@@ -25,8 +25,8 @@ from quoron_server.problem import Problem
 
 NAME = "whitened-tracking"
 THEOREM = "docs/privacy/whitened-tracking.md#w1-statement"
-LARGEST_DIMENSION = 300  # everybody sends d (d + 1) / 2 numbers
-MOST_USERS, MOST_FEATURES = 10_000, 100  # up to which `auto` takes it
+LARGEST_DIMENSION = 1_000  # everybody sends d (d + 1) / 2 numbers
+MOST_USERS = 10_000  # up to which `auto` takes it where each has a machine of its own
 ROUNDS = 13  # twelve gradients and a vote
 ROUNDS_FROM, ROUNDS_TO = 4, 64
 FORECAST_FROM = 9  # rounds: with fewer the forecast has not been measured
@@ -62,8 +62,11 @@ def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions, seed: int
         raise Infeasible(NAME, condition, "a larger delta")
     mu = gdp.mu_for(privacy.epsilon, (privacy.delta - slack) * (1 - 1e-9))
     left = resolution(problem, mu, options, users)
-    if left < LEAST_RESOLUTION:
+    if left < LEAST_RESOLUTION:  # whatever d is: no other method learns then
         raise Infeasible(NAME, _why(problem, left), _enough(problem, mu, options))
+    if d > LARGEST_DIMENSION:
+        condition = f"d={d} features make {packed(d):,} numbers of a second moment"
+        raise Infeasible(NAME, condition, f"d <= {LARGEST_DIMENSION}")
     adjacency: Adjacency = privacy.adjacency or "replace-one"
     p = _calibrated(problem, adjacency, options, rounds, mu)
     numbers = packed(d) + (rounds - 1) * d + 2
@@ -120,10 +123,22 @@ def gaussian(plan: Plan) -> GaussianPromise:
     return GaussianPromise(p.mu, total_variation(gaussians=_drawn(plan.problem, p.rounds)))
 
 
-def few(plan: Plan, rounds: int | None) -> bool:
-    """Whether n, d and ε are where this method was better than all others; a plan is for the rounds there are."""
-    enough = plan.cost.rounds >= FORECAST_FROM and (rounds is None or rounds >= plan.cost.rounds)
-    return enough and plan.problem.users <= MOST_USERS and plan.problem.dimension <= MOST_FEATURES
+def taken(plan: Plan, allowed: Allowance) -> Verdict:
+    """Whether everybody may be asked in every round: by whoever holds all rows, else where users are few.
+
+    Where rows are in one machine's memory neither n, d nor ε has a limit: more of any is as good as before, or better.
+    Elsewhere all users' moments have to be held at once. Fewer rounds than FORECAST_FROM have not been measured.
+    """
+    if plan.cost.rounds < FORECAST_FROM or plan.cost.rounds > (allowed.budget.rounds or ROUNDS_TO):
+        return Verdict(False)
+    users, held = plan.problem.users, 8 * plan.problem.users * packed(plan.problem.dimension)
+    if allowed.held is not None and held > allowed.held:
+        return Verdict(False, f"where {held / 2**30:,.1f} GiB of second moments can be held at once, name {NAME}")
+    if users <= MOST_USERS:
+        return Verdict(True, "its rule takes so few users")
+    if allowed.everybody:
+        return Verdict(True, "one machine holds all rows, and may ask everybody in every round")
+    return Verdict(False, f"where all users may be asked {plan.cost.rounds} times, name {NAME}")
 
 
 def too_few(problem: Problem, privacy: Privacy) -> Infeasible | None:
@@ -162,9 +177,6 @@ def _require(problem: Problem, options: WhitenedOptions) -> None:
         )
     if problem.outputs != 1:
         raise Infeasible(NAME, f"an item has {problem.outputs} predictions, not one", "a label of two classes")
-    if problem.dimension > LARGEST_DIMENSION:
-        condition = f"d={problem.dimension} features make {packed(problem.dimension):,} numbers of a second moment"
-        raise Infeasible(NAME, condition, f"d <= {LARGEST_DIMENSION}")
 
 
 def _calibrated(
