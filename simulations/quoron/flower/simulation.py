@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from signal import SIGKILL
 from socket import gethostname
@@ -20,11 +19,12 @@ from typing import Any
 from quoron.flower.bundle import write_bundle
 from quoron.flower.claim import Claim, alive
 from quoron.flower.commands import Connection, Process, free_port
+from quoron.sharding import guarded_ray
 from quoron.simulation import run as runs
 from quoron.simulation.folder import RunFolder
 from quoron.simulation.run import Prepared, RunResult
 from quoron_privacy import errors
-from quoron_privacy.errors import ConfigError, QuoronError, RunError
+from quoron_privacy.errors import QuoronError, RunError
 from quoron_server.books.durable import public
 from quoron_server.rounds import Observer, RoundEvent
 
@@ -51,10 +51,8 @@ def simulate(
     quoron, their --node-config says partition-id and num-partitions, and the ServerApp sees the run folder. Raises
     ConfigError without Ray or that folder; RunError, with the run as its ledger holds it, if Flower or a node fails.
     """
-    if connection is None and find_spec("ray") is None:
-        raise ConfigError(
-            "Expected Ray for Flower's simulation, found none. Install it: pip install '.[ray]' in the repository."
-        )
+    if connection is None:
+        guarded_ray.require_tokens()
     if runs.begin(prepared, folder):
         return runs.carry_out(prepared, folder, observers)  # complete: nobody is asked
     with TemporaryDirectory(prefix="quoron-flower-", ignore_cleanup_errors=True) as scratch:
@@ -88,7 +86,10 @@ class _Follower:
         connection.begin()
         here = ("--host", "127.0.0.1", "--port", str(port))
         arguments = ("--insecure", "--simulation", "--isolation", "subprocess", *here)
-        superlink = Process("flower-superlink", arguments, home=home, log=self._folder.path / LOG)
+        place = guarded_ray.Place.made()  # Flower starts Ray in what comes after it, with its environment
+        superlink = Process(
+            "flower-superlink", arguments, home=home, log=self._folder.path / LOG, more=place.environment
+        )
         try:
             superlink.healthy(f"http://127.0.0.1:{port}/health")
             sizes = (
@@ -102,6 +103,7 @@ class _Follower:
                 with suppress(ProcessLookupError):  # Ray ends with it; waiting for its own end takes seconds
                     os.kill(self._process, SIGKILL)
             superlink.end(0.0)
+            place.__exit__()
 
     def follow(
         self, connection: Connection, *, superlink: Process | None = None, federation: str | None = None
