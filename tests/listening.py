@@ -1,16 +1,17 @@
 """Sockets that a program and all that it has started listen on, and whether they answer strangers. Linux.
 
-    with stopped("simulate", ..., at="commit") as process:      # quoron, at rest in the middle of its work
-        for each in listening(process.pid): ...
+    with at_rest("simulate", ..., folder=folder, commits=1) as command:      # quoron, in the middle of its work
+        for each in listening(command.process): ...
 
-A program that is stopped has its servers at work still: they are others' processes, or the kernel's.
+One that rests waits in Python: whatever serves beside that is at work.
 """
 
 import os
+import select
 import signal
 import subprocess
 import sys
-import textwrap
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,35 +21,13 @@ from pathlib import Path
 import grpc
 import httpx
 
+from federation.crowd import HANGS
+
 PROC = Path("/proc")
 LISTENING = "0A"  # a TCP socket's state
 ACCEPTING = 0x10000  # a Unix socket's flag
 
-# Runs the command line, and stops itself at the n-th commit of a round, or where it would end.
-STOPPER = textwrap.dedent(
-    """
-    import os, signal, sys
-    from quoron_server.books.ledger import Ledger
-    from quoron.__main__ import main
-
-    left, original = int(sys.argv[1]), Ledger.commit
-
-    def stopping(*arguments, **named):
-        global left
-        result = original(*arguments, **named)
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGSTOP)
-        return result
-
-    Ledger.commit = stopping
-    sys.argv = ["quoron", *sys.argv[2:]]
-    code = main()
-    if left > 0:
-        os.kill(os.getpid(), signal.SIGSTOP)
-    sys.exit(code)
-    """
-)
+HOOKS = Path(__file__).parent / "at_rest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,26 +92,44 @@ def listening(root: int) -> list[Listening]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class AtRest:
+    """A command that waits for ever."""
+
+    process: int
+    bound: tuple[str, ...]  # addresses that Python has bound by then, in any process of the command
+
+
 @contextmanager
-def stopped(*arguments: object, at: int = 1, environment: Mapping[str, str] | None = None) -> Iterator[int]:
-    """A command of quoron's, stopped after its n-th commit, or at its end; its number."""
-    words = [sys.executable, "-c", STOPPER, str(at), *map(str, arguments)]
-    process = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=dict(environment or os.environ), text=True
-    )
-    try:
-        told = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-        assert told is not None
-        if told.si_code != os.CLD_STOPPED:
-            raise AssertionError(process.communicate()[0])
-        yield process.pid
-    finally:
-        others = family(process.pid) - {process.pid}
-        process.kill()
-        process.communicate()
-        for number in others:
-            with suppress(ProcessLookupError):
-                os.kill(number, signal.SIGKILL)
+def at_rest(
+    *arguments: object, folder: Path, commits: int = 1, environment: Mapping[str, str] | None = None
+) -> Iterator[AtRest]:
+    """A command of quoron's, at rest after so many commits of a run's ledger, or at its end; `folder` is for a pipe."""
+    os.mkfifo(pipe := folder / "rest")
+    ear = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)  # both ways, so that no end of a writer is one of the pipe
+    more = {"QUORON_REST": str(pipe), "QUORON_COMMITS": str(commits), "PYTHONPATH": str(HOOKS)}
+    with tempfile.TemporaryFile("w+") as out:
+        command = [sys.executable, "-m", "quoron", *map(str, arguments)]
+        process = subprocess.Popen(command, stdout=out, stderr=out, env={**(environment or os.environ), **more})
+        ended = os.pidfd_open(process.pid)
+        try:
+            said = ""
+            while "rest " not in said:
+                ready, *_ = select.select([ear, ended], [], [], HANGS)
+                if ear not in ready:
+                    out.seek(0)
+                    raise AssertionError(f"it did not come to rest: {out.read()}")
+                said += os.read(ear, 1 << 16).decode()
+            yield AtRest(process.pid, tuple(line for line in said.splitlines() if line.startswith("bind ")))
+        finally:
+            others = family(process.pid)
+            for number in others:
+                with suppress(ProcessLookupError):
+                    os.kill(number, signal.SIGKILL)
+            process.wait()
+            os.close(ended)
+            os.close(ear)
+            pipe.unlink()
 
 
 # What a stranger asks of a gRPC server: every kind that Ray has. (That it serves is what any may be told.)

@@ -336,10 +336,12 @@ def test_unset_keys_keep_the_preset_s_and_set_ones_override_it() -> None:
         "population.users": 500,
         "algorithm.name": "srgd",
         "run.seed": 3,
+        "run.simulation_seed": 4,
     }
     changed["set"] = "algorithm.options.rounds=5; domain.radius=2"
     config, _, _ = simulated.read(changed)
-    wanted = ["privacy.epsilon=4", "population.users=500", "algorithm.name=srgd", "run.seed=3", "domain.radius=2"]
+    wanted = ["privacy.epsilon=4", "population.users=500", "algorithm.name=srgd", "domain.radius=2"]
+    wanted += ["run.seed=3", "run.simulation_seed=4"]
     assert config == api.resolve("quickstart", [*wanted, "algorithm.options.rounds=5"])[0]
 
 

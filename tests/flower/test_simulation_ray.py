@@ -36,7 +36,8 @@ NODES, FEWER = 50, 10
 HERE = Path(__file__).parent
 EXAMPLE = HERE.parents[1] / "examples" / "flower" / "simulation"
 LARGEST = max(users for users, _ in FEW.values())
-PEOPLE = ("population.items_per_user=4", "population.dimension=3", "population.seed=7", "domain.radius=2", "run.seed=7")
+SEEDS = ("population.seed=7", "run.seed=7", "run.simulation_seed=7")
+PEOPLE = ("population.items_per_user=4", "population.dimension=3", "domain.radius=2", *SEEDS)
 PROMISE = ("privacy.epsilon=15", "privacy.delta=0.1")
 ROUNDS = 60  # enough that a run is in the middle when its rounds are heard of
 DRAWN = ("algorithm.name=dp-sgd-wor", f"algorithm.options.rounds={ROUNDS}", "algorithm.options.rate=0.5")

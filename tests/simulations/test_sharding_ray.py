@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import quoron
-from listening import asked, family, listening, stopped
+from listening import asked, at_rest, family, listening
 from quoron import EngineChoice
 from quoron.datasets.population import from_dataset
 from quoron.populations import Outliers, Synthetic
@@ -91,7 +91,7 @@ def intrudes(address: str, mark: Path, **environment: str) -> bool:
     strange = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     subprocess.run(
         [sys.executable, "-c", INTRUDER, address, str(mark)],
-        env=strange | {"RAY_USAGE_STATS_ENABLED": "0"} | environment,
+        env=strange | {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"} | environment,
         capture_output=True,
         check=False,
     )
@@ -193,10 +193,11 @@ def test_a_comparison_on_a_cluster_has_the_bits_of_one_here(cluster, tmp_path: P
 @pytest.mark.parametrize("command", ["train", "simulate", "compare"])
 def test_nobody_without_the_token_gets_into_a_cluster_of_our_own(command: str, tmp_path: Path):
     in_buckets(rows(1000), tmp_path / "d")
-    more = ["--algorithm", "tracking-srgd", "--seeds", 1] if command == "compare" else []
+    more = ["--algorithms", "tracking-srgd", "--seeds", 1] if command == "compare" else []
     ask = [command, described(tmp_path, "d"), "--engine", "ray", "--workers", 2, "--out", tmp_path / "run", *more]
     ledger = {"QUORON_LEDGER": str(tmp_path / "lifetime.sqlite"), "RAY_ADDRESS": "203.0.113.7:6379"}
-    with stopped(*ask, environment=os.environ | ledger) as process:
+    with at_rest(*ask, folder=tmp_path, environment=os.environ | ledger) as command_at_rest:
+        process = command_at_rest.process
         sockets = listening(process)
         servers = {each.program for each in sockets if each.port}
         assert {"gcs_server", "raylet"} <= servers

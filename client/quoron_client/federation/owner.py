@@ -13,8 +13,8 @@ EXPOSURES = ("model", "broadcast", "local", "none")
 class Owner:
     """One owner's decisions. Raises ConfigError for what cannot be meant.
 
-    `allow_simulation` lets runs in that call themselves simulations: their noise is known to whoever knows the seed, so
-    they are for made-up data only; `seed` is then that of the run.
+    `simulation_seed` lets runs in that call themselves simulations, and is theirs: their noise is known to whoever
+    knows it, so they are for made-up data only.
     """
 
     data: Path  # CSV or Parquet file, one item a row, all of one user
@@ -22,8 +22,7 @@ class Owner:
     lifetime_epsilon: float  # the sum over all runs, as is that of δ
     lifetime_delta: float
     accept_exposures: tuple[str, ...] = ("broadcast", "local")
-    allow_simulation: bool = False
-    seed: int | None = None
+    simulation_seed: int | None = None
 
     def __post_init__(self) -> None:
         for name, limit in (("lifetime_epsilon", self.lifetime_epsilon), ("lifetime_delta", self.lifetime_delta)):
@@ -32,5 +31,3 @@ class Owner:
         for exposure in self.accept_exposures:
             if exposure not in EXPOSURES:
                 raise ConfigError(f"Expected accept_exposures among {', '.join(EXPOSURES)}, got {exposure!r}.")
-        if self.allow_simulation != (self.seed is not None):
-            raise ConfigError("Expected allow_simulation and a seed together, got one of them.")

@@ -144,8 +144,7 @@ def client(
         insecure_anywhere=insecure_anywhere,
         client_name=name,
         accept_exposures=tuple(accept or ("broadcast", "local")),
-        allow_simulation=simulation_seed is not None,
-        seed=simulation_seed,
+        simulation_seed=simulation_seed,
     )
     _log_sparingly()
     asyncio.run(_until_signalled(federation.run_client, config))
