@@ -6,6 +6,7 @@ The bits are those of the inline engine, so either may continue what the other b
 """
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from typing import Any
 from quoron.flower.bundle import write_bundle
 from quoron.flower.claim import Claim, alive
 from quoron.flower.commands import Connection, Process, free_port
+from quoron.flower.superlink import MARK
 from quoron.sharding import guarded_ray
 from quoron.simulation import run as runs
 from quoron.simulation.folder import RunFolder
@@ -28,6 +30,7 @@ from quoron_privacy.errors import QuoronError, RunError
 from quoron_server.books.durable import public
 from quoron_server.rounds import Observer, RoundEvent
 
+GATED = sys.platform == "linux"  # where the kernel says whose the other end of a connection is
 COMPONENTS = {"server": "quoron.flower.simulated:server_app", "client": "quoron.flower.simulated:client_app"}
 NODES = 50
 LOG = "flower.log"  # in the run folder
@@ -87,11 +90,15 @@ class _Follower:
         here = ("--host", "127.0.0.1", "--port", str(port))
         arguments = ("--insecure", "--simulation", "--isolation", "subprocess", *here)
         place = guarded_ray.Place.made()  # Flower starts Ray in what comes after it, with its environment
-        superlink = Process(
-            "flower-superlink", arguments, home=home, log=self._folder.path / LOG, more=place.environment
-        )
+        where: Any = {"home": home, "log": self._folder.path / LOG, "more": place.environment}
+        if GATED:
+            superlink = Process("python", ("-m", "quoron.flower.superlink", *arguments), **where)
+        else:
+            superlink = Process("flower-superlink", arguments, **where)
         try:
             superlink.healthy(f"http://127.0.0.1:{port}/health")
+            if GATED:  # this SuperLink carries out what it is given
+                superlink.healthy(f"http://127.0.0.1:{port}{MARK}")
             sizes = (
                 f"num-supernodes={nodes} init-args-num-cpus={cpus} client-resources-num-cpus=1 "
                 "init-args-log-to-driver=false"  # what goes wrong in a client is not the server's to know
