@@ -36,7 +36,12 @@ def main(settings: list[str]) -> None:
                     chosen = [f"population.users={users}", "domain.radius=4.0", *settings]
                     try:
                         run = quoron.simulate(
-                            "quickstart", algorithm=algorithm, seed=seed, settings=chosen, out=Path(folder) / "run"
+                            "quickstart",
+                            algorithm=algorithm,
+                            seed=seed,
+                            simulation_seed=seed,
+                            settings=chosen,
+                            out=Path(folder) / "run",
                         )
                     except Infeasible as error:
                         print(f"{users:10,}  {algorithm:18s}  {error}")

@@ -29,7 +29,13 @@ def excess(name: str, users: int, rounds: int, more: list[str], seeds: int) -> f
     found = []
     for seed in range(seeds):
         with tempfile.TemporaryDirectory() as folder:
-            told = [*settings, *more, f"algorithm.options.rounds={rounds}", f"run.seed={seed}"]
+            told = [
+                *settings,
+                *more,
+                f"algorithm.options.rounds={rounds}",
+                f"run.seed={seed}",
+                f"run.simulation_seed={seed}",
+            ]
             result = quoron.simulate("flat-direction", out=Path(folder) / "run", settings=told)
             found.append(result.summary.excess_risk)
     return float(np.mean(found))

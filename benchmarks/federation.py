@@ -64,7 +64,7 @@ def specification(clients: int, rounds: int, dimension: int) -> RunSpecification
         early_ends=True,
         options={"rounds": rounds, "rate": 1.0},
         simulation=True,
-        noise_seed=0,
+        simulation_seed=0,
     )
 
 

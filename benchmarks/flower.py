@@ -179,7 +179,7 @@ def specification(prepared: Prepared) -> RunSpecification:
         options=dict(config.algorithm.options),
         seed=config.run.seed,
         simulation=True,
-        noise_seed=config.run.seed,
+        simulation_seed=config.run.simulation_seed,
     )
 
 

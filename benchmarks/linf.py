@@ -34,6 +34,7 @@ def measured(algorithm: str, settings: list[str], seeds: range = range(3)) -> fl
                 "linf",
                 algorithm=algorithm,
                 seed=seed,
+                simulation_seed=seed,
                 settings=[*settings, f"population.seed={seed}"],
                 out=Path(folder) / "run",
             )

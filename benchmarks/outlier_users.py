@@ -28,7 +28,12 @@ def measure(name: str, settings: list[str]) -> tuple[float, float, int]:
     for seed in SEEDS:
         with tempfile.TemporaryDirectory() as folder:
             run = quoron.simulate(
-                "outlier-iterates", algorithm=name, seed=seed, settings=settings, out=Path(folder) / "run"
+                "outlier-iterates",
+                algorithm=name,
+                seed=seed,
+                simulation_seed=seed,
+                settings=settings,
+                out=Path(folder) / "run",
             )
         risks.append(run.summary.excess_risk or 0.0)
         predicted, rounds = run.plan.predicted_excess_risk or float("nan"), run.plan.cost.rounds

@@ -65,7 +65,7 @@ def excess_risk(preset: str, algorithm: str, users: int, rounds: int, seed: int)
     """Of one run of exactly `rounds` rounds."""
     settings = [f"population.users={users}", f"algorithm.name={algorithm}", f"algorithm.options={{rounds={rounds}}}"]
     with tempfile.TemporaryDirectory() as folder:
-        run = quoron.simulate(preset, seed=seed, settings=settings, out=Path(folder) / "run")
+        run = quoron.simulate(preset, seed=seed, simulation_seed=seed, settings=settings, out=Path(folder) / "run")
     return run.summary.excess_risk or 0.0
 
 

@@ -33,7 +33,9 @@ def main() -> None:
     parser.add_argument("--users", type=int, default=4000)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--epsilon", type=float, default=2.0)
-    parser.add_argument("--seed", type=int, help="a simulation: noise that comes again, of which nothing is charged")
+    parser.add_argument(
+        "--simulation-seed", type=int, help="noise that comes again, protects nobody, and is not charged"
+    )
     parser.add_argument("--out", help="the run's folder")
     given = parser.parse_args()
 
@@ -65,7 +67,7 @@ def main() -> None:
         algorithm="dp-sgd-wor",
         options={"rounds": given.rounds, "rate": 0.1, "step_size": 1.0},
         local=quoron.torch.LocalSGD(epochs=1, batch_size=4, step_size=0.2),
-        seed=given.seed,
+        simulation_seed=given.simulation_seed,
         out=given.out,
         watch=watch,
     )

@@ -103,7 +103,9 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, default=4.0)
     parser.add_argument("--rank", type=int, default=2)
     parser.add_argument("--public", type=int, default=300, help="steps on public text")
-    parser.add_argument("--seed", type=int, help="a simulation: noise that comes again, of which nothing is charged")
+    parser.add_argument(
+        "--simulation-seed", type=int, help="noise that comes again, protects nobody, and is not charged"
+    )
     parser.add_argument("--out", help="the run's folder")
     given = parser.parse_args()
 
@@ -140,7 +142,7 @@ def main() -> None:
         options={"rounds": given.rounds, "rate": 0.1, "step_size": 4.0},
         local=quoron.torch.LocalSGD(epochs=1, batch_size=4, step_size=1.0),
         chunk=200,
-        seed=given.seed,
+        simulation_seed=given.simulation_seed,
         out=given.out,
     )
     print(trained.guarantee.sentence())

@@ -57,7 +57,7 @@ class RunSpecification(_Section):
     seed: Seed = 0  # public randomness: slots and partition
     group: Annotated[str, Field(min_length=1, max_length=64)] = "everyone"  # whose lifetime budget it draws on
     simulation: bool = False  # seeded noise, where the coordinator allows it; never with real people's data
-    noise_seed: Seed | None = None
+    simulation_seed: Seed | None = None
     plan_digest: str | None = None  # of the plan that the submitter saw; another plan is then refused
 
     @field_validator("problem", mode="before")
@@ -71,8 +71,8 @@ class RunSpecification(_Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> "RunSpecification":
-        if self.simulation != (self.noise_seed is not None):
-            raise ValueError("noise_seed belongs to a simulation, and a simulation needs one")
+        if self.simulation != (self.simulation_seed is not None):
+            raise ValueError("simulation_seed belongs to a simulation, and a simulation needs one")
         self.columns.check_public()
         if self.columns.dimension != self.problem.features:
             raise ValueError(f"the columns make {self.columns.dimension} features, problem.dimension is another number")

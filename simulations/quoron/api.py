@@ -121,6 +121,7 @@ def simulate(
     delta: float | None = None,
     algorithm: str | None = None,
     seed: int | None = None,
+    simulation_seed: int | None = None,
     items_per_user: int | None = None,
     network: str | None = None,
     out: str | Path | None = None,
@@ -133,8 +134,9 @@ def simulate(
 
     Args:
         source: a preset's name, a path of a TOML file, a `Config`, or a DataFrame with one item a row.
-        epsilon, delta, algorithm, seed, items_per_user, network, out: short for the keys privacy.epsilon,
-            privacy.delta, algorithm.name, run.seed, problem.items_per_user, run.network and run.out.
+        epsilon, delta, algorithm, seed, simulation_seed, items_per_user, network, out: short for the keys
+            privacy.epsilon, privacy.delta, algorithm.name, run.seed (of slots), run.simulation_seed (of noise),
+            problem.items_per_user, run.network and run.out.
         settings: further `dotted.key=value` texts, as with `--set`.
         observers: told of every round.
         engine: "inline" computes in this process, "flower" on 50 simulated nodes of Flower; the bits are the same.
@@ -153,6 +155,7 @@ def simulate(
         delta=delta,
         algorithm=algorithm,
         seed=seed,
+        simulation_seed=simulation_seed,
         out=out,
         network=network,
         items_per_user=items_per_user,
@@ -179,6 +182,7 @@ def compare(
     epsilon: float | None = None,
     delta: float | None = None,
     seed: int | None = None,
+    simulation_seed: int | None = None,
     items_per_user: int | None = None,
     network: str | None = None,
     out: str | Path | None = None,
@@ -192,11 +196,11 @@ def compare(
         source: a preset's name, a path of a TOML file, a `Config`, or a DataFrame with one item a row.
         algorithms: names, `auto` among them; default: all that promise privacy. Infeasible ones are told with why.
         vary: dotted keys, each with the values to try, such as `{"privacy.epsilon": [1, 4]}`; all combinations.
-        seeds: runs of each, with seeds from run.seed on; confidence intervals need two or more.
+        seeds: runs of each, with seeds from run.simulation_seed and run.seed on; confidence intervals need two or more.
         workers: runs at once, each in a process that holds the users in memory; default: one a processor.
         engine: `EngineChoice.of("ray", workers=..., address=...)` carries out one run at a time on a Ray cluster
             instead, its users shared between so many workers; the bits are the same.
-        epsilon, delta, seed, items_per_user, network: as of `simulate`.
+        epsilon, delta, seed, simulation_seed, items_per_user, network: as of `simulate`.
         out: the comparison's folder; default: runs/NAME-compare-1 or the next that is free. What is complete in it is
             not carried out again, so an interrupted comparison goes on, and one may be extended.
         settings: further `dotted.key=value` texts, as with `--set`.
@@ -211,7 +215,14 @@ def compare(
     from quoron.comparing import comparison as comparisons
     from quoron.comparing.request import Request
 
-    short = short_keys(epsilon=epsilon, delta=delta, seed=seed, network=network, items_per_user=items_per_user)
+    short = short_keys(
+        epsilon=epsilon,
+        delta=delta,
+        seed=seed,
+        simulation_seed=simulation_seed,
+        network=network,
+        items_per_user=items_per_user,
+    )
     config, name, frame = _described(source, columns, (*settings, *short))
     table = None if frame is None else as_parquet(_needed(frame, config))
     request = Request.of(config, algorithms=algorithms, vary=vary, seeds=seeds)
@@ -376,6 +387,7 @@ def short_keys(**values: Any) -> tuple[str, ...]:
         "delta": "privacy.delta",
         "algorithm": "algorithm.name",
         "seed": "run.seed",
+        "simulation_seed": "run.simulation_seed",
         "out": "run.out",
         "network": "run.network",
         "items_per_user": "problem.items_per_user",

@@ -299,7 +299,10 @@ class BudgetSection(Section):
 class RunSection(Section):
     """One run of the plan."""
 
-    seed: Seed = Field(default=0, description="seed of slots and of simulated noise")
+    seed: Seed = Field(default=0, description="public seed of slots: who is asked when; never of noise")
+    simulation_seed: Seed = Field(
+        default=0, description="of a simulation: seed of its noise and of what its users draw, which protects nobody"
+    )
     out: str | None = Field(default=None, description="run folder; default: runs/<name>-<number>")
     network: str | None = Field(
         default=None,

@@ -3,7 +3,7 @@
     >>> import pandas as pd
     >>> wards = ["CBCACB"[row // 3 % 6] for row in range(9000)]
     >>> visits = pd.DataFrame({"who": [row // 3 for row in range(9000)], "ward": wards})
-    >>> told = declare(visits, user="who", epsilon=2.0, delta=1e-6, items=True, categorical=["ward"], seed=1)
+    >>> told = declare(visits, user="who", epsilon=2.0, delta=1e-6, items=True, categorical=["ward"], simulation_seed=1)
     >>> print(told.toml())
     # SIMULATED, noise from a seed: released with (2, 1e-06)-differential privacy for replacing one of 3,000 users.
     # Proofs: docs/privacy/votes.md. Categories with fewer than 36 users' votes may be missing.
@@ -114,7 +114,7 @@ def declare(
     most_below: float = facts.MOST_BELOW,
     population: str = "default",
     ledger: str | Path | None = None,
-    seed: int | None = None,
+    simulation_seed: int | None = None,
 ) -> Declaration:
     """Release what is asked for of a CSV or Parquet file, a DataFrame or a pyarrow Table, with one item a row.
 
@@ -128,7 +128,8 @@ def declare(
         categorical: columns whose categories are released, also the classes of a label.
         most_votes: categories of one column that a user votes for.
         population, ledger: charge this name for the people in the table, in this file or where training has its own.
-        seed: makes the noise reproducible, and the result unfit for real people; charged to a given ledger only.
+        simulation_seed: SIMULATED: the noise comes from it, comes again, and protects nobody, as the declaration then
+            begins; charged to a given ledger only.
 
     Raises:
         ConfigError: nothing asked for, a column asked for twice, a parameter out of range.
@@ -156,9 +157,9 @@ def declare(
     spent_delta = delta if categorical else 0.0
     mu = None if categorical else gdp.compose(*(choice.mu for choice in ends))
     run = None
-    if seed is None or ledger is not None:
+    if simulation_seed is None or ledger is not None:
         run = charge(ledger, population, epsilon=epsilon, delta=spent_delta, mu=mu)
-    noise: NoiseSource = SecureNoise.fresh() if seed is None else SeededNoise(seed)
+    noise: NoiseSource = SecureNoise.fresh() if simulation_seed is None else SeededNoise(simulation_seed)
     declared = [
         _range(name, columns.numbers(table, name), owners, users, each, most_outside, _stream(noise, name))
         for name in numeric
@@ -174,7 +175,7 @@ def declare(
         _note(ledger, run, declared)
     path = str(source) if isinstance(source, str | Path) else None
     votes = bins.kept_from(0.99) if bins else None
-    return Declaration(path, user, users, tuple(declared), epsilon, spent_delta, mu, votes, seed is not None)
+    return Declaration(path, user, users, tuple(declared), epsilon, spent_delta, mu, votes, simulation_seed is not None)
 
 
 def charge(ledger: str | Path | None, population: str, *, epsilon: float, delta: float, mu: float | None) -> str:

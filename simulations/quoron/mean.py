@@ -2,7 +2,7 @@
 
     >>> rng = np.random.default_rng(0)
     >>> visits = rng.normal(5.0, 1.0, size=(10_000, 3))
-    >>> found = private_mean(visits, 1.0, 1e-6, bound=20.0, spread=6.0, seed=1)
+    >>> found = private_mean(visits, 1.0, 1e-6, bound=20.0, spread=6.0, simulation_seed=1)
     >>> found.method, bool(np.abs(found.value - visits.mean(axis=0)).max() < 0.1)
     ('two-stage', True)
 
@@ -18,7 +18,7 @@
 A few users at a far corner move the first three by their share of `bound` or `radius`; `robust` leaves them out:
 
     >>> visits[:100] = 11.0
-    >>> found = private_mean(visits, 1.0, 1e-6, bound=20.0, spread=6.0, outliers=0.01, seed=1)
+    >>> found = private_mean(visits, 1.0, 1e-6, bound=20.0, spread=6.0, outliers=0.01, simulation_seed=1)
     >>> found.method, bool(np.abs(found.value - visits[100:].mean(axis=0)).max() < 0.1)
     ('robust', True)
 
@@ -29,7 +29,7 @@ docs/privacy/private-mean.md and docs/privacy/local-model.md.
 import math
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -77,7 +77,7 @@ def private_mean(
     spread: float | None = None,
     outliers: float | None = None,
     method: Method = "auto",
-    seed: int | None = None,
+    simulation_seed: int | None = None,
 ) -> PrivateMean:
     """The mean over users of each user's own mean, (ε, δ)-private when one user is replaced by any other.
 
@@ -90,7 +90,8 @@ def private_mean(
             methods that centre are not tried. A wrong bound or spread costs accuracy and never privacy.
         outliers: share of users that may lie anywhere, outside `spread` too; for `robust`. A wrong one costs the value.
         method: see the table above.
-        seed: makes noise and rotation reproducible, and the result unfit for real people. None: from the system.
+        simulation_seed: SIMULATED: noise and rotation come from it, come again, and protect nobody, as the promise then
+            begins. None: from the system.
 
     Users with anything that is not finite count as absent: the divisor stays n. For `local` they report like zero.
 
@@ -113,13 +114,16 @@ def private_mean(
     if (robust or method in ("two-stage", "range")) and spread is None:
         asked = f"outliers={outliers:g}" if outliers is not None else f"method={method!r}"
         raise ConfigError(f"Expected spread with {asked}, got none. Use method='clip' where it is unknown.")
+    seed = simulation_seed
     noise: NoiseSource = SecureNoise.fresh() if seed is None else SeededNoise(seed)
     if method == "local":
         own: LocalRandomness = SystemRandomness() if seed is None else SeededRandomness(seed)
-        return _local(values, privacy, bound, spread, noise, own)
-    if robust and spread is not None:
-        return _robust(values, privacy, bound, spread, outliers or 0.0, noise)
-    return _central(values, privacy, bound, spread, method, noise)
+        found = _local(values, privacy, bound, spread, noise, own)
+    elif robust and spread is not None:
+        found = _robust(values, privacy, bound, spread, outliers or 0.0, noise)
+    else:
+        found = _central(values, privacy, bound, spread, method, noise)
+    return found if seed is None else replace(found, guarantee=found.guarantee.simulated())
 
 
 def _user_means(users: Any) -> Matrix:

@@ -119,7 +119,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         else:
             message = f"The noise of random_state={self.random_state!r} protects nobody: guarantee_ is None."
             warnings.warn(message, NoiseFromSeed, stacklevel=2)
-            self.model_, self.plan_, self.n_rounds_ = run.rehearse(config, seed=seed, frame=table)
+            self.model_, self.plan_, self.n_rounds_ = run.rehearse(config, simulation_seed=seed, frame=table)
             self.guarantee_: Guarantee | None = None
             self.folder_: Path | None = None
         self._publish(self.model_)

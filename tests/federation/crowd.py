@@ -131,7 +131,7 @@ def specification(algorithm: str, run_name: str = "trial", **changes: object) ->
         options=options,
         seed=SEED,
         simulation=True,
-        noise_seed=SEED,
+        simulation_seed=SEED,
     )
     return whole.model_copy(update=changes)
 
@@ -140,11 +140,11 @@ def inline_model(wanted: RunSpecification, folder: Path, population: Population 
     """The model of the same run in one process."""
     population = people(wanted.problem.users) if population is None else population
     plan = make_plan(wanted)
-    key = SeededNoise(wanted.noise_seed).export_key()
+    key = SeededNoise(wanted.simulation_seed).export_key()
     with Ledger.create(folder / "inline.sqlite", plan="{}", config_digest="c", noise_key=key) as ledger:
         engine = InlineEngine(population, seed=SEED)
         algorithm = ALGORITHMS[wanted.algorithm].make(plan)
-        return run(algorithm, engine, ledger, SeededNoise(wanted.noise_seed), simulation=True)
+        return run(algorithm, engine, ledger, SeededNoise(wanted.simulation_seed), simulation=True)
 
 
 Answering = Callable[[int, pb.Question], pb.Answer | None]

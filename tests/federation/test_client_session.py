@@ -249,7 +249,7 @@ class TestRandomness:
             assert await fake.announce("r", told)
             return await fake.ask(asked(task, number=4))
 
-        found, status = values(converse(data, script, allow_simulation=True, seed=11), task)
+        found, status = values(converse(data, script, simulation_seed=11), task)
         users = np.array([5 if slot is None else slot])
         loss, batch = read_terms("r", told).make_loss(), own_items(data, read_terms("r", told)).batch
         if task is CONVOLVED:
@@ -265,9 +265,9 @@ class TestRandomness:
             await fake.announce("r", terms())
             return [values(await fake.ask(asked(task, number)))[0].tobytes() for number in (4, 5)]
 
-        first = converse(data, script, allow_simulation=True, seed=11)
+        first = converse(data, script, simulation_seed=11)
         (data.parent / "record.sqlite").unlink()
-        again = converse(data, script, allow_simulation=True, seed=11)
+        again = converse(data, script, simulation_seed=11)
         assert len({*first, *again}) == 4
 
     def test_a_local_report_that_cannot_be_computed_looks_like_any_other(self, data, monkeypatch):

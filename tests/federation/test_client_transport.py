@@ -250,8 +250,6 @@ class TestConfig:
             ({"coordinator": "10.0.0.1:7443"}, "plaintext is for loopback"),
             ({"client_name": "two words"}, "client_name of letters"),
             ({"insecure": False}, "Expected certificate, key and authority"),
-            ({"seed": 3}, "allow_simulation and a seed together"),
-            ({"allow_simulation": True}, "allow_simulation and a seed together"),
         ],
     )
     def test_that_cannot_be_meant_is_refused_by_name(self, data, changes, said):

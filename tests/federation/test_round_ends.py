@@ -263,7 +263,7 @@ def test_early_ends_stand_in_the_promise() -> None:
 
 @pytest.mark.parametrize("name", ["dp-sgd-wor", "dp-sgd-poisson", "mean-sgd"])
 def test_early_ends_are_refused_where_the_promise_rests_on_secret_cohorts(name: str) -> None:
-    secret = {"simulation": False, "noise_seed": None}
+    secret = {"simulation": False, "simulation_seed": None}
     wanted = specification(name, **secret)
     with pytest.raises(ConfigError, match="early_ends=false"):
         require_deployable(wanted, make_plan(wanted), allow_simulation=False)

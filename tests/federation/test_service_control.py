@@ -189,7 +189,7 @@ def test_wrong_requests_are_refused_by_name(tmp_path: Path) -> None:
         "users": good | {"problem": problem | {"users": 0}},
         "colour": good | {"colour": 1},
         "run": good | {"run": "../escape"},
-        "noise_seed": good | {"noise_seed": None},
+        "simulation_seed": good | {"simulation_seed": None},
         "features": good | {"columns": {"features": []}},
         "the plan": good | {"plan_digest": "0" * 64},
         "problem.lipschitz": good | {"problem": problem | {"lipschitz": 0.5}},
@@ -218,13 +218,13 @@ def test_wrong_requests_are_refused_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"simulation": True, "noise_seed": 1}, "allow-simulation"),
+        ({"simulation": True, "simulation_seed": 1}, "allow-simulation"),
         ({"algorithm": "sgd", "options": {"rounds": 6}}, "proved promise"),
         ({"algorithm": "phased-sgd", "options": {"cohort_size": 2}}, "trust_clients"),
     ],
 )
 def test_a_deployment_refuses_what_protects_nobody(changes: dict[str, object], words: str, tmp_path: Path) -> None:
-    wanted = specification(NAME).model_copy(update={"simulation": False, "noise_seed": None} | changes)
+    wanted = specification(NAME).model_copy(update={"simulation": False, "simulation_seed": None} | changes)
 
     async def scene() -> None:
         async with coordinator(tmp_path, allow_simulation=False) as running:
@@ -235,7 +235,7 @@ def test_a_deployment_refuses_what_protects_nobody(changes: dict[str, object], w
 
 
 def test_a_deployed_run_draws_secret_noise_and_erases_its_key(tmp_path: Path) -> None:
-    wanted = specification(NAME, simulation=False, noise_seed=None)
+    wanted = specification(NAME, simulation=False, simulation_seed=None)
 
     async def scene() -> np.ndarray:
         async with (

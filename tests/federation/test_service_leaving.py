@@ -54,9 +54,8 @@ def test_clients_survive_an_orderly_stop_and_answer_the_next_coordinator(tmp_pat
             lifetime_delta=0.5,
             insecure=True,
             client_name=f"client-{user}",
-            allow_simulation=True,
             retry_seconds=0.05,
-            seed=SEED,
+            simulation_seed=SEED,
         )
         return asyncio.create_task(run_client(config, stop=stop))
 

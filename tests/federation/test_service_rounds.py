@@ -50,7 +50,7 @@ class Dropping:
 
 def model_without(silent: set[int], folder: Path) -> np.ndarray:
     wanted = specification(ALGORITHM)
-    plan, noise = make_plan(wanted), SeededNoise(wanted.noise_seed)
+    plan, noise = make_plan(wanted), SeededNoise(wanted.simulation_seed)
     folder.mkdir(exist_ok=True)
     with Ledger.create(folder / "w.sqlite", plan="{}", config_digest="c", noise_key=noise.export_key()) as ledger:
         return run(ALGORITHMS[ALGORITHM].make(plan), Dropping(silent), ledger, noise, simulation=True)
@@ -149,7 +149,7 @@ def test_answers_are_taken_once_and_only_from_those_asked_while_the_round_is_ope
                 announced = await peer.next("run")
                 await peer.send(consent=pb.Consent(run=announced.run, takes_part=True))
             plan = make_plan(wanted)
-            algorithm, noise = ALGORITHMS[ALGORITHM].make(plan), SeededNoise(wanted.noise_seed)
+            algorithm, noise = ALGORITHMS[ALGORITHM].make(plan), SeededNoise(wanted.simulation_seed)
             cohort = algorithm.request(algorithm.init(), noise).cohort.tolist()
             bystander = peers[next(user for user in range(USERS) if user not in cohort)]
             first = peers[cohort[0]]

@@ -60,8 +60,7 @@ def test_twenty_clients_over_tls_give_the_bits_of_the_inline_engine(
             certificate=issued / f"client-{user}.pem",
             key=issued / f"client-{user}.key",
             authority=issued / "authority.pem",
-            allow_simulation=True,
-            seed=SEED,
+            simulation_seed=SEED,
         )
 
     model = carried_out(federated())

@@ -129,11 +129,11 @@ class Absent:
 
 def without(wanted: RunSpecification, folder: Path, *, user: int, first: int = 0) -> np.ndarray:
     """The model if a user answers in no round from the `first` on."""
-    key = SeededNoise(wanted.noise_seed).export_key()
+    key = SeededNoise(wanted.simulation_seed).export_key()
     with Ledger.create(folder / f"without-{first}.sqlite", plan="{}", config_digest="c", noise_key=key) as ledger:
         engine = Absent(InlineEngine(from_items(wanted.problem.users), seed=SEED), user, first)
         algorithm = ALGORITHMS[wanted.algorithm].make(make_plan(wanted))
-        return run(algorithm, engine, ledger, SeededNoise(wanted.noise_seed), simulation=True)
+        return run(algorithm, engine, ledger, SeededNoise(wanted.simulation_seed), simulation=True)
 
 
 def questions(running: Any, number: int, run: str) -> list[tuple[int, bytes]]:

@@ -16,7 +16,7 @@ from quoron_server.specification import make_plan
 WANTED = specification("one-pass-dp-sgd")
 PROBLEM = WANTED.problem
 TRAINING = apps.Training(
-    run="trial", algorithm="one-pass-dp-sgd", problem=PROBLEM, epsilon=15.0, delta=0.1, clip_norm=1.0, noise_seed=7
+    run="trial", algorithm="one-pass-dp-sgd", problem=PROBLEM, epsilon=15.0, delta=0.1, clip_norm=1.0, simulation_seed=7
 )
 
 

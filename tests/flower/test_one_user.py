@@ -152,7 +152,7 @@ def test_without_words_of_the_owner_the_limit_is_one(config: dict[str, Any]) -> 
     owner = apps.read_owner(config, {})
     assert (owner.lifetime_epsilon, owner.lifetime_delta) == (1.0, 1e-5)
     assert owner.accept_exposures == ("broadcast", "local")
-    assert not apps.read_owner(config | {"simulation-seed": "none"}, {}).allow_simulation
+    assert apps.read_owner(config | {"simulation-seed": "none"}, {}).simulation_seed is None
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from quoron.flower.bundle import write_bundle
 from quoron.flower.claim import CLAIM, LINES, Claim, ClaimObserver, alive
 from quoron.flower.simulation import COMPONENTS, simulate
 from quoron.reports import page as report_page
+from quoron.sharding import guarded_ray
 from quoron.simulation import run as runs
 from quoron.simulation.engines import EngineChoice
 from quoron.simulation.folder import RunFolder
@@ -173,7 +174,7 @@ def test_a_run_on_flower_leaves_the_same_folder_and_tells_observers(
 def test_a_complete_run_asks_nobody(
     tmp_path: Path, whole: Path, model: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(simulation, "find_spec", lambda name: name)  # as if Ray were installed
+    monkeypatch.setattr(guarded_ray, "require_tokens", lambda: None)  # as if Ray were installed
     shutil.copytree(whole, tmp_path / "run")
     prepared = runs.prepare(RunFolder(tmp_path / "run").config(), tmp_path)
     watching = Watching()
@@ -249,7 +250,7 @@ def test_a_folder_of_another_plan_is_refused_before_flower_starts(whole: Path, f
 
 def test_without_ray_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prepared, folder = prepared_in(tmp_path / "run")
-    monkeypatch.setattr(simulation, "find_spec", lambda name: None)
+    monkeypatch.setattr(guarded_ray, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install '\.\[ray\]' in the repository"):
         simulate(prepared, folder, tmp_path)
     assert not list(folder.path.iterdir())
@@ -335,10 +336,12 @@ def test_unset_keys_keep_the_preset_s_and_set_ones_override_it() -> None:
         "population.users": 500,
         "algorithm.name": "srgd",
         "run.seed": 3,
+        "run.simulation_seed": 4,
     }
     changed["set"] = "algorithm.options.rounds=5; domain.radius=2"
     config, _, _ = simulated.read(changed)
-    wanted = ["privacy.epsilon=4", "population.users=500", "algorithm.name=srgd", "run.seed=3", "domain.radius=2"]
+    wanted = ["privacy.epsilon=4", "population.users=500", "algorithm.name=srgd", "domain.radius=2"]
+    wanted += ["run.seed=3", "run.simulation_seed=4"]
     assert config == api.resolve("quickstart", [*wanted, "algorithm.options.rounds=5"])[0]
 
 

@@ -19,6 +19,7 @@ import pytest
 
 from federation.crowd import FEW
 from flower.grids import SECRET
+from listening import asked, family, listening
 from quoron import api
 from quoron.flower import simulation
 from quoron.flower.bundle import write_bundle
@@ -36,7 +37,8 @@ NODES, FEWER = 50, 10
 HERE = Path(__file__).parent
 EXAMPLE = HERE.parents[1] / "examples" / "flower" / "simulation"
 LARGEST = max(users for users, _ in FEW.values())
-PEOPLE = ("population.items_per_user=4", "population.dimension=3", "population.seed=7", "domain.radius=2", "run.seed=7")
+SEEDS = ("population.seed=7", "run.seed=7", "run.simulation_seed=7")
+PEOPLE = ("population.items_per_user=4", "population.dimension=3", "domain.radius=2", *SEEDS)
 PROMISE = ("privacy.epsilon=15", "privacy.delta=0.1")
 ROUNDS = 60  # enough that a run is in the middle when its rounds are heard of
 DRAWN = ("algorithm.name=dp-sgd-wor", f"algorithm.options.rounds={ROUNDS}", "algorithm.options.rate=0.5")
@@ -246,6 +248,35 @@ def test_a_stopped_command_leaves_nothing_running_and_a_folder_that_goes_on(
         assert f"Continue with: quoron resume {folder.path}" in told
     until(lambda: not any(map(alive, processes)))
     np.testing.assert_array_equal(api.resume(folder.path).model, model)
+
+
+def test_nobody_gets_into_a_simulation_without_its_token_or_as_another_user(tmp_path: Path) -> None:
+    words = [word for setting in SMALL for word in ("--set", setting)]
+    words += ["--out", str(tmp_path / "run"), "--engine", "flower", "--nodes", "10", "--cpus", "1"]
+    command = subprocess.Popen([sys.executable, "-m", "quoron", "simulate", *words], stderr=subprocess.PIPE, text=True)
+    assert command.stderr is not None
+    try:
+        with command.stderr:
+            assert f"round 1/{ROUNDS}" in command.stderr.readline()
+            run = serverapp_of(RunFolder(tmp_path / "run"))
+            for number in family(command.pid) - actors_and_servers(run):
+                os.kill(number, signal.SIGSTOP)  # the command, and the run: nobody asks anything any more
+            found = [each for each in listening(command.pid) if each.process in actors_and_servers(run)]
+            assert {"gcs_server", "raylet"} <= {each.program for each in found}
+            assert all(each.here_alone for each in listening(command.pid))
+            for each in found:
+                if each.port:
+                    told = set(asked(each).values())
+                    assert told <= {"UNAUTHENTICATED", "UNIMPLEMENTED", "UNAVAILABLE", "401"}, (each, told)
+    finally:
+        for number in family(command.pid):
+            os.kill(number, signal.SIGKILL)
+        command.wait()
+
+
+def actors_and_servers(process: int) -> set[int]:
+    """Ray's own processes below one that carries a run out."""
+    return family(process) - {process}
 
 
 def test_flwr_run_of_the_example_does_what_its_page_says(tmp_path: Path, superlink: Any) -> None:

@@ -46,6 +46,13 @@ def test_whatever_one_user_computes_every_algorithm_that_clips_carries_on(name: 
     assert np.linalg.norm(model) <= 2.0 + 1e-9
 
 
+def test_a_public_seed_keeps_the_promise_and_a_seed_of_noise_does_not(tmp_path: Path) -> None:
+    for seed in (7, None):
+        given: dict[str, Any] = {"simulation_seed": seed, "identities": "partitions", "seed": 9}
+        said = trained(plugged(people()), tmp_path / str(seed), **given).guarantee.sentence()
+        assert said.startswith(SEEDED) == (seed is not None)
+
+
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in FIT])
 def test_an_algorithm_that_needs_more_than_a_clip_is_refused_with_the_reason(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="rests on the server alone") as error:

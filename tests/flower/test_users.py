@@ -309,7 +309,7 @@ def test_a_run_that_is_no_simulation_needs_a_promise_and_a_simulation_leave(tmp_
     database, grid = f"sqlite:///{tmp_path}/books.sqlite", people(tmp_path)
     with pytest.raises(ConfigError, match="simulation=false"):
         serve(grid, small("srgd", "trial", USERS).as_text(), database, waiting=1.0)
-    real = {"simulation": False, "noise_seed": None}
+    real = {"simulation": False, "simulation_seed": None}
     with pytest.raises(ConfigError, match="proved promise"):
         serve(grid, small("sgd", "trial", USERS, **real).as_text(), database, waiting=1.0)
     assert not grid.asked

@@ -62,7 +62,7 @@ def test_the_example_learns_both_ways(
     grid = FakeGrid(client_app.app, spread(int(config["users"])), run_config=config)
     server_app.app(grid, Context(1, 1, {}, RecordDict(), config))
     federated = accuracy(capsys.readouterr().out)
-    monkeypatch.setattr(sys, "argv", ["here.py", "--seed", "7", "--out", str(tmp_path / "here")])
+    monkeypatch.setattr(sys, "argv", ["here.py", "--simulation-seed", "7", "--out", str(tmp_path / "here")])
     runpy.run_path(str(EXAMPLE / "here.py"), run_name="__main__")
     assert min(federated, accuracy(capsys.readouterr().out)) > 0.6
 

@@ -151,7 +151,7 @@ def trained(out: Path, **changed: Any) -> quoron.jax.Trained:
     owners = np.repeat(np.arange(12), 5)
     given: dict[str, Any] = {"loss": loss, "params": params(), "user": owners, "items_per_user": 5, "epsilon": 8.0}
     given |= {"data": (draw.normal(size=(60, 4)).astype(np.float32), draw.integers(0, 3, 60)), "delta": 1e-3}
-    given |= {"clip_norm": 0.5, "radius": 5.0, "algorithm": "dp-sgd-wor", "seed": 5, "out": out, "chunk": 4}
+    given |= {"clip_norm": 0.5, "radius": 5.0, "algorithm": "dp-sgd-wor", "simulation_seed": 5, "out": out, "chunk": 4}
     given |= {"options": {"rounds": 3, "rate": 0.5, "step_size": 0.5}} | changed
     return quoron.jax.train(given.pop("loss"), given.pop("params"), given.pop("data"), **given)
 
@@ -163,7 +163,7 @@ def test_parameters_come_back_as_the_tree_that_was_given(tmp_path: Path) -> None
     assert jax.tree.structure(found.params) == jax.tree.structure(params())
     np.testing.assert_allclose(ravel_pytree(found.params)[0], found.model, rtol=1e-6)
     assert found.guarantee.sentence().startswith(SEEDED)
-    assert not trained(tmp_path / "secret", seed=None).guarantee.sentence().startswith(SEEDED)
+    assert not trained(tmp_path / "secret", simulation_seed=None).guarantee.sentence().startswith(SEEDED)
 
 
 @pytest.mark.parametrize("local", [None, LocalSGD(batch_size=2)])
@@ -181,3 +181,23 @@ def test_a_killed_run_goes_on_to_the_same_bits(local: Any, tmp_path: Path, monke
         trained(tmp_path / "run", **more)
     monkeypatch.setattr(Rows, "__call__", real)
     np.testing.assert_array_equal(trained(tmp_path / "run", **more).model, whole)
+
+
+def test_a_killed_run_goes_on_from_its_own_start_whatever_the_script_makes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = params()
+    other = jax.tree.map(lambda leaf: 1.0 - leaf, first)
+    whole, real = trained(tmp_path / "whole", params=first).model, Rows.__call__
+
+    def dying(self: Rows, round_: int, *given: Any) -> np.ndarray:
+        if round_ == 1:
+            raise Killed
+        return real(self, round_, *given)
+
+    monkeypatch.setattr(Rows, "__call__", dying)
+    with pytest.raises(Killed):
+        trained(tmp_path / "run", params=first)
+    monkeypatch.setattr(Rows, "__call__", real)
+    np.testing.assert_array_equal(trained(tmp_path / "run", params=other).model, whole)
+    assert "are not those that the run in" in caplog.text

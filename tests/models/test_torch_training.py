@@ -17,7 +17,7 @@ from quoron.torch.computing import Rows
 from quoron.torch.modules import Network
 from quoron.training import lifetime
 from quoron.training.items import items_of
-from quoron_privacy.errors import ConfigError, DataError
+from quoron_privacy.errors import ConfigError, DataError, LedgerError
 from quoron_privacy.noise import SeededNoise
 from quoron_server.plan import SEEDED
 
@@ -45,7 +45,14 @@ def people() -> tuple[tuple[torch.Tensor, torch.Tensor], np.ndarray]:
 def trained(out: Path, module: nn.Module | None = None, **changed: Any) -> quoron.torch.Trained:
     data, owners = people()
     given: dict[str, Any] = {"data": data, "user": owners, "loss": CROSS, "items_per_user": ITEMS, "epsilon": 8.0}
-    given |= {"delta": 1e-3, "clip_norm": 0.5, "radius": 5.0, "algorithm": "dp-sgd-wor", "seed": 5, "out": out}
+    given |= {
+        "delta": 1e-3,
+        "clip_norm": 0.5,
+        "radius": 5.0,
+        "algorithm": "dp-sgd-wor",
+        "simulation_seed": 5,
+        "out": out,
+    }
     given |= {"options": {"rounds": 3, "rate": 0.5, "step_size": 0.5}} | changed
     if given.get("offsets") is not None:
         given["user"] = None
@@ -60,7 +67,7 @@ def test_a_module_is_trained_in_a_copy_and_says_what_is_promised(tmp_path: Path)
     flat = torch.cat([weight.flatten() for weight in found.module.parameters()]).detach().numpy()
     np.testing.assert_allclose(flat, found.model, rtol=1e-6)
     assert found.guarantee.sentence().startswith(SEEDED)
-    assert not trained(tmp_path / "secret", module, seed=None).guarantee.sentence().startswith(SEEDED)
+    assert not trained(tmp_path / "secret", module, simulation_seed=None).guarantee.sentence().startswith(SEEDED)
 
 
 def test_without_noise_worth_naming_it_learns(tmp_path: Path) -> None:
@@ -292,6 +299,54 @@ def test_a_killed_run_goes_on_to_the_same_bits_with_dropout(
         monkeypatch.setattr(Rows, "__call__", real)
         again = trained(tmp_path / f"{dies_at}", network(nn.Dropout(0.5)), local=local).model
         np.testing.assert_array_equal(again, whole)
+
+
+class Own(nn.Module):
+    """A module that nobody seeded, a part of it neither trained nor the same in the next process."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)  # in place of whatever another process would draw
+            self.frozen, self.last = nn.Linear(4, 5), nn.Linear(5, 3)
+            self.register_buffer("scale", torch.rand(()).to(torch.bfloat16))
+        self.frozen.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.tanh(self.frozen(x)) * self.scale.float())
+
+
+@pytest.mark.parametrize("seed", [5, None], ids=["simulated", "secret"])
+def test_a_killed_run_goes_on_from_its_own_start_whatever_module_the_script_makes(
+    seed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    more: dict[str, Any] = {"radius": 1e-3, "simulation_seed": seed}
+    whole, real = trained(tmp_path / "whole", Own(1), **more), Rows.__call__
+
+    def dying(self: Rows, round_: int, *given: Any) -> np.ndarray:
+        if round_ == 1:
+            raise Killed
+        return real(self, round_, *given)
+
+    monkeypatch.setattr(Rows, "__call__", dying)
+    with pytest.raises(Killed):
+        trained(tmp_path / "run", Own(1), **more)
+    monkeypatch.setattr(Rows, "__call__", real)
+    again = trained(tmp_path / "run", Own(2), **more)
+    assert "is not the one that the run in" in caplog.text
+    begun = torch.nn.utils.parameters_to_vector(Own(1).last.parameters()).detach().double().numpy()
+    assert np.linalg.norm(again.model - begun) <= 1e-3 * (1 + 1e-6)  # about the first start, not the second
+    for name, own in Own(1).state_dict().items():
+        if not name.startswith("last"):
+            assert torch.equal(again.module.state_dict()[name], own), name
+    if seed is not None:
+        np.testing.assert_array_equal(again.model, whole.model)
+    complete = trained(tmp_path / "run", Own(3), **more)
+    np.testing.assert_array_equal(complete.model, again.model)
+    with pytest.raises(LedgerError, match=r"began with others: .*problem"):
+        trained(tmp_path / "run", network(), **more)
+    with np.load(tmp_path / "run" / "start.npz", allow_pickle=False) as arrays:
+        assert {name: arrays[name].dtype for name in arrays.files}["start"] == np.float32
 
 
 def test_a_watcher_is_given_modules_of_the_released_points(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def frame() -> pd.DataFrame:
 
 
 def test_three_lines_give_a_model_a_summary_a_plan_and_a_folder(place: Path) -> None:
-    run = quoron.simulate(SMALL, epsilon=2.0, seed=5, out="mine")
+    run = quoron.simulate(SMALL, epsilon=2.0, simulation_seed=5, out="mine")
     assert run.model.shape == (3,)
     assert run.summary.epsilon == run.plan.guarantee.epsilon == 2.0
     assert "excess risk" in str(run.summary)
@@ -48,7 +48,7 @@ def test_three_lines_give_a_model_a_summary_a_plan_and_a_folder(place: Path) -> 
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_gives_others() -> None:
-    first, again, other = (quoron.simulate(SMALL, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (quoron.simulate(SMALL, simulation_seed=seed) for seed in (1, 1, 2))
     assert np.array_equal(first.model, again.model)
     assert not np.array_equal(first.model, other.model)
 

@@ -47,13 +47,13 @@ def failing(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
 
 
 def test_json_is_exactly_one_object_with_the_agreed_fields(capsys: pytest.CaptureFixture[str], place: Path) -> None:
-    assert invoke(["simulate", "small.toml", "--json", "--seed", "3"]) == 0
+    assert invoke(["simulate", "small.toml", "--json", "--simulation-seed", "3"]) == 0
     told = capsys.readouterr()
     summary = json.loads(told.out)
     assert set(summary) >= FIELDS
     assert (summary["rounds"], summary["users_asked"], summary["epsilon"]) == (8, 2_000, 4.0)
     assert summary["excess_risk"] < summary["excess_risk_initial"]
-    assert summary["seed"] == 3
+    assert summary["simulation_seed"] == 3
     assert told.err == ""
     assert {path.name for path in (place / "runs" / "small-1").iterdir()} == FILES
 
@@ -170,7 +170,7 @@ def test_a_folder_of_another_configuration_is_refused_and_left_alone(
     assert invoke(["simulate", "small.toml", "--out", "mine", "--quiet"]) == 0
     before = {path: path.read_bytes() for path in (place / "mine").iterdir()}
     capsys.readouterr()
-    code, told = failing(capsys, "simulate", "small.toml", "--out", "mine", "--seed", "9")
+    code, told = failing(capsys, "simulate", "small.toml", "--out", "mine", "--simulation-seed", "9")
     assert code == 2
     assert "belongs to another" in told
     assert "quoron resume mine" in told

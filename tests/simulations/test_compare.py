@@ -72,7 +72,7 @@ def test_seeds_differ_and_settings_reach_the_plan(compared: comparisons.Comparis
     done = [row for row in compared.runs if not row["infeasible"]]
     assert len({row["excess_risk"] for row in done}) == len(done)
     assert {(row["privacy.epsilon"], row["epsilon"]) for row in done} == {(2.0, 2.0), (8.0, 8.0)}
-    assert {row["seed"] for row in done} == {0, 1}
+    assert {row["simulation_seed"] for row in done} == {0, 1}
 
 
 def test_an_infeasible_cell_is_listed_once_with_its_reason(compared: comparisons.Comparison) -> None:
@@ -237,6 +237,7 @@ def test_the_users_of_a_data_frame_are_compared_on_too(tmp_path: Path) -> None:
         ({"seeds": 0}, "seeds=0"),
         ({"vary": {"algorithm.name": ["srgd"]}}, "Give algorithms instead"),
         ({"vary": {"run.seed": [1, 2]}}, "Give seeds instead"),
+        ({"vary": {"run.simulation_seed": [1, 2]}}, "Give seeds instead"),
         ({"vary": {"privacy.epsilon": []}}, "list of values for privacy.epsilon"),
         ({"vary": {"privacy.epsilon": 3}}, "list of values for privacy.epsilon"),
         ({"vary": {"privacy.epsilon": [1, 1]}}, "different values"),

@@ -37,6 +37,7 @@ WRONG = [
     ("algorithm.options=3", "Expected algorithm.options to be a table, got algorithm.options=3."),
     ("budget.rounds=0", "Expected budget.rounds >= 1, got budget.rounds=0."),
     ("run.seed=-1", "Expected run.seed >= 0, got run.seed=-1."),
+    ("run.simulation_seed=-1", "Expected run.simulation_seed >= 0, got run.simulation_seed=-1."),
     ("epsilon", "Expected key=value, such as privacy.epsilon=2, got 'epsilon'."),
     ("algorithm.options={rounds=3", "Expected a dotted key, '=' and a TOML value"),
     ("=3", "Expected key=value, such as privacy.epsilon=2, got '=3'."),
@@ -131,7 +132,13 @@ def test_the_digest_ignores_where_run_and_table_are_kept_and_nothing_else() -> N
     )
     assert here.digest() == there.digest() != base.digest()
     assert configs.parse("", settings=["run.out=elsewhere"]).digest() == base.digest()
-    for setting in ("run.seed=1", "privacy.epsilon=2", "population.users=7", "algorithm.options.rounds=3"):
+    for setting in (
+        "run.seed=1",
+        "run.simulation_seed=1",
+        "privacy.epsilon=2",
+        "population.users=7",
+        "algorithm.options.rounds=3",
+    ):
         assert configs.parse("", settings=[setting]).digest() != base.digest()
 
 

@@ -20,7 +20,7 @@ from quoron_server.books.lifetime_ledger import PopulationLedger
 
 pytestmark = pytest.mark.usefixtures("own_ledger")
 USERS = 3000
-ASKED = {"user": "who", "epsilon": 8.0, "delta": 1e-6, "seed": 3}
+ASKED = {"user": "who", "epsilon": 8.0, "delta": 1e-6, "simulation_seed": 3}
 ALL = {"items": True, "numeric": ["delay", "height"], "categorical": ["ward", "code"]}
 
 
@@ -147,7 +147,7 @@ class TestLedger:
         assert self.charges(ledger) == []
 
     def test_without_a_ledger_the_usual_one_is_charged_unless_it_is_a_simulation(self, own_ledger: Path) -> None:
-        declare(frame(), items=True, user="who", epsilon=1.0, seed=1)
+        declare(frame(), items=True, user="who", epsilon=1.0, simulation_seed=1)
         assert not own_ledger.exists()
         declare(frame(), items=True, user="who", epsilon=1.0)
         with Database(f"sqlite:///{own_ledger}") as opened:
@@ -190,16 +190,16 @@ def test_no_other_value_raises_either(value: object) -> None:
 
 def accepted(value: object) -> None:
     table = pd.DataFrame({"who": [*range(200), 1, 2], "odd": [*["a"] * 200, value, value]}, dtype=object)
-    told = declare(table, user="who", epsilon=32.0, numeric=["odd"], most_outside=0.9, seed=1)
+    told = declare(table, user="who", epsilon=32.0, numeric=["odd"], most_outside=0.9, simulation_seed=1)
     assert told.declared[0].value is None
-    told = declare(table, user="who", epsilon=8.0, items=True, categorical=["odd"], seed=1)
+    told = declare(table, user="who", epsilon=8.0, items=True, categorical=["odd"], simulation_seed=1)
     assert told.declared[0].value == ["a"]
 
 
 def test_a_missing_user_is_nobody() -> None:
     for names in ([None, "", *map(str, range(200))], [math.nan, *range(200)]):
         table = pd.DataFrame({"who": names})
-        assert declare(table, user="who", epsilon=8.0, items=True, seed=1).users == 200
+        assert declare(table, user="who", epsilon=8.0, items=True, simulation_seed=1).users == 200
 
 
 @pytest.mark.parametrize(

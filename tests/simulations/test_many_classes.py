@@ -186,7 +186,7 @@ class Workers:
             table[ITEMS * user : ITEMS * (user + 1)].to_csv(path, index=False)
             owner = Owner(
                 data=path, record=folder / f"{user}.sqlite", lifetime_epsilon=100.0, lifetime_delta=1.0,
-                accept_exposures=("broadcast", "model", "local"), allow_simulation=True, seed=SEED,
+                accept_exposures=("broadcast", "model", "local"), simulation_seed=SEED,
             )  # fmt: skip
             worker = Worker(owner, Record.open(owner.record, epsilon=100.0, delta=1.0))
             assert worker.consider(pb.Announcement(run=self.run, description=told), user).takes_part
@@ -226,7 +226,7 @@ def test_clients_of_a_federation_give_the_bits_of_the_simulation(algorithm, sett
     plan, models, workers = make_plan(wanted), [], Workers(tmp_path, wanted)
     population = crowd(20, test_fraction=0.0, loss=make_loss("softmax", classes=3, feature_norm=2.0))
     for number, engine in enumerate((workers, InlineEngine(population, seed=SEED))):
-        noise = SeededNoise(wanted.noise_seed)
+        noise = SeededNoise(wanted.simulation_seed)
         path = tmp_path / f"ledger-{number}.sqlite"
         with Ledger.create(path, plan="{}", config_digest="c", noise_key=noise.export_key()) as ledger:
             made = ALGORITHMS[algorithm].make(plan)

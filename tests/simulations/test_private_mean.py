@@ -24,7 +24,7 @@ every = pytest.mark.parametrize("method", METHODS)
 
 
 def found(users=USERS, epsilon=1.0, delta=1e-6, **keywords) -> PrivateMean:
-    return private_mean(users, epsilon, delta, **{"bound": 10.0, "spread": 0.3, "seed": 1, **keywords})
+    return private_mean(users, epsilon, delta, **{"bound": 10.0, "spread": 0.3, "simulation_seed": 1, **keywords})
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,10 @@ def test_the_value_is_within_its_noise_of_the_mean(method):
 @every
 def test_the_same_seed_gives_the_same_bits_and_none_gives_others(method):
     assert np.array_equal(found(method=method).value, found(method=method).value)
-    assert not np.array_equal(found(method=method).value, found(method=method, seed=2).value)
-    assert not np.array_equal(found(method=method, seed=None).value, found(method=method, seed=None).value)
+    assert not np.array_equal(found(method=method).value, found(method=method, simulation_seed=2).value)
+    assert not np.array_equal(
+        found(method=method, simulation_seed=None).value, found(method=method, simulation_seed=None).value
+    )
 
 
 @every
@@ -128,8 +130,8 @@ def test_too_few_users_for_ranges_are_told():
 
 def test_scouts_and_others_are_different_users_and_pay_off_when_there_are_many():
     users = np.random.default_rng(1).normal(2.0, 0.001, size=(100_000, 3))
-    plain = private_mean(users, 4.0, 1e-6, bound=10.0, method="local", seed=4)
-    centred = private_mean(users, 4.0, 1e-6, bound=10.0, spread=0.01, method="local", seed=4)
+    plain = private_mean(users, 4.0, 1e-6, bound=10.0, method="local", simulation_seed=4)
+    centred = private_mean(users, 4.0, 1e-6, bound=10.0, spread=0.01, method="local", simulation_seed=4)
     assert plain.radius == 10.0
     assert centred.radius < 1.0
     assert centred.noise_scale < plain.noise_scale / 10

@@ -25,7 +25,9 @@ def ran(tmp_path_factory):
     @cache
     def carried_out(algorithm, *settings, seed):
         out = place / str(carried_out.cache_info().misses)
-        return quoron.simulate(algorithm=algorithm, seed=seed, settings=[*BASE, *settings], out=out)
+        return quoron.simulate(
+            algorithm=algorithm, seed=seed, simulation_seed=seed, settings=[*BASE, *settings], out=out
+        )
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("quoron.reports.page.PLOTS", ())

@@ -142,7 +142,10 @@ def test_every_algorithm_releases_the_same_model_from_seven_shards(name, tmp_pat
     config, _ = api.resolve("quickstart", extra)
     prepared = runs.prepare(config, tmp_path)
     models = []
-    for engine in (prepared.scene.engine, here(prepared.scene.population, 7, dies=(3, 5), seed=config.run.seed)):
+    for engine in (
+        prepared.scene.engine,
+        here(prepared.scene.population, 7, dies=(3, 5), seed=config.run.simulation_seed),
+    ):
         out = RunFolder(tmp_path / str(len(models)))
         out.path.mkdir()
         shared = replace(prepared, scene=replace(prepared.scene, engine=engine))

@@ -3,6 +3,9 @@
 import gc
 import logging
 import os
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,17 +15,18 @@ import numpy as np
 import pytest
 
 import quoron
+from listening import asked, at_rest, family, listening
 from quoron import EngineChoice
 from quoron.datasets.population import from_dataset
 from quoron.populations import Outliers, Synthetic
-from quoron.sharding import on_ray
+from quoron.sharding import guarded_ray, on_ray
 from quoron.sharding.engine import ShardedEngine
 from quoron.sharding.shard import Settings
 from quoron_client.losses import Logistic
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import AverageGradient, Question
 from quoron_privacy.clipping import ClippedSum
-from quoron_privacy.errors import DataError
+from quoron_privacy.errors import ConfigError, DataError
 from quoron_server.algorithms.slots import partition
 from row_files import RULES, described, in_buckets, rows
 
@@ -36,28 +40,68 @@ pytestmark = [
 ray: Any = pytest.importorskip("ray")
 
 
-@pytest.fixture
-def cluster() -> Iterator[Any]:
-    """Three raylets, none of which has room for all workers."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+@pytest.fixture(params=["guarded"])
+def cluster(request) -> Iterator[Any]:
+    """Three raylets, none of which has room for all workers, with a token or "open" to everybody."""
     from ray.cluster_utils import Cluster
 
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    try:
-        for _ in range(2):
-            made.add_node(num_cpus=1)
-        made.wait_for_nodes()
-        yield made
-    finally:
-        ray.shutdown()
-        made.shutdown()
-        gc.collect()  # here, where what Ray leaves open is no error
+    with guarded_ray.Place.made() as place, pytest.MonkeyPatch.context() as patch:
+        for name, value in place.environment.items():
+            patch.setenv(name, value)
+        if request.param == "open":
+            patch.setenv("RAY_AUTH_MODE", "disabled")
+        guarded_ray._read_again(anywhere=False)
+        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        try:
+            for _ in range(2):
+                made.add_node(num_cpus=1)
+            made.wait_for_nodes()
+            yield made
+        finally:
+            ray.shutdown()
+            made.shutdown()
+            gc.collect()  # here, where what Ray leaves open is no error
 
 
 def question(users: int, d: int, *, sums: bool) -> Question:
     draw = np.random.Generator(np.random.Philox(4))
     task = AverageGradient(draw.standard_normal((1, d)), (1.0,))
     return Question(0, draw.permutation(users)[:300], task, reduction=ClippedSum(0.3, 200) if sums else None)
+
+
+# A process of somebody else's on this machine, who has found where a cluster is: Ray's list of processes says it.
+INTRUDER = textwrap.dedent(
+    """
+    import logging, sys
+    import ray
+
+    ray.init(address=sys.argv[1], log_to_driver=False, logging_level=logging.ERROR)
+
+    @ray.remote(num_cpus=0)
+    def theirs(path):
+        open(path, "w").write("was here")
+
+    ray.get(theirs.remote(sys.argv[2]), timeout=60)
+    """
+)
+
+
+def intrudes(address: str, mark: Path, **environment: str) -> bool:
+    """Whether a process without the token runs a program in the cluster."""
+    strange = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    subprocess.run(
+        [sys.executable, "-c", INTRUDER, address, str(mark)],
+        env=strange | {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"} | environment,
+        capture_output=True,
+        check=False,
+    )
+    return mark.exists()
+
+
+def head_of(process: int) -> str:
+    """Where the cluster of a process's descendants has its head."""
+    (found,) = {each.address for each in listening(process) if each.program == "gcs_server"}
+    return found
 
 
 def nodes_of(engine: ShardedEngine) -> dict[int, str]:
@@ -144,3 +188,78 @@ def test_a_comparison_on_a_cluster_has_the_bits_of_one_here(cluster, tmp_path: P
     )
     here = quoron.compare(described(tmp_path, "d"), workers=1, out=tmp_path / "here", **asked)
     assert [run["excess_risk"] for run in there.runs] == [run["excess_risk"] for run in here.runs]
+
+
+@pytest.mark.parametrize("command", ["train", "simulate", "compare"])
+def test_nobody_without_the_token_gets_into_a_cluster_of_our_own(command: str, tmp_path: Path):
+    in_buckets(rows(1000), tmp_path / "d")
+    more = ["--algorithms", "tracking-srgd", "--seeds", 1] if command == "compare" else []
+    ask = [command, described(tmp_path, "d"), "--engine", "ray", "--workers", 2, "--out", tmp_path / "run", *more]
+    ledger = {"QUORON_LEDGER": str(tmp_path / "lifetime.sqlite"), "RAY_ADDRESS": "203.0.113.7:6379"}
+    with at_rest(*ask, folder=tmp_path, environment=os.environ | ledger) as command_at_rest:
+        process = command_at_rest.process
+        sockets = listening(process)
+        servers = {each.program for each in sockets if each.port}
+        assert {"gcs_server", "raylet"} <= servers
+        assert all(each.here_alone for each in sockets), sockets
+        for each in sockets:
+            if each.port:
+                told = set(asked(each).values())
+                assert told <= {"UNAUTHENTICATED", "UNIMPLEMENTED", "UNAVAILABLE", "401"}, (each, told)
+                assert told & {"UNAUTHENTICATED", "401"} or each.program == "raylet", (each, told)
+        assert not intrudes(head_of(process), tmp_path / "mark")
+        other = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
+        assert not intrudes(head_of(process), tmp_path / "mark", **other)
+        places = {Path(each.path).parents[3] for each in sockets if each.path}
+        (place,) = {each for each in places if each.name.startswith(guarded_ray.PREFIX)}
+        token = (place / "token").read_text()
+        assert (place.stat().st_mode & 0o777, (place / "token").stat().st_mode & 0o777) == (0o700, 0o600)
+        assert intrudes(head_of(process), tmp_path / "mark", RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token)  # it can
+        lines = [Path(f"/proc/{number}/cmdline").read_bytes() for number in family(process)]
+        assert not any(token.encode() in line for line in lines)
+
+
+def test_a_cluster_of_our_own_leaves_nothing_behind(monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    before, tokens = dict(os.environ), set()
+    for _ in range(2):
+        own = guarded_ray.Own.begun()
+        tokens.add(own.place.token.read_text())
+        assert guarded_ray.answers_strangers(guarded_ray._address()) is False
+        own.close()
+        own.close()
+        assert not own.place.folder.exists()
+        assert {name: os.environ.get(name) for name in own.before} == {name: before.get(name) for name in own.before}
+    assert len(tokens) == 2
+    (left := guarded_ray.Place.made()).folder.rename(
+        gone := left.folder.with_name(f"{guarded_ray.PREFIX}{2**22 + 1}-x")
+    )
+    guarded_ray.Place.made().__exit__()
+    assert not gone.exists(), "of a process that is no more"
+
+
+@pytest.mark.parametrize("cluster", ["open"], indirect=True)
+def test_a_cluster_that_asks_for_no_token_is_refused_by_name(cluster, tmp_path: Path):
+    assert intrudes(cluster.address, tmp_path / "mark"), "whoever reaches it is in it"
+    with pytest.raises(ConfigError, match=r"asks for a token, got one at address=.*answers whoever reaches it"):
+        on_ray.starter(cluster.address)
+    assert not ray.is_initialized()
+    ray.init(cluster.address, logging_level=logging.ERROR)
+    with pytest.raises(ConfigError, match=r"that this process is part of .* answers whoever reaches it"):
+        on_ray.starter(None)
+
+
+def test_an_address_without_the_token_is_refused_with_what_it_takes(cluster, monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
+    guarded_ray._read_again(anywhere=False)
+    with pytest.raises(ConfigError, match=r"RAY_AUTH_MODE=token here, and its token in RAY_AUTH_TOKEN_PATH"):
+        on_ray.starter(cluster.address)
+    with pytest.raises(ConfigError, match="HOST:PORT or auto"):
+        on_ray.starter(f"ray://{cluster.address}")
+
+
+def test_a_ray_without_tokens_is_refused_by_name(monkeypatch):
+    monkeypatch.setattr(ray, "__version__", "2.51.3")
+    for wanted in (None, "127.0.0.1:6379"):
+        with pytest.raises(ConfigError, match=r"Expected Ray 2.52 or newer, .* got Ray 2.51.3, .* Install it: pip"):
+            on_ray.starter(wanted)

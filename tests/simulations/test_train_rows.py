@@ -50,7 +50,7 @@ def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def trained(out: Path, compute: Any = pulls, name: str = "one-pass-dp-sgd", **changed: Any) -> Trained:
     given = {"users": USERS, "dimension": DIMENSION, "epsilon": 8.0, "delta": 1e-3, "clip_norm": CLIP, "radius": 2.0}
-    given |= {"algorithm": name, "options": SMALL.get(name, {}), "smoothness": 1.0, "seed": 5}
+    given |= {"algorithm": name, "options": SMALL.get(name, {}), "smoothness": 1.0, "simulation_seed": 5}
     return quoron.train_rows(compute, out=out, **(given | changed))
 
 
@@ -194,7 +194,7 @@ def test_the_account_is_charged_before_a_row_is_made_and_the_key_is_erased(tmp_p
         assert stat.S_IMODE(ledger.stat().st_mode) == 0o600
         return pulls(users, point)
 
-    found = trained(tmp_path / "run", compute, seed=None, population="patients")
+    found = trained(tmp_path / "run", compute, simulation_seed=None, population="patients")
     assert seen == [8.0] * 3
     assert found.guarantee.curated
     assert OWN in found.guarantee.sentence()
@@ -213,7 +213,9 @@ def test_a_run_beyond_the_populations_limit_calls_nothing(tmp_path: Path, accoun
     with lifetime.opened(account) as kept:
         kept.limit("patients", epsilon=5.0, delta=1e-2)
     with pytest.raises(BudgetExceeded):
-        trained(tmp_path / "run", lambda users, point: pytest.fail("asked"), seed=None, population="patients")
+        trained(
+            tmp_path / "run", lambda users, point: pytest.fail("asked"), simulation_seed=None, population="patients"
+        )
     assert not (tmp_path / "run").exists()
 
 
@@ -255,10 +257,36 @@ def test_a_killed_simulation_goes_on_to_the_same_bits(name: str, tmp_path: Path)
         np.testing.assert_array_equal(complete.model, whole)
 
 
+def test_a_run_goes_on_from_the_start_that_it_began_with_and_another_is_refused_by_name(tmp_path: Path) -> None:
+    begun, dies = np.array([0.25, -0.5, 1e-17]), [True]
+
+    def dying(users: Any, point: Any) -> Any:
+        if dies:
+            raise Killed
+        return pulls(users, point)
+
+    whole = trained(tmp_path / "whole", start=begun).model
+    with pytest.raises(Killed):
+        trained(tmp_path / "run", dying, start=begun)
+    dies.clear()
+    with pytest.raises(LedgerError, match="began with others: start"):
+        trained(tmp_path / "run", dying, start=begun + 1e-12)
+    np.testing.assert_array_equal(trained(tmp_path / "run", dying).model, whole)
+    np.testing.assert_array_equal(trained(tmp_path / "run", dying, start=begun).model, whole)
+    (tmp_path / "run" / "start.npz").write_bytes(b"PK broken")
+    with pytest.raises(LedgerError, match=r"Expected the start of the run in .*start\.npz, got a file that cannot"):
+        trained(tmp_path / "run", dying)
+
+
 def test_other_settings_are_another_run(tmp_path: Path) -> None:
     trained(tmp_path / "run")
-    for changed in ({"start": np.ones(3)}, {"epsilon": 4.0}, {"clip_norm": 1.0}, {"seed": None}, {"seed": 6}):
-        with pytest.raises(LedgerError, match="began with others"):
+    others = {"start": np.ones(3), "epsilon": 4.0, "clip_norm": 1.0}
+    for changed in (
+        *({name: value} for name, value in others.items()),
+        {"simulation_seed": None},
+        {"simulation_seed": 6},
+    ):
+        with pytest.raises(LedgerError, match=f"began with others: .*{next(iter(changed))}"):
             trained(tmp_path / "run", **changed)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
@@ -382,11 +410,11 @@ def test_a_real_run_goes_on_to_the_same_privacy_and_not_the_same_bits(tmp_path: 
         return pulls(users, point)
 
     with pytest.raises(Killed):
-        trained(tmp_path / "run", dying, seed=None)
+        trained(tmp_path / "run", dying, simulation_seed=None)
     with pytest.raises(LedgerError, match="began with others"):
-        trained(tmp_path / "run", seed=None, smoothness=0.5)
-    model = trained(tmp_path / "run", seed=None).model
-    complete = trained(tmp_path / "run", lambda users, point: pytest.fail("asked"), seed=None)
+        trained(tmp_path / "run", simulation_seed=None, smoothness=0.5)
+    model = trained(tmp_path / "run", simulation_seed=None).model
+    complete = trained(tmp_path / "run", lambda users, point: pytest.fail("asked"), simulation_seed=None)
     np.testing.assert_array_equal(complete.model, model)
     seeded = [trained(tmp_path / f"{n}").model for n in range(2)]
     np.testing.assert_array_equal(*seeded)  # of a simulation the noise comes again

@@ -37,7 +37,7 @@ def pulls(users: np.ndarray, point: np.ndarray) -> np.ndarray:
 
 
 def trained(out: Path, compute: Any = pulls, **changed: Any) -> Trained:
-    given = {"users": USERS, "dimension": 3, "epsilon": 8.0, "delta": 1e-3, "radius": 9.0, "seed": 5}
+    given = {"users": USERS, "dimension": 3, "epsilon": 8.0, "delta": 1e-3, "radius": 9.0, "simulation_seed": 5}
     return quoron.train_rows(compute, out=out, **(given | {"algorithm": "outlier-gd", "options": OPTIONS} | changed))
 
 

@@ -13,8 +13,8 @@ EXPOSURES = ("model", "broadcast", "local", "none")
 class Owner:
     """One owner's decisions. Raises ConfigError for what cannot be meant.
 
-    `allow_simulation` lets runs in that call themselves simulations: their noise is known to whoever knows the seed, so
-    they are for made-up data only; `seed` is then that of the run.
+    `simulation_seed` lets runs in that call themselves simulations, and is theirs: their noise is known to whoever
+    knows it, so they are for made-up data only.
     """
 
     data: Path  # CSV or Parquet file, one item a row, all of one user
@@ -22,8 +22,7 @@ class Owner:
     lifetime_epsilon: float  # the sum over all runs, as is that of δ
     lifetime_delta: float
     accept_exposures: tuple[str, ...] = ("broadcast", "local")
-    allow_simulation: bool = False
-    seed: int | None = None
+    simulation_seed: int | None = None
     one_user: bool = False  # all rows are one user's, however many people they seem to be of
     items_per_user: int | None = None  # what one person holds, as whoever announces runs declares it
 
@@ -34,8 +33,6 @@ class Owner:
         for exposure in self.accept_exposures:
             if exposure not in EXPOSURES:
                 raise ConfigError(f"Expected accept_exposures among {', '.join(EXPOSURES)}, got {exposure!r}.")
-        if self.allow_simulation != (self.seed is not None):
-            raise ConfigError("Expected allow_simulation and a seed together, got one of them.")
         if self.items_per_user is not None and self.items_per_user < 1:
             raise ConfigError(f"Expected items_per_user >= 1, got items_per_user={self.items_per_user}.")
 

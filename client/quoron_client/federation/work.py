@@ -103,7 +103,7 @@ class Worker:
         if terms.exposure not in self.owner.accept_exposures:
             allowed = ", ".join(self.owner.accept_exposures)
             return f"Expected a run of exposure {allowed}, got {terms.exposure}."
-        if terms.simulation and not self.owner.allow_simulation:
+        if terms.simulation and self.owner.simulation_seed is None:
             return "Expected a run with secret noise, got a simulation."
         if terms.adjacency == "none" and "none" not in self.owner.accept_exposures:
             return "Expected a run that promises something, got adjacency none."
@@ -173,7 +173,7 @@ class Worker:
         return found.values[0], Status(int(found.status[0]))
 
     def _seed(self, terms: Terms) -> int | None:
-        return self.owner.seed if terms.simulation and self.owner.allow_simulation else None
+        return self.owner.simulation_seed if terms.simulation else None
 
     def forget(self, run: str) -> bool:
         """A run has ended: nothing of it is asked any more. Whether it was known and open. Raises LedgerError."""

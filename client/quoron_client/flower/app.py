@@ -98,8 +98,7 @@ def read_owner(node_config: Mapping[str, Any], environment: Mapping[str, str]) -
         lifetime_epsilon=number("lifetime-epsilon", "1"),
         lifetime_delta=number("lifetime-delta", "1e-5"),
         accept_exposures=tuple(given("accept", "broadcast,local").split(",")),
-        allow_simulation=seed != "none",
-        seed=None if seed == "none" else int(seed),
+        simulation_seed=None if seed == "none" else int(seed),
         one_user=_WORDS[one_user],
         items_per_user=None if items == "none" else int(items),
     )

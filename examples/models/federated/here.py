@@ -1,6 +1,6 @@
 """The same network, loss, users and promise on one machine that holds all data.
 
-    python examples/models/federated/here.py --seed 7
+    python examples/models/federated/here.py --simulation-seed 7
 
 On a federation: README.md beside this file.
 """
@@ -19,7 +19,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--users", type=int, default=promise.defaults()["users"])
     parser.add_argument("--rounds", type=int, default=promise.defaults()["rounds"])
-    parser.add_argument("--seed", type=int, help="a simulation: noise that comes again, of which nothing is charged")
+    parser.add_argument(
+        "--simulation-seed", type=int, help="noise that comes again, protects nobody, and is not charged"
+    )
     parser.add_argument("--out", help="the run's folder")
     given = parser.parse_args()
     config = promise.defaults() | {"users": given.users, "rounds": given.rounds}
@@ -30,7 +32,7 @@ def main() -> None:
         user=np.repeat(np.arange(given.users), task.ITEMS),
         loss=task.loss,
         local=promise.local(config),
-        seed=given.seed,
+        simulation_seed=given.simulation_seed,
         out=given.out,
         **promise.promise(config),
     )

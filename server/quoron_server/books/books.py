@@ -51,7 +51,7 @@ class Described(Protocol):
         """Whether its noise is seeded."""
 
     @property
-    def noise_seed(self) -> int | None:
+    def simulation_seed(self) -> int | None:
         """The seed of a simulation."""
 
     @property
@@ -186,12 +186,12 @@ def charge_of(plan: Plan) -> dict[str, Any]:
 
 
 def _fresh(specification: Described) -> NoiseSource:
-    return SecureNoise.fresh() if specification.noise_seed is None else SeededNoise(specification.noise_seed)
+    return SecureNoise.fresh() if specification.simulation_seed is None else SeededNoise(specification.simulation_seed)
 
 
 def _kept(specification: Described, key: bytes) -> NoiseSource:
     try:
-        return SecureNoise(key) if specification.noise_seed is None else SeededNoise(int(key))
+        return SecureNoise(key) if specification.simulation_seed is None else SeededNoise(int(key))
     except (ConfigError, ValueError):
         raise OtherVersion(
             f"Expected the kind of noise that began run {specification.run}, got another. Use its own configuration."

@@ -62,7 +62,7 @@ class Training:
     identities: Identities = "keys"  # who is a user: whoever holds a SuperNode's key, or a partition of a simulation
     group: str = "everyone"  # whose lifetime budget it draws on
     seed: int = 0  # public randomness: slots and partition
-    noise_seed: int | None = None  # of a simulation
+    simulation_seed: int | None = None  # of a simulation
     start: str = ""  # digest of the model that training starts from
     early_ends: bool = False  # rounds end once all have answered; with "partitions", where nobody else is, always
     quorum: float | None = None  # share of those asked who must answer; None: nobody checks whether anyone does
@@ -71,7 +71,7 @@ class Training:
     @property
     def simulation(self) -> bool:
         """Whether its noise is seeded."""
-        return self.noise_seed is not None
+        return self.simulation_seed is not None
 
     @property
     def ends_early(self) -> bool:

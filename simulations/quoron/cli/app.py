@@ -27,6 +27,7 @@ from quoron.cli.common import (
     Run,
     Seed,
     Settings,
+    SimulationSeed,
     Source,
     Workers,
     err,
@@ -110,6 +111,7 @@ def simulate(
     engine: Engine,
     source: Source = "quickstart",
     seed: Seed = None,
+    simulation_seed: SimulationSeed = None,
     out: Out = None,
     network: Link = None,
     settings: Settings = None,
@@ -123,7 +125,8 @@ def simulate(
     from quoron.simulation.folder import claim
 
     chosen = engine.choice()
-    config, name = api.resolve(source, (*(settings or ()), *api.short_keys(seed=seed, out=out, network=network)))
+    short = api.short_keys(seed=seed, simulation_seed=simulation_seed, out=out, network=network)
+    config, name = api.resolve(source, (*(settings or ()), *short))
     with progress(as_json=as_json, quiet=quiet) as observer:
         with kernels.rounds_compiled_meanwhile():
             prepared = runs.prepare(config, Path.cwd())

@@ -90,8 +90,7 @@ def client(
         insecure_anywhere=insecure_anywhere,
         client_name=name,
         accept_exposures=tuple(accept or ("broadcast", "local")),
-        allow_simulation=simulation_seed is not None,
-        seed=simulation_seed,
+        simulation_seed=simulation_seed,
         one_user=one_user,
         items_per_user=items_per_user,
     )

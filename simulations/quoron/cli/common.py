@@ -33,7 +33,8 @@ Source = Annotated[
     typer.Argument(metavar="[PRESET|CONFIG.TOML]", help="A preset's name or a TOML file.", autocompletion=_sources),
 ]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", autocompletion=_run_folders)]
-Seed = Annotated[int | None, typer.Option(help="Seed of slots and simulated noise; short for run.seed.")]
+Seed = Annotated[int | None, typer.Option(help="Public seed of slots; short for run.seed.")]
+SimulationSeed = Annotated[int | None, typer.Option(help="Seed of simulated noise; short for run.simulation_seed.")]
 Out = Annotated[Path | None, typer.Option(help="Run folder; short for run.out.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key, such as privacy.epsilon=2.")

@@ -22,7 +22,7 @@ def compare(
         list[str] | None,
         typer.Option("--vary", metavar="KEY=[V,V]", help="Any key with values to try, such as privacy.epsilon=[1, 4]."),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Runs of each, with seeds from run.seed on.")] = 5,
+    seeds: Annotated[int, typer.Option(help="Runs of each, with seeds from run.simulation_seed and run.seed on.")] = 5,
     workers: Annotated[
         int | None,
         typer.Option(

@@ -27,7 +27,7 @@ class Outcome:
     """What became of one run; of an infeasible cell, of its first."""
 
     cell: Cell
-    seed: int
+    simulation_seed: int
     folder: str  # relative to the comparison's
     summary: Summary | None = None
     infeasible: str | None = None  # why there is no plan
@@ -97,7 +97,11 @@ def _head(cell: Cell) -> dict[str, Any]:
 
 def _run_row(outcome: Outcome, starts: Mapping[str, float]) -> dict[str, Any]:
     summary = outcome.summary
-    row = _head(outcome.cell) | {"seed": outcome.seed, "taken": None, "excess_risk": _risk(outcome, starts)}
+    row = _head(outcome.cell) | {
+        "simulation_seed": outcome.simulation_seed,
+        "taken": None,
+        "excess_risk": _risk(outcome, starts),
+    }
     if summary is not None:
         row |= {"taken": summary.algorithm, "excess_risk_at_start": starts.get(outcome.cell.problem)}
         row |= {"predicted_excess_risk": summary.predicted_excess_risk}

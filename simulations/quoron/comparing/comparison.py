@@ -171,7 +171,8 @@ def _jobs(request: Request, folder: Path) -> list[Job]:
         for number in range(request.seeds):
             config = cell.seeded(number)
             decides = f"{__version__} {runs.fingerprint(config, folder)}"
-            name = f"{cell.algorithm}-{hashlib.sha256(decides.encode()).hexdigest()[:12]}-seed-{config.run.seed}"
+            digest = hashlib.sha256(decides.encode()).hexdigest()[:12]
+            name = f"{cell.algorithm}-{digest}-seed-{config.run.simulation_seed}"
             jobs.append(Job(cell, number, config, folder / RUNS / name))
     return jobs
 
@@ -189,7 +190,7 @@ def _collected(request: Request, folder: Path, jobs: Sequence[Job], failures: Ma
     refused = {job.cell: reason for job in jobs if (reason := _refusal(job)) is not None}
     outcomes = []
     for job in jobs:
-        seed, where = job.config.run.seed, str(job.folder.relative_to(folder))
+        seed, where = job.config.run.simulation_seed, str(job.folder.relative_to(folder))
         if job.cell in refused:
             if job.number == 0:
                 outcomes.append(Outcome(job.cell, seed, where, infeasible=refused[job.cell]))

@@ -18,7 +18,7 @@ from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
 
 SEEDS = 5  # runs of each cell, unless told otherwise
-OURS = ("algorithm.name", "run.seed", "run.out")  # keys that a comparison sets by itself
+OURS = ("algorithm.name", "run.seed", "run.simulation_seed", "run.out")  # keys that a comparison sets by itself
 Varied = tuple[tuple[str, Any], ...]
 
 
@@ -33,7 +33,8 @@ class Cell:
     def seeded(self, number: int) -> Config:
         """The configuration of the run with the given number, from 0."""
         run = self.config.run
-        return self.config.model_copy(update={"run": run.model_copy(update={"seed": run.seed + number})})
+        seeds = {"seed": run.seed + number, "simulation_seed": run.simulation_seed + number}
+        return self.config.model_copy(update={"run": run.model_copy(update=seeds)})
 
     @property
     def named(self) -> str:
@@ -138,7 +139,7 @@ def shown(value: Any) -> str:
 
 def _values(key: str, values: Any) -> tuple[Any, ...]:
     if key in OURS:
-        instead = "algorithms" if key == "algorithm.name" else "seeds" if key == "run.seed" else "out"
+        instead = "algorithms" if key == "algorithm.name" else "out" if key == "run.out" else "seeds"
         raise ConfigError(f"Expected keys other than {', '.join(OURS)} to vary, got {key}. Give {instead} instead.")
     if isinstance(values, str | Mapping) or not isinstance(values, Sequence) or len(values) == 0:
         raise ConfigError(f"Expected a list of values for {key}, got {values!r}.")

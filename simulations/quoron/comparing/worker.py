@@ -112,9 +112,9 @@ class Work:
 
 
 def reseeded(prepared: Prepared, config: Config, base: Path) -> Prepared:
-    """What `prepare` would give for the same configuration with another `run.seed`: only slots and noise know it."""
+    """What `prepare` would give for the same configuration with other seeds: only slots and noise know them."""
     dropout = 0.0 if config.run.link is None else config.run.link.dropout
-    engine = engine_for(prepared.scene.population, seed=config.run.seed, dropout=dropout)
+    engine = engine_for(prepared.scene.population, seed=config.run.simulation_seed, dropout=dropout)
     planned = replace(prepared.planned, plan=replace(prepared.planned.plan, seed=config.run.seed))
     scene = replace(prepared.scene, engine=engine)
     digest = runs.fingerprint(config, base)
@@ -122,7 +122,7 @@ def reseeded(prepared: Prepared, config: Config, base: Path) -> Prepared:
 
 
 def _but_for_the_seed(config: Config) -> dict[str, Any]:
-    return config.model_dump(exclude={"run": {"seed", "out"}})
+    return config.model_dump(exclude={"run": {"seed", "simulation_seed", "out"}})
 
 
 def _users(config: Config) -> tuple[Any, ...]:

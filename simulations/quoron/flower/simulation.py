@@ -6,11 +6,11 @@ The bits are those of the inline engine, so either may continue what the other b
 """
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from signal import SIGKILL
 from socket import gethostname
@@ -20,14 +20,17 @@ from typing import Any
 from quoron.flower.bundle import write_bundle
 from quoron.flower.claim import Claim, alive
 from quoron.flower.commands import Connection, Process, free_port
+from quoron.flower.superlink import MARK
+from quoron.sharding import guarded_ray
 from quoron.simulation import run as runs
 from quoron.simulation.folder import RunFolder
 from quoron.simulation.run import Prepared, RunResult
 from quoron_privacy import errors
-from quoron_privacy.errors import ConfigError, QuoronError, RunError
+from quoron_privacy.errors import QuoronError, RunError
 from quoron_server.books.durable import public
 from quoron_server.rounds import Observer, RoundEvent
 
+GATED = sys.platform == "linux"  # where the kernel says whose the other end of a connection is
 COMPONENTS = {"server": "quoron.flower.simulated:server_app", "client": "quoron.flower.simulated:client_app"}
 NODES = 50
 LOG = "flower.log"  # in the run folder
@@ -51,10 +54,8 @@ def simulate(
     quoron, their --node-config says partition-id and num-partitions, and the ServerApp sees the run folder. Raises
     ConfigError without Ray or that folder; RunError, with the run as its ledger holds it, if Flower or a node fails.
     """
-    if connection is None and find_spec("ray") is None:
-        raise ConfigError(
-            "Expected Ray for Flower's simulation, found none. Install it: pip install '.[ray]' in the repository."
-        )
+    if connection is None:
+        guarded_ray.require_tokens()
     if runs.begin(prepared, folder):
         return runs.carry_out(prepared, folder, observers)  # complete: nobody is asked
     with TemporaryDirectory(prefix="quoron-flower-", ignore_cleanup_errors=True) as scratch:
@@ -88,9 +89,16 @@ class _Follower:
         connection.begin()
         here = ("--host", "127.0.0.1", "--port", str(port))
         arguments = ("--insecure", "--simulation", "--isolation", "subprocess", *here)
-        superlink = Process("flower-superlink", arguments, home=home, log=self._folder.path / LOG)
+        place = guarded_ray.Place.made()  # Flower starts Ray in what comes after it, with its environment
+        where: Any = {"home": home, "log": self._folder.path / LOG, "more": place.environment}
+        if GATED:
+            superlink = Process("python", ("-m", "quoron.flower.superlink", *arguments), **where)
+        else:
+            superlink = Process("flower-superlink", arguments, **where)
         try:
             superlink.healthy(f"http://127.0.0.1:{port}/health")
+            if GATED:  # this SuperLink carries out what it is given
+                superlink.healthy(f"http://127.0.0.1:{port}{MARK}")
             sizes = (
                 f"num-supernodes={nodes} init-args-num-cpus={cpus} client-resources-num-cpus=1 "
                 "init-args-log-to-driver=false"  # what goes wrong in a client is not the server's to know
@@ -102,6 +110,7 @@ class _Follower:
                 with suppress(ProcessLookupError):  # Ray ends with it; waiting for its own end takes seconds
                     os.kill(self._process, SIGKILL)
             superlink.end(0.0)
+            place.__exit__()
 
     def follow(
         self, connection: Connection, *, superlink: Process | None = None, federation: str | None = None

@@ -119,7 +119,7 @@ def train_privately(
         identities=identities,
         group=group,
         seed=seed,
-        noise_seed=simulation_seed,
+        simulation_seed=simulation_seed,
         early_ends=early_ends,
         quorum=quorum,
         quorum_epsilon=spent_on(quorum, epsilon, quorum_epsilon),

@@ -1,5 +1,6 @@
 """The front door for JAX: a pure loss, parameters, users' items, a promise."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.jax.computing import Loss, Params, Rows
-from quoron.training.black_box import Vector, digest_of, problem_of
+from quoron.simulation.folder import RunFolder
+from quoron.training.black_box import Vector, problem_of
 from quoron.training.items import Data, items_of
 from quoron.training.rows import Setting, carry_out
+from quoron.training.start import Start
 from quoron.training.timetable import LocalSGD
 from quoron_privacy.validate import count
 from quoron_server.plan import Guarantee, Plan
 from quoron_server.rounds import Observer
+
+_log = logging.getLogger("quoron")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +62,7 @@ def train(
     population: str = "default",
     ledger: str | Path | None = None,
     out: str | Path | None = None,
-    seed: int | None = None,
+    simulation_seed: int | None = None,
     watch: Callable[[int, Params], None] | None = None,
     observers: Sequence[Observer] = (),
 ) -> Trained:
@@ -80,6 +85,10 @@ def train(
     count(chunk=chunk)
     items = items_of(data, user=user, offsets=offsets, features=features, label=label)
     compute = Rows(loss, params, items, items_per_user=items_per_user, local=local, chunk=chunk, draws=draws)
+    begin, kept = Start(compute.origin), None if out is None else Start.of_run(RunFolder(Path(out)))
+    if kept is not None and kept.weights.shape == begin.weights.shape and kept.digest != begin.digest:
+        begin = kept
+        _log.warning("these parameters are not those that the run in %s began with, which goes on from those", out)
     problem = problem_of(
         users=items.users,
         items_per_user=items_per_user,
@@ -95,9 +104,9 @@ def train(
         clip_norm=clip_norm,
         algorithm=algorithm,
         options=dict(options or {}),
-        start=digest_of(compute.origin),
+        start=begin.digest,
         model=f"{jax.tree.structure(params)} {local} {draws}",
-        noise_seed=seed,
+        simulation_seed=simulation_seed,
         population=population,
     )
 
@@ -111,7 +120,7 @@ def train(
     done = carry_out(
         compute,
         setting,
-        compute.origin,
+        begin,
         chunk=chunk,
         ledger=ledger,
         out=out,

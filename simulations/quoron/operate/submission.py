@@ -55,7 +55,7 @@ def specify(
         seed=config.run.seed,
         group=group,
         simulation=simulation_seed is not None,
-        noise_seed=simulation_seed,
+        simulation_seed=simulation_seed,
         early_ends=early_ends,
         quorum=wish(config).quorum,
         quorum_epsilon=wish(config).quorum_epsilon,

@@ -46,8 +46,8 @@ class Summary:
     test_unbounded: Mapping[str, float] = field(default_factory=dict)  # of the optimum without the domain's bound
     clipped_simulation_only: Mapping[str, float] = field(default_factory=dict)  # by column, share outside its range
     remarks_simulation_only: tuple[str, ...] = ()  # what is amiss with the data or the model, each with its fix
-    private: bool = False  # never: its noise comes from `seed`, and figures of private data stand beside the model
-    seed: int = 0
+    private: bool = False  # never: its noise comes from a seed, and figures of private data stand beside the model
+    simulation_seed: int = 0
     seconds: float = 0.0
     peak_memory_bytes: int = 0
     choice: str | None = None  # why an automatic choice took the algorithm; None when it was named
@@ -66,7 +66,7 @@ class Summary:
         test: Mapping[str, float],
         test_without_privacy: Mapping[str, float],
         beside: "Beside",
-        seed: int,
+        simulation_seed: int,
         seconds: float,
         choice: str | None = None,
         traffic: Sequence[Mapping[str, Any]] = (),
@@ -99,7 +99,7 @@ class Summary:
             test_unbounded=dict(beside.unbounded),
             clipped_simulation_only=dict(beside.clipped),
             remarks_simulation_only=beside.remarks,
-            seed=seed,
+            simulation_seed=simulation_seed,
             seconds=seconds,
             peak_memory_bytes=peak_memory(),
             choice=choice,

@@ -23,7 +23,8 @@ class Sharing:
         if self.ray:
             from quoron.sharding import on_ray
 
-            return ShardedEngine.of(population, self.workers, on_ray.starter(self.address), settings)
+            start = on_ray.starter(self.address)
+            return ShardedEngine.of(population, self.workers, start, settings, start.close)
         from quoron.sharding import processes
 
         return ShardedEngine.of(population, self.workers, processes.starter(self.workers), settings)

@@ -49,20 +49,28 @@ class ShardedEngine:
     cut: Cut
     start: Start
     settings: Settings
+    after: Callable[[], None] | None = None  # when all has ended
     replaced: int = 0  # workers that have died and were replaced
     _workers: dict[int, Worker] = field(default_factory=dict)
     _threads: ThreadPoolExecutor | None = None
     _lock: Any = field(default_factory=threading.Lock)
 
     @classmethod
-    def of(cls, population: Answering, workers: int, start: Start, settings: Settings) -> "ShardedEngine":
+    def of(
+        cls,
+        population: Answering,
+        workers: int,
+        start: Start,
+        settings: Settings,
+        after: Callable[[], None] | None = None,
+    ) -> "ShardedEngine":
         """For a population; workers are started when they are first asked."""
-        return cls(Cut.of(population, workers), start, settings)
+        return cls(Cut.of(population, workers), start, settings, after)
 
     def over(self, population: Answering) -> "ShardedEngine":
         """The same for other users."""
-        self.close()
-        return ShardedEngine.of(population, self.cut.shards, self.start, self.settings)
+        self._end_workers()
+        return ShardedEngine.of(population, self.cut.shards, self.start, self.settings, self.after)
 
     def ask(self, question: Question) -> Told:
         """Answers of the question's cohort."""
@@ -83,7 +91,14 @@ class ShardedEngine:
         return together(question, iter(told), self.cut.population.dimension)
 
     def close(self) -> None:
-        """End all workers."""
+        """End all workers, and whatever was started for them."""
+        try:
+            self._end_workers()
+        finally:
+            if self.after is not None:
+                self.after()
+
+    def _end_workers(self) -> None:
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
             self._threads = None

@@ -1,14 +1,15 @@
 """Workers as actors of a Ray cluster (extra `ray`): spread over its nodes, each reading its own part of the files.
 
 Nodes need this version of quoron, and the files under the same path or URL. They are trusted as this machine is: users'
-items are there in the clear. An actor whose node dies is replaced on another.
+items are there in the clear. So a cluster asks for a secret, ours and yours (`guarded_ray`). An actor whose node dies
+is replaced on another.
 """
 
 import logging
-import os
-from importlib.util import find_spec
+from dataclasses import dataclass
 from typing import Any
 
+from quoron.sharding import guarded_ray
 from quoron.sharding.engine import Died, Worker, own_error
 from quoron.simulation.pieces import Told
 from quoron_client.protocol.questions import Question
@@ -67,25 +68,53 @@ class Actor:
             ray.kill(self._actor)
 
 
-def starter(address: str | None) -> Any:
-    """Starts workers on the cluster at `address`; without one, on a cluster of this machine for the time of the run."""
-    if find_spec("ray") is None:
-        raise ConfigError(
-            "Expected Ray for the engine ray, found none. Install it: pip install '.[ray]' in the repository."
-        )
-    for name in ("RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):
-        os.environ.setdefault(name, "0")  # nothing is told to anybody, and no warning about that
-    import ray
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """Starts workers on a cluster; `close` ends it if it is our own, and else leaves it."""
 
-    if not ray.is_initialized():
-        alone: dict[str, Any] = {} if address else {"include_dashboard": False}
-        try:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **alone)
-        except (ConnectionError, ValueError, ray.exceptions.RayError) as error:
-            raise ConfigError(f"Expected a Ray cluster at address={address!r}, got {type(error).__name__}.") from None
+    cluster: guarded_ray.Own | None  # None: of others
+    joined: bool  # by us, not by whoever calls
 
-    def start(number: int, letter: bytes) -> Worker:
+    def __call__(self, number: int, letter: bytes) -> Worker:
+        """A worker, on whichever node Ray finds."""
         del number
         return Actor(letter)
 
-    return start
+    def close(self) -> None:
+        """Nothing of ours is left there."""
+        if self.cluster is not None:
+            self.cluster.close()
+        elif self.joined:
+            import ray
+
+            ray.shutdown()
+
+
+def starter(address: str | None) -> Starter:
+    """Starts workers on the cluster at `address`; without one, on a cluster of this machine for the time of the run.
+
+    A cluster that this process is already part of is taken as it is. ConfigError for one that asks for no secret.
+    """
+    guarded_ray.require_tokens()
+    import ray
+
+    if ray.is_initialized():
+        guarded_ray.require_guarded(address)
+        return Starter(None, joined=False)
+    if address is None:
+        return Starter(guarded_ray.Own.begun(), joined=True)
+    if "://" in address:
+        raise ConfigError(f"Expected HOST:PORT or auto as the address of a Ray cluster, got {address!r}.")
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+        raise ConfigError(
+            f"Expected a Ray cluster at address={address!r}, got {type(error).__name__}. One that asks for a token "
+            "wants RAY_AUTH_MODE=token here, and its token in RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token."
+        ) from None
+    try:
+        guarded_ray.require_guarded(address)
+    except BaseException:
+        ray.shutdown()
+        raise
+    return Starter(None, joined=True)

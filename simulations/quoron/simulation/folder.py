@@ -4,6 +4,7 @@
 | -------------- | --------------------------------------------------------- |
 | run.json       | of a run of `quoron train`: its name, its public seed      |
 | rows.json      | of a run of `quoron.train_rows`: the same, and its settings |
+| start.npz      | of the same: the public model that it began with, if not zero |
 | config.toml    | the configuration, every default written out               |
 | plan.json      | what was fixed before any data was touched                 |
 | ledger.sqlite  | rounds, releases and the state to resume from              |

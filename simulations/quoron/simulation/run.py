@@ -98,7 +98,7 @@ def carry_out(
             ALGORITHMS[plan.algorithm].make(plan),
             scene.engine,
             ledger,
-            SeededNoise(config.run.seed),
+            SeededNoise(config.run.simulation_seed),
             budget=Budget(**config.budget.model_dump()),
             observers=observers,
             simulation=True,
@@ -156,7 +156,7 @@ def _ledger(prepared: Prepared, folder: RunFolder) -> "Ledger":
     if not folder.ledger.is_file():
         folder.write_text("config.toml", config.as_toml())
         folder.write_json("plan.json", planned.as_json())
-        key = SeededNoise(config.run.seed).export_key()
+        key = SeededNoise(config.run.simulation_seed).export_key()
         return Ledger.create(folder.ledger, plan=plan, config_digest=digest, noise_key=key)
     ledger = Ledger.open(folder.ledger)
     for thing, stored, ours in (
@@ -208,7 +208,7 @@ def _results(
         test=scene.population.test_metrics(model),
         test_without_privacy=scene.population.test_metrics(scene.population.optimum),
         beside=scene.population.beside(model),
-        seed=config.run.seed,
+        simulation_seed=config.run.simulation_seed,
         seconds=seconds,
         choice=prepared.planned.choice,
         traffic=traffic,

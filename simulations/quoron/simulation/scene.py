@@ -62,7 +62,7 @@ def setup(config: Config, folder: Path, table: "pa.Table | None" = None, populat
     """
     population = _population(config, folder, table) if population is None else population
     dropout = 0.0 if config.run.link is None else config.run.link.dropout
-    engine = engine_for(population, seed=config.run.seed, dropout=dropout)
+    engine = engine_for(population, seed=config.run.simulation_seed, dropout=dropout)
     return Setup(population, problem(config, population), engine)
 
 

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch.func import functional_call
 
+from quoron.training.start import Bytes, Start
 from quoron_privacy.errors import ConfigError
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]  # output of a batch of one and its target -> one number
@@ -65,6 +66,33 @@ class Network:
             found[name] = part.to(weight.device, weight.dtype)
             first += weight.numel()
         return found
+
+    def start(self) -> Start:
+        """What training starts from, and what of the module stays as it is."""
+        return Start(self.flat(), {name: _bytes(each) for name, each in self._fixed().items()})
+
+    def begins_elsewhere(self, start: Start) -> bool:
+        """Whether a start is one of this module, and another than it has."""
+        own = self.start()
+        sizes = {name: len(found) for name, found in own.fixed.items()}
+        fits = own.weights.shape == start.weights.shape
+        fits = fits and sizes == {name: len(found) for name, found in start.fixed.items()}
+        return fits and own.digest != start.digest
+
+    def begin(self, start: Start) -> None:
+        """Take another start."""
+        with torch.no_grad():
+            own = dict(self.module.named_parameters())
+            for name, weight in self.unflat(start.weights).items():
+                own[name].copy_(weight)
+            for name, each in self._fixed().items():
+                raw = torch.from_numpy(start.fixed[name].copy())
+                each.copy_(raw.view(each.dtype).reshape(each.shape))
+
+    def _fixed(self) -> dict[str, torch.Tensor]:
+        """Parameters that are not trained, and buffers, by name."""
+        trained, named = self.weights(), (*self.module.named_parameters(), *self.module.named_buffers())
+        return {name: each.detach() for name, each in named if name not in trained}
 
     def item_loss(self, weights: Weights, *parts: torch.Tensor) -> torch.Tensor:
         """Of one item, whose parts have no batch dimension: a number."""
@@ -121,6 +149,12 @@ def _refuse_statistics(module: torch.nn.Module) -> None:
                 f"Expected a module that keeps no statistics of items, got {kind} as {name or 'the module'!r}: it "
                 f"would carry one user's items to others, without noise. Replace it by {instead}."
             )
+
+
+def _bytes(each: torch.Tensor) -> Bytes:
+    """Of a tensor, whatever its type."""
+    found: Bytes = each.contiguous().cpu().reshape(-1).view(torch.uint8).numpy()
+    return found
 
 
 def _same(before: tuple[torch.Tensor, int], after: tuple[torch.Tensor, int]) -> bool:

@@ -11,11 +11,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from quoron.simulation.folder import RunFolder
 from quoron.torch.computing import Rows
 from quoron.torch.modules import Loss, Network
-from quoron.training.black_box import Vector, digest_of, problem_of
+from quoron.training.black_box import Vector, problem_of
 from quoron.training.items import Data, items_of
 from quoron.training.rows import Setting, carry_out
+from quoron.training.start import Start
 from quoron.training.timetable import LocalSGD
 from quoron_server.plan import Guarantee, Plan
 from quoron_server.rounds import Observer
@@ -61,7 +63,7 @@ def train(
     population: str = "default",
     ledger: str | Path | None = None,
     out: str | Path | None = None,
-    seed: int | None = None,
+    simulation_seed: int | None = None,
     watch: Callable[[int, torch.nn.Module], None] | None = None,
     observers: Sequence[Observer] = (),
 ) -> Trained:
@@ -89,7 +91,10 @@ def train(
     gradients are trained. A module that writes buffers in its forward pass is refused with the replacement; what torch
     cannot batch over users is computed user by user, what it cannot compile without; the log of "quoron" says why.
     """
-    network = Network.of(module, loss, device)
+    network, kept = Network.of(module, loss, device), None if out is None else Start.of_run(RunFolder(Path(out)))
+    if kept is not None and network.begins_elsewhere(kept):
+        network.begin(kept)
+        _log.warning("this module is not the one that the run in %s began with, which goes on from that", out)
     items = items_of(data, user=user, offsets=offsets, features=features, label=label)
     quick = network.device.type == "cuda" if compiled is None else compiled
     compute = Rows(network, items, items_per_user=items_per_user, local=local, compiled=quick)
@@ -105,7 +110,7 @@ def train(
         clip_norm=clip_norm,
         smoothness=smoothness,
     )
-    origin = network.flat()
+    begin = network.start()
     described = f"{network.module}{sorted(network.weights())}{local}"
     setting = Setting(
         problem=problem,
@@ -114,9 +119,9 @@ def train(
         clip_norm=clip_norm,
         algorithm=algorithm,
         options=dict(options or {}),
-        start=digest_of(origin),
+        start=begin.digest,
         model=hashlib.sha256(described.encode()).hexdigest(),
-        noise_seed=seed,
+        simulation_seed=simulation_seed,
         population=population,
     )
 
@@ -127,7 +132,7 @@ def train(
     done = carry_out(
         compute,
         setting,
-        origin,
+        begin,
         chunk=chunk,
         ledger=ledger,
         out=out,

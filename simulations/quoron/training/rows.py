@@ -10,6 +10,7 @@
 clipped here, nothing is assumed of convexity, smoothness or size. What is written, and in which order, each step
 harmless to repeat after a crash:
 
+    start.npz            the public model that it begins with, if that is not zero
     rows.json            what was fixed: its name, its public seed, every setting
     ledger.sqlite        the noise key; later rounds and releases, and until the end the state
     lifetime ledger      the charge, before `rows` is called
@@ -34,10 +35,11 @@ from numpy.typing import NDArray
 
 from quoron.simulation.folder import ROWS, RunFolder, claim_rows, dumps, flat
 from quoron.training import lifetime
-from quoron.training.black_box import Trained, Vector, digest_of, origin_of, problem_of
+from quoron.training.black_box import Trained, Vector, origin_of, problem_of
 from quoron.training.prepared import Identity
 from quoron.training.result import public_row
 from quoron.training.run import settle
+from quoron.training.start import Start, has_begun
 from quoron_client.protocol.black_box import combined
 from quoron_client.protocol.questions import FAR, Answers, Question, Status
 from quoron_privacy.clipping import ClippedSum, Sums
@@ -80,7 +82,7 @@ class Setting:
     options: Mapping[str, Any] = field(default_factory=dict)
     start: str = ""  # digest of the model that training starts from
     model: str = ""  # what else whoever calls wants to be the same after an interruption
-    noise_seed: int | None = None  # of a simulation
+    simulation_seed: int | None = None  # of a simulation
     population: str = "default"
 
     def as_text(self) -> str:
@@ -102,7 +104,7 @@ class Setting:
         plan = made.by_curator((OWN, *forgetful))
         ALGORITHMS[self.algorithm].verify(plan)
         plan.require_deployable(trust_clients=False)
-        return plan if self.noise_seed is None else plan.simulated()
+        return plan if self.simulation_seed is None else plan.simulated()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -198,7 +200,7 @@ def train_rows(
     population: str = "default",
     ledger: str | Path | None = None,
     out: str | Path | None = None,
-    seed: int | None = None,
+    simulation_seed: int | None = None,
     watch: Watch | None = None,
     observers: Sequence[Observer] = (),
 ) -> Trained:
@@ -214,14 +216,16 @@ def train_rows(
     | `clip_norm`      | longer rows are shortened to it. None: it follows the users, privately, for a share of ε; |
     |                  | then `options` need a `step_size`                                                         |
     | `radius`         | the model stays within this distance of `start`                                           |
-    | `start`          | public start, shape (d,); zero by default. Its values must not depend on protected data   |
+    | `start`          | public start, shape (d,); zero by default. Its values must not depend on protected data.  |
+    |                  | It is kept with the run, which goes on from it: another one is refused by name, none taken |
     | `options`        | of the algorithm: `rounds`, `step_size`, `rate`, ...; the plan chooses what is left out   |
     | `smoothness`     | of users' average losses, if known: sets step sizes only                                  |
     | `items_per_user` | a public guess, which sets step sizes only                                                |
     | `chunk`          | users in one call of `rows`, at most: bounds its memory. A cohort at once by default      |
     | `population`     | whose lifetime account is charged, in the file `ledger` (or QUORON_LEDGER, or the usual)  |
     | `out`            | the run's folder; by default runs/rows-1, or the next that is free                        |
-    | `seed`           | a simulation: noise that comes again, for made-up data only; nothing is charged           |
+    | `simulation_`    | for made-up data only: noise that comes again. The promise then begins with SIMULATED,    |
+    | `seed`           | and nothing is charged                                                                    |
     | `watch`          | called before each round with its number and the released point that it asks at; evaluate |
     |                  | on public data there                                                                      |
 
@@ -239,7 +243,8 @@ def train_rows(
         clip_norm=clip_norm,
         smoothness=smoothness,
     )
-    origin = origin_of(start, dimension)
+    kept = None if start is not None or out is None else Start.of_run(RunFolder(Path(out)))
+    begin = kept or Start(origin_of(start, dimension))
     setting = Setting(
         problem=problem,
         epsilon=epsilon,
@@ -247,8 +252,8 @@ def train_rows(
         clip_norm=clip_norm,
         algorithm=algorithm,
         options=dict(options or {}),
-        start=digest_of(origin),
-        noise_seed=seed,
+        start=begin.digest,
+        simulation_seed=simulation_seed,
         population=population,
     )
 
@@ -256,13 +261,13 @@ def train_rows(
         del round_, noise
         return rows(asked, point)
 
-    return carry_out(compute, setting, origin, chunk=chunk, ledger=ledger, out=out, watch=watch, observers=observers)
+    return carry_out(compute, setting, begin, chunk=chunk, ledger=ledger, out=out, watch=watch, observers=observers)
 
 
 def carry_out(
     compute: Computation,
     setting: Setting,
-    origin: Vector,
+    start: Start,
     *,
     chunk: int | None,
     ledger: str | Path | None,
@@ -275,7 +280,7 @@ def carry_out(
     if chunk is not None:
         count(chunk=chunk)
     begun = None if out is None else _begun(RunFolder(Path(out)))
-    seed = setting.noise_seed
+    seed = setting.simulation_seed
     identity = begun or (Identity.fresh("rows") if seed is None else replace(Identity.fresh("rows"), seed=seed))
     plan, place = setting.plan(identity.seed), lifetime.place(ledger)
     charged = seed is None  # a simulation promises nothing
@@ -284,6 +289,7 @@ def carry_out(
             kept.check(identity.run, setting.population, **charge_of(plan))
     folder = claim_rows(out)
     if begun is None:
+        start.keep(folder)
         folder.write_json(ROWS, {"identity": asdict(identity), "setting": setting.as_text()})
         folder.write_json("plan.json", plan.as_json())
     with closing(_ledger(folder, setting, plan)) as own:
@@ -295,24 +301,24 @@ def carry_out(
         started = StartedNoise.fresh if charged else StartedNoise.simulated
         moved = rounds.run(
             ALGORITHMS[plan.algorithm].make(plan),
-            RowsEngine(compute, plan.problem, origin, started(noise), chunk, watch, summing),
+            RowsEngine(compute, plan.problem, start.weights, started(noise), chunk, watch, summing),
             own,
             noise,
             observers=observers,
             simulation=not charged,
         )
         events = own.events()
-    folder.write_model(origin + moved)
+    folder.write_model(start.weights + moved)
     folder.write_rounds([public_row(event) if charged else flat(event) for event in events])
     folder.write_json("summary.json", {"statement": plan.guarantee.sentence(), "rounds": len(events)})
     if charged:
         settle(identity.run, place, moved)
-    return Trained(origin + moved, plan)
+    return Trained(start.weights + moved, plan)
 
 
 def _begun(folder: RunFolder) -> Identity | None:
-    """Which run began in a folder; None if none has: without its noise key it is another."""
-    if not ((folder.path / ROWS).is_file() and folder.ledger.is_file()):
+    """Which run began in a folder; None if none has."""
+    if not has_begun(folder):
         return None
     return Identity(**folder.read_json(ROWS)["identity"])
 
@@ -321,15 +327,16 @@ def _ledger(folder: RunFolder, setting: Setting, plan: Plan) -> Ledger:
     """The run's ledger, begun if there is none; LedgerError if it was begun with another plan or other settings."""
     text, made = hashlib.sha256(setting.as_text().encode()).hexdigest(), dumps(plan.as_json())
     if not folder.ledger.is_file():
-        fresh = SecureNoise.fresh() if setting.noise_seed is None else SeededNoise(setting.noise_seed)
+        fresh = SecureNoise.fresh() if setting.simulation_seed is None else SeededNoise(setting.simulation_seed)
         return Ledger.create(folder.ledger, plan=made, config_digest=text, noise_key=fresh.export_key())
     ledger = Ledger.open(folder.ledger)
     for thing, stored, ours in (("settings", ledger.config_digest, text), ("plan", ledger.plan_json, made)):
         if stored != ours:
             ledger.close()
             raise LedgerError(
-                f"Expected {folder.path} to hold a run with the same {thing}, but it began with others. Go on with the "
-                "same call and the version of quoron that began it, or choose another folder."
+                f"Expected {folder.path} to hold a run with the same {thing}, but it began with others"
+                f"{_differing(folder, setting)}. Go on with the same call and the version of quoron that began it, or "
+                "choose another folder."
             )
     return ledger
 
@@ -339,3 +346,11 @@ def _noise(ledger: Ledger, seed: int | None) -> NoiseSource:
         return SecureNoise(ledger.noise_key) if seed is None else SeededNoise(seed)
     except ConfigError:
         raise OtherVersion(f"Expected the kind of noise that began the run in {ledger.path}, got another.") from None
+
+
+def _differing(folder: RunFolder, setting: Setting) -> str:
+    """The names of settings that are not those that the run began with."""
+    stored = json.loads(json.loads((folder.path / ROWS).read_text(encoding="utf-8"))["setting"])
+    own = json.loads(setting.as_text())
+    names = [name for name in own if own[name] != stored.get(name)]
+    return f": {', '.join(names)}" if names else ""

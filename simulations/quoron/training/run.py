@@ -73,13 +73,13 @@ def prepare(
     return prepared
 
 
-def rehearse(config: Config, *, seed: int, frame: Any) -> tuple[Model, Plan, int]:
-    """Train with noise from `seed`, for nobody but whoever holds the table: the model, the plan, rounds taken.
+def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model, Plan, int]:
+    """Train with noise from `simulation_seed`, for whoever holds the table alone: the model, the plan, rounds taken.
 
     The same bits again for the same table. Nothing is charged and nothing written, because nothing is promised.
     """
-    prepared = _planned(config, Path.cwd(), Identity("rehearsal", seed, ""), frame, ())
-    plan, noise = prepared.planned.plan.simulated(), StartedNoise.simulated(SeededNoise(seed))
+    prepared = _planned(config, Path.cwd(), Identity("rehearsal", simulation_seed, ""), frame, ())
+    plan, noise = prepared.planned.plan.simulated(), StartedNoise.simulated(SeededNoise(simulation_seed))
     algorithm = ALGORITHMS[plan.algorithm].make(plan)
     engine = CuratorEngine(prepared.declared, prepared.held.items(), noise, seed=plan.seed)
     state, taken = algorithm.init(), 0

@@ -1,0 +1,72 @@
+"""The model that a run began with, kept in its folder: whoever goes on with the run goes on from there.
+
+A script that makes its module anew, without a seed of its own, makes another one each time. The start is public, as
+what it is made of has to be. What of a module is not trained is kept beside it, as bytes, since rows depend on it too.
+"""
+
+import hashlib
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron.simulation.folder import ROWS, RunFolder, write
+from quoron_privacy.errors import LedgerError
+
+Vector = NDArray[np.float64]
+Bytes = NDArray[np.uint8]
+FILE = "start.npz"
+_WEIGHTS, _FIXED = "start", "fixed "  # keys in the file; a name follows the second
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Start:
+    """Where training starts."""
+
+    weights: Vector  # (d,)
+    fixed: Mapping[str, Bytes] = field(default_factory=dict)  # by name, the bytes of what is not trained
+
+    @classmethod
+    def of_run(cls, folder: RunFolder) -> "Start | None":
+        """That of the run that began in a folder; None if there is none, or it began at zero. LedgerError."""
+        path = folder.path / FILE
+        if not (has_begun(folder) and path.is_file()):
+            return None
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                weights = np.asarray(arrays[_WEIGHTS], np.float64)
+                names = [name for name in arrays.files if name.startswith(_FIXED)]
+                return cls(weights, {name.removeprefix(_FIXED): np.asarray(arrays[name], np.uint8) for name in names})
+        except (OSError, ValueError, KeyError) as error:
+            raise LedgerError(
+                f"Expected the start of the run in {path}, got a file that cannot be read ({type(error).__name__}). "
+                "Put back the file that the run wrote."
+            ) from None
+
+    @property
+    def digest(self) -> str:
+        """What makes a start this one and no other."""
+        found = hashlib.sha256(self.weights.astype("<f8").tobytes())
+        for name in sorted(self.fixed):
+            found.update(f"{name} {len(self.fixed[name])} ".encode() + self.fixed[name].tobytes())
+        return found.hexdigest()
+
+    def keep(self, folder: RunFolder) -> None:
+        """Write it, complete or not at all; nothing where it is zero, as it is unless told."""
+        if not self.fixed and not self.weights.any():
+            (folder.path / FILE).unlink(missing_ok=True)
+            return
+        short = self.weights.astype(np.float32)
+        exact = short if np.array_equal(short, self.weights) else self.weights
+        arrays: dict[str, Any] = {_FIXED + name: found for name, found in self.fixed.items()}
+        buffer = io.BytesIO()
+        np.savez(buffer, **{_WEIGHTS: exact}, **arrays)
+        write(folder.path / FILE, buffer.getvalue())
+
+
+def has_begun(folder: RunFolder) -> bool:
+    """Whether a run has: without its noise key it is another."""
+    return (folder.path / ROWS).is_file() and folder.ledger.is_file()

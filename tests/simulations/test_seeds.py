@@ -1,0 +1,191 @@
+"""A seed of noise is called `simulation_seed`, everywhere, and whatever is promised over it begins with SIMULATED.
+
+The lists are of all that is public: a function that is new stands in one of them, or the test says so. Estimators have
+scikit-learn's `random_state`, a contract of its own: with a number they promise nothing (test_estimators.py).
+"""
+
+import ast
+import inspect
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import quoron
+import quoron.flower
+from cover import by_default
+from flower.plugged import CLIP, SMALL, USERS
+from quoron import config as configs
+from quoron.declare import declare
+from quoron.operate.submission import specify
+from quoron.training import lifetime
+from small_run import TOML
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("simulations", "server", "client", "privacy")
+SIMULATED = "SIMULATED"
+
+# What any other seed draws. None of it is noise, but where the last lines say so.
+OTHERS = {
+    "quoron/api.py": "slots of the plan, public",
+    "quoron/cli/app.py": "slots of the plan, public",
+    "quoron/config.py": "slots of the plan, public; made-up users",
+    "quoron/flower/training.py": "slots of the plan, public: the noise is secret, and the promise kept",
+    "quoron/training/curator.py": "slots of the plan, public",
+    "quoron/training/prepared.py": "slots of the plan, public",
+    "quoron/training/rows.py": "slots of the plan, public",
+    "quoron_server/algorithms": "slots of the plan, public",
+    "quoron_server/black_box.py": "slots of the plan, public",
+    "quoron_server/flower/apps.py": "slots of the plan, public",
+    "quoron_server/plan.py": "slots of the plan, public",
+    "quoron_server/specification.py": "slots of the plan, public",
+    "quoron/populations": "made-up users, and who is held out",
+    "quoron/datasets/population.py": "outlier users, and who is held out",
+    "quoron_client/compute/draws.py": "directions of a smoothed loss, on which no promise rests",
+    "quoron_client/protocol": "directions of a smoothed loss, on which no promise rests",
+    # Noise and users' own words of a simulation, by the name of whoever makes them: no promise is printed there.
+    "quoron/sharding/shard.py": "words of simulated users",
+    "quoron/simulation/inline.py": "words of simulated users",
+    "quoron_client/randomisers/randomness.py": "SeededRandomness",
+    "quoron_privacy/noise.py": "SeededNoise",
+}
+
+
+@cache
+def seeds() -> list[tuple[str, str, str]]:
+    """(module, public function or class, name) of every argument or field that is a seed."""
+    found = []
+    for module in (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")):
+        where = module.relative_to(ROOT).as_posix().partition("/")[2]
+        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+            names: list[str] = []
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                given = node.args
+                names = [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+            elif isinstance(node, ast.ClassDef):
+                fields = [each.target for each in node.body if isinstance(each, ast.AnnAssign)]
+                names = [each.id for each in fields if isinstance(each, ast.Name)]
+            if names and (not node.name.startswith("_") or node.name == "__init__"):
+                found += [(where, node.name, name) for name in names if name.endswith("seed")]
+    return found
+
+
+def test_a_seed_has_the_name_of_what_it_draws() -> None:
+    used = set()
+    for where, owner, name in seeds():
+        if name == "simulation_seed":
+            continue
+        kinds = [kind for kind in OTHERS if where == kind or where.startswith(f"{kind}/")]
+        assert name == "seed", f"{where}: {owner}({name})"
+        assert kinds, f"{where}: {owner}({name}) draws what? If noise, call it simulation_seed."
+        used |= set(kinds)
+    assert used == set(OTHERS)
+
+
+def _mean(method: str) -> Callable[[int | None, Path], str]:
+    users = np.random.default_rng(0).normal(0.3, 0.01, (20_000, 3))
+    more = {"outliers": 0.01} if method == "robust" else {}
+
+    def said(seed: int | None, folder: Path) -> str:
+        given: dict[str, Any] = {"bound": 20.0, "spread": 2.0, "method": method, "simulation_seed": seed, **more}
+        return quoron.private_mean(users, 4.0, 1e-6, **given).guarantee.sentence()
+
+    return said
+
+
+def _declared(seed: int | None, folder: Path) -> str:
+    table = pd.DataFrame({"who": np.arange(900), "age": np.arange(900) % 90})
+    asked: dict[str, Any] = {"user": "who", "epsilon": 4.0, "numeric": ["age"], "ledger": folder / "own.sqlite"}
+    return declare(table, simulation_seed=seed, **asked).toml().removeprefix("# ")
+
+
+def _rows(seed: int | None, folder: Path) -> str:
+    given: dict[str, Any] = {"users": USERS, "dimension": 2, "epsilon": 8.0, "delta": 1e-3, "clip_norm": CLIP}
+    given |= {"radius": 2.0, "options": SMALL["one-pass-dp-sgd"], "smoothness": 1.0, "out": folder / "rows"}
+    done = quoron.train_rows(lambda users, point: np.tile(point, (len(users), 1)), simulation_seed=seed, **given)
+    return done.guarantee.sentence()
+
+
+def _simulated(seed: int | None, folder: Path) -> str:
+    return quoron.simulate(configs.parse(TOML), simulation_seed=seed, out=folder / "run").summary.statement
+
+
+def _compared(seed: int | None, folder: Path) -> str:
+    asked: dict[str, Any] = {"algorithms": ["mean-sgd"], "seeds": 1, "workers": 1, "out": folder / "compared"}
+    made = quoron.compare(configs.parse(TOML), simulation_seed=seed, **asked)
+    return next(iter(made.directory.glob("runs/*/summary.json"))).read_text().partition('"statement": "')[2]
+
+
+CONFIG = """
+[population]
+kind = "table"
+path = "nobody-reads-this.parquet"
+user = "who"
+label = "sick"
+numeric = { x = [-1.0, 1.0] }
+[problem]
+items_per_user = 4
+[domain]
+radius = 2.0
+[privacy]
+epsilon = 8.0
+delta = 1e-3
+quorum = "none"
+[algorithm]
+name = "one-pass-dp-sgd"
+trust_clients = true
+"""
+
+
+def _submitted(seed: int | None, folder: Path) -> str:
+    asked = specify(configs.parse(CONFIG), run="trial", users=2000, seconds=60.0, simulation_seed=seed)
+    return asked[1].guarantee.sentence()
+
+
+SAID: dict[str, Callable[[int | None, Path], str]] = {
+    **{f"quoron.private_mean {method}": _mean(method) for method in ("clip", "two-stage", "range", "robust", "local")},
+    "quoron.declare.declare": _declared,
+    "quoron.train_rows": _rows,
+    "quoron.operate.submission.specify": _submitted,
+    "quoron.simulate": _simulated,
+    "quoron.compare": _compared,
+}
+ALWAYS = ("quoron.simulate", "quoron.compare")  # simulations, whatever their seed: by default 0
+# tests/models, which have torch and JAX, and tests/flower/test_training.py
+ELSEWHERE = {"quoron.torch.train", "quoron.jax.train", "quoron.flower.train_privately"}
+
+
+@pytest.fixture(autouse=True)
+def _own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(lifetime.VARIABLE, str(tmp_path / "lifetime.sqlite"))
+    monkeypatch.setenv("QUORON_ALLOW_SIMULATION", "1")
+    monkeypatch.chdir(tmp_path)
+
+
+def test_every_public_function_with_a_seed_of_noise_is_tried_here() -> None:
+    doors = {"quoron": quoron, "quoron.flower": quoron.flower}
+    public = {
+        f"{name}.{each}"
+        for name, door in doors.items()
+        for each in door.__all__
+        if inspect.isfunction(it := getattr(door, each)) and "simulation_seed" in inspect.signature(it).parameters
+    }
+    modules = {("quoron/declare.py", "declare"), ("quoron/operate/submission.py", "specify")}
+    modules |= {(f"quoron/{each}/training.py", "train") for each in ("torch", "jax")}
+    assert modules <= {(where, owner) for where, owner, name in seeds() if name == "simulation_seed"}
+    public |= {"quoron.declare.declare", "quoron.operate.submission.specify", *ELSEWHERE}
+    assert public == {each.partition(" ")[0] for each in SAID} | ELSEWHERE
+
+
+@pytest.mark.usefixtures("no_pictures", "planned_once")
+@pytest.mark.parametrize("door", by_default(SAID, [each for each in SAID if each != "quoron.compare"]))
+def test_what_is_promised_over_a_seed_begins_with_simulated(door: str, tmp_path: Path) -> None:
+    for seed in (7, None):
+        (place := tmp_path / str(seed)).mkdir()
+        said = SAID[door](seed, place)
+        assert "differential" in said
+        assert said.startswith(SIMULATED) == (seed is not None or door in ALWAYS), said

@@ -1,0 +1,173 @@
+"""Which commands listen, where, and whom they let in: docs/federation.md#what-listens. The list is of all commands.
+
+With Ray it is in tests/simulations/test_sharding_ray.py, with Flower's simulation in tests/flower/test_simulation_ray.py.
+"""
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+import typer.main
+
+from listening import asked, at_rest, listening
+from quoron.cli.app import app
+from row_files import described, in_buckets, rows
+from small_run import TOML
+
+pytestmark = [
+    pytest.mark.programs,
+    pytest.mark.skipif(sys.platform != "linux", reason="sockets are read from /proc"),
+]
+ROOT = Path(__file__).parents[1]
+LISTENS = {"serve": "clients' certificates, operators' tokens", "--engine flower": "own user", "--engine ray": "token"}
+Words = list[object]
+
+
+def _simulate(place: Path, *more: object) -> Words:
+    (place / "small.toml").write_text(TOML)
+    return ["simulate", place / "small.toml", "--out", place / "run", *more]
+
+
+def _train(place: Path, *more: object) -> Words:
+    in_buckets(rows(1000), place / "d")
+    return ["train", described(place, "d"), "--out", place / "run", *more]
+
+
+def _compare(place: Path) -> Words:
+    (place / "small.toml").write_text(TOML)
+    return ["compare", place / "small.toml", "--algorithms", "mean-sgd", "--seeds", 2, "--out", place / "run"]
+
+
+def _declare(place: Path) -> Words:
+    in_buckets(rows(1000), place / "d", files=1)
+    table = next((place / "d").glob("*.parquet"))
+    return ["declare", table, "--user", "who", "--epsilon", 8, "--numeric", "a"]
+
+
+def _index(place: Path) -> Words:
+    in_buckets(rows(200), place / "d")
+    return ["index", described(place, "d")]
+
+
+# Every command, at rest in the middle of its work where that writes a run's ledger, else at its end. Those that speak
+# with a coordinator are at their end when there is none.
+NOBODY = "127.0.0.1:9"
+QUIET: dict[str, Callable[[Path], Words]] = {
+    "simulate": _simulate,
+    "simulate --workers": lambda place: _simulate(place, "--workers", 2),
+    "train": _train,
+    "train --workers": lambda place: _train(place, "--workers", 2),
+    "compare": _compare,
+    "declare": _declare,
+    "index": _index,
+    "resume": lambda place: ["resume", place / "none"],
+    "plan": lambda place: ["plan", "quickstart"],
+    "algorithms": lambda place: ["algorithms"],
+    "presets": lambda place: ["presets"],
+    "report": lambda place: ["report", place / "none"],
+    "predict": lambda place: ["predict", place / "none", place / "none.csv"],
+    "example": lambda place: ["example", "storms", "--out", place],
+    "certs": lambda place: ["certs", place / "certs"],
+    "tokens": lambda place: ["tokens", "add", "ada", "--role", "operator", "--file", place / "t", "--out", place / "a"],
+    "ledger": lambda place: ["ledger", "show", "--file", place / "l.sqlite"],
+    "health": lambda place: ["health", NOBODY, "--insecure"],
+    "submit": lambda place: ["submit", _simulate(place)[1], "--run", "x", "--users", 9, "--coordinator", NOBODY],
+    "runs": lambda place: ["runs", "--coordinator", NOBODY, "--insecure"],
+    "watch": lambda place: ["watch", "x", "--coordinator", NOBODY, "--insecure"],
+    "cancel": lambda place: ["cancel", "x", "--coordinator", NOBODY, "--insecure"],
+    "fetch": lambda place: ["fetch", "x", "--out", place / "x", "--coordinator", NOBODY, "--insecure"],
+}
+LONG_LIVED = {"serve", "client"}
+
+
+def test_every_command_is_in_the_list() -> None:
+    known = set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    assert known == {name.partition(" ")[0] for name in QUIET} | LONG_LIVED
+    page = (ROOT / "docs" / "federation.md").read_text(encoding="utf-8").partition("### What listens")[2]
+    for name in LISTENS:
+        assert f"`{name}" in page or f"{name}`" in page, name
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_a_command_that_serves_nobody_listens_nowhere(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUORON_LEDGER", str(tmp_path / "lifetime.sqlite"))
+    monkeypatch.chdir(tmp_path)
+    (place := tmp_path / "place").mkdir()
+    with at_rest(*QUIET[name](place), folder=tmp_path) as command:
+        assert command.bound == ()
+        assert listening(command.process) == []
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
+    """A coordinator over TLS, and where its planes are."""
+    for words in (["certs", str(tmp_path), "--clients", "1"], ["tokens", "add", "ada", "--role", "operator"]):
+        more = [] if words[0] == "certs" else ["--file", str(tmp_path / "tokens.json"), "--out", str(tmp_path / "ada")]
+        subprocess.run([sys.executable, "-m", "quoron", *words, *more], check=True, capture_output=True)
+    words = ["--listen", "127.0.0.1:0", "--control", "127.0.0.1:0", "--database", f"sqlite:///{tmp_path}/c.sqlite"]
+    words += ["--tokens", str(tmp_path / "tokens.json"), "--authority", str(tmp_path / "authority.pem")]
+    words += ["--certificate", str(tmp_path / "coordinator.pem"), "--key", str(tmp_path / "coordinator.key")]
+    process = subprocess.Popen([sys.executable, "-m", "quoron", "serve", *words], stdout=subprocess.PIPE, text=True)
+    try:
+        found = re.fullmatch(r"listening: clients (\S+), control (\S+)\n", process.stdout.readline())  # type: ignore[union-attr]
+        assert found
+        yield process, found[1], found[2]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate()
+
+
+def test_a_coordinator_lets_nobody_in_without_a_certificate_or_a_token(federation, tmp_path: Path) -> None:
+    process, clients, control = federation
+    found = listening(process.pid)
+    assert {each.address for each in found} == {clients, control}
+    assert all(each.here_alone for each in found)
+    for each in found:
+        assert set(asked(each).values()) <= {"UNAVAILABLE", "RemoteProtocolError", "ReadError"}, "TLS only"
+    plain = grpc.ssl_channel_credentials((tmp_path / "authority.pem").read_bytes())
+    planes = {clients: "quoron.v1.Federation", control: "quoron.v1.ControlPlane"}
+    told: dict[str, dict[str, str]] = {}
+    reflection = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+    for address in planes:
+        with grpc.secure_channel(address, plain) as channel:
+            told[address] = {}
+            for question in ("/quoron.v1.ControlPlane/ListRuns", "/grpc.health.v1.Health/Check"):
+                ask = channel.unary_unary(question, request_serializer=bytes, response_deserializer=bytes)
+                told[address][question] = _code(lambda ask=ask: ask(b"", timeout=20.0))  # type: ignore[misc]
+            look = channel.stream_stream(reflection, request_serializer=bytes, response_deserializer=bytes)
+            told[address][reflection] = _code(lambda look=look: list(look(iter([b""]), timeout=20.0)))  # type: ignore[misc]
+    assert set(told[clients].values()) == {"UNAVAILABLE"}, "no certificate, no connection"
+    assert told[control].pop("/grpc.health.v1.Health/Check") == "OK", "that it serves is what any may be told"
+    assert set(told[control].values()) == {"UNAUTHENTICATED"}
+
+
+def test_a_client_listens_nowhere(federation, tmp_path: Path) -> None:
+    _, clients, _ = federation
+    (tmp_path / "own.csv").write_text("x,sick\n0.5,1\n")
+    words = ["client", "--data", "own.csv", "--coordinator", clients, "--authority", "authority.pem"]
+    words += ["--certificate", "client-1.pem", "--key", "client-1.key"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "quoron", *words], stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    try:
+        line = process.stderr.readline()  # type: ignore[union-attr]
+        assert process.poll() is None, line
+        assert listening(process.pid) == []
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _code(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except grpc.RpcError as error:
+        return str(error.code().name)
+    return "OK"
