@@ -330,6 +330,12 @@ class TrainSection(Section):
         default=None,
         description="file of the lifetime ledger; default: QUORON_LEDGER, else where the platform keeps programs' data",
     )
+    health: Annotated[float, Field(ge=0, le=0.5)] | None = Field(
+        default=None,
+        description="share of μ² that pays for one noisy look at the table before training: how many users have no row "
+        "that can be used, and which columns do not fit (docs/train.md); 0: nobody looks. Default: from 0.005 to 0.05, "
+        "as much as shows a tenth of the users; with methods that are not Gaussian as a whole nobody looks",
+    )
     users: Count | None = Field(
         default=None,
         description="declared number of users, for adjacency zero-out: slots without rows hold nobody. With "

@@ -30,6 +30,7 @@ from quoron_privacy.release import Release
 from quoron_server.algorithm import names_of
 from quoron_server.books.database import Database
 from quoron_server.books.durable import Tally, sync_folder
+from quoron_server.plan import PREFACE
 
 _ALONE = "run"  # the name of the one run in a run folder's file
 _schema = sa.MetaData()
@@ -63,7 +64,7 @@ _commits = sa.Table(
     "commits",
     _schema,
     sa.Column("run", sa.Text, primary_key=True),
-    sa.Column("round", sa.Integer, primary_key=True, autoincrement=False),  # -1 is the initial state
+    sa.Column("round", sa.Integer, primary_key=True, autoincrement=False),  # -1 is the initial state, -2 before it
     sa.Column("releases", sa.Text, nullable=False),
     sa.Column("event", sa.Text, nullable=False),
 )
@@ -213,7 +214,15 @@ class Ledger:
                     "Use the same code and configuration that began this run."
                 )
 
-    def commit(self, round_: int, state: bytes, releases: Sequence[Release], event: dict[str, Any]) -> None:
+    def preface(self) -> dict[str, Any] | None:
+        """What was released before the first round, as `begin_with` wrote it; None if nothing was."""
+        return next((json.loads(row.event) for row in self._committed() if row.round == PREFACE), None)
+
+    def begin_with(self, releases: Sequence[Release], event: dict[str, Any]) -> None:
+        """Write what is released before the first round; once, and before `commit` writes the initial state."""
+        self.commit(PREFACE, None, releases, event)
+
+    def commit(self, round_: int, state: bytes | None, releases: Sequence[Release], event: dict[str, Any]) -> None:
         """Write round `round_`'s new state and releases in one transaction; `event` must be JSON-compatible.
 
         LedgerError if the run has ended or has come to this round before.

@@ -36,6 +36,7 @@ class Prepared:
     declared: Declared
     planned: Planned
     identity: Identity
+    unlooked: str | None = None  # why nobody looks at how well the table fits; None: somebody does
 
     @property
     def ledger(self) -> Path:

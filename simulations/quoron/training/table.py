@@ -4,10 +4,12 @@ Public are the declared facts and the number of users: how many different names 
 of their rows. Under adjacency zero-out it is not public whether a user is there at all: the number is then declared.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from quoron import config as configs
@@ -18,11 +20,13 @@ from quoron.simulation.scene import encoding_of, loss_of, make_domain
 from quoron_client.data import columns
 from quoron_client.data.encoding import Categorical, Encoding, Owners, group
 from quoron_client.data.items import ItemBatch
+from quoron_client.data.misfits import Fitting, Misfits, Tally, declared_columns, declared_labels
 from quoron_privacy.errors import ConfigError, DataError
 
 if TYPE_CHECKING:  # only a folder needs it
     from quoron.datasets.rows import Rows
 
+NUMBERS = 1 << 23  # of users, that are looked at together
 UNDECLARED = (
     "problem.items_per_user is not declared and planned as 1: declare what a user typically holds, for better steps "
     "and, with some methods, less noise."
@@ -49,6 +53,17 @@ class Held:
         encoded = self.encoding.encode(self._table)
         return encoded.batch(self.declared.users, self._owners, zero_rows=not self._zero_out)
 
+    def fitting(self) -> Iterator[Fitting]:
+        """Of all users that are there, some at a time: see `Tally.fitting`. Under zero-out who has no row is not."""
+        found, order = Misfits.of(self.encoding, self._table), np.argsort(self._owners, kind="stable")
+        sorted_, users, most = self._owners[order], self.declared.users, _at_once(self.encoding)
+        for first in range(0, users, most):
+            last = min(first + most, users)
+            rows = order[slice(*np.searchsorted(sorted_, [first, last]))]
+            tally = Tally(self.encoding, last - first)
+            tally.add(self._owners[rows] - first, found.of_rows(rows))
+            yield tally.fitting(everybody=not self._zero_out)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldFiles:
@@ -62,6 +77,19 @@ class HeldFiles:
     def items(self) -> "Rows":
         """The rows of all slots, to be read when a run begins. Users without usable rows are as in `Held.items`."""
         return self._rows
+
+    def fitting(self) -> Iterator[Fitting]:
+        """As of `Held`: the files are read once more, users in their order, some at a time."""
+        index, encoding, most = self._rows.index, self.encoding, _at_once(self.encoding)
+        for first in range(0, index.users, most):
+            chosen = index.order[first : first + most]
+            place = np.full(index.users, -1, np.int64)
+            place[chosen] = np.arange(len(chosen))
+            tally = Tally(encoding, len(chosen))
+            for owners, table in self._rows.tables(place >= 0):
+                own = place[owners]
+                tally.add(own[own >= 0], Misfits.of(encoding, table).of_rows(np.flatnonzero(own >= 0)))
+            yield tally.fitting(everybody=self._rows.zero_rows)
 
 
 def hold(config: Config, base: Path, frame: Any = None) -> Held | HeldFiles:
@@ -99,6 +127,11 @@ def hold(config: Config, base: Path, frame: Any = None) -> Held | HeldFiles:
     encoding.check(table)
     found, owners = group(table, section.user, without_rows=True)
     return Held(declared(found), encoding, warnings, zero_out, table, owners)
+
+
+def _at_once(encoding: Encoding) -> int:
+    """Users whose shares are in memory together."""
+    return max(1, NUMBERS // (len(declared_columns(encoding)) + len(declared_labels(encoding)) + 2))
 
 
 def _section(config: Config) -> configs.Table:

@@ -1,0 +1,152 @@
+"""What a look at the table says, in words: shares with their noise, and what is amiss with its fix.
+
+A function of released numbers and of declarations. What noise alone could have made is not spoken of: a table in which
+nothing is amiss is warned of with probability at most `FALSE_ALARM`.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from quoron_client.data.encoding import Encoding, Range
+from quoron_client.data.misfits import Column, declared_columns, declared_labels
+from quoron_privacy.table_health import FALSE_ALARM, MISSED, OFTEN, Shares, TableHealth
+
+MOST_NAMED = 8  # columns in warnings; all are in the report
+UNSEEN = (
+    "Whether values lie in their declared ranges, rows cannot be used, or every row is of another user, is private, "
+    "and nobody has looked{why}: rehearse with `quoron simulate` where that is allowed, or have facts released with "
+    "`quoron declare`."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One released share of all users, with its standard error."""
+
+    what: str
+    share: float  # as released: noise may carry it below zero or above one
+    error: float
+
+    def text(self, users: int) -> str:
+        """For people."""
+        return f"{_percent(self.share)} ± {_width(self.error)} ({_count(self.share, users)} ± {self.error * users:,.0f})"
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What was released of a table, and what it says."""
+
+    users: int
+    share: float  # of μ²
+    visible: float  # the least share of users without a usable row that is spoken of, but with probability MISSED
+    lines: tuple[Line, ...]
+    warnings: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain numbers and strings."""
+        return asdict(self) | {"false_alarm": FALSE_ALARM, "missed": MISSED}
+
+    @classmethod
+    def from_json(cls, told: dict[str, Any]) -> "Health":
+        """What `as_json` gave."""
+        lines = tuple(Line(**line) for line in told["lines"])
+        return cls(told["users"], told["share"], told["visible"], lines, tuple(told["warnings"]))
+
+    def table(self) -> list[tuple[str, str]]:
+        """Label and text of each share."""
+        return [(line.what, line.text(self.users)) for line in self.lines]
+
+
+def read(health: TableHealth, shares: Shares, encoding: Encoding) -> Health:
+    """What the released shares of a table with this encoding say."""
+    errors, columns, labels = health.errors, declared_columns(encoding), declared_labels(encoding)
+    lines = [Line("users without a row that can be used", shares.unusable, errors.unusable)]
+    if not math.isnan(shares.values):
+        lines.append(Line("values that do not fit, of all columns", shares.values, errors.values))
+    for column, share in zip(columns, shares.columns.tolist(), strict=True):
+        lines.append(Line(f"{column.name!r} {column.misfit}", share, errors.column))
+    for name, share in zip(labels, shares.labels.tolist(), strict=True):
+        lines.append(Line(f"rows with {name}", share, errors.unusable))
+    said = tuple(_warnings(health, shares, columns, labels, encoding))
+    return Health(health.users, health.share, health.visible, tuple(lines), said)
+
+
+def unseen(health: Health | None, why: str | None) -> str:
+    """What no warning can be about."""
+    if health is None:
+        return UNSEEN.format(why=f" ({why})" if why else "")
+    rest = "Whether every row is of another user nobody has looked at."
+    if health.visible > 1:
+        return (
+            f"A look at the table cost {health.share:.2g} of μ², and {health.users:,} users are too few for it to see even "
+            f"that none of them has a row that can be used. {rest}"
+        )
+    few = f"too few users to see less than {math.ceil(100 * health.visible)} %"
+    if health.visible <= 2 * OFTEN:
+        few = f"a share below {math.ceil(100 * health.visible)} % may go unsaid"
+    return (
+        f"A look at the table cost {health.share:.2g} of μ². Of users without a row that can be used: {few}. Where nothing "
+        f"is amiss something is said with chance {FALSE_ALARM:g} at most. {rest}"
+    )
+
+
+def _warnings(
+    health: TableHealth, shares: Shares, columns: Sequence[Column], labels: Sequence[str], encoding: Encoding
+) -> Iterator[str]:
+    errors, users = health.errors, health.users
+    lost = shares.unusable >= health.threshold(errors.unusable)
+    found = [(share, column) for share, column in zip(shares.columns.tolist(), columns, strict=True)]
+    amiss = sorted(
+        (each for each in found if each[0] >= health.threshold(errors.column)), key=lambda each: -each[0]
+    )
+    if lost:
+        line = Line("", shares.unusable, errors.unusable)
+        see = "see the columns named below" if amiss else "no single column stands out of the noise"
+        yield (
+            f"about {_count(line.share, users)} of {users:,} users (± {errors.unusable * users:,.0f}) have no row that can "
+            f"be used, and teach the model nothing: {see}."
+        )
+    for share, column in amiss[:MOST_NAMED]:
+        yield (
+            f"column {column.name!r} is {column.misfit} in about {_percent(share)} (± {_width(errors.column)}) of a user's "
+            f"rows, or more where others do not fit either: {_lower(column.fix)}"
+        )
+    if len(amiss) > MOST_NAMED:
+        yield f"so are {len(amiss) - MOST_NAMED} more columns, which the report names."
+    if not amiss and shares.values >= health.threshold(errors.values):
+        yield (
+            f"about {_percent(shares.values)} (± {_width(errors.values)}) of all values do not fit their declarations, in "
+            "too many columns to name one: declare ranges in the columns' own units; numbers have a decimal point."
+        )
+    if isinstance(encoding.label, Range):
+        for name, share in zip(labels, shares.labels.tolist(), strict=True):
+            if share >= health.threshold(errors.unusable):
+                yield (
+                    f"about {_percent(share)} (± {_width(errors.unusable)}) of the labels are {name}, the end of label_range, "
+                    "and held there: the model cannot learn them. Declare a wider label_range."
+                )
+    elif not lost:
+        for name, share in zip(labels, shares.labels.tolist(), strict=True):
+            if share + health.deviations * errors.unusable < OFTEN:
+                yield (
+                    f"at most {_percent(share + health.deviations * errors.unusable)} of the labels are {name}: a model that "
+                    "never says so is right nearly always. Is that what the label is meant to be?"
+                )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * min(max(share, 0.0), 1.0):.2g} %"
+
+
+def _width(error: float) -> str:
+    return f"{100 * error:.2g} %"
+
+
+def _count(share: float, users: int) -> str:
+    return f"{users * min(max(share, 0.0), 1.0):,.0f}"
+
+
+def _lower(text: str) -> str:
+    return text[0].lower() + text[1:]
