@@ -7,8 +7,9 @@
     0.26
 
 A user's vector holds whether none of its rows can be used, the shares of its usable rows with each label, the share of
-all its values that do not fit, and that share for each column. All of it is at least zero and the whole has norm at most
-one, so two users' vectors are at most √2 apart. Statement, weights, proof and what it can see: docs/privacy/table-health.md.
+all its values that do not fit, and that share for each column. All of it is at least zero and the whole has norm at
+most one, so two users' vectors are at most √2 apart. Statement, weights, proof and what it can see:
+docs/privacy/table-health.md.
 """
 
 import math
@@ -251,7 +252,9 @@ def calibrate(
     )
 
 
-def verify(health: TableHealth, epsilon: float, delta: float, *, users: int, adjacency: str, own: tuple[float, float]) -> None:
+def verify(
+    health: TableHealth, epsilon: float, delta: float, *, users: int, adjacency: str, own: tuple[float, float]
+) -> None:
     """Theorem H1 at a plan's own numbers, `own` = (μ, total variation) of the rest: VerificationError unless (ε, δ).
 
     By the divergence itself, and by the distance of two vectors written out: nothing that calibrated is asked.

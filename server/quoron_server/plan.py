@@ -73,6 +73,15 @@ class Privacy:
         return Privacy(*left, adjacency=self.adjacency)
 
 
+def check_delta(delta: float, users: int, *, allowed: bool, key: str = "privacy.allow_large_delta") -> None:
+    """ConfigError for δ > 1/n, unless that is `allowed`: by the `key` that whoever asks has said so with."""
+    if delta * users > 1 and not allowed:
+        raise ConfigError(
+            f"Expected delta <= 1/n = {1 / users:.3g} for n={users:,} users, got delta={delta:g}: to publish all of "
+            f"one user in n would keep that promise. Lower delta, or say {key}=true."
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Guarantee:
     """The promise: what is protected, against whom, under which assumptions, and where it is proved."""

@@ -253,6 +253,11 @@ class PrivacySection(Section):
 
     epsilon: Positive = Field(default=1.0, description="ε")
     delta: Annotated[float, Field(gt=0, lt=1)] = Field(default=1e-6, description="δ")
+    allow_large_delta: bool = Field(
+        default=False,
+        description="accept a δ above 1/n of a table's or a federation's n users: to publish all of one user in n "
+        "would keep such a promise",
+    )
     adjacency: Literal["replace-one", "zero-out"] = Field(
         default="replace-one", description="the adjacency to promise: a user's data replaced, or only left out (weaker)"
     )

@@ -157,7 +157,9 @@ def _label(label: Classes | Comparison | Positive | Range | Signs) -> tuple[str,
     return "no number", "Numbers are written with a decimal point."
 
 
-def _places(label: Classes | Comparison | Positive | Range | Signs, told: Shares, table: "pa.Table") -> NDArray[np.int64]:
+def _places(
+    label: Classes | Comparison | Positive | Range | Signs, told: Shares, table: "pa.Table"
+) -> NDArray[np.int64]:
     if isinstance(label, Range):
         from quoron_client.data import columns
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 import numpy as np
 import scipy
 
-from quoron_privacy import gdp
+from quoron_privacy import gdp, table_health
 from quoron_privacy import quorum as quorums
-from quoron_privacy import table_health
 from quoron_privacy.errors import ConfigError, Infeasible, UsageError, VerificationError
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
@@ -200,7 +199,8 @@ class AlgorithmInfo:
         Everything is checked again, independently of how it was found.
         """
         if plan.guarantee.health is not None:
-            return self._verify_with_health(plan)
+            self._verify_with_health(plan)
+            return
         own = _checked(self, plan)
         self.verifier(replace(own, problem=own.problem.without_beliefs()))
         _check_rounds(plan)

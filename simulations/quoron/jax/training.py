@@ -59,6 +59,7 @@ def train(
     out: str | Path | None = None,
     seed: int | None = None,
     reproducible: bool | None = None,
+    allow_large_delta: bool = False,
     watch: Callable[[int, Params], None] | None = None,
     observers: Sequence[Observer] = (),
 ) -> Trained:
@@ -102,6 +103,7 @@ def train(
         noise_seed=seed,
         population=population,
         reproducible=jax.default_backend() == "cpu" if reproducible is None else reproducible,
+        allow_large_delta=allow_large_delta,
     )
 
     def tree(point: Vector) -> Params:

@@ -7,11 +7,12 @@ from quoron.config import Config, Table
 from quoron.planning.plans import Planned, choose, wish
 from quoron.populations._base import Declared, PublicKnowledge
 from quoron.simulation.scene import encoding_of, loss_of, make_domain, problem
+from quoron_client.data.declared import check_columns
 from quoron_client.data.encoding import Encoding
 from quoron_client.losses import Loss
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.plan import NO_QUORUM, Plan
+from quoron_server.plan import NO_QUORUM, Plan, check_delta
 from quoron_server.problem import Problem
 from quoron_server.specification import RunSpecification, digest, ending_early
 
@@ -34,6 +35,8 @@ def specify(
     """
     loss = loss_of(config.loss)
     columns = _encoding(config, loss)
+    if simulation_seed is None:
+        check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
     plan = choose(config, declared(config, users)).plan
     options, rounds = dict(config.algorithm.options), config.budget.rounds
     if rounds is not None and ALGORITHMS[plan.algorithm].takes_rounds:
@@ -60,6 +63,7 @@ def specify(
         quorum=wish(config).quorum,
         quorum_epsilon=wish(config).quorum_epsilon,
         adjacency=config.privacy.adjacency,
+        allow_large_delta=config.privacy.allow_large_delta,
         plan_digest=digest(plan),
     )
     plan = ending_early(plan) if early_ends else plan
@@ -109,4 +113,6 @@ def _encoding(config: Config, loss: Loss) -> Encoding:
                 f"Expected the public values of population.categorical.{column} for a federation, got none: values "
                 "taken from the data would become public."
             )
-    return encoding_of(table, loss)
+    rules = encoding_of(table, loss)
+    check_columns(rules, table.user)
+    return rules

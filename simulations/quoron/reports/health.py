@@ -31,7 +31,9 @@ class Line:
 
     def text(self, users: int) -> str:
         """For people."""
-        return f"{_percent(self.share)} ± {_width(self.error)} ({_count(self.share, users)} ± {self.error * users:,.0f})"
+        return (
+            f"{_percent(self.share)} ± {_width(self.error)} ({_count(self.share, users)} ± {self.error * users:,.0f})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +82,15 @@ def unseen(health: Health | None, why: str | None) -> str:
     rest = "Whether every row is of another user nobody has looked at."
     if health.visible > 1:
         return (
-            f"A look at the table cost {health.share:.2g} of μ², and {health.users:,} users are too few for it to see even "
-            f"that none of them has a row that can be used. {rest}"
+            f"A look at the table cost {health.share:.2g} of μ², and {health.users:,} users are too few for it to see "
+            f"even that none of them has a row that can be used. {rest}"
         )
     few = f"too few users to see less than {math.ceil(100 * health.visible)} %"
     if health.visible <= 2 * OFTEN:
         few = f"a share below {math.ceil(100 * health.visible)} % may go unsaid"
     return (
-        f"A look at the table cost {health.share:.2g} of μ². Of users without a row that can be used: {few}. Where nothing "
-        f"is amiss something is said with chance {FALSE_ALARM:g} at most. {rest}"
+        f"A look at the table cost {health.share:.2g} of μ². Of users without a row that can be used: {few}. Where "
+        f"nothing is amiss something is said with chance {FALSE_ALARM:g} at most. {rest}"
     )
 
 
@@ -98,41 +100,40 @@ def _warnings(
     errors, users = health.errors, health.users
     lost = shares.unusable >= health.threshold(errors.unusable)
     found = [(share, column) for share, column in zip(shares.columns.tolist(), columns, strict=True)]
-    amiss = sorted(
-        (each for each in found if each[0] >= health.threshold(errors.column)), key=lambda each: -each[0]
-    )
+    amiss = sorted((each for each in found if each[0] >= health.threshold(errors.column)), key=lambda each: -each[0])
     if lost:
         line = Line("", shares.unusable, errors.unusable)
         see = "see the columns named below" if amiss else "no single column stands out of the noise"
         yield (
-            f"about {_count(line.share, users)} of {users:,} users (± {errors.unusable * users:,.0f}) have no row that can "
-            f"be used, and teach the model nothing: {see}."
+            f"about {_count(line.share, users)} of {users:,} users (± {errors.unusable * users:,.0f}) have no row that "
+            f"can be used, and teach the model nothing: {see}."
         )
     for share, column in amiss[:MOST_NAMED]:
         yield (
-            f"column {column.name!r} is {column.misfit} in about {_percent(share)} (± {_width(errors.column)}) of a user's "
-            f"rows, or more where others do not fit either: {_lower(column.fix)}"
+            f"column {column.name!r} is {column.misfit} in about {_percent(share)} (± {_width(errors.column)}) of a "
+            f"user's rows, or more where others do not fit either: {_lower(column.fix)}"
         )
     if len(amiss) > MOST_NAMED:
         yield f"so are {len(amiss) - MOST_NAMED} more columns, which the report names."
     if not amiss and shares.values >= health.threshold(errors.values):
         yield (
-            f"about {_percent(shares.values)} (± {_width(errors.values)}) of all values do not fit their declarations, in "
-            "too many columns to name one: declare ranges in the columns' own units; numbers have a decimal point."
+            f"about {_percent(shares.values)} (± {_width(errors.values)}) of all values do not fit their declarations, "
+            "in too many columns to name one: declare ranges in the columns' own units; numbers have a decimal point."
         )
     if isinstance(encoding.label, Range):
         for name, share in zip(labels, shares.labels.tolist(), strict=True):
             if share >= health.threshold(errors.unusable):
                 yield (
-                    f"about {_percent(share)} (± {_width(errors.unusable)}) of the labels are {name}, the end of label_range, "
-                    "and held there: the model cannot learn them. Declare a wider label_range."
+                    f"about {_percent(share)} (± {_width(errors.unusable)}) of the labels are {name}, the end of "
+                    "label_range, and held there: the model cannot learn them. Declare a wider label_range."
                 )
     elif not lost:
         for name, share in zip(labels, shares.labels.tolist(), strict=True):
-            if share + health.deviations * errors.unusable < OFTEN:
+            most = share + health.deviations * errors.unusable
+            if most < OFTEN:
                 yield (
-                    f"at most {_percent(share + health.deviations * errors.unusable)} of the labels are {name}: a model that "
-                    "never says so is right nearly always. Is that what the label is meant to be?"
+                    f"at most {_percent(most)} of the labels are {name}: a model "
+                    "that never says so is right nearly always. Is that what the label is meant to be?"
                 )
 
 

@@ -63,6 +63,7 @@ def train(
     out: str | Path | None = None,
     seed: int | None = None,
     reproducible: bool | None = None,
+    allow_large_delta: bool = False,
     watch: Callable[[int, torch.nn.Module], None] | None = None,
     observers: Sequence[Observer] = (),
 ) -> Trained:
@@ -121,6 +122,7 @@ def train(
         noise_seed=seed,
         population=population,
         reproducible=(network.device.type == "cpu" and not quick) if reproducible is None else reproducible,
+        allow_large_delta=allow_large_delta,
     )
 
     def watched(round_: int, point: Vector) -> None:

@@ -50,7 +50,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.black_box import plan_for
 from quoron_server.books.books import charge_of
 from quoron_server.books.ledger import Ledger
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Plan, Privacy, check_delta
 from quoron_server.problem import Problem
 from quoron_server.rounds import Observer
 
@@ -83,6 +83,7 @@ class Setting:
     noise_seed: int | None = None  # of a simulation
     population: str = "default"
     reproducible: bool = True  # the same users at the same point have the same rows, to the bit
+    allow_large_delta: bool = False  # accept δ above 1/n
 
     def as_text(self) -> str:
         """The same run has the same text."""
@@ -90,6 +91,9 @@ class Setting:
 
     def plan(self, seed: int) -> Plan:
         """The plan of one trusted machine, verified against its theorem; `seed` is public."""
+        if self.noise_seed is None:
+            allowed = self.allow_large_delta
+            check_delta(self.delta, self.problem.users, allowed=allowed, key="allow_large_delta")
         made = plan_for(
             self.problem,
             Privacy(self.epsilon, self.delta),
@@ -201,6 +205,7 @@ def train_rows(
     out: str | Path | None = None,
     seed: int | None = None,
     reproducible: bool = True,
+    allow_large_delta: bool = False,
     watch: Watch | None = None,
     observers: Sequence[Observer] = (),
 ) -> Trained:
@@ -230,6 +235,9 @@ def train_rows(
     | `watch`          | called before each round with its number and the released point that it asks at; evaluate |
     |                  | on public data there                                                                      |
 
+    A δ above 1/n is refused without `allow_large_delta`. Nobody looks at what the items are
+    (docs/train.md): `rows` alone knows.
+
     The plan reads nothing but these arguments. The run is charged before `rows` is first called. Interrupted, the same
     call with the same `out` and the same data goes on, to the same bits as far as `rows` answers the same; a complete
     run returns its model and calls nothing. Raises ConfigError, naming why, for algorithms that need more than
@@ -255,6 +263,7 @@ def train_rows(
         noise_seed=seed,
         population=population,
         reproducible=reproducible,
+        allow_large_delta=allow_large_delta,
     )
 
     def compute(round_: int, asked: Users, point: Vector, noise: NoiseSource) -> Any:

@@ -18,10 +18,12 @@ from quoron.config import Config
 from quoron.populations._base import Declared, PublicKnowledge
 from quoron.simulation.scene import encoding_of, loss_of, make_domain
 from quoron_client.data import columns
+from quoron_client.data.declared import check_columns, check_types, types_of
 from quoron_client.data.encoding import Categorical, Encoding, Owners, group
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.misfits import Fitting, Misfits, Tally, declared_columns, declared_labels
 from quoron_privacy.errors import ConfigError, DataError
+from quoron_server.plan import check_delta
 
 if TYPE_CHECKING:  # only a folder needs it
     from quoron.datasets.rows import Rows
@@ -102,6 +104,7 @@ def hold(config: Config, base: Path, frame: Any = None) -> Held | HeldFiles:
     loss, domain = loss_of(config.loss), make_domain(config.domain, config.loss.feature_norm)
     encoding = encoding_of(section, loss)
     encoding.check_loss(loss)
+    check_columns(encoding, section.user)
     for feature in encoding.features:
         if isinstance(feature, Categorical) and not isinstance(feature.categories, tuple):
             raise ConfigError(
@@ -112,8 +115,9 @@ def hold(config: Config, base: Path, frame: Any = None) -> Held | HeldFiles:
     warnings = () if items else (UNDECLARED,)
 
     def declared(found: int) -> Declared:
-        known = PublicKnowledge(intercept=encoding.intercept)
-        return Declared(_users(config, found), items or 1, encoding.dimension * loss.outputs, loss, domain, known)
+        known, users = PublicKnowledge(intercept=encoding.intercept), _users(config, found)
+        check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
+        return Declared(users, items or 1, encoding.dimension * loss.outputs, loss, domain, known)
 
     source = dataset(section.path, base) if frame is None else None
     if source is not None:
@@ -121,10 +125,13 @@ def hold(config: Config, base: Path, frame: Any = None) -> Held | HeldFiles:
         from quoron.datasets.rows import Rows
 
         rows = Rows.of(opened(source, section.user), encoding)
+        check_types(encoding, types_of(source, rows.index.files.schema))
         told = declared(rows.users)
         return HeldFiles(told, encoding, warnings, replace(rows, users=told.users, zero_rows=not zero_out))
-    table = columns.read(table_file(section.path, base) if frame is None else frame, (*encoding.columns, section.user))
+    given = table_file(section.path, base) if frame is None else frame
+    table = columns.read(given, (*encoding.columns, section.user))
     encoding.check(table)
+    check_types(encoding, types_of(given, table.schema))
     found, owners = group(table, section.user, without_rows=True)
     return Held(declared(found), encoding, warnings, zero_out, table, owners)
 
