@@ -111,6 +111,10 @@ class Guarantee:
         """
         return replace(self, curated=True, assumptions=assumptions if vouched is None else (*assumptions, vouched))
 
+    def assumes(self, of_clients: str) -> bool:
+        """Whether what a theorem needs `of_clients` is assumed, or holds because our own code computes all answers."""
+        return self.curated or of_clients in self.assumptions
+
     def sentence(self) -> str:
         """The promise in one sentence, for people."""
         if self.exposure == "none":

@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from quoron_client.data.declared import check_columns
 from quoron_client.data.encoding import Encoding
 from quoron_client.losses import make_loss
 from quoron_client.protocol import wire
@@ -154,7 +153,7 @@ def check_constants(specification: RunSpecification) -> None:
     bounds = {key: float(value) for key, value in specification.loss.items() if key != "name"}
     loss = make_loss(name, **bounds)
     specification.columns.check_loss(loss)
-    check_columns(specification.columns)
+    specification.columns.check_meant()
     if given.wide is not None:
         raise ConfigError(
             "Expected a problem with one domain, got problem.wide, too. Submit with `quoron submit`, which settles it."

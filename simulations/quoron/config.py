@@ -253,11 +253,7 @@ class PrivacySection(Section):
 
     epsilon: Positive = Field(default=1.0, description="ε")
     delta: Annotated[float, Field(gt=0, lt=1)] = Field(default=1e-6, description="δ")
-    allow_large_delta: bool = Field(
-        default=False,
-        description="accept a δ above 1/n of a table's or a federation's n users: to publish all of one user in n "
-        "would keep such a promise",
-    )
+    allow_large_delta: bool = Field(default=False, description="accept a δ above 1/n of a table's or a federation's n")
     adjacency: Literal["replace-one", "zero-out"] = Field(
         default="replace-one", description="the adjacency to promise: a user's data replaced, or only left out (weaker)"
     )
@@ -337,9 +333,8 @@ class TrainSection(Section):
     )
     health: Annotated[float, Field(ge=0, le=0.5)] | None = Field(
         default=None,
-        description="share of μ² that pays for one noisy look at the table before training: how many users have no row "
-        "that can be used, and which columns do not fit (docs/train.md); 0: nobody looks. Default: from 0.005 to 0.05, "
-        "as much as shows a tenth of the users; with methods that are not Gaussian as a whole nobody looks",
+        description="share of μ² for a noisy look at how well the table fits its declarations, before training "
+        "(docs/train.md); 0: nobody looks. Default: from 0.005 to 0.05, as much as shows a tenth of the users",
     )
     users: Count | None = Field(
         default=None,

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from quoron_client.data import columns
-from quoron_client.data.declared import check_columns, check_types, types_of
+from quoron_client.data.declared import check_types, types_of
 from quoron_client.data.encoding import (
     Categorical,
     Classes,
@@ -40,11 +40,11 @@ AGE = Numeric("age", 0, 100)
 )
 def test_declarations_that_cannot_be_meant_are_refused_by_name(rules, user, said):
     with pytest.raises(ConfigError, match=said):
-        check_columns(rules, user)
+        rules.check_meant(user)
 
 
 def test_a_number_may_be_a_feature_beside_its_own_intervals():
-    check_columns(Encoding((AGE, Numeric("age", 0, 100, edges=(30, 60))), label=Signs("ill")), "who")
+    Encoding((AGE, Numeric("age", 0, 100, edges=(30, 60))), label=Signs("ill")).check_meant("who")
 
 
 WRONG: list[tuple[Any, pa.DataType, str]] = [

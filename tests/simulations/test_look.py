@@ -1,6 +1,10 @@
 """The look at a table that `quoron train` buys: what it says, when nobody looks, and that it is released once."""
 
 import json
+import signal
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +34,20 @@ pytestmark = pytest.mark.usefixtures("no_pictures")
 USERS = 1000
 COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100), "dose": (0, 5)}}
 QUICK: dict[str, Any] = {"epsilon": 1.0, "algorithm": "one-pass-dp-sgd", "settings": ["algorithm.options.rounds=3"]}
+TABLE = """
+[population]
+kind = "table"
+path = "people.csv"
+user = "who"
+label = "ill"
+numeric = { age = [0, 100], dose = [0, 5] }
+[privacy]
+epsilon = 1.0
+[algorithm]
+name = "one-pass-dp-sgd"
+[algorithm.options]
+rounds = 3
+"""
 
 
 @pytest.fixture
@@ -72,12 +90,7 @@ def test_decimal_commas_of_half_the_users_are_said_with_their_number_noise_and_f
     page = (tmp_path / "run" / "report.html").read_text()
     assert "How the table fits its declarations" in page
     assert "have no row that can be used" in page
-    (tmp_path / "people.toml").write_text(
-        '[population]\nkind = "table"\npath = "people.csv"\nuser = "who"\nlabel = "ill"\n'
-        "numeric = { age = [0, 100], dose = [0, 5] }\n[privacy]\nepsilon = 1.0\n"
-        '[algorithm]\nname = "one-pass-dp-sgd"\n[algorithm.options]\nrounds = 3\n',
-        encoding="utf-8",
-    )
+    (tmp_path / "people.toml").write_text(TABLE, encoding="utf-8")
     half_with_commas(people).to_csv(tmp_path / "people.csv", index=False)
     assert invoke(["train", str(tmp_path / "people.toml"), "--out", str(tmp_path / "again"), "-q"]) == 0
     shown = capsys.readouterr().out
@@ -352,3 +365,44 @@ def test_a_look_has_noise_of_its_start_and_the_runs_key_says_nothing_of_it(peopl
     monkeypatch.setattr(SecureNoise, "fresh", noting)
     train(people, tmp_path / "run")
     assert len(keys) == len(set(keys)) == 2  # of the run, and of the look
+
+
+KILLER = textwrap.dedent(
+    """
+    import os, signal, sys
+    from quoron_server.books.ledger import Ledger
+    from quoron.__main__ import main
+
+    name, after = sys.argv[1], sys.argv[2] == "after"
+    original = getattr(Ledger, name)
+
+    def dying(*arguments, **named):
+        if after:
+            original(*arguments, **named)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(Ledger, name, dying)
+    sys.argv = ["quoron", *sys.argv[3:]]
+    main()
+    """
+)
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(("at", "when"), [("begin_with", "before"), ("begin_with", "after"), ("spend", "after")])
+def test_a_run_that_is_killed_around_its_look_goes_on_with_one_release_and_one_charge(at, when, people, tmp_path):
+    people.to_csv(tmp_path / "people.csv", index=False)
+    (tmp_path / "people.toml").write_text(TABLE, encoding="utf-8")
+    life, out = tmp_path / "life.sqlite", tmp_path / "run"
+    command = ["train", str(tmp_path / "people.toml"), "--out", str(out), "--ledger", str(life), "-q"]
+    killed = subprocess.run([sys.executable, "-c", KILLER, at, when, *command], capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    with Ledger.open(out / "ledger.sqlite") as own:
+        before = own.preface()
+    assert (before is None) == (when == "before")
+    assert invoke(command) == 0
+    with Ledger.open(out / "ledger.sqlite") as own:
+        assert before in (None, own.preface())
+        assert [entry.mechanism for number, entry in own.releases() if number < 0] == ["table-health"]
+    with lifetime.opened(life) as kept:
+        assert len(kept.charges("default")) == 1

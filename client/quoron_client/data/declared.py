@@ -1,4 +1,4 @@
-"""Declarations that cannot be meant, told by themselves and by the types of columns: before anything is charged.
+"""Declarations that the types of columns alone show to be a mistake: before anything is charged.
 
     >>> import pyarrow as pa
     >>> from quoron_client.data.encoding import Classes, Encoding, Numeric
@@ -19,42 +19,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quoron_client.data.encoding import Categorical, Classes, Comparison, Encoding, Numeric, Positive, Range, Signs
-from quoron_privacy.errors import ConfigError, DataError
+from quoron_client.data.encoding import Classes, Comparison, Encoding, Numeric, Positive, Range, Signs
+from quoron_privacy.errors import DataError
 
 if TYPE_CHECKING:  # a coordinator has rules, but no table
     import pyarrow as pa
 
 Types = Mapping[str, "pa.DataType"]
 _WHOLE = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)
-
-
-def check_columns(rules: Encoding, user: str | None = None) -> None:
-    """Raises ConfigError for rules without a feature, for a column with two meanings, for a user who is a feature."""
-    if not rules.features:
-        raise ConfigError(
-            "Expected numeric or categorical features, got none: the model would be a constant. Declare "
-            "population.numeric or population.categorical."
-        )
-    plain = [each.column for each in rules.features if isinstance(each, Categorical) or not each.edges]
-    twice = [name for place, name in enumerate(plain) if name in plain[:place]]
-    if twice:
-        raise ConfigError(
-            f"Expected every feature once, got column {twice[0]!r} as numeric and as categorical. Leave one out."
-        )
-    label, weight = rules.label, rules.weight
-    if label is not None and weight is not None and label.column == weight.column:
-        raise ConfigError(
-            f"Expected a weight other than the label's own column, got {label.column!r} as both. Leave out the weight."
-        )
-    meanings = {"label": label and label.column, "weight": weight and weight.column}
-    roles = ["a feature"] * any(each.column == user for each in rules.features)
-    roles += [f"the {role}" for role, column in meanings.items() if column == user]
-    if user is not None and roles:
-        raise ConfigError(
-            f"Expected the user column {user!r} to say whose a row is and nothing else, got it as {roles[0]} too: a "
-            "model must not tell users apart. Leave it out."
-        )
 
 
 def types_of(source: Any, schema: "pa.Schema") -> Types:

@@ -7,7 +7,6 @@ from quoron.config import Config, Table
 from quoron.planning.plans import Planned, choose, wish
 from quoron.populations._base import Declared, PublicKnowledge
 from quoron.simulation.scene import encoding_of, loss_of, make_domain, problem
-from quoron_client.data.declared import check_columns
 from quoron_client.data.encoding import Encoding
 from quoron_client.losses import Loss
 from quoron_privacy.errors import ConfigError
@@ -114,5 +113,5 @@ def _encoding(config: Config, loss: Loss) -> Encoding:
                 "taken from the data would become public."
             )
     rules = encoding_of(table, loss)
-    check_columns(rules, table.user)
+    rules.check_meant(table.user)
     return rules

@@ -15,7 +15,7 @@ from quoron.populations import Cube, Outliers, Population, Synthetic, hardest_sp
 from quoron.populations._base import Known
 from quoron.simulation.inline import InlineEngine
 from quoron.simulation.pieces import Pieces, engine_for
-from quoron_client.data.declared import check_columns, check_types, types_of
+from quoron_client.data.declared import check_types, types_of
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, Weight, read_label
 from quoron_client.losses import Logistic, Loss, Regression, loss_family, make_loss
 from quoron_client.protocol.domains import Box, Domain, L2Ball
@@ -144,7 +144,7 @@ def _population(config: Config, folder: Path, table: "pa.Table | None") -> Popul
             )
         case configs.Table():
             chosen = loss_of(loss)
-            check_columns(encoding_of(section, chosen), section.user)
+            encoding_of(section, chosen).check_meant(section.user)
             rules: dict[str, Any] = {
                 "user": section.user,
                 "loss": chosen,

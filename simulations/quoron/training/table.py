@@ -18,7 +18,7 @@ from quoron.config import Config
 from quoron.populations._base import Declared, PublicKnowledge
 from quoron.simulation.scene import encoding_of, loss_of, make_domain
 from quoron_client.data import columns
-from quoron_client.data.declared import check_columns, check_types, types_of
+from quoron_client.data.declared import check_types, types_of
 from quoron_client.data.encoding import Categorical, Encoding, Owners, group
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.misfits import Fitting, Misfits, Tally, declared_columns, declared_labels
@@ -104,7 +104,7 @@ def hold(config: Config, base: Path, frame: Any = None) -> Held | HeldFiles:
     loss, domain = loss_of(config.loss), make_domain(config.domain, config.loss.feature_norm)
     encoding = encoding_of(section, loss)
     encoding.check_loss(loss)
-    check_columns(encoding, section.user)
+    encoding.check_meant(section.user)
     for feature in encoding.features:
         if isinstance(feature, Categorical) and not isinstance(feature.categories, tuple):
             raise ConfigError(

@@ -173,7 +173,7 @@ def check_phases(plan: Plan) -> None:
             raise VerificationError(f"Expected a problem for norm=linf, got one that is not: {error}") from error
     conditions = {
         "norm = l2 or linf": p.norm == geometry.norm,
-        "the assumption of dominance with norm=linf": p.norm == "l2" or DOMINANT in plan.guarantee.assumptions,
+        "the assumption of dominance with norm=linf": p.norm == "l2" or plan.guarantee.assumes(DOMINANT),
         "filter.cohort_size = cohort_size": p.filter.cohort_size == p.cohort_size,
         "temperature = theta / distance": math.isclose(p.temperature, p.filter.theta / p.distance, rel_tol=1e-12),
         "eta_beta >= step_size * smoothness": all(f.step_size * geometry.beta <= p.filter.eta_beta for f in p.phases),

@@ -163,7 +163,7 @@ def verify(plan: Plan) -> None:
         "clip_bound >= the bound on coordinates": p.clip_bound >= clip_bound(problem),
         "eta_beta >= step_size * smoothness": all(f.step_size * geometry.beta <= median.eta_beta for f in p.phases),
         "score_error >= rounding": median.score_error >= rounding(p.cohort_size, problem.dimension),
-        "the assumption of dominance": DOMINANT in plan.guarantee.assumptions,
+        "the assumption of dominance": plan.guarantee.assumes(DOMINANT),
         "release_scale = noise_scale of the theorem": all(
             f.release_scale >= release_scale(median, f.step_size, geometry) for f in p.phases
         ),

@@ -105,7 +105,7 @@ def verify(plan: Plan) -> None:
     require_smooth(NAME, problem)
     beta = problem.beta or 0.0
     needed = UNMOVED if p.solver == "gd" else ATTENDANCE
-    if needed not in plan.guarantee.assumptions:
+    if not plan.guarantee.assumes(needed):
         raise VerificationError(f"Expected a promise of {NAME} to assume that {needed}.")
     for phase in p.phases:
         for what, holds in (
