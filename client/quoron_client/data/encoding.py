@@ -201,7 +201,7 @@ class Encoding:
             columns.check(table, name)
 
     def check_meant(self, user: str | None = None) -> None:
-        """Raises ConfigError for rules without a feature, for a column with two meanings, for a user who is a feature."""
+        """Raises ConfigError for rules without a feature, a column with two meanings, a user who is a feature."""
         if not self.features:
             raise ConfigError(
                 "Expected numeric or categorical features, got none: the model would be a constant. Declare "
