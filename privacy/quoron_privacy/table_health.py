@@ -34,6 +34,7 @@ MOST, LEAST = 0.05, 0.005  # of μ², where nothing else is said
 SEEN = 0.1  # share of unusable users that is worth paying for, up to MOST
 FALSE_ALARM = 1e-3  # α: chance that anything is said of a table in which nothing is amiss
 MISSED = 0.01  # chance that what is `visible` is not said
+ENOUGH = 100_000  # users that are looked at, of more: drawn in secret, their shares are those of all to 0.2 %
 OFTEN = 0.05  # shares below are never spoken of: a table need not be perfect
 _WEIGHTS = (0.4, 0.2, 0.4)  # of norm²: users and labels, all values, single columns
 _ONE_COLUMN = (0.5, 0.0, 0.5)  # which is all values
@@ -72,7 +73,7 @@ class TableHealth:
     | `mu` so small that nothing can be seen  | `visible` is above one; whoever plans does without        |
     """
 
-    users: int  # n, the divisor: never a count of rows that can be used
+    users: int  # m, whom it looks at, and the divisor: never a count of rows that can be used
     columns: int  # K: numbers, categories, the label and the weight
     labels: int  # L: classes, or the two ends of a range
     adjacency: Adjacency
@@ -193,6 +194,11 @@ class TableHealth:
         return GaussianNoise(acute_sensitivity(1.0, self.users, self.adjacency), self.scale)
 
 
+def looked_at(users: int) -> int:
+    """m, of n users: all, or ENOUGH of them drawn in secret."""
+    return min(users, ENOUGH)
+
+
 def share_for(*, users: int, columns: int, labels: int, mu: float, adjacency: Adjacency = "replace-one") -> float:
     """s where nothing else is said: as much of μ² as shows SEEN of the users, from LEAST to MOST; 0 if MOST shows none.
 
@@ -259,13 +265,13 @@ def verify(
 
     By the divergence itself, and by the distance of two vectors written out: nothing that calibrated is asked.
     """
-    moved = math.sqrt(2.0) if adjacency == "replace-one" else 1.0
-    spent = moved / users * (1 + mean_slack(users)) * (1 + 1e-9) / health.scale
+    moved, looked = math.sqrt(2.0) if adjacency == "replace-one" else 1.0, min(users, ENOUGH)
+    spent = moved / looked * (1 + mean_slack(looked)) * (1 + 1e-9) / health.scale
     spent += 2 * math.sqrt(1 + health.labels + 1 + health.columns) * 2.0**-30
     whole = math.sqrt(own[0] ** 2 + spent**2)
     lacks = own[1] + (health.labels + health.columns + 2) * 2.0**-160
     for what, holds, got in (
-        (f"a divisor of users={users}", health.users == users, health.users),
+        (f"a divisor of {looked} users", health.users == looked, health.users),
         (f"adjacency {adjacency}", health.adjacency == adjacency, health.adjacency),
         ("a share of μ² in (0, 1)", 0 < health.share < 1, health.share),
         ("no more than its share", spent**2 <= health.share * whole**2 * (1 + 1e-6), (spent / whole) ** 2),

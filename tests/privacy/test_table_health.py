@@ -147,6 +147,17 @@ def test_a_look_with_too_little_noise_or_other_numbers_is_refused(broken):
         verify(health, own, **given)
 
 
+def test_of_very_many_users_enough_are_looked_at_and_the_check_knows(monkeypatch):
+    monkeypatch.setattr(table_health, "ENOUGH", 400)
+    assert [table_health.looked_at(users) for users in (399, 400, 10**9)] == [399, 400, 400]
+    health, own, _ = paid(users=400)
+    for users in (400, 1000):
+        verify(health, own, users=users)
+    for users in (399, 401):
+        with pytest.raises(VerificationError, match="a divisor of"):
+            verify(replace(health, users=users), own)
+
+
 def test_a_promise_that_the_rest_has_taken_leaves_no_look():
     health = table_health.calibrate(
         **WHOLE, share=0.05, own=(gdp.mu_for(**WHOLE), 0.0), users=10, columns=2, labels=0, adjacency="replace-one"

@@ -23,7 +23,7 @@ from quoron.training import lifetime
 from quoron.training.table import hold
 from quoron_client.data.encoding import Categorical, Classes, Encoding, Numeric, Range, Signs
 from quoron_client.data.misfits import declared_columns, declared_labels
-from quoron_privacy import gdp
+from quoron_privacy import gdp, table_health
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_privacy.noise import SecureNoise
 from quoron_privacy.table_health import Shares, TableHealth
@@ -192,7 +192,8 @@ def test_a_run_that_dies_around_its_look_releases_it_once(at, people, ledger, tm
 
 
 def fitting(config: configs.Config, folder: Path, frame: Any = None) -> list[np.ndarray]:
-    parts = zip(*hold(config, folder, frame).fitting(), strict=True)
+    held = hold(config, folder, frame)
+    parts = zip(*held.fitting(np.arange(held.declared.users)), strict=True)
     return [np.concatenate(part) for part in parts]
 
 
@@ -229,6 +230,40 @@ def test_a_user_without_a_row_has_none_that_can_be_used_but_under_zero_out_is_no
     zero = described("none", privacy={"adjacency": "zero-out"}, train={"users": USERS + 5})
     none, _, _ = fitting(zero, tmp_path, people.assign(who=who))
     assert none.tolist() == [0.0] * USERS
+
+
+@pytest.mark.parametrize("kind", ["table", "folder"])
+def test_of_many_users_some_are_drawn_in_secret_and_nobody_else_is_looked_at(
+    kind, people, ledger, tmp_path, monkeypatch
+):
+    from quoron_client.data.misfits import Misfits
+
+    monkeypatch.setattr(table_health, "ENOUGH", 400)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    real, seen = Misfits.of, []
+
+    def looking(rules: Any, table: pa.Table) -> Any:
+        seen.append(table["age"].to_pylist())
+        return real(rules, table)
+
+    monkeypatch.setattr(Misfits, "of", looking)
+    source: Any = people
+    if kind == "folder":
+        (tmp_path / "people").mkdir()
+        pq.write_table(pa.Table.from_pandas(people, preserve_index=False), tmp_path / "people" / "0.parquet")
+        source = described(str(tmp_path / "people"), algorithm={"name": "one-pass-dp-sgd", "options": {"rounds": 3}})
+    given = COLUMNS | QUICK if kind == "table" else {"epsilon": 1.0}
+    ages = dict(zip(people.age.tolist(), people.who.tolist(), strict=True))
+    drawn = []
+    for name in "ab":
+        seen.clear()
+        trained = quoron.train(source, out=tmp_path / name, health=0.2, **given)
+        assert trained.health.users == 400
+        drawn.append(sorted({ages[age] for part in seen for age in part}))
+        assert sum(map(len, seen)) == 800
+    assert [len(users) for users in drawn] == [400, 400]
+    assert drawn[0] != drawn[1]
+    assert trained.health.lines[0].error > 0.5 / 20  # drawing four hundred adds as much
 
 
 def a_report(shares: dict[str, Any], rules: Encoding, users: int = USERS, mu: float = 0.053) -> words.Health:
@@ -269,7 +304,7 @@ def test_a_class_that_hardly_anybody_has_is_said_where_the_noise_allows():
     rules = Encoding((Numeric("age", 0, 100),), label=Classes("ill", ("no", "yes")))
     shares = {"labels": np.array([0.998, 0.002])}
     assert a_report(shares, rules).warnings == ()
-    (said,) = a_report(shares, rules, users=100_000).warnings
+    (said,) = a_report(shares, rules, users=99_999).warnings
     assert said.startswith("at most 0.35 % of the labels are ill = yes")
 
 

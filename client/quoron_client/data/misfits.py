@@ -107,7 +107,7 @@ class Misfits:
             values = columns.numbers(table, rules.weight.column)
             unfit.append(~((values >= 0) & (values <= rules.weight.most)))
             usable &= values >= 0
-        return cls(usable, np.array(unfit, np.bool_).reshape(-1, table.num_rows), labels)
+        return cls(usable, np.array(unfit, np.bool_).reshape(len(unfit), table.num_rows), labels)
 
     def of_rows(self, rows: NDArray[np.int64]) -> "Misfits":
         """Of some rows, in the given order."""

@@ -256,7 +256,7 @@ class AlgorithmInfo:
             delta=privacy.delta,
             share=share,
             own=(promise.mu, promise.variation),
-            users=own.problem.users,
+            users=table_health.looked_at(own.problem.users),
             columns=columns,
             labels=labels,
             adjacency=own.guarantee.adjacency,

@@ -11,7 +11,8 @@ from typing import Any
 
 from quoron_client.data.encoding import Encoding, Range
 from quoron_client.data.misfits import Column, declared_columns, declared_labels
-from quoron_privacy.table_health import FALSE_ALARM, MISSED, OFTEN, Shares, TableHealth
+from quoron_privacy import table_health
+from quoron_privacy.table_health import FALSE_ALARM, MISSED, OFTEN, Errors, Shares, TableHealth
 
 MOST_NAMED = 8  # columns in warnings; all are in the report
 UNSEEN = (
@@ -23,7 +24,7 @@ UNSEEN = (
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One released share of all users, with its standard error."""
+    """One released share of the users that were looked at, with its standard error as one of all."""
 
     what: str
     share: float  # as released: noise may carry it below zero or above one
@@ -63,7 +64,7 @@ class Health:
 
 def read(health: TableHealth, shares: Shares, encoding: Encoding) -> Health:
     """What the released shares of a table with this encoding say."""
-    errors, columns, labels = health.errors, declared_columns(encoding), declared_labels(encoding)
+    errors, columns, labels = _errors(health), declared_columns(encoding), declared_labels(encoding)
     lines = [Line("users without a row that can be used", shares.unusable, errors.unusable)]
     if not math.isnan(shares.values):
         lines.append(Line("values that do not fit, of all columns", shares.values, errors.values))
@@ -97,7 +98,8 @@ def unseen(health: Health | None, why: str | None) -> str:
 def _warnings(
     health: TableHealth, shares: Shares, columns: Sequence[Column], labels: Sequence[str], encoding: Encoding
 ) -> Iterator[str]:
-    errors, users = health.errors, health.users
+    errors, users = _errors(health), health.users
+    known = f"{users:,} users" + (" that were drawn" if users >= table_health.ENOUGH else "")
     lost = shares.unusable >= health.threshold(errors.unusable)
     found = [(share, column) for share, column in zip(shares.columns.tolist(), columns, strict=True)]
     amiss = sorted((each for each in found if each[0] >= health.threshold(errors.column)), key=lambda each: -each[0])
@@ -105,7 +107,7 @@ def _warnings(
         line = Line("", shares.unusable, errors.unusable)
         see = "see the columns named below" if amiss else "no single column stands out of the noise"
         yield (
-            f"about {_count(line.share, users)} of {users:,} users (± {errors.unusable * users:,.0f}) have no row that "
+            f"about {_count(line.share, users)} of {known} (± {errors.unusable * users:,.0f}) have no row that "
             f"can be used, and teach the model nothing: {see}."
         )
     for share, column in amiss[:MOST_NAMED]:
@@ -135,6 +137,13 @@ def _warnings(
                     f"at most {_percent(most)} of the labels are {name}: a model "
                     "that never says so is right nearly always. Is that what the label is meant to be?"
                 )
+
+
+def _errors(health: TableHealth) -> Errors:
+    """With what drawing ENOUGH of more users adds to the noise, at most."""
+    drawn = 0.5 / math.sqrt(health.users) if health.users >= table_health.ENOUGH else 0.0
+    each = (math.hypot(error, drawn) for error in (health.errors.unusable, health.errors.values, health.errors.column))
+    return Errors(*each)
 
 
 def _percent(share: float) -> str:

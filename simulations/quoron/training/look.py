@@ -6,10 +6,10 @@
 Statement, and what it costs and sees: docs/privacy/table-health.md. The mechanism: quoron_privacy.table_health.
 """
 
-from collections.abc import Iterator
 from functools import reduce
 from operator import add
-from typing import Any
+
+import numpy as np
 
 from quoron.config import Config
 from quoron.planning.plans import Planned, choose
@@ -19,7 +19,7 @@ from quoron_client.data.misfits import declared_columns, declared_labels
 from quoron_privacy import gdp, table_health
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise import SecureNoise
-from quoron_privacy.table_health import Shares, TableHealth
+from quoron_privacy.table_health import Shares, TableHealth, looked_at
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.info import not_gaussian
 from quoron_server.books.ledger import Ledger
@@ -60,32 +60,29 @@ def plan(config: Config, problem: Problem, encoding: Encoding) -> tuple[Planned,
 def release(prepared: Prepared, own: Ledger) -> Shares | None:
     """What the look says, released now if it has not been; None where nobody looks.
 
-    The noise is of this start alone: whatever is drawn and not committed nobody has seen, and books that are restored
-    release a copy with noise of its own. Call it once the run is charged.
+    Where there are more users than are looked at, these are drawn in secret, so that no name and no order decides who they
+    are. They and the noise are of this start alone: whatever is drawn and not committed nobody has seen, and books that
+    are restored release a copy with noise of its own. Call it once the run is charged.
     """
     health = prepared.planned.plan.guarantee.health
     if health is None:
         return None
     told = own.preface()
     if told is None:
-        sums = reduce(add, (health.reduction.of(rows, rows[:, 0] >= 0) for rows in _vectors(prepared, health)))
-        released = health.release(sums, SecureNoise.fresh().stream("table health"))
+        noise, reduction = SecureNoise.fresh(), health.reduction
+        users = noise.stream("table health", "users").subset(prepared.declared.users, health.users)
+        parts = (health.vectors(*part) for part in prepared.held.fitting(users))
+        nobody = reduction.of(np.zeros((0, health.dimension)), np.zeros(0, np.bool_))
+        sums = reduce(add, (reduction.of(rows, np.ones(len(rows), np.bool_)) for rows in parts), nobody)
+        released = health.release(sums, noise.stream("table health"))
         own.begin_with((health.entry(),), {"table_health": released.tolist()})
     return shares(own, health)
 
 
 def shares(own: Ledger, health: TableHealth) -> Shares | None:
     """What was released to a run's ledger; None before."""
-    import numpy as np
-
     told = own.preface()
     return None if told is None else health.shares(np.array(told["table_health"], np.float64))
-
-
-def _vectors(prepared: Prepared, health: TableHealth) -> Iterator[Any]:
-    """Vectors of all users that are there, some at a time; never none at all."""
-    for none, labels, columns in prepared.held.fitting():
-        yield health.vectors(none, labels, columns)
 
 
 def _share(config: Config, problem: Problem, privacy: Privacy, sizes: dict[str, int]) -> tuple[float, str | None]:
@@ -98,7 +95,7 @@ def _share(config: Config, problem: Problem, privacy: Privacy, sizes: dict[str, 
     if wanted is not None:
         return wanted, None
     mu, adjacency = gdp.mu_for(privacy.epsilon, privacy.delta), config.privacy.adjacency
-    share = table_health.share_for(users=problem.users, mu=mu, adjacency=adjacency, **sizes)
+    share = table_health.share_for(users=looked_at(problem.users), mu=mu, adjacency=adjacency, **sizes)
     few = f"at epsilon={privacy.epsilon:g} {problem.users:,} users are too few to see even that none of them has a row"
     return share, None if share else f"{few} that can be used"
 

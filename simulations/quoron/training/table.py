@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from quoron import config as configs
 from quoron._paths import dataset, table_file
@@ -28,6 +29,7 @@ from quoron_server.plan import check_delta
 if TYPE_CHECKING:  # only a folder needs it
     from quoron.datasets.rows import Rows
 
+Slots = NDArray[np.int64]
 NUMBERS = 1 << 23  # of users, that are looked at together
 UNDECLARED = (
     "problem.items_per_user is not declared and planned as 1: declare what a user typically holds, for better steps "
@@ -55,15 +57,16 @@ class Held:
         encoded = self.encoding.encode(self._table)
         return encoded.batch(self.declared.users, self._owners, zero_rows=not self._zero_out)
 
-    def fitting(self) -> Iterator[Fitting]:
-        """Of all users that are there, some at a time: see `Tally.fitting`. Under zero-out who has no row is not."""
-        found, order = Misfits.of(self.encoding, self._table), np.argsort(self._owners, kind="stable")
-        sorted_, users, most = self._owners[order], self.declared.users, _at_once(self.encoding)
-        for first in range(0, users, most):
-            last = min(first + most, users)
-            rows = order[slice(*np.searchsorted(sorted_, [first, last]))]
-            tally = Tally(self.encoding, last - first)
-            tally.add(self._owners[rows] - first, found.of_rows(rows))
+    def fitting(self, slots: Slots) -> Iterator[Fitting]:
+        """Of those that hold somebody of these slots (m,), some at a time: see `Tally.fitting`.
+
+        Under zero-out a user without a row is nobody. Only rows of these users are looked at.
+        """
+        for some in _some(slots, self.encoding):
+            place = _places(some, self.declared.users)
+            rows = np.flatnonzero(place[self._owners] >= 0)
+            tally = Tally(self.encoding, len(some))
+            tally.add(place[self._owners[rows]], Misfits.of(self.encoding, self._table.take(pa.array(rows))))
             yield tally.fitting(everybody=not self._zero_out)
 
 
@@ -80,17 +83,15 @@ class HeldFiles:
         """The rows of all slots, to be read when a run begins. Users without usable rows are as in `Held.items`."""
         return self._rows
 
-    def fitting(self) -> Iterator[Fitting]:
-        """As of `Held`: the files are read once more, users in their order, some at a time."""
-        index, encoding, most = self._rows.index, self.encoding, _at_once(self.encoding)
-        for first in range(0, index.users, most):
-            chosen = index.order[first : first + most]
-            place = np.full(index.users, -1, np.int64)
-            place[chosen] = np.arange(len(chosen))
-            tally = Tally(encoding, len(chosen))
+    def fitting(self, slots: Slots) -> Iterator[Fitting]:
+        """As of `Held`: the files are read once more, users in their order."""
+        index, encoding = self._rows.index, self.encoding
+        chosen = _places(slots, self.declared.users)[: index.users] >= 0
+        for some in _some(index.order[chosen[index.order]], encoding):
+            place, tally = _places(some, index.users), Tally(encoding, len(some))
             for owners, table in self._rows.tables(place >= 0):
-                own = place[owners]
-                tally.add(own[own >= 0], Misfits.of(encoding, table).of_rows(np.flatnonzero(own >= 0)))
+                rows = np.flatnonzero(place[owners] >= 0)
+                tally.add(place[owners[rows]], Misfits.of(encoding, table.take(pa.array(rows))))
             yield tally.fitting(everybody=self._rows.zero_rows)
 
 
@@ -136,9 +137,17 @@ def hold(config: Config, base: Path, frame: Any = None) -> Held | HeldFiles:
     return Held(declared(found), encoding, warnings, zero_out, table, owners)
 
 
-def _at_once(encoding: Encoding) -> int:
-    """Users whose shares are in memory together."""
-    return max(1, NUMBERS // (len(declared_columns(encoding)) + len(declared_labels(encoding)) + 2))
+def _some(slots: Slots, encoding: Encoding) -> Iterator[Slots]:
+    """Slots whose shares are in memory together."""
+    most = max(1, NUMBERS // (len(declared_columns(encoding)) + len(declared_labels(encoding)) + 2))
+    return (slots[first : first + most] for first in range(0, len(slots), most))
+
+
+def _places(slots: Slots, users: int) -> NDArray[np.int64]:
+    """Of each of all slots (users,) its place among these, -1 for none."""
+    place = np.full(users, -1, np.int64)
+    place[slots] = np.arange(len(slots))
+    return place
 
 
 def _section(config: Config) -> configs.Table:
