@@ -86,6 +86,7 @@ def declared(config: Config, users: int) -> Problem:
 
 def dry_run(config: Config, users: int) -> Planned:
     """What a run of so many users would promise, predict and cost, beside every other algorithm; nobody is asked."""
+    check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
     return choose(config, declared(config, users), compare=True)
 
 

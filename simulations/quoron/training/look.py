@@ -60,9 +60,9 @@ def plan(config: Config, problem: Problem, encoding: Encoding) -> tuple[Planned,
 def release(prepared: Prepared, own: Ledger) -> Shares | None:
     """What the look says, released now if it has not been; None where nobody looks.
 
-    Where there are more users than are looked at, these are drawn in secret, so that no name and no order decides who they
-    are. They and the noise are of this start alone: whatever is drawn and not committed nobody has seen, and books that
-    are restored release a copy with noise of its own. Call it once the run is charged.
+    Where there are more users than are looked at, these are drawn in secret, so that no name and no order decides who
+    they are. They and the noise are of this start alone: nobody has seen what is drawn and not committed, and books
+    that are restored release a copy with noise of its own. Call it once the run is charged.
     """
     health = prepared.planned.plan.guarantee.health
     if health is None:
