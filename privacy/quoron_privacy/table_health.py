@@ -31,6 +31,7 @@ Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
 
 MOST, LEAST = 0.05, 0.005  # of μ², where nothing else is said
+SMALLEST = 1e-6  # of μ²: below, the grid of the noise is no longer fine
 SEEN = 0.1  # share of unusable users that is worth paying for, up to MOST
 FALSE_ALARM = 1e-3  # α: chance that anything is said of a table in which nothing is amiss
 MISSED = 0.01  # chance that what is `visible` is not said
@@ -267,9 +268,10 @@ def verify(
     """
     moved, looked = math.sqrt(2.0) if adjacency == "replace-one" else 1.0, min(users, ENOUGH)
     spent = moved / looked * (1 + mean_slack(looked)) * (1 + 1e-9) / health.scale
-    spent += 2 * math.sqrt(1 + health.labels + 1 + health.columns) * 2.0**-30
+    numbers = 1 + health.labels + health.columns + (1 if health.columns > 1 else 0)
+    spent += 2 * math.sqrt(numbers) * 2.0**-30
     whole = math.sqrt(own[0] ** 2 + spent**2)
-    lacks = own[1] + (health.labels + health.columns + 2) * 2.0**-160
+    lacks = own[1] + numbers * 2.0**-160
     for what, holds, got in (
         (f"a divisor of {looked} users", health.users == looked, health.users),
         (f"adjacency {adjacency}", health.adjacency == adjacency, health.adjacency),

@@ -115,6 +115,20 @@ def verify(health, own, *, users=1000, adjacency="replace-one", epsilon=1.0, del
     table_health.verify(health, epsilon, delta, users=users, adjacency=adjacency, own=own)
 
 
+@pytest.mark.parametrize("users", [1, 20, table_health.ENOUGH])
+@pytest.mark.parametrize(("columns", "labels"), [(1, 0), (1, 2), (2, 0), (21, 10_000), (100_000, 2)])
+@pytest.mark.parametrize("share", [table_health.SMALLEST, 0.05, 0.5])
+def test_what_is_calibrated_is_verified_at_any_size(users, columns, labels, share):
+    for epsilon, delta in ((0.0102, 1e-12), (1.0, 0.1), (15.0, 1e-6)):
+        left = table_health.rest(epsilon, delta, share)
+        own, sizes = (gdp.mu_for(*left) * (1 - 1e-12), 0.0), {"columns": columns, "labels": labels}
+        health = table_health.calibrate(
+            epsilon=epsilon, delta=delta, share=share, own=own, users=users, adjacency="zero-out", **sizes
+        )
+        assert health is not None
+        table_health.verify(health, epsilon, delta, users=users, adjacency="zero-out", own=own)
+
+
 @pytest.mark.parametrize("share", [0.005, 0.05, 0.5])
 def test_a_look_and_the_rest_are_the_whole_promise_and_nearly_no_less(share):
     health, own, _ = paid(share)

@@ -93,7 +93,7 @@ def _share(config: Config, problem: Problem, privacy: Privacy, sizes: dict[str, 
     if name in ALGORITHMS and ALGORITHMS[name].gaussian_promise is not_gaussian:
         return 0.0, _not_gaussian(name)
     if wanted is not None:
-        return wanted, None
+        return (wanted, None) if wanted >= table_health.SMALLEST else (0.0, f"train.health={wanted:g} buys nothing")
     mu, adjacency = gdp.mu_for(privacy.epsilon, privacy.delta), config.privacy.adjacency
     share = table_health.share_for(users=looked_at(problem.users), mu=mu, adjacency=adjacency, **sizes)
     few = f"at epsilon={privacy.epsilon:g} {problem.users:,} users are too few to see even that none of them has a row"

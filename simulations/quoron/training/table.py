@@ -66,7 +66,8 @@ class Held:
             place = _places(some, self.declared.users)
             rows = np.flatnonzero(place[self._owners] >= 0)
             tally = Tally(self.encoding, len(some))
-            tally.add(place[self._owners[rows]], Misfits.of(self.encoding, self._table.take(pa.array(rows))))
+            table = self._table if len(rows) == len(self._owners) else self._table.take(pa.array(rows))
+            tally.add(place[self._owners[rows]], Misfits.of(self.encoding, table))
             yield tally.fitting(everybody=not self._zero_out)
 
 
