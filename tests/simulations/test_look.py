@@ -300,21 +300,33 @@ def test_what_is_beyond_the_noise_is_said_and_nothing_else(shares, rules, said):
         assert each.startswith(begins)
 
 
-def test_a_class_that_hardly_anybody_has_is_said_where_the_noise_allows():
+def test_a_class_that_nearly_everybody_has_is_said_where_the_noise_allows():
     rules = Encoding((Numeric("age", 0, 100),), label=Classes("ill", ("no", "yes")))
     shares = {"labels": np.array([0.998, 0.002])}
     assert a_report(shares, rules).warnings == ()
     (said,) = a_report(shares, rules, users=99_999).warnings
-    assert said.startswith("at most 0.35 % of the labels are ill = yes")
+    assert said.startswith("at least 100 % of the labels are ill = no")
+    many = Encoding((Numeric("age", 0, 100),), label=Classes("ill", tuple(range(50))))
+    assert a_report({}, many, users=99_999).warnings == ()  # fifty classes, each of them rare
 
 
-def test_with_many_unfit_columns_a_few_are_named_and_all_are_in_the_table():
+def test_with_many_unfit_columns_some_are_named_together_and_all_are_in_the_table():
     rules = Encoding(tuple(Numeric(f"x{place}", 0, 1) for place in range(30)), label=Signs("y"))
-    found = a_report({"columns": np.append(np.linspace(0.5, 0.9, 30), 0.0)}, rules)
-    assert [each.split("'")[1] for each in found.warnings[:8]] == [f"x{place}" for place in range(29, 21, -1)]
-    assert found.warnings[8].startswith("so are 22 more columns")
+    found = a_report({"values": 0.9, "columns": np.append(np.linspace(0.5, 0.9, 30), 0.0)}, rules)
+    (said,) = found.warnings
+    assert "about 90 % (± 6 %) of all values" in said
+    assert [name for name in said.split("'") if name.startswith("x")] == [f"x{place}" for place in range(29, 21, -1)]
+    assert "and 22 more columns" in said
     assert len(found.table()) == 2 + 31 + 2
     assert words.Health.from_json(json.loads(json.dumps(found.as_json()))) == found
+    (said,) = a_report({"values": 0.1, "columns": np.append(np.full(5, 0.4), np.zeros(26))}, rules).warnings
+    assert said.startswith("many values do not fit their declarations, most in 'x0', 'x1', 'x2', 'x3', 'x4': declare")
+
+
+def test_two_unfit_columns_are_told_by_what_is_left_of_them():
+    found = a_report({"values": 0.6, "columns": np.array([0.6, 0.7, 0.0])}, TWO).warnings
+    assert found[0].startswith("column 'ward' is in none of the declared categories, or missing in at least about 70 %")
+    assert found[1].startswith("column 'age' is outside [0, 100], or no number in at least about 60 %")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from quoron_client.data.misfits import Column, declared_columns, declared_labels
 from quoron_privacy import table_health
 from quoron_privacy.table_health import FALSE_ALARM, MISSED, OFTEN, Errors, Shares, TableHealth
 
-MOST_NAMED = 8  # columns in warnings; all are in the report
+FEW, MOST_NAMED = 4, 8  # columns with a warning each, and with their names in one; all are in the report
 UNSEEN = (
     "Whether values lie in their declared ranges, rows cannot be used, or every row is of another user, is private, "
     "and nobody has looked{why}: rehearse with `quoron simulate` where that is allowed, or have facts released with "
@@ -110,17 +110,26 @@ def _warnings(
             f"about {_count(line.share, users)} of {known} (± {errors.unusable * users:,.0f}) have no row that "
             f"can be used, and teach the model nothing: {see}."
         )
-    for share, column in amiss[:MOST_NAMED]:
-        yield (
-            f"column {column.name!r} is {column.misfit} in about {_percent(share)} (± {_width(errors.column)}) of a "
-            f"user's rows, or more where others do not fit either: {_lower(column.fix)}"
+    much = shares.values >= health.threshold(errors.values)
+    if len(amiss) > FEW or (much and not amiss):
+        share = (
+            f"about {_percent(shares.values)} (± {_width(errors.values)}) of all values do"
+            if much
+            else "many values do"
         )
-    if len(amiss) > MOST_NAMED:
-        yield f"so are {len(amiss) - MOST_NAMED} more columns, which the report names."
-    if not amiss and shares.values >= health.threshold(errors.values):
+        most = [repr(column.name) for _, column in amiss[:MOST_NAMED]]
+        more = f" and {len(amiss) - MOST_NAMED} more columns" if len(amiss) > MOST_NAMED else ""
+        named = f"most in {', '.join(most)}{more}" if most else "in too many columns to name one"
         yield (
-            f"about {_percent(shares.values)} (± {_width(errors.values)}) of all values do not fit their declarations, "
-            "in too many columns to name one: declare ranges in the columns' own units; numbers have a decimal point."
+            f"{share} not fit their declarations, {named}: declare ranges in the columns' own units, and all categories; "
+            "numbers are written with a decimal point."
+        )
+        amiss = []
+    for part, column in amiss:
+        least = "at least " if len(amiss) > 1 else ""  # a user's columns are shortened together
+        yield (
+            f"column {column.name!r} is {column.misfit} in {least}about {_percent(part)} (± {_width(errors.column)}) of a "
+            f"user's rows: {_lower(column.fix)}"
         )
     if isinstance(encoding.label, Range):
         for name, share in zip(labels, shares.labels.tolist(), strict=True):
@@ -129,14 +138,14 @@ def _warnings(
                     f"about {_percent(share)} (± {_width(errors.unusable)}) of the labels are {name}, the end of "
                     "label_range, and held there: the model cannot learn them. Declare a wider label_range."
                 )
-    elif not lost:
-        for name, share in zip(labels, shares.labels.tolist(), strict=True):
-            most = share + health.deviations * errors.unusable
-            if most < OFTEN:
-                yield (
-                    f"at most {_percent(most)} of the labels are {name}: a model "
-                    "that never says so is right nearly always. Is that what the label is meant to be?"
-                )
+        return
+    for name, share in zip(labels, shares.labels.tolist(), strict=True):
+        least = share - health.deviations * errors.unusable
+        if least > 1 - OFTEN:
+            yield (
+                f"at least {_percent(least)} of the labels are {name}: a model that always says so is right nearly "
+                "always. Is that what the label is meant to be?"
+            )
 
 
 def _errors(health: TableHealth) -> Errors:
@@ -147,11 +156,11 @@ def _errors(health: TableHealth) -> Errors:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * min(max(share, 0.0), 1.0):.2g} %"
+    return _width(min(max(share, 0.0), 1.0))
 
 
 def _width(error: float) -> str:
-    return f"{100 * error:.2g} %"
+    return f"{100 * error:.2g} %" if error < 0.0995 else f"{100 * error:.0f} %"
 
 
 def _count(share: float, users: int) -> str:
