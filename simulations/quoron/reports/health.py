@@ -121,15 +121,15 @@ def _warnings(
         more = f" and {len(amiss) - MOST_NAMED} more columns" if len(amiss) > MOST_NAMED else ""
         named = f"most in {', '.join(most)}{more}" if most else "in too many columns to name one"
         yield (
-            f"{share} not fit their declarations, {named}: declare ranges in the columns' own units, and all categories; "
-            "numbers are written with a decimal point."
+            f"{share} not fit their declarations, {named}: declare ranges in the columns' own units, and all "
+            "categories; numbers are written with a decimal point."
         )
         amiss = []
     for part, column in amiss:
         least = "at least " if len(amiss) > 1 else ""  # a user's columns are shortened together
         yield (
-            f"column {column.name!r} is {column.misfit} in {least}about {_percent(part)} (± {_width(errors.column)}) of a "
-            f"user's rows: {_lower(column.fix)}"
+            f"column {column.name!r} is {column.misfit} in {least}about {_percent(part)} (± {_width(errors.column)}) of "
+            f"a user's rows: {_lower(column.fix)}"
         )
     if isinstance(encoding.label, Range):
         for name, share in zip(labels, shares.labels.tolist(), strict=True):
