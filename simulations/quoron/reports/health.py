@@ -128,8 +128,8 @@ def _warnings(
     for part, column in amiss:
         least = "at least " if len(amiss) > 1 else ""  # a user's columns are shortened together
         yield (
-            f"column {column.name!r} is {column.misfit} in {least}about {_percent(part)} (± {_width(errors.column)}) of "
-            f"a user's rows: {_lower(column.fix)}"
+            f"column {column.name!r} is {column.misfit} in {least}about {_percent(part)} (± {_width(errors.column)}) "
+            f"of a user's rows: {_lower(column.fix)}"
         )
     if isinstance(encoding.label, Range):
         for name, share in zip(labels, shares.labels.tolist(), strict=True):
