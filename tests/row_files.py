@@ -76,6 +76,7 @@ test_fraction = 0.1
 [privacy]
 epsilon = 8.0
 delta = 1e-3
+allow_large_delta = true
 adjacency = "{adjacency}"
 [algorithm]
 name = "{algorithm}"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.quorum import Quorum, rest
 from quoron_privacy.release import Adjacency, Release
+from quoron_privacy.table_health import TableHealth
 from quoron_privacy.validate import positive, probability
 from quoron_server.problem import Problem
 
@@ -48,8 +49,10 @@ NEEDS: Mapping[Need, str] = MappingProxyType(
 )
 NO_QUORUM = "No quorum is declared: nobody checks whether anyone answers."
 QUORUM_THEOREM = "docs/privacy/quorum.md#statement"
+HEALTH_THEOREM = "docs/privacy/table-health.md#h1-statement"
 
 
+PREFACE = -2  # the round, in ledgers, of what is released before the first one; -1 is that of the initial state
 LEAST_EPSILON, MOST_EPSILON = 0.01, 15.0  # below, tables outgrow memory; above, the samplers' error outweighs δ
 
 
@@ -86,6 +89,15 @@ class Privacy:
         return Privacy(*left, adjacency=self.adjacency)
 
 
+def check_delta(delta: float, users: int, *, allowed: bool, key: str = "privacy.allow_large_delta") -> None:
+    """ConfigError for δ > 1/n, unless that is `allowed`: by the `key` that whoever asks has said so with."""
+    if delta * users > 1 and not allowed:
+        raise ConfigError(
+            f"Expected delta <= 1/n = {1 / users:.3g} for n={users:,} users, got delta={delta:g}: to publish all of "
+            f"one user in n would keep that promise. Lower delta, or say {key}=true."
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Guarantee:
     """The promise: what is protected, against whom, under which assumptions, and where it is proved."""
@@ -100,6 +112,7 @@ class Guarantee:
     seeded: bool = False  # the noise of a simulation: nobody is protected
     curated: bool = False  # one machine holds all items and computes every answer: no clients, and no coordinator
     quorum: Quorum | None = None  # of the run, paid within (epsilon, delta); None: nobody checks whether anyone answers
+    health: TableHealth | None = None  # a look at the table before the first round, paid within; None: nobody looks
     needs: tuple[Need, ...] = ()  # assumed, too: what rules are decided by, as the registry derives it from the numbers
 
     def simulated(self) -> "Guarantee":
@@ -130,6 +143,9 @@ class Guarantee:
         if self.quorum is not None:
             paid = f"{self.quorum.epsilon:g} of this ε" if self.quorum.epsilon else "nothing, as attendance is seen"
             words += f", and {QUORUM_THEOREM} for a quorum of {self.quorum.share:g}, which costs {paid}"
+        if self.health is not None:
+            words += f", and {HEALTH_THEOREM} for a look at how well the table fits its declarations, which costs "
+            words += f"{self.health.share:.2g} of μ²"
         words += "."
         if not self.proved:
             words = "NOT PROVED (the paper's printed constants, for comparison only): " + words
@@ -198,6 +214,14 @@ class Plan:
         if quorum is None:
             return self
         own = replace(self.guarantee, epsilon=quorum.rest_epsilon, delta=quorum.rest_delta, quorum=None)
+        return replace(self, guarantee=own)
+
+    def without_health(self) -> "Plan":
+        """The plan of all that comes after the look at the table, with what it promises by itself."""
+        health = self.guarantee.health
+        if health is None:
+            return self
+        own = replace(self.guarantee, epsilon=health.rest_epsilon, delta=health.rest_delta, health=None)
         return replace(self, guarantee=own)
 
     def simulated(self) -> "Plan":

@@ -23,7 +23,7 @@ from quoron_privacy.errors import ConfigError
 from quoron_server import round_clock
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.options import options_of
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Plan, Privacy, check_delta
 from quoron_server.problem import Beliefs, Problem
 
 LONGEST = 1 << 20  # characters of a specification
@@ -51,6 +51,7 @@ class RunSpecification(_Section):
     quorum: float | None = None  # share of those asked who must answer; None: nobody checks whether anyone does
     quorum_epsilon: float = 0.0  # of epsilon, for the quorum
     adjacency: Literal["replace-one", "zero-out"] | None = None  # None: the algorithm's own
+    allow_large_delta: bool = False  # accept δ above 1/n
     options: dict[str, Any] = Field(default_factory=dict)
     constants: Literal["calibrated", "paper"] = "calibrated"
     trust_clients: bool = False  # accept exposure `model`
@@ -151,6 +152,7 @@ def check_constants(specification: RunSpecification) -> None:
     bounds = {key: float(value) for key, value in specification.loss.items() if key != "name"}
     loss = make_loss(name, **bounds)
     specification.columns.check_loss(loss)
+    specification.columns.check_meant()
     if given.wide is not None:
         raise ConfigError(
             "Expected a problem with one domain, got problem.wide, too. Submit with `quoron submit`, which settles it."
@@ -186,14 +188,16 @@ def check_constants(specification: RunSpecification) -> None:
 def require_deployable(specification: RunSpecification, plan: Plan, *, allow_simulation: bool) -> None:
     """ConfigError unless this run may be carried out here: the same conditions as `rounds.run`, before anyone is asked.
 
-    A simulation needs a coordinator that allows it. Anything else needs a proved promise; exposure `model` needs
-    trusted clients; a promise over secret cohorts needs rounds whose end does not tell who was asked.
+    A simulation needs a coordinator that allows it. Anything else needs a proved promise, and δ at most 1/n; exposure
+    `model` needs trusted clients; a promise over secret cohorts needs rounds whose end does not tell who was asked.
     """
     if specification.simulation:
         if not allow_simulation:
             raise ConfigError("Expected simulation=false, got true: tests need `quoron serve --allow-simulation`.")
         return
     plan.require_deployable(trust_clients=specification.trust_clients)
+    users, allowed = plan.problem.users, specification.allow_large_delta
+    check_delta(plan.guarantee.delta, users, allowed=allowed, key="allow_large_delta")
     if specification.early_ends:
         require_open_cohorts(plan)
 

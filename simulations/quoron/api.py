@@ -67,6 +67,8 @@ def train(
     items_per_user: int | None = None,
     population: str | None = None,
     ledger: str | Path | None = None,
+    health: float | None = None,
+    allow_large_delta: bool | None = None,
     out: str | Path | None = None,
     settings: Sequence[str] = (),
     observers: Sequence[Observer] = (),
@@ -81,6 +83,9 @@ def train(
         epsilon, delta, algorithm, items_per_user, out: short for the keys privacy.epsilon, privacy.delta,
             algorithm.name, problem.items_per_user and run.out. Undeclared, a user's items are planned as 1.
         population, ledger: whose lifetime account is charged (train.population), and the file that keeps it.
+        health: share of μ² for a look at how well the table fits its declarations (train.health), by default from 0.005
+            to 0.05; 0: nobody looks. What it says is in `Trained.health` and in the summary's warnings.
+        allow_large_delta: accept a δ above 1/n (privacy.allow_large_delta).
         settings: further `dotted.key=value` texts, as with `--set`.
         observers: told of every round, in public figures.
         progress: whether a bar is shown on standard error; by default if that is a terminal.
@@ -105,6 +110,8 @@ def train(
         items_per_user=items_per_user,
         population=population,
         ledger=ledger,
+        health=health,
+        allow_large_delta=allow_large_delta,
     )
     sharing = training_sharing(EngineChoice.of(engine) if isinstance(engine, str) else engine)
     config, name, frame = _described(source, columns, (*settings, *short))
@@ -393,6 +400,8 @@ def short_keys(**values: Any) -> tuple[str, ...]:
         "items_per_user": "problem.items_per_user",
         "population": "train.population",
         "ledger": "train.ledger",
+        "health": "train.health",
+        "allow_large_delta": "privacy.allow_large_delta",
     }
     given = {keys[name]: value for name, value in values.items() if value is not None}
     return tuple(f"{key}={json.dumps(value, default=str)}" for key, value in given.items())
@@ -426,11 +435,15 @@ def _needed(frame: Frame, config: Config) -> "pa.Table":
     """The columns of a DataFrame that a configuration names."""
     from quoron.simulation.scene import encoding_of, loss_of
     from quoron_client.data import columns
+    from quoron_client.data.declared import check_types, types_of
 
     section = config.population
     if not isinstance(section, Table):
         raise ConfigError(f"Expected population.kind='table' with a DataFrame, got {section.kind!r}.")
-    return columns.read(frame, (*encoding_of(section, loss_of(config.loss)).columns, section.user))
+    encoding = encoding_of(section, loss_of(config.loss))
+    table = columns.read(frame, (*encoding.columns, section.user))
+    check_types(encoding, types_of(frame, table.schema))
+    return table
 
 
 def _vocabularies(

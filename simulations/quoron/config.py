@@ -253,6 +253,7 @@ class PrivacySection(Section):
 
     epsilon: Positive = Field(default=1.0, description="ε")
     delta: Annotated[float, Field(gt=0, lt=1)] = Field(default=1e-6, description="δ")
+    allow_large_delta: bool = Field(default=False, description="accept a δ above 1/n of a table's or a federation's n")
     adjacency: Literal["replace-one", "zero-out"] = Field(
         default="replace-one", description="the adjacency to promise: a user's data replaced, or only left out (weaker)"
     )
@@ -332,6 +333,11 @@ class TrainSection(Section):
     ledger: str | None = Field(
         default=None,
         description="file of the lifetime ledger; default: QUORON_LEDGER, else where the platform keeps programs' data",
+    )
+    health: Annotated[float, Field(ge=0, le=0.5)] | None = Field(
+        default=None,
+        description="share of μ² for a noisy look at how well the table fits its declarations, before training "
+        "(docs/train.md); 0: nobody looks. Default: from 0.005 to 0.05, as much as shows a tenth of the users",
     )
     users: Count | None = Field(
         default=None,

@@ -43,6 +43,7 @@ from quoron_privacy.facts import RankChoice
 from quoron_privacy.noise import NoiseSource, RandomStream, SecureNoise, SeededNoise
 from quoron_privacy.release import Release
 from quoron_privacy.votes import HiddenBins, verify
+from quoron_server.plan import check_delta
 
 VARIATION = 2.0**-60  # ranks are drawn exactly; the ledger wants a bound above zero
 SECTIONS = {"numeric": "population.numeric", "categorical": "population.categorical", "items": "problem"}
@@ -115,6 +116,7 @@ def declare(
     population: str = "default",
     ledger: str | Path | None = None,
     simulation_seed: int | None = None,
+    allow_large_delta: bool = False,
 ) -> Declaration:
     """Release what is asked for of a CSV or Parquet file, a DataFrame or a pyarrow Table, with one item a row.
 
@@ -130,9 +132,10 @@ def declare(
         population, ledger: charge this name for the people in the table, in this file or where training has its own.
         simulation_seed: SIMULATED: the noise comes from it, comes again, and protects nobody, as the declaration then
             begins; charged to a given ledger only.
+        allow_large_delta: accept a `delta` above 1/n.
 
     Raises:
-        ConfigError: nothing asked for, a column asked for twice, a parameter out of range.
+        ConfigError: nothing asked for, a column asked for twice or that of the user, a parameter out of range.
         DataError: no such file or column, a column of neither numbers nor text, no users.
         Infeasible: too few users for an ε, told before anything is released, with what would do.
         BudgetExceeded: the group's limit leaves no room; nothing is released.
@@ -141,12 +144,16 @@ def declare(
     parts = len(names) + items
     if not parts or len(set(names)) < len(names):
         raise ConfigError(f"Expected items, numeric or categorical columns, each once, got {names}.")
+    if user in names:
+        raise ConfigError(f"Expected columns other than the user's own {user!r}, got it too: it tells who is there.")
     # Together never more than ε, whatever the division rounds to.
     each, each_delta = math.nextafter(epsilon / parts, 0.0), delta / max(len(categorical), 1)
     bins = HiddenBins.calibrate(most=most_votes, epsilon=each, delta=each_delta) if categorical else None
     if bins is not None:
         verify(bins, each, each_delta)
     table, owners, users = read(source, user, names)
+    if categorical:
+        check_delta(delta, users, allowed=allow_large_delta, key="allow_large_delta")
     ends = [
         _feasible(facts.range_choice, f"range of {_key(name)}", users, each, parts, most_outside=most_outside)
         for name in numeric

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from quoron import config as configs
+from quoron.reports.health import Health
 from quoron.simulation.folder import RunFolder
 from quoron.training import arrays, run
 from quoron.training.arrays import InputError, Label, RandomState
@@ -53,6 +54,7 @@ __all__ = [
     "PrivateLinearSVC",
     "PrivateLogisticRegression",
     "PrivateRidge",
+    "UnfitRows",
 ]
 
 Vector = NDArray[np.float64]
@@ -62,6 +64,10 @@ _BY_ROW = "every row is a user of its own, as unit='row' declares"
 
 class DataDependentBounds(UserWarning):
     """Ranges or classes were not declared and are those of the data: the promise holds if they were public before."""
+
+
+class UnfitRows(UserWarning):
+    """Many rows do not fit what was declared, by the private look at the table that a fit has paid for."""
 
 
 class NoiseFromSeed(UserWarning):
@@ -84,6 +90,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
     missing: str = "middle"  # what a number that is missing is taken to be, of its bounds; "drop": rows are left out
     algorithm: str = "auto"  # a name from `quoron algorithms`
     rounds: int | None = None  # exactly so many; None: as many as the plan finds best
+    health: float | None = None  # share of μ² for a look at how well the rows fit; None: by the plan; 0: nobody looks
     settings: Sequence[str] = ()  # further keys of the configuration, as in "algorithm.options.rounds=3"
     out: str | Path | None = None  # a folder that keeps a run folder for every fit; None: none is kept
     random_state: RandomState = None  # None: secret noise. A number: noise from a seed, which protects nobody
@@ -120,6 +127,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
             message = f"The noise of random_state={self.random_state!r} protects nobody: guarantee_ is None."
             warnings.warn(message, NoiseFromSeed, stacklevel=2)
             self.model_, self.plan_, self.n_rounds_ = run.rehearse(config, simulation_seed=seed, frame=table)
+            self.health_: Health | None = None
             self.guarantee_: Guarantee | None = None
             self.folder_: Path | None = None
         self._publish(self.model_)
@@ -141,7 +149,9 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         finally:
             if not keep:
                 shutil.rmtree(folder)
-        self.model_, self.plan_ = trained.model, prepared.planned.plan
+        self.model_, self.plan_, self.health_ = trained.model, prepared.planned.plan, trained.health
+        for amiss in () if trained.health is None else trained.health.warnings:
+            warnings.warn(amiss[:1].upper() + amiss[1:], UnfitRows, stacklevel=3)
         self.guarantee_, self.n_rounds_ = self.plan_.guarantee, trained.summary.rounds
         self.folder_ = folder if keep else None
 
@@ -190,6 +200,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
             "train": {
                 "population": self.population or ("default rows" if by_row else "default"),
                 "ledger": None if self.ledger is None else str(self.ledger),
+                "health": self.health,
             },
         }
         tree = {name: {k: v for k, v in table.items() if v is not None} for name, table in asked.items()}
@@ -306,6 +317,7 @@ class PrivateLogisticRegression(_PrivateClassifier):
         classes_, n_features_in_, feature_names_in_: as in scikit-learn; names of a DataFrame only.
         guarantee_: what is promised; None with noise from a seed. plan_: everything that was fixed before the data.
         model_: the model as a file that people can read, `model_.save(path)`. n_rounds_: rounds taken.
+        health_: how well the rows fit what was declared, by a look with noise; None: nobody looked.
         folder_: the run folder in `out`; None where none is kept.
     """
 

@@ -14,6 +14,7 @@ import pytest
 
 import warden
 from contracts.scenes import HOSTILE, PROBLEM, SMALL, Quadratic, execute, make, make_plan
+from cover import by_default
 from quoron_privacy.errors import BudgetExceeded
 from quoron_privacy.noise import SeededNoise
 from quoron_privacy.noise_ahead import StartedNoise
@@ -73,6 +74,17 @@ def require_planned(plan: Plan, releases: list[tuple[int, Release]], events: lis
     steps = [event["public"]["released"] for event in events if "released" in event["public"]]
     if steps:  # those that a test did not withhold
         assert sum(entry.mechanism == "gaussian" for _, entry in releases) == sum(steps) > 1
+
+
+CURATED = ("phased-erm", "phased-erm/agd", "median-sgd", "filtered-sgd/linf")  # whose theorems need most of clients
+
+
+@pytest.mark.parametrize("name", by_default({**dict.fromkeys(ALGORITHMS), **SMALL}, CURATED))
+def test_a_curators_plan_passes_the_same_check_without_assumptions_on_clients(name):
+    """Our own code computes all answers: what a theorem needs of clients holds, and nobody has to assume it."""
+    plan = make_plan(name).by_curator()
+    assert plan.guarantee.assumptions == ()
+    ALGORITHMS[plan.algorithm].verify(plan)
 
 
 @cache

@@ -123,6 +123,7 @@ def specification(algorithm: str, run_name: str = "trial", **changes: object) ->
         algorithm=algorithm,
         epsilon=15.0,
         delta=0.1,
+        allow_large_delta=True,
         problem=problem,
         loss={"name": "logistic", "feature_norm": 1.0, **boxed},
         columns=Encoding(tuple(Numeric(f"x{j}", -1.0, 1.0) for j in range(DIMENSION)), Signs("sick"), intercept=False),

@@ -1,6 +1,7 @@
 """The commands of a federation: what they make, and which requests they refuse before anything is sent."""
 
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -196,6 +197,10 @@ def test_a_submission_has_the_problem_of_a_simulation_and_its_plan(tmp_path: Pat
         (["population.kind=synthetic"], "population.kind='table'"),
         (["population.categorical.ward=[]"], "population.categorical.ward"),
         (["population.outlier_fraction=0.1"], "outlier_fraction"),
+        (["population.user=x0"], "user column 'x0'"),
+        (["population.user=sick"], "got it as the label too"),
+        (["population.categorical.x0=[1, 2]"], "every feature once, got column 'x0'"),
+        (["privacy.delta=1e-3"], "delta <= 1/n = 0.0002 for n=5,000 users"),
     ],
 )
 def test_a_submission_that_leaves_something_unsaid_is_refused(changes: list[str], words: str) -> None:
@@ -204,6 +209,20 @@ def test_a_submission_that_leaves_something_unsaid_is_refused(changes: list[str]
         specify(config, run="summer", users=5000, seconds=60.0)
     with pytest.raises(ConfigError, match="items_per_user"):
         specify(parse(TABLE.replace("items_per_user = 50", "")), run="summer", users=5000, seconds=60.0)
+
+
+def test_what_cannot_be_meant_is_refused_by_the_coordinator_too() -> None:
+    wanted, plan = specify(parse(TABLE, settings=["privacy.delta=1e-4"]), run="summer", users=5000, seconds=60.0)
+    fewer = replace(plan, problem=replace(plan.problem, users=20_000))
+    with pytest.raises(ConfigError, match="allow_large_delta=true"):
+        specification.require_deployable(wanted, fewer, allow_simulation=False)
+    allowed = wanted.model_copy(update={"allow_large_delta": True})
+    specification.require_deployable(allowed, fewer, allow_simulation=False)
+    rules = replace(wanted.columns, features=(*wanted.columns.features, wanted.columns.features[0]))
+    with pytest.raises(ConfigError, match="every feature once"):
+        specification.check_constants(wanted.model_copy(update={"columns": rules}))
+    with pytest.raises(ConfigError, match="got none: the model would be a constant"):
+        specification.check_constants(wanted.model_copy(update={"columns": replace(rules, features=())}))
 
 
 @pytest.mark.parametrize("loss", ["logistic", "least_squares", "huber", "smoothed_hinge"])

@@ -20,6 +20,7 @@ from quoron.sklearn import (
     PrivateLinearSVC,
     PrivateLogisticRegression,
     PrivateRidge,
+    UnfitRows,
 )
 from quoron.training import arrays, lifetime, run
 from quoron.training.arrays import labels_in_range, owners, table_of
@@ -321,3 +322,17 @@ def test_a_fit_beyond_the_limit_or_infeasible_is_refused_and_not_charged(ledger)
     with pytest.raises(Infeasible):
         classifier(algorithm="one-pass-dp-sgd", rounds=500).fit(X, Y, USERS)
     assert charges(ledger) == []
+
+
+def test_a_fit_warns_of_rows_that_do_not_fit_by_a_look_that_it_has_paid_for(ledger):
+    """Four standard errors and more: missed with probability below 1e-9."""
+    many, ill, whose = people(600)
+    many["age"] *= 12  # months
+    given: dict[str, Any] = {"algorithm": "one-pass-dp-sgd", "epsilon": 4.0}
+    with pytest.warns(UnfitRows, match=r"Column 'age' is outside \[0, 100\]"):
+        model = classifier(**given).fit(many, ill, groups=whose)
+    assert model.health_.lines[0].what == "users without a row that can be used"
+    assert "table-health.md#h1-statement" in model.guarantee_.sentence()
+    blind = classifier(**given, health=0).fit(many, ill, groups=whose)
+    assert blind.health_ is None
+    assert charges(ledger)[0].mu == pytest.approx(charges(ledger)[1].mu, rel=1e-6)

@@ -1,12 +1,13 @@
 """Nothing of `quoron train` depends on the table's values but through what is answered: no file, line, log or status.
 
 Every table here is a neighbour of the first: one user's rows are others, or there are none of them that can be used.
-Answers are replaced by the same ones, so that all that a run leaves behind must be the same to the byte. Randomness and
-the date are fixed. Three broken twins must be caught: m read from the table, n counted after rows were dropped, a
-fingerprint of the table that is kept.
+Answers, and what a look at the table sums, are replaced by the same ones, so that all that a run leaves behind must be
+the same to the byte, and of the same size. Randomness and the date are fixed. Four broken twins must be caught: m read
+from the table, n counted after rows were dropped, a fingerprint of the table that is kept, a look without noise.
 """
 
 import hashlib
+import json
 import logging
 import sqlite3
 from collections.abc import Callable
@@ -20,12 +21,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from contracts.scenes import SMALL
 from cover import by_default
 from quoron.cli.app import invoke
 from quoron.training import curator, lifetime, run, table
 from quoron.training import prepared as preparing
 from quoron_client.protocol.questions import Answers, Question
+from quoron_privacy.clipping import Sums
 from quoron_privacy.noise import SecureNoise
+from quoron_privacy.table_health import TableHealth
+from quoron_server.algorithms import ALGORITHMS
 
 USERS, ITEMS = 60, 4
 RULES = """
@@ -47,7 +52,7 @@ rounds = 3
 Rows = list[tuple[str, str, str, str, str]]
 
 
-def honest() -> Rows:
+def honest(users: int = USERS) -> Rows:
     draw = np.random.Generator(np.random.Philox(5))
     return [
         (
@@ -57,7 +62,7 @@ def honest() -> Rows:
             str(draw.choice(["north", "south"])),
             str(draw.integers(2)),
         )
-        for u in range(USERS)
+        for u in range(users)
         for _ in range(ITEMS)
     ]
 
@@ -88,12 +93,23 @@ NEIGHBOURS: dict[str, Callable[[Rows], Rows]] = {
 }
 
 
-def write(folder: Path, rows: Rows, kind: str = "file") -> Path:
+# For whole runs of every algorithm, with those above: other numbers, words and lengths of cells that a reader may meet.
+MORE: dict[str, Callable[[Rows], Rows]] = NEIGHBOURS | {
+    "true and false": lambda rows: others(rows, ("true", "false", "north", "true")),
+    "signs, spaces and exponents": lambda rows: others(rows, (" +7e1 ", "-.5", " north", "+1")),
+    "words in every script": lambda rows: others(rows, ("٣٠", "½", "Süd 🙂", "да")),
+    "long cells": lambda rows: others(rows, ("3" * 5000, "2", "n" * 5000, "1")),
+    "a label of the other sign": lambda rows: others(rows, *[("30", "2", "south", "-1")] * 4),
+    "rows of which one can be used": lambda rows: others(rows, ("", "2", "south", "1"), ("30", "2", "south", "1")),
+}
+
+
+def write(folder: Path, rows: Rows, kind: str = "file", rules: str = RULES) -> Path:
     folder.mkdir()
     if kind == "file":
         lines = ["who,age,dose,ward,ill", *(",".join(row) for row in rows)]
         (folder / "people.csv").write_bytes(("\n".join(lines) + "\n").encode(errors="surrogateescape"))
-        (folder / "people.toml").write_text(RULES, encoding="utf-8")
+        (folder / "people.toml").write_text(rules, encoding="utf-8")
         return folder
     (folder / "people").mkdir()
     for number in range(2):  # buckets
@@ -102,7 +118,8 @@ def write(folder: Path, rows: Rows, kind: str = "file") -> Path:
         texts = {name: [each.encode(errors="surrogateescape") for each in column] for name, column in held}
         table = pa.table({name: pa.array(column, pa.binary()).view(pa.string()) for name, column in texts.items()})
         pq.write_table(table, folder / "people" / f"{number}.parquet", row_group_size=50)
-    (folder / "people.toml").write_text(RULES.replace("people.csv", "people"), encoding="utf-8")
+    numbers = RULES.replace("people.csv", "people").replace('"ill"', '"ill > 0"')  # a schema's text needs a meaning
+    (folder / "people.toml").write_text(numbers, encoding="utf-8")
     return folder
 
 
@@ -118,6 +135,11 @@ def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
         computed = ask(self, replace(question, reduction=None))  # whatever computing may say or raise
         return replace(computed, values=np.zeros_like(computed.values), status=np.zeros_like(computed.status))
 
+    def looked(self: TableHealth, sums: Sums, stream: Any) -> Any:
+        return release(self, replace(sums, total=np.zeros_like(sums.total)), stream)
+
+    release = TableHealth.release
+    monkeypatch.setattr(TableHealth, "release", looked)
     always = partial(lifetime.PopulationLedger, clock=lambda: "2026-01-01T00:00:00Z")
     monkeypatch.setattr(lifetime, "PopulationLedger", always)
     ask = curator.CuratorEngine.ask
@@ -131,22 +153,29 @@ def left_behind(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     kind: str = "file",
+    rules: str = RULES,
 ) -> dict[str, Any]:
     """All that a run shows and keeps, but for the table itself and the moment of a line of the lifetime ledger."""
-    where = write(folder, rows, kind)
+    where = write(folder, rows, kind, rules)
     monkeypatch.chdir(where)
     caplog.clear()
     with caplog.at_level(logging.DEBUG):
         status = invoke(["train", "people.toml", "--out", "run", "--ledger", "lifetime.sqlite"])
     shown = capsys.readouterr()
-    kept = {
-        str(path.relative_to(where)): _content(path)
+    files = [
+        path
         for path in sorted(where.rglob("*"))
         if path.is_file() and path.name not in ("people.csv", "people.toml") and where / "people" not in path.parents
-    }
+    ]
+    kept = {str(path.relative_to(where)): _content(path) for path in files}
     logged = [(each.name, each.getMessage()) for each in caplog.records if each.name.startswith("quoron")]
+    sizes = {
+        f"size of {path.relative_to(where)}": path.stat().st_size
+        for path in files
+        if str(where).encode() not in path.read_bytes()  # the place is told, and this one's name is as long as another
+    }
     placeless = {name: str(held).replace(str(where), "") for name, held in kept.items()}
-    return {"status": status, "out": shown.out, "err": shown.err, "logged": logged, **placeless}
+    return {"status": status, "out": shown.out, "err": shown.err, "logged": logged, **placeless, **sizes}
 
 
 def _content(path: Path) -> str:
@@ -173,13 +202,15 @@ def differing(
 ) -> Callable[[str], list[str]]:
     """Names of what differs between a run on the first table and one on its neighbour."""
 
-    def compare(neighbour: str, kind: str = "file", *, twin: bool = False) -> list[str]:
-        rows = honest()
+    def compare(
+        neighbour: str, which: str = "file", *, twin: bool = False, rules: str = RULES, users: int = USERS
+    ) -> list[str]:
+        rows, kind = honest(users), which.partition(" ")[0]
         known = {} if twin else on_the_first_table
-        if kind not in known:
-            known[kind] = left_behind(tmp_path / "a", rows, capsys, caplog, monkeypatch, kind)
-        first = known[kind]
-        second = left_behind(tmp_path / "b", NEIGHBOURS[neighbour](rows), capsys, caplog, monkeypatch, kind)
+        if which not in known:
+            known[which] = left_behind(tmp_path / "a", rows, capsys, caplog, monkeypatch, kind, rules)
+        first = known[which]
+        second = left_behind(tmp_path / "b", MORE[neighbour](rows), capsys, caplog, monkeypatch, kind, rules)
         assert first["status"] == 0, first["err"]
         return [name for name in {**first, **second} if first.get(name) != second.get(name)]
 
@@ -240,3 +271,54 @@ def test_a_fingerprint_of_the_table_that_is_kept_is_caught(
 
     monkeypatch.setattr(run.result, "write", keeping)
     assert differing("other values", twin=True) == ["run/inputs"]
+
+
+def test_a_look_without_noise_is_caught(differing: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TableHealth, "release", lambda self, sums, stream: self.reduction.mean(sums))
+    one_pass = RULES.replace("dp-sgd-wor", "one-pass-dp-sgd") + "[train]\nhealth = 0.3\n"
+    assert "run/summary.json" in differing("nothing at all", twin=True, rules=one_pass)
+
+
+# What each algorithm needs of a table of 2,400 users with three numbers to be feasible, and short.
+MANY = 2400
+LARGE = """
+[population]
+kind = "table"
+path = "people.csv"
+user = "who"
+label = "ill"
+numeric = { age = [0, 100], dose = [0, 5] }
+[problem]
+items_per_user = 4
+[domain]
+radius = 2.0
+[privacy]
+epsilon = 8.0
+delta = 1e-3
+allow_large_delta = true
+"""
+OPTIONS: dict[str, dict[str, Any]] = {name: SMALL.get(name, {}) for name in ALGORITHMS if name != "sgd"}
+
+
+def rules_for(name: str) -> str:
+    rules = LARGE
+    if name == "one-round-least-squares":
+        rules = rules.replace('label = "ill"', 'label = "ill"\nlabel_range = [-1, 1]')
+    if name == "median-sgd":
+        rules = rules.replace("radius = 2.0", 'kind = "box"\nradius = 1.0\n[loss]\nactive_features = 1')
+    if ALGORITHMS[name].adjacency == ("zero-out",):
+        rules = rules.replace("delta = 1e-3", 'delta = 1e-3\nadjacency = "zero-out"') + f"[train]\nusers = {MANY + 2}\n"
+    options = "".join(f"{key} = {json.dumps(value)}\n" for key, value in OPTIONS[name].items())
+    return f'{rules}[algorithm]\nname = "{name}"\n[algorithm.options]\n{options}'
+
+
+FEW = ("tracking-srgd", "outlier-iterates", "local-model")  # all else they have in common with the others
+
+
+@pytest.mark.parametrize("name", by_default(OPTIONS, FEW))
+@pytest.mark.parametrize("neighbour", by_default(MORE, ("nothing at all", "ten times the rows")))
+def test_whole_runs_of_every_algorithm_differ_in_nothing_but_releases(
+    name: str, neighbour: str, differing: Callable[..., list[str]]
+) -> None:
+    """Output, files, sizes and status of twenty neighbours: with `-m slow`, each algorithm by each of them."""
+    assert differing(neighbour, f"file of {name}", rules=rules_for(name), users=MANY) == []

@@ -200,6 +200,33 @@ class Encoding:
         for name in self.columns:
             columns.check(table, name)
 
+    def check_meant(self, user: str | None = None) -> None:
+        """Raises ConfigError for rules without a feature, a column with two meanings, a user who is a feature."""
+        if not self.features:
+            raise ConfigError(
+                "Expected numeric or categorical features, got none: the model would be a constant. Declare "
+                "population.numeric or population.categorical."
+            )
+        plain = [each.column for each in self.features if isinstance(each, Categorical) or not each.edges]
+        twice = [name for place, name in enumerate(plain) if name in plain[:place]]
+        if twice:
+            raise ConfigError(
+                f"Expected every feature once, got column {twice[0]!r} as numeric and as categorical. Leave one out."
+            )
+        label, weight = self.label, self.weight
+        if label is not None and weight is not None and label.column == weight.column:
+            raise ConfigError(
+                f"Expected a weight other than the label's own column, got {label.column!r} as both. Leave it out."
+            )
+        meanings = {"label": label and label.column, "weight": weight and weight.column}
+        roles = ["a feature"] * any(each.column == user for each in self.features)
+        roles += [f"the {role}" for role, column in meanings.items() if column == user]
+        if user is not None and roles:
+            raise ConfigError(
+                f"Expected the user column {user!r} to say whose a row is and nothing else, got it as {roles[0]} too: "
+                "a model must not tell users apart. Leave it out."
+            )
+
     def check_public(self) -> None:
         """Raises ConfigError where values would be taken from the data, and so become public."""
         for feature in self.features:

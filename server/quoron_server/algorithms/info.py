@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
 import numpy as np
 import scipy
 
-from quoron_privacy import gdp
+from quoron_privacy import gdp, table_health
 from quoron_privacy import quorum as quorums
 from quoron_privacy.errors import ConfigError, Infeasible, UsageError, VerificationError
 from quoron_privacy.noise import total_variation
@@ -18,7 +18,7 @@ from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms.forecast import factor
 from quoron_server.algorithms.quorum import WithQuorum, decisions
 from quoron_server.budget import Budget
-from quoron_server.plan import Constants, Exposure, Need, Plan, PlannedRelease, Privacy
+from quoron_server.plan import PREFACE, Constants, Exposure, Need, Plan, PlannedRelease, Privacy
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
@@ -220,19 +220,25 @@ class AlgorithmInfo:
 
         Everything is checked again, independently of how it was found.
         """
+        if plan.guarantee.health is not None:
+            self._verify_with_health(plan)
+            return
         own = _checked(self, plan)
         self.verifier(replace(own, problem=own.problem.without_beliefs()))
         _check_rounds(plan)
 
     def make(self, plan: Plan) -> Algorithm[Any]:
-        """The algorithm of a plan that passes `verify`."""
+        """The algorithm of a plan that passes `verify`: what comes after a look at the table, if there is one."""
         self.verify(plan)
+        plan = plan.without_health()
         own, quorum = plan.without_quorum(), plan.guarantee.quorum
         made = self.maker(own)
         return made if quorum is None else WithQuorum(plan, quorum, made, self.cohorts(own))
 
     def releases(self, plan: Plan) -> tuple[PlannedRelease, ...]:
-        """What a run of the plan releases, the decisions of its quorum included."""
+        """What a run of the plan releases, the decisions of its quorum and the look at the table included."""
+        if plan.guarantee.health is not None:
+            return (looked(plan.guarantee.health), *self.releases(plan.without_health()))
         own, quorum = plan.without_quorum(), plan.guarantee.quorum
         made: tuple[PlannedRelease, ...] = own.parameters.releases(plan.problem.dimension)
         return made if quorum is None else (*made, *decisions(quorum, self.cohorts(own)))
@@ -242,11 +248,65 @@ class AlgorithmInfo:
         if self.gaussian_promise is not_gaussian or not plan.guarantee.proved or plan.guarantee.exposure == "none":
             return None
         self.verify(plan)  # a lifetime is charged what this says
+        return self._gaussian(plan)
+
+    def _gaussian(self, plan: Plan) -> GaussianPromise | None:
+        """The same of parts that are verified."""
+        health = plan.guarantee.health
+        if health is not None:
+            own = self._gaussian(plan.without_health())
+            if own is None:
+                return None
+            lacks = math.nextafter(own.variation + health.variation, 1.0)
+            return GaussianPromise(gdp.compose(own.mu, health.effective_mu), lacks)
         promise, quorum = self.gaussian_promise(plan.without_quorum()), plan.guarantee.quorum
         if promise is None or quorum is None:
             return promise
         slack = total_variation(laplaces=quorum.draws(plan.cost.rounds))
         return GaussianPromise(gdp.compose(promise.mu, quorum.mu), math.nextafter(promise.variation + slack, 1.0))
+
+    def looking(self, own: Plan, privacy: Privacy, *, share: float, columns: int, labels: int) -> Plan | None:
+        """The whole plan of `privacy` whose rest is `own`, made for `table_health.rest` of it; None if it has no μ.
+
+        `columns` and `labels` are how many the look at the table tells apart.
+        """
+        promise = self.gaussian(own)
+        if promise is None or own.guarantee.quorum is not None:
+            return None
+        health = table_health.calibrate(
+            epsilon=privacy.epsilon,
+            delta=privacy.delta,
+            share=share,
+            own=(promise.mu, promise.variation),
+            users=table_health.looked_at(own.problem.users),
+            columns=columns,
+            labels=labels,
+            adjacency=own.guarantee.adjacency,
+        )
+        if health is None:
+            return None
+        whole = replace(own.guarantee, epsilon=privacy.epsilon, delta=privacy.delta, health=health)
+        return replace(own, guarantee=whole)
+
+    def _verify_with_health(self, plan: Plan) -> None:
+        """Both parts by themselves, and that they are the whole promise together."""
+        own, health, promise = plan.without_health(), plan.guarantee.health, plan.guarantee
+        assert health is not None
+        if promise.quorum is not None:
+            raise VerificationError(f"Expected no quorum beside a look at the table in a plan of {self.name}, got one.")
+        _check_numbers(health, "health")
+        self.verify(own)
+        rest = self._gaussian(own) if promise.proved and promise.exposure != "none" else None
+        if rest is None:
+            raise VerificationError(f"Expected a promise in μ beside a look at the table, got {self.name} without one.")
+        table_health.verify(
+            health,
+            promise.epsilon,
+            promise.delta,
+            users=plan.problem.users,
+            adjacency=promise.adjacency,
+            own=(rest.mu, rest.variation),
+        )
 
     def dp_event(self, plan: Plan) -> "DpEvent":
         """What a verified plan releases as an event of dp-accounting, its quorum included: see `Plan.dp_event`.
@@ -260,7 +320,7 @@ class AlgorithmInfo:
         promise, own = plan.guarantee, plan.without_quorum()
         if promise.exposure == "none":
             return dp_event.NonPrivateDpEvent()
-        gaussian = self.gaussian(own)
+        gaussian = self.gaussian(own)  # with the look at the table, beside which there is no quorum
         event = dp_event.GaussianDpEvent(1 / gaussian.mu) if gaussian is not None else self.event(own)
         if event is None or not promise.proved:
             raise UsageError(
@@ -299,6 +359,11 @@ def _vouched(plan: Plan) -> Plan:
     if vouched is None or promise.exposure == "none" or vouched in promise.assumptions:
         return plan
     return replace(plan, guarantee=replace(promise, assumptions=(*promise.assumptions, vouched)))
+
+
+def looked(health: table_health.TableHealth) -> PlannedRelease:
+    """The one release of a look at the table, before the first round."""
+    return PlannedRelease(health, health.entry(), 1, (PREFACE,), health.effective_mu)
 
 
 def _needing(info: AlgorithmInfo, plan: Plan) -> Plan:

@@ -32,6 +32,7 @@ from quoron_privacy.release import Release
 from quoron_server.algorithm import names_of
 from quoron_server.books.database import Database
 from quoron_server.books.durable import Tally, sync_folder
+from quoron_server.plan import PREFACE
 
 _ALONE = "run"  # the name of the one run in a run folder's file
 _schema = sa.MetaData()
@@ -70,7 +71,7 @@ _commits = sa.Table(
     "commits",
     _schema,
     sa.Column("run", sa.Text, primary_key=True),
-    sa.Column("round", sa.Integer, primary_key=True, autoincrement=False),  # -1 is the initial state
+    sa.Column("round", sa.Integer, primary_key=True, autoincrement=False),  # -1 is the initial state, -2 before it
     sa.Column("releases", sa.Text, nullable=False),
     sa.Column("event", sa.Text, nullable=False),
     sa.Column("seal", sa.Text),
@@ -244,7 +245,15 @@ class Ledger:
                     "Use the same code and configuration that began this run."
                 )
 
-    def commit(self, round_: int, state: bytes, releases: Sequence[Release], event: dict[str, Any]) -> None:
+    def preface(self) -> dict[str, Any] | None:
+        """What was released before the first round, as `begin_with` wrote it; None if nothing was."""
+        return next((json.loads(row.event) for row in self._committed() if row.round == PREFACE), None)
+
+    def begin_with(self, releases: Sequence[Release], event: dict[str, Any]) -> None:
+        """Write what is released before the first round; once, and before `commit` writes the initial state."""
+        self.commit(PREFACE, None, releases, event)
+
+    def commit(self, round_: int, state: bytes | None, releases: Sequence[Release], event: dict[str, Any]) -> None:
         """Write round `round_`'s new state and releases in one transaction; `event` must be JSON-compatible.
 
         LedgerError if the run has ended or has come to this round before.
@@ -253,7 +262,7 @@ class Ledger:
         last = sa.func.coalesce(_unreleased.c.round, round_ - 1)
         here = _unreleased.update().where(_unreleased.c.run == self.run, last < round_)
         with self._database.writing() as connection:
-            kept = {"round": round_, "state": state}
+            kept: dict[str, Any] = {"round": round_, "state": state}
             kept |= {"state_seal": _seal("state_seal", kept | {"run": self.run})}
             if connection.execute(here, kept).rowcount != 1:
                 raise LedgerError(

@@ -29,6 +29,9 @@ def declare(
     most_outside: Annotated[
         float, typer.Option("--most-outside", metavar="SHARE", help="Share of the users that may lie outside a range.")
     ] = 0.1,
+    allow_large_delta: Annotated[
+        bool, typer.Option("--allow-large-delta", help="Accept a δ above 1/n, n the number of users.")
+    ] = False,
     population: Annotated[
         str, typer.Option("--population", metavar="NAME", help="Whose lifetime account is charged.")
     ] = "default",
@@ -55,6 +58,7 @@ def declare(
         most_outside=most_outside,
         population=population,
         ledger=ledger,
+        allow_large_delta=allow_large_delta,
     )
     typer.echo(told.toml())
 

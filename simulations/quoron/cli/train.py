@@ -20,6 +20,13 @@ def train(
     ledger: Annotated[
         Path | None, typer.Option(envvar="QUORON_LEDGER", help="The lifetime ledger; short for train.ledger.")
     ] = None,
+    health: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="Of μ², for a look at the table; 0: nobody looks. Short for train.health."),
+    ] = None,
+    allow_large_delta: Annotated[
+        bool, typer.Option("--allow-large-delta", help="Accept a δ above 1/n; short for privacy.allow_large_delta.")
+    ] = False,
     out: Out = None,
     settings: Settings = None,
     dry_run: Annotated[
@@ -42,13 +49,20 @@ def train(
     from quoron.training import run as training
 
     sharing = training_sharing(EngineChoice.of(engine, workers=workers, address=address))
-    short = api.short_keys(epsilon=epsilon, population=population, ledger=ledger, out=out)
+    short = api.short_keys(
+        epsilon=epsilon,
+        population=population,
+        ledger=ledger,
+        health=health,
+        allow_large_delta=allow_large_delta or None,
+        out=out,
+    )
     config, name = api.resolve(source, (*(settings or ()), *short))
     begun = None if config.run.out is None else RunFolder(Path(config.run.out))
     with progress(as_json=as_json, quiet=quiet) as observer:
         prepared = training.prepare(config, Path.cwd(), name=name, folder=begun)
         if dry_run:
-            showing.show_plan(prepared.planned, as_json=as_json)
+            showing.show_plan(prepared.shown, as_json=as_json)
             return
         folder = claim(config, name)
         if not quiet:

@@ -31,6 +31,7 @@ from quoron_server.books.database import Database
 from quoron_server.books.durable import OWN, make_folder
 from quoron_server.flower.apps import Training, train
 from quoron_server.flower.black_boxes import Identities
+from quoron_server.plan import check_delta
 
 BOOKS = "books.sqlite"
 
@@ -61,6 +62,7 @@ def train_privately(
     identities: Identities = "keys",
     seed: int = 0,
     simulation_seed: int | None = None,
+    allow_large_delta: bool = False,
 ) -> Trained:
     """Train a model of `dimension` numbers on `users` nodes with (ε, δ)-differential privacy for all items of a user.
 
@@ -86,6 +88,8 @@ def train_privately(
     |                   | a partition of Flower's simulation, where all data are yours anyway                     |
     | `simulation_seed` | repeatable noise, for made-up data only                                                 |
 
+    A δ above 1/n is refused without `allow_large_delta`.
+
     With "keys" the environment of the ServerApp has to say QUORON_SUPERNODE_AUTH=1, that the SuperLink does verify
     them; QUORON_ALLOW_SIMULATION=1 there allows made-up users, and a seed, instead.
 
@@ -100,6 +104,8 @@ def train_privately(
     if identities == "keys":
         require_secret_noise(os.environ, simulation_seed)
         require_users(os.environ)
+    if simulation_seed is None:
+        check_delta(delta, users, allowed=allow_large_delta, key="allow_large_delta")
     problem = problem_of(
         users=users,
         items_per_user=items_per_user,

@@ -63,6 +63,7 @@ def train(
     ledger: str | Path | None = None,
     out: str | Path | None = None,
     simulation_seed: int | None = None,
+    allow_large_delta: bool = False,
     watch: Callable[[int, Params], None] | None = None,
     observers: Sequence[Observer] = (),
 ) -> Trained:
@@ -108,6 +109,7 @@ def train(
         model=f"{jax.tree.structure(params)} {local} {draws}",
         simulation_seed=simulation_seed,
         population=population,
+        allow_large_delta=allow_large_delta,
     )
 
     def tree(point: Vector) -> Params:

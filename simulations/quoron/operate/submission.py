@@ -11,7 +11,7 @@ from quoron_client.data.encoding import Encoding
 from quoron_client.losses import Loss
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.plan import NO_QUORUM, Plan
+from quoron_server.plan import NO_QUORUM, Plan, check_delta
 from quoron_server.problem import Problem
 from quoron_server.specification import RunSpecification, digest, ending_early
 
@@ -34,6 +34,8 @@ def specify(
     """
     loss = loss_of(config.loss)
     columns = _encoding(config, loss)
+    if simulation_seed is None:
+        check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
     plan = choose(config, declared(config, users), federated=True).plan
     options, rounds = dict(config.algorithm.options), config.budget.rounds
     if rounds is not None and ALGORITHMS[plan.algorithm].takes_rounds:
@@ -60,6 +62,7 @@ def specify(
         quorum=wish(config).quorum,
         quorum_epsilon=wish(config).quorum_epsilon,
         adjacency=config.privacy.adjacency,
+        allow_large_delta=config.privacy.allow_large_delta,
         plan_digest=digest(plan),
     )
     plan = ending_early(plan) if early_ends else plan
@@ -83,6 +86,7 @@ def declared(config: Config, users: int) -> Problem:
 
 def dry_run(config: Config, users: int) -> Planned:
     """What a run of so many users would promise, predict and cost, beside every other algorithm; nobody is asked."""
+    check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
     return choose(config, declared(config, users), compare=True, federated=True)
 
 
@@ -109,4 +113,6 @@ def _encoding(config: Config, loss: Loss) -> Encoding:
                 f"Expected the public values of population.categorical.{column} for a federation, got none: values "
                 "taken from the data would become public."
             )
-    return encoding_of(table, loss)
+    rules = encoding_of(table, loss)
+    rules.check_meant(table.user)
+    return rules

@@ -76,10 +76,12 @@ def page(
     name: str,
     tables: Sequence[tuple[str, Lines]] = (),
     remarks: Sequence[str] = (),
+    warnings: Sequence[str] = (),
 ) -> str:
     """The report as HTML text. `rounds` are the rows of rounds.parquet; `name` is the run's name.
 
-    `tables` are further ones, each a title and its lines; `remarks` what is amiss, by a look at private data.
+    `tables` are further ones, each a title and its lines; `remarks` what is amiss, by a look at private data;
+    `warnings` the same by what is public or released.
     """
     figures = "\n".join(_figure(plot, svg(plot, summary, rounds)) for plot in PLOTS if drawable(plot, rounds))
     further = "\n".join(f"<h2>{escape(title)}</h2>\n<table>\n{_lines(lines)}\n</table>" for title, lines in tables)
@@ -87,6 +89,7 @@ def page(
     statement, mark = escape(summary.statement), '<span class="mark">simulation only</span>'
     lines = _lines(summary.rows())
     amiss = "\n".join(f"<p>{mark} {escape(remark)}</p>" for remark in remarks)
+    amiss += "\n".join(f"<p>{escape(warning[:1].upper() + warning[1:])}</p>" for warning in warnings)
     return PAGE.substitute(
         name=escape(name),
         statement=statement,

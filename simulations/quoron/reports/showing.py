@@ -251,6 +251,15 @@ def plan_rows(planned: Planned) -> list[tuple[str, str]]:
         ("messages", f"{cost.messages:,}"),
         ("gradient evaluations", f"{cost.gradient_evaluations:,}"),
     ]
+    if chosen.guarantee.health is not None:
+        health = chosen.guarantee.health
+        sees = f"sees {100 * min(health.visible, 1):.2g} % of the users or more without a usable row"
+        rows.append(
+            (
+                "a look at the table first",
+                f"{health.share:.2g} of μ²: {sees if health.visible <= 1 else 'too few users to see anything'}",
+            )
+        )
     rows += [row for row in _parameter_rows(chosen.as_json()["parameters"]) if row not in rows]
     if chosen.predicted_excess_risk is not None:
         beside = (

@@ -15,6 +15,7 @@ from quoron.populations import Cube, Outliers, Population, Synthetic, hardest_sp
 from quoron.populations._base import Known
 from quoron.simulation.inline import InlineEngine
 from quoron.simulation.pieces import Pieces, engine_for
+from quoron_client.data.declared import check_types, types_of
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, Weight, read_label
 from quoron_client.losses import Logistic, Loss, Regression, loss_family, make_loss
 from quoron_client.protocol.domains import Box, Domain, L2Ball
@@ -153,6 +154,7 @@ def _population(config: Config, folder: Path, table: "pa.Table | None") -> Popul
             )
         case configs.Table():
             chosen = loss_of(loss)
+            encoding_of(section, chosen).check_meant(section.user)
             rules: dict[str, Any] = {
                 "user": section.user,
                 "loss": chosen,
@@ -167,10 +169,15 @@ def _population(config: Config, folder: Path, table: "pa.Table | None") -> Popul
                 from quoron.datasets.population import from_dataset
 
                 crowd = from_dataset(source, encoding_of(section, chosen), **rules)
+                check_types(crowd.encoding, types_of(source, crowd.rows.index.files.schema))
                 return crowd.read_in(partition(seed=config.run.seed, users=crowd.users))
             from quoron.populations.table import encoded_table
+            from quoron.simulation.folder import FRAME
+            from quoron_client.data import columns
 
             given = table_file(section.path, folder) if table is None else table
+            if table is None and Path(section.path).name != FRAME:  # of a frame its own types were looked at
+                check_types(encoding_of(section, chosen), types_of(given, columns.header(given).schema))
             return encoded_table(given, encoding_of(section, chosen), **rules)
         case configs.Flights():
             from quoron.populations import flights

@@ -64,6 +64,7 @@ def train(
     ledger: str | Path | None = None,
     out: str | Path | None = None,
     simulation_seed: int | None = None,
+    allow_large_delta: bool = False,
     watch: Callable[[int, torch.nn.Module], None] | None = None,
     observers: Sequence[Observer] = (),
 ) -> Trained:
@@ -123,6 +124,7 @@ def train(
         model=hashlib.sha256(described.encode()).hexdigest(),
         simulation_seed=simulation_seed,
         population=population,
+        allow_large_delta=allow_large_delta,
     )
 
     def watched(round_: int, point: Vector) -> None:

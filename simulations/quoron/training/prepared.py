@@ -1,7 +1,7 @@
 """A curator's run before it begins: named, planned and within every limit."""
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -36,6 +36,15 @@ class Prepared:
     declared: Declared
     planned: Planned
     identity: Identity
+    unlooked: str | None = None  # why nobody looks at how well the table fits; None: somebody does
+
+    @property
+    def shown(self) -> Planned:
+        """The plan to look at, which says too why nobody looks at the table."""
+        if self.unlooked is None:
+            return self.planned
+        why = f"Nobody looks at how well the table fits its declarations: {self.unlooked}."
+        return replace(self.planned, remarks=(*self.planned.remarks, why))
 
     @property
     def ledger(self) -> Path:

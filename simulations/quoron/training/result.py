@@ -8,19 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron.reports.health import Health, read, unseen
 from quoron.simulation.folder import RunFolder, flat
 from quoron.training import lifetime
 from quoron.training.model import Model
 from quoron.training.prepared import Identity, Prepared
 from quoron_privacy.lifetime import Account
+from quoron_privacy.table_health import Shares
 from quoron_server.plan import Plan
 
 MODEL = "model.json"
-UNSEEN = (
-    "Whether values lie in their declared ranges, rows cannot be used, or every row is of another user, is private, "
-    "and nobody has looked: rehearse with `quoron simulate` where that is allowed, or have facts released with `quoron "
-    "declare`."
-)
 NEAR = 0.99  # of the radius: a model this long would have gone on
 _OF_CLIENTS = ("messages", "bytes_", "total_messages", "total_bytes_", "seconds_", "encoded_", "diagnostics")
 
@@ -48,10 +45,11 @@ class Summary:
     warnings: tuple[str, ...]  # of what is public: declarations, and the model itself
     unseen: str  # what no warning can be about
     choice: str | None
+    health: Health | None = None  # how well the table fits its declarations, by a look with noise; None: nobody looked
 
     def as_json(self) -> dict[str, Any]:
         """Plain numbers and strings."""
-        return asdict(self)
+        return asdict(self) | {"health": None if self.health is None else self.health.as_json()}
 
     def rows(self) -> list[tuple[str, str]]:
         """Label and text of each line people see."""
@@ -64,6 +62,8 @@ class Summary:
         ]
         if self.predicted_excess_risk is not None:
             rows.append(("excess risk, predicted", f"at most {self.predicted_excess_risk:.2g}"))
+        if self.health is not None:
+            rows += self.health.table()[:1]
         so_far = f"ε = {self.population_epsilon:.4g} at δ = {self.population_delta:.3g}, limit {self.population_limit}"
         rows.append((f"population {self.population!r} so far", so_far))
         return rows
@@ -78,18 +78,30 @@ class Trained:
     directory: Path
 
     @property
+    def health(self) -> Health | None:
+        """How well the table fits its declarations, by a look with noise; None: nobody looked."""
+        return self.summary.health
+
+    @property
     def plan(self) -> dict[str, Any]:
         """What was fixed before any value was looked at, as plan.json has it."""
         return RunFolder(self.directory).plan()
 
 
 def write(
-    prepared: Prepared, folder: RunFolder, weights: NDArray[np.float64], events: Sequence[Mapping[str, Any]]
+    prepared: Prepared,
+    folder: RunFolder,
+    weights: NDArray[np.float64],
+    events: Sequence[Mapping[str, Any]],
+    seen: Shares | None = None,
 ) -> Trained:
-    """Keep what a complete run released; the result. The model comes last: where it is, all of the folder is."""
+    """Keep what a complete run released, what was `seen` of the table among it; the result.
+
+    The model comes last: where it is, all of the folder is.
+    """
     plan, identity = prepared.planned.plan, prepared.identity
     model = Model.released(weights, prepared.held.encoding, prepared.declared.loss, plan, made=identity.began)
-    summary = _summary(prepared, identity, model, events)
+    summary = _summary(prepared, identity, model, events, seen)
     rows = [public_row(event) for event in events]
     folder.write_rounds(rows)
     folder.write_json("summary.json", summary.as_json())
@@ -101,7 +113,8 @@ def write(
 def stored(folder: RunFolder) -> Trained:
     """A complete run as its folder keeps it. RunError before it is complete."""
     told = folder.summary()
-    summary = Summary(**told | {"warnings": tuple(told["warnings"])})
+    health = None if told["health"] is None else Health.from_json(told["health"])
+    summary = Summary(**told | {"warnings": tuple(told["warnings"]), "health": health})
     return Trained(Model.load(folder.path / MODEL), summary, folder.path)
 
 
@@ -109,12 +122,20 @@ def write_report(folder: RunFolder, summary: Summary, model: Model, rows: Sequen
     """Write report.html, and return its path."""
     from quoron.reports import page
 
-    text = page.page(summary, rows, name=folder.path.resolve().name, tables=[("Coefficients", model.table())])
+    tables = [("Coefficients", model.table())]
+    if summary.health is not None:
+        tables.append(("How the table fits its declarations: means over users, with noise", summary.health.table()))
+    said = [*summary.warnings, summary.unseen]
+    text = page.page(summary, rows, name=folder.path.resolve().name, tables=tables, warnings=said)
     folder.write_text("report.html", text)
     return folder.path / "report.html"
 
 
-def _summary(prepared: Prepared, identity: Identity, model: Model, events: Sequence[Mapping[str, Any]]) -> Summary:
+def _summary(
+    prepared: Prepared, identity: Identity, model: Model, events: Sequence[Mapping[str, Any]], seen: Shares | None
+) -> Summary:
+    looked = prepared.planned.plan.guarantee.health
+    health = None if looked is None or seen is None else read(looked, seen, prepared.held.encoding)
     plan, population = prepared.planned.plan, prepared.config.train.population
     with lifetime.opened(prepared.ledger) as ledger:
         spent, account = ledger.spent(population), ledger.account(population)
@@ -135,9 +156,10 @@ def _summary(prepared: Prepared, identity: Identity, model: Model, events: Seque
         population_epsilon=spent.epsilon,
         population_delta=spent.delta,
         population_limit="none" if account is None else _limit_words(account),
-        warnings=(*prepared.held.warnings, *_boundary(model, plan)),
-        unseen=UNSEEN,
+        warnings=(*prepared.held.warnings, *(health.warnings if health else ()), *_boundary(model, plan)),
+        unseen=unseen(health, prepared.unlooked),
         choice=prepared.planned.choice,
+        health=health,
     )
 
 

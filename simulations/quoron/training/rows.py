@@ -52,7 +52,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.black_box import plan_for
 from quoron_server.books.books import charge_of
 from quoron_server.books.ledger import Ledger
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Plan, Privacy, check_delta
 from quoron_server.problem import Problem
 from quoron_server.rounds import Observer
 
@@ -84,6 +84,7 @@ class Setting:
     model: str = ""  # what else whoever calls wants to be the same after an interruption
     simulation_seed: int | None = None  # of a simulation
     population: str = "default"
+    allow_large_delta: bool = False  # accept δ above 1/n
 
     def as_text(self) -> str:
         """The same run has the same text."""
@@ -91,6 +92,9 @@ class Setting:
 
     def plan(self, seed: int) -> Plan:
         """The plan of one trusted machine, verified against its theorem; `seed` is public."""
+        if self.simulation_seed is None:
+            allowed = self.allow_large_delta
+            check_delta(self.delta, self.problem.users, allowed=allowed, key="allow_large_delta")
         made = plan_for(
             self.problem,
             Privacy(self.epsilon, self.delta),
@@ -201,6 +205,7 @@ def train_rows(
     ledger: str | Path | None = None,
     out: str | Path | None = None,
     simulation_seed: int | None = None,
+    allow_large_delta: bool = False,
     watch: Watch | None = None,
     observers: Sequence[Observer] = (),
 ) -> Trained:
@@ -229,6 +234,9 @@ def train_rows(
     | `watch`          | called before each round with its number and the released point that it asks at; evaluate |
     |                  | on public data there                                                                      |
 
+    A δ above 1/n is refused without `allow_large_delta`. Nobody looks at what the items are
+    (docs/train.md): `rows` alone knows.
+
     The plan reads nothing but these arguments. The run is charged before `rows` is first called. Interrupted, the same
     call with the same `out` and the same data goes on after the last committed round, which stands, with noise of its
     own: the same privacy for one charge. A simulation goes on to the same bits, as far as `rows` answers the same. A
@@ -255,6 +263,7 @@ def train_rows(
         start=begin.digest,
         simulation_seed=simulation_seed,
         population=population,
+        allow_large_delta=allow_large_delta,
     )
 
     def compute(round_: int, asked: Users, point: Vector, noise: NoiseSource) -> Any:

@@ -5,6 +5,7 @@ What is written, and in which order, each step harmless to repeat after a crash:
     run.json, config.toml, plan.json     what was fixed from the declared facts and the number of users
     ledger.sqlite                        the noise key; later rounds and releases, and until the end the state
     lifetime ledger                      the charge, before any value of the table is looked at
+    ledger.sqlite                        what a look at the table released, before it is told and before the first round
     summary.json, ..., model.json        what was released, the model last
     lifetime ledger                      the model's digest, and the end
 
@@ -25,11 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.config import Config
-from quoron.planning.plans import choose
 from quoron.sharding.choice import Sharing
 from quoron.simulation.folder import FRAME, RECORD, RunFolder, dumps
 from quoron.simulation.scene import problem as problem_of
-from quoron.training import lifetime, result
+from quoron.training import lifetime, look, result
 from quoron.training.curator import CuratorEngine
 from quoron.training.model import Model
 from quoron.training.prepared import Identity, Prepared
@@ -79,7 +79,8 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
     The same bits again for the same table. Nothing is charged and nothing written, because nothing is promised.
     """
     prepared = _planned(config, Path.cwd(), Identity("rehearsal", simulation_seed, ""), frame, ())
-    plan, noise = prepared.planned.plan.simulated(), StartedNoise.simulated(SeededNoise(simulation_seed))
+    plan = prepared.planned.plan.without_health().simulated()
+    noise = StartedNoise.simulated(SeededNoise(simulation_seed))
     algorithm = ALGORITHMS[plan.algorithm].make(plan)
     engine = CuratorEngine(prepared.declared, prepared.held.items(), noise, seed=plan.seed)
     state, taken = algorithm.init(), 0
@@ -93,11 +94,11 @@ def _planned(config: Config, base: Path, identity: Identity, frame: Any, assumpt
     """A run whose plan is verified, before anybody asks whether the population's account has room for it."""
     held = hold(config, base, frame)
     seeded = config.model_copy(update={"run": config.run.model_copy(update={"seed": identity.seed})})
-    planned = choose(seeded, problem_of(config, held.declared))
+    planned, unlooked = look.plan(seeded, problem_of(config, held.declared), held.encoding)
     plan = planned.plan.by_curator(assumptions)
     plan.require_deployable(trust_clients=True)
     declared = replace(held.declared, domain=plan.problem.domain)
-    return Prepared(config, held, declared, replace(planned, plan=plan), identity)
+    return Prepared(config, held, declared, replace(planned, plan=plan), identity, unlooked)
 
 
 def carry_out(
@@ -126,6 +127,7 @@ def carry_out(
         items = prepared.held.items()
         if not own.finished and not own.same_inputs(_digest(items)):
             raise _other(folder, "table")
+        seen = look.release(prepared, own)
         noise = SecureNoise.fresh() if own.finished else SecureNoise(own.noise_key)
         words = StartedNoise.fresh(noise)
         with closing(CuratorEngine(prepared.declared, items, words, seed=plan.seed, sharing=sharing)) as engine:
@@ -139,7 +141,7 @@ def carry_out(
                 trust_clients=True,
             )
         events = own.events()
-    trained = result.write(prepared, folder, model, events)
+    trained = result.write(prepared, folder, model, events, seen)
     settle(identity.run, prepared.ledger, model)
     return trained
 

@@ -4,11 +4,14 @@ Public are the declared facts and the number of users: how many different names 
 of their rows. Under adjacency zero-out it is not public whether a user is there at all: the number is then declared.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from quoron import config as configs
 from quoron._paths import dataset, table_file
@@ -16,13 +19,18 @@ from quoron.config import Config
 from quoron.populations._base import Declared, PublicKnowledge
 from quoron.simulation.scene import encoding_of, loss_of, make_domain
 from quoron_client.data import columns
+from quoron_client.data.declared import check_types, types_of
 from quoron_client.data.encoding import Categorical, Encoding, Owners, group
 from quoron_client.data.items import ItemBatch
+from quoron_client.data.misfits import Fitting, Misfits, Tally, declared_columns, declared_labels
 from quoron_privacy.errors import ConfigError, DataError
+from quoron_server.plan import check_delta
 
 if TYPE_CHECKING:  # only a folder needs it
     from quoron.datasets.rows import Rows
 
+Slots = NDArray[np.int64]
+NUMBERS = 1 << 23  # of users, that are looked at together
 UNDECLARED = (
     "problem.items_per_user is not declared and planned as 1: declare what a user typically holds, for better steps "
     "and, with some methods, less noise."
@@ -49,6 +57,19 @@ class Held:
         encoded = self.encoding.encode(self._table)
         return encoded.batch(self.declared.users, self._owners, zero_rows=not self._zero_out)
 
+    def fitting(self, slots: Slots) -> Iterator[Fitting]:
+        """Of those that hold somebody of these slots (m,), some at a time: see `Tally.fitting`.
+
+        Under zero-out a user without a row is nobody. Only rows of these users are looked at.
+        """
+        for some in _some(slots, self.encoding):
+            place = _places(some, self.declared.users)
+            rows = np.flatnonzero(place[self._owners] >= 0)
+            tally = Tally(self.encoding, len(some))
+            table = self._table if len(rows) == len(self._owners) else self._table.take(pa.array(rows))
+            tally.add(place[self._owners[rows]], Misfits.of(self.encoding, table))
+            yield tally.fitting(everybody=not self._zero_out)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldFiles:
@@ -63,6 +84,17 @@ class HeldFiles:
         """The rows of all slots, to be read when a run begins. Users without usable rows are as in `Held.items`."""
         return self._rows
 
+    def fitting(self, slots: Slots) -> Iterator[Fitting]:
+        """As of `Held`: the files are read once more, users in their order."""
+        index, encoding = self._rows.index, self.encoding
+        chosen = _places(slots, self.declared.users)[: index.users] >= 0
+        for some in _some(index.order[chosen[index.order]], encoding):
+            place, tally = _places(some, index.users), Tally(encoding, len(some))
+            for owners, table in self._rows.tables(place >= 0):
+                rows = np.flatnonzero(place[owners] >= 0)
+                tally.add(place[owners[rows]], Misfits.of(encoding, table.take(pa.array(rows))))
+            yield tally.fitting(everybody=self._rows.zero_rows)
+
 
 def hold(config: Config, base: Path, frame: Any = None) -> Held | HeldFiles:
     """Read the table of a configuration, or take `frame`; a relative path is relative to `base`.
@@ -74,6 +106,7 @@ def hold(config: Config, base: Path, frame: Any = None) -> Held | HeldFiles:
     loss, domain = loss_of(config.loss), make_domain(config.domain, config.loss.feature_norm)
     encoding = encoding_of(section, loss)
     encoding.check_loss(loss)
+    encoding.check_meant(section.user)
     for feature in encoding.features:
         if isinstance(feature, Categorical) and not isinstance(feature.categories, tuple):
             raise ConfigError(
@@ -84,8 +117,9 @@ def hold(config: Config, base: Path, frame: Any = None) -> Held | HeldFiles:
     warnings = () if items else (UNDECLARED,)
 
     def declared(found: int) -> Declared:
-        known = PublicKnowledge(intercept=encoding.intercept)
-        return Declared(_users(config, found), items or 1, encoding.dimension * loss.outputs, loss, domain, known)
+        known, users = PublicKnowledge(intercept=encoding.intercept), _users(config, found)
+        check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
+        return Declared(users, items or 1, encoding.dimension * loss.outputs, loss, domain, known)
 
     source = dataset(section.path, base) if frame is None else None
     if source is not None:
@@ -93,12 +127,28 @@ def hold(config: Config, base: Path, frame: Any = None) -> Held | HeldFiles:
         from quoron.datasets.rows import Rows
 
         rows = Rows.of(opened(source, section.user), encoding)
+        check_types(encoding, types_of(source, rows.index.files.schema))
         told = declared(rows.users)
         return HeldFiles(told, encoding, warnings, replace(rows, users=told.users, zero_rows=not zero_out))
-    table = columns.read(table_file(section.path, base) if frame is None else frame, (*encoding.columns, section.user))
+    given = table_file(section.path, base) if frame is None else frame
+    table = columns.read(given, (*encoding.columns, section.user))
     encoding.check(table)
+    check_types(encoding, types_of(given, table.schema))
     found, owners = group(table, section.user, without_rows=True)
     return Held(declared(found), encoding, warnings, zero_out, table, owners)
+
+
+def _some(slots: Slots, encoding: Encoding) -> Iterator[Slots]:
+    """Slots whose shares are in memory together."""
+    most = max(1, NUMBERS // (len(declared_columns(encoding)) + len(declared_labels(encoding)) + 2))
+    return (slots[first : first + most] for first in range(0, len(slots), most))
+
+
+def _places(slots: Slots, users: int) -> NDArray[np.int64]:
+    """Of each of all slots (users,) its place among these, -1 for none."""
+    place = np.full(users, -1, np.int64)
+    place[slots] = np.arange(len(slots))
+    return place
 
 
 def _section(config: Config) -> configs.Table:

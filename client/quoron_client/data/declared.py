@@ -1,0 +1,144 @@
+"""Declarations that the types of columns alone show to be a mistake: before anything is charged.
+
+    >>> import pyarrow as pa
+    >>> from quoron_client.data.encoding import Classes, Encoding, Numeric
+    >>> rules = Encoding((Numeric("age", 0, 100),), label=Classes("ill", ("no", "yes")))
+    >>> check_types(rules, {"ill": pa.int64()})  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    quoron_privacy.errors.DataError: Expected classes that label 'ill' of type int64 can hold, got 'no' and 'yes'. ...
+
+Types are those of Arrow and Parquet schemas, which are public as the names of columns are. Nothing here looks at a
+value or at what was made of values: not of CSV, not of a pandas column, not at the values of a dictionary, not at a
+column that is null throughout. What only values tell is bought (docs/privacy/table-health.md).
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quoron_client.data.encoding import Classes, Comparison, Encoding, Numeric, Positive, Range, Signs
+from quoron_privacy.errors import DataError
+
+if TYPE_CHECKING:  # a coordinator has rules, but no table
+    import pyarrow as pa
+
+Types = Mapping[str, "pa.DataType"]
+_WHOLE = re.compile(r"-?(0|[1-9]\d*)", re.ASCII)
+
+
+def types_of(source: Any, schema: "pa.Schema") -> Types:
+    """The types that the schema of a source declares, by column: of Parquet, of an Arrow table, of a polars frame.
+
+    None of a CSV file or a pandas frame, whose types are made of values; nor dictionaries, nor columns of nulls only.
+    """
+    import pyarrow as pa
+
+    if hasattr(source, "iloc") or (isinstance(source, str | Path) and Path(source).suffix == ".csv"):
+        return {}
+    said = [each for each in schema if not (pa.types.is_dictionary(each.type) or pa.types.is_null(each.type))]
+    return {each.name: each.type for each in said}
+
+
+def check_types(rules: Encoding, types: Types) -> None:
+    """Raises DataError where a column of its type can hold nothing but one value, or none, of what is declared."""
+    for each in rules.features:
+        kind = types.get(each.column)
+        if kind is None:
+            continue
+        what = f"feature {each.column!r} of type {kind}"
+        if isinstance(each, Numeric):
+            _check_range(what, kind, each.low, each.high, "range")
+        elif each.categories != "from-data":
+            _check_values(what, kind, each.categories, 1, "categories")
+    label = rules.label
+    kind = None if label is None else types.get(label.column)
+    if label is None or kind is None:
+        return
+    what = f"label {label.column!r} of type {kind}"
+    if isinstance(label, Signs) and _is_text(kind):
+        raise DataError(
+            f"Expected what the texts of {what} mean, got nothing declared. Write classes = [its values], or "
+            "positive = the value that counts."
+        )
+    if isinstance(label, Classes):
+        _check_values(what, kind, label.values, 2, "classes")
+    elif isinstance(label, Positive):
+        _check_values(what, kind, (label.value,), 1, "positive")
+    elif isinstance(label, Range):
+        _check_range(what, kind, label.low, label.high, "label_range")
+    elif isinstance(label, Comparison):
+        _check_comparison(what, kind, label)
+
+
+def _is_text(kind: "pa.DataType") -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _reach(kind: "pa.DataType") -> tuple[float, float]:
+    """The least and the largest number that a column can hold; infinite where its type does not say."""
+    import pyarrow as pa
+
+    if pa.types.is_boolean(kind):
+        return 0.0, 1.0
+    if pa.types.is_integer(kind):
+        signed = pa.types.is_signed_integer(kind)
+        return (-(2.0 ** (kind.bit_width - 1)) if signed else 0.0), 2.0 ** (kind.bit_width - signed) - 1
+    return -math.inf, math.inf
+
+
+def _holds(kind: "pa.DataType", value: str | int | bool) -> bool:
+    """Whether a column can hold a value, as encoding compares it: text with text, integers with numbers."""
+    import pyarrow as pa
+
+    if _is_text(kind):
+        return True
+    low, high = _reach(kind)
+    if not isinstance(value, str):
+        return low <= value <= high
+    if pa.types.is_boolean(kind):
+        return value in ("true", "false")
+    if pa.types.is_integer(kind):
+        return bool(_WHOLE.fullmatch(value)) and low <= int(value) <= high
+    try:
+        return not math.isnan(float(value))
+    except ValueError:
+        return False
+
+
+def _check_values(what: str, kind: "pa.DataType", values: Sequence[str | int | bool], least: int, key: str) -> None:
+    held = [value for value in values if _holds(kind, value)]
+    if len(held) < least:
+        shown = " and ".join(repr(value) for value in values[:3]) + (" and more" if len(values) > 3 else "")
+        raise DataError(f"Expected {key} that {what} can hold, got {shown}. Declare them as the table has them.")
+
+
+def _check_range(what: str, kind: "pa.DataType", low: float, high: float, key: str) -> None:
+    least, most = _reach(kind)
+    if most <= low or least >= high:
+        raise DataError(
+            f"Expected a {key} within which {what} can vary, got [{low:g}, {high:g}]: all of it would be held at one "
+            "end. Declare it in the column's own units."
+        )
+
+
+def _check_comparison(what: str, kind: "pa.DataType", label: Comparison) -> None:
+    least, most = _reach(kind)
+    number, operator = label.number, label.operator
+    always = {
+        ">": number < least or number >= most,
+        "<=": number < least or number >= most,
+        ">=": number <= least or number > most,
+        "<": number <= least or number > most,
+        "==": not least <= number <= most,
+        "!=": not least <= number <= most,
+    }[operator]
+    if always and math.isfinite(least):
+        raise DataError(
+            f"Expected a comparison that is now true and now false for {what}, got {operator} {number:g}. Compare "
+            "with a number within."
+        )

@@ -1,0 +1,171 @@
+"""What encoding passes over in silence: values that do not fit their declaration, column by column and user by user.
+
+    >>> import pyarrow as pa
+    >>> from quoron_client.data.encoding import Encoding, Numeric, Signs
+    >>> rules = Encoding((Numeric("age", 0, 100),), label=Signs("sick"))
+    >>> table = pa.table({"age": ["50", "old", "130"], "sick": [1, 0, 7]})
+    >>> found = Misfits.of(rules, table)
+    >>> found.usable.tolist(), found.unfit.tolist()
+    ([True, False, False], [[False, True, True], [False, False, True]])
+
+A function of each row alone, and private: it is for a release with noise (docs/privacy/table-health.md).
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_client.data.encoding import Categorical, Encoding, Mask, Owners
+from quoron_client.data.labels import Classes, Comparison, Positive, Range, Signs
+
+if TYPE_CHECKING:  # a plan needs no table
+    import pyarrow as pa
+
+Kind = Literal["number", "category", "label", "weight"]
+Shares = NDArray[np.float64]
+Fitting = tuple[Shares, Shares, Shares]  # of users: 1 without a usable row (u,), labels (u, L), unfit columns (u, K)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column that was declared, and what of it does not fit."""
+
+    name: str
+    kind: Kind
+    misfit: str  # such a value, in words
+    fix: str
+
+
+def declared_columns(rules: Encoding) -> tuple[Column, ...]:
+    """All columns with a declaration, in the order of `Misfits.unfit`: features, the label, the weight."""
+    found = []
+    for each in rules.features:
+        if isinstance(each, Categorical):
+            fix = "List its values, or have them released with `quoron declare`; texts are compared letter by letter."
+            found.append(Column(each.column, "category", "in none of the declared categories, or missing", fix))
+        else:
+            fix = "Declare its range in the column's own units; numbers are written with a decimal point."
+            found.append(Column(each.column, "number", f"outside [{each.low:g}, {each.high:g}], or no number", fix))
+    if rules.label is not None:
+        found.append(Column(rules.label.column, "label", *_label(rules.label)))
+    if rules.weight is not None:
+        most = f"outside [0, {rules.weight.most:g}], or no number"
+        found.append(Column(rules.weight.column, "weight", most, "Declare the most that a weight can be."))
+    return tuple(found)
+
+
+def declared_labels(rules: Encoding) -> tuple[str, ...]:
+    """What labels are told apart, in words: the classes, or the two ends of a range at which they are held."""
+    label = rules.label
+    if isinstance(label, Range):
+        return f"{label.column} below {label.low:g}", f"{label.column} above {label.high:g}"
+    if isinstance(label, Classes):
+        return tuple(f"{label.column} = {value}" for value in label.values)
+    if isinstance(label, Comparison):
+        positive = f"{label.column} {label.operator} {label.number:g}"
+        return f"not {positive}", positive
+    if isinstance(label, Positive):
+        return f"{label.column} other than {label.value}", f"{label.column} = {label.value}"
+    return () if label is None else (f"{label.column} negative", f"{label.column} positive")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Misfits:
+    """Of rows, one by one."""
+
+    usable: Mask  # (N,) those that `Encoding.encode` keeps
+    unfit: Mask  # (K, N), in the order of `declared_columns`
+    labels: NDArray[np.int64]  # (N,) place among `declared_labels`, -1 for none
+
+    @classmethod
+    def of(cls, rules: Encoding, table: "pa.Table") -> "Misfits":
+        """Of all rows of a table. DataError as of `Encoding.check`, and never for a value."""
+        from quoron_client.data import columns
+
+        rules.check(table)
+        usable, unfit = np.ones(table.num_rows, np.bool_), []
+        for each in rules.features:
+            if isinstance(each, Categorical):
+                known = () if each.categories == "from-data" else each.categories
+                unfit.append(columns.places(table, each.column, known) < 0)
+                continue
+            values = columns.numbers(table, each.column)
+            unfit.append(~((values >= each.low) & (values <= each.high)))
+            if rules.missing == "drop":
+                usable &= ~np.isnan(values)
+        labels = np.full(table.num_rows, -1, np.int64)
+        if rules.label is not None:
+            with np.errstate(all="ignore"):  # a value may be too large for any step
+                told = rules.label.of(table)
+            missing = np.isnan(told)
+            usable &= ~missing
+            unfit.append(missing)
+            labels = np.where(missing, -1, _places(rules.label, told, table))
+        if rules.weight is not None:
+            values = columns.numbers(table, rules.weight.column)
+            unfit.append(~((values >= 0) & (values <= rules.weight.most)))
+            usable &= values >= 0
+        return cls(usable, np.array(unfit, np.bool_).reshape(len(unfit), table.num_rows), labels)
+
+    def of_rows(self, rows: NDArray[np.int64]) -> "Misfits":
+        """Of some rows, in the given order."""
+        return Misfits(self.usable[rows], self.unfit[:, rows], self.labels[rows])
+
+
+class Tally:
+    """Sums over the rows of some users, a table at a time, and what share of their rows they are."""
+
+    def __init__(self, rules: Encoding, users: int) -> None:
+        self.rows, self.usable = np.zeros(users, np.int64), np.zeros(users, np.int64)
+        self._labelled = np.zeros((users, len(declared_labels(rules))), np.int32)
+        self._unfit = np.zeros((users, len(declared_columns(rules))), np.int32)
+
+    def add(self, owners: Owners, found: Misfits) -> None:
+        """Row i of `found` is of user owners[i]."""
+        users = len(self.rows)
+        self.rows += np.bincount(owners, minlength=users)
+        self.usable += np.bincount(owners[found.usable], minlength=users)
+        for place, unfit in enumerate(found.unfit):
+            self._unfit[:, place] += np.bincount(owners[unfit], minlength=users).astype(np.int32)
+        told = found.usable & (found.labels >= 0)
+        np.add.at(self._labelled, (owners[told], found.labels[told]), 1)
+
+    def fitting(self, *, everybody: bool) -> Fitting:
+        """Of each user: 1 where no row can be used (u,), shares of labels (u, L), of rows with an unfit value (u, K).
+
+        Without `everybody` a user without a row is nobody, and left out.
+        """
+        there = slice(None) if everybody else self.rows > 0
+        none = (self.usable[there] == 0).astype(np.float64)
+        labels = self._labelled[there] / np.maximum(self.usable[there], 1)[:, None]
+        return none, labels, self._unfit[there] / np.maximum(self.rows[there], 1)[:, None]
+
+
+def _label(label: Classes | Comparison | Positive | Range | Signs) -> tuple[str, str]:
+    """What a row without a label holds there, and the fix."""
+    if isinstance(label, Signs):
+        return "no true/false, 0/1 or -1/+1", (
+            "Declare what it means: positive = value, classes = [values], label_range = [low, high], or a comparison "
+            "such as 'delay > 15'."
+        )
+    if isinstance(label, Classes):
+        return "none of the declared classes, or missing", "Declare all classes; texts are compared letter by letter."
+    if isinstance(label, Positive):
+        return "missing", "If it is missing, all is well."
+    return "no number", "Numbers are written with a decimal point."
+
+
+def _places(
+    label: Classes | Comparison | Positive | Range | Signs, told: Shares, table: "pa.Table"
+) -> NDArray[np.int64]:
+    if isinstance(label, Range):
+        from quoron_client.data import columns
+
+        values = columns.numbers(table, label.column)
+        return np.select([values < label.low, values > label.high], [0, 1], -1)
+    signs = not isinstance(label, Classes) or len(label.values) == 2
+    whole = np.where(np.isnan(told), -1.0, told)
+    found: NDArray[np.int64] = (whole > 0 if signs else whole).astype(np.int64)
+    return found

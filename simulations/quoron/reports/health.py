@@ -1,0 +1,171 @@
+"""What a look at the table says, in words: shares with their noise, and what is amiss with its fix.
+
+A function of released numbers and of declarations. What noise alone could have made is not spoken of: a table in which
+nothing is amiss is warned of with probability at most `FALSE_ALARM`.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from quoron_client.data.encoding import Encoding, Range
+from quoron_client.data.misfits import Column, declared_columns, declared_labels
+from quoron_privacy import table_health
+from quoron_privacy.table_health import FALSE_ALARM, MISSED, OFTEN, Errors, Shares, TableHealth
+
+FEW, MOST_NAMED = 4, 8  # columns with a warning each, and with their names in one; all are in the report
+UNSEEN = (
+    "Whether values lie in their declared ranges, rows cannot be used, or every row is of another user, is private, "
+    "and nobody has looked{why}: rehearse with `quoron simulate` where that is allowed, or have facts released with "
+    "`quoron declare`."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One released share of the users that were looked at, with its standard error as one of all."""
+
+    what: str
+    share: float  # as released: noise may carry it below zero or above one
+    error: float
+
+    def text(self, users: int) -> str:
+        """For people."""
+        return (
+            f"{_percent(self.share)} ± {_width(self.error)} ({_count(self.share, users)} ± {self.error * users:,.0f})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What was released of a table, and what it says."""
+
+    users: int
+    share: float  # of μ²
+    visible: float  # the least share of users without a usable row that is spoken of, but with probability MISSED
+    lines: tuple[Line, ...]
+    warnings: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain numbers and strings."""
+        return asdict(self) | {"false_alarm": FALSE_ALARM, "missed": MISSED}
+
+    @classmethod
+    def from_json(cls, told: dict[str, Any]) -> "Health":
+        """What `as_json` gave."""
+        lines = tuple(Line(**line) for line in told["lines"])
+        return cls(told["users"], told["share"], told["visible"], lines, tuple(told["warnings"]))
+
+    def table(self) -> list[tuple[str, str]]:
+        """Label and text of each share."""
+        return [(line.what, line.text(self.users)) for line in self.lines]
+
+
+def read(health: TableHealth, shares: Shares, encoding: Encoding) -> Health:
+    """What the released shares of a table with this encoding say."""
+    errors, columns, labels = _errors(health), declared_columns(encoding), declared_labels(encoding)
+    lines = [Line("users without a row that can be used", shares.unusable, errors.unusable)]
+    if not math.isnan(shares.values):
+        lines.append(Line("values that do not fit, of all columns", shares.values, errors.values))
+    for column, share in zip(columns, shares.columns.tolist(), strict=True):
+        lines.append(Line(f"{column.name!r} {column.misfit}", share, errors.column))
+    for name, share in zip(labels, shares.labels.tolist(), strict=True):
+        lines.append(Line(f"rows with {name}", share, errors.unusable))
+    said = tuple(_warnings(health, shares, columns, labels, encoding))
+    return Health(health.users, health.share, health.visible, tuple(lines), said)
+
+
+def unseen(health: Health | None, why: str | None) -> str:
+    """What no warning can be about."""
+    if health is None:
+        return UNSEEN.format(why=f" ({why})" if why else "")
+    rest = "Whether every row is of another user nobody has looked at."
+    if health.visible > 1:
+        return (
+            f"A look at the table cost {health.share:.2g} of μ², and {health.users:,} users are too few for it to see "
+            f"even that none of them has a row that can be used. {rest}"
+        )
+    few = f"too few users to see less than {math.ceil(100 * health.visible)} %"
+    if health.visible <= 2 * OFTEN:
+        few = f"a share below {math.ceil(100 * health.visible)} % may go unsaid"
+    return (
+        f"A look at the table cost {health.share:.2g} of μ². Of users without a row that can be used: {few}. Where "
+        f"nothing is amiss something is said with chance {FALSE_ALARM:g} at most. {rest}"
+    )
+
+
+def _warnings(
+    health: TableHealth, shares: Shares, columns: Sequence[Column], labels: Sequence[str], encoding: Encoding
+) -> Iterator[str]:
+    errors, users = _errors(health), health.users
+    known = f"{users:,} users" + (" that were drawn" if users >= table_health.ENOUGH else "")
+    lost = shares.unusable >= health.threshold(errors.unusable)
+    found = [(share, column) for share, column in zip(shares.columns.tolist(), columns, strict=True)]
+    amiss = sorted((each for each in found if each[0] >= health.threshold(errors.column)), key=lambda each: -each[0])
+    if lost:
+        line = Line("", shares.unusable, errors.unusable)
+        see = "see the columns named below" if amiss else "no single column stands out of the noise"
+        yield (
+            f"about {_count(line.share, users)} of {known} (± {errors.unusable * users:,.0f}) have no row that "
+            f"can be used, and teach the model nothing: {see}."
+        )
+    much = shares.values >= health.threshold(errors.values)
+    if len(amiss) > FEW or (much and not amiss):
+        share = (
+            f"about {_percent(shares.values)} (± {_width(errors.values)}) of all values do"
+            if much
+            else "many values do"
+        )
+        most = [repr(column.name) for _, column in amiss[:MOST_NAMED]]
+        more = f" and {len(amiss) - MOST_NAMED} more columns" if len(amiss) > MOST_NAMED else ""
+        named = f"most in {', '.join(most)}{more}" if most else "in too many columns to name one"
+        yield (
+            f"{share} not fit their declarations, {named}: declare ranges in the columns' own units, and all "
+            "categories; numbers are written with a decimal point."
+        )
+        amiss = []
+    for part, column in amiss:
+        least = "at least " if len(amiss) > 1 else ""  # a user's columns are shortened together
+        yield (
+            f"column {column.name!r} is {column.misfit} in {least}about {_percent(part)} (± {_width(errors.column)}) "
+            f"of a user's rows: {_lower(column.fix)}"
+        )
+    if isinstance(encoding.label, Range):
+        for name, share in zip(labels, shares.labels.tolist(), strict=True):
+            if share >= health.threshold(errors.unusable):
+                yield (
+                    f"about {_percent(share)} (± {_width(errors.unusable)}) of the labels are {name}, the end of "
+                    "label_range, and held there: the model cannot learn them. Declare a wider label_range."
+                )
+        return
+    for name, share in zip(labels, shares.labels.tolist(), strict=True):
+        least = share - health.deviations * errors.unusable
+        if least > 1 - OFTEN:
+            yield (
+                f"at least {_percent(least)} of the labels are {name}: a model that always says so is right nearly "
+                "always. Is that what the label is meant to be?"
+            )
+
+
+def _errors(health: TableHealth) -> Errors:
+    """With what drawing ENOUGH of more users adds to the noise, at most."""
+    drawn = 0.5 / math.sqrt(health.users) if health.users >= table_health.ENOUGH else 0.0
+    each = (math.hypot(error, drawn) for error in (health.errors.unusable, health.errors.values, health.errors.column))
+    return Errors(*each)
+
+
+def _percent(share: float) -> str:
+    return _width(min(max(share, 0.0), 1.0))
+
+
+def _width(error: float) -> str:
+    return f"{100 * error:.2g} %" if error < 0.0995 else f"{100 * error:.0f} %"
+
+
+def _count(share: float, users: int) -> str:
+    return f"{users * min(max(share, 0.0), 1.0):,.0f}"
+
+
+def _lower(text: str) -> str:
+    return text[0].lower() + text[1:]

@@ -1,0 +1,104 @@
+"""A look at the table before a curator's run: whether it is worth a share of μ², the one release, and what it says.
+
+    planned, why = plan(config, problem, encoding)       # a plan that pays for the look; why: nobody looks
+    shares = release(prepared, own)                      # committed before anybody sees it, once a run
+
+Statement, and what it costs and sees: docs/privacy/table-health.md. The mechanism: quoron_privacy.table_health.
+"""
+
+from functools import reduce
+from operator import add
+
+import numpy as np
+
+from quoron.config import Config
+from quoron.planning.plans import Planned, choose
+from quoron.training.prepared import Prepared
+from quoron_client.data.encoding import Encoding
+from quoron_client.data.misfits import declared_columns, declared_labels
+from quoron_privacy import gdp, table_health
+from quoron_privacy.errors import Infeasible
+from quoron_privacy.noise import SecureNoise
+from quoron_privacy.table_health import Shares, TableHealth, looked_at
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.info import not_gaussian
+from quoron_server.books.ledger import Ledger
+from quoron_server.budget import Budget
+from quoron_server.plan import LEAST_EPSILON, Privacy
+from quoron_server.problem import Problem
+
+OFF = "train.health = 0 says so"
+
+
+def plan(config: Config, problem: Problem, encoding: Encoding) -> tuple[Planned, str | None]:
+    """The plan of a run on a table, with a look at it where that can be paid for; else why nobody looks.
+
+    Nothing is infeasible, and no method is refused, for the sake of the look. Raises what `choose` raises.
+    """
+    privacy = Privacy(config.privacy.epsilon, config.privacy.delta, adjacency=config.privacy.adjacency)
+    sizes = {"columns": len(declared_columns(encoding)), "labels": len(declared_labels(encoding))}
+    share, why = _share(config, problem, privacy, sizes)
+    if not share:
+        return choose(config, problem), why
+    left, _ = table_health.rest(privacy.epsilon, privacy.delta, share)
+    if left < LEAST_EPSILON:
+        return choose(config, problem), f"epsilon={privacy.epsilon:g} leaves nothing for it"
+    rest = config.model_copy(update={"privacy": config.privacy.model_copy(update={"epsilon": left})})
+    try:
+        planned = choose(rest, problem)
+    except Infeasible:
+        return choose(config, problem), f"what it costs, {share:.2g} of μ², would leave too little for training"
+    whole = ALGORITHMS[planned.plan.algorithm].looking(planned.plan, privacy, share=share, **sizes)
+    if whole is None:
+        other = choose(config, problem)
+        return other, _not_gaussian(other.plan.algorithm)
+    Budget(**config.budget.model_dump()).check_plan(whole)
+    ALGORITHMS[whole.algorithm].verify(whole)
+    return Planned(whole, planned.candidates, planned.curve, planned.choice, planned.network, planned.remarks), None
+
+
+def release(prepared: Prepared, own: Ledger) -> Shares | None:
+    """What the look says, released now if it has not been; None where nobody looks.
+
+    Where there are more users than are looked at, these are drawn in secret, so that no name and no order decides who
+    they are. They and the noise are of this start alone: nobody has seen what is drawn and not committed, and books
+    that are restored release a copy with noise of its own. Call it once the run is charged.
+    """
+    health = prepared.planned.plan.guarantee.health
+    if health is None:
+        return None
+    told = own.preface()
+    if told is None:
+        noise, reduction = SecureNoise.fresh(), health.reduction
+        users = noise.stream("table health", "users").subset(prepared.declared.users, health.users)
+        parts = (health.vectors(*part) for part in prepared.held.fitting(users))
+        nobody = reduction.of(np.zeros((0, health.dimension)), np.zeros(0, np.bool_))
+        sums = reduce(add, (reduction.of(rows, np.ones(len(rows), np.bool_)) for rows in parts), nobody)
+        released = health.release(sums, noise.stream("table health"))
+        own.begin_with((health.entry(),), {"table_health": released.tolist()})
+    return shares(own, health)
+
+
+def shares(own: Ledger, health: TableHealth) -> Shares | None:
+    """What was released to a run's ledger; None before."""
+    told = own.preface()
+    return None if told is None else health.shares(np.array(told["table_health"], np.float64))
+
+
+def _share(config: Config, problem: Problem, privacy: Privacy, sizes: dict[str, int]) -> tuple[float, str | None]:
+    """s, and why it is 0."""
+    name, wanted = config.algorithm.name, config.train.health
+    if wanted == 0:
+        return 0.0, OFF
+    if name in ALGORITHMS and ALGORITHMS[name].gaussian_promise is not_gaussian:
+        return 0.0, _not_gaussian(name)
+    if wanted is not None:
+        return (wanted, None) if wanted >= table_health.SMALLEST else (0.0, f"train.health={wanted:g} buys nothing")
+    mu, adjacency = gdp.mu_for(privacy.epsilon, privacy.delta), config.privacy.adjacency
+    share = table_health.share_for(users=looked_at(problem.users), mu=mu, adjacency=adjacency, **sizes)
+    few = f"at epsilon={privacy.epsilon:g} {problem.users:,} users are too few to see even that none of them has a row"
+    return share, None if share else f"{few} that can be used"
+
+
+def _not_gaussian(name: str) -> str:
+    return f"{name} is not Gaussian as a whole here, and a share of μ² is what a look is paid with"

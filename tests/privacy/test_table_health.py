@@ -1,0 +1,258 @@
+"""The look at a table: what one user moves, against a slow reference; its calibration, its re-check; what it sees."""
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quoron_privacy import gdp, table_health
+from quoron_privacy.errors import ConfigError, VerificationError
+from quoron_privacy.noise import SeededNoise
+from quoron_privacy.table_health import FALSE_ALARM, LEAST, MOST, TableHealth
+
+anything = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, 1.0, 0.5, 1e-300, 1 - 2.0**-53])
+
+
+def a_look(columns: int = 3, labels: int = 2, users: int = 50, mu: float = 0.5, adjacency: str = "replace-one"):
+    return TableHealth.for_mu(users=users, columns=columns, labels=labels, mu=mu, adjacency=adjacency)  # type: ignore[arg-type]
+
+
+@st.composite
+def users_of(draw, columns: int, labels: int):
+    """What one user may say of itself, true or not."""
+    numbers = [draw(st.lists(anything, min_size=size, max_size=size)) for size in (1, labels, columns)]
+    return tuple(np.array([each]) for each in (numbers[0], numbers[1], numbers[2]))
+
+
+def one(user) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    none, labels, columns = user
+    return none[0], labels, columns
+
+
+def reference(none: float, labels: list[float], columns: list[float]) -> list[float]:
+    """The vector of docs/privacy/table-health.md, written out in fractions but for square roots."""
+    weights = (0.4, 0.2, 0.4) if len(columns) > 1 else (0.5, 0.0, 0.5)
+    shares = [Fraction(each) for each in columns]
+    length = math.sqrt(sum(each * each for each in shares))
+    parts = [1.0, *(0.0 for _ in labels)] if none else [0.0, *labels]
+    whole = [math.sqrt(weights[1]) * float(sum(shares) / len(shares))] if len(columns) > 1 else []
+    single = [math.sqrt(weights[2]) * float(each) / max(1.0, length) for each in shares]
+    return [math.sqrt(weights[0]) * each for each in parts] + whole + single
+
+
+@given(
+    none=st.booleans(),
+    counts=st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(1, 9)),
+    columns=st.lists(st.integers(0, 10), min_size=1, max_size=6),
+)
+def test_a_users_vector_is_what_the_page_says(none, counts, columns):
+    labels = [each / sum(counts) for each in counts[:2]]
+    shares = [each / 10 for each in columns]
+    made = a_look(columns=len(columns)).vectors(np.array([float(none)]), np.array([labels]), np.array([shares]))
+    np.testing.assert_allclose(made[0], reference(none, labels, shares), atol=1e-14)
+
+
+@given(
+    data=st.data(),
+    columns=st.integers(1, 5),
+    labels=st.integers(0, 3),
+    adjacency=st.sampled_from(["replace-one", "zero-out"]),
+)
+def test_no_user_moves_the_release_by_more_than_its_sensitivity(data, columns, labels, adjacency):
+    health = a_look(columns, labels, users=3, adjacency=adjacency)
+    mine = health.vectors(*one(data.draw(users_of(columns, labels))))
+    other = health.vectors(*one(data.draw(users_of(columns, labels))))
+    kept = health.vectors(np.zeros(2), np.full((2, labels), 0.5), np.full((2, columns), 0.7))
+    if adjacency == "zero-out":
+        other = np.zeros_like(mine)
+
+    def mean(own):
+        rows = np.vstack([kept, own])
+        return health.reduction.mean(health.reduction.of(rows, np.ones(len(rows), bool)))
+
+    assert np.linalg.norm(mean(mine) - mean(other)) <= health.entry().parameters["sensitivity"]
+    assert (mine >= 0).all()
+
+
+def test_the_farthest_two_users_use_nearly_all_of_it():
+    health = a_look(columns=40, labels=2, users=5)
+    far = (
+        health.vectors(np.array([1.0]), np.zeros((1, 2)), np.eye(40)[:1]),
+        health.vectors(np.array([0.0]), np.array([[1.0, 0.0]]), np.eye(40)[1:2]),
+    )
+    moved = np.linalg.norm(far[0] - far[1]) / health.users
+    assert 0.89 < moved / health.entry().parameters["sensitivity"] <= 1  # but for all values, which are alike
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
+@pytest.mark.parametrize(("users", "columns", "labels"), [(2, 1, 0), (1000, 21, 2), (10**7, 2000, 40)])
+def test_calibration_is_worth_the_mu_that_was_asked_for(users, columns, labels, adjacency):
+    health = a_look(columns, labels, users, mu=0.053, adjacency=adjacency)
+    assert health.effective_mu == pytest.approx(0.053, rel=1e-6)
+    assert health.effective_mu <= 0.053 * (1 + 1e-12)
+    moved = math.sqrt(2) if adjacency == "replace-one" else 1
+    assert health.scale == pytest.approx(moved / users / 0.053, rel=1e-5)
+
+
+WHOLE = {"epsilon": 1.0, "delta": 1e-6}
+
+
+def paid(share: float = 0.05, **sizes):
+    """A look with its share of a promise, and what the rest keeps."""
+    given = {"users": 1000, "columns": 21, "labels": 2, "adjacency": "replace-one"} | sizes
+    left = table_health.rest(*WHOLE.values(), share)
+    own = (gdp.mu_for(*left) * (1 - 1e-9), 1e-40)
+    health = table_health.calibrate(**WHOLE, share=share, own=own, **given)
+    assert health is not None
+    return health, own, given
+
+
+def verify(health, own, *, users=1000, adjacency="replace-one", epsilon=1.0, delta=1e-6):
+    table_health.verify(health, epsilon, delta, users=users, adjacency=adjacency, own=own)
+
+
+@pytest.mark.parametrize("users", [1, 20, table_health.ENOUGH])
+@pytest.mark.parametrize(("columns", "labels"), [(1, 0), (1, 2), (2, 0), (21, 10_000), (100_000, 2)])
+@pytest.mark.parametrize("share", [table_health.SMALLEST, 0.05, 0.5])
+def test_what_is_calibrated_is_verified_at_any_size(users, columns, labels, share):
+    for epsilon, delta in ((0.0102, 1e-12), (1.0, 0.1), (15.0, 1e-6)):
+        left = table_health.rest(epsilon, delta, share)
+        own, sizes = (gdp.mu_for(*left) * (1 - 1e-12), 0.0), {"columns": columns, "labels": labels}
+        health = table_health.calibrate(
+            epsilon=epsilon, delta=delta, share=share, own=own, users=users, adjacency="zero-out", **sizes
+        )
+        assert health is not None
+        table_health.verify(health, epsilon, delta, users=users, adjacency="zero-out", own=own)
+
+
+@pytest.mark.parametrize("share", [0.005, 0.05, 0.5])
+def test_a_look_and_the_rest_are_the_whole_promise_and_nearly_no_less(share):
+    health, own, _ = paid(share)
+    verify(health, own)
+    both = gdp.compose(own[0], health.effective_mu)
+    assert 0.999 * WHOLE["delta"] <= gdp.delta_for(both, WHOLE["epsilon"]) <= WHOLE["delta"]
+    assert health.effective_mu**2 / both**2 == pytest.approx(share, rel=1e-5)
+    assert gdp.mu_for(health.rest_epsilon, health.rest_delta) == pytest.approx(math.sqrt(1 - share) * both, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda health, own: (replace(health, scale=0.999 * health.scale), own, {}),
+        lambda health, own: (replace(health, users=1001), own, {}),
+        lambda health, own: (health, own, {"users": 999}),
+        lambda health, own: (health, own, {"adjacency": "zero-out"}),
+        lambda health, own: (replace(health, adjacency="zero-out"), own, {}),
+        lambda health, own: (replace(health, share=0.04), own, {}),
+        lambda health, own: (replace(health, share=0.0), own, {}),
+        lambda health, own: (health, (1.001 * own[0], own[1]), {}),
+        lambda health, own: (health, (own[0], 1e-7), {}),
+        lambda health, own: (health, own, {"epsilon": 0.99}),
+        lambda health, own: (health, own, {"delta": 0.99e-6}),
+    ],
+)
+def test_a_look_with_too_little_noise_or_other_numbers_is_refused(broken):
+    health, own, given = broken(*paid()[:2])
+    with pytest.raises(VerificationError, match="look at the table"):
+        verify(health, own, **given)
+
+
+def test_of_very_many_users_enough_are_looked_at_and_the_check_knows(monkeypatch):
+    monkeypatch.setattr(table_health, "ENOUGH", 400)
+    assert [table_health.looked_at(users) for users in (399, 400, 10**9)] == [399, 400, 400]
+    health, own, _ = paid(users=400)
+    for users in (400, 1000):
+        verify(health, own, users=users)
+    for users in (399, 401):
+        with pytest.raises(VerificationError, match="a divisor of"):
+            verify(replace(health, users=users), own)
+
+
+def test_a_promise_that_the_rest_has_taken_leaves_no_look():
+    health = table_health.calibrate(
+        **WHOLE, share=0.05, own=(gdp.mu_for(**WHOLE), 0.0), users=10, columns=2, labels=0, adjacency="replace-one"
+    )
+    assert health is None
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"users": 0}, {"columns": 0}, {"labels": -1}, {"scale": 0.0}, {"adjacency": "none"}, {"labels": 1.5}]
+)
+def test_numbers_that_cannot_be_meant_are_refused_by_name(wrong):
+    with pytest.raises(ConfigError, match="Expected"):
+        replace(a_look(), **wrong)
+
+
+@pytest.mark.parametrize("epsilon", [0.02, 1.0, 15.0])
+@pytest.mark.parametrize("columns", [1, 20, 2000])
+def test_the_default_share_is_what_shows_a_tenth_or_nothing_at_all(epsilon, columns):
+    before = MOST
+    for users in (2, 50, 300, 1000, 10_000, 10**6, 10**8):
+        sizes = {"users": users, "columns": columns, "labels": 2, "adjacency": "replace-one"}
+        mu = gdp.mu_for(epsilon, min(1e-6, 1 / users))
+        share = table_health.share_for(mu=mu, **sizes)
+        if not share:
+            assert TableHealth.for_mu(mu=mu * math.sqrt(MOST), **sizes).visible > 1
+            continue
+        seen = TableHealth.for_mu(mu=mu * math.sqrt(share), **sizes)
+        assert LEAST <= share <= before
+        assert share == MOST or seen.visible <= 0.1 * (1 + 1e-6)
+        assert seen.said(seen.visible) == pytest.approx(0.99)
+        before = share
+
+
+# n = 1,000, ε = 1, twenty features and a label: the look of the default share.
+MARK = TableHealth.for_mu(users=1000, columns=21, labels=2, mu=gdp.mu_for(1.0, 1e-6) * math.sqrt(MOST))
+
+
+def released(none: np.ndarray, columns: np.ndarray, seed: int):
+    labels = np.full((1000, 2), 0.5)
+    rows = MARK.vectors(none, labels, columns)
+    sums = MARK.reduction.of(rows, np.ones(1000, bool))
+    return MARK.shares(MARK.release(sums, SeededNoise(seed).stream("look")))
+
+
+def test_half_of_a_thousand_users_without_a_usable_row_are_said_in_ninety_nine_of_a_hundred_runs():
+    """The chance of a miss is below 1e-14; that one of these hundred misses has probability below 1e-12."""
+    assert table_health.share_for(users=1000, columns=21, labels=2, mu=gdp.mu_for(1.0, 1e-6)) == MOST
+    assert MARK.said(0.5) > 1 - 1e-13
+    lost = (np.arange(1000) < 500).astype(float)
+    unfit = np.outer(lost, np.eye(21)[3])
+    found = [released(lost, unfit, seed) for seed in range(100)]
+    assert all(each.unusable >= MARK.threshold(MARK.errors.unusable) for each in found)
+    assert all(np.argmax(each.columns) == 3 for each in found)
+    # a mean of a hundred is within 6 of its own standard errors but with probability 2e-9
+    for name, values, error in (
+        ("users", [each.unusable for each in found], MARK.errors.unusable),
+        ("column", [each.columns[3] for each in found], MARK.errors.column),
+        ("values", [each.values * 21 for each in found], MARK.errors.values * 21),
+    ):
+        assert abs(np.mean(values) - 0.5) < 6 * error / 10, name
+
+
+def test_of_a_table_in_which_nothing_is_amiss_nothing_is_said():
+    """400 runs, in each something with probability at most 1e-3: eight or more with probability below 2e-8."""
+    said = 0
+    for seed in range(400):
+        found = released(np.zeros(1000), np.zeros((1000, 21)), seed)
+        errors = MARK.errors
+        said += (
+            found.unusable >= MARK.threshold(errors.unusable)
+            or found.values >= MARK.threshold(errors.values)
+            or bool((found.columns >= MARK.threshold(errors.column)).any())
+        )
+    assert said < 8
+    assert FALSE_ALARM == 1e-3
+
+
+def test_columns_of_users_who_have_many_unfit_ones_are_told_less_and_all_values_as_they_are():
+    """d = 2,000 in another unit: each column's share is 1/√2000, all values' is one."""
+    health = a_look(columns=2000, labels=0, users=10, mu=1e6)
+    rows = health.vectors(np.zeros(10), np.zeros((10, 0)), np.ones((10, 2000)))
+    shares = health.shares(health.release(health.reduction.of(rows, np.ones(10, bool)), SeededNoise(1).stream("look")))
+    assert shares.values == pytest.approx(1.0, abs=1e-4)
+    np.testing.assert_allclose(shares.columns, 1 / math.sqrt(2000), atol=1e-3)

@@ -1,0 +1,455 @@
+"""The look at a table that `quoron train` buys: what it says, when nobody looks, and that it is released once."""
+
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import quoron
+from quoron import config as configs
+from quoron.cli.app import invoke
+from quoron.declare import declare
+from quoron.reports import health as words
+from quoron.training import lifetime
+from quoron.training.table import hold
+from quoron_client.data.encoding import Categorical, Classes, Encoding, Numeric, Range, Signs
+from quoron_client.data.misfits import declared_columns, declared_labels
+from quoron_privacy import gdp, table_health
+from quoron_privacy.errors import ConfigError, DataError
+from quoron_privacy.noise import SecureNoise
+from quoron_privacy.table_health import Shares, TableHealth
+from quoron_server.books.ledger import Ledger
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
+USERS = 1000
+COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100), "dose": (0, 5)}}
+QUICK: dict[str, Any] = {"epsilon": 1.0, "algorithm": "one-pass-dp-sgd", "settings": ["algorithm.options.rounds=3"]}
+TABLE = """
+[population]
+kind = "table"
+path = "people.csv"
+user = "who"
+label = "ill"
+numeric = { age = [0, 100], dose = [0, 5] }
+[privacy]
+epsilon = 1.0
+[algorithm]
+name = "one-pass-dp-sgd"
+[algorithm.options]
+rounds = 3
+"""
+
+
+@pytest.fixture
+def people() -> pd.DataFrame:
+    draw = np.random.Generator(np.random.Philox(3))
+    who = np.repeat(np.arange(USERS), 2)
+    age, dose = draw.uniform(0, 100, len(who)), draw.uniform(0, 5, len(who))
+    return pd.DataFrame({"who": who, "age": age, "dose": dose, "ill": age + 10 * dose > 75})
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "own" / "lifetime.sqlite"
+    monkeypatch.setenv(lifetime.VARIABLE, str(path))
+    return path
+
+
+def train(people: Any, out: Path, **more: Any) -> Any:
+    return quoron.train(people, out=out, **COLUMNS | QUICK | more)
+
+
+def half_with_commas(people: pd.DataFrame) -> pd.DataFrame:
+    told = people.age.map(lambda age: f"{age:.1f}")
+    return people.assign(age=told.where(people.who >= USERS // 2, told.str.replace(".", ",")))
+
+
+def test_decimal_commas_of_half_the_users_are_said_with_their_number_noise_and_fix(people, ledger, tmp_path, capsys):
+    """Noise is secret: the chance of a miss is below 1e-13, that a figure is six standard errors off below 1e-8."""
+    trained = train(half_with_commas(people), tmp_path / "run")
+    health, said = trained.health, trained.summary.warnings
+    assert health.visible < 0.27
+    shown = {line.what: line for line in health.lines}
+    assert abs(shown["users without a row that can be used"].share - 0.5) < 6 * 0.043
+    assert abs(shown["'age' outside [0, 100], or no number"].share - 0.5) < 6 * 0.043
+    assert any("of 1,000 users" in each and "have no row that can be used" in each for each in said)
+    assert any("column 'age' is outside [0, 100], or no number" in each and "decimal point" in each for each in said)
+    assert not any("'dose'" in each for each in said)
+    assert quoron.resume(tmp_path / "run").summary == trained.summary
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["health"]["users"] == USERS
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "How the table fits its declarations" in page
+    assert "have no row that can be used" in page
+    (tmp_path / "people.toml").write_text(TABLE, encoding="utf-8")
+    half_with_commas(people).to_csv(tmp_path / "people.csv", index=False)
+    assert invoke(["train", str(tmp_path / "people.toml"), "--out", str(tmp_path / "again"), "-q"]) == 0
+    shown = capsys.readouterr().out
+    assert "users without a row that can be used" in shown
+    assert "decimal point" in shown
+    assert invoke(["train", str(tmp_path / "people.toml"), "--dry-run"]) == 0
+    assert "a look at the table first" in capsys.readouterr().out
+
+
+def test_a_look_is_charged_within_the_promise_and_its_mu_composed(people, ledger, tmp_path):
+    trained = train(people, tmp_path / "run")
+    with lifetime.opened(ledger) as kept:
+        (charge,) = kept.charges("default")
+    assert (charge.epsilon, charge.delta) == (1.0, 1e-6)
+    assert charge.mu == pytest.approx(gdp.mu_for(1.0, 1e-6), rel=1e-6)
+    assert "table-health.md#h1-statement" in trained.summary.statement
+    with Ledger.open(tmp_path / "run" / "ledger.sqlite") as own:
+        number, entry = own.releases()[0]
+    assert (number, entry.mechanism) == (-2, "table-health")
+    assert trained.plan["guarantee"]["health"]["share"] == 0.05
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"health": 0}, "train.health = 0 says so"),
+        (
+            {"algorithm": "dp-sgd-wor", "settings": ["algorithm.options.rounds=3", "algorithm.options.rate=0.1"]},
+            "dp-sgd-wor is not Gaussian",
+        ),
+        ({"epsilon": 0.2}, "1,000 users are too few"),
+        ({"epsilon": 0.01, "health": 0.1}, "leaves nothing for it"),
+    ],
+)
+def test_where_nobody_looks_the_report_says_so_and_why(more, why, people, ledger, tmp_path, monkeypatch):
+    from quoron_client.data.misfits import Misfits
+
+    monkeypatch.setattr(Misfits, "of", lambda *_: pytest.fail("somebody looked"))
+    trained = train(people, tmp_path / "run", **more)
+    assert trained.health is None
+    assert "nobody has looked" in trained.summary.unseen
+    assert why in trained.summary.unseen
+    assert "table-health" not in trained.summary.statement
+
+
+def test_nothing_is_looked_at_before_the_charge_and_nothing_told_before_the_commit(
+    people, ledger, tmp_path, monkeypatch
+):
+    from quoron_client.data.misfits import Misfits
+
+    real, order = Misfits.of, []
+
+    def looking(rules: Any, table: Any) -> Any:
+        with lifetime.opened(ledger) as kept:
+            order.append(f"look after {len(kept.charges('default'))} charges")
+        return real(rules, table)
+
+    spend = Ledger.spend
+
+    def spending(self: Ledger, question: Any, **given: Any) -> None:
+        order.append(f"question {question.round} after a preface: {self.preface() is not None}")
+        spend(self, question, **given)
+
+    monkeypatch.setattr(Misfits, "of", looking)
+    monkeypatch.setattr(Ledger, "spend", spending)
+    train(people, tmp_path / "run")
+    assert order[:2] == ["look after 1 charges", "question 0 after a preface: True"]
+
+
+@pytest.mark.parametrize("at", ["before", "after"])
+def test_a_run_that_dies_around_its_look_releases_it_once(at, people, ledger, tmp_path, monkeypatch):
+    """Before the commit nobody has seen a draw, and the next one is another; after it, it is what was committed."""
+    drawn, begin_with, release = [], Ledger.begin_with, TableHealth.release
+
+    def noting(self: TableHealth, *given: Any) -> Any:
+        drawn.append(release(self, *given))
+        return drawn[-1]
+
+    def dying(self: Ledger, *given: Any) -> None:
+        if at == "after":
+            begin_with(self, *given)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TableHealth, "release", noting)
+    with monkeypatch.context() as once:
+        once.setattr(Ledger, "begin_with", dying)
+        with pytest.raises(KeyboardInterrupt):
+            train(people, tmp_path / "run")
+    train(people, tmp_path / "run")
+    with Ledger.open(tmp_path / "run" / "ledger.sqlite") as own:
+        kept = own.preface()
+        assert [entry.mechanism for number, entry in own.releases() if number == -2] == ["table-health"]
+    assert len(drawn) == (2 if at == "before" else 1)
+    assert kept == {"table_health": drawn[-1].tolist()}
+    if at == "before":
+        assert not np.array_equal(drawn[0], drawn[1])
+    with lifetime.opened(ledger) as accounts:
+        assert len(accounts.charges("default")) == 1
+
+
+def fitting(config: configs.Config, folder: Path, frame: Any = None) -> list[np.ndarray]:
+    held = hold(config, folder, frame)
+    parts = zip(*held.fitting(np.arange(held.declared.users)), strict=True)
+    return [np.concatenate(part) for part in parts]
+
+
+def described(path: str, **more: Any) -> configs.Config:
+    table = {"kind": "table", "path": path, "user": "who", "label": "ill", "numeric": {"age": [0, 100], "dose": [0, 5]}}
+    return configs.from_tree({"population": table, **more})
+
+
+@pytest.mark.parametrize("at_once", [1 << 23, 100])
+@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
+def test_a_folder_of_files_is_looked_at_as_the_same_table_in_memory(at_once, adjacency, people, tmp_path, monkeypatch):
+    monkeypatch.setattr("quoron.training.table.NUMBERS", at_once)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "people").mkdir()
+    table = pa.Table.from_pandas(half_with_commas(people), preserve_index=False)
+    for number in range(3):
+        own = table.filter(pa.array(people.who.to_numpy() % 3 == number))
+        pq.write_table(own, tmp_path / "people" / f"{number}.parquet", row_group_size=300)
+    more: dict[str, Any] = {"privacy": {"adjacency": adjacency}}
+    more |= {"train": {"users": 1100}} if adjacency == "zero-out" else {}
+    whole = fitting(described("none", **more), tmp_path, table)
+    pieces = fitting(described("people", **more), tmp_path)
+    order = [np.lexsort(np.round(np.column_stack([*part]), 9).T) for part in (whole, pieces)]
+    for one, other in zip(whole, pieces, strict=True):
+        assert len(one) == USERS  # under zero-out slots that hold nobody are left out
+        np.testing.assert_array_equal(one[order[0]], other[order[1]])
+
+
+def test_a_user_without_a_row_has_none_that_can_be_used_but_under_zero_out_is_nobody(people, tmp_path):
+    who = pd.Categorical(people.who, categories=range(USERS + 5))
+    none, _, columns = fitting(described("none"), tmp_path, people.assign(who=who))
+    assert none.tolist() == [0.0] * USERS + [1.0] * 5
+    assert columns[USERS:].sum() == 0
+    zero = described("none", privacy={"adjacency": "zero-out"}, train={"users": USERS + 5})
+    none, _, _ = fitting(zero, tmp_path, people.assign(who=who))
+    assert none.tolist() == [0.0] * USERS
+
+
+@pytest.mark.parametrize("kind", ["table", "folder"])
+def test_of_many_users_some_are_drawn_in_secret_and_nobody_else_is_looked_at(
+    kind, people, ledger, tmp_path, monkeypatch
+):
+    from quoron_client.data.misfits import Misfits
+
+    monkeypatch.setattr(table_health, "ENOUGH", 400)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    real, seen = Misfits.of, []
+
+    def looking(rules: Any, table: pa.Table) -> Any:
+        seen.append(table["age"].to_pylist())
+        return real(rules, table)
+
+    monkeypatch.setattr(Misfits, "of", looking)
+    source: Any = people
+    if kind == "folder":
+        (tmp_path / "people").mkdir()
+        pq.write_table(pa.Table.from_pandas(people, preserve_index=False), tmp_path / "people" / "0.parquet")
+        source = described(str(tmp_path / "people"), algorithm={"name": "one-pass-dp-sgd", "options": {"rounds": 3}})
+    given = COLUMNS | QUICK if kind == "table" else {"epsilon": 1.0}
+    ages = dict(zip(people.age.tolist(), people.who.tolist(), strict=True))
+    drawn = []
+    for name in "ab":
+        seen.clear()
+        trained = quoron.train(source, out=tmp_path / name, health=0.2, **given)
+        assert trained.health.users == 400
+        drawn.append(sorted({ages[age] for part in seen for age in part}))
+        assert sum(map(len, seen)) == 800
+    assert [len(users) for users in drawn] == [400, 400]
+    assert drawn[0] != drawn[1]
+    assert trained.health.lines[0].error > 0.5 / 20  # drawing four hundred adds as much
+
+
+def a_report(shares: dict[str, Any], rules: Encoding, users: int = USERS, mu: float = 0.053) -> words.Health:
+    columns, labels = declared_columns(rules), declared_labels(rules)
+    health = TableHealth.for_mu(users=users, columns=len(columns), labels=len(labels), mu=mu, share=0.05)
+    even = np.full(len(labels), 1 / max(1, len(labels)))
+    given = {"unusable": 0.0, "labels": even, "values": 0.0, "columns": np.zeros(len(columns))}
+    return words.read(health, Shares(**given | shares), rules)
+
+
+TWO = Encoding((Numeric("age", 0, 100), Categorical("ward", ("a", "b"))), label=Signs("ill"))
+PRICE = Encoding((Numeric("age", 0, 100),), label=Range("price", 0, 10))
+
+
+@pytest.mark.parametrize(
+    ("shares", "rules", "said"),
+    [
+        ({}, TWO, []),
+        ({"unusable": 0.14, "values": 0.2, "columns": np.full(3, 0.15)}, TWO, []),
+        ({"unusable": 0.5}, TWO, ["about 500 of 1,000 users (± 42) have no row that can be used"]),
+        ({"unusable": 1.04}, TWO, ["about 1,000 of 1,000 users"]),
+        ({"columns": np.array([0.0, 0.4, 0.0])}, TWO, ["column 'ward' is in none of the declared categories"]),
+        ({"columns": np.array([0.0, 0.0, 0.9])}, TWO, ["column 'ill' is no true/false, 0/1 or -1/+1"]),
+        ({"values": 0.6}, TWO, ["about 60 % (± 6 %) of all values do not fit"]),
+        ({"labels": np.array([0.0, 0.7])}, PRICE, ["about 70 % (± 4.2 %) of the labels are price above 10"]),
+    ],
+)
+def test_what_is_beyond_the_noise_is_said_and_nothing_else(shares, rules, said):
+    found = a_report(shares, rules).warnings
+    if not shares or "labels" not in shares:
+        found = tuple(each for each in found if "of the labels are" not in each)
+    assert len(found) == len(said)
+    for each, begins in zip(found, said, strict=True):
+        assert each.startswith(begins)
+
+
+def test_a_class_that_nearly_everybody_has_is_said_where_the_noise_allows():
+    rules = Encoding((Numeric("age", 0, 100),), label=Classes("ill", ("no", "yes")))
+    shares = {"labels": np.array([0.998, 0.002])}
+    assert a_report(shares, rules).warnings == ()
+    (said,) = a_report(shares, rules, users=99_999).warnings
+    assert said.startswith("at least 100 % of the labels are ill = no")
+    many = Encoding((Numeric("age", 0, 100),), label=Classes("ill", tuple(range(50))))
+    assert a_report({}, many, users=99_999).warnings == ()  # fifty classes, each of them rare
+
+
+def test_with_many_unfit_columns_some_are_named_together_and_all_are_in_the_table():
+    rules = Encoding(tuple(Numeric(f"x{place}", 0, 1) for place in range(30)), label=Signs("y"))
+    found = a_report({"values": 0.9, "columns": np.append(np.linspace(0.5, 0.9, 30), 0.0)}, rules)
+    (said,) = found.warnings
+    assert "about 90 % (± 6 %) of all values" in said
+    assert [name for name in said.split("'") if name.startswith("x")] == [f"x{place}" for place in range(29, 21, -1)]
+    assert "and 22 more columns" in said
+    assert len(found.table()) == 2 + 31 + 2
+    assert words.Health.from_json(json.loads(json.dumps(found.as_json()))) == found
+    (said,) = a_report({"values": 0.1, "columns": np.append(np.full(5, 0.4), np.zeros(26))}, rules).warnings
+    assert said.startswith("many values do not fit their declarations, most in 'x0', 'x1', 'x2', 'x3', 'x4': declare")
+
+
+def test_two_unfit_columns_are_told_by_what_is_left_of_them():
+    found = a_report({"values": 0.6, "columns": np.array([0.6, 0.7, 0.0])}, TWO).warnings
+    assert found[0].startswith("column 'ward' is in none of the declared categories, or missing in at least about 70 %")
+    assert found[1].startswith("column 'age' is outside [0, 100], or no number in at least about 60 %")
+
+
+@pytest.mark.parametrize(
+    ("users", "said"),
+    [(50, "too few for it to see"), (400, "too few users to see less than"), (10**6, "may go unsaid")],
+)
+def test_the_report_says_what_so_few_users_cannot_show(users, said):
+    assert said in words.unseen(a_report({}, TWO, users=users), None)
+
+
+PLAIN = {"user": "who", "label": "ill", "numeric": {"age": (0, 100)}}
+
+
+def arrow(people: pd.DataFrame, **columns: pa.Array) -> pa.Table:
+    table = pa.Table.from_pandas(people, preserve_index=False)
+    for name, values in columns.items():
+        table = table.set_column(table.column_names.index(name), name, values)
+    return table
+
+
+@pytest.mark.parametrize(
+    ("change", "columns", "error", "said"),
+    [
+        ({}, {"numeric": {}}, ConfigError, "numeric or categorical features, got none"),
+        ({}, {"categorical": {"age": [1, 2]}}, ConfigError, "every feature once"),
+        ({}, {"numeric": {"age": (0, 100), "who": (0, 1000)}}, ConfigError, "user column 'who'"),
+        ({}, {"label": "who > 3"}, ConfigError, "user column 'who'"),
+        ({}, {"delta": 1e-2}, ConfigError, r"delta <= 1/n = 0\.001\d* for n="),
+        ({}, {"settings": ["loss.name=least_squares"]}, ConfigError, "public range of label"),
+        ({"ill": pa.array(["no", "yes"] * USERS)}, {}, DataError, "what the texts of label 'ill'"),
+        ({"ill": pa.array([1, 2] * USERS)}, {"classes": ["no", "yes"]}, DataError, "can hold"),
+        ({"age": pa.array([0, 1] * USERS, pa.uint8())}, {"numeric": {"age": (300, 400)}}, DataError, "one end"),
+    ],
+)
+@pytest.mark.parametrize("door", ["train", "simulate", "plan"])
+def test_what_declarations_and_types_show_is_refused_at_every_door_before_the_charge(
+    door, change, columns, error, said, people, ledger, tmp_path
+):
+    table = arrow(people, **change)
+    given = PLAIN | {"algorithm": "one-pass-dp-sgd", "epsilon": 1.0} | columns
+    with pytest.raises(error, match=said):
+        getattr(quoron, door)(table, **given, **({"out": tmp_path / "run"} if door != "plan" else {}))
+    assert not ledger.exists()
+    assert not (tmp_path / "run").exists()
+
+
+def test_no_value_of_a_text_column_is_refused(people, ledger, tmp_path):
+    """The same labels as text, in a pandas column and in a CSV file: their values are looked at, for a price."""
+    odd = people.assign(ill=np.where(people.ill, "yes", "no"))
+    trained = train(odd, tmp_path / "frame")
+    assert any("column 'ill' is no true/false" in each for each in trained.summary.warnings)
+    odd.to_csv(tmp_path / "people.csv", index=False)
+    config = described(str(tmp_path / "people.csv"), algorithm={"name": "one-pass-dp-sgd", "options": {"rounds": 3}})
+    trained = quoron.train(config, out=tmp_path / "file")
+    assert any("column 'ill' is no true/false" in each for each in trained.summary.warnings)
+
+
+def test_a_large_delta_is_taken_where_somebody_says_so(people, ledger, tmp_path):
+    assert train(people, tmp_path / "a", delta=1e-2, allow_large_delta=True).summary.delta == 1e-2
+    with pytest.raises(ConfigError, match="allow_large_delta"):
+        declare(people, user="who", epsilon=1.0, delta=1e-2, categorical=["ill"])
+    told = declare(people, user="who", epsilon=1.0, delta=1e-2, categorical=["ill"], allow_large_delta=True)
+    assert told.delta == 1e-2
+    given = {"users": 10, "dimension": 2, "epsilon": 1.0, "delta": 0.2, "clip_norm": 1.0, "radius": 1.0}
+    with pytest.raises(ConfigError, match="allow_large_delta"):
+        quoron.train_rows(lambda users, point: np.zeros((len(users), 2)), **given)
+
+
+def test_the_user_column_is_no_fact_to_release(people, ledger):
+    with pytest.raises(ConfigError, match="other than the user's own"):
+        declare(people, user="who", epsilon=1.0, categorical=["who"])
+
+
+def test_a_look_has_noise_of_its_start_and_the_runs_key_says_nothing_of_it(people, ledger, tmp_path, monkeypatch):
+    """Books that are restored release another copy: noise of the key's would be the same in both."""
+    fresh, keys = SecureNoise.fresh, []
+
+    def noting(cls: Any = None) -> SecureNoise:
+        made = fresh()
+        keys.append(made.export_key())
+        return made
+
+    monkeypatch.setattr(SecureNoise, "fresh", noting)
+    train(people, tmp_path / "run")
+    assert len(keys) == len(set(keys)) == 2  # of the run, and of the look
+
+
+KILLER = textwrap.dedent(
+    """
+    import os, signal, sys
+    from quoron_server.books.ledger import Ledger
+    from quoron.__main__ import main
+
+    name, after = sys.argv[1], sys.argv[2] == "after"
+    original = getattr(Ledger, name)
+
+    def dying(*arguments, **named):
+        if after:
+            original(*arguments, **named)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(Ledger, name, dying)
+    sys.argv = ["quoron", *sys.argv[3:]]
+    main()
+    """
+)
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(("at", "when"), [("begin_with", "before"), ("begin_with", "after"), ("spend", "after")])
+def test_a_run_that_is_killed_around_its_look_goes_on_with_one_release_and_one_charge(at, when, people, tmp_path):
+    people.to_csv(tmp_path / "people.csv", index=False)
+    (tmp_path / "people.toml").write_text(TABLE, encoding="utf-8")
+    life, out = tmp_path / "life.sqlite", tmp_path / "run"
+    command = ["train", str(tmp_path / "people.toml"), "--out", str(out), "--ledger", str(life), "-q"]
+    killed = subprocess.run([sys.executable, "-c", KILLER, at, when, *command], capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    with Ledger.open(out / "ledger.sqlite") as own:
+        before = own.preface()
+    assert (before is None) == (when == "before")
+    assert invoke(command) == 0
+    with Ledger.open(out / "ledger.sqlite") as own:
+        assert before in (None, own.preface())
+        assert [entry.mechanism for number, entry in own.releases() if number < 0] == ["table-health"]
+    with lifetime.opened(life) as kept:
+        assert len(kept.charges("default")) == 1
