@@ -222,6 +222,8 @@ class Ledger:
         if not rows or (rows[0].state is None and rows[0].state_seal is None):
             return None
         self._check("state_seal", rows[0]._mapping)
+        if rows[0].state is None:  # what comes before the first round is released, and nothing else has been
+            return None
         return int(rows[0].round), bytes(rows[0].state)
 
     def spend(self, question: Question, *, users: int, gradient_evaluations: int) -> None:
