@@ -210,6 +210,18 @@ class TestCSV:
                 {"age": "4", "who": "d", "note": ""},
             ]
 
+    def test_a_header_is_read_as_rows_are(self, tmp_path):
+        path = tmp_path / "names.csv"
+        path.write_bytes(b'\r\n"two\nlines","a ""b""",who,who\n1,2,3,4\n')
+        assert columns.header(path).column_names == ["two\nlines", 'a "b"', "who", "who"]
+        assert columns.read(path, ('a "b"', "two\nlines")).to_pylist() == [{'a "b"': "2", "two\nlines": "1"}]
+        assert columns.read(path).num_columns == 4
+        with pytest.raises(DataError, match="one column 'who' in the table, got 2"):
+            columns.read(path, ("who",))
+        path.write_text("who,age\na,1\n", encoding="utf-16")
+        with pytest.raises(DataError, match="to be UTF-8, got UTF-16"):
+            columns.read(path)
+
     def test_a_skipped_row_may_hold_any_bytes(self, tmp_path):
         (tmp_path / "bytes.csv").write_bytes(b"who,age\na,1\n\xff\xc3\n\xf0\x9f,\xff,9\nb\xe2\x82,2\n")
         table = columns.read(tmp_path / "bytes.csv", ("who", "age"))

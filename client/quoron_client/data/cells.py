@@ -61,25 +61,25 @@ def parsed(text: str) -> float:
 def _text(value: object) -> str | None:
     if isinstance(value, str):
         return str.__str__(value)
-    if value is None or isinstance(value, bytes | bytearray | memoryview):
-        return None if value is None else bytes(value).decode(errors="replace")
-    if isinstance(value, bool | np.bool_):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return int.__repr__(value)
-    if isinstance(value, np.floating):
-        value = float(value)
-    if isinstance(value, complex | np.complexfloating) and value.imag == 0:
-        value = float(value.real)
-    if isinstance(value, Decimal) and value.is_infinite():
-        value = float(value)
-    if isinstance(value, Decimal) and value.is_finite():
-        value = int(value) if value.adjusted() < _DIGITS and value == value.to_integral_value() else float(value)
-        return _text(value)
     if isinstance(value, float):
         if math.isnan(value):
             return None
         return str(int(value)) if value.is_integer() else float.__repr__(value)
+    if value is None:
+        return None
+    if isinstance(value, bool | np.bool_):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return int.__repr__(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).decode(errors="replace")
+    if isinstance(value, np.floating):
+        return _text(float(value))
+    if isinstance(value, complex | np.complexfloating) and value.imag == 0:
+        return _text(float(value.real))
+    if isinstance(value, Decimal) and not value.is_nan():
+        whole = value.is_finite() and value.adjusted() < _DIGITS and value == value.to_integral_value()
+        return _text(int(value) if whole else float(value))
     if value != value:  # what is missing differs from itself; a library's NA has no truth value, and raises
         return None
     return str(value)
