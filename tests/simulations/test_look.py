@@ -98,6 +98,15 @@ def test_decimal_commas_of_half_the_users_are_said_with_their_number_noise_and_f
     assert "decimal point" in shown
     assert invoke(["train", str(tmp_path / "people.toml"), "--dry-run"]) == 0
     assert "a look at the table first" in capsys.readouterr().out
+    assert invoke(["train", str(tmp_path / "people.toml"), "--dry-run", "--health", "0"]) == 0
+    assert "Nobody looks at how well the table fits its declarations: train.health = 0" in capsys.readouterr().out
+    assert invoke(["train", str(tmp_path / "people.toml"), "--dry-run", "--set", "privacy.delta=0.01"]) == 2
+    assert "privacy.allow_large_delta=true" in capsys.readouterr().err
+    large = ["--set", "privacy.delta=0.01", "--allow-large-delta"]
+    assert invoke(["train", str(tmp_path / "people.toml"), "--dry-run", *large]) == 0
+    assert "(1, 0.01)-differential privacy" in capsys.readouterr().out
+    assert invoke(["plan", str(tmp_path / "people.toml")]) == 0
+    assert "spends up to a twentieth of μ² on a look" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_look_is_charged_within_the_promise_and_its_mu_composed(people, ledger, tmp_path):
@@ -288,7 +297,7 @@ PRICE = Encoding((Numeric("age", 0, 100),), label=Range("price", 0, 10))
         ({"columns": np.array([0.0, 0.4, 0.0])}, TWO, ["column 'ward' is in none of the declared categories"]),
         ({"columns": np.array([0.0, 0.0, 0.9])}, TWO, ["column 'ill' is no true/false, 0/1 or -1/+1"]),
         ({"values": 0.6}, TWO, ["about 60 % (± 6 %) of all values do not fit"]),
-        ({"labels": np.array([0.0, 0.7])}, PRICE, ["about 70 % (± 4.2 %) of the labels are price above 10"]),
+        ({"labels": np.array([0.0, 0.7])}, PRICE, ["about 70 % (± 4.2 %) of the labels are 'price' above 10"]),
     ],
 )
 def test_what_is_beyond_the_noise_is_said_and_nothing_else(shares, rules, said):
@@ -305,7 +314,7 @@ def test_a_class_that_nearly_everybody_has_is_said_where_the_noise_allows():
     shares = {"labels": np.array([0.998, 0.002])}
     assert a_report(shares, rules).warnings == ()
     (said,) = a_report(shares, rules, users=99_999).warnings
-    assert said.startswith("at least 100 % of the labels are ill = no")
+    assert said.startswith("at least 100 % of the labels are 'ill' = 'no'")
     many = Encoding((Numeric("age", 0, 100),), label=Classes("ill", tuple(range(50))))
     assert a_report({}, many, users=99_999).warnings == ()  # fifty classes, each of them rare
 

@@ -59,16 +59,19 @@ def declared_columns(rules: Encoding) -> tuple[Column, ...]:
 def declared_labels(rules: Encoding) -> tuple[str, ...]:
     """What labels are told apart, in words: the classes, or the two ends of a range at which they are held."""
     label = rules.label
+    if label is None:
+        return ()
+    name = repr(label.column)
     if isinstance(label, Range):
-        return f"{label.column} below {label.low:g}", f"{label.column} above {label.high:g}"
+        return f"{name} below {label.low:g}", f"{name} above {label.high:g}"
     if isinstance(label, Classes):
-        return tuple(f"{label.column} = {value}" for value in label.values)
+        return tuple(f"{name} = {value!r}" for value in label.values)
     if isinstance(label, Comparison):
-        positive = f"{label.column} {label.operator} {label.number:g}"
+        positive = f"{name} {label.operator} {label.number:g}"
         return f"not {positive}", positive
     if isinstance(label, Positive):
-        return f"{label.column} other than {label.value}", f"{label.column} = {label.value}"
-    return () if label is None else (f"{label.column} negative", f"{label.column} positive")
+        return f"{name} other than {label.value!r}", f"{name} = {label.value!r}"
+    return f"{name} negative", f"{name} positive"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
