@@ -224,7 +224,7 @@ class _Losses:
 
     @property
     def values(self) -> Vector:
-        return self.places * self.gap
+        return _times(self.places, self.gap)
 
     def growth(self, tilts: Vector) -> Vector:
         """ln E e^{tilt · loss} of what is finite, at each tilt (k,)."""
@@ -232,6 +232,11 @@ class _Losses:
         top = exponents.max(axis=1, keepdims=True)
         found: Vector = top[:, 0] + np.log(np.exp(exponents - top) @ self.masses)
         return found
+
+
+def _times(places: Integers, gap: float) -> Vector:
+    found: Vector = places.astype(np.float64) * gap
+    return found
 
 
 def _losses(pair: Pair, gap: float, cut: float) -> _Losses:
@@ -254,24 +259,26 @@ def _losses(pair: Pair, gap: float, cut: float) -> _Losses:
         left, more, right, less = left[:-1], more[:-1], right[:-1], less[:-1]
     if pair.folded:
         middle = max(left[0] - float(right[1:].sum()), 0.0) + more[0] + float(less.sum()) + len(less) * _UNIT
-        up = _split(ends * gap, left[1:], more[1:], right[1:], less[1:], off)
+        up = _split(_times(ends, gap), left[1:], more[1:], right[1:], less[1:], off)
         # A mirrored cell has the masses of the two laws exchanged.
-        down = _split(-ends[::-1] * gap, right[:0:-1], less[:0:-1], left[:0:-1], more[:0:-1], off)
+        down = _split(_times(-ends[::-1], gap), right[:0:-1], less[:0:-1], left[:0:-1], more[:0:-1], off)
         places = np.concatenate([ends[:-1], ends[1:], -ends[:0:-1], -ends[-2::-1], [0]])
         return _cut(places, np.concatenate([*up, *down, [middle]]), gap, lost, off, cut)
     if math.isfinite(least):
         ends = np.insert(ends, 0, math.ceil(least / gap - 1e-9) - 1)
         places = np.concatenate([ends[:-1], ends[1:]])
-        return _cut(places, np.concatenate(_split(ends * gap, left, more, right, less, off)), gap, lost, off, cut)
+        return _cut(
+            places, np.concatenate(_split(_times(ends, gap), left, more, right, less, off)), gap, lost, off, cut
+        )
     places = np.concatenate([ends[:1], ends[:-1], ends[1:]])
-    masses = _split(ends * gap, left[1:], more[1:], right[1:], less[1:], off)
+    masses = _split(_times(ends, gap), left[1:], more[1:], right[1:], less[1:], off)
     return _cut(places, np.concatenate([left[:1] + more[:1], *masses]), gap, lost, off, cut)
 
 
 def _cut(places: Integers, masses: Vector, gap: float, lost: float, off: float, cut: float) -> _Losses:
     """The law without its largest losses, of a mass of at most `cut`, which count as infinite; one mass a place."""
     places, same = np.unique(places, return_inverse=True)
-    masses = np.bincount(same.ravel(), weights=masses)
+    masses = np.bincount(same.ravel(), weights=masses).astype(np.float64)
     places, masses = places[masses > 0], masses[masses > 0]
     above = np.cumsum(masses[::-1])[::-1]
     kept = int(np.count_nonzero(above > cut))
@@ -353,7 +360,7 @@ def _tail_of_sum(losses: _Losses, rounds: int, epsilon: float, tilt: float, abov
     size = 1 << max(4, math.ceil(math.log2(max(top - bottom + 1, 2))))
     if size > _MOST:
         return 1.0
-    array = np.bincount(losses.places % size, weights=tilted, minlength=size)
+    array = np.bincount(losses.places % size, weights=tilted, minlength=size).astype(np.float64)
     array /= (total := array.sum())
     spectrum = scipy.fft.rfft(array)
     power = _power(spectrum, rounds)

@@ -261,7 +261,7 @@ def test_early_ends_stand_in_the_promise() -> None:
     assert EARLY_ENDS not in make_plan(specification("one-pass-dp-sgd", early_ends=False)).guarantee.sentence()
 
 
-@pytest.mark.parametrize("name", ["dp-sgd-wor", "dp-sgd-poisson", "mean-sgd"])
+@pytest.mark.parametrize("name", ["dp-sgd-wor", "dp-sgd-poisson", "mean-sgd", "group-dp-sgd", "group-dp-sgd-zero-out"])
 def test_early_ends_are_refused_where_the_promise_rests_on_secret_cohorts(name: str) -> None:
     secret = {"simulation": False, "simulation_seed": None}
     wanted = specification(name, **secret)
