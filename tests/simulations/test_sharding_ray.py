@@ -37,8 +37,9 @@ ray: Any = pytest.importorskip("ray")
 
 
 @pytest.fixture
-def cluster() -> Iterator[Any]:
+def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """Three raylets, none of which has room for all workers."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from ray.cluster_utils import Cluster
 
