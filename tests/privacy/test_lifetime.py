@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from scipy.stats import norm
 
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.gdp import delta_for, epsilon_for, mu_for, randomised_response_delta
-from quoron_privacy.lifetime import SAMPLERS, Charge, Limit, compose
+from quoron_privacy.lifetime import SAMPLERS, Charge, Limit, below, compose
 
 quick = settings(derandomize=True, deadline=None, max_examples=60)
 epsilons = st.floats(0.05, 2.0)
@@ -167,6 +168,62 @@ def test_room_for_a_run_is_room_for_a_smaller_one_and_there_was_room_before_the_
         )
         assert limit.has_room(held, promised(epsilon, delta, mu, variation))
         assert limit.has_room(held[:-1], promised(*wanted))
+
+
+def room_by_hand(limit, charges):
+    """Whether charges fit a limit: account by account, as theorem 2 says it, run by run and to the end."""
+    plain = 1 - Fraction(repr(limit.gaussian_share))
+    epsilon, delta = plain * Fraction(repr(limit.epsilon)), plain * Fraction(repr(limit.delta))
+    square, variation = Fraction(limit.mu) ** 2, Fraction(limit.variation)
+    for each in charges:
+        own_epsilon, own_delta, mu = each.replace_one
+        if mu is not None and Fraction(mu) ** 2 <= square and Fraction(repr(each.variation)) <= variation:
+            square, variation = square - Fraction(mu) ** 2, variation - Fraction(repr(each.variation))
+        else:
+            epsilon, delta = epsilon - own_epsilon, delta - own_delta
+            if min(epsilon, delta) < 0:
+                return False
+    return True
+
+
+@quick
+@given(runs=st.lists(gaussian_or_plain, max_size=12), share=st.sampled_from([0.0, 0.3, 1.0]))
+def test_what_is_kept_of_charges_decides_as_all_of_them_would(runs, share):
+    limit, held = Limit("everyone", 2.0, 1e-4, share), []
+    account = limit.account()
+    for run in (promised(*each) for each in runs):
+        assert account.after(run).holds == limit.has_room(held, run) == room_by_hand(limit, [*held, run])
+        held, account = [*held, run], account.after(run)
+    assert limit.account(held) == account
+    assert account.runs == len(held)
+
+
+@quick
+@given(
+    runs=st.lists(gaussian_or_plain, max_size=6),
+    share=st.sampled_from([0.0, 0.3, 1.0]),
+    delta=st.one_of(st.just(0.0), st.floats(1e-12, 1e-4)),
+    variation=st.floats(1e-300, 1e-8),
+    adjacency=st.sampled_from(["replace-one", "zero-out"]),
+)
+def test_what_is_said_to_fit_fits_and_nothing_more(runs, share, delta, variation, adjacency):
+    limit = Limit("everyone", 2.0, 1e-4, share)
+    account = limit.account(admitted(limit, [promised(*each) for each in runs]))
+    epsilon = account.largest_epsilon(delta, adjacency)
+    if epsilon > 0:
+        assert account.after(charge(epsilon, delta, adjacency=adjacency)).holds
+        assert account.after(charge(float(below(epsilon)) or epsilon, delta, adjacency=adjacency)).holds
+    assert not account.after(charge(epsilon * (1 + 1e-9) + 1e-9, delta, adjacency=adjacency)).holds
+    mu = account.largest_mu(variation, adjacency)
+
+    def as_gaussian(mu):
+        after = account.after(charge(1.0, 1e-9, mu, adjacency, variation=variation))
+        return after.square > account.square
+
+    if mu > 0:
+        assert as_gaussian(mu)
+    assert not as_gaussian(mu * (1 + 1e-9) + 1e-9)
+    assert account.after(charge(1e-300, account.largest_delta)).holds or account.largest_delta == 0 or epsilon == 0
 
 
 def test_a_run_whose_samplers_no_longer_fit_uses_the_other_account():

@@ -41,13 +41,14 @@ ray: Any = pytest.importorskip("ray")
 
 
 @pytest.fixture(params=["guarded"])
-def cluster(request) -> Iterator[Any]:
+def cluster(request, tmp_path: Path) -> Iterator[Any]:
     """Three raylets, none of which has room for all workers, with a token or "open" to everybody."""
     from ray.cluster_utils import Cluster
 
     with guarded_ray.Place.made() as place, pytest.MonkeyPatch.context() as patch:
         for name, value in place.environment.items():
             patch.setenv(name, value)
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
         if request.param == "open":
             patch.setenv("RAY_AUTH_MODE", "disabled")
         guarded_ray._read_again(anywhere=False)

@@ -121,8 +121,9 @@ def write(folder: Path, rows: Rows, kind: str = "file", rules: str = RULES) -> P
 
 
 @pytest.fixture(autouse=True)
-def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
+def fixed(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """The same secret noise, name and day in every run, and answers that do not depend on the table."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     key = bytes(range(32))
     monkeypatch.setattr(SecureNoise, "fresh", classmethod(lambda cls: cls(key)))
     monkeypatch.setattr(preparing.secrets, "token_hex", lambda size: "ab" * size)
