@@ -319,7 +319,7 @@ class Ledger:
 
     def _committed(self) -> Sequence[Any]:
         rows = self._database.all(sa.select(_commits).where(_commits.c.run == self.run).order_by(_commits.c.round))
-        self._check_all("commits", rows, first=-1)
+        self._check_all("commits", rows, first=PREFACE if rows and rows[0].round == PREFACE else -1)
         last = self._of(_unreleased.c.round)
         if last and last[0].round is not None and (not rows or rows[-1].round != last[0].round):
             raise self._changed()
