@@ -115,7 +115,7 @@ def run(
     """Run `algorithm` to its end and return the released model, shape (d,).
 
     `simulation` lets diagnostics of private data into the ledger and to observers, and `evaluate` (a map from the
-    current iterate to figures such as the excess risk) is called in some rounds; neither influences the run.
+    current iterate to figures such as the excess risk) is called in some rounds, which changes nothing of the run.
     Outside simulation the noise source must be deployable, the promise proved, and exposure `model`, in which clients
     see un-noised iterates, needs `trust_clients`. Every call draws noise and coins of its own, a simulation those of
     its seed; where models are large, noise of coming rounds is drawn while users compute. Raises BudgetExceeded,
