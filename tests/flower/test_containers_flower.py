@@ -54,6 +54,13 @@ def test_who_holds_a_nodes_key_holds_no_data_and_who_holds_data_holds_no_key() -
         assert ("node-" in holds) == (name.startswith("flower-node-") or name == "flower-setup")
 
 
+def test_data_are_looked_at_before_a_node_can_ask_anything_of_them() -> None:
+    script = (ROOT / "examples" / "flower" / "containers" / "app.sh").read_text(encoding="utf-8").splitlines()
+    assert script[-3:] == ["set -eu", "quoron client --check", 'exec flower-superexec "$@"']
+    for number in NODES:
+        assert FLOWER[f"flower-app-{number}"]["entrypoint"] == ["sh", "/opt/quoron/examples/flower/containers/app.sh"]
+
+
 def test_the_superlink_demands_tls_keys_of_nodes_and_a_secret_of_whoever_runs_its_apps() -> None:
     words = " ".join(FLOWER["flower-superlink"]["command"])
     for wanted in ("--ssl-certfile", "--enable-supernode-auth", "--isolation process", "--superexec-auth-secret-file"):

@@ -12,7 +12,7 @@
 | a quote within a cell without quotes          | DataError for the whole file: it is malformed                      |
 | something between a closing quote and a comma | the same                                                           |
 | a quote that is never closed                  | the same                                                           |
-| a row of more than 256 MiB                    | the same: nobody can tell it from a quote that is not closed       |
+| a row of more than 256 MiB                    | the same, at 512 MiB at the latest: it may be an unclosed quote    |
 
 Dialect: RFC 4180, which lets no quote into a cell without quotes. So a row ends at the line ends after an even number
 of quotes and nowhere else, which is found here; each piece of whole rows is then read by pyarrow. A file is looked at
@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from quoron_privacy.errors import DataError
 
-LONGEST = 1 << 28  # bytes of a row
+LONGEST = 1 << 28  # bytes of a row; as many again may be read before its end is missed
 _PIECE = 1 << 20  # bytes that are read at a time
 _BOM, _QUOTE, _LF, _CR, _UNREADABLE = b"\xef\xbb\xbf", b'"', 10, 13, 0xFF
 
