@@ -1,7 +1,6 @@
 """Which commands listen, where, and whom they let in: docs/federation.md#what-listens. The list is of all commands.
 
-With Ray it is in tests/simulations/test_sharding_ray.py, with Flower's simulation in
-tests/flower/test_simulation_ray.py.
+Ray: tests/simulations/test_sharding_ray.py. Flower's simulation: tests/flower/test_simulation_ray.py.
 """
 
 import re

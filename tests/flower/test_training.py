@@ -238,6 +238,17 @@ def test_a_partition_is_the_same_user_under_another_key(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.model, whole.model)
 
 
+def test_a_killed_server_goes_on_from_its_own_start_and_another_is_refused_by_name(tmp_path: Path) -> None:
+    begun = np.linspace(-0.5, 0.5, DIMENSION)
+    whole = trained(plugged(people()), tmp_path / "whole", start=begun)
+    with pytest.raises(Killed):
+        trained(plugged(people(), dies_at=4), tmp_path / "killed", start=begun)
+    with pytest.raises(LedgerError, match=r"the start that run private in .* began with, got another.*Leave start out"):
+        trained(plugged(people()), tmp_path / "killed", start=begun + 1e-9)
+    again = trained(plugged(people()), tmp_path / "killed")
+    np.testing.assert_array_equal(again.model, whole.model)
+
+
 def test_another_start_or_promise_is_another_run(tmp_path: Path) -> None:
     trained(plugged(people()), tmp_path)
     for changed in ({"start": np.ones(DIMENSION)}, {"epsilon": 4.0}, {"clip_norm": 1.0}, {"group": "others"}):

@@ -11,9 +11,11 @@
 Clients answer with `quoron_client.flower.answering.answer_with`.
 """
 
+import hashlib
 import logging
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,9 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from quoron.flower.permission import require_secret_noise, require_users
-from quoron.training.black_box import Trained, digest_of, origin_of, problem_of
-from quoron_privacy.errors import ConfigError
+from quoron.training.black_box import Trained, origin_of, problem_of
+from quoron.training.start import Start
+from quoron_privacy.errors import ConfigError, LedgerError
 from quoron_privacy.quorum import spent_on
 from quoron_privacy.validate import positive
 from quoron_server.books.books import Books
@@ -95,8 +98,9 @@ def train_privately(
 
     Called again with the same arguments and folder, it goes on after the last committed round, for one charge; a
     simulation to the same bits, as far as clients answer the same. A complete run returns its model and asks nobody.
-    Raises ConfigError, naming why, for algorithms that need more of clients than gradients; Infeasible, BudgetExceeded,
-    LedgerError, OtherVersion, WithoutQuorum, RunError.
+    The start is kept there: none goes on from it, another one is refused by name. Raises ConfigError, naming why, for
+    algorithms that need more of clients than gradients; Infeasible, BudgetExceeded, LedgerError, OtherVersion,
+    WithoutQuorum, RunError.
     """
     _speak()
     origin = origin_of(start, dimension)
@@ -129,15 +133,32 @@ def train_privately(
         early_ends=early_ends,
         quorum=quorum,
         quorum_epsilon=spent_on(quorum, epsilon, quorum_epsilon),
-        start=digest_of(origin),
     )
     plan = training.plan()
     _make_ours(folder)
     with Database(f"sqlite:///{folder.resolve() / BOOKS}") as database:
         books = Books(database)
+        known = books.registry.run(run) is not None
+        begin = _start(folder, run, Start(origin), known=known, given=start is not None)
+        origin, training = begin.weights, replace(training, start=begin.digest)
         books.settle()
         moved = train(grid, training, plan, books, origin, action=action, seconds=seconds, waiting=waiting)
     return Trained(origin + moved, plan)
+
+
+def _start(folder: Path, run: str, asked: Start, *, known: bool, given: bool) -> Start:
+    """Where a run starts, kept for when it goes on. LedgerError, by name, for another start than it began with."""
+    path = folder / f"start-{hashlib.sha256(run.encode()).hexdigest()[:16]}.npz"
+    if not known:
+        asked.write(path)
+        return asked
+    kept = Start.read(path) or Start(np.zeros_like(asked.weights))
+    if given and kept.digest != asked.digest:
+        raise LedgerError(
+            f"Expected the start that run {run} in {folder} began with, got another: a module whose weights are drawn "
+            "without a seed has others each time. Leave start out to go on from its own. Choose another run otherwise."
+        )
+    return kept
 
 
 def _make_ours(folder: Path) -> None:

@@ -1,6 +1,5 @@
 """What both doors for black boxes share: the plug-in for Flower and `quoron.train_rows`."""
 
-import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,8 +56,3 @@ def origin_of(start: NDArray[np.float64] | None, dimension: int) -> Vector:
     if origin.shape != (dimension,) or not np.isfinite(origin).all():
         raise ConfigError(f"Expected start to be {dimension} finite numbers, got shape {origin.shape}. Flatten it.")
     return origin
-
-
-def digest_of(origin: Vector) -> str:
-    """What makes a start this one and no other."""
-    return hashlib.sha256(origin.astype("<f8").tobytes()).hexdigest()

@@ -8,6 +8,7 @@ import hashlib
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,12 @@ class Start:
     @classmethod
     def of_run(cls, folder: RunFolder) -> "Start | None":
         """That of the run that began in a folder; None if there is none, or it began at zero. LedgerError."""
-        path = folder.path / FILE
-        if not (has_begun(folder) and path.is_file()):
+        return cls.read(folder.path / FILE) if has_begun(folder) else None
+
+    @classmethod
+    def read(cls, path: Path) -> "Start | None":
+        """What `write` wrote; None if there is no such file. LedgerError for another file."""
+        if not path.is_file():
             return None
         try:
             with np.load(path, allow_pickle=False) as arrays:
@@ -55,16 +60,20 @@ class Start:
         return found.hexdigest()
 
     def keep(self, folder: RunFolder) -> None:
-        """Write it, complete or not at all; nothing where it is zero, as it is unless told."""
+        """Write it into a run's folder."""
+        self.write(folder.path / FILE)
+
+    def write(self, path: Path) -> None:
+        """Complete or not at all; no file where it is zero, as it is unless told."""
         if not self.fixed and not self.weights.any():
-            (folder.path / FILE).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
             return
         short = self.weights.astype(np.float32)
         exact = short if np.array_equal(short, self.weights) else self.weights
         arrays: dict[str, Any] = {_FIXED + name: found for name, found in self.fixed.items()}
         buffer = io.BytesIO()
         np.savez(buffer, **{_WEIGHTS: exact}, **arrays)
-        write(folder.path / FILE, buffer.getvalue())
+        write(path, buffer.getvalue())
 
 
 def has_begun(folder: RunFolder) -> bool:
