@@ -312,7 +312,8 @@ def on_a_table(users: int, dimension: int = 8, *settings: str, federated: bool =
     """What `auto` takes where one machine holds all rows, or of users who have machines of their own."""
     config = configs.from_tree(configs.overlay({}, (*TABLE, "population.numeric={x = [0, 1]}", *settings)))
     known = changed(problem(users), **{**REAL, "dimension": dimension, **constants})
-    return choose(config, known, algorithms={name: ALGORITHMS[name] for name in FEW}, federated=federated)
+    algorithms = {name: ALGORITHMS[name] for name in FEW if name != "mean-sgd"}  # that takes half a second to plan
+    return choose(config, known, algorithms=algorithms, federated=federated)
 
 
 @pytest.mark.parametrize("users", [9_999, 10_001, 20_000, 100_000, 1_000_000])

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never, cast
 
@@ -118,7 +119,8 @@ def _wide(config: Config, population: Known) -> Wide | None:
 
 def _wide_radius(config: Config, population: Known) -> float:
     """As (ν / SURE)² says: the less noise beside users, the less is a model held back by what nobody declared."""
-    resolution = population.users * mu_for(config.privacy.epsilon, config.privacy.delta) / population.dimension**0.5
+    mu = mu_for(config.privacy.epsilon, config.privacy.delta)
+    resolution = population.users * mu / sqrt(population.dimension)
     return min(max(WIDE * (resolution / SURE) ** 2, WIDE), WIDEST)
 
 
