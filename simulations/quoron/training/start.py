@@ -72,7 +72,8 @@ class Start:
         exact = short if np.array_equal(short, self.weights) else self.weights
         arrays: dict[str, Any] = {_FIXED + name: found for name, found in self.fixed.items()}
         buffer = io.BytesIO()
-        np.savez(buffer, **{_WEIGHTS: exact}, **arrays)
+        arrays[_WEIGHTS] = exact
+        np.savez(buffer, **arrays)
         write(path, buffer.getvalue())
 
 
