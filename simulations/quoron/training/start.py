@@ -70,9 +70,8 @@ class Start:
             return
         short = self.weights.astype(np.float32)
         exact = short if np.array_equal(short, self.weights) else self.weights
-        arrays: dict[str, Any] = {_FIXED + name: found for name, found in self.fixed.items()}
+        arrays: dict[str, Any] = {_WEIGHTS: exact} | {_FIXED + name: found for name, found in self.fixed.items()}
         buffer = io.BytesIO()
-        arrays[_WEIGHTS] = exact
         np.savez(buffer, **arrays)
         write(path, buffer.getvalue())
 
