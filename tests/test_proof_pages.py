@@ -10,7 +10,7 @@ import pytest
 
 from quoron_privacy import lifetime, noise, quorum
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.info import not_gaussian
+from quoron_server.algorithms.defaults import not_gaussian
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs" / "privacy").glob("*.md"))

@@ -2,7 +2,7 @@ from .algorithm import Algorithm as Algorithm
 from .algorithm import Update as Update
 from .algorithms import ALGORITHMS as ALGORITHMS
 from .algorithms.info import AlgorithmInfo as AlgorithmInfo
-from .algorithms.info import GaussianPromise as GaussianPromise
+from .algorithms.defaults import GaussianPromise as GaussianPromise
 from .books.ledger import Ledger as Ledger
 from .budget import Budget as Budget
 from .plan import Cost as Cost

@@ -31,7 +31,7 @@ def test_rows_and_the_plug_in_train_the_same_bits_by_one_plan(
         algorithm=name,
         options=options,
         smoothness=1.0,
-        seed=5,
+        simulation_seed=5,
         out=tmp_path / "rows",
     )
     order = SeededNoise(5).stream("order of users").permutation(USERS)

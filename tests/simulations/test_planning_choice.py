@@ -14,7 +14,7 @@ from quoron.planning.plans import Planned, choose
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_server.algorithms import ALGORITHMS, AlgorithmInfo, forecast
-from quoron_server.algorithms.info import Allowance
+from quoron_server.algorithms.defaults import Allowance
 from quoron_server.plan import Cost, Guarantee, Plan
 from quoron_server.problem import Problem
 

@@ -133,7 +133,7 @@ items_per_user = 4
 radius = 2.0
 [privacy]
 epsilon = 8.0
-delta = 1e-3
+delta = 1e-4
 quorum = "none"
 [algorithm]
 name = "one-pass-dp-sgd"

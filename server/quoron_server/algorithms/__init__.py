@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from types import MappingProxyType
 
-from quoron_server.algorithms.info import AlgorithmInfo, GaussianPromise
+from quoron_server.algorithms.defaults import GaussianPromise
+from quoron_server.algorithms.info import AlgorithmInfo
 
 _PLACES = (  # modules whose AlgorithmInfo are the registry's, in the order in which people are shown them
     "tracking.entry",

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 import numpy as np
 import scipy
@@ -15,93 +15,28 @@ from quoron_privacy.errors import ConfigError, Infeasible, UsageError, Verificat
 from quoron_privacy.noise import total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
+from quoron_server.algorithms.defaults import (
+    Allowance,
+    GaussianPromise,
+    Planner,
+    Verdict,
+    deployable,
+    equal_cohorts,
+    never,
+    no_event,
+    no_needs,
+    not_gaussian,
+    nothing,
+    one_point,
+    one_vector,
+)
 from quoron_server.algorithms.forecast import factor
 from quoron_server.algorithms.quorum import WithQuorum, decisions
-from quoron_server.budget import Budget
 from quoron_server.plan import PREFACE, Constants, Exposure, Need, Plan, PlannedRelease, Privacy
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
-
-Planner = Callable[[Problem, Privacy, Any, int], Plan]  # problem, privacy, options, seed; raises Infeasible
-
-
-@dataclass(frozen=True, slots=True)
-class GaussianPromise:
-    """Everything that a run releases is μ-GDP up to a total variation (docs/privacy/lifetime.md, "Gaussian runs").
-
-    That is: under the plan's adjacency and assumptions, with exact noise wherever the proof needs it for one user, it
-    is `mu`-GDP; and what it releases, as drawn, is within `variation` of that, whatever the dataset.
-    """
-
-    mu: float  # rounded up
-    variation: float  # s, rounded up
-
-
-@dataclass(frozen=True, slots=True)
-class Allowance:
-    """What a run may ask of users: public, and all that `auto`'s rules know beside a plan."""
-
-    budget: Budget = field(default_factory=Budget)
-    everybody: bool = False  # whether one machine holds all rows: to ask all users again then costs nobody anything
-    held: int | None = 1 << 29  # bytes of a round's answers that may be held at once; None: they can be made again
-
-
-class Verdict(NamedTuple):
-    """What a method's own rule says of a plan."""
-
-    taken: bool
-    because: str = ""  # a clause of the sentence that `auto` tells, if there is something to be told
-
-
-def not_gaussian(plan: Plan) -> GaussianPromise | None:
-    """None: the theorem proves (ε, δ) only, as for secret samples, private tests and filters.
-
-    So it does for local reports: a client holds a hostile coordinator to (ε, δ), under which that may ask for bits
-    where vectors with Gaussian noise were planned.
-    """
-    del plan
-    return None
-
-
-def no_event(plan: Plan) -> "DpEvent | None":
-    """None: dp-accounting has no event for private tests, removals of outliers and reports of clients."""
-    del plan
-    return None
-
-
-def _one_vector(plan: Plan) -> int:
-    return plan.problem.dimension
-
-
-def _one(plan: Plan) -> int:
-    del plan
-    return 1
-
-
-def _never(plan: Plan) -> bool:
-    del plan
-    return False
-
-
-def _deployable(plan: Plan) -> str | None:
-    del plan
-    return None
-
-
-def _nothing(plan: Plan) -> tuple[str, ...]:
-    del plan
-    return ()
-
-
-def _no_needs(plan: Plan) -> tuple[Need, ...]:
-    del plan
-    return ()
-
-
-def _equal_cohorts(plan: Plan) -> tuple[int, ...]:
-    return (plan.parameters.cohort_size,) * plan.cost.rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,25 +60,25 @@ class AlgorithmInfo:
     black_box: str | None = None  # why clients that only say what their gradient is cannot take part; None: they can
     curated_boxes: bool = False  # whether they can where one machine makes all rows: then they have a length, no clip
     asked: Callable[[Plan], int] | None = None  # questions to one user, at most; None: by `passes`
-    points: Callable[[Plan], int] = _one  # at which a question asks for a gradient, at most
-    smooths: Callable[[Plan], bool] = _never  # whether clients smooth their loss
+    points: Callable[[Plan], int] = one_point  # at which a question asks for a gradient, at most
+    smooths: Callable[[Plan], bool] = never  # whether clients smooth their loss
     stride: int = 1  # every so many numbers of rounds stand on the rounds curve: more where each is accounted anew
-    answer: Callable[[Plan], int] = _one_vector  # numbers in the largest answer of any task
+    answer: Callable[[Plan], int] = one_vector  # numbers in the largest answer of any task
     exposures: tuple[Exposure, ...] = ()  # what plans may promise, where `verify` tells them apart; else `exposure`
     gaussian_promise: Callable[[Plan], GaussianPromise | None] = (
         not_gaussian  # of a whole run, if the theorem proves it
     )
     event: Callable[[Plan], "DpEvent | None"] = no_event  # of a run that is not μ-GDP as a whole, without its quorum
-    cohorts: Callable[[Plan], tuple[int, ...]] = _equal_cohorts  # users asked in each round, as planned
+    cohorts: Callable[[Plan], tuple[int, ...]] = equal_cohorts  # users asked in each round, as planned
     wide: bool = False  # whether its noise does not depend on the domain, so that a wide one costs no privacy
     # Whether `auto`'s public rule takes this plan, under such an allowance; None: it goes by predicted risks.
     takes: Callable[[Plan, Allowance], Verdict] | None = None
     # Why `auto` should decline a problem: too few users for anything to be learnt at this ε. None where it is not so.
     declines: Callable[[Problem, Privacy], Infeasible | None] | None = None
-    simulation_only: Callable[[Plan], str | None] = _deployable  # why a plan is not for real clients; None: it is
-    remarks: Callable[[Plan], tuple[str, ...]] = _nothing  # what `quoron plan` says beside a plan's numbers
+    simulation_only: Callable[[Plan], str | None] = deployable  # why a plan is not for real clients; None: it is
+    remarks: Callable[[Plan], tuple[str, ...]] = nothing  # what `quoron plan` says beside a plan's numbers
     named_only: bool = False  # kept for comparison, and slow to plan: planned where it is named, never beside others
-    needs: Callable[[Plan], tuple[Need, ...]] = _no_needs  # what the promise of a plan with such numbers rests on
+    needs: Callable[[Plan], tuple[Need, ...]] = no_needs  # what the promise of a plan with such numbers rests on
     coins: bool = False  # each user joins a cohort by a coin of its own: planned sizes are expected ones
 
     def participations(self, plan: Plan) -> int:

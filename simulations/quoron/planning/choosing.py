@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 from quoron_privacy.errors import BudgetExceeded, Infeasible
 from quoron_server.algorithms import AlgorithmInfo
+from quoron_server.algorithms.defaults import Allowance, Verdict
 from quoron_server.algorithms.forecast import guessed
-from quoron_server.algorithms.info import Allowance, Verdict
 from quoron_server.plan import Exposure, Plan
 from quoron_server.problem import Problem
 

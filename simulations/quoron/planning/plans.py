@@ -14,8 +14,8 @@ from quoron.planning.projection import Projection
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, VerificationError
 from quoron_privacy.quorum import spent_on
 from quoron_server.algorithms import ALGORITHMS, AlgorithmInfo
+from quoron_server.algorithms.defaults import Allowance
 from quoron_server.algorithms.forecast import trivial_risk
-from quoron_server.algorithms.info import Allowance
 from quoron_server.algorithms.options import options_of
 from quoron_server.algorithms.refused import REFUSED
 from quoron_server.algorithms.search import round_grid

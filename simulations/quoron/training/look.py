@@ -21,7 +21,7 @@ from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise import SecureNoise
 from quoron_privacy.table_health import Shares, TableHealth, looked_at
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.info import not_gaussian
+from quoron_server.algorithms.defaults import not_gaussian
 from quoron_server.books.ledger import Ledger
 from quoron_server.budget import Budget
 from quoron_server.plan import LEAST_EPSILON, Privacy

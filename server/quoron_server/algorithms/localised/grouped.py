@@ -26,8 +26,9 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.gdp import mu_for
 from quoron_privacy.noise import total_variation
 from quoron_server.algorithm import Vector
+from quoron_server.algorithms.defaults import GaussianPromise
 from quoron_server.algorithms.forecast import PhaseModels, excess_risks
-from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, GaussianPromise
+from quoron_server.algorithms.info import ITERATES, AlgorithmInfo
 from quoron_server.algorithms.localised.method import LocalisedSGD, Phase
 from quoron_server.algorithms.localised.plan import ASSUMPTIONS, Shape, needs, require_smooth, shapes
 from quoron_server.algorithms.localised.rules import GroupedParameters, PlainMeans, Share

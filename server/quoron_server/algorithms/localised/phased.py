@@ -17,7 +17,8 @@ from quoron_privacy import recount
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise import total_variation
-from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, GaussianPromise
+from quoron_server.algorithms.defaults import GaussianPromise
+from quoron_server.algorithms.info import ITERATES, AlgorithmInfo
 from quoron_server.algorithms.localised.method import LocalisedSGD
 from quoron_server.algorithms.localised.plan import (
     ASSUMPTIONS,

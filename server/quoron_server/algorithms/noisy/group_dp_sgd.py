@@ -18,8 +18,9 @@ from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.gdp import mu_for
 from quoron_privacy.release import Adjacency
+from quoron_server.algorithms.defaults import no_event
 from quoron_server.algorithms.forecast import PhaseModel, statistical_floor
-from quoron_server.algorithms.info import AlgorithmInfo, no_event
+from quoron_server.algorithms.info import AlgorithmInfo
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.group_method import GroupSGD, GroupSGDParameters
 from quoron_server.algorithms.search import best_phases, phase_grid, round_grid

@@ -16,7 +16,8 @@ from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.gdp import mu_for
 from quoron_privacy.noise import total_variation
-from quoron_server.algorithms.info import AlgorithmInfo, GaussianPromise
+from quoron_server.algorithms.defaults import GaussianPromise
+from quoron_server.algorithms.info import AlgorithmInfo
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters
 from quoron_server.algorithms.optimisers import OptimiserOptions

@@ -11,8 +11,8 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise import total_variation
 from quoron_privacy.radius_cells import CELLS, RadiusCells
 from quoron_privacy.release import Adjacency
+from quoron_server.algorithms.defaults import GaussianPromise
 from quoron_server.algorithms.forecast import PhaseModel
-from quoron_server.algorithms.info import GaussianPromise
 from quoron_server.algorithms.noisy.method import AdaptiveClip, NoisySGDParameters
 from quoron_server.plan import Need, Plan, Privacy
 from quoron_server.problem import Problem

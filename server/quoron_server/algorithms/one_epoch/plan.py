@@ -17,7 +17,7 @@ from quoron_privacy.noise import total_variation
 from quoron_privacy.prefix import factorise
 from quoron_privacy.prefix.noise import PrefixNoise, corollary_9_scale
 from quoron_privacy.release import Adjacency
-from quoron_server.algorithms.info import GaussianPromise
+from quoron_server.algorithms.defaults import GaussianPromise
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.one_epoch.forecast import bounded_risk, drift, isotropic_risk, response
 from quoron_server.algorithms.one_epoch.method import Gradients, Method, OneEpochParameters

@@ -1,7 +1,8 @@
 """`one-round-least-squares` in the registry."""
 
 from quoron_privacy.moment import packed
-from quoron_server.algorithms.info import AlgorithmInfo, Verdict
+from quoron_server.algorithms.defaults import Verdict
+from quoron_server.algorithms.info import AlgorithmInfo
 from quoron_server.algorithms.one_round import plan as planning
 from quoron_server.algorithms.one_round.method import OneRoundLeastSquares
 

@@ -8,7 +8,7 @@ from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.moment import SecondMomentNoise, packed
 from quoron_privacy.noise import total_variation
 from quoron_privacy.release import Adjacency
-from quoron_server.algorithms.info import GaussianPromise
+from quoron_server.algorithms.defaults import GaussianPromise
 from quoron_server.algorithms.one_round.method import LABEL_WEIGHT, OneRoundParameters
 from quoron_server.algorithms.search import least_users
 from quoron_server.algorithms.whitened.forecast import starting_risk

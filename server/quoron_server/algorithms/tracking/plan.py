@@ -22,8 +22,8 @@ from quoron_privacy.prefix.factorisation import sqrt_coefficients
 from quoron_privacy.prefix.noise import DEFAULT
 from quoron_privacy.release import Adjacency
 from quoron_privacy.tails import PrefixTail, TailMean
+from quoron_server.algorithms.defaults import GaussianPromise
 from quoron_server.algorithms.forecast import trivial_risk
-from quoron_server.algorithms.info import GaussianPromise
 from quoron_server.algorithms.search import least_users
 from quoron_server.algorithms.tracking import schedule
 from quoron_server.algorithms.tracking.forecast import Assumed, Prediction, predict

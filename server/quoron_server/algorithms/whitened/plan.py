@@ -16,7 +16,7 @@ from quoron_privacy.moment import packed
 from quoron_privacy.noise import total_variation
 from quoron_privacy.release import Adjacency
 from quoron_privacy.tails import TailMean
-from quoron_server.algorithms.info import Allowance, GaussianPromise, Verdict
+from quoron_server.algorithms.defaults import Allowance, GaussianPromise, Verdict
 from quoron_server.algorithms.search import least_users
 from quoron_server.algorithms.whitened.forecast import LEAST_RESOLUTION, remaining, starting_risk
 from quoron_server.algorithms.whitened.parameters import WhitenedParameters

@@ -21,8 +21,8 @@ from quoron_privacy.private_range import PrivateRange, bounded_range_mu, range_e
 from quoron_privacy.release import Adjacency
 from quoron_privacy.rotation import coordinate_bound, padded
 from quoron_privacy.winsorised_mean import WinsorisedMean, box_sensitivity
+from quoron_server.algorithms.defaults import GaussianPromise
 from quoron_server.algorithms.forecast import PhaseModels, averaging, excess_risks, trivial_risk
-from quoron_server.algorithms.info import GaussianPromise
 from quoron_server.algorithms.phased_erm import forecast as regularised
 from quoron_server.algorithms.search import least_users, round_grid, step_grid, suffix_shares
 from quoron_server.algorithms.winsorised.method import Phase, WinsorisedERMParameters
