@@ -1,8 +1,8 @@
 from .algorithm import Algorithm as Algorithm
 from .algorithm import Update as Update
 from .algorithms import ALGORITHMS as ALGORITHMS
-from .algorithms.info import AlgorithmInfo as AlgorithmInfo
 from .algorithms.defaults import GaussianPromise as GaussianPromise
+from .algorithms.info import AlgorithmInfo as AlgorithmInfo
 from .books.ledger import Ledger as Ledger
 from .budget import Budget as Budget
 from .plan import Cost as Cost

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from quoron import config as configs
-from quoron.config import Config, Table
+from quoron.config import Config
+from quoron.frames import Frame, framed, needed
 from quoron.planning.plans import Planned
 from quoron.planning.questions import Answers
 from quoron.presets import preset
@@ -31,14 +32,11 @@ from quoron_privacy.errors import ConfigError
 from quoron_server.rounds import Observer
 
 if TYPE_CHECKING:  # planning needs no table, and no database
-    import pyarrow as pa
-
     from quoron.comparing.comparison import Comparison
     from quoron.comparing.request import Request
     from quoron.training.model import Model
     from quoron.training.result import Trained
 
-Frame = Any  # a pandas or polars DataFrame, or a pyarrow Table
 Source = str | Path | Config | Frame
 
 
@@ -168,7 +166,7 @@ def simulate(
         items_per_user=items_per_user,
     )
     config, name, frame = _described(source, columns, (*settings, *short))
-    table = None if frame is None else _needed(frame, config)
+    table = None if frame is None else needed(frame, config)
     prepared = runs.prepare(config, Path.cwd(), frame=table)
     folder = claim(config, name)
     if table is None:
@@ -231,7 +229,7 @@ def compare(
         items_per_user=items_per_user,
     )
     config, name, frame = _described(source, columns, (*settings, *short))
-    table = None if frame is None else as_parquet(_needed(frame, config))
+    table = None if frame is None else as_parquet(needed(frame, config))
     request = Request.of(config, algorithms=algorithms, vary=vary, seeds=seeds)
     where = EngineChoice.of(engine, workers=workers) if isinstance(engine, str) else engine
     comparison_sharing(where)
@@ -275,7 +273,7 @@ def plan(
         epsilon=epsilon, delta=delta, algorithm=algorithm, seed=seed, network=network, items_per_user=items_per_user
     )
     config, _, frame = _described(source, columns, (*settings, *short))
-    table = None if frame is None else _needed(frame, config)
+    table = None if frame is None else needed(frame, config)
     return runs.prepare(config, Path.cwd(), frame=table, compare=True).planned
 
 
@@ -304,7 +302,7 @@ def ask(
 
     short = short_keys(epsilon=epsilon, delta=delta, algorithm=algorithm, items_per_user=items_per_user)
     config, _, frame = _described(source, columns, (*settings, *short))
-    table = None if frame is None else _needed(frame, config)
+    table = None if frame is None else needed(frame, config)
     return asking.ask(config, Path.cwd(), frame=table, risk=risk, accuracy=accuracy, epsilons=epsilons)
 
 
@@ -410,49 +408,7 @@ def short_keys(**values: Any) -> tuple[str, ...]:
 def _described(source: Source, columns: Mapping[str, Any], settings: Sequence[str]) -> tuple[Config, str, Frame | None]:
     """Configuration, name and DataFrame of a source; `columns` describe a DataFrame, and only that."""
     if not isinstance(source, str | Path | Config):
-        return _framed(columns, settings), "table", source
+        return framed(columns, settings), "table", source
     if any(given is not None for given in columns.values()):
         raise ConfigError(f"Expected {', '.join(columns)} with a DataFrame only, got a configuration.")
     return *_config(source, settings), None
-
-
-def _framed(columns: Mapping[str, Any], settings: Sequence[str]) -> Config:
-    given = {name: value for name, value in columns.items() if value is not None}
-    if "user" not in given or "label" not in given:
-        user, label = columns.get("user"), columns.get("label")
-        raise ConfigError(f"Expected user and label with a DataFrame, got user={user!r} and label={label!r}.")
-    population = {
-        **{name: _plain(value) for name, value in given.items()},
-        "kind": Table.model_fields["kind"].default,
-        "path": FRAME,
-        "numeric": {column: list(ends) for column, ends in given.get("numeric", {}).items()},
-        "categorical": {column: list(values) for column, values in _vocabularies(given.get("categorical")).items()},
-    }
-    return configs.from_tree(configs.overlay({"population": population}, settings))
-
-
-def _needed(frame: Frame, config: Config) -> "pa.Table":
-    """The columns of a DataFrame that a configuration names."""
-    from quoron.simulation.scene import encoding_of, loss_of
-    from quoron_client.data import columns
-    from quoron_client.data.declared import check_types, types_of
-
-    section = config.population
-    if not isinstance(section, Table):
-        raise ConfigError(f"Expected population.kind='table' with a DataFrame, got {section.kind!r}.")
-    encoding = encoding_of(section, loss_of(config.loss))
-    table = columns.read(frame, (*encoding.columns, section.user))
-    check_types(encoding, types_of(frame, table.schema))
-    return table
-
-
-def _vocabularies(
-    categorical: Mapping[str, Sequence[str | int]] | Sequence[str] | None,
-) -> Mapping[str, Sequence[str | int]]:
-    """Public values of each categorical column; none for those given by name only."""
-    return categorical if isinstance(categorical, Mapping) else dict.fromkeys(categorical or (), ())
-
-
-def _plain(value: Any) -> Any:
-    """Sequences as lists."""
-    return list(value) if isinstance(value, tuple | set | frozenset) else value

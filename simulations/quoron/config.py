@@ -336,8 +336,7 @@ class TrainSection(Section):
     )
     health: Annotated[float, Field(ge=0, le=0.5)] | None = Field(
         default=None,
-        description="share of μ² for a noisy look at how well the table fits its declarations, before training "
-        "(docs/train.md); 0: nobody looks. Default: from 0.005 to 0.05, as much as shows a tenth of the users",
+        description="share of μ² for a noisy look at the table before training (docs/train.md); 0: nobody looks",
     )
     users: Count | None = Field(
         default=None,

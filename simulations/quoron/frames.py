@@ -1,0 +1,57 @@
+"""A DataFrame in place of a file: the configuration that its described columns make, and what of it is read."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from quoron import config as configs
+from quoron.config import Config, Table
+from quoron.simulation.folder import FRAME
+from quoron_privacy.errors import ConfigError
+
+if TYPE_CHECKING:  # planning needs no table
+    import pyarrow as pa
+
+Frame = Any  # a pandas or polars DataFrame, or a pyarrow Table
+
+
+def framed(columns: Mapping[str, Any], settings: Sequence[str]) -> Config:
+    """The configuration of a table whose columns are described so. ConfigError without a user or a label."""
+    given = {name: value for name, value in columns.items() if value is not None}
+    if "user" not in given or "label" not in given:
+        user, label = columns.get("user"), columns.get("label")
+        raise ConfigError(f"Expected user and label with a DataFrame, got user={user!r} and label={label!r}.")
+    population = {
+        **{name: _plain(value) for name, value in given.items()},
+        "kind": Table.model_fields["kind"].default,
+        "path": FRAME,
+        "numeric": {column: list(ends) for column, ends in given.get("numeric", {}).items()},
+        "categorical": {column: list(values) for column, values in _vocabularies(given.get("categorical")).items()},
+    }
+    return configs.from_tree(configs.overlay({"population": population}, settings))
+
+
+def needed(frame: Frame, config: Config) -> "pa.Table":
+    """The columns of a DataFrame that a configuration names. ConfigError where their types do not fit it."""
+    from quoron.simulation.scene import encoding_of, loss_of
+    from quoron_client.data import columns
+    from quoron_client.data.declared import check_types, types_of
+
+    section = config.population
+    if not isinstance(section, Table):
+        raise ConfigError(f"Expected population.kind='table' with a DataFrame, got {section.kind!r}.")
+    encoding = encoding_of(section, loss_of(config.loss))
+    table = columns.read(frame, (*encoding.columns, section.user))
+    check_types(encoding, types_of(frame, table.schema))
+    return table
+
+
+def _vocabularies(
+    categorical: Mapping[str, Sequence[str | int]] | Sequence[str] | None,
+) -> Mapping[str, Sequence[str | int]]:
+    """Public values of each categorical column; none for those given by name only."""
+    return categorical if isinstance(categorical, Mapping) else dict.fromkeys(categorical or (), ())
+
+
+def _plain(value: Any) -> Any:
+    """Sequences as lists."""
+    return list(value) if isinstance(value, tuple | set | frozenset) else value
