@@ -8,14 +8,13 @@ The mean adds integers: every clipped row is cut towards zero to a fixed grid, s
 order, and one row changes it by no more than its own norm. Statement and proof: docs/privacy/noise.md, theorem N6.
 Residuals around a centre, with the cells of their norms: docs/privacy/second-moment.md, theorem M3.
 
-`ClippedSum` says what a mechanism reads of a cohort, and `Sums` is that: sums of parts of a cohort add to the sums of
-the whole, so they can be made where the rows are.
+`ClippedSum` says what a mechanism reads of a cohort: sums (`quoron_privacy.sums`).
 """
 
 from dataclasses import dataclass
 from functools import cache
 from math import isinf, sqrt
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numba import carray, cfunc, njit, types  # type: ignore[attr-defined]
@@ -41,6 +40,7 @@ from quoron_privacy.lanes import (
     times,
 )
 from quoron_privacy.release import Adjacency
+from quoron_privacy.sums import Sums
 from quoron_privacy.validate import count
 
 Matrix = NDArray[np.float64]
@@ -57,49 +57,6 @@ SUMMING: Any = types.void(
     _NUMBERS, types.intp, types.intp, _NUMBERS, _FLAGS, types.float64, types.float64,
     types.float64, _INTEGERS, _INTEGERS,
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Sums:
-    """Sums over users, exact in integers. Those of disjoint parts of a cohort add, in any order, to those of all."""
-
-    total: Integers  # on the reduction's grid, (d,)
-    cells: Integers  # users by the norm of their row, (4,)
-    clipped: int  # rows that were shortened
-    answered: int  # rows counted
-
-    def __add__(self, other: "Sums") -> "Sums":
-        return Sums(
-            self.total + other.total,
-            self.cells + other.cells,
-            self.clipped + other.clipped,
-            self.answered + other.answered,
-        )
-
-
-class Reduction(Protocol):
-    """All that a mechanism reads of a cohort's rows: single rows are not needed."""
-
-    def of(self, values: Matrix, answered: Mask) -> Sums:
-        """The sums of some of the cohort's users; values (k, d), answered (k,)."""
-
-
-class LoopReduction(Reduction, Protocol):
-    """One that a compiled loop makes of rows while they are in cache."""
-
-    def around(self, dimension: int) -> Vector:
-        """The centre, (d,)."""
-
-    @property
-    def scales(self) -> tuple[float, float, float]:
-        """Clip norm, quantile radius, steps of the grid in one clip norm."""
-
-    @property
-    def adding(self) -> int:
-        """Address of the loop, a `cfunc` of type `SUMMING`.
-
-        The first four of its counts are `Sums.cells`, the fifth is `Sums.clipped`.
-        """
 
 
 @dataclass(frozen=True, slots=True, eq=False)

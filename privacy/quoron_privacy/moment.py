@@ -17,11 +17,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from quoron_privacy.clipping import Sums, acute_sensitivity, shrink, sum_bits
+from quoron_privacy.clipping import acute_sensitivity, shrink, sum_bits
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise import RandomStream
 from quoron_privacy.release import Adjacency, Release
+from quoron_privacy.sums import Sums
 from quoron_privacy.validate import count, positive
 
 Matrix = NDArray[np.float64]

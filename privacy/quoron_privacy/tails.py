@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 
 from quoron_privacy.clipping import (
     SUMMING,
-    Sums,
     add_cut,
     added,
     clip_factors,
@@ -39,6 +38,7 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise import NoiseSource, RandomStream
 from quoron_privacy.prefix.noise import DEFAULT, PrefixNoise, PrefixState
 from quoron_privacy.release import Adjacency, Release
+from quoron_privacy.sums import Sums
 from quoron_privacy.validate import count, positive
 
 Matrix = NDArray[np.float64]

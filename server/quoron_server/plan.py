@@ -10,14 +10,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.quorum import Quorum, rest
 from quoron_privacy.release import Adjacency, Release
-from quoron_privacy.table_health import TableHealth
 from quoron_privacy.validate import positive, probability
 from quoron_server.problem import Problem
 
-if TYPE_CHECKING:  # heavy, and only asked for by name
+if TYPE_CHECKING:  # a plan holds them, and whoever makes or checks one knows how
     from dp_accounting import DpEvent
+
+    from quoron_privacy.quorum import Quorum
+    from quoron_privacy.table_health import TableHealth
 
 Exposure = Literal["model", "broadcast", "local", "none"]
 Constants = Literal["calibrated", "paper"]
@@ -81,12 +82,12 @@ class Privacy:
             return
         probability(quorum=self.quorum)
         positive(quorum_epsilon=self.quorum_epsilon)
-        rest(self.epsilon, self.delta, self.quorum_epsilon)
-
-    def without_quorum(self, *, spent: bool) -> "Privacy":
-        """What is left for the algorithm: all of it if the quorum is not `spent` on."""
-        left = rest(self.epsilon, self.delta, self.quorum_epsilon) if spent else (self.epsilon, self.delta)
-        return Privacy(*left, adjacency=self.adjacency)
+        if not (self.epsilon - self.quorum_epsilon >= LEAST_EPSILON and self.delta > 1e-12):  # `quorum.rest` is exact
+            raise ConfigError(
+                f"Expected quorum_epsilon to leave an epsilon of at least {LEAST_EPSILON:g} and a delta of a little "
+                f"more than 1e-12, got quorum_epsilon={self.quorum_epsilon:g} of epsilon={self.epsilon:g} and "
+                f"delta={self.delta:g}."
+            )
 
 
 def check_delta(delta: float, users: int, *, allowed: bool, key: str = "privacy.allow_large_delta") -> None:
@@ -111,8 +112,8 @@ class Guarantee:
     proved: bool = True  # False for the papers' printed constants where the notes find them unproved
     seeded: bool = False  # the noise of a simulation: nobody is protected
     curated: bool = False  # one machine holds all items and computes every answer: no clients, and no coordinator
-    quorum: Quorum | None = None  # of the run, paid within (epsilon, delta); None: nobody checks whether anyone answers
-    health: TableHealth | None = None  # a look at the table before the first round, paid within; None: nobody looks
+    quorum: "Quorum | None" = None  # of the run, paid within (epsilon, delta); None: nobody checks who answers
+    health: "TableHealth | None" = None  # a look at the table before the first round, paid within; None: none
     needs: tuple[Need, ...] = ()  # assumed, too: what rules are decided by, as the registry derives it from the numbers
 
     def simulated(self) -> "Guarantee":

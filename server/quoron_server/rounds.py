@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.questions import Answers, Question, summed
-from quoron_privacy.clipping import Sums
 from quoron_privacy.errors import OtherVersion, RunError
 from quoron_privacy.noise import NoiseSource
 from quoron_privacy.noise_ahead import NoiseAhead, StartedNoise
+from quoron_privacy.sums import Sums
 from quoron_server.algorithm import Algorithm, names_of
 from quoron_server.books import serial
 from quoron_server.budget import Budget

@@ -15,9 +15,10 @@ from contracts.replay import Scene, replay, scene
 from contracts.replay import first_told as says
 from contracts.scenes import SMALL, make, make_plan
 from contracts.worlds import Spent, Told
-from quoron_privacy.clipping import ClippedSum, Sums, clipped_mean
+from quoron_privacy.clipping import ClippedSum, clipped_mean
 from quoron_privacy.moment import MomentSum, SecondMomentNoise
 from quoron_privacy.robust.lottery import Lottery
+from quoron_privacy.sums import Sums
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms import quorum as quorums

@@ -17,8 +17,9 @@ from quoron.training.items import Items
 from quoron.training.rows import RowsEngine, Setting
 from quoron.training.timetable import LocalSGD
 from quoron_client.protocol.questions import AverageGradient, Question
-from quoron_privacy.clipping import ClippedSum, Sums
+from quoron_privacy.clipping import ClippedSum
 from quoron_privacy.noise import SeededNoise
+from quoron_privacy.sums import Sums
 from quoron_server.algorithms import ALGORITHMS
 
 LARGEST = 1e9

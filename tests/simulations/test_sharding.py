@@ -29,9 +29,10 @@ from quoron.simulation.folder import RunFolder
 from quoron_client.losses import Logistic
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import AverageGradient, LocalSGD, PlacedGradient, Question, SecondMoment
-from quoron_privacy.clipping import ClippedSum, Sums
+from quoron_privacy.clipping import ClippedSum
 from quoron_privacy.errors import ConfigError, DataError, RunError
 from quoron_privacy.noise import SecureNoise
+from quoron_privacy.sums import Sums
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.slots import partition
 from quoron_server.books.ledger import Ledger

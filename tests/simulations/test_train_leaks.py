@@ -25,8 +25,8 @@ from quoron.cli.app import invoke
 from quoron.training import curator, lifetime, run, table
 from quoron.training import prepared as preparing
 from quoron_client.protocol.questions import Answers, Question
-from quoron_privacy.clipping import Sums
 from quoron_privacy.noise import SecureNoise
+from quoron_privacy.sums import Sums
 from quoron_privacy.table_health import TableHealth
 
 USERS, ITEMS = 60, 4

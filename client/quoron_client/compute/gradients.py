@@ -29,7 +29,6 @@ from quoron_client.data.items import Items
 from quoron_client.losses import Loss, Softmax
 from quoron_client.protocol.questions import AverageGradient
 from quoron_privacy.calls import run
-from quoron_privacy.clipping import LoopReduction, Sums
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_privacy.lanes import (
     LINE,
@@ -46,6 +45,7 @@ from quoron_privacy.lanes import (
     sum_of,
     times,
 )
+from quoron_privacy.sums import LoopReduction, Sums
 from quoron_privacy.threads import at_once
 
 Matrix = NDArray[np.float64]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol.domains import Domain
 from quoron_client.protocol.smoothing import Convolution, Smoothing
-from quoron_privacy.clipping import Reduction, Sums
+from quoron_privacy.sums import Reduction, Sums
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]

@@ -31,7 +31,7 @@ from quoron_server.algorithms.defaults import (
     one_vector,
 )
 from quoron_server.algorithms.forecast import factor
-from quoron_server.algorithms.quorum import WithQuorum, decisions
+from quoron_server.algorithms.quorum import WithQuorum, decisions, left_by_quorum
 from quoron_server.plan import PREFACE, Constants, Exposure, Need, Plan, PlannedRelease, Privacy
 from quoron_server.problem import Problem
 
@@ -121,7 +121,7 @@ class AlgorithmInfo:
         if privacy.quorum is None:
             return self._own_plan(problem, privacy, options, constants, seed)
         free = self.exposure == "local"  # whoever that protects against sees who answers
-        left = privacy.without_quorum(spent=not free)
+        left = left_by_quorum(privacy, spent=not free)
         made = self._own_plan(problem, left, options, constants, seed)
         try:
             return _with_quorum(self, made, privacy, free=free)

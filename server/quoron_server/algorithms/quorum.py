@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from quoron_client.protocol.questions import Answers, Question
-from quoron_privacy.clipping import Sums
 from quoron_privacy.errors import WithoutQuorum
 from quoron_privacy.noise import NoiseSource, RandomStream
-from quoron_privacy.quorum import Quorum
+from quoron_privacy.quorum import Quorum, rest
 from quoron_privacy.release import Release
+from quoron_privacy.sums import Sums
 from quoron_server.algorithm import Algorithm, Update, Vector
-from quoron_server.plan import Plan, PlannedRelease
+from quoron_server.plan import Plan, PlannedRelease, Privacy
 
 MET, NOT_MET = "met", "not met"  # what is told of a round
 
@@ -112,3 +112,9 @@ def decisions(quorum: Quorum, cohorts: Sequence[int]) -> tuple[PlannedRelease, .
     for round_, asked in enumerate(cohorts):
         rounds.setdefault(asked, []).append(round_)
     return tuple(PlannedRelease(quorum, entry(quorum, asked), len(at), at, None) for asked, at in rounds.items())
+
+
+def left_by_quorum(wish: Privacy, *, spent: bool = True) -> Privacy:
+    """What is left of a wish for the algorithm: all of it if the quorum is not `spent` on."""
+    left = rest(wish.epsilon, wish.delta, wish.quorum_epsilon) if spent else (wish.epsilon, wish.delta)
+    return Privacy(*left, adjacency=wish.adjacency)

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol import wire
 from quoron_client.protocol.questions import Answers, Question
-from quoron_privacy.clipping import Sums
 from quoron_privacy.errors import ConfigError, RunError
+from quoron_privacy.sums import Sums
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.black_box import plan_for
 from quoron_server.books.books import Books

@@ -17,6 +17,7 @@ from quoron_server.algorithms import ALGORITHMS, AlgorithmInfo
 from quoron_server.algorithms.defaults import Allowance
 from quoron_server.algorithms.forecast import trivial_risk
 from quoron_server.algorithms.options import options_of
+from quoron_server.algorithms.quorum import left_by_quorum
 from quoron_server.algorithms.refused import REFUSED
 from quoron_server.algorithms.search import round_grid
 from quoron_server.budget import Budget
@@ -176,7 +177,7 @@ def _decline(config: Config, problem: Problem, algorithms: Registry) -> None:
     if not _trusted(config) or problem.beliefs.hostile_share > 0:
         return
     wanted = wish(config)
-    left = wanted if wanted.quorum is None else wanted.without_quorum(spent=True)
+    left = wanted if wanted.quorum is None else left_by_quorum(wanted)
     for info in algorithms.values():
         if info.declines is not None and (found := info.declines(problem, left)) is not None:
             raise Infeasible("auto", found.condition, f"{found.needs}, or a larger epsilon; or name an algorithm")

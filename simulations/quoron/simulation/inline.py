@@ -43,7 +43,8 @@ from quoron_client.protocol.questions import (
 from quoron_client.protocol.reports import LocalReport
 from quoron_client.protocol.smoothing import Convolution
 from quoron_client.randomisers import LocalRandomness, SeededRandomness, local_report
-from quoron_privacy.clipping import ClippedSum, LoopReduction, Sums
+from quoron_privacy.clipping import ClippedSum
+from quoron_privacy.sums import LoopReduction, Sums
 from quoron_privacy.tails import TailSum
 from quoron_privacy.threads import at_once
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from quoron.populations._base import Answering, Users
 from quoron.simulation.inline import InlineEngine
 from quoron_client.protocol.questions import Answers, Question, summed
-from quoron_privacy.clipping import Sums
+from quoron_privacy.sums import Sums
 
 Indices = NDArray[np.int64]
 Told = Answers | Sums

@@ -20,9 +20,9 @@ from quoron.training.keyed import KeyedRandomness
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.questions import Answers, Question
-from quoron_privacy.clipping import Sums
 from quoron_privacy.noise import NoiseSource
 from quoron_privacy.noise_ahead import of_the_run
+from quoron_privacy.sums import Sums
 from quoron_server.algorithms.slots import partition
 
 if TYPE_CHECKING:  # only a folder needs it

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from quoron_client.protocol.questions import Answers, Question, SecondMoment, summed
-from quoron_privacy.clipping import Sums
 from quoron_privacy.moment import SecondMomentNoise
 from quoron_privacy.noise import NoiseSource
 from quoron_privacy.release import Adjacency
+from quoron_privacy.sums import Sums
 from quoron_server.algorithm import Update, Vector
 from quoron_server.plan import Plan, PlannedRelease
 

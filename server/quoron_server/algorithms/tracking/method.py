@@ -20,10 +20,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from quoron_client.protocol.questions import Answers, AverageGradient, Question, SecondMoment, summed
-from quoron_privacy.clipping import Sums
 from quoron_privacy.noise import NoiseSource
 from quoron_privacy.prefix.noise import PrefixState
 from quoron_privacy.presence import Presence
+from quoron_privacy.sums import Sums
 from quoron_privacy.tails import PrefixTail, TailMean
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.slots import partition
