@@ -102,7 +102,7 @@ class AtRest:
 
 @contextmanager
 def at_rest(
-    *arguments: object, folder: Path, commits: int = 1, environment: Mapping[str, str] | None = None
+    *arguments: object, folder: Path, commits: int = 2, environment: Mapping[str, str] | None = None
 ) -> Iterator[AtRest]:
     """A command of quoron's, at rest after so many commits of a run's ledger, or at its end; `folder` is for a pipe."""
     os.mkfifo(pipe := folder / "rest")
