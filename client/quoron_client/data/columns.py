@@ -26,22 +26,26 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset
 import pyarrow.parquet
 from numpy.typing import NDArray
 
 from quoron_client.data import cells, csv_file
+from quoron_client.data.first_rows import Reading
 from quoron_privacy.errors import DataError
 
 Vector = NDArray[np.float64]
+_AT_ONCE = 1 << 20  # rows of a file that are read at once
 
 
-def read(source: Any, names: Collection[str] | None = None) -> pa.Table:
+def read(source: Any, names: Collection[str] | None = None, reading: Reading | None = None) -> pa.Table:
     """A CSV or Parquet path, a pyarrow Table or a DataFrame (pandas, polars) as a table with rows; raises DataError.
 
-    With `names` only these columns, which must be there.
+    With `names` only these columns, which must be there. With `reading` rows of a file that do not count are left out
+    while it is read.
     """
     if isinstance(source, str | Path):
-        table = _read_file(Path(source), names)
+        table = _read_file(Path(source), names, reading)
     elif isinstance(source, pa.Table):
         table = source if names is None else _selected(source, names)
     elif hasattr(source, "columns") and hasattr(source, "iloc"):
@@ -236,15 +240,19 @@ def _unreadable(path: Path, error: Exception) -> DataError:
     return DataError(f"Expected {path.name!r} to be a readable {path.suffix} table, got {type(error).__name__}.")
 
 
-def _read_file(path: Path, names: Collection[str] | None) -> pa.Table:
+def _read_file(path: Path, names: Collection[str] | None, reading: Reading | None) -> pa.Table:
     known = header(path).column_names
     wanted = None if names is None and path.suffix == ".csv" else list(dict.fromkeys(known if names is None else names))
     for name in wanted or ():
         _check_name(name, known)
     try:
         if path.suffix == ".csv":
-            return csv_file.read(path, wanted)
-        return pyarrow.parquet.read_table(path, columns=wanted)
+            return csv_file.read(path, wanted, reading)
+        if reading is None or pyarrow.parquet.read_metadata(path).num_rows <= _AT_ONCE:
+            return pyarrow.parquet.read_table(path, columns=wanted)
+        for batch in pyarrow.dataset.dataset(path, format="parquet").scanner(columns=wanted).to_batches():
+            reading.add(pa.Table.from_batches([batch]))
+        return reading.table()
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(path, error) from None
 

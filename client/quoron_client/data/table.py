@@ -14,11 +14,12 @@ import pyarrow as pa
 
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data import columns, people
+from quoron_client.data.first_rows import Reading
 from quoron_client.data.items import ItemBatch
 from quoron_client.federation.terms import Terms
 from quoron_privacy.errors import DataError
 
-MOST_NUMBERS = 1 << 28  # of a user's items, 1 GiB: whoever announces a run says how many features a row becomes
+MOST_NUMBERS = 1 << 28  # of a user's items, 1 GiB, of the first rows: how many features one becomes the run announces
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,17 +70,20 @@ def own_items(path: Path, terms: Terms) -> OwnItems:
         raise DataError(f"Expected columns that become {terms.features} features, as announced, got {width}.")
     problem = notice = None
     try:
-        table = columns.read(path, rules.columns)
-        if table.num_rows * width > MOST_NUMBERS:
-            raise DataError(f"Expected at most {MOST_NUMBERS:,} numbers, got {table.num_rows:,} rows of {width:,}.")
+        most = max(1, MOST_NUMBERS // width)
+        found = columns.read(path, rules.columns, Reading(most + 1))
+        table = found.slice(0, most)
+        if found.num_rows > most:
+            notice = f"Data file {str(path)!r}: Expected at most {most:,} rows, got more. Only the first so many count."
         encoded = rules.encode(table)
         counts = encoded.counts
         if counts.dropped:
             blamed = ", ".join(f"{name!r} ({count:,})" for name, count in counts.unusable.items() if count)
-            notice = (
+            unusable = (
                 f"Data file {str(path)!r}: Expected rows that can be used, got {counts.dropped:,} of {counts.rows:,} "
                 f"that cannot, by column: {blamed}."
             )
+            notice = unusable if notice is None else f"{notice} {unusable}"
         if counts.dropped == counts.rows:
             problem, notice = notice, None
             batch = _unusable(width)
