@@ -19,6 +19,7 @@ A missing or repeated column, and one that holds neither numbers nor text, is an
 A value is not.
 """
 
+from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -77,8 +78,10 @@ def column(table: pa.Table, name: str) -> pa.Array:
     Text is large: a column may have more of it than 2 GiB. What is no UTF-8 in it has a sign in place of what cannot be
     read: one user's bytes are no error of a table.
     """
-    _check_name(name, table.column_names)
-    chunks = table.column(name)
+    places = table.schema.get_all_field_indices(name)
+    if len(places) != 1:
+        _check_name(name, table.column_names)
+    chunks = table.column(places[0])
     if _family(chunks.type) == "text":
         return _readable(chunks)
     values = chunks.combine_chunks()
@@ -214,6 +217,13 @@ def _parsed(found: pa.Array) -> Vector:
     return np.asarray(said[pc.fill_null(coded.indices, -1).to_numpy(zero_copy_only=False)], np.float64)
 
 
+def _check_names(wanted: Collection[str], names: Collection[str]) -> None:
+    many = Counter(names)
+    for name in wanted:
+        if many[name] != 1:
+            _check_name(name, names)
+
+
 def _check_name(name: str, names: Collection[str]) -> None:
     if name not in names:
         raise DataError(f"Expected column {name!r} in the table, got columns {', '.join(names)}.")
@@ -223,8 +233,7 @@ def _check_name(name: str, names: Collection[str]) -> None:
 
 
 def _selected(table: pa.Table, names: Collection[str]) -> pa.Table:
-    for name in names:
-        _check_name(name, table.column_names)
+    _check_names(names, table.column_names)
     return table.select(list(dict.fromkeys(names)))
 
 
@@ -243,8 +252,7 @@ def _unreadable(path: Path, error: Exception) -> DataError:
 def _read_file(path: Path, names: Collection[str] | None, reading: Reading | None) -> pa.Table:
     known = header(path).column_names
     wanted = None if names is None and path.suffix == ".csv" else list(dict.fromkeys(known if names is None else names))
-    for name in wanted or ():
-        _check_name(name, known)
+    _check_names(wanted or (), known)
     try:
         if path.suffix == ".csv":
             return csv_file.read(path, wanted, reading)
@@ -270,9 +278,9 @@ def _from_stream(source: Any) -> pa.Table:
 def _from_pandas(frame: Any, names: Collection[str] | None) -> pa.Table:
     known = [str(name) for name in frame.columns]
     wanted = known if names is None else list(dict.fromkeys(names))
-    for name in wanted:
-        _check_name(name, known)
-    return pa.table({name: _one_column(name, frame.iloc[:, known.index(name)]) for name in wanted})
+    _check_names(wanted, known)
+    places = {name: place for place, name in enumerate(known)}
+    return pa.table({name: _one_column(name, frame.iloc[:, places[name]]) for name in wanted})
 
 
 def _one_column(name: str, series: Any) -> pa.Array:

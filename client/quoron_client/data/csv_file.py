@@ -55,7 +55,8 @@ def read(path: Path, wanted: Collection[str] | None = None, reading: Reading | N
     with path.open("rb") as file, ThreadPoolExecutor(pa.cpu_count()) as pool:
         pieces = _Pieces.of(file, path.name)
         called = pieces.names if wanted is None else list(wanted)
-        places = [*range(len(called))] if wanted is None else [pieces.names.index(name) for name in called]
+        found = {name: place for place, name in enumerate(pieces.names)}
+        places = [*range(len(called))] if wanted is None else [found[name] for name in called]
         waiting: deque[Future[pa.Table]] = deque()
         kept = Reading.all() if reading is None else reading
         kept.add(pa.schema([(name, pa.large_string()) for name in called]).empty_table())
