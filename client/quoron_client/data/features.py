@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from itertools import chain, groupby, pairwise
 from typing import ClassVar, Literal
 
@@ -101,15 +102,20 @@ def _like(feature: Feature, column: str) -> Feature:
     if column == feature.column:
         return feature
     made = object.__new__(type(feature))
-    for each in fields(feature):
-        object.__setattr__(made, each.name, getattr(feature, each.name))
+    for name in _names(type(feature)):
+        object.__setattr__(made, name, getattr(feature, name))
     object.__setattr__(made, "column", column)
     return made
 
 
 def _public(feature: Feature) -> tuple[object, ...]:
     """All but the column."""
-    return tuple(getattr(feature, each.name) for each in fields(feature) if each.name != "column")
+    return tuple(getattr(feature, name) for name in _names(type(feature)) if name != "column")
+
+
+@cache
+def _names(kind: type[Feature]) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(kind))
 
 
 def check_vocabulary(what: str, values: tuple[str | int, ...]) -> None:
