@@ -52,8 +52,8 @@ def test_what_is_too_long_is_refused_by_name_and_never_by_the_transport(letters:
 
     async def scene() -> None:
         async with coordinator(tmp_path) as running:
-            with Control(Address(running.control, operator, insecure=True)) as control:
-                with pytest.raises(ConfigError, match="Expected a (specification|message)"):
-                    await asyncio.to_thread(control.submit, text)
+            control = Control(Address(running.control, operator, insecure=True))
+            with control, pytest.raises(ConfigError, match=r"Expected a (specification|message)"):
+                await asyncio.to_thread(control.submit, text)
 
     carried_out(scene())

@@ -32,9 +32,20 @@ def most_rows(items_per_user: int, features: int, *, weighted: bool) -> int:
 def first_rows(owners: NDArray[np.int64], most: int) -> NDArray[np.bool_]:
     """Which rows (N,) are among the first `most` of their user, row i being that of user owners[i]."""
     kept = np.ones(len(owners), np.bool_)
-    for user in np.flatnonzero(np.bincount(owners) > most) if len(owners) > most else ():
-        kept[np.flatnonzero(owners == user)[most:]] = False
+    many = np.bincount(owners) > most if len(owners) > most else np.zeros(0, np.bool_)
+    if many.any():
+        rows = np.flatnonzero(many[owners])
+        rows = rows[np.argsort(owners[rows], kind="stable")]
+        kept[rows] = before(owners[rows], np.ones(len(rows), np.int64)) < most
     return kept
+
+
+def before(users: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Of runs that lie user by user, run i being `rows[i]` rows of users[i]: rows of the same user before each (R,)."""
+    all_before = np.cumsum(rows) - rows
+    begins = np.flatnonzero(np.diff(users, prepend=users[:1] - 1))
+    lengths = np.diff(np.append(begins, len(users)))
+    return all_before - np.repeat(all_before[begins], lengths)
 
 
 def only_first(table: pa.Table, owners: NDArray[np.int64], most: int) -> tuple[pa.Table, NDArray[np.int64]]:

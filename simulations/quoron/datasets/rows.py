@@ -21,6 +21,7 @@ from quoron.datasets.files import Piece
 from quoron.datasets.index import Index
 from quoron_client.data import columns
 from quoron_client.data.encoding import Categorical, Encoding
+from quoron_client.data.first_rows import before
 from quoron_privacy.errors import DataError
 
 T = TypeVar("T")
@@ -158,19 +159,19 @@ class _First:
     def __init__(self, index: Index, pieces: list[Piece], most: int | None) -> None:
         self._index, self._most = index, most
         self._long = np.zeros(0, np.bool_) if most is None else index.held(pieces) > most
-        self._seen = dict.fromkeys(np.flatnonzero(self._long).tolist(), 0)
+        self._seen = np.zeros(index.users if self._long.any() else 0, np.int64)
 
     def runs(self, piece: Piece) -> tuple[Owners, NDArray[np.int32], NDArray[np.bool_]]:
         """Whose each run is, its rows, and whether they are among the first of its user."""
         ranks, lengths = self._index.runs(piece)
-        if self._most is None or not self._seen or not self._long[ranks].any():
+        if self._most is None or not len(self._seen) or not self._long[ranks].any():
             return ranks, lengths, np.ones(len(ranks), np.bool_)
         within = lengths.astype(np.int64)
-        for user in np.unique(ranks[self._long[ranks]]).tolist():
-            own = np.flatnonzero(ranks == user)
-            before = self._seen[user] + np.cumsum(within[own]) - within[own]
-            self._seen[user] = int(before[-1] + within[own[-1]])
-            within[own] = np.clip(self._most - before, 0, within[own])
+        own = np.flatnonzero(self._long[ranks])
+        own = own[np.argsort(ranks[own], kind="stable")]
+        many = within[own]
+        within[own] = np.clip(self._most - self._seen[ranks[own]] - before(ranks[own], many), 0, many)
+        np.add.at(self._seen, ranks[own], many)
         both = np.stack([within, lengths - within], axis=1).astype(np.int32).ravel()
         some = both > 0
         counts = np.tile([True, False], len(ranks))
