@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from functools import cache
 from itertools import chain, groupby, pairwise
 from typing import ClassVar, Literal
 
@@ -70,6 +69,7 @@ class Categorical:
 
 
 Feature = Numeric | Categorical
+_NAMES = {kind: tuple(each.name for each in fields(kind)) for kind in (Numeric, Categorical)}
 
 
 def apart(features: Iterable[Feature]) -> tuple[Feature, ...]:
@@ -102,7 +102,7 @@ def _like(feature: Feature, column: str) -> Feature:
     if column == feature.column:
         return feature
     made = object.__new__(type(feature))
-    for name in _names(type(feature)):
+    for name in _NAMES[type(feature)]:
         object.__setattr__(made, name, getattr(feature, name))
     object.__setattr__(made, "column", column)
     return made
@@ -110,12 +110,7 @@ def _like(feature: Feature, column: str) -> Feature:
 
 def _public(feature: Feature) -> tuple[object, ...]:
     """All but the column."""
-    return tuple(getattr(feature, name) for name in _names(type(feature)) if name != "column")
-
-
-@cache
-def _names(kind: type[Feature]) -> tuple[str, ...]:
-    return tuple(each.name for each in fields(kind))
+    return tuple(getattr(feature, name) for name in _NAMES[type(feature)] if name != "column")
 
 
 def check_vocabulary(what: str, values: tuple[str | int, ...]) -> None:

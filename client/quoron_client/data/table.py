@@ -20,6 +20,7 @@ from quoron_client.federation.terms import Terms
 from quoron_privacy.errors import DataError
 
 MOST_NUMBERS = 1 << 28  # of a user's items, 1 GiB, of the first rows: how many features one becomes the run announces
+LOOKED_AT = 1 << 22  # rows that tell whether a file is several people's
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,10 +32,10 @@ class OwnItems:
     notice: str | None = None  # how many rows were left out
 
 
-def read_own_table(path: Path) -> pa.Table:
-    """The table in a CSV or Parquet file. Raises DataError, which names the file."""
+def read_own_table(path: Path, reading: Reading | None = None) -> pa.Table:
+    """The table in a CSV or Parquet file, or the rows that are kept. Raises DataError, which names the file."""
     try:
-        return columns.read(path)
+        return columns.read(path, None, reading)
     except DataError as error:
         raise DataError(f"Data file {str(path)!r}: {error}") from None
 
@@ -45,7 +46,8 @@ def check_one_user(path: Path, *, one_user: bool, items_per_user: int | None) ->
     For the owner's eyes, before anybody hears of this client: whether it is refused is a function of the data. Raises
     DataError as `read_own_table` does, too.
     """
-    table = read_own_table(path)
+    first = max(LOOKED_AT, people.MANY * (items_per_user or 0) + 1)
+    table = read_own_table(path, Reading(first))
     why = None if one_user else people.several(table, items_per_user)
     if why is not None:
         raise DataError(
