@@ -22,6 +22,7 @@ from quoron.training.room import Room
 from quoron_client.data import columns, csv_file, first_rows
 from quoron_client.data.encoding import group
 from quoron_client.data.first_rows import Reading
+from quoron_client.data.items import ItemBatch
 from quoron_client.losses import make_loss
 from quoron_privacy.errors import RunError
 
@@ -100,11 +101,34 @@ class TestTheFirstRows:
         for name in ("features", "labels", "offsets", "weights"):
             np.testing.assert_array_equal(getattr(items, name), getattr(wanted, name))
 
+    @pytest.mark.parametrize("kind", ["csv", "parquet", "frame"])
+    def test_are_the_items_of_a_run(self, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """However the table is given; the number of users is that of all rows."""
+        draw = np.random.Generator(np.random.Philox(4))
+        owners = draw.integers(0, 2000, 20_000)
+        people = pa.table({"who": owners, **{name: draw.integers(0, 2, len(owners)) for name in [*"abcd", "sick"]}})
+        monkeypatch.setattr(table, "most_rows", lambda *_, **__: MOST)
+        path = tmp_path / f"rows.{kind}"
+        if kind == "csv":
+            pyarrow.csv.write_csv(people, path)
+        elif kind == "parquet":
+            pq.write_table(people, path)
+        held = table.hold(configs.parse(CONFIG.format(path=path)), tmp_path, people if kind == "frame" else None)
+        items = held.items()
+        assert isinstance(items, ItemBatch)
+        users, whose = group(people, "who")
+        kept = first_rows.first_rows(whose, MOST)
+        wanted = held.encoding.encode(people.filter(pa.array(kept)))
+        assert items.counts.max() == MOST
+        assert items.users == users
+        if kind != "csv":  # whose users are numbered by their text
+            np.testing.assert_array_equal(items.features, wanted.batch(users, whose[kept]).features)
+
 
 class TestRoom:
     @pytest.mark.parametrize("zero_rows", [True, False])
     @pytest.mark.parametrize("missing", ["drop", "middle"])
-    @pytest.mark.parametrize("block", [1, 40, 10**6])
+    @pytest.mark.parametrize("block", [40, 10**6])
     def test_holds_what_all_rows_at_once_become(
         self, shuffled: pa.Table, zero_rows: bool, missing: str, block: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
