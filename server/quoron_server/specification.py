@@ -26,7 +26,7 @@ from quoron_server.algorithms.options import options_of
 from quoron_server.plan import Plan, Privacy, check_delta
 from quoron_server.problem import Beliefs, Problem
 
-LONGEST = 1 << 20  # characters of a specification
+LONGEST = 1 << 20  # bytes of a specification, in UTF-8
 AROUND = 4 << 10  # bytes of a question or an answer beside its vectors
 _MOST_VECTORS = 4  # in a question to one user
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
@@ -84,8 +84,7 @@ class RunSpecification(_Section):
     @classmethod
     def parse(cls, text: str) -> "RunSpecification":
         """The specification of a JSON text; ConfigError names the first thing that is wrong with it."""
-        if len(text) > LONGEST:
-            raise ConfigError(f"Expected a specification of at most {LONGEST:,} characters, got {len(text):,}.")
+        _require_short(text)
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
@@ -94,8 +93,19 @@ class RunSpecification(_Section):
             raise ConfigError(f"Expected a run specification, got {key}: {wrong['msg']}. Correct it.") from None
 
     def as_text(self) -> str:
-        """JSON that `parse` reads."""
-        return self.model_dump_json()
+        """JSON that `parse` reads. ConfigError if it is longer than a coordinator takes."""
+        text = self.model_dump_json()
+        _require_short(text)
+        return text
+
+
+def _require_short(text: str) -> None:
+    size = len(text.encode(errors="replace"))
+    if size > LONGEST:
+        raise ConfigError(
+            f"Expected a specification of at most {LONGEST:,} bytes, got {size:,}. Declare columns that are alike as "
+            "one: those that count up as 'x[0:100000]' (docs/tables.md), or use fewer columns and categories."
+        )
 
 
 def digest(plan: Plan) -> str:
@@ -237,6 +247,16 @@ def require_fitting(plan: Plan, largest_message: int) -> None:
             f"Expected answers of at most {largest_message:,} bytes, got {answer:,} for {plan.algorithm} with "
             f"problem.dimension={plan.problem.dimension:,}. Start the coordinator with --largest-message "
             f"{-(-answer >> 20)}MiB."
+        )
+
+
+def require_telling(specification: RunSpecification, plan: Plan) -> None:
+    """ConfigError unless clients take so long a description of the run: they would all refuse."""
+    told = len(json.dumps(describe(specification, plan)))
+    if told > wire.MAX_DESCRIPTION:
+        raise ConfigError(
+            f"Expected a run that can be told in {wire.MAX_DESCRIPTION:,} characters, got {told:,}, most of them "
+            "columns. Declare columns that are alike as one: those that count up as 'x[0:100000]' (docs/tables.md)."
         )
 
 

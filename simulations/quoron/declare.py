@@ -37,6 +37,7 @@ from quoron import _toml
 from quoron.training import lifetime
 from quoron_client.data import columns
 from quoron_client.data.encoding import group
+from quoron_client.data.first_rows import Reading, most_rows, only_first
 from quoron_privacy import facts, gdp
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased
 from quoron_privacy.facts import RankChoice
@@ -215,15 +216,19 @@ def _note(ledger: str | Path | None, run: str, declared: Sequence[Line]) -> None
 
 
 def read(source: Any, user: str, names: Sequence[str]) -> tuple[pa.Table, NDArray[np.int64], int]:
-    """(rows that have a user, whose each is, number of users); DataError for what is wrong with file or columns."""
-    table = columns.read(source, [*dict.fromkeys([user, *names])])
+    """(first rows of users, whose each is, number of users); DataError for what is wrong with file or columns.
+
+    Of a user as many count as of one item that is declared: `most_rows`.
+    """
+    most = most_rows(1, len(names), weighted=False)
+    table = columns.read(source, [*dict.fromkeys([user, *names])], Reading(most, user))
     for name in names:
         columns.check(table, name)
     table = table.filter(columns.texts(table, user).is_valid())
     users, owners = group(table, user, without_rows=True)
     if not users:
         raise DataError(f"Expected a user in some row of column {user!r}, got none.")
-    return table, owners, users
+    return *only_first(table, owners, most), users
 
 
 def _range(

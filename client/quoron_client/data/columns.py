@@ -19,6 +19,7 @@ A missing or repeated column, and one that holds neither numbers nor text, is an
 A value is not.
 """
 
+from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -26,22 +27,26 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset
 import pyarrow.parquet
 from numpy.typing import NDArray
 
 from quoron_client.data import cells, csv_file
+from quoron_client.data.first_rows import Reading
 from quoron_privacy.errors import DataError
 
 Vector = NDArray[np.float64]
+_AT_ONCE = 1 << 20  # rows of a file that are read at once
 
 
-def read(source: Any, names: Collection[str] | None = None) -> pa.Table:
+def read(source: Any, names: Collection[str] | None = None, reading: Reading | None = None) -> pa.Table:
     """A CSV or Parquet path, a pyarrow Table or a DataFrame (pandas, polars) as a table with rows; raises DataError.
 
-    With `names` only these columns, which must be there.
+    With `names` only these columns, which must be there. With `reading` rows of a file that do not count are left out
+    while it is read.
     """
     if isinstance(source, str | Path):
-        table = _read_file(Path(source), names)
+        table = _read_file(Path(source), names, reading)
     elif isinstance(source, pa.Table):
         table = source if names is None else _selected(source, names)
     elif hasattr(source, "columns") and hasattr(source, "iloc"):
@@ -73,8 +78,10 @@ def column(table: pa.Table, name: str) -> pa.Array:
     Text is large: a column may have more of it than 2 GiB. What is no UTF-8 in it has a sign in place of what cannot be
     read: one user's bytes are no error of a table.
     """
-    _check_name(name, table.column_names)
-    chunks = table.column(name)
+    places = table.schema.get_all_field_indices(name)
+    if len(places) != 1:
+        _check_name(name, table.column_names)
+    chunks = table.column(places[0])
     if _family(chunks.type) == "text":
         return _readable(chunks)
     values = chunks.combine_chunks()
@@ -210,6 +217,13 @@ def _parsed(found: pa.Array) -> Vector:
     return np.asarray(said[pc.fill_null(coded.indices, -1).to_numpy(zero_copy_only=False)], np.float64)
 
 
+def _check_names(wanted: Collection[str], names: Collection[str]) -> None:
+    many = Counter(names)
+    for name in wanted:
+        if many[name] != 1:
+            _check_name(name, names)
+
+
 def _check_name(name: str, names: Collection[str]) -> None:
     if name not in names:
         raise DataError(f"Expected column {name!r} in the table, got columns {', '.join(names)}.")
@@ -219,8 +233,7 @@ def _check_name(name: str, names: Collection[str]) -> None:
 
 
 def _selected(table: pa.Table, names: Collection[str]) -> pa.Table:
-    for name in names:
-        _check_name(name, table.column_names)
+    _check_names(names, table.column_names)
     return table.select(list(dict.fromkeys(names)))
 
 
@@ -236,15 +249,18 @@ def _unreadable(path: Path, error: Exception) -> DataError:
     return DataError(f"Expected {path.name!r} to be a readable {path.suffix} table, got {type(error).__name__}.")
 
 
-def _read_file(path: Path, names: Collection[str] | None) -> pa.Table:
+def _read_file(path: Path, names: Collection[str] | None, reading: Reading | None) -> pa.Table:
     known = header(path).column_names
     wanted = None if names is None and path.suffix == ".csv" else list(dict.fromkeys(known if names is None else names))
-    for name in wanted or ():
-        _check_name(name, known)
+    _check_names(wanted or (), known)
     try:
         if path.suffix == ".csv":
-            return csv_file.read(path, wanted)
-        return pyarrow.parquet.read_table(path, columns=wanted)
+            return csv_file.read(path, wanted, reading)
+        if reading is None or pyarrow.parquet.read_metadata(path).num_rows <= _AT_ONCE:
+            return pyarrow.parquet.read_table(path, columns=wanted)
+        for batch in pyarrow.dataset.dataset(path, format="parquet").scanner(columns=wanted).to_batches():
+            reading.add(pa.Table.from_batches([batch]))
+        return reading.table()
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(path, error) from None
 
@@ -262,9 +278,9 @@ def _from_stream(source: Any) -> pa.Table:
 def _from_pandas(frame: Any, names: Collection[str] | None) -> pa.Table:
     known = [str(name) for name in frame.columns]
     wanted = known if names is None else list(dict.fromkeys(names))
-    for name in wanted:
-        _check_name(name, known)
-    return pa.table({name: _one_column(name, frame.iloc[:, known.index(name)]) for name in wanted})
+    _check_names(wanted, known)
+    places = {name: place for place, name in enumerate(known)}
+    return pa.table({name: _one_column(name, frame.iloc[:, places[name]]) for name in wanted})
 
 
 def _one_column(name: str, series: Any) -> pa.Array:

@@ -33,6 +33,7 @@ import pyarrow as pa
 import pyarrow.csv
 from numpy.typing import NDArray
 
+from quoron_client.data.first_rows import Reading
 from quoron_privacy.errors import DataError
 
 LONGEST = 1 << 28  # bytes of a row; as many again may be read before its end is missed
@@ -46,21 +47,26 @@ def names(path: Path) -> list[str]:
         return _Pieces.of(file, path.name).names
 
 
-def read(path: Path, wanted: Collection[str] | None = None) -> pa.Table:
-    """These columns, each once in the file, or all, as large text. Raises OSError; DataError for a malformed file."""
+def read(path: Path, wanted: Collection[str] | None = None, reading: Reading | None = None) -> pa.Table:
+    """These columns, each once in the file, or all, as large text. Raises OSError; DataError for a malformed file.
+
+    With `reading` without rows that do not count; it is read to its end all the same.
+    """
     with path.open("rb") as file, ThreadPoolExecutor(pa.cpu_count()) as pool:
         pieces = _Pieces.of(file, path.name)
         called = pieces.names if wanted is None else list(wanted)
-        places = [*range(len(called))] if wanted is None else [pieces.names.index(name) for name in called]
+        found = {name: place for place, name in enumerate(pieces.names)}
+        places = [*range(len(called))] if wanted is None else [found[name] for name in called]
         waiting: deque[Future[pa.Table]] = deque()
-        found = []
+        kept = Reading.all() if reading is None else reading
+        kept.add(pa.schema([(name, pa.large_string()) for name in called]).empty_table())
         for piece in pieces:
             waiting.append(pool.submit(pieces.parsed, piece, [str(place) for place in places]))
             if len(waiting) > pa.cpu_count():
-                found.append(waiting.popleft().result())
-        found += [each.result() for each in waiting]
-    none = pa.schema([(name, pa.large_string()) for name in called]).empty_table()
-    return pa.concat_tables([none, *(each.rename_columns(called) for each in found)])
+                kept.add(waiting.popleft().result().rename_columns(called))
+        for each in waiting:
+            kept.add(each.result().rename_columns(called))
+    return kept.table()
 
 
 @dataclass(slots=True)

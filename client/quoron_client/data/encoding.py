@@ -16,16 +16,17 @@ not there, or is there twice, is an error: a table's columns are public.
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError, WrapSerializer
 
-from quoron_client.data.features import Categorical, Feature, Numeric
+from quoron_client.data.features import Categorical, Feature, Numeric, apart, together
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.labels import Classes, Comparison, Label, Positive, Range, Signs, read_label
 from quoron_client.losses import Classification, Loss
@@ -141,10 +142,12 @@ class Encoding:
     | weight that is null, negative or not finite   | the row is left out                                     |
     | column missing or repeated                    | DataError, whatever the rows                            |
 
+    A feature whose column is a span, as in `spans`, becomes one of each of these columns, alike.
+
     Raises ConfigError for rules that cannot be meant, among them a label whose column is a feature too.
     """
 
-    features: tuple[Feature, ...]
+    features: Annotated[tuple[Feature, ...], WrapSerializer(lambda features, told: told(together(features)))]
     label: Label | None = None  # None only for the linear loss
     intercept: bool = True
     unit_rows: bool = False
@@ -155,6 +158,7 @@ class Encoding:
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "features", apart(self.features))
         if not self.features and not self.intercept:
             raise ConfigError("Expected at least one feature or an intercept, got none.")
         if not (np.isfinite(self.feature_norm) and self.feature_norm > 0):
@@ -208,7 +212,7 @@ class Encoding:
                 "population.numeric or population.categorical."
             )
         plain = [each.column for each in self.features if isinstance(each, Categorical) or not each.edges]
-        twice = [name for place, name in enumerate(plain) if name in plain[:place]]
+        twice = [name for name, many in Counter(plain).items() if many > 1]
         if twice:
             raise ConfigError(
                 f"Expected every feature once, got column {twice[0]!r} as numeric and as categorical. Leave one out."

@@ -1,12 +1,14 @@
 """What a column of a table becomes: the public range of a number, the public vocabulary of a category."""
 
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from itertools import chain, groupby, pairwise
 from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import ConfigDict
 
+from quoron_client.data import spans
 from quoron_privacy.errors import ConfigError
 
 _LARGEST = 2**53  # integer categories below it are what they are as float64 too
@@ -67,6 +69,48 @@ class Categorical:
 
 
 Feature = Numeric | Categorical
+_NAMES = {kind: tuple(each.name for each in fields(kind)) for kind in (Numeric, Categorical)}
+
+
+def apart(features: Iterable[Feature]) -> tuple[Feature, ...]:
+    """Features of one column each. ConfigError for spans of none or of too many."""
+    given = tuple(features)
+    sizes = [spans.size(each.column) for each in given]
+    if all(size is None for size in sizes):
+        return given
+    many = sum(size or 1 for size in sizes)
+    if many > spans.MOST:
+        raise ConfigError(f"Expected at most {spans.MOST:,} columns as features, got {many:,}. Declare fewer.")
+    return tuple(chain.from_iterable(map(_one_each, given)))
+
+
+def together(features: Sequence[Feature]) -> tuple[Feature, ...]:
+    """The same features, those that are alike and whose columns count up as one: what `apart` takes apart."""
+    found: list[Feature] = []
+    for _, some in groupby(features, lambda each: (type(each), *_public(each))):
+        alike = list(some)
+        found += [_like(alike[0], column) for column in spans.spanned([each.column for each in alike])]
+    return tuple(found)
+
+
+def _one_each(feature: Feature) -> Iterator[Feature]:
+    return (_like(feature, column) for column in spans.named(feature.column))
+
+
+def _like(feature: Feature, column: str) -> Feature:
+    """The same of another column, without checking again what was checked."""
+    if column == feature.column:
+        return feature
+    made = object.__new__(type(feature))
+    for name in _NAMES[type(feature)]:
+        object.__setattr__(made, name, getattr(feature, name))
+    object.__setattr__(made, "column", column)
+    return made
+
+
+def _public(feature: Feature) -> tuple[object, ...]:
+    """All but the column."""
+    return tuple(getattr(feature, name) for name in _NAMES[type(feature)] if name != "column")
 
 
 def check_vocabulary(what: str, values: tuple[str | int, ...]) -> None:

@@ -14,11 +14,13 @@ import pyarrow as pa
 
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data import columns, people
+from quoron_client.data.first_rows import Reading
 from quoron_client.data.items import ItemBatch
 from quoron_client.federation.terms import Terms
 from quoron_privacy.errors import DataError
 
-MOST_NUMBERS = 1 << 28  # of a user's items, 1 GiB: whoever announces a run says how many features a row becomes
+MOST_NUMBERS = 1 << 28  # of a user's items, 1 GiB, of the first rows: how many features one becomes the run announces
+LOOKED_AT = 1 << 22  # rows that tell whether a file is several people's
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,10 +32,10 @@ class OwnItems:
     notice: str | None = None  # how many rows were left out
 
 
-def read_own_table(path: Path) -> pa.Table:
-    """The table in a CSV or Parquet file. Raises DataError, which names the file."""
+def read_own_table(path: Path, reading: Reading | None = None) -> pa.Table:
+    """The table in a CSV or Parquet file, or the rows that are kept. Raises DataError, which names the file."""
     try:
-        return columns.read(path)
+        return columns.read(path, None, reading)
     except DataError as error:
         raise DataError(f"Data file {str(path)!r}: {error}") from None
 
@@ -44,7 +46,8 @@ def check_one_user(path: Path, *, one_user: bool, items_per_user: int | None) ->
     For the owner's eyes, before anybody hears of this client: whether it is refused is a function of the data. Raises
     DataError as `read_own_table` does, too.
     """
-    table = read_own_table(path)
+    first = max(LOOKED_AT, people.MANY * (items_per_user or 0) + 1)
+    table = read_own_table(path, Reading(first))
     why = None if one_user else people.several(table, items_per_user)
     if why is not None:
         raise DataError(
@@ -69,17 +72,20 @@ def own_items(path: Path, terms: Terms) -> OwnItems:
         raise DataError(f"Expected columns that become {terms.features} features, as announced, got {width}.")
     problem = notice = None
     try:
-        table = columns.read(path, rules.columns)
-        if table.num_rows * width > MOST_NUMBERS:
-            raise DataError(f"Expected at most {MOST_NUMBERS:,} numbers, got {table.num_rows:,} rows of {width:,}.")
+        most = max(1, MOST_NUMBERS // width)
+        found = columns.read(path, rules.columns, Reading(most + 1))
+        table = found.slice(0, most)
+        if found.num_rows > most:
+            notice = f"Data file {str(path)!r}: Expected at most {most:,} rows, got more. Only the first so many count."
         encoded = rules.encode(table)
         counts = encoded.counts
         if counts.dropped:
             blamed = ", ".join(f"{name!r} ({count:,})" for name, count in counts.unusable.items() if count)
-            notice = (
+            unusable = (
                 f"Data file {str(path)!r}: Expected rows that can be used, got {counts.dropped:,} of {counts.rows:,} "
                 f"that cannot, by column: {blamed}."
             )
+            notice = unusable if notice is None else f"{notice} {unusable}"
         if counts.dropped == counts.rows:
             problem, notice = notice, None
             batch = _unusable(width)

@@ -8,10 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from quoron_client.data.encoding import Encoding
 from quoron_client.losses import Loss, make_loss
 from quoron_client.protocol.domains import Box, Domain, L2Ball
-from quoron_client.protocol.wire import MAX_NAME
+from quoron_client.protocol.wire import MAX_DESCRIPTION, MAX_NAME
 from quoron_privacy.errors import ConfigError, QuoronError, WireError
-
-MAX_DESCRIPTION = 1 << 20  # characters
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

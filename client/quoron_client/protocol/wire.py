@@ -39,6 +39,7 @@ from quoron_protos.v1 import values_pb2 as values
 
 PROTOCOL = 1
 MAX_MESSAGE = 64 << 20  # bytes
+MAX_DESCRIPTION = 1 << 20  # characters of an announcement
 MAX_NUMBERS = MAX_MESSAGE // 8 - 1024  # of one array, so that what surrounds it fits as well
 DIGEST_SIZE = 16  # bytes
 MAX_NAME = 200  # characters of a run's name

@@ -88,6 +88,7 @@ def serve(
     plan = specifications.make_plan(specification)
     specifications.require_deployable(specification, plan, allow_simulation=allow_simulation)
     specifications.require_fitting(plan, wire.MAX_MESSAGE)
+    specifications.require_telling(specification, plan)
     with Database(database) as opened:
         books = Books(opened)
         books.settle()

@@ -93,7 +93,7 @@ class Deck:
         self._place = np.full(rows.users, -1, np.int32)
         self._place[known] = np.arange(len(order), dtype=np.int32)
         self._pieces = rows.pieces(self._place >= 0)
-        held = rows.index.held(self._pieces)
+        held = rows.held(self._pieces)
         if rows.users > rows.index.users:
             held = np.append(held, np.zeros(rows.users - rows.index.users, held.dtype))
         longest, ends = int(held.max(initial=0)), np.append(0, np.cumsum(held[known], dtype=np.int64))

@@ -21,6 +21,7 @@ from quoron.datasets.files import Piece
 from quoron.datasets.index import Index
 from quoron_client.data import columns
 from quoron_client.data.encoding import Categorical, Encoding
+from quoron_client.data.first_rows import before
 from quoron_privacy.errors import DataError
 
 T = TypeVar("T")
@@ -36,6 +37,7 @@ class Rows:
     encoding: Encoding
     users: int  # of the index, or more: slots without rows
     zero_rows: bool = True  # whether a user without a row that can be used has an item of zeros, or none
+    most: int | None = None  # rows of one user that count, the first in the order of the files; None: all
 
     @classmethod
     def of(cls, index: Index, encoding: Encoding) -> "Rows":
@@ -88,13 +90,14 @@ class Rows:
 
         `place` (users,) is -1 for one who is not wanted; a run longer than `most` is a stretch of its own.
         """
+        first_of = _First(self.index, pieces, self.most)
         with closing(self._numbered(pieces, self.encoding.columns)) as numbered:
             tables = _Cut(table for _, table in numbered)
             waiting: list[tuple[NDArray[np.int32], NDArray[np.int32]]] = []
             room = most
             for piece in pieces:
-                ranks, lengths = self.index.runs(piece)
-                places, first = place[ranks], 0
+                ranks, lengths, counts = first_of.runs(piece)
+                places, first = np.where(counts, place[ranks], np.int32(-1)), 0
                 wanted = np.cumsum(np.where(places >= 0, lengths, 0))
                 while first < len(lengths):
                     before = int(wanted[first - 1]) if first else 0
@@ -110,6 +113,11 @@ class Rows:
                         waiting, room = [], most
             if waiting:
                 yield tables.stretch(waiting)
+
+    def held(self, pieces: list[Piece]) -> Owners:
+        """Rows of every user in these pieces that count, (users,). Private."""
+        held = self.index.held(pieces).astype(np.int64)
+        return held if self.most is None else np.minimum(held, self.most)
 
     def pieces(self, wanted: NDArray[np.bool_]) -> list[Piece]:
         """The row groups with `wanted` users (users,), and those between."""
@@ -143,6 +151,31 @@ class Rows:
 
         with closing(ahead(read())) as tables:
             yield from tables
+
+
+class _First:
+    """Runs of pieces one after the other, and of each whether it counts: those of whom has too many are cut in two."""
+
+    def __init__(self, index: Index, pieces: list[Piece], most: int | None) -> None:
+        self._index, self._most = index, most
+        self._long = np.zeros(0, np.bool_) if most is None else index.held(pieces) > most
+        self._seen = np.zeros(index.users if self._long.any() else 0, np.int64)
+
+    def runs(self, piece: Piece) -> tuple[Owners, NDArray[np.int32], NDArray[np.bool_]]:
+        """Whose each run is, its rows, and whether they are among the first of its user."""
+        ranks, lengths = self._index.runs(piece)
+        if self._most is None or not len(self._seen) or not self._long[ranks].any():
+            return ranks, lengths, np.ones(len(ranks), np.bool_)
+        within = lengths.astype(np.int64)
+        own = np.flatnonzero(self._long[ranks])
+        own = own[np.argsort(ranks[own], kind="stable")]
+        many = within[own]
+        within[own] = np.clip(self._most - self._seen[ranks[own]] - before(ranks[own], many), 0, many)
+        np.add.at(self._seen, ranks[own], many)
+        both = np.stack([within, lengths - within], axis=1).astype(np.int32).ravel()
+        some = both > 0
+        counts = np.tile([True, False], len(ranks))
+        return np.repeat(ranks, 2)[some], both[some], counts[some]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

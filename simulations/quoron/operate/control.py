@@ -152,6 +152,11 @@ class Control:
                     f"Cannot reach a coordinator at {self._where}. Check the address, that `quoron serve` runs, and "
                     "that its certificate is of the authority given and names this host."
                 ) from None
+            if code == grpc.StatusCode.RESOURCE_EXHAUSTED:
+                raise ConfigError(
+                    f"Expected a message as short as the coordinator at {self._where} takes, got a longer one. Use the "
+                    "same version of quoron on both sides."
+                ) from None
             raise _KINDS.get(code, RunError)(details) from None
 
 

@@ -9,11 +9,12 @@ from quoron.populations._base import Declared, PublicKnowledge
 from quoron.simulation.scene import encoding_of, loss_of, make_domain, problem
 from quoron_client.data.encoding import Encoding
 from quoron_client.losses import Loss
+from quoron_client.protocol import wire
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import NO_QUORUM, Plan, check_delta
 from quoron_server.problem import Problem
-from quoron_server.specification import RunSpecification, digest, ending_early
+from quoron_server.specification import RunSpecification, digest, ending_early, require_fitting, require_telling
 
 
 def specify(
@@ -65,6 +66,8 @@ def specify(
         allow_large_delta=config.privacy.allow_large_delta,
         plan_digest=digest(plan),
     )
+    require_fitting(plan, wire.MAX_MESSAGE)
+    require_telling(specification, plan)
     plan = ending_early(plan) if early_ends else plan
     return specification, plan.simulated() if specification.simulation else plan
 

@@ -114,6 +114,7 @@ def carry_out(
             f"Expected a folder for a new or an interrupted run, got {folder.path} of a complete one. Read its model "
             "with `quoron.load`, or choose another folder."
         )
+    room = prepared.held.room()
     if not folder.ledger.exists():
         folder.write_json(RECORD, asdict(identity))
         folder.write_text("config.toml", config.as_toml())
@@ -124,7 +125,7 @@ def carry_out(
         statement = plan.guarantee.sentence()
         with lifetime.opened(prepared.ledger) as ledger:
             ledger.charge(identity.run, config.train.population, statement=statement, **charge_of(plan))
-        items = prepared.held.items()
+        items = prepared.held.items(room)
         if not own.finished and not own.same_inputs(_digest(items)):
             raise _other(folder, "table")
         seen = look.release(prepared, own)

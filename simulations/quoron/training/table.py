@@ -18,9 +18,11 @@ from quoron._paths import dataset, table_file
 from quoron.config import Config
 from quoron.populations._base import Declared, PublicKnowledge
 from quoron.simulation.scene import encoding_of, loss_of, make_domain
+from quoron.training.room import BLOCK, Room
 from quoron_client.data import columns
 from quoron_client.data.declared import check_types, types_of
 from quoron_client.data.encoding import Categorical, Encoding, Owners, group
+from quoron_client.data.first_rows import Reading, most_rows, only_first
 from quoron_client.data.items import ItemBatch
 from quoron_client.data.misfits import Fitting, Misfits, Tally, declared_columns, declared_labels
 from quoron_privacy.errors import ConfigError, DataError
@@ -48,12 +50,25 @@ class Held:
     _table: pa.Table = field(repr=False)
     _owners: Owners = field(repr=False)
 
-    def items(self) -> ItemBatch:
-        """The items of all slots.
+    def room(self) -> Room | None:
+        """Memory for the items, made sure of before anything is charged; None if they are few. RunError if it is not.
+
+        It depends on how many rows count, and on no value of theirs.
+        """
+        encoding, rows = self.encoding, len(self._owners)
+        if rows * encoding.dimension <= BLOCK:
+            return None
+        weighted = encoding.weight is not None
+        return Room.made(rows=rows, users=self.declared.users, features=encoding.dimension, weighted=weighted)
+
+    def items(self, room: Room | None = None) -> ItemBatch:
+        """The items of all slots, in the room that was made for them.
 
         A user whose rows cannot be used has one item of zeros. Under zero-out it has none, like an empty slot: then
         such a user is nobody, and nobody's answer is the zero vector, whatever the ridge.
         """
+        if room is not None:
+            return room.fill(self.encoding, self._table, self._owners, zero_rows=not self._zero_out)
         encoded = self.encoding.encode(self._table)
         return encoded.batch(self.declared.users, self._owners, zero_rows=not self._zero_out)
 
@@ -80,8 +95,12 @@ class HeldFiles:
     warnings: tuple[str, ...]  # of declarations, never of values
     _rows: "Rows" = field(repr=False)
 
-    def items(self) -> "Rows":
+    def room(self) -> None:
+        """None: rows are dealt within a memory that is fixed, and lie on disk."""
+
+    def items(self, room: Room | None = None) -> "Rows":
         """The rows of all slots, to be read when a run begins. Users without usable rows are as in `Held.items`."""
+        del room
         return self._rows
 
     def fitting(self, slots: Slots) -> Iterator[Fitting]:
@@ -114,6 +133,7 @@ def hold(config: Config, base: Path, frame: Any = None) -> Held | HeldFiles:
                 "private. List them, or have them released with `quoron declare`."
             )
     items, zero_out = config.problem.items_per_user, config.privacy.adjacency == "zero-out"
+    most = most_rows(items or 1, encoding.dimension, weighted=encoding.weight is not None)
     warnings = () if items else (UNDECLARED,)
 
     def declared(found: int) -> Declared:
@@ -129,13 +149,13 @@ def hold(config: Config, base: Path, frame: Any = None) -> Held | HeldFiles:
         rows = Rows.of(opened(source, section.user), encoding)
         check_types(encoding, types_of(source, rows.index.files.schema))
         told = declared(rows.users)
-        return HeldFiles(told, encoding, warnings, replace(rows, users=told.users, zero_rows=not zero_out))
+        return HeldFiles(told, encoding, warnings, replace(rows, users=told.users, zero_rows=not zero_out, most=most))
     given = table_file(section.path, base) if frame is None else frame
-    table = columns.read(given, (*encoding.columns, section.user))
+    table = columns.read(given, (*encoding.columns, section.user), Reading(most, section.user))
     encoding.check(table)
     check_types(encoding, types_of(given, table.schema))
     found, owners = group(table, section.user, without_rows=True)
-    return Held(declared(found), encoding, warnings, zero_out, table, owners)
+    return Held(declared(found), encoding, warnings, zero_out, *only_first(table, owners, most))
 
 
 def _some(slots: Slots, encoding: Encoding) -> Iterator[Slots]:

@@ -1,0 +1,119 @@
+"""Room for the items of a table in memory: made sure of before a run is charged, filled afterwards, a block at a time.
+
+    room = Room.made(rows=len(owners), users=n, features=p, weighted=False)   # RunError where there is not enough
+    room.fill(encoding, table, owners, zero_rows=True)
+
+Rows are encoded where they lie in the table and written where their user's items will be, so that beside the table and
+its items a run takes about BLOCK numbers more. What comes is what `Encoding.encode` and `Encoded.batch` make of all
+rows at once, to the bit: a row's numbers depend on that row alone.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from quoron_client.data.encoding import Encoding, Owners
+from quoron_client.data.items import ItemBatch
+from quoron_privacy.errors import RunError
+
+BLOCK = 1 << 22  # numbers that are encoded at a time; a table of fewer needs no room of its own
+_BESIDE = 64  # bytes a row, of what else is made of all rows: norms, labels within bounds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Room:
+    """Zeros for an item of every row, and one of every user."""
+
+    features: NDArray[np.float32]  # (N + n, p)
+    labels: NDArray[np.float64]  # (N + n,)
+    weights: NDArray[np.float64] | None  # (N + n,)
+    users: int  # n
+
+    @classmethod
+    def made(cls, *, rows: int, users: int, features: int, weighted: bool) -> "Room":
+        """The room, which is then this process's, and as much again was there a moment ago. RunError if it is not."""
+        most = rows + users
+        needed = most * (2 * (4 * features + 8 * (1 + weighted)) + _BESIDE)
+        try:
+            if needed > (left := _available()):
+                raise MemoryError(f"{left:,} are left")
+            made = cls(
+                np.full((most, features), 0.0, np.float32),  # np.zeros would take pages when they are written
+                np.full(most, 0.0),
+                np.full(most, 0.0) if weighted else None,
+                users,
+            )
+            np.full(needed - most * (4 * features + 8 * (1 + weighted)), 0, np.uint8)
+        except MemoryError as error:
+            raise RunError(
+                f"Expected {needed:,} bytes of memory for the items of this table, got too little: "
+                f"{error or 'no more is given'}. Nothing is charged. Train on a machine with more, or on a folder of "
+                "Parquet files, which is read piece by piece."
+            ) from None
+        return made
+
+    def fill(self, encoding: Encoding, table: pa.Table, owners: Owners, *, zero_rows: bool) -> ItemBatch:
+        """The items of all users, row i of the table being that of user owners[i] (N,), in this room."""
+        rows, step = len(owners), max(1, BLOCK // max(1, encoding.dimension))
+        at, kept = np.empty(rows, np.int64), np.empty(rows, np.bool_)
+        at[np.argsort(owners, kind="stable")] = np.arange(rows)
+        for first in range(0, rows, step):
+            own = at[first : first + step]
+            some = encoding.encode(table.slice(first, step))
+            self.features[own], self.labels[own], kept[own] = some.features, some.labels, some.kept
+            if self.weights is not None:
+                self.weights[own] = some.weights
+        held = np.zeros(self.users, np.int64)
+        for first in range(0, rows, step):
+            part = owners[first : first + step][kept[at[first : first + step]]]
+            held += np.bincount(part, minlength=self.users)
+        counts = np.maximum(held, 1) if zero_rows else held
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        if not kept.all() or not held.all():
+            there = np.flatnonzero(kept)
+            del at, kept
+            self._moved(lambda first, last: (there[first:last], slice(first, last)), range(0, len(there), step), step)
+            places = np.repeat(offsets[:-1] - (np.cumsum(held) - held), held) + np.arange(len(there))
+            backwards = reversed(range(0, len(there), step))
+            whole = len(there)
+            self._moved(lambda first, last: (slice(first, min(last, whole)), places[first:last]), backwards, step)
+            for array in self._arrays:
+                array[offsets[:-1][held < counts]] = 0.0
+        end = int(offsets[-1])
+        weights = None if self.weights is None else self.weights[:end]
+        return ItemBatch(self.features[:end], self.labels[:end], offsets, weights)
+
+    def _moved(self, way: Callable[[int, int], tuple[Any, Any]], firsts: Any, step: int) -> None:
+        """Rows from where they are to where they go, a block at a time in an order in which none is overwritten."""
+        for first in firsts:
+            source, target = way(first, first + step)
+            if isinstance(target, slice):
+                target = slice(target.start, target.start + len(source))
+            for array in self._arrays:
+                array[target] = array[source].copy()
+
+    @property
+    def _arrays(self) -> list[NDArray[Any]]:
+        return [self.features, self.labels, *([] if self.weights is None else [self.weights])]
+
+
+def _available() -> int:
+    """Bytes that the system and its container would still give, as far as they say so."""
+    left = []
+    try:
+        said = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        left.append(1024 * sum(int(said[key].split()[0]) for key in ("MemAvailable", "SwapFree")))
+    except (OSError, KeyError, ValueError):
+        pass
+    try:
+        most, now = (Path("/sys/fs/cgroup", name).read_text() for name in ("memory.max", "memory.current"))
+        stat = dict(line.split() for line in Path("/sys/fs/cgroup/memory.stat").read_text().splitlines())
+        left.append(int(most) - int(now) + int(stat["inactive_file"]))
+    except (OSError, KeyError, ValueError):
+        pass
+    return max(0, min(left, default=1 << 62))

@@ -1,0 +1,192 @@
+"""Nobody's rows decide whether a run has room: of one user so many count as is public, and room comes first."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+import row_files
+from quoron import config as configs
+from quoron.datasets.deck import Deck
+from quoron.datasets.index import opened
+from quoron.datasets.rows import Rows
+from quoron.simulation.folder import claim
+from quoron.training import lifetime, room, run, table
+from quoron.training.room import Room
+from quoron_client.data import columns, csv_file, first_rows
+from quoron_client.data.encoding import group
+from quoron_client.data.first_rows import Reading
+from quoron_client.data.items import ItemBatch
+from quoron_client.losses import make_loss
+from quoron_privacy.errors import RunError
+
+MOST = 3
+
+
+def kept_of(people: pa.Table, most: int) -> list[int]:
+    """Places of the rows that count, one by one."""
+    seen: dict[str, int] = {}
+    places = []
+    for place, who in enumerate(people["who"].to_pylist()):
+        seen[who] = seen.get(who, 0) + 1
+        places += [place] * (seen[who] <= most)
+    return places
+
+
+@pytest.fixture
+def shuffled() -> pa.Table:
+    """Rows of users of whom many have more than MOST, in no order."""
+    people = row_files.rows(200)
+    return people.take(pa.array(np.random.Generator(np.random.Philox(7)).permutation(people.num_rows)))
+
+
+class TestTheFirstRows:
+    def test_are_those_of_each_user_alone(self, shuffled: pa.Table) -> None:
+        _, owners = group(shuffled, "who")
+        assert np.flatnonzero(first_rows.first_rows(owners, MOST)).tolist() == kept_of(shuffled, MOST)
+
+    def test_of_others_stay_where_one_user_has_other_rows(self, shuffled: pa.Table) -> None:
+        """For tables that differ in one user, whatever it holds, the items of everybody else are the same."""
+        one = np.array([who == "u00005" for who in shuffled["who"].to_pylist()])
+        many = pa.concat_tables([shuffled.filter(pa.array(one))] * 50 + [shuffled.filter(pa.array(~one))])
+        found = [each.take(pa.array(kept_of(each, MOST))) for each in (shuffled, many)]
+        of_others = [each.filter(pa.array([who != "u00005" for who in each["who"].to_pylist()])) for each in found]
+        assert repr(of_others[0].to_pylist()) == repr(of_others[1].to_pylist())  # NaN too
+
+    def test_number_follows_from_declarations(self) -> None:
+        assert first_rows.most_rows(1, 10**5, weighted=False) == first_rows.TIMES
+        assert first_rows.most_rows(10**6, 20, weighted=True) == 10**9
+        assert first_rows.most_rows(1, 20, weighted=False) * 88 <= first_rows.BYTES
+
+    @pytest.mark.parametrize("kind", ["csv", "parquet"])
+    def test_are_all_that_stays_while_a_file_is_read(
+        self, shuffled: pa.Table, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / f"rows.{kind}"
+        if kind == "csv":
+            pyarrow.csv.write_csv(shuffled, path)
+        else:
+            pq.write_table(shuffled, path, row_group_size=50)
+        for module, name, less in ((first_rows, "_FIRST", 100), (columns, "_AT_ONCE", 100), (csv_file, "_PIECE", 999)):
+            monkeypatch.setattr(module, name, less)
+        reading = Reading(MOST, "who")
+        found, whole = columns.read(path, None, reading), columns.read(path)
+        assert found.num_rows < whole.num_rows
+        first, wanted = (each.take(pa.array(kept_of(each, MOST))) for each in (found, whole))
+        assert repr(first.to_pylist()) == repr(wanted.to_pylist())
+
+    @pytest.mark.parametrize("laid", [row_files.in_order, row_files.in_buckets])
+    @pytest.mark.parametrize("small", [False, True])
+    def test_of_a_folder_are_dealt(
+        self, laid: object, small: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        read = laid(row_files.rows(300, most=40), tmp_path / "rows")  # type: ignore[operator]
+        if small:
+            for name, value in (("BUCKET", 1000), ("SEGMENT", 100), ("STAGE", (3000, 3000))):
+                monkeypatch.setattr(f"quoron.datasets.deck.{name}", value)
+            monkeypatch.setenv("QUORON_MEMORY", "1000")
+        rows = Rows.of(opened(tmp_path / "rows", "who"), row_files.RULES)
+        loss = make_loss("logistic", feature_norm=1.0)
+        order = np.random.Generator(np.random.Philox(1)).permutation(rows.users)
+        items = Deck.dealt(replace(rows, most=MOST), None, order, loss).items(np.arange(rows.users))
+        few = read.take(pa.array(kept_of(read, MOST)))
+        users, owners = group(few, "who")
+        wanted = row_files.RULES.encode(few).batch(users, owners)
+        for name in ("features", "labels", "offsets", "weights"):
+            np.testing.assert_array_equal(getattr(items, name), getattr(wanted, name))
+
+    @pytest.mark.parametrize("kind", ["csv", "parquet", "frame"])
+    def test_are_the_items_of_a_run(self, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """However the table is given; the number of users is that of all rows."""
+        draw = np.random.Generator(np.random.Philox(4))
+        owners = draw.integers(0, 2000, 20_000)
+        people = pa.table({"who": owners, **{name: draw.integers(0, 2, len(owners)) for name in [*"abcd", "sick"]}})
+        monkeypatch.setattr(table, "most_rows", lambda *_, **__: MOST)
+        path = tmp_path / f"rows.{kind}"
+        if kind == "csv":
+            pyarrow.csv.write_csv(people, path)
+        elif kind == "parquet":
+            pq.write_table(people, path)
+        held = table.hold(configs.parse(CONFIG.format(path=path)), tmp_path, people if kind == "frame" else None)
+        items = held.items()
+        assert isinstance(items, ItemBatch)
+        users, whose = group(people, "who")
+        kept = first_rows.first_rows(whose, MOST)
+        wanted = held.encoding.encode(people.filter(pa.array(kept)))
+        assert items.counts.max() == MOST
+        assert items.users == users
+        if kind != "csv":  # whose users are numbered by their text
+            np.testing.assert_array_equal(items.features, wanted.batch(users, whose[kept]).features)
+
+
+class TestRoom:
+    @pytest.mark.parametrize("zero_rows", [True, False])
+    @pytest.mark.parametrize("missing", ["drop", "middle"])
+    @pytest.mark.parametrize("block", [40, 10**6])
+    def test_holds_what_all_rows_at_once_become(
+        self, shuffled: pa.Table, zero_rows: bool, missing: str, block: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(room, "BLOCK", block)
+        rules = replace(row_files.RULES, missing=missing)
+        users, owners = group(shuffled, "who")
+        owners, users = owners + 1, users + 3  # of slots, the first and the last hold nobody
+        made = Room.made(rows=len(owners), users=users, features=rules.dimension, weighted=True)
+        found = made.fill(rules, shuffled, owners, zero_rows=zero_rows)
+        wanted = rules.encode(shuffled).batch(users, owners, zero_rows=zero_rows)
+        for name in ("features", "labels", "offsets", "weights"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name))
+
+    def test_that_is_not_there_is_told_before_the_charge(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(table, "BLOCK", 100)
+        monkeypatch.setattr(room, "_available", lambda: 5000)
+        config = configs.parse(CONFIG.format(path=written(tmp_path, 2000, 5)))
+        config = config.model_copy(update={"train": config.train.model_copy(update={"ledger": str(tmp_path / "book")})})
+        prepared = run.prepare(config, tmp_path, name="trial")
+        with pytest.raises(RunError, match=r"bytes of memory.*Nothing is charged"):
+            run.carry_out(prepared, claim(config, "trial"))
+        with lifetime.opened(prepared.ledger) as ledger:
+            assert not ledger.groups()
+
+
+CONFIG = """
+population = {{ kind = "table", path = "{path}", user = "who", label = "sick", numeric = {{ a = [0, 1], b = [0, 1], c = [0, 1], d = [0, 1] }} }}
+problem = {{ items_per_user = 5 }}
+privacy = {{ delta = 1e-6 }}
+"""  # noqa: E501
+CHILD = """
+import resource, sys
+most = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+from quoron.__main__ import main
+sys.argv[1:] = sys.argv[2:]
+sys.exit(main())
+"""
+
+
+def written(folder: Path, users: int, items: int, more: int = 0) -> Path:
+    """A table of users with as many items each, of whom the first has so many more."""
+    owners = np.concatenate([np.repeat(np.arange(users), items), np.zeros(more, np.int64)])
+    draw = np.random.Generator(np.random.Philox(2))
+    values = {name: draw.integers(0, 2, len(owners)).astype(np.int8) for name in "abcd"}
+    path = folder / "rows.parquet"
+    pq.write_table(pa.table({"who": owners.astype(np.int32), **values, "sick": values["a"]}), path)
+    return path
+
+
+@pytest.mark.programs
+def test_a_user_with_very_many_rows_is_trained_like_others(tmp_path: Path) -> None:
+    """Two gigabytes do for one with 3·10⁷ rows, whose items would take as many."""
+    path = written(tmp_path, 2000, 5, more=30_000_000)
+    (tmp_path / "run.toml").write_text(CONFIG.format(path=path), encoding="utf-8")
+    arguments = ["train", str(tmp_path / "run.toml"), "--out", str(tmp_path / "out"), "--set"]
+    arguments += [f"train.ledger={tmp_path / 'book.sqlite'}"]
+    child = [sys.executable, "-c", CHILD, str(2 << 30), *arguments]
+    done = subprocess.run(child, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "model.json").is_file()
