@@ -47,7 +47,7 @@ TWENTY = (
 def wanted(algorithm: str) -> RunSpecification:
     """A run of secret noise. Where coins draw cohorts a round lasts as long as it may."""
     users, options = RUNS[algorithm]
-    real = specification(algorithm, simulation=False, noise_seed=None)
+    real = specification(algorithm, simulation=False, simulation_seed=None)
     if algorithm in COINS:
         real = real.model_copy(update={"early_ends": False, "seconds": 4.0})
     return real.model_copy(update={"options": options, "problem": replace(real.problem, users=users)})
