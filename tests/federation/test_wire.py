@@ -44,6 +44,7 @@ GRADIENT = federation.AverageGradient(
     smoothing=federation.Smoothing(moreau=0.5),
 )  # fmt: skip
 BALL, DIRECTIONS = federation.Domain(ball_radius=3.0), federation.Smoothing(convolution_radius=0.5)
+AGREED = federation.Agreed(run="r", epsilon=1.5, delta=0.5)
 HELLO = federation.Hello(protocol=1, software="quoron 1")
 ANSWER = federation.Answer(run="r", round=7, digest=DIGEST, status=federation.STATUS_REJECTED, values=ARRAY)
 
@@ -58,7 +59,8 @@ MESSAGES = {
     "Value.absent": values.Value(absent=True),
     "Record": values.Record(type="State", fields={"x": values.Value(real=1.5)}),
     "EnrolRequest": federation.EnrolRequest(protocol=1, software="quoron 1"),
-    "EnrolReply": federation.EnrolReply(user=300),
+    "EnrolReply": federation.EnrolReply(user=300, agreed=[AGREED]),
+    "Agreed": AGREED,
     "ClientMessage": federation.ClientMessage(hello=HELLO),
     "ClientMessage.consent": federation.ClientMessage(consent=federation.Consent(run="r", takes_part=True)),
     "ClientMessage.answer": federation.ClientMessage(answer=ANSWER),
@@ -113,7 +115,8 @@ GOLDEN: dict[str, str] = {
     "Value.absent": "3001",
     "Record": "0a055374617465120e0a0178120911000000000000f83f",
     "EnrolRequest": "0801120871756f726f6e2031",
-    "EnrolReply": "08ac02",
+    "EnrolReply": "08ac0212150a017211000000000000f83f19000000000000e03f",
+    "Agreed": "0a017211000000000000f83f19000000000000e03f",
     "ClientMessage": "0a0c0801120871756f726f6e2031",
     "ClientMessage.consent": "12050a01721001",
     "ClientMessage.answer": (

@@ -197,7 +197,9 @@ class Database:
             try:
                 self._tally.write(count)
             except OSError as error:
-                raise LedgerUnavailable(f"Cannot write {self._tally.path}: {error.strerror}.", outside=OUTSIDE) from error
+                raise LedgerUnavailable(
+                    f"Cannot write {self._tally.path}: {error.strerror}.", outside=OUTSIDE
+                ) from error
 
     def _drop(self) -> None:
         held, self._connection = self._connection, None

@@ -9,6 +9,7 @@ Users are numbered from 0 as they enrol. Every user belongs to one group, for wh
 was promised; so a group's sum bounds each of its users' lifetime loss.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -56,6 +57,14 @@ _slots = sa.Table(
     sa.Column("run", sa.Text, primary_key=True),
     sa.Column("slot", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("user", sa.Integer, nullable=False),
+)
+_agreed = sa.Table(  # whose client has said that it takes part: its own record must know of it
+    "agreed",
+    _schema,
+    sa.Column("user", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("run", sa.Text, primary_key=True),
+    sa.Column("epsilon", sa.Float, nullable=False),  # what it costs a user over a lifetime, for replacing one
+    sa.Column("delta", sa.Float, nullable=False),
 )
 _by_user = sa.Index("slots_by_user", _slots.c.user)
 
@@ -190,6 +199,21 @@ class Registry:
         ended = query.where(_slots.c.user == user, _runs.c.state.not_in(OPEN))
         rows = self._database.all(ended.order_by(_runs.c.number.desc()).limit(most))
         return [(row.run, row.state) for row in rows]
+
+    def note_agreed(self, run: str, users: Sequence[int], *, epsilon: float, delta: float) -> None:
+        """Keep, for their own clients, that these users have agreed to a run, whether they were asked or not."""
+        with self._database.writing() as connection:
+            query = sa.select(_agreed.c.user).where(_agreed.c.run == run)
+            new = sorted(set(users) - set(connection.execute(query).scalars()))
+            if new:
+                row = {"run": run, "epsilon": epsilon, "delta": delta}
+                connection.execute(_agreed.insert(), [row | {"user": user} for user in new])
+
+    def agreed(self, user: int, most: int) -> list[tuple[str, float, float]]:
+        """Name, ε and δ of the runs that a user has agreed to, from the latest, at most so many."""
+        query = sa.select(_agreed).join(_runs, _runs.c.run == _agreed.c.run).where(_agreed.c.user == user)
+        rows = self._database.all(query.order_by(_runs.c.number.desc()).limit(most))
+        return [(row.run, row.epsilon, row.delta) for row in rows]
 
 
 def _members(connection: sa.Connection, run: str) -> NDArray[np.int64]:
