@@ -173,9 +173,10 @@ class Record:
             lacking = [each for each in known if each[0] not in have]
             if lacking and not self._anew:
                 raise LedgerError(
-                    f"Expected {str(self._path)!r} to know run {printable(lacking[0][0])!r}, which its coordinator says "
-                    f"that this key has agreed to, but it lacks {len(lacking)} such: it is an older copy, or another's. "
-                    "Put back the newer one. If there is none, say --new-record: they are then counted as spent."
+                    f"Expected {str(self._path)!r} to know run {printable(lacking[0][0])!r}, which its coordinator "
+                    f"says that this key has agreed to, but it lacks {len(lacking)} such: it is an older copy, or "
+                    "another's. Put back the newer one. If there is none, say --new-record: they are then counted as "
+                    "spent."
                 )
             for run, epsilon, delta in lacking:
                 self._database.execute(

@@ -302,6 +302,12 @@ class LedgerRequest(_message.Message):
     run: str
     def __init__(self, run: _Optional[str] = ...) -> None: ...
 
+class BackupRequest(_message.Message):
+    __slots__ = ("with_secrets",)
+    WITH_SECRETS_FIELD_NUMBER: _ClassVar[int]
+    with_secrets: bool
+    def __init__(self, with_secrets: _Optional[bool] = ...) -> None: ...
+
 class LimitRequest(_message.Message):
     __slots__ = ("group", "epsilon", "delta", "gaussian_share", "exceeded")
     GROUP_FIELD_NUMBER: _ClassVar[int]

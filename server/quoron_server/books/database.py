@@ -25,13 +25,14 @@ from quoron_privacy.errors import LedgerError, LedgerUnavailable
 from quoron_server.books.connections import LOCK, OUTSIDE, as_ledger_error, make_engine, own, parse
 from quoron_server.books.durable import Tally, sync_folder
 
-FORMAT = 5
+FORMAT = 6
 _schema = sa.MetaData()
 _meta = sa.Table(
     "meta",
     _schema,
     sa.Column("format", sa.Integer, nullable=False),
     sa.Column("owner", sa.Text),  # random word of the last process that owned the database
+    sa.Column("incarnation", sa.Text),  # random word of these books: others once they are restored
     sa.Column("acknowledged", sa.Integer, nullable=False, server_default="0"),  # transactions that wrote; SQLite only
 )
 
@@ -115,6 +116,20 @@ class Database:
         with self.writing() as connection:
             return connection.execute(query).all()
 
+    @property
+    def path(self) -> Path | None:
+        """The SQLite file; None for PostgreSQL."""
+        return Path(self._url.database) if self.sqlite and self._url.database else None
+
+    @property
+    def incarnation(self) -> str:
+        """The random word of these books."""
+        return str(self.all(sa.select(_meta.c.incarnation))[0][0])
+
+    def renew(self, connection: sa.Connection) -> None:
+        """Restored books are others than those that they were copied from."""
+        connection.execute(_meta.update().values(incarnation=secrets.token_hex(8)))
+
     def probe(self) -> None:
         """Raises what any use would raise now."""
         with self.writing() as connection:
@@ -168,17 +183,17 @@ class Database:
             kept = self._tally.read()
         except (OSError, ValueError):
             raise LedgerError(
-                f"Expected the number of acknowledged transactions in {self._tally.path}, got something unreadable. If "
-                f"you know that {self.name} is whole, remove that file.",
+                f"Expected the number of acknowledged transactions in {self._tally.path}, got something unreadable. "
+                "Remove it if you know what it said; `quoron restore` then takes the file for what it is.",
                 outside=OUTSIDE,
             ) from None
         if self._as_it_is:
             kept = None
         elif kept is None and found:
             raise LedgerError(
-                f"Expected the number of acknowledged transactions beside {self.name}, in {self._tally.path.name}, found "
-                "none: the file was copied or put back without it, and may be older than what somebody was shown. Put "
-                "back both. If there is nothing else, `quoron restore` takes it for what it is.",
+                f"Expected the number of acknowledged transactions beside {self.name}, in {self._tally.path.name}, "
+                "found none: the file was copied or put back without it, and may be older than what somebody was shown. "
+                "Put back both. If there is nothing else, `quoron restore` takes it for what it is.",
                 outside=OUTSIDE,
             )
         if kept is not None and found < kept:
@@ -264,7 +279,7 @@ class Database:
             if not self.sqlite and connection.scalar(sa.text("SELECT to_regnamespace('quoron')")) is None:
                 connection.execute(sa.text("CREATE SCHEMA quoron"))
             _schema.create_all(connection)
-            connection.execute(_meta.insert().values(format=FORMAT))
+            connection.execute(_meta.insert().values(format=FORMAT, incarnation=secrets.token_hex(8)))
         elif "meta" not in tables and "run" in tables:  # format 1 had one run a file, and said so there
             return list(connection.execute(sa.text("SELECT format FROM run")).scalars())
         elif "meta" not in tables:

@@ -1,4 +1,4 @@
-"""Files and folders with modes of their own, which the umask can narrow and never widen; and what a power cut leaves."""
+"""Files and folders with modes of their own, which the umask can narrow and never widen; what a power cut leaves."""
 
 import os
 from pathlib import Path

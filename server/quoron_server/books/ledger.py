@@ -59,6 +59,7 @@ _unreleased = sa.Table(  # deleted when the run is complete
     sa.Column("state_seal", sa.Text),
     sa.Column("inputs", sa.LargeBinary),  # digest of private inputs, where this process holds them
 )
+SCHEMA, SECRETS = _schema, _unreleased  # for `backup`
 _spent = sa.Table(
     "spent",
     _schema,
