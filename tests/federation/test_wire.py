@@ -102,7 +102,11 @@ MESSAGES = {
     "RunReference": federation.RunReference(run="r"),
     "ListRequest": federation.ListRequest(),
     "LedgerRequest": federation.LedgerRequest(run="r"),
-    "LimitRequest": federation.LimitRequest(group="g", epsilon=1.0, delta=1e-6, gaussian_share=0.5),
+    "LimitRequest": federation.LimitRequest(group="g", epsilon=1.0, delta=1e-6, gaussian_share=0.5, exceeded=True),
+    "ChargeRequest": federation.ChargeRequest(
+        run="r", group="g", epsilon=1.0, delta=1e-6, mu=0.5, variation=0.25, adjacency="zero-out", note="n", spent=True
+    ),
+    "BackupRequest": federation.BackupRequest(with_secrets=True),
     "Document": federation.Document(json="{}"),
 }
 GOLDEN: dict[str, str] = {
@@ -188,7 +192,12 @@ GOLDEN: dict[str, str] = {
     "RunReference": "0a0172",
     "ListRequest": "",
     "LedgerRequest": "0a0172",
-    "LimitRequest": "0a016711000000000000f03f198dedb5a0f7c6b03e21000000000000e03f",
+    "LimitRequest": "0a016711000000000000f03f198dedb5a0f7c6b03e21000000000000e03f2801",
+    "ChargeRequest": (
+        "0a017212016719000000000000f03f218dedb5a0f7c6b03e29000000000000e03f31000000000000d03f3a087a"
+        "65726f2d6f757442016e4801"
+    ),
+    "BackupRequest": "0801",
     "Document": "0a027b7d",
 }
 

@@ -192,8 +192,8 @@ class Database:
         elif kept is None and found:
             raise LedgerError(
                 f"Expected the number of acknowledged transactions beside {self.name}, in {self._tally.path.name}, "
-                "found none: the file was copied or put back without it, and may be older than what somebody was shown. "
-                "Put back both. If there is nothing else, `quoron restore` takes it for what it is.",
+                "found none: the file was copied or put back without it, and may be older than what somebody was "
+                "shown. Put back both. If there is nothing else, `quoron restore` takes it for what it is.",
                 outside=OUTSIDE,
             )
         if kept is not None and found < kept:
