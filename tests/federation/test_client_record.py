@@ -10,6 +10,7 @@ from contextlib import closing
 
 import pytest
 
+from quoron_client.durable import Tally
 from quoron_client.federation.record import Agreement, Record
 from quoron_privacy.errors import LedgerError
 
@@ -241,6 +242,42 @@ class TestACopy:
             assert re.search("copied in the middle of a write|malformed|it is an older copy", said)
             refused, torn = refused + 1, torn + ("middle" in said)
         assert refused >= torn >= 1
+
+    def test_of_any_of_its_files_at_any_instant_forgets_nothing_or_is_refused_by_name(self, tmp_path, monkeypatch):
+        """Before each count, after it, and between runs; what all files together cannot tell, the coordinator can."""
+        place, instants, known = tmp_path / "own", [], []
+        place.mkdir()
+
+        def look():
+            instants.append({each.name: each.read_bytes() for each in place.iterdir()})
+
+        write = Tally.write
+
+        def written(tally, count):
+            look()
+            write(tally, count)
+
+        monkeypatch.setattr(Tally, "write", written)
+        with opened(place, epsilon=100.0) as record:
+            for number in range(30):
+                assert record.agree(agreement(f"run {number}")) is None
+                known.append((f"run {number}", 1.0, 1e-6))
+                look()
+                assert record.keep(f"run {number}", 0, Q, b"answer" * number) == b"answer" * number
+        monkeypatch.undo()
+        final = {each.name: each.read_bytes() for each in place.iterdir()}
+        refused = 0
+        for older in instants[:-3]:  # the last of them lack nothing that was charged
+            for kept in (set(), {"record.sqlite"}, {"record.sqlite-acknowledged"}, set(final)):
+                self.put_back(place, final | {name: older[name] for name in kept & older.keys()})
+                try:
+                    with opened(place, epsilon=100.0) as record:
+                        record.witness(known)
+                        assert record.spent[0] == 30.0
+                except LedgerError:
+                    refused += 1
+        assert len(instants) > 90
+        assert refused > len(instants)
 
 
 class TestWhatACoordinatorSays:
