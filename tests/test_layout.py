@@ -27,6 +27,7 @@ MAY_IMPORT = {
         "quoron_client.protocol",
         "quoron_client.losses",
         "quoron_client.data.encoding",
+        "quoron_client.durable",
     },
     "quoron": set(FOLDERS),
 }

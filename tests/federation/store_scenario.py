@@ -23,7 +23,7 @@ from quoron_server.books.registry import OPEN, Registry
 
 ROUNDS = 2
 WRITES = ("INSERT", "UPDATE", "DELETE", "CREATE")
-TIMES = ("enrolled_at", "created", "owner", "acknowledged")
+TIMES = ("enrolled_at", "created", "owner", "acknowledged", "incarnation")
 
 
 def carry_out(url: str) -> None:

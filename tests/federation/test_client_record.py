@@ -1,5 +1,6 @@
 """A client never gives two answers in one round, never more than it agreed to, and never beyond its owner's limits."""
 
+import re
 import sqlite3
 import stat
 import subprocess
@@ -9,6 +10,7 @@ from contextlib import closing
 
 import pytest
 
+from quoron_client.durable import Tally
 from quoron_client.federation.record import Agreement, Record
 from quoron_privacy.errors import LedgerError
 
@@ -154,14 +156,14 @@ class TestTheFile:
         record.close()
         path = tmp_path / "record.sqlite"
         with closing(sqlite3.connect(path)) as database:
-            database.execute("PRAGMA user_version = 2")
-        with pytest.raises(LedgerError, match=r"version 1 in '.*record.sqlite', got 2"):
+            database.execute("PRAGMA user_version = 3")
+        with pytest.raises(LedgerError, match=r"version 2 in '.*record.sqlite', got 3"):
             opened(tmp_path)
 
     def test_of_another_program_is_left_alone(self, tmp_path):
         with closing(sqlite3.connect(tmp_path / "record.sqlite")) as database:
             database.execute("CREATE TABLE mine (x)")
-        with pytest.raises(LedgerError, match=r"version 1 in '.*record.sqlite', got 0"):
+        with pytest.raises(LedgerError, match=r"version 2 in '.*record.sqlite', got 0"):
             opened(tmp_path)
 
     def test_that_is_no_database_or_no_file_is_a_named_error(self, tmp_path):
@@ -170,6 +172,143 @@ class TestTheFile:
             opened(tmp_path)
         with pytest.raises(LedgerError, match=r"cannot open it"):
             opened(tmp_path / "nowhere")
+
+
+class TestACopy:
+    """An older, empty, torn or lonely copy would forget what its owner has spent."""
+
+    def charged(self, folder, *runs):
+        with opened(folder, epsilon=100.0) as record:
+            for run in runs:
+                assert record.agree(agreement(run)) is None
+                assert record.keep(run, 0, Q, b"answer") == b"answer"
+        return {each.name: each.read_bytes() for each in folder.iterdir()}
+
+    def put_back(self, folder, files):
+        for each in folder.iterdir():
+            each.unlink()
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+
+    def test_of_the_one_file_is_whole_while_its_client_runs(self, tmp_path, record):
+        record.keep("r", 0, Q, b"answer")
+        assert {each.name for each in tmp_path.iterdir()} == {"record.sqlite", "record.sqlite-acknowledged"}
+        copy = tmp_path / "copy"
+        copy.mkdir()
+        (copy / "record.sqlite").write_bytes((tmp_path / "record.sqlite").read_bytes())
+        with pytest.raises(LedgerError, match=r"beside it, got none: the record may be an older copy\. .*--new-record"):
+            opened(copy)
+        with Record.open(copy / "record.sqlite", epsilon=10.0, delta=1e-3, anew=True) as taken:
+            assert taken.spent == (1.0, 1e-6)
+            assert taken.keep("r", 0, OTHER, b"another") is None
+        with opened(copy) as again:  # it was said once
+            assert again.spent == (1.0, 1e-6)
+
+    @pytest.mark.parametrize("kept", [set(), {"record.sqlite-acknowledged"}, {"record.sqlite"}])
+    def test_that_is_older_or_gone_is_refused_by_name(self, tmp_path, kept):
+        older = self.charged(tmp_path, "a")
+        newer = self.charged(tmp_path, "b")
+        files = {name: content for name, content in newer.items() if name in kept}
+        self.put_back(
+            tmp_path, older | files if files else {"record.sqlite-acknowledged": newer["record.sqlite-acknowledged"]}
+        )
+        if kept == {"record.sqlite"}:  # newer than its count, which a power loss may leave: nothing is forgotten
+            with opened(tmp_path) as record:
+                assert record.spent == (2.0, 2e-6)
+            return
+        with pytest.raises(LedgerError, match=r"Expected \d+ writes .*, got \d+: it is an older copy, or was removed"):
+            opened(tmp_path)
+
+    def test_with_an_unreadable_count_is_refused_by_name(self, tmp_path):
+        self.charged(tmp_path, "a")
+        (tmp_path / "record.sqlite-acknowledged").write_text("many")
+        with pytest.raises(LedgerError, match="beside it, got something unreadable"):
+            opened(tmp_path)
+
+    def test_that_was_made_in_the_middle_of_a_write_is_refused_by_name(self, tmp_path):
+        before = self.charged(tmp_path, *map(str, range(40)))["record.sqlite"]
+        files = self.charged(tmp_path, *map(str, range(40, 80)))
+        after, refused, torn = files["record.sqlite"], 0, 0
+        for cut in range(4096, len(after), 4096):  # pages of after, then of before
+            mixed = after[:cut] + before[cut:]
+            self.put_back(tmp_path, files | {"record.sqlite": mixed})
+            said = ""
+            try:
+                with opened(tmp_path) as record:
+                    assert record.spent[0] >= 80.0
+                    continue
+            except LedgerError as error:
+                said = str(error)
+            assert re.search("copied in the middle of a write|malformed|it is an older copy", said)
+            refused, torn = refused + 1, torn + ("middle" in said)
+        assert refused >= torn >= 1
+
+    def test_of_any_of_its_files_at_any_instant_forgets_nothing_or_is_refused_by_name(self, tmp_path, monkeypatch):
+        """Before each count, after it, and between runs; what all files together cannot tell, the coordinator can."""
+        place, instants, known = tmp_path / "own", [], []
+        place.mkdir()
+
+        def look():
+            instants.append({each.name: each.read_bytes() for each in place.iterdir()})
+
+        write = Tally.write
+
+        def written(tally, count):
+            look()
+            write(tally, count)
+
+        monkeypatch.setattr(Tally, "write", written)
+        with opened(place, epsilon=100.0) as record:
+            for number in range(30):
+                assert record.agree(agreement(f"run {number}")) is None
+                known.append((f"run {number}", 1.0, 1e-6))
+                look()
+                assert record.keep(f"run {number}", 0, Q, b"answer" * number) == b"answer" * number
+        monkeypatch.undo()
+        final = {each.name: each.read_bytes() for each in place.iterdir()}
+        refused = 0
+        for older in instants[:-3]:  # the last of them lack nothing that was charged
+            for kept in (set(), {"record.sqlite"}, {"record.sqlite-acknowledged"}, set(final)):
+                self.put_back(place, final | {name: older[name] for name in kept & older.keys()})
+                try:
+                    with opened(place, epsilon=100.0) as record:
+                        record.witness(known)
+                        assert record.spent[0] == 30.0
+                except LedgerError:
+                    refused += 1
+        assert len(instants) > 90
+        assert refused > len(instants)
+
+
+class TestWhatACoordinatorSays:
+    """A witness can only raise what is counted: whoever lies keeps clients away, and lowers nothing."""
+
+    KNOWN = (("r", 0.5, 1e-7), ("s", 2.0, 1e-6))
+
+    def test_of_a_run_that_the_record_lacks_refuses_it_by_name(self, tmp_path):
+        with opened(tmp_path) as record:
+            record.agree(agreement("r"))
+            with pytest.raises(LedgerError, match=r"to know run 's', which .* lacks 1 such: it is an older copy"):
+                record.witness(self.KNOWN)
+            assert record.spent == (0.0, 0.0)
+
+    def test_is_counted_as_spent_where_its_owner_has_nothing_else(self, tmp_path):
+        with Record.open(tmp_path / "record.sqlite", epsilon=3.0, delta=1e-3, anew=True) as record:
+            record.witness(self.KNOWN)
+            record.witness(self.KNOWN)
+            assert record.spent == (2.5, 1.1e-6)
+            assert record.agree(agreement("s")) == "its terms are not those of its first announcement"
+            assert record.objection("s", 0) == "the run has ended"
+            assert "exceed the lifetime limit 3" in record.agree(agreement("t", epsilon=1.0))
+        with opened(tmp_path) as record:
+            record.witness(self.KNOWN)
+
+    def test_lowers_nothing(self, tmp_path, record):
+        record.keep("r", 0, Q, b"answer")
+        for said in ((), (("r", 0.0, 0.0),)):
+            record.witness(said)
+            assert record.spent == (1.0, 1e-6)
+        assert record.keep("r", 0, OTHER, b"another") is None
 
 
 # Clients of one record, killed and started again; each prints what it sends, which happens after the record has it.

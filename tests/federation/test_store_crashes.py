@@ -196,7 +196,7 @@ def test_a_whole_journal_of_a_killed_process_is_read_to_its_end(killed: Path) ->
         assert Ledger.begun(database, "spring")
 
 
-def test_a_count_that_cannot_be_read_is_named_and_one_that_is_missing_begins_anew(tmp_path: Path) -> None:
+def test_a_count_that_cannot_be_read_or_is_missing_is_named(tmp_path: Path) -> None:
     path = tmp_path / "store.sqlite"
     with Database(f"sqlite:///{path}") as database:
         Registry(database).enrol("ada")
@@ -207,8 +207,29 @@ def test_a_count_that_cannot_be_read_is_named_and_one_that_is_missing_begins_ane
     with pytest.raises(LedgerError, match=r"store\.sqlite-acknowledged, got something unreadable"):
         Database(f"sqlite:///{path}")
     kept.unlink()
-    Database(f"sqlite:///{path}").close()
-    assert int(kept.read_text()) >= 2
+    with pytest.raises(LedgerError, match=r"in store\.sqlite-acknowledged, found none: the file was copied"):
+        Database(f"sqlite:///{path}")
+    assert not kept.exists()  # nothing is begun by looking
+
+
+def test_a_copy_of_the_file_alone_is_refused_whatever_its_journal_held(killed: Path, tmp_path: Path) -> None:
+    """A backup of the one `.sqlite` lacks what only the journal had; nothing in it says so."""
+    alone = tmp_path / "alone.sqlite"
+    shutil.copy(killed, alone)
+    with pytest.raises(LedgerError, match=r"alone\.sqlite-acknowledged, found none|is not a quoron ledger"):
+        Database(f"sqlite:///{alone}")
+    shutil.copy(killed, alone)
+    with pytest.raises(LedgerError, match=r"alone\.sqlite-acknowledged, found none|is not a quoron ledger"):
+        Database(f"sqlite:///{alone}", create=False)
+
+
+def test_closing_leaves_all_in_the_file_alone(tmp_path: Path) -> None:
+    path, alone = tmp_path / "store.sqlite", tmp_path / "alone.sqlite"
+    with Database(f"sqlite:///{path}") as database:
+        Registry(database).enrol("ada")
+    shutil.copy(path, alone)
+    with Database(f"sqlite:///{alone}", as_it_is=True) as database:
+        assert Registry(database).users_count() == 1
 
 
 def test_a_database_restored_from_before_is_refused(tmp_path: Path) -> None:
@@ -228,5 +249,5 @@ def test_a_database_that_is_gone_is_not_begun_anew_without_a_word(tmp_path: Path
     with Database(f"sqlite:///{path}") as database:
         Registry(database).enrol("ada")
     path.unlink()
-    with pytest.raises(LedgerError, match=r"got 0: .*Remove store\.sqlite-acknowledged only if nothing was shown"):
+    with pytest.raises(LedgerError, match=r"got 0: .*go on with other books"):
         Database(f"sqlite:///{path}")

@@ -44,6 +44,7 @@ GRADIENT = federation.AverageGradient(
     smoothing=federation.Smoothing(moreau=0.5),
 )  # fmt: skip
 BALL, DIRECTIONS = federation.Domain(ball_radius=3.0), federation.Smoothing(convolution_radius=0.5)
+AGREED = federation.Agreed(run="r", epsilon=1.5, delta=0.5)
 HELLO = federation.Hello(protocol=1, software="quoron 1")
 ANSWER = federation.Answer(run="r", round=7, digest=DIGEST, status=federation.STATUS_REJECTED, values=ARRAY)
 
@@ -58,7 +59,8 @@ MESSAGES = {
     "Value.absent": values.Value(absent=True),
     "Record": values.Record(type="State", fields={"x": values.Value(real=1.5)}),
     "EnrolRequest": federation.EnrolRequest(protocol=1, software="quoron 1"),
-    "EnrolReply": federation.EnrolReply(user=300),
+    "EnrolReply": federation.EnrolReply(user=300, agreed=[AGREED]),
+    "Agreed": AGREED,
     "ClientMessage": federation.ClientMessage(hello=HELLO),
     "ClientMessage.consent": federation.ClientMessage(consent=federation.Consent(run="r", takes_part=True)),
     "ClientMessage.answer": federation.ClientMessage(answer=ANSWER),
@@ -100,10 +102,11 @@ MESSAGES = {
     "RunReference": federation.RunReference(run="r"),
     "ListRequest": federation.ListRequest(),
     "LedgerRequest": federation.LedgerRequest(run="r"),
-    "ChargeRequest": federation.ChargeRequest(
-        run="r", group="g", epsilon=1.0, delta=1e-6, mu=0.25, variation=1e-9, adjacency="zero-out", note="n", spent=True
-    ),
     "LimitRequest": federation.LimitRequest(group="g", epsilon=1.0, delta=1e-6, gaussian_share=0.5, exceeded=True),
+    "ChargeRequest": federation.ChargeRequest(
+        run="r", group="g", epsilon=1.0, delta=1e-6, mu=0.5, variation=0.25, adjacency="zero-out", note="n", spent=True
+    ),
+    "BackupRequest": federation.BackupRequest(with_secrets=True),
     "Document": federation.Document(json="{}"),
 }
 GOLDEN: dict[str, str] = {
@@ -116,7 +119,8 @@ GOLDEN: dict[str, str] = {
     "Value.absent": "3001",
     "Record": "0a055374617465120e0a0178120911000000000000f83f",
     "EnrolRequest": "0801120871756f726f6e2031",
-    "EnrolReply": "08ac02",
+    "EnrolReply": "08ac0212150a017211000000000000f83f19000000000000e03f",
+    "Agreed": "0a017211000000000000f83f19000000000000e03f",
     "ClientMessage": "0a0c0801120871756f726f6e2031",
     "ClientMessage.consent": "12050a01721001",
     "ClientMessage.answer": (
@@ -188,9 +192,12 @@ GOLDEN: dict[str, str] = {
     "RunReference": "0a0172",
     "ListRequest": "",
     "LedgerRequest": "0a0172",
-    "ChargeRequest": "0a017212016719000000000000f03f218dedb5a0f7c6b03e29000000000000d03f3195d626e80b2e"
-    "113e3a087a65726f2d6f757442016e4801",
     "LimitRequest": "0a016711000000000000f03f198dedb5a0f7c6b03e21000000000000e03f2801",
+    "ChargeRequest": (
+        "0a017212016719000000000000f03f218dedb5a0f7c6b03e29000000000000e03f31000000000000d03f3a087a"
+        "65726f2d6f757442016e4801"
+    ),
+    "BackupRequest": "0801",
     "Document": "0a027b7d",
 }
 

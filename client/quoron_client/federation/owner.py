@@ -24,6 +24,7 @@ class Owner:
     accept_exposures: tuple[str, ...] = ("broadcast", "local")
     simulation_seed: int | None = None
     one_user: bool = False  # all rows are one user's, however many people they seem to be of
+    new_record: bool = False  # the record is all that there is, though older than its count or than what is known
     items_per_user: int | None = None  # what one person holds, as whoever announces runs declares it
 
     def __post_init__(self) -> None:

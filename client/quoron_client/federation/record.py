@@ -13,14 +13,18 @@ It does not trust the coordinator. For each round of a run there is one answer, 
 sent, sent again for the same question, and refused for any other. A run is charged in full with its first answer; the
 charges of all runs add up, which is sound however the coordinator composes them, and stay within the owner's limits.
 
-Stored in SQLite with write-ahead logging and full synchronisation: an answer that was sent survives a crash and a loss
-of power. Answers may be functions of the owner's data, so the file is its owner's alone, and they are erased when the
-run has ended. Whoever loses the file loses these protections: keep it with the data.
+Stored in SQLite with full synchronisation: an answer that was sent survives a crash and a loss of power. Between two
+writes all of it is in the one file, and how much was written is counted, in the file and beside it (`-acknowledged`): a
+copy that is older, empty or torn is refused by name, and so is one that lacks a run which a coordinator says this key
+has agreed to. Whoever has nothing else says so (`anew`): what coordinators say is then entered as spent.
+
+Answers may be functions of the owner's data, so the file is its owner's alone, and they are erased when the run has
+ended. Whoever loses the file loses these protections: keep it with the data.
 """
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import fsum
@@ -28,9 +32,10 @@ from pathlib import Path
 from threading import RLock
 from typing import Self
 
-from quoron_privacy.errors import LedgerError
+from quoron_client.durable import Tally
+from quoron_privacy.errors import LedgerError, printable
 
-_VERSION = 1
+_VERSION = 2
 _MOST_OPEN = 1000  # agreements without an answer, which nothing rests on: a coordinator could announce runs for ever
 _TABLES = """
 CREATE TABLE runs (
@@ -41,8 +46,16 @@ CREATE TABLE answers (
     run TEXT NOT NULL REFERENCES runs, round INTEGER NOT NULL, digest BLOB NOT NULL, answer BLOB,
     epsilon REAL NOT NULL, delta REAL NOT NULL, PRIMARY KEY (run, round)
 ) STRICT, WITHOUT ROWID;
-PRAGMA user_version = 1;
+CREATE TABLE written (
+    acknowledged INTEGER NOT NULL, runs INTEGER NOT NULL, charged INTEGER NOT NULL, ended INTEGER NOT NULL,
+    answers INTEGER NOT NULL
+) STRICT;
+INSERT INTO written VALUES (0, 0, 0, 0, 0);
+PRAGMA user_version = 2;
 """
+_FOUND = """(SELECT count(*) FROM runs), (SELECT total(charged) FROM runs), (SELECT total(ended) FROM runs),
+    (SELECT count(*) FROM answers)"""
+_COUNT = f"UPDATE written SET (runs, charged, ended, answers) = (SELECT {_FOUND}), acknowledged = acknowledged + 1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +76,16 @@ class Record:
         self._database, self._path = database, path
         self._limits = epsilon, delta
         self._lock = RLock()  # one thread at a time; closing waits for what is being written
+        self._tally = Tally(path)
+        self._anew = False
 
     @classmethod
-    def open(cls, path: Path, *, epsilon: float, delta: float) -> Self:
-        """The record in `path`, a new one if there is none, with its owner's lifetime limits. Raises LedgerError."""
+    def open(cls, path: Path, *, epsilon: float, delta: float, anew: bool = False) -> Self:
+        """The record in `path`, a new one if there is none, with its owner's lifetime limits.
+
+        `anew` takes it for all that there is, though it is older than its count or than what a coordinator knows.
+        LedgerError for a file that is no record, or not whole, or older.
+        """
         try:
             # The journals take the file's permissions.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -74,6 +93,7 @@ class Record:
         except (OSError, sqlite3.Error) as error:
             raise LedgerError(f"Expected a client's record at {str(path)!r}, cannot open it: {error}.") from None
         record = cls(database, path, epsilon, delta)
+        record._anew = anew
         try:
             record._prepare()
         except BaseException:
@@ -83,9 +103,9 @@ class Record:
 
     def _prepare(self) -> None:
         with self._errors():
-            for setting in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "secure_delete = ON"):
+            for setting in ("journal_mode = DELETE", "synchronous = EXTRA", "foreign_keys = ON", "secure_delete = ON"):
                 self._database.execute(f"PRAGMA {setting}")
-            with self._transaction():
+            with self._exclusive():
                 (version,) = self._database.execute("PRAGMA user_version").fetchone()
                 (tables,) = self._database.execute("SELECT count(*) FROM sqlite_schema").fetchone()
                 if version == 0 and tables == 0:
@@ -96,6 +116,72 @@ class Record:
                         f"Expected a client's record of version {_VERSION} in {str(self._path)!r}, got {version}. "
                         "It is another file, or of another release."
                     )
+                self._check_whole()
+                self._check_count()
+
+    def _check_whole(self) -> None:
+        """A copy that was made in the middle of a write has pages of before and of after."""
+        whole = [row[0] for row in self._database.execute("PRAGMA integrity_check")] == ["ok"]
+        rows = self._database.execute("SELECT runs, charged, ended, answers FROM written").fetchall() if whole else []
+        if not whole or rows != [tuple(map(int, self._database.execute(f"SELECT {_FOUND}").fetchone()))]:
+            raise LedgerError(
+                f"Expected a whole client's record in {str(self._path)!r}, got one that was damaged, or copied in the "
+                "middle of a write. Put back a copy that is whole. If there is none, move it away and say --new-record."
+            )
+
+    def _check_count(self) -> None:
+        (found,) = self._database.execute("SELECT acknowledged FROM written").fetchone()
+        if self._anew:
+            self._keep_count(found)
+            return
+        try:
+            kept = self._tally.read()
+        except (OSError, ValueError):
+            kept = -1
+        if kept == -1 or (kept is None and found):
+            what = "something unreadable" if kept else "none"
+            raise LedgerError(
+                f"Expected the number of writes of the client's record {str(self._path)!r} in "
+                f"{self._tally.path.name!r} beside it, got {what}: the record may be an older copy. Put back both. If "
+                "there is nothing else, say --new-record: what the coordinator knows is then counted as spent."
+            )
+        if kept is not None and found < kept:
+            raise LedgerError(
+                f"Expected {kept} writes in the client's record {str(self._path)!r}, got {found}: it is an older copy, "
+                "or was removed, and what it lacks may have been spent. Put back the newer one. If there is none, say "
+                "--new-record: what the coordinator knows is then counted as spent."
+            )
+        if kept is None:
+            self._keep_count(0)
+
+    def _keep_count(self, count: int) -> None:
+        try:
+            self._tally.write(count)
+        except OSError as error:
+            raise LedgerError(
+                f"Expected to write {str(self._tally.path)!r}, cannot: {error.strerror}. Make room, then start again."
+            ) from None
+
+    def witness(self, known: Sequence[tuple[str, float, float]]) -> None:
+        """Compare with what a coordinator says: names, ε and δ of runs that this key has agreed to.
+
+        LedgerError if the record lacks one: it is an older copy, or the coordinator lies, which can only keep this
+        client away. A record opened `anew` counts them as spent instead, and answers nothing more in them.
+        """
+        with self._errors(), self._transaction():
+            have = {row[0] for row in self._database.execute("SELECT run FROM runs")}
+            lacking = [each for each in known if each[0] not in have]
+            if lacking and not self._anew:
+                raise LedgerError(
+                    f"Expected {str(self._path)!r} to know run {printable(lacking[0][0])!r}, which its coordinator "
+                    f"says that this key has agreed to, but it lacks {len(lacking)} such: it is an older copy, or "
+                    "another's. Put back the newer one. If there is none, say --new-record: they are then counted as "
+                    "spent."
+                )
+            for run, epsilon, delta in lacking:
+                self._database.execute(
+                    "INSERT INTO runs VALUES (?, ?, ?, ?, 0, 1, 1) ON CONFLICT DO NOTHING", (run, b"", epsilon, delta)
+                )
 
     def close(self) -> None:
         """Close the file; nothing is lost without it."""
@@ -206,6 +292,18 @@ class Record:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
+        """All or nothing, and counted if anything was written."""
+        count: int | None = None
+        with self._exclusive():
+            before = self._database.total_changes
+            yield
+            if self._database.total_changes != before:
+                (count,) = self._database.execute(f"{_COUNT} RETURNING acknowledged").fetchone()
+        if count is not None:
+            self._keep_count(count)
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
         """All or nothing, and nobody else in between: another process may hold the same file."""
         self._database.execute("BEGIN IMMEDIATE")
         try:

@@ -29,6 +29,7 @@ from quoron_client.federation.identity import check_identity, credentials, warn_
 from quoron_client.federation.record import Record
 from quoron_client.federation.work import Worker
 from quoron_client.protocol import wire
+from quoron_client.protocol.charges import MOST_TOLD
 from quoron_privacy.errors import IdentityError, QuoronError, RunError, WireError, printable
 from quoron_protos.v1 import federation_pb2 as federation
 from quoron_protos.v1.federation_pb2_grpc import ClientPlaneStub
@@ -63,7 +64,8 @@ async def run_client(config: ClientConfig, *, stop: asyncio.Event | None = None)
     await asyncio.to_thread(check_one_user, config.data, one_user=config.one_user, items_per_user=items_per_user)
     if config.certificate is not None and config.key is not None and config.authority is not None:
         check_identity(config.certificate, config.key, config.authority)
-    with Record.open(config.record, epsilon=config.lifetime_epsilon, delta=config.lifetime_delta) as record:
+    limits = {"epsilon": config.lifetime_epsilon, "delta": config.lifetime_delta}
+    with Record.open(config.record, **limits, anew=config.new_record) as record:
         for path in (config.record, config.key):
             warn_of_readers(path)
         session = _Session(config, Worker(config, record))
@@ -133,6 +135,7 @@ class _Session:
             enrolled = await stub.Enrol(place, metadata=metadata, timeout=_ENROL_SECONDS)
             if enrolled.user >= 2**63:
                 raise WireError(f"Expected a user number below 2^63, got {enrolled.user}.")
+            await asyncio.to_thread(self._worker.record.witness, _agreed(enrolled))
             call = stub.Work(metadata=metadata)
             try:
                 hello = federation.Hello(protocol=wire.PROTOCOL, software=software)
@@ -161,6 +164,16 @@ class _Session:
         elif kind == "ended" and await asyncio.to_thread(worker.forget, message.ended.run):
             _LOG.info("Run %r has ended: %s.", message.ended.run, _printable(message.ended.how))
         return None
+
+
+def _agreed(enrolled: federation.EnrolReply) -> list[tuple[str, float, float]]:
+    """What a coordinator says that this key has agreed to. WireError for what cannot be."""
+    told = [(each.run, each.epsilon, each.delta) for each in enrolled.agreed]
+    if len(told) > MOST_TOLD or not all(
+        0 < len(run) <= wire.MAX_NAME and epsilon >= 0 and 0 <= delta <= 1 for run, epsilon, delta in told
+    ):
+        raise WireError(f"Expected at most {MOST_TOLD} runs with their ε and δ, got something else.")
+    return told
 
 
 def next_wait(wait: float, *, first: float, lasted: float) -> float:

@@ -7,7 +7,6 @@ import logging
 import secrets
 from contextlib import suppress
 from dataclasses import dataclass, field
-from math import exp
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,7 @@ from quoron_client.data.table import MOST_NUMBERS, own_items
 from quoron_client.federation.owner import Owner
 from quoron_client.federation.record import Agreement, Record
 from quoron_client.federation.terms import Terms, read_terms, terms_digest
+from quoron_client.protocol.charges import replace_one
 from quoron_client.protocol.questions import LocalSGD, MomentAndGradient, SecondMoment, Status, Task
 from quoron_client.protocol.reports import LocalReport
 from quoron_client.protocol.wire import MAX_NAME, answer_to_wire, question_from_wire, question_name
@@ -78,7 +78,8 @@ class Worker:
             # A run is announced from outside: none may end a client that works for others.
             _LOG.exception("The items of run %r could not be made.", message.run)
             return "an error that was not foreseen"
-        agreement = Agreement(terms.run, digest, *_charge(terms), terms.participations)
+        cost = replace_one(terms.epsilon, terms.delta, adjacency=terms.adjacency, exposure=terms.exposure)
+        agreement = Agreement(terms.run, digest, *cost, terms.participations)
         objection = self.record.agree(agreement)
         if objection is None:
             if items.problem is not None:
@@ -199,16 +200,6 @@ def _misfit(terms: Terms, number: int, task: Task) -> str | None:
 def _nothing(batch: ItemBatch) -> ItemBatch:
     """One user without items, of the same features."""
     return ItemBatch(batch.features[:0], batch.labels[:0], np.zeros(2, np.int64))
-
-
-def _charge(terms: Terms) -> tuple[float, float]:
-    """What a run costs its user: replace-one (ε, δ), so that those of all runs add up (docs/privacy/lifetime.md, 4).
-
-    Local reports are replace-one by themselves, and the record holds them to what was announced.
-    """
-    if terms.adjacency != "zero-out" or terms.exposure == "local":
-        return terms.epsilon, terms.delta
-    return 2 * terms.epsilon, min(1.0, (1 + exp(min(terms.epsilon, 700.0))) * terms.delta)
 
 
 def _promise(terms: Terms, user: str) -> str:

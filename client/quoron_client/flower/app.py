@@ -12,6 +12,7 @@ may start runs can ship another app, which keeps to nothing. `quoron client`, wh
 | `lifetime-delta`   | QUORON_LIFETIME_DELTA   | most δ over all runs, ever; default 1e-5          |
 | `accept`           | QUORON_ACCEPT           | exposures to take part in; "broadcast,local"      |
 | `simulation-seed`  | QUORON_SIMULATION_SEED  | take part in simulations: made-up data only       |
+| `new-record`       | QUORON_NEW_RECORD       | "true", once: an older record is all that is left |
 | `one-user`         | QUORON_ONE_USER         | "true": all rows are one user's, whosever they are |
 | `items-per-user`   | QUORON_ITEMS_PER_USER   | what one person holds, if the owner knows          |
 
@@ -83,9 +84,12 @@ def read_owner(node_config: Mapping[str, Any], environment: Mapping[str, str]) -
         except ValueError:
             raise ConfigError(f"Expected a number as {key}, got {given(key, default)!r}.") from None
 
-    one_user = given("one-user", "false").lower()
-    if one_user not in _WORDS:
-        raise ConfigError(f"Expected one-user to be true or false, got {one_user!r}.")
+    def switch(key: str) -> bool:
+        word = given(key, "false").lower()
+        if word not in _WORDS:
+            raise ConfigError(f"Expected {key} to be true or false, got {word!r}.")
+        return _WORDS[word]
+
     items = given("items-per-user", "none")
     if items != "none" and not items.isdigit():
         raise ConfigError(f"Expected a whole number as items-per-user, got {items!r}.")
@@ -99,7 +103,8 @@ def read_owner(node_config: Mapping[str, Any], environment: Mapping[str, str]) -
         lifetime_delta=number("lifetime-delta", "1e-5"),
         accept_exposures=tuple(given("accept", "broadcast,local").split(",")),
         simulation_seed=None if seed == "none" else int(seed),
-        one_user=_WORDS[one_user],
+        one_user=switch("one-user"),
+        new_record=switch("new-record"),
         items_per_user=None if items == "none" else int(items),
     )
 
@@ -115,7 +120,8 @@ def _ask(owner: Owner) -> None:
 
 
 def _opened(owner: Owner) -> Record:
-    return Record.open(owner.record, epsilon=owner.lifetime_epsilon, delta=owner.lifetime_delta)
+    limits = {"epsilon": owner.lifetime_epsilon, "delta": owner.lifetime_delta}
+    return Record.open(owner.record, **limits, anew=owner.new_record)
 
 
 app = make_app(OneUser())

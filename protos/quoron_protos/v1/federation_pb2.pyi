@@ -37,10 +37,22 @@ class EnrolRequest(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., software: _Optional[str] = ...) -> None: ...
 
 class EnrolReply(_message.Message):
-    __slots__ = ("user",)
+    __slots__ = ("user", "agreed")
     USER_FIELD_NUMBER: _ClassVar[int]
+    AGREED_FIELD_NUMBER: _ClassVar[int]
     user: int
-    def __init__(self, user: _Optional[int] = ...) -> None: ...
+    agreed: _containers.RepeatedCompositeFieldContainer[Agreed]
+    def __init__(self, user: _Optional[int] = ..., agreed: _Optional[_Iterable[_Union[Agreed, _Mapping]]] = ...) -> None: ...
+
+class Agreed(_message.Message):
+    __slots__ = ("run", "epsilon", "delta")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    EPSILON_FIELD_NUMBER: _ClassVar[int]
+    DELTA_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    epsilon: float
+    delta: float
+    def __init__(self, run: _Optional[str] = ..., epsilon: _Optional[float] = ..., delta: _Optional[float] = ...) -> None: ...
 
 class ClientMessage(_message.Message):
     __slots__ = ("hello", "consent", "answer")
@@ -289,6 +301,12 @@ class LedgerRequest(_message.Message):
     RUN_FIELD_NUMBER: _ClassVar[int]
     run: str
     def __init__(self, run: _Optional[str] = ...) -> None: ...
+
+class BackupRequest(_message.Message):
+    __slots__ = ("with_secrets",)
+    WITH_SECRETS_FIELD_NUMBER: _ClassVar[int]
+    with_secrets: bool
+    def __init__(self, with_secrets: _Optional[bool] = ...) -> None: ...
 
 class LimitRequest(_message.Message):
     __slots__ = ("group", "epsilon", "delta", "gaussian_share", "exceeded")

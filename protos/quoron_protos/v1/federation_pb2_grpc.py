@@ -201,6 +201,11 @@ class ControlPlaneStub:
                 request_serializer=quoron__protos_dot_v1_dot_federation__pb2.ChargeRequest.SerializeToString,
                 response_deserializer=quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
                 _registered_method=True)
+        self.Backup = channel.unary_unary(
+                '/quoron.v1.ControlPlane/Backup',
+                request_serializer=quoron__protos_dot_v1_dot_federation__pb2.BackupRequest.SerializeToString,
+                response_deserializer=quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
+                _registered_method=True)
 
 
 class ControlPlaneServicer:
@@ -262,6 +267,12 @@ class ControlPlaneServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Backup(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlPlaneServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -308,6 +319,11 @@ def add_ControlPlaneServicer_to_server(servicer, server):
             'Charge': grpc.unary_unary_rpc_method_handler(
                     servicer.Charge,
                     request_deserializer=quoron__protos_dot_v1_dot_federation__pb2.ChargeRequest.FromString,
+                    response_serializer=quoron__protos_dot_v1_dot_federation__pb2.Document.SerializeToString,
+            ),
+            'Backup': grpc.unary_unary_rpc_method_handler(
+                    servicer.Backup,
+                    request_deserializer=quoron__protos_dot_v1_dot_federation__pb2.BackupRequest.FromString,
                     response_serializer=quoron__protos_dot_v1_dot_federation__pb2.Document.SerializeToString,
             ),
     }
@@ -554,6 +570,33 @@ class ControlPlane:
             target,
             '/quoron.v1.ControlPlane/Charge',
             quoron__protos_dot_v1_dot_federation__pb2.ChargeRequest.SerializeToString,
+            quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Backup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quoron.v1.ControlPlane/Backup',
+            quoron__protos_dot_v1_dot_federation__pb2.BackupRequest.SerializeToString,
             quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
             options,
             channel_credentials,

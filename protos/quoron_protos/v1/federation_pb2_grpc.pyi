@@ -87,6 +87,7 @@ class ControlPlaneStub:
     Ledger: _grpc.UnaryUnaryMultiCallable[_federation_pb2.LedgerRequest, _federation_pb2.Document]
     Limit: _grpc.UnaryUnaryMultiCallable[_federation_pb2.LimitRequest, _federation_pb2.Document]
     Charge: _grpc.UnaryUnaryMultiCallable[_federation_pb2.ChargeRequest, _federation_pb2.Document]
+    Backup: _grpc.UnaryUnaryMultiCallable[_federation_pb2.BackupRequest, _federation_pb2.Document]
 
 @_typing.type_check_only
 class ControlPlaneAsyncStub(ControlPlaneStub):
@@ -103,6 +104,7 @@ class ControlPlaneAsyncStub(ControlPlaneStub):
     Ledger: _aio.UnaryUnaryMultiCallable[_federation_pb2.LedgerRequest, _federation_pb2.Document]  # type: ignore[assignment]
     Limit: _aio.UnaryUnaryMultiCallable[_federation_pb2.LimitRequest, _federation_pb2.Document]  # type: ignore[assignment]
     Charge: _aio.UnaryUnaryMultiCallable[_federation_pb2.ChargeRequest, _federation_pb2.Document]  # type: ignore[assignment]
+    Backup: _aio.UnaryUnaryMultiCallable[_federation_pb2.BackupRequest, _federation_pb2.Document]  # type: ignore[assignment]
 
 class ControlPlaneServicer(metaclass=_abc_1.ABCMeta):
     """What operators and auditors speak, with a token. Operators may do everything, auditors may read."""
@@ -168,6 +170,13 @@ class ControlPlaneServicer(metaclass=_abc_1.ABCMeta):
     def Charge(
         self,
         request: _federation_pb2.ChargeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_federation_pb2.Document, _abc.Awaitable[_federation_pb2.Document]]: ...
+
+    @_abc_1.abstractmethod
+    def Backup(
+        self,
+        request: _federation_pb2.BackupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_federation_pb2.Document, _abc.Awaitable[_federation_pb2.Document]]: ...
 

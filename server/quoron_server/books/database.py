@@ -25,13 +25,14 @@ from quoron_privacy.errors import LedgerError, LedgerUnavailable
 from quoron_server.books.connections import LOCK, OUTSIDE, as_ledger_error, make_engine, own, parse
 from quoron_server.books.durable import Tally, sync_folder
 
-FORMAT = 5
+FORMAT = 6
 _schema = sa.MetaData()
 _meta = sa.Table(
     "meta",
     _schema,
     sa.Column("format", sa.Integer, nullable=False),
     sa.Column("owner", sa.Text),  # random word of the last process that owned the database
+    sa.Column("incarnation", sa.Text),  # random word of these books: others once they are restored
     sa.Column("acknowledged", sa.Integer, nullable=False, server_default="0"),  # transactions that wrote; SQLite only
 )
 
@@ -49,15 +50,17 @@ class Database:
     | a URL that names no such database              | ConfigError                                    |
     """
 
-    def __init__(self, url: str, *, create: bool = True, sole: bool = True) -> None:
+    def __init__(self, url: str, *, create: bool = True, sole: bool = True, as_it_is: bool = False) -> None:
         """Open the database at `url`; `create` makes what is missing, `sole=False` works beside a running coordinator.
 
-        `sole=False` makes a difference for PostgreSQL only: a SQLite file has one process at a time.
+        `sole=False` makes a difference for PostgreSQL only: a SQLite file has one process at a time. `as_it_is` is for
+        `restoring` alone: whatever a SQLite file holds is all that there is, and its count begins there.
         """
         self._url = parse(url)
         self.name = self._url.render_as_string(hide_password=True)
         self.sqlite = self._url.get_backend_name() == "sqlite"
         self._sole = sole and not self.sqlite
+        self._as_it_is = as_it_is
         self._owner: str | None = None
         self._mutex = threading.RLock()
         self._connection: sa.Connection | None = None
@@ -105,18 +108,27 @@ class Database:
                 if not isinstance(error, sa.exc.IntegrityError):
                     self._drop()
                 raise as_ledger_error(error, self.name, sqlite=self.sqlite) from error
-            if count is not None and self._tally is not None:
-                try:
-                    self._tally.write(count)
-                except OSError as error:
-                    raise LedgerUnavailable(
-                        f"Cannot write {self._tally.path}: {error.strerror}.", outside=OUTSIDE
-                    ) from error
+            if count is not None:
+                self._keep(count)
 
     def all(self, query: Any) -> Sequence[Any]:
         """Every row of `query`."""
         with self.writing() as connection:
             return connection.execute(query).all()
+
+    @property
+    def path(self) -> Path | None:
+        """The SQLite file; None for PostgreSQL."""
+        return Path(self._url.database) if self.sqlite and self._url.database else None
+
+    @property
+    def incarnation(self) -> str:
+        """The random word of these books."""
+        return str(self.all(sa.select(_meta.c.incarnation))[0][0])
+
+    def renew(self, connection: sa.Connection) -> None:
+        """Restored books are others than those that they were copied from."""
+        connection.execute(_meta.update().values(incarnation=secrets.token_hex(8)))
 
     def probe(self) -> None:
         """Raises what any use would raise now."""
@@ -129,15 +141,29 @@ class Database:
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(LOCK + 1)))
 
     def checkpoint(self) -> None:
-        """After an erasure: leave no copy of what was erased in SQLite's journal."""
+        """Fold SQLite's journal into the file: no copy is left of what was erased, and the file alone is whole."""
         if self.sqlite:
             with self._mutex:
-                raw = self._connected().connection.driver_connection
-                assert raw is not None
-                try:
-                    raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
-                except self._engine.dialect.loaded_dbapi.Error as error:
-                    raise as_ledger_error(sa.exc.DatabaseError("", None, error), self.name, sqlite=True) from error
+                self._folded()
+
+    def as_new(self) -> None:
+        """Leave a SQLite file as one that has acknowledged nothing yet, all in itself; close it then, and move it.
+
+        LedgerUnavailable if that cannot be written: the file is then incomplete without its journal.
+        """
+        with self._mutex:
+            self._folded(_meta.update().values(acknowledged=0))
+
+    def _folded(self, last: sa.Update | None = None) -> None:
+        raw: Any = self._connected().connection.driver_connection
+        try:
+            if last is not None:
+                raw.execute(str(last.compile(dialect=self._engine.dialect, compile_kwargs={"literal_binds": True})))
+            busy, left, _ = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except self._engine.dialect.loaded_dbapi.Error as error:
+            raise as_ledger_error(sa.exc.DatabaseError("", None, error), self.name, sqlite=True) from error
+        if busy or left > 0:
+            raise LedgerUnavailable(f"Cannot fold the journal of {self.name}: it is in use.", outside=OUTSIDE)
 
     def _counted(self, connection: sa.Connection) -> int | None:
         """One more transaction that wrote, in the same transaction."""
@@ -147,26 +173,48 @@ class Database:
         return int(connection.execute(one_more).scalar_one())
 
     def _check_tally(self, found: int) -> None:
-        """LedgerError if the file holds less than it has acknowledged; a count is begun where there is none."""
+        """LedgerError if the file holds less than it has acknowledged, or nobody can tell.
+
+        A count is begun, before anything is acknowledged, where there is none.
+        """
         if self._tally is None:
             return
         try:
             kept = self._tally.read()
         except (OSError, ValueError):
             raise LedgerError(
-                f"Expected the number of acknowledged transactions in {self._tally.path}, got something unreadable. If "
-                f"you know that {self.name} is whole, remove that file.",
+                f"Expected the number of acknowledged transactions in {self._tally.path}, got something unreadable. "
+                "Remove it if you know what it said; `quoron restore` then takes the file for what it is.",
                 outside=OUTSIDE,
             ) from None
+        if self._as_it_is:
+            kept = None
+        elif kept is None and found:
+            raise LedgerError(
+                f"Expected the number of acknowledged transactions beside {self.name}, in {self._tally.path.name}, "
+                "found none: the file was copied or put back without it, and may be older than what somebody was "
+                "shown. Put back both. If there is nothing else, `quoron restore` takes it for what it is.",
+                outside=OUTSIDE,
+            )
         if kept is not None and found < kept:
             raise LedgerError(
                 f"Expected {kept} acknowledged transactions in {self.name}, got {found}: its journal was cut short or "
                 "damaged, or it was restored from a backup, or removed. What is missing may have been shown to "
-                f"somebody: go on with other books. Remove {self._tally.path.name} only if nothing was shown.",
+                "somebody. Put back what is missing, or go on with other books. If there is nothing else, `quoron "
+                "restore` takes it for what it is.",
                 outside=OUTSIDE,
             )
         if kept is None:
-            self._tally.write(found)
+            self._keep(found)
+
+    def _keep(self, count: int) -> None:
+        if self._tally is not None:
+            try:
+                self._tally.write(count)
+            except OSError as error:
+                raise LedgerUnavailable(
+                    f"Cannot write {self._tally.path}: {error.strerror}.", outside=OUTSIDE
+                ) from error
 
     def _drop(self) -> None:
         held, self._connection = self._connection, None
@@ -222,6 +270,7 @@ class Database:
         self._owner = owner
         if self.sqlite:
             self._check_tally(int(self.all(sa.select(_meta.c.acknowledged))[0][0]))
+            self._folded()  # a copy of the file alone is then one of books that need their count, and never of none
 
     def _formats(self, connection: sa.Connection, create: bool) -> list[Any]:
         tables = sa.inspect(connection).get_table_names()
@@ -230,7 +279,7 @@ class Database:
             if not self.sqlite and connection.scalar(sa.text("SELECT to_regnamespace('quoron')")) is None:
                 connection.execute(sa.text("CREATE SCHEMA quoron"))
             _schema.create_all(connection)
-            connection.execute(_meta.insert().values(format=FORMAT))
+            connection.execute(_meta.insert().values(format=FORMAT, incarnation=secrets.token_hex(8)))
         elif "meta" not in tables and "run" in tables:  # format 1 had one run a file, and said so there
             return list(connection.execute(sa.text("SELECT format FROM run")).scalars())
         elif "meta" not in tables:

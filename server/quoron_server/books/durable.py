@@ -1,49 +1,13 @@
-"""What is still there after a power cut: files that were created or renamed, and how much a database acknowledged.
-
-    >>> import tempfile
-    >>> file = Path(tempfile.mkdtemp()) / "tokens.json"
-    >>> replace_whole(file, b"{}", mode=PRIVATE)
-    >>> file.read_bytes(), oct(file.stat().st_mode & 0o777)
-    (b'{}', '0o600')
-
-Files and folders get modes of their own, which the umask can narrow and never widen.
-"""
+"""Files and folders with modes of their own, which the umask can narrow and never widen; what a power cut leaves."""
 
 import os
-import re
-import secrets
 from pathlib import Path
 
-PRIVATE, PUBLIC = 0o600, 0o644  # at most, of files
+from quoron_client.durable import PRIVATE, Tally, replace_whole, sync_folder
+
+__all__ = ["OWN", "PRIVATE", "PUBLIC", "SHARED", "Tally", "make_folder", "public", "replace_whole", "sync_folder"]
+PUBLIC = 0o644  # at most, of files
 OWN, SHARED = 0o700, 0o755  # at most, of folders
-
-
-def sync_folder(folder: Path) -> None:
-    """Make what was created or renamed in `folder` durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def replace_whole(path: Path, data: bytes, *, mode: int) -> None:
-    """Write a file so that it is complete or not there at all, whoever else writes it and even after a power cut.
-
-    Whoever reads and then writes takes turns besides: the last to write wins.
-    """
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(draft, path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
 
 
 def make_folder(folder: Path, *, mode: int = SHARED) -> None:
@@ -56,39 +20,3 @@ def make_folder(folder: Path, *, mode: int = SHARED) -> None:
 def public(path: str, flags: int) -> int:
     """An `opener` for files that others may read and never write; no symbolic link is followed."""
     return os.open(path, flags | os.O_NOFOLLOW, PUBLIC)
-
-
-class Tally:
-    """How many transactions a SQLite file has acknowledged, kept beside it.
-
-    SQLite reads a journal up to the first page whose checksum is wrong and takes what follows for never written: one
-    flipped byte undoes everything since the journal was last folded, without a word. The file's own count is then
-    below this one.
-    """
-
-    def __init__(self, database: Path) -> None:
-        self.path = database.with_name(database.name + "-acknowledged")
-
-    def read(self) -> int | None:
-        """The count; None where none is kept yet. OSError, or ValueError for a file that is no count."""
-        if not self.path.exists():
-            return None
-        text = self.path.read_bytes()
-        if re.fullmatch(rb"[0-9]{20}\n", text) is None:
-            raise ValueError("not a count")
-        return int(text)
-
-    def write(self, count: int) -> None:
-        """Keep it, durably. Twenty digits of one sector: whole, as they are or as they were."""
-        kept = f"{count:020d}\n".encode()
-        if not self.path.exists():  # its name may be durable before what it holds
-            for draft in self.path.parent.glob(f".{self.path.name}.*.new"):  # of a process that was killed just then
-                draft.unlink()
-            replace_whole(self.path, kept, mode=PRIVATE)
-            return
-        handle = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.pwrite(handle, kept, 0)
-            os.fdatasync(handle)
-        finally:
-            os.close(handle)

@@ -14,10 +14,12 @@ A ledger is a file of its own (a run folder) or a run's part of a `Database`; on
 power loss can and cannot take: docs/durability.md.
 """
 
+import glob
 import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -27,7 +29,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from quoron_client.protocol.questions import Question
-from quoron_privacy.errors import LedgerError, OtherVersion
+from quoron_privacy.errors import LedgerError, LedgerUnavailable, OtherVersion
 from quoron_privacy.release import Release
 from quoron_server.algorithm import names_of
 from quoron_server.books.database import Database
@@ -57,6 +59,7 @@ _unreleased = sa.Table(  # deleted when the run is complete
     sa.Column("state_seal", sa.Text),
     sa.Column("inputs", sa.LargeBinary),  # digest of private inputs, where this process holds them
 )
+SCHEMA, SECRETS = _schema, _unreleased  # for `backup`
 _spent = sa.Table(
     "spent",
     _schema,
@@ -102,13 +105,22 @@ class Ledger:
         if path.exists():
             raise LedgerError(f"Expected no ledger at {path}, found one. Resume that run or choose another folder.")
         draft = path.with_suffix(".new")
-        for leftover in path.parent.glob(draft.name + "*"):
-            leftover.unlink()
-        with Database(_url(draft)) as database:
-            cls.begin(database, _ALONE, plan=plan, config_digest=config_digest, noise_key=noise_key)
-        os.replace(draft, path)
-        Tally(draft).path.unlink(missing_ok=True)
-        sync_folder(path.parent)
+        _require_no_rest(path)
+        try:
+            _clear(draft)
+            with Database(_url(draft)) as database:
+                cls.begin(database, _ALONE, plan=plan, config_digest=config_digest, noise_key=noise_key)
+                database.as_new()  # or its content could be in a journal that the new name leaves behind
+            os.replace(draft, path)
+            sync_folder(path.parent)
+            _clear(draft)
+        except OSError as error:
+            raise LedgerUnavailable(
+                f"Cannot make a ledger at {path}: {error.strerror}. Make room, then try again."
+            ) from error
+        finally:
+            with suppress(OSError):
+                _clear(draft)
         return cls.open(path)
 
     @classmethod
@@ -382,6 +394,26 @@ def _parts(value: Any) -> Iterator[bytes]:
             yield from _parts(each)
     else:
         yield repr(value).encode()
+
+
+def _clear(draft: Path) -> None:
+    """Remove what an attempt has left."""
+    for leftover in draft.parent.glob(glob.escape(draft.name) + "*"):
+        leftover.unlink()
+
+
+def _require_no_rest(path: Path) -> None:
+    """LedgerError if there was a ledger: SQLite would read the journal of a removed file into the new one."""
+    journal, tally = path.with_name(path.name + "-wal"), Tally(path)
+    try:
+        empty = not (journal.exists() and journal.stat().st_size) and not tally.read()
+    except (OSError, ValueError):
+        empty = False
+    if not empty:
+        raise LedgerError(
+            f"Expected no ledger at {path}, found what one has left beside it: the file was removed. Put it back with "
+            "all that stands beside it, or choose another folder."
+        )
 
 
 def _url(path: Path) -> str:

@@ -29,6 +29,7 @@ from quoron_server.books.database import Database, now
 START = "0" * 64
 KINDS = ("limit", "charge", "release", "end")
 _schema = sa.MetaData()
+SCHEMA, CHAIN = _schema, "population"  # for `backup`
 _chain = sa.Table(
     "population",
     _schema,

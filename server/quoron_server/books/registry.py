@@ -9,6 +9,7 @@ Users are numbered from 0 as they enrol. Every user belongs to one group, for wh
 was promised; so a group's sum bounds each of its users' lifetime loss.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -49,13 +50,23 @@ _runs = sa.Table(
     sa.Column("created", sa.Text, nullable=False),
     sa.Column("error", sa.Text),
     sa.Column("front", sa.Text, nullable=False, server_default=SERVICE),
+    sa.Column("held", sa.Integer, nullable=False, server_default="0"),  # open when the books were put back
 )
+SCHEMA, RUNS = _schema, _runs  # for `backup`
 _slots = sa.Table(
     "slots",
     _schema,
     sa.Column("run", sa.Text, primary_key=True),
     sa.Column("slot", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("user", sa.Integer, nullable=False),
+)
+_agreed = sa.Table(  # whose client has said that it takes part: its own record must know of it
+    "agreed",
+    _schema,
+    sa.Column("user", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("run", sa.Text, primary_key=True),
+    sa.Column("epsilon", sa.Float, nullable=False),  # what it costs a user over a lifetime, for replacing one
+    sa.Column("delta", sa.Float, nullable=False),
 )
 _by_user = sa.Index("slots_by_user", _slots.c.user)
 
@@ -70,13 +81,21 @@ class RunRow:
     created: str  # for people
     error: str | None
     front: Front
+    held: bool = False
 
     def require(self, front: Front) -> None:
-        """OtherVersion unless it was entered by this front: the members of another hear of no question."""
+        """OtherVersion unless it was entered by this front, as the members of another hear of no question, and was not
+        open when the books were put back."""
         if self.front != front:
             raise OtherVersion(
                 f"Expected run {self.run} to go on by {FRONTS.get(self.front, self.front)}, which it was submitted "
                 f"through, got {FRONTS[front]}. Go on with it there, or cancel it."
+            )
+        if self.held:
+            raise OtherVersion(
+                f"Expected run {self.run} as it was left, but these books were restored: what it has shown since may "
+                "be missing, and going on costs one more copy of it. Cancel it; or restore again with "
+                "--continue-restored, which charges that copy."
             )
 
 
@@ -191,6 +210,21 @@ class Registry:
         rows = self._database.all(ended.order_by(_runs.c.number.desc()).limit(most))
         return [(row.run, row.state) for row in rows]
 
+    def note_agreed(self, run: str, users: Sequence[int], *, epsilon: float, delta: float) -> None:
+        """Keep, for their own clients, that these users have agreed to a run, whether they were asked or not."""
+        with self._database.writing() as connection:
+            query = sa.select(_agreed.c.user).where(_agreed.c.run == run)
+            new = sorted(set(users) - set(connection.execute(query).scalars()))
+            if new:
+                row = {"run": run, "epsilon": epsilon, "delta": delta}
+                connection.execute(_agreed.insert(), [row | {"user": user} for user in new])
+
+    def agreed(self, user: int, most: int) -> list[tuple[str, float, float]]:
+        """Name, ε and δ of the runs that a user has agreed to, from the latest, at most so many."""
+        query = sa.select(_agreed).join(_runs, _runs.c.run == _agreed.c.run).where(_agreed.c.user == user)
+        rows = self._database.all(query.order_by(_runs.c.number.desc()).limit(most))
+        return [(row.run, row.epsilon, row.delta) for row in rows]
+
 
 def _members(connection: sa.Connection, run: str) -> NDArray[np.int64]:
     query = sa.select(_slots.c.user).where(_slots.c.run == run).order_by(_slots.c.slot)
@@ -203,4 +237,6 @@ def _next(connection: sa.Connection, column: sa.Column[Any]) -> int:
 
 
 def _row(stored: Any) -> RunRow:
-    return RunRow(stored.run, stored.specification, stored.state, stored.created, stored.error, stored.front)
+    return RunRow(
+        stored.run, stored.specification, stored.state, stored.created, stored.error, stored.front, bool(stored.held)
+    )

@@ -93,12 +93,14 @@ class ClientPlane:
         _check_protocol(protocol)
         try:
             user = await self._manager.enrol(caller.identity, caller.group)
+            agreed = await self._manager.agreed(user)
         except RunStopped:
             raise Refused(grpc.StatusCode.UNAVAILABLE, LEAVING) from None
         except OtherGroup as error:
             _log.warning("refused an enrolment: %s", error)
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "This client cannot be enrolled here.") from None
-        return pb.EnrolReply(user=user).SerializeToString()
+        told = [pb.Agreed(run=run, epsilon=epsilon, delta=delta) for run, epsilon, delta in agreed]
+        return pb.EnrolReply(user=user, agreed=told).SerializeToString()
 
     async def work(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """Hello, then announcements, consents, questions, answers and receipts until either side leaves."""

@@ -153,6 +153,11 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
         charge = await _told(self._manager.charge(request.run, request.group, **numbers, **about), context)
         return _document({"run": charge.run, "group": charge.group, "charged": charge.words()})
 
+    async def Backup(self, request: pb.BackupRequest, context: Context) -> pb.Document:
+        """A copy of the books, on the coordinator's own machine."""
+        await self._require(context, operator=True)
+        return _document(await _told(self._manager.records.back_up(with_secrets=request.with_secrets), context))
+
     async def _require(self, context: Context, *, operator: bool = False) -> None:
         token = security.bearer(tuple(context.invocation_metadata()))
         try:

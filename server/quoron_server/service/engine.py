@@ -6,7 +6,8 @@ answers = engine.ask(question)
 
 import asyncio
 import concurrent.futures
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from quoron_client.protocol.questions import FAR, Answers, Question
 from quoron_privacy.errors import RunError
@@ -28,7 +29,9 @@ class GrpcEngine:
     problem: Problem
     seconds: float
     early_ends: bool = False
+    note_agreed: Callable[[set[int]], None] | None = None  # told of members who have agreed since the round before
     stopped: bool = False
+    _noted: set[int] = field(default_factory=set)
     _pending: "concurrent.futures.Future[Answers] | None" = None
 
     def ask(self, question: Question) -> Answers:
@@ -46,7 +49,15 @@ class GrpcEngine:
             raise RunStopped(
                 f"Run {self.session.run} was stopped before round {question.round} was complete."
             ) from None
+        self._note()
         return Answers.checked(answers.values, answers.status, largest=FAR * question.task.honest(self.problem.bounds))
+
+    def _note(self) -> None:
+        """Before the round's commit: whoever has given an answer that counts has agreed."""
+        new = set(self.session.agreed) - self._noted
+        if new and self.note_agreed is not None:
+            self.note_agreed(new)
+            self._noted |= new
 
     def measured(self) -> dict[str, float]:
         """Of the last round, as messages of gRPC: bytes of the questions that were said and of the answers taken."""

@@ -21,7 +21,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.protocol import wire
+from quoron_client.protocol import charges, wire
+from quoron_client.protocol.charges import replace_one
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, OtherVersion, QuoronError, WithoutQuorum
 from quoron_privacy.lifetime import Charge, Limit
 from quoron_server import specification as specifications
@@ -144,6 +145,10 @@ class Manager:
         if self._waiting:
             await self._begin_those_that_can()
         return user
+
+    async def agreed(self, user: int) -> list[tuple[str, float, float]]:
+        """Name, ε and δ of the runs that a user's client has agreed to, from the latest."""
+        return await self._stored(self._registry.agreed, user, charges.MOST_TOLD)
 
     async def user(self, identity: str) -> int | None:
         """The user of an identity; None if it is not enrolled."""
@@ -328,7 +333,15 @@ class Manager:
             told = json.dumps(specifications.describe(run.specification, run.plan))
             session = self.sessions.open(run.name, told, members, gathered=self._gathered)
         wanted = run.specification
-        run.engine = GrpcEngine(self.sessions, session, loop, run.plan.problem, wanted.seconds, wanted.early_ends)
+        run.engine = GrpcEngine(
+            self.sessions,
+            session,
+            loop,
+            run.plan.problem,
+            wanted.seconds,
+            wanted.early_ends,
+            lambda users: self._note_agreed(run, users),
+        )
         if run.cancelled or self._stopping.is_set():
             raise RunStopped(f"Run {run.name} was stopped.")
         observers = [_FeedObserver(run, session, loop)]
@@ -345,6 +358,13 @@ class Manager:
             async with asyncio.timeout_at(published_at(session, run)):
                 await self._stopping.wait()
         run.tell()
+
+    def _note_agreed(self, run: _Run, users: set[int]) -> None:
+        promise = run.plan.guarantee
+        epsilon, delta = replace_one(
+            promise.epsilon, promise.delta, adjacency=promise.adjacency, exposure=promise.exposure
+        )
+        self._registry.note_agreed(run.name, sorted(users), epsilon=epsilon, delta=delta)
 
     def _begin(self, run: _Run) -> tuple[NDArray[np.int64], list[dict[str, Any]]]:
         members = self._books.begin(run.specification, run.plan)

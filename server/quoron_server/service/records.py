@@ -2,15 +2,18 @@
 
 import asyncio
 import json
+import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, QuoronError, RunError
+from quoron_server.books.backup import back_up
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
@@ -77,6 +80,18 @@ class Records:
             return exported
         row = await self._row(run)
         return await self._read(lambda: self._spent(row))
+
+    async def back_up(self, *, with_secrets: bool) -> dict[str, Any]:
+        """Copy a SQLite file's books beside it, in one transaction; the copy's name and digest.
+
+        ConfigError for a database server, beside which anybody with the right to may read.
+        """
+        path = self._database.path
+        if path is None:
+            raise ConfigError("Expected a coordinator with a SQLite file, got one with PostgreSQL. Back up --database.")
+        out = path.with_name(f"{path.name}-{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}.backup")
+        digest = await self._read(lambda: back_up(self._database, out, with_secrets=with_secrets))
+        return {"file": out.name, "sha256": digest}
 
     async def users(self, group: str) -> int:
         """How many users of a group have enrolled."""

@@ -82,6 +82,7 @@ class RunSession:
     open: _Open | None = None
     present: set[int] = field(default_factory=set)  # connected and taking part
     absent: set[int] = field(default_factory=set)  # connected and declining
+    agreed: set[int] = field(default_factory=set)  # have said that they take part, and may have left since
     asked: dict[int, _Asked] = field(default_factory=dict)
     users: frozenset[int] = frozenset()
     moved: tuple[int, int] = (0, 0)  # bytes of questions and of answers in the last round
@@ -159,6 +160,8 @@ class Sessions:
             return
         gained, lost = (session.present, session.absent) if message.takes_part else (session.absent, session.present)
         gained.add(user)
+        if message.takes_part:
+            session.agreed.add(user)
         lost.discard(user)
         current = session.open
         if current is None or user not in current.rows:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import click
 import typer
 
+from quoron.cli import books as cli_books
 from quoron.cli import federation as cli_federation
 from quoron.cli import ledger as cli_ledger
 from quoron.cli import train as cli_train
@@ -224,6 +225,8 @@ def report(run: Run) -> None:
 
 cli_federation.register(app)
 app.add_typer(cli_ledger.app, name="ledger")
+app.command()(cli_books.backup)
+app.command()(cli_books.restore)
 app.command()(cli_train.train)
 app.command()(cli_train.predict)
 app.command()(cli_train.example)

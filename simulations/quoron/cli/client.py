@@ -30,6 +30,12 @@ def client(
     record: Annotated[
         Path, typer.Option(envvar="QUORON_RECORD", help="Durable record of what was answered; keep it.")
     ] = Path("quoron-record.sqlite"),
+    new_record: Annotated[
+        bool,
+        typer.Option(
+            "--new-record", help="Once: an older or empty record is all that is left; count what is known as spent."
+        ),
+    ] = False,
     lifetime_epsilon: Annotated[
         float, typer.Option(envvar="QUORON_LIFETIME_EPSILON", help="Most ε over all runs, ever.")
     ] = 1.0,
@@ -81,6 +87,7 @@ def client(
         coordinator=coordinator,
         data=data,
         record=record,
+        new_record=new_record,
         lifetime_epsilon=lifetime_epsilon,
         lifetime_delta=lifetime_delta,
         certificate=certificate,

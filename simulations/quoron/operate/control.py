@@ -112,6 +112,13 @@ class Control:
             document = self._stub.Limit(request, metadata=self._metadata, timeout=PATIENCE)
         return str(json.loads(document.json)["limit"])
 
+    def backup(self, *, with_secrets: bool = False) -> tuple[str, str]:
+        """Copy the coordinator's SQLite file beside it: the copy's name and SHA-256."""
+        with self._told():
+            request = pb.BackupRequest(with_secrets=with_secrets)
+            told = json.loads(self._stub.Backup(request, metadata=self._metadata, timeout=10 * PATIENCE).json)
+        return str(told["file"]), str(told["sha256"])
+
     def charge(
         self,
         run: str,

@@ -1,0 +1,18 @@
+"""What a run costs its user over a lifetime: what a client counts, and a coordinator says of those that it has seen."""
+
+from math import exp
+
+MOST_TOLD = 500  # runs, the latest, that a coordinator tells whoever enrols
+
+
+def replace_one(epsilon: float, delta: float, *, adjacency: str, exposure: str) -> tuple[float, float]:
+    """Replace-one (ε, δ) of a promise, so that those of all runs add up (docs/privacy/lifetime.md, 4).
+
+    Local reports are replace-one by themselves, and a client's record holds them to what was announced.
+
+    >>> replace_one(1.0, 0.0, adjacency="zero-out", exposure="broadcast")
+    (2.0, 0.0)
+    """
+    if adjacency != "zero-out" or exposure == "local":
+        return epsilon, delta
+    return 2 * epsilon, min(1.0, (1 + exp(min(epsilon, 700.0))) * delta)
