@@ -111,9 +111,7 @@ class Table(Simulated):
         "the ends",
     )
     numeric: dict[str, tuple[float, float]] = Field(
-        default_factory=dict,
-        description="numeric features with their public range, { column = [low, high] }; "
-        "`x[0:100]` is x0, x1, ..., x99 (docs/tables.md)",
+        default_factory=dict, description="numeric features, { column = [low, high] }, public; `x[0:9]`: x0 to x8"
     )
     categorical: dict[str, tuple[str | int, ...]] = Field(
         default_factory=dict,
