@@ -93,12 +93,12 @@ def test_postgres_can_be_read_beside_its_owner(postgres):
         assert Registry(reader).users_count() == 1
 
 
-@pytest.mark.parametrize("stored", [1, 4, 6])
+@pytest.mark.parametrize("stored", [1, 4, 7])
 def test_another_format_is_named_and_left_alone(database_url, stored):
     with Database(database_url) as database, database.writing() as connection:
         connection.execute(sa.text(f"UPDATE meta SET format = {stored}"))
     for create in (True, False):
-        with pytest.raises(LedgerError, match=f"format 5 in .*, got {stored}. Use the version that wrote it"):
+        with pytest.raises(LedgerError, match=f"format 6 in .*, got {stored}. Use the version that wrote it"):
             Database(database_url, create=create)
 
 
