@@ -75,6 +75,8 @@ QUIET: dict[str, Callable[[Path], Words]] = {
     "certs": lambda place: ["certs", place / "certs"],
     "tokens": lambda place: ["tokens", "add", "ada", "--role", "operator", "--file", place / "t", "--out", place / "a"],
     "ledger": lambda place: ["ledger", "show", "--file", place / "l.sqlite"],
+    "backup": lambda place: ["backup", place / "kept", "--database", f"sqlite:///{place}/none.sqlite"],
+    "restore": lambda place: ["restore", place / "none"],
     "health": lambda place: ["health", NOBODY, "--insecure"],
     "submit": lambda place: ["submit", _simulate(place)[1], "--run", "x", "--users", 9, "--coordinator", NOBODY],
     "runs": lambda place: ["runs", "--coordinator", NOBODY, "--insecure"],

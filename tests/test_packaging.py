@@ -40,7 +40,7 @@ def let_through(path: str, rules: list[str]) -> bool:
 
 def copied() -> list[tuple[str, str]]:
     """Each source that the Dockerfile copies before it builds the wheel, and where to."""
-    before = (ROOT / "Dockerfile").read_text(encoding="utf-8").split("\nRUN pip wheel")[0]
+    before = (ROOT / "Dockerfile").read_text(encoding="utf-8").split("pip wheel")[0]
     lines = [line.split() for line in re.findall(r"^COPY (.*)$", before, flags=re.MULTILINE)]
     return [(source, target) for *sources, target in lines for source in sources]
 

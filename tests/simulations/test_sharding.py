@@ -32,6 +32,7 @@ from quoron_client.protocol.questions import AverageGradient, LocalSGD, PlacedGr
 from quoron_privacy.clipping import ClippedSum
 from quoron_privacy.errors import ConfigError, DataError, RunError
 from quoron_privacy.noise import SecureNoise
+from quoron_privacy.noise_ahead import StartedNoise
 from quoron_privacy.sums import Sums
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.slots import partition
@@ -268,6 +269,7 @@ def test_training_with_workers_releases_the_model_of_one_process(path, folder, t
     from quoron.training import prepared
 
     monkeypatch.setattr(SecureNoise, "fresh", classmethod(lambda cls: cls(bytes(range(32)))))
+    monkeypatch.setattr(StartedNoise, "fresh", StartedNoise.simulated)
     monkeypatch.setattr(prepared.secrets, "randbits", lambda bits: 12345)
     source = described(folder, path)
     first = quoron.train(source, out=tmp_path / "a", engine=EngineChoice.of(), population="a")
