@@ -85,6 +85,7 @@ def test_decimal_commas_of_half_the_users_are_said_with_their_number_noise_and_f
     assert any("of 1,000 users" in each and "have no row that can be used" in each for each in said)
     assert any("column 'age' is outside [0, 100], or no number" in each and "decimal point" in each for each in said)
     assert not any("'dose'" in each for each in said)
+    assert "if the table fitted its declarations" in dict(trained.summary.rows())["excess risk, predicted"]
     assert quoron.resume(tmp_path / "run").summary == trained.summary
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["health"]["users"] == USERS
     page = (tmp_path / "run" / "report.html").read_text()

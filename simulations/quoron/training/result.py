@@ -61,7 +61,8 @@ class Summary:
             ("rounds (batch gradient steps)", f"{self.rounds:,}{halted}"),
         ]
         if self.predicted_excess_risk is not None:
-            rows.append(("excess risk, predicted", f"at most {self.predicted_excess_risk:.2g}"))
+            unfit = " if the table fitted its declarations, see below" if self.health and self.health.warnings else ""
+            rows.append(("excess risk, predicted", f"at most {self.predicted_excess_risk:.2g}{unfit}"))
         if self.health is not None:
             rows += self.health.table()[:1]
         so_far = f"ε = {self.population_epsilon:.4g} at δ = {self.population_delta:.3g}, limit {self.population_limit}"
