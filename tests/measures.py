@@ -61,9 +61,7 @@ class House:
     @cached_property
     def arrows(self) -> tuple[Arrow, ...]:
         """Every import of one module of ours by another."""
-        return tuple(
-            arrow for name, text in self.texts.items() for arrow in _arrows(name, ast.parse(text), self.texts)
-        )
+        return tuple(arrow for name, text in self.texts.items() for arrow in _arrows(name, ast.parse(text), self.texts))
 
     def lines(self, names: Iterable[str] | None = None) -> int:
         """Lines of these modules, or of all."""

@@ -13,9 +13,9 @@ from math import exp, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy import gdp
+from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible
-from quoron_privacy.noise import GRID_BITS, RandomStream, total_variation
+from quoron_privacy.noise.streams import GRID_BITS, RandomStream, total_variation
 from quoron_privacy.release import Release
 from quoron_privacy.validate import count, positive, probability
 

@@ -17,8 +17,8 @@ from quoron_server.problem import Problem
 if TYPE_CHECKING:  # a plan holds them, and whoever makes or checks one knows how
     from dp_accounting import DpEvent
 
-    from quoron_privacy.quorum import Quorum
-    from quoron_privacy.table_health import TableHealth
+    from quoron_privacy.counts.quorum import Quorum
+    from quoron_privacy.counts.table_health import TableHealth
 
 Exposure = Literal["model", "broadcast", "local", "none"]
 Constants = Literal["calibrated", "paper"]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from quoron_privacy import item_sampling, recount, subsampling
+from quoron_privacy.accounts import item_sampling, recount, subsampling
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.release import Adjacency
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quoron.planning.network import Times
+from quoron.network import Times
 from quoron.reports import page as report_page
 from quoron.reports.summary import EXAMPLE, Summary, from_json, size
 from quoron.simulation.folder import RunFolder, flat

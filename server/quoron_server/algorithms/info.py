@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 import numpy as np
 import scipy
 
-from quoron_privacy import gdp, table_health
-from quoron_privacy import quorum as quorums
+from quoron_privacy.accounts import gdp
+from quoron_privacy.counts import quorum as quorums
+from quoron_privacy.counts import table_health
 from quoron_privacy.errors import ConfigError, Infeasible, UsageError, VerificationError
-from quoron_privacy.noise import total_variation
+from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms.defaults import (

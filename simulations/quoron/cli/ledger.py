@@ -17,7 +17,7 @@ from quoron_privacy.errors import DataError, LedgerError, LedgerUnavailable
 if TYPE_CHECKING:  # imported by the commands when they are called
     from contextlib import AbstractContextManager
 
-    from quoron_privacy.lifetime import Account, Spent
+    from quoron_privacy.accounts.lifetime import Account, Spent
     from quoron_server.books.database import Database
     from quoron_server.books.lifetime_ledger import Known, Row
 
@@ -202,8 +202,8 @@ def fits(
 
     It is what the limit counts that decides, which `show` says, not what is proved of all runs together.
     """
+    from quoron_privacy.accounts.lifetime import Charge
     from quoron_privacy.errors import BudgetExceeded
-    from quoron_privacy.lifetime import Charge
     from quoron_server.books.lifetime_ledger import fitting, known_of
 
     account = known_of(source.rows()).accounts.get(group)
@@ -263,7 +263,7 @@ def _found(source: Source, *, create: bool) -> "AbstractContextManager[Database]
 
 def _spent(known: "Known", group: str) -> "Spent":
     """What a group's charges come to, at the limit's δ as long as they fit it: there, it and the limit compare."""
-    from quoron_privacy.lifetime import compose
+    from quoron_privacy.accounts.lifetime import compose
 
     held, account = known.held.get(group, []), known.accounts.get(group)
     spent = compose(held)

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogFormatter
 
-from quoron.planning.network import Times
+from quoron.network import Times
 from quoron.reports.summary import Summary
 
 Rows = Sequence[Mapping[str, Any]]

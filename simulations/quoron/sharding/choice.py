@@ -5,7 +5,7 @@ with Sharing(workers=4).engine(population, Settings(seed=0)) as engine: ...
 
 from dataclasses import dataclass
 
-from quoron.populations._base import Answering
+from quoron.populations.users import Answering
 from quoron.sharding.engine import ShardedEngine
 from quoron.sharding.shard import Settings
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron._paths import dataset, table_file
 from quoron.config import Config, Table
+from quoron.paths import dataset, table_file
 from quoron.planning import projection
 from quoron.planning.plans import Planned, choose
 from quoron.populations import Population
@@ -20,7 +20,7 @@ from quoron.reports.summary import Summary, from_json
 from quoron.simulation.folder import RunFolder, as_parquet, dumps, flat
 from quoron.simulation.scene import Setup, setup
 from quoron_privacy.errors import LedgerError
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.budget import Budget
 from quoron_server.plan import Plan, check_delta

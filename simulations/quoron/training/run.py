@@ -37,8 +37,8 @@ from quoron.training.result import Trained
 from quoron.training.table import hold
 from quoron_client.data.items import ItemBatch
 from quoron_privacy.errors import ConfigError, LedgerError
-from quoron_privacy.noise import SecureNoise, SeededNoise
-from quoron_privacy.noise_ahead import StartedNoise
+from quoron_privacy.noise.ahead import StartedNoise
+from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_server import rounds
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.books import charge_of

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from quoron.training.items import Items
 from quoron.training.rows import Users
-from quoron_privacy.noise import NoiseSource
+from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.validate import count, positive
 
 

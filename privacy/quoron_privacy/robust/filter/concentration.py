@@ -27,7 +27,7 @@ from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.threads import in_pieces
+from quoron_privacy.kernels.threads import in_pieces
 from quoron_privacy.validate import count
 
 Vector = NDArray[np.float64]

@@ -21,9 +21,9 @@ from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from quoron_privacy.errors import ConfigError
+from quoron_privacy.kernels.threads import in_pieces
 from quoron_privacy.robust.filter import concentration, score_bounds
 from quoron_privacy.robust.filter.concentration import Matrix, Norm, Vector
-from quoron_privacy.threads import in_pieces
 from quoron_privacy.validate import positive
 
 Mask = NDArray[np.bool_]

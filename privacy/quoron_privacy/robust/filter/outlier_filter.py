@@ -21,7 +21,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy import gdp
+from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.release import Adjacency
 from quoron_privacy.robust.filter import search as _filter_search

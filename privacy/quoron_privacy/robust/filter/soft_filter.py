@@ -28,7 +28,7 @@ from numba import njit
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
-from quoron_privacy import gdp
+from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.robust.filter.concentration import Matrix, Vector
 from quoron_privacy.validate import count, non_negative, positive, probability

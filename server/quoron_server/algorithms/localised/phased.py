@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy import recount
+from quoron_privacy.accounts import recount
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise import total_variation
+from quoron_privacy.noise.streams import total_variation
 from quoron_server.algorithms.defaults import GaussianPromise
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo
 from quoron_server.algorithms.localised.method import LocalisedSGD

@@ -14,7 +14,7 @@ import numpy as np
 
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise import NoiseSource
+from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.robust.coordinate_median import MedianParameters, debiased_mean
 from quoron_privacy.robust.filter import decisions, soft_filter
 from quoron_privacy.robust.filter.concentration import Norm, cohort_scores, usable

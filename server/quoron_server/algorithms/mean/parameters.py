@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from quoron_privacy.clipping import mean_sensitivity
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.private_range import PrivateRange
+from quoron_privacy.means.clipping import mean_sensitivity
+from quoron_privacy.means.private_range import PrivateRange
 from quoron_server.plan import PlannedRelease
 
 Estimator = Literal["clip", "tracking", "range"]

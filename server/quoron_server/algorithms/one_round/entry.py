@@ -1,6 +1,6 @@
 """`one-round-least-squares` in the registry."""
 
-from quoron_privacy.moment import packed
+from quoron_privacy.means.moment import packed
 from quoron_server.algorithms.defaults import Verdict
 from quoron_server.algorithms.info import AlgorithmInfo
 from quoron_server.algorithms.one_round import plan as planning

@@ -11,9 +11,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy import recount
+from quoron_privacy.accounts import recount
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.noise import total_variation
+from quoron_privacy.noise.streams import total_variation
 from quoron_server.algorithms.defaults import GaussianPromise
 from quoron_server.algorithms.localised.plan import ASSUMPTIONS, require_smooth
 from quoron_server.algorithms.noisy import plan as noisy

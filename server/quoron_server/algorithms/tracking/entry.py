@@ -1,6 +1,6 @@
 """`tracking-srgd` in the registry."""
 
-from quoron_privacy.moment import packed
+from quoron_privacy.means.moment import packed
 from quoron_server.algorithms.info import AlgorithmInfo
 from quoron_server.algorithms.tracking import plan as planning
 from quoron_server.algorithms.tracking.method import TrackingSRGD

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from quoron_privacy.moment import SecondMomentNoise
+from quoron_privacy.means.moment import SecondMomentNoise
+from quoron_privacy.means.norm_counts import PrefixTail, TailMean
 from quoron_privacy.release import Adjacency
-from quoron_privacy.tails import PrefixTail, TailMean
 from quoron_server.plan import PlannedRelease
 
 Variant = Literal["recursive", "independent"]

@@ -1,6 +1,6 @@
 """`whitened-tracking` in the registry."""
 
-from quoron_privacy.moment import packed
+from quoron_privacy.means.moment import packed
 from quoron_server.algorithms.info import AlgorithmInfo
 from quoron_server.algorithms.whitened import plan as planning
 from quoron_server.algorithms.whitened.method import WhitenedTracking

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from quoron_privacy import gdp
-from quoron_privacy.clipping import mean_sensitivity
-from quoron_privacy.free_presence import LogLength, MomentMean
+from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.means.clipping import mean_sensitivity
+from quoron_privacy.means.free_presence import LogLength, MomentMean
+from quoron_privacy.means.norm_counts import TailMean
 from quoron_privacy.release import Adjacency
-from quoron_privacy.tails import TailMean
 from quoron_server.plan import PlannedRelease
 
 
