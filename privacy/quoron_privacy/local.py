@@ -21,12 +21,11 @@ from numpy.typing import NDArray
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.roots import root
-from quoron_privacy.errors import ConfigError, Infeasible
+from quoron_privacy.errors import ConfigError, Infeasible, count, positive, probability
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import clip_rows
 from quoron_privacy.means.rotation import Signs, coordinate_bound, padded, rotate_back
 from quoron_privacy.noise.streams import RandomStream, total_variation
-from quoron_privacy.validate import count, positive, probability
 
 
 def group_size(*, epsilon: float, bins: int, failure: float) -> int:

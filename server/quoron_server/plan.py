@@ -9,9 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, positive, probability
 from quoron_privacy.release import Adjacency, Release
-from quoron_privacy.validate import positive, probability
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:  # a plan holds them, and whoever makes or checks one knows how

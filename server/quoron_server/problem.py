@@ -12,8 +12,7 @@ from typing import Any, Literal, cast
 
 from quoron_client.protocol.domains import Domain, L2Ball
 from quoron_client.protocol.questions import Bounds
-from quoron_privacy.errors import ConfigError, VerificationError
-from quoron_privacy.validate import count, non_negative, positive
+from quoron_privacy.errors import ConfigError, VerificationError, count, non_negative, positive
 
 Curvature = Literal["unknown", "isotropic"]
 MOST = 10**12  # users, items of one, or numbers of a model

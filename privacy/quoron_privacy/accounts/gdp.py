@@ -21,7 +21,7 @@ import scipy
 from numpy.typing import NDArray
 
 from quoron_privacy.accounts.roots import root
-from quoron_privacy.validate import count, non_negative, positive, probability
+from quoron_privacy.errors import count, non_negative, positive, probability
 
 _SLACK = 1e-12  # relative; the formulas below are good to a few 1e-13, measured against 60-digit arithmetic
 

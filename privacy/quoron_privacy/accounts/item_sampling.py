@@ -25,9 +25,8 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from quoron_privacy.accounts import gdp
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, count, positive, probability
 from quoron_privacy.release import Adjacency
-from quoron_privacy.validate import count, positive, probability
 
 _SAFETY = 0.97  # share of δ that the distribution may use; the rest covers float arithmetic of the convolution
 _SMALLEST_DELTA = 1e-10  # below, the convolution's rounding is no longer small against δ

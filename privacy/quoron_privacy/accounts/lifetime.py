@@ -21,8 +21,7 @@ from functools import cached_property
 
 from quoron_privacy.accounts.gdp import compose as compose_gdp
 from quoron_privacy.accounts.gdp import epsilon_for, mu_for
-from quoron_privacy.errors import ConfigError
-from quoron_privacy.validate import non_negative, positive, probability
+from quoron_privacy.errors import ConfigError, non_negative, positive, probability
 
 SAMPLERS = 1e-6  # of the Gaussian share's δ: what the samplers of its runs may lack (theorem 2)
 _MOST_STEPS = 200  # of a search that converges as fast as the samplers' part of δ is small

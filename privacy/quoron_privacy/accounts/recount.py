@@ -19,9 +19,8 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, count, positive, probability
 from quoron_privacy.release import Adjacency
-from quoron_privacy.validate import count, positive, probability
 
 Vector = NDArray[np.float64]
 Integers = NDArray[np.int64]

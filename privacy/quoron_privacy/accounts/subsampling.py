@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.accounts.roots import root
-from quoron_privacy.errors import ConfigError
-from quoron_privacy.validate import count, non_negative, positive, probability
+from quoron_privacy.errors import ConfigError, count, non_negative, positive, probability
 
 _SAFETY = 0.97  # share of δ that the distribution may use; the rest covers float arithmetic of the convolution
 _SMALLEST_DELTA = 1e-10  # below, the convolution's rounding is no longer small against δ

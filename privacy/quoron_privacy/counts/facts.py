@@ -24,11 +24,10 @@ from numpy.typing import NDArray
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts.votes import HiddenBins
-from quoron_privacy.errors import ConfigError, Infeasible, NothingReleased
+from quoron_privacy.errors import ConfigError, Infeasible, NothingReleased, count
 from quoron_privacy.means.private_range import bounded_range_mu, weights
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.release import Release
-from quoron_privacy.validate import count
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]

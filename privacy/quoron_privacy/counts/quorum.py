@@ -23,9 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive, probability
 from quoron_privacy.noise.streams import total_variation
-from quoron_privacy.validate import count, positive, probability
 
 BETA = 1e-6  # of either mistake: a run with everybody present ends, a round that nobody answers passes
 SHARE = 0.05  # of ε, where nothing else is said

@@ -20,13 +20,12 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from quoron_privacy.accounts import gdp
-from quoron_privacy.errors import ConfigError, VerificationError
+from quoron_privacy.errors import ConfigError, VerificationError, count, positive, probability
 from quoron_privacy.gaussian import GaussianNoise, mean_slack
 from quoron_privacy.means.clipping import ClippedSum, acute_sensitivity, clip_rows
 from quoron_privacy.noise.streams import RandomStream, total_variation
 from quoron_privacy.release import Adjacency, Release
 from quoron_privacy.sums import Sums
-from quoron_privacy.validate import count, positive, probability
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]

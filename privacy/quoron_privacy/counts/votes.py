@@ -20,10 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.accounts import gdp
-from quoron_privacy.errors import ConfigError, VerificationError
+from quoron_privacy.errors import ConfigError, VerificationError, count, non_negative, probability
 from quoron_privacy.noise.streams import RandomStream, total_variation
 from quoron_privacy.release import Adjacency, Release
-from quoron_privacy.validate import count, non_negative, probability
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]

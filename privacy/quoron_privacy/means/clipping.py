@@ -17,12 +17,11 @@ from math import isinf, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, count
 from quoron_privacy.gaussian import mean_slack
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.release import Adjacency
 from quoron_privacy.sums import Sums
-from quoron_privacy.validate import count
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]

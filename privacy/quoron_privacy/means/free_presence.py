@@ -28,14 +28,13 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, count
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means.clipping import acute_sensitivity, mean_sensitivity, sum_bits
 from quoron_privacy.means.moment import packed
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.release import Adjacency, Release
-from quoron_privacy.validate import count
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]

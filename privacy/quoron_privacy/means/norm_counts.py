@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, count, positive
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means.clipping import mean_sensitivity, sum_bits
@@ -29,7 +29,6 @@ from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.prefix.noise import DEFAULT, PrefixNoise, PrefixState
 from quoron_privacy.release import Adjacency, Release
 from quoron_privacy.sums import Sums
-from quoron_privacy.validate import count, positive
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]

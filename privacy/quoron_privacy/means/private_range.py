@@ -30,12 +30,11 @@ from numpy.typing import NDArray
 from scipy.special import gammaln, log_ndtr, logsumexp
 
 from quoron_privacy.accounts import gdp
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, count, non_negative, positive, probability
 from quoron_privacy.means.clipping import clip_rows
 from quoron_privacy.means.rotation import Signs, padded, rotate, rotate_back
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.release import Release
-from quoron_privacy.validate import count, non_negative, positive, probability
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]

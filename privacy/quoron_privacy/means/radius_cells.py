@@ -18,12 +18,11 @@ from math import exp, isfinite
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, count, non_negative, positive, probability
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import acute_sensitivity
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.release import Adjacency, Release
-from quoron_privacy.validate import count, non_negative, positive, probability
 
 CELLS = 4
 Fractions = tuple[float, float, float]  # within q/4, q/2 and q

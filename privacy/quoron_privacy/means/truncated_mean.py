@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.accounts import gdp
-from quoron_privacy.errors import Infeasible
+from quoron_privacy.errors import Infeasible, count, positive, probability
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means import private_range
 from quoron_privacy.means.clipping import clipped_mean, mean_sensitivity
@@ -25,7 +25,6 @@ from quoron_privacy.means.private_range import PrivateRange
 from quoron_privacy.means.rotation import coordinate_bound, padded, random_signs
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.release import Release
-from quoron_privacy.validate import count, positive, probability
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]

@@ -28,14 +28,13 @@ from numba import njit
 from numpy.typing import NDArray
 
 from quoron_privacy.accounts import gdp
-from quoron_privacy.errors import ConfigError, Infeasible
+from quoron_privacy.errors import ConfigError, Infeasible, count, positive
 from quoron_privacy.gaussian import GaussianNoise, mean_slack
 from quoron_privacy.means.clipping import clip_rows, sum_bits
 from quoron_privacy.means.private_range import PrivateRange, bounded_range_mu, tally
 from quoron_privacy.means.rotation import Signs, padded, rotate, rotate_back
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.release import Adjacency, Release
-from quoron_privacy.validate import count, positive
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]

@@ -16,8 +16,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import TracebackType
 
+from quoron_privacy.errors import count
 from quoron_privacy.noise.streams import NoiseSource, RandomStream, Steps, samples_of
-from quoron_privacy.validate import count
 
 Labels = tuple[str | int, ...]
 _Drawn = Future[tuple[RandomStream, Steps]]

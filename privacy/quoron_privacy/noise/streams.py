@@ -16,9 +16,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, count, positive, probability
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_privacy.validate import count, positive, probability
 
 Words = NDArray[np.uint64]
 Steps = NDArray[np.int64]

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from quoron_privacy.accounts import gdp
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive, probability
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.release import Release
 from quoron_privacy.robust import lottery_search
@@ -42,7 +42,6 @@ from quoron_privacy.robust.outlier_mean import (
     weighted_shifts,
 )
 from quoron_privacy.robust.valley import cheapest
-from quoron_privacy.validate import count, positive, probability
 
 Vector = NDArray[np.float64]
 Whole = TypeVar("Whole", int, NDArray[np.int64])

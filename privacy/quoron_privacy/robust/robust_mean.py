@@ -20,14 +20,13 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.errors import ConfigError, Infeasible
+from quoron_privacy.errors import ConfigError, Infeasible, count, positive
 from quoron_privacy.gaussian import LARGEST, GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Release
 from quoron_privacy.robust import one_release
 from quoron_privacy.robust.one_release import OneRelease, Wish, certify, release_scale, verify_scale
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, REACH
-from quoron_privacy.validate import count, positive
 
 NAME = "robust mean"
 _ROOM = 1 + 1e-6  # for the rounding of distances to zero

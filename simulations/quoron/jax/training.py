@@ -18,7 +18,7 @@ from quoron.training.items import Data, items_of
 from quoron.training.rows import Setting, carry_out
 from quoron.training.start import Start
 from quoron.training.timetable import LocalSGD
-from quoron_privacy.validate import count
+from quoron_privacy.errors import count
 from quoron_server.plan import Guarantee, Plan
 from quoron_server.rounds import Observer
 

@@ -28,8 +28,7 @@ from quoron.populations.users import Beside, Corruption, PublicKnowledge, Users,
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss, make_loss
 from quoron_client.protocol.domains import Box, Domain
-from quoron_privacy.errors import ConfigError
-from quoron_privacy.validate import count, non_negative, positive, probability
+from quoron_privacy.errors import ConfigError, count, non_negative, positive, probability
 
 _VARIANCE = math.sqrt(8 / 15)  # of (s² - μ²)/s², μ uniform on [-s, s]: the root of its mean square
 

@@ -30,8 +30,7 @@ from quoron.populations.users import Beside, Corruption, PublicKnowledge, Users,
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss, make_loss
 from quoron_client.protocol.domains import Domain, L2Ball
-from quoron_privacy.errors import ConfigError
-from quoron_privacy.validate import count, non_negative, positive
+from quoron_privacy.errors import ConfigError, count, non_negative, positive
 
 FamilyName = Literal["logistic", "least_squares", "linear", "quadratic"]
 

@@ -16,8 +16,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_privacy.errors import count, positive
 from quoron_privacy.noise.streams import RandomStream
-from quoron_privacy.validate import count, positive
 
 _BITS = 96
 

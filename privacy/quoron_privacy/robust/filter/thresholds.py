@@ -14,9 +14,8 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, non_negative, positive
 from quoron_privacy.noise.streams import RandomStream
-from quoron_privacy.validate import non_negative, positive
 
 _STEPS = 2.0**20  # grid steps in one scale
 _LARGEST = 2.0**52  # scores and thresholds are at most this many steps

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from quoron_privacy.accounts import recount, subsampling
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, positive
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import mean_sensitivity
 from quoron_privacy.noise.streams import total_variation
@@ -17,7 +17,6 @@ from quoron_privacy.robust.above_threshold import Series
 from quoron_privacy.robust.combinations import Aggregate, Sampling, Test, theorem_for
 from quoron_privacy.robust.outlier_mean import Kappa, Kind, OutlierMean, best_mean
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery, sampling_rate
-from quoron_privacy.validate import positive
 from quoron_server.algorithms.accelerated_erm.parameters import (
     AcceleratedERMOptions,
     AcceleratedERMParameters,

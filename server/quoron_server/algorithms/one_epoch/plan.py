@@ -14,7 +14,7 @@ from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import mean_sensitivity
 from quoron_privacy.noise.streams import total_variation
-from quoron_privacy.prefix import factorise
+from quoron_privacy.prefix.factorisations import factorise
 from quoron_privacy.prefix.noise import PrefixNoise, corollary_9_scale
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms.defaults import GaussianPromise
