@@ -84,8 +84,8 @@ def trained(folder: Path, algorithm: str, workers: int | None) -> dict[str, floa
 def train(folder: Path, algorithm: str, workers: int | None) -> None:
     """What `trained` starts."""
     from quoron import config as configs
-    from quoron.simulation.engines import EngineChoice
-    from quoron.simulation.folder import claim
+    from quoron.engines import EngineChoice
+    from quoron.run_folder import claim
     from quoron.training import run as training
 
     with TemporaryDirectory() as scratch:

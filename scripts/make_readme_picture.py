@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from quoron.reports import page as report_page
 from quoron.reports.summary import from_json
-from quoron.simulation.folder import RunFolder
+from quoron.run_folder import RunFolder
 
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "quickstart.svg"
 

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 import quoron
 from quoron.reports.page import BLUE, GREY, ORANGE, STYLE
-from quoron.simulation.folder import RunFolder
+from quoron.run_folder import RunFolder
 from quoron.simulation.run import RunResult
 from quoron.simulation.scene import setup
 from quoron_client.protocol.gradients import AverageGradient

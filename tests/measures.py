@@ -8,7 +8,11 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
+from importlib import metadata
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = {
@@ -110,17 +114,7 @@ class House:
 
     def circles(self) -> frozenset[frozenset[str]]:
         """Modules that import each other in a ring, imports inside functions included."""
-        ahead: dict[str, set[str]] = {name: set() for name in self.texts}
-        for arrow in self.arrows:
-            if not arrow.typing:
-                ahead[arrow.source].add(arrow.target)
-        reach = {name: _reached(name, ahead) for name in ahead}
-        rings = {
-            frozenset({name, *(other for other in reach[name] if name in reach[other])})
-            for name in ahead
-            if name in reach[name]
-        }
-        return frozenset(rings)
+        return _rings({(arrow.source, arrow.target) for arrow in self.arrows if not arrow.typing})
 
     def inside(self) -> tuple[Arrow, ...]:
         """Imports of our own inside functions."""
@@ -128,14 +122,22 @@ class House:
 
     def private(self) -> tuple[Arrow, ...]:
         """Imports of what begins with an underscore from another folder."""
-        return tuple(arrow for arrow in self.arrows if _takes_what_is_private(arrow))
+        return tuple(arrow for arrow in self.arrows if _takes_what_is_private(arrow, self.packages))
 
-    def upward(self, storeys: Iterable[tuple[str, ...]]) -> frozenset[tuple[str, str]]:
-        """Pairs of rooms whose arrow runs from a lower storey to a higher; the lowest storey is named first."""
-        height = {room: level for level, rooms in enumerate(storeys) for room in rooms}
-        return frozenset(
-            (a, b) for a, b in self.between_rooms() if a in height and b in height and height[a] < height[b]
-        )
+    def rings_of_rooms(self) -> frozenset[frozenset[str]]:
+        """Rooms that import each other in a ring: without one they stand in storeys, and every arrow runs down."""
+        return _rings(self.between_rooms())
+
+    def storeys(self, package: str) -> list[list[str]]:
+        """Rooms of a package, the lowest first, each as low as what it imports lets it stand."""
+        pairs = {pair for pair in self.between_rooms() if all(each.startswith(f"{package}.") for each in pair)}
+        left, found = {room for pair in pairs for room in pair}, list[list[str]]()
+        while left:
+            lowest = {room for room in left if not any(a == room and b in left for a, b in pairs)}
+            assert lowest, f"a ring of rooms among {sorted(left)}"
+            found.append(sorted(lowest))
+            left -= lowest
+        return found
 
 
 def _arrows(name: str, tree: ast.Module, known: Mapping[str, str]) -> Iterator[Arrow]:
@@ -166,6 +168,18 @@ def _imports(node: ast.AST, inside: bool, typing: bool) -> Iterator[tuple[ast.Im
             yield from _imports(child, inside or function, typing)
 
 
+def _rings(pairs: Iterable[tuple[str, str]]) -> frozenset[frozenset[str]]:
+    ahead: dict[str, set[str]] = {}
+    for a, b in pairs:
+        ahead.setdefault(a, set()).add(b)
+    reach = {name: _reached(name, ahead) for name in ahead}
+    looped = [name for name in ahead if name in reach[name]]
+    return frozenset(
+        frozenset({name, *(other for other in looped if other in reach[name] and name in reach[other])})
+        for name in looped
+    )
+
+
 def _reached(start: str, ahead: Mapping[str, set[str]]) -> set[str]:
     seen: set[str] = set()
     waiting = [*ahead[start]]
@@ -173,15 +187,32 @@ def _reached(start: str, ahead: Mapping[str, set[str]]) -> set[str]:
         name = waiting.pop()
         if name not in seen:
             seen.add(name)
-            waiting.extend(ahead[name])
+            waiting.extend(ahead.get(name, ()))
     return seen
 
 
-def _takes_what_is_private(arrow: Arrow) -> bool:
-    source, target = arrow.source.rpartition(".")[0], arrow.target.rpartition(".")[0]
+def _takes_what_is_private(arrow: Arrow, packages: frozenset[str]) -> bool:
+    source = arrow.source if arrow.source in packages else arrow.source.rpartition(".")[0]
     hidden = any(part.startswith("_") for part in arrow.target.split("."))
     named = any(name.startswith("_") and not name.endswith("__") for name in arrow.names)
-    return source != target and source != arrow.target and (hidden or named)
+    return source not in (arrow.target.rpartition(".")[0], arrow.target) and (hidden or named)
+
+
+def distributions(name: str = "quoron") -> frozenset[str]:
+    """What a plain install brings: the distribution, what it requires without extras, what that requires, and so on."""
+    seen: set[str] = set()
+    waiting = [(canonicalize_name(name), frozenset[str]())]
+    while waiting:
+        each, extras = waiting.pop()
+        seen.add(each)
+        for text in metadata.requires(each) or ():
+            requirement = Requirement(text)
+            wanted = [{"extra": extra} for extra in extras] or [{"extra": ""}]
+            if requirement.marker is None or any(requirement.marker.evaluate(given) for given in wanted):
+                found = canonicalize_name(requirement.name), frozenset(requirement.extras)
+                if found[0] not in seen or found[1]:
+                    waiting.append(found)
+    return frozenset(seen)
 
 
 @cache

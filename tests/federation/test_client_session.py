@@ -10,8 +10,8 @@ from federation.conversation import CONVOLVED, GRADIENT, RANGE, VECTOR, D, asked
 from quoron_client.compute.draws import user_keys
 from quoron_client.compute.work import answer
 from quoron_client.data.encoding import Encoding, Numeric, Signs
-from quoron_client.data.table import own_items
 from quoron_client.federation import Record, read_terms, work
+from quoron_client.federation.own_table import own_items
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.questions import Status

@@ -10,7 +10,7 @@ import quoron
 from quoron.cli.app import invoke
 from quoron.network import DEADLINE, SERVER, Counts, Network, Times, total
 from quoron.populations import Synthetic
-from quoron.simulation.folder import RunFolder
+from quoron.run_folder import RunFolder
 from quoron.simulation.inline import InlineEngine
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.gradients import AverageGradient

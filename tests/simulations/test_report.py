@@ -10,7 +10,7 @@ import pytest
 from quoron.network import Times
 from quoron.reports import page as report_page
 from quoron.reports.summary import EXAMPLE, Summary, from_json, size
-from quoron.simulation.folder import RunFolder, flat
+from quoron.run_folder import RunFolder, flat
 from quoron_privacy.errors import RunError
 
 pytestmark = pytest.mark.usefixtures("planned_once")
@@ -153,7 +153,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_scraps(tmp_path: Path, monkeypat
     def full(_handle: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("quoron.simulation.folder.os.fsync", full)
+    monkeypatch.setattr("quoron.run_folder.os.fsync", full)
     with pytest.raises(RunError, match=r"report\.html: No space left on device\. Make room, then continue with"):
         folder.write_text("report.html", "new")
     assert (tmp_path / "report.html").read_text() == "old"

@@ -215,7 +215,7 @@ def test_a_picture_that_cannot_be_finished_leaves_the_old_one(
         raise OSError(28, "No space left on device")
 
     (place / "curve.svg").write_text("old")
-    monkeypatch.setattr("quoron.simulation.folder.os.fsync", full)
+    monkeypatch.setattr("quoron.run_folder.os.fsync", full)
     assert invoke(["plan", "tiny.toml", "--plot", "curve.svg"]) == 1
     told = capsys.readouterr().err
     assert "Cannot write curve.svg: No space left on device" in told

@@ -20,12 +20,12 @@ from quoron import EngineChoice, api, kernels
 from quoron.datasets.population import from_dataset
 from quoron.populations import Outliers, Synthetic, TablePopulation
 from quoron.populations.table import encoded_table
+from quoron.run_folder import RunFolder
 from quoron.sharding import engine as engines
 from quoron.sharding import processes
 from quoron.sharding.engine import Died, ShardedEngine
 from quoron.sharding.shard import Cut, Settings, opened
 from quoron.simulation import run as runs
-from quoron.simulation.folder import RunFolder
 from quoron_client.losses import Logistic
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.gradients import AverageGradient, PlacedGradient

@@ -15,7 +15,7 @@ import quoron
 from audits.harness import epsilon_lower_bound
 from flower.plugged import CLIP, DIMENSION, SMALL, Killed
 from quoron.populations.users import Declared
-from quoron.simulation.folder import RunFolder
+from quoron.run_folder import RunFolder
 from quoron.training import lifetime
 from quoron.training.black_box import Trained, problem_of
 from quoron.training.curator import CuratorEngine

@@ -15,7 +15,7 @@ from quoron_client.compute.draws import user_keys
 from quoron_client.compute.work import answer
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch
-from quoron_client.data.table import MOST_NUMBERS, own_items
+from quoron_client.federation.own_table import MOST_NUMBERS, own_items
 from quoron_client.federation.owner import Owner
 from quoron_client.federation.record import Agreement, Record
 from quoron_client.federation.terms import Terms, read_terms, terms_digest

@@ -100,8 +100,8 @@ def show(
     """What is promised to each group, and what its limit leaves; with --group its runs."""
     from rich.markup import escape
 
-    from quoron.reports.showing import console, table
-    from quoron.simulation.folder import dumps
+    from quoron.cli.showing import console, table
+    from quoron.run_folder import dumps
     from quoron_server.books.lifetime_ledger import known_of
 
     known = known_of(source.rows())
@@ -146,7 +146,7 @@ def export(
     out: Annotated[Path | None, typer.Option("--out", help="A file; standard output without.")] = None,
 ) -> None:
     """The whole verified chain as JSON. Keep it where the coordinator's operator cannot change it."""
-    from quoron.simulation.folder import write
+    from quoron.run_folder import write
     from quoron_server.books.lifetime_ledger import export_of
 
     text = export_of(source.rows())

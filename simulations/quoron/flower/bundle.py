@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from quoron import toml_text
-from quoron.simulation.folder import write
+from quoron.run_folder import write
 from quoron_server.books.durable import make_folder
 
 

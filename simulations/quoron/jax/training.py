@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.jax.computing import Loss, Params, Rows
-from quoron.simulation.folder import RunFolder
+from quoron.run_folder import RunFolder
 from quoron.training.black_box import Vector, problem_of
 from quoron.training.items import Data, items_of
 from quoron.training.rows import Setting, carry_out

@@ -174,7 +174,7 @@ def _population(config: Config, folder: Path, table: "pa.Table | None") -> Popul
                 check_types(crowd.encoding, types_of(source, crowd.rows.index.files.schema))
                 return crowd.read_in(partition(seed=config.run.seed, users=crowd.users))
             from quoron.populations.table import encoded_table
-            from quoron.simulation.folder import FRAME
+            from quoron.run_folder import FRAME
             from quoron_client.data import columns
 
             given = table_file(section.path, folder) if table is None else table

@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.simulation.folder import ROWS, RunFolder, claim_rows, dumps, flat
+from quoron.run_folder import ROWS, RunFolder, claim_rows, dumps, flat
 from quoron.training import lifetime
 from quoron.training.black_box import Trained, Vector, origin_of, problem_of
 from quoron.training.prepared import Identity

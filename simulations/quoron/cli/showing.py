@@ -16,7 +16,7 @@ from quoron.presets import presets
 from quoron.reports import curve as curve_plot
 from quoron.reports.summary import size, time_rows
 from quoron.reports.terminal import Terminal
-from quoron.simulation.folder import dumps, write
+from quoron.run_folder import dumps, write
 from quoron.simulation.run import RunResult
 from quoron_privacy.errors import Infeasible
 from quoron_server.algorithms import ALGORITHMS, AlgorithmInfo
@@ -71,7 +71,7 @@ def show_trained(trained: "Trained", *, as_json: bool) -> None:
 
 def show_comparison(comparison: "Comparison", *, as_json: bool) -> None:
     """A comparison: for each setting every cell by its mean excess risk, with its costs, and why others have none."""
-    from quoron.reports.comparison import algorithm, best_words, short, why_not
+    from quoron.comparing.page import algorithm, best_words, short, why_not
 
     if as_json:
         print(dumps(comparison.as_json()))

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.simulation.folder import dumps, write
+from quoron.run_folder import dumps, write
 from quoron_client.data import columns
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.features import Numeric

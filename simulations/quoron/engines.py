@@ -3,17 +3,15 @@
 EngineChoice.of("flower", nodes=50).carry_out(prepared, folder, base)
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from quoron.comparing.pool import processors
-from quoron.sharding.choice import Sharing
-from quoron.sharding.shard import Settings
+from quoron.processors import processors
+from quoron.run_folder import RunFolder
+from quoron.sharding.choice import Sharing, shared
 from quoron.simulation import run as runs
-from quoron.simulation.folder import RunFolder
 from quoron.simulation.run import Prepared, RunResult
 from quoron_privacy.errors import ConfigError
 from quoron_server.rounds import Observer
@@ -109,18 +107,6 @@ class EngineChoice:
 
 
 INLINE = EngineChoice()
-
-
-@contextmanager
-def shared(prepared: Prepared, sharing: Sharing | None) -> Iterator[Prepared]:
-    """The same run with workers that answer for its users, for as long as it takes; without any, as it is."""
-    if sharing is None:
-        yield prepared
-        return
-    config, scene = prepared.config, prepared.scene
-    settings = Settings(config.run.simulation_seed, 0.0 if config.run.link is None else config.run.link.dropout)
-    with sharing.engine(scene.population, settings) as engine:
-        yield replace(prepared, scene=replace(scene, engine=engine))
 
 
 def comparison_sharing(choice: EngineChoice) -> Sharing | None:
