@@ -21,12 +21,18 @@ WAYS = {  # what must be read before a module can be: lines, modules
     "quoron_server.algorithms.local_model.entry": (5574, 39),
     "quoron_server.algorithms.local_model.method": (2982, 24),
     "quoron_server.algorithms.localised.filtered": (7166, 43),
+    "quoron_server.algorithms.localised.grouped": (7981, 46),
     "quoron_server.algorithms.localised.median": (6995, 42),
     "quoron_server.algorithms.localised.method": (2011, 17),
+    "quoron_server.algorithms.localised.phased": (7804, 46),
+    "quoron_server.algorithms.localised.soft_filtered": (7174, 43),
     "quoron_server.algorithms.mean.entry": (6242, 41),
     "quoron_server.algorithms.mean.method": (2814, 22),
     "quoron_server.algorithms.noisy.dp_sgd": (4888, 32),
+    "quoron_server.algorithms.noisy.group_dp_sgd": (5098, 33),
     "quoron_server.algorithms.noisy.method": (2423, 20),
+    "quoron_server.algorithms.noisy.one_pass": (4689, 31),
+    "quoron_server.algorithms.noisy.sgd": (4213, 30),
     "quoron_server.algorithms.one_epoch.family": (5993, 38),
     "quoron_server.algorithms.one_epoch.method": (3201, 25),
     "quoron_server.algorithms.one_round.entry": (4416, 31),
@@ -46,26 +52,21 @@ WAYS = {  # what must be read before a module can be: lines, modules
     "quoron_server.service.coordinator": (12716, 84),
     "quoron_client.federation.session": (8755, 68),
     "quoron.mean": (8920, 64),
+    "quoron.training.run": (20244, 135),
     "quoron.api": (15760, 114),
     "quoron.sklearn": (20861, 137),
     "quoron.cli.app": (1883, 14),
 }
-COUNTS = {}
-
-MAY_IMPORT = {
-    "quoron_protos": {"quoron_protos"},
-    "quoron_privacy": {"quoron_privacy"},
-    "quoron_client": {"quoron_client", "quoron_privacy", "quoron_protos"},
-    "quoron_server": {
-        "quoron_server",
-        "quoron_privacy",
-        "quoron_protos",
-        "quoron_client.protocol",
-        "quoron_client.losses",
-        "quoron_client.data.encoding",
-        "quoron_client.durable",
-    },
-    "quoron": set(FOLDERS),
+COUNTS = {
+    "pairs of rooms that import each other": 0,
+    "rings of rooms": 2,
+    "rings of modules": 2,
+    "imports of our own inside functions": 154,
+    "imports of another folder's private names": 1,
+    "fields of AlgorithmInfo": 33,
+    "public names": 108,
+    "distributions of a plain install": 76,
+    "lines of the product": 60361,
 }
 
 
