@@ -69,6 +69,22 @@ COUNTS = {
     "lines of the product": 60361,
 }
 
+MAY_IMPORT = {
+    "quoron_protos": {"quoron_protos"},
+    "quoron_privacy": {"quoron_privacy"},
+    "quoron_client": {"quoron_client", "quoron_privacy", "quoron_protos"},
+    "quoron_server": {
+        "quoron_server",
+        "quoron_privacy",
+        "quoron_protos",
+        "quoron_client.protocol",
+        "quoron_client.losses",
+        "quoron_client.data.encoding",
+        "quoron_client.durable",
+    },
+    "quoron": set(FOLDERS),
+}
+
 
 def modules(package: str) -> list[Path]:
     return sorted((ROOT / FOLDERS[package] / package).rglob("*.py"))
