@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import quoron
-from quoron.reports.page import BLUE, GREY, ORANGE, STYLE
+from quoron.reports.plots import BLUE, GREY, ORANGE, STYLE
 from quoron.run_folder import RunFolder
 from quoron.simulation.run import RunResult
 from quoron.simulation.scene import setup

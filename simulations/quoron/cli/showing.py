@@ -14,6 +14,7 @@ from quoron.planning.plans import SURE, Planned
 from quoron.planning.questions import EPSILONS, MOST_USERS, Answers, Enough
 from quoron.presets import presets
 from quoron.reports import curve as curve_plot
+from quoron.reports.page import pictures
 from quoron.reports.summary import size, time_rows
 from quoron.reports.terminal import Terminal
 from quoron.run_folder import dumps, write
@@ -220,7 +221,7 @@ def show_presets() -> None:
 
 def draw_epsilons(picture: Path, answers: Answers) -> None:
     """Write what ε buys as a picture."""
-    write(picture, curve_plot.epsilon_svg(answers.curve or ()), advice="Choose another place for --plot.")
+    write(picture, pictures().epsilon_svg(answers.curve or ()), advice="Choose another place for --plot.")
 
 
 def draw(picture: Path, planned: Planned) -> None:
@@ -228,7 +229,7 @@ def draw(picture: Path, planned: Planned) -> None:
     name = planned.plan.algorithm
     if planned.curve is None:
         raise Infeasible(f"a plot of {name}", "nothing is predicted for it", "calibrated constants")
-    drawing = curve_plot.svg({name: planned.curve}, chosen={name: planned.plan.cost.rounds})
+    drawing = pictures().rounds_svg({name: planned.curve}, chosen={name: planned.plan.cost.rounds})
     write(picture, drawing, advice="Choose another place for --plot.")
 
 
