@@ -5,6 +5,7 @@ EngineChoice.of("flower", nodes=50).carry_out(prepared, folder, base)
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -48,6 +49,10 @@ class EngineChoice:
         """A choice that makes sense; ConfigError otherwise."""
         if name not in ENGINES:
             raise ConfigError(f"Expected the engine to be inline, ray or flower, got {name!r}.")
+        if name == "flower" and find_spec("quoron.flower") is None:
+            raise ConfigError(
+                "Expected quoron with its network for the engine flower, got quoron-core. pip install quoron."
+            )
         if address is not None and name != "ray":
             raise ConfigError(f"Expected an address with the engine ray only, got the engine {name}.")
         if workers is not None and name == "flower":

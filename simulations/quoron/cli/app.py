@@ -236,6 +236,16 @@ app.command()(declare)
 app.command()(index)
 
 
+NETWORK = {  # folders that quoron-core lacks
+    "quoron.flower",
+    "quoron.operate",
+    "quoron_client.federation",
+    "quoron_client.flower",
+    "quoron_server.flower",
+    "quoron_server.service",
+}
+
+
 def invoke(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; a QuoronError becomes its message, never a traceback."""
     try:
@@ -247,6 +257,10 @@ def invoke(arguments: Sequence[str]) -> int:
         return error.exit_code
     except click.ClickException as error:
         return _refuse(error.format_message(), error.exit_code)
+    except ModuleNotFoundError as error:
+        if error.name not in NETWORK:
+            raise
+        return _refuse(f"Expected quoron with its network, got quoron-core: no {error.name}. pip install quoron.", 2)
     except (KeyboardInterrupt, click.Abort):
         print("Interrupted.", file=sys.stderr)
         return INTERRUPTED
