@@ -31,7 +31,7 @@ def profile(epsilon, mus, chances):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def ladder(epsilon, delta, first, mus, chances, most, goal):  # type: ignore[no-untyped-def]
-    """Chances π_0 = first, π_1, … each the largest that Theorem 3 admits after the last; at most `most` + 1 of them.
+    """Chances π_0 = first, π_1, … each the largest that outlier-mean#o3 admits after the last; at most `most` + 1.
 
     Ends early once `goal` is reached. Both conditions hold from the old chance up to some largest new one, so
     bisection finds it.

@@ -107,7 +107,7 @@ _WIDE = _Grid(
 
 
 def verify(parameters: SoftFilterParameters, epsilon: float, delta: float, *, delta_slack: float = 0.0) -> float:
-    """δ that Theorem 2 certifies at ε for one phase or any number on disjoint users (replace-one); at most `delta`.
+    """δ that soft-filter#sf1 certifies at ε for one phase or any number on disjoint users, ≤ `delta`; replace-one.
 
     `delta_slack` bounds the total-variation distance of all noise of a phase from its ideal law; it costs
     (1 + e^ε)·delta_slack. Raises VerificationError naming the condition that fails.
@@ -160,7 +160,7 @@ def calibrate(
     if best is None:
         edge = _smallest_cohort(epsilon, target, eta_beta, phase_users, score_error)
         raise Infeasible(
-            "soft filter (theorem 2)",
+            "soft filter (soft-filter#sf1)",
             f"cohort_size={cohort_size:,} is too small at epsilon={epsilon:g}, delta={delta:g}, ηβ={eta_beta:g}",
             f"cohort_size >= {edge:,} (better {2 * edge:,})",
         )
