@@ -168,6 +168,8 @@ def _sum_moments(factors: Matrix, answered: Mask, norm: float, unit: float, d: i
             continue
         for j in range(len(z)):
             z[j] = factors[user, j] / largest * s
+        # Row i of UᵀU is Σ_k U[k, i] U[k, i:], k ≤ i. In the packing row k begins d - k numbers after row k - 1, hence
+        # the steps.
         start = 0  # of row i in the packing
         for i in range(d):
             width = d - i

@@ -37,6 +37,7 @@ def ladder(epsilon, delta, first, mus, chances, most, goal):  # type: ignore[no-
     bisection finds it.
     """
     table = np.empty(most + 1)
+    # Chances on a grid, rounded down: what is planned is what is drawn, and verified, to the bit.
     table[0] = math.floor(first * _GRID) / _GRID
     for rung in range(most):
         old = table[rung]
@@ -46,6 +47,7 @@ def ladder(epsilon, delta, first, mus, chances, most, goal):  # type: ignore[no-
         for _ in range(48):
             step = 0.5 * (low + high)
             new = min(old * math.exp(step), 1.0)
+            # Both orders of the worlds: the higher chance first, then the lower one, whose silence is more likely.
             good = new * profile(epsilon - step, mus, chances) <= delta
             if good:
                 lost = max((1 - old) - math.exp(epsilon) * (1 - new), 0.0)
@@ -55,6 +57,7 @@ def ladder(epsilon, delta, first, mus, chances, most, goal):  # type: ignore[no-
             else:
                 high = step
         table[rung + 1] = max(math.floor(min(old * math.exp(low), 1.0) * _GRID) / _GRID, old)
+        # The ladder no longer climbs: longer would not be higher.
         if table[rung + 1] <= old * (1 + 1e-12):
             return table[: rung + 1]
     return table

@@ -49,6 +49,7 @@ def _response(method, betas, h, suffixes, bias, sums, path):  # type: ignore[no-
         beta, suffix = betas[c], suffixes[c]
         x = z = 1.0
         total = 0.0
+        # Forwards: where the noiseless path goes from distance 1, which is the bias.
         for t in range(rounds):
             path[c, t] = x
             if method == 0:
@@ -61,6 +62,7 @@ def _response(method, betas, h, suffixes, bias, sums, path):  # type: ignore[no-
             else:  # without projections ftrl takes the same steps as plain SGD
                 x -= h * x / beta
                 total += x / suffix if rounds - t <= suffix else 0.0
+        # Then backwards: how much of a unit added to Ŝ_t alone is in the model, the a_t of srgd-utility#u6.
         bias[c] = total
         if method == 0:
             sums[c, rounds - 1] = -1 / (beta * rounds)
