@@ -147,6 +147,13 @@ def test_code_cites_theorems_as_page_and_label() -> None:
             assert path == Path(__file__) or papers, (path, match[0])
 
 
+def test_no_module_names_a_theorem_of_ours_without_its_page() -> None:
+    for path in files(PACKAGES):
+        for line in path.read_text().splitlines():
+            bare = re.findall(rf"(?<![#\w.])({LABEL})\b", line) if "noqa" not in line else ()
+            assert not {label.lower() for label in bare} & where().keys(), (path, line)
+
+
 @pytest.mark.parametrize("page", PROMISES)
 def test_statement_and_proof_of_a_promise_fit_two_printed_pages(page: str) -> None:
     text = (ROOT / "docs" / "privacy" / f"{page}.md").read_text()
