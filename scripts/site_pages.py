@@ -45,7 +45,9 @@ PUBLIC = (
 )
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")
 MENTION = re.compile(
-    r"<(?P<tag>a|h\d)\b.*?</(?P=tag)>|<code>(?P<name>[\w.]+)</code>|<[^>]+>|\bdocs/(?P<path>[\w/-]+\.md)\b", re.DOTALL
+    r"<(?P<tag>a|h\d)\b.*?</(?P=tag)>|<code>(?P<name>[\w.]+)</code>|<[^>]+>|\bdocs/(?P<path>[\w/-]+\.md)\b(?P<anchor>#\w+)?"
+    r"|\b(?P<page>[a-z][a-z-]+)#(?P<label>[a-z]{1,2}\d{1,2})\b",
+    re.DOTALL,
 )
 LANGUAGES = {".py": "python", ".sh": "sh", ".toml": "toml", ".yml": "yaml", ".cff": "yaml", ".conf": "nginx"}
 
@@ -237,13 +239,15 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Makes links of the pages (`docs/....md`) and the public names that texts and code mention."""
+    """Makes links of the pages (`docs/....md`), theorems (`noise#n4`) and public names that texts and code mention."""
     html = re.sub(r"<td>.*?</td>", lambda cell: cell[0].replace("\\|", "|"), html, flags=re.DOTALL)
 
     def link(match: re.Match[str]) -> str:
         path, name = match["path"], match["name"]
         if path and (named := files.get_file_from_path(path)):
-            return f'<a href="{named.url_relative_to(page.file)}">{match[0]}</a>'
+            return f'<a href="{named.url_relative_to(page.file)}{match["anchor"] or ""}">{match[0]}</a>'
+        if match["page"] and (proof := files.get_file_from_path(f"privacy/{match['page']}.md")):
+            return f'<a href="{proof.url_relative_to(page.file)}#{match["label"]}">{match[0]}</a>'
         if name and (identifier := public_symbols().get(name)):
             return f'<autoref optional identifier="{identifier}">{match[0]}</autoref>'
         return match[0]

@@ -15,9 +15,11 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglo
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as the common renderers make them."""
-    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+    """The anchors of a page's headings, as the common renderers make them, and those of theorems."""
+    text = page.read_text(encoding="utf-8")
+    headings = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    named = set(re.findall(r'<a id="(\w+)"></a>', text))
+    return named | {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -74,3 +76,14 @@ def test_every_algorithm_cites_a_theorem_that_ships(name: str) -> None:
     page, _, anchor = ALGORITHMS[name].theorem.partition("#")
     assert (ROOT / page).is_file(), page
     assert not anchor or anchor in anchors(ROOT / page), ALGORITHMS[name].theorem
+
+
+def test_the_changelog_is_one() -> None:
+    """Sections of Keep a Changelog, each once and in its order, and entries that are short."""
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert max(map(len, text.splitlines())) <= 200
+    for version in text.split("\n## ")[1:]:
+        sections = re.findall(r"^### (.*)$", version, flags=re.MULTILINE)
+        order = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
+        assert sections == [each for each in order if each in sections]
+        assert all(len(entry) <= 400 for entry in re.split(r"^- ", version, flags=re.MULTILINE))

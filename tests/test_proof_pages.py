@@ -94,26 +94,72 @@ def test_every_name_that_a_proof_cites_exists(page: Path) -> None:
             assert owner not in members() or member in members()[owner], token
 
 
-def labels(page: Path) -> set[str]:
-    """Theorems and lemmas of a page, sections that have a label, and bold ones inside a text."""
+LABEL = r"[A-Z]{1,2}\d+"
+LABELLED = [*PAGES, ROOT / "docs" / "losses.md"]
+PROMISES = ("srgd", "outlier-filter", "outlier-filter-charging", "outlier-filter-zero-out", "quorum", "quorum-secret")
+
+
+def labels(page: Path) -> list[str]:
+    """What is stated on a page: theorems in bold, sections that have a label, and bold ones inside a text."""
     text = page.read_text()
-    said = re.findall(r"(?:Theorem|Lemma|Proposition) ([A-Z]\d)\b", text)
-    return {*said, *re.findall(r"^#+ ([A-Z]\d)\. ", text, re.MULTILINE), *re.findall(r"\*\*([A-Z]\d)\. ", text)}
+    stated = re.findall(rf"\*\*(?:(?:Theorem|Lemma|Proposition|Corollary) )?({LABEL})\b", text)
+    return [*stated, *re.findall(rf"^#+ (?:Theorem |Lemma )?({LABEL})(?:\.|:| \(|$)", text, re.MULTILINE)]
 
 
-def test_a_theorem_that_is_linked_or_named_beside_its_page_is_on_that_page() -> None:
-    stated = {page.stem: labels(page) for page in PAGES}
-    for page in PAGES:
-        for words, target in re.findall(r"\[([^\[\]\n]{1,99})\]\(([\w-]+)\.md", page.read_text()):
-            assert target not in stated or set(re.findall(r"\b([A-Z]\d)\b", words)) <= stated[target], (page, words)
-    for path in files(PACKAGES + OTHERS):
-        text = path.read_text()
-        for target, named in re.findall(
-            r"docs/privacy/([\w-]+)\.md(?:#[\w-]+)?,? \(?(?:[Tt]heorems? )?([A-Z]\d)\b", text
-        ):
-            assert named in stated[target], (path, target, named)
-        everywhere = set().union(*stated.values())
-        assert set(re.findall(r"[Tt]heorems? ([A-Z]\d)\b", text)) <= everywhere, path
+@cache
+def where() -> dict[str, str]:
+    """The page of each label that has an anchor."""
+    found: dict[str, str] = {}
+    for page in LABELLED:
+        for label in re.findall(r'<a id="(\w+)"></a>', page.read_text()):
+            assert label not in found, f"{label} is on {page.stem} and on {found[label]}"
+            found[label] = page.stem
+    return found
+
+
+def test_a_label_means_one_thing_on_all_pages_and_has_an_anchor() -> None:
+    for page in LABELLED:
+        for label in labels(page):
+            assert where().get(label.lower()) == page.stem, (page.stem, label)
+        bold = re.findall(rf"\*\*(?:Theorem|Lemma|Proposition|Corollary)(?: ({LABEL})\b)?", page.read_text())
+        assert all(bold), f"a theorem of {page.stem} has no label"
+        assert len(bold) == len(set(bold)), page.stem
+    assert len(where()) > 80
+
+
+def test_a_theorem_that_a_page_links_is_there() -> None:
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        for words, target in re.findall(r"\[([^\[\]\n]{1,99})\]\((?:privacy/)?([\w-]+)\.md", page.read_text()):
+            for label in re.findall(rf"\b({LABEL})\b", words) if ROOT / f"docs/privacy/{target}.md" in PAGES else ():
+                assert where().get(label.lower()) == target, (page.stem, words)
+
+
+def test_code_cites_theorems_as_page_and_label() -> None:
+    """As `noise#n4`, behind which more labels of that page may stand as `#n5`; papers are named with their numbers."""
+    pages = {page.stem for page in LABELLED}
+    for path in files((*PACKAGES, *OTHERS)):
+        text, last = path.read_text(), ""
+        for page, label in re.findall(r"(?:\b([a-z][\w-]*)(?:\.md)?)?#([a-z]{1,2}\d{1,2})\b", text):
+            last = page if page in pages else last
+            if page in pages or not page:
+                assert where().get(label) == last, (path, f"{page}#{label}")
+        for match in re.finditer(rf"(?i:theorem|lemma|proposition)s? ({LABEL}|\d+\b(?!\.\d))", text):
+            before = " ".join(text[max(0, match.start() - 90) : match.start()].split())
+            papers = re.search(r"\d{4}\)?, [^.]*$|[Pp]aper'?s? [^.]*$|[A-Z]\w+ & [A-Z][^.]*$", before + " ")
+            assert path == Path(__file__) or papers, (path, match[0])
+
+
+def test_no_module_names_a_theorem_of_ours_without_its_page() -> None:
+    for path in files(PACKAGES):
+        for line in path.read_text().splitlines():
+            bare = re.findall(rf"(?<![#\w.])({LABEL})\b", line) if "noqa" not in line else ()
+            assert not {label.lower() for label in bare} & where().keys(), (path, line)
+
+
+@pytest.mark.parametrize("page", PROMISES)
+def test_statement_and_proof_of_a_promise_fit_two_printed_pages(page: str) -> None:
+    text = (ROOT / "docs" / "privacy" / f"{page}.md").read_text()
+    assert len(text[text.index("## Statement") : text.index("## Checks")].split()) <= 1000
 
 
 def numbers(text: str) -> list[float]:

@@ -102,7 +102,11 @@ class TestSite:
 
     def test_search_knows_guides_proofs_and_names(self, site: Path) -> None:
         index = html(site / "search" / "search_index.js")
-        for found in ("getting-started.html", "privacy/srgd.html#utility", "#quoron_privacy.gaussian.GaussianNoise"):
+        for found in (
+            "getting-started.html",
+            "privacy/srgd-utility.html#bounds",
+            "#quoron_privacy.gaussian.GaussianNoise",
+        ):
             assert f'"{found}' in index or f'{found}"' in index, found
 
 

@@ -4,7 +4,7 @@
     >>> round(noise.scale, 4)
     0.0845
 
-Source: Balle & Wang (2018), Theorem 8, on a grid of 2⁻³⁰ standard deviations. Proof: docs/privacy/noise.md, theorem N4.
+Source: Balle & Wang (2018), Theorem 8, on a grid of 2⁻³⁰ standard deviations. Proof: docs/privacy/noise.md#n4.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class GaussianNoise:
     """Independent N(0, scale²) noise on every coordinate, rounded down to multiples of scale / 2³⁰.
 
     Formal guarantee: if replacing one user moves `value` by at most `sensitivity` in ℓ2, the release is
-    `effective_mu(dimension)`-GDP with exact noise (theorem N4); `noise.total_variation` bounds what the noise lacks.
+    `effective_mu(dimension)`-GDP with exact noise (noise#n4); `noise.total_variation` bounds what the noise lacks.
 
     | input                          | what happens                                               |
     | ------------------------------ | ---------------------------------------------------------- |
@@ -96,5 +96,5 @@ def mean_slack(cohort_size: int) -> float:
 
 
 def _grid_mu(dimension: int) -> float:
-    """Each coordinate of each of two values is rounded by at most one step: 2 √d steps apart (theorem N4)."""
+    """Each coordinate of each of two values is rounded by at most one step: 2 √d steps apart (noise#n4)."""
     return 2 * sqrt(dimension) * 2.0**-GRID_BITS

@@ -32,7 +32,7 @@ def group_size(*, epsilon: float, bins: int, failure: float) -> int:
     """Reports after which the fullest bin is one of two neighbours that hold all values, but with `failure`.
 
     ⌈ln(t / γ) / -ln M⌉ with M² the least over λ of the moment generating functions of (wrong bin - right bin) of one
-    report from the right bin and one from its neighbour (theorem R3).
+    report from the right bin and one from its neighbour (local-model#r3).
     """
     positive(epsilon=epsilon)
     count(bins=bins)
@@ -60,7 +60,7 @@ def crude_mean_users(*, dimension: int, epsilon: float, bins: int, failure: floa
 
 
 def centred_radius(spread: float, *, dimension: int, users: int, failure: float, width: float | None = None) -> float:
-    """τ + √d₂ (τ_∞ + w/2): vectors within τ of one point lie this close to the crude mean (theorem R4).
+    """τ + √d₂ (τ_∞ + w/2): vectors within τ of one point lie this close to the crude mean (local-model#r4).
 
     `width` is w, a bin's; at least 2 τ_∞, which is the default, τ_∞ = `coordinate_bound` of τ.
     """

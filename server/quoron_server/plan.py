@@ -48,8 +48,8 @@ NEEDS: Mapping[Need, str] = MappingProxyType(
     }
 )
 NO_QUORUM = "No quorum is declared: nobody checks whether anyone answers."
-QUORUM_THEOREM = "docs/privacy/quorum.md#statement"
-HEALTH_THEOREM = "docs/privacy/table-health.md#h1-statement"
+QUORUM_THEOREM = "docs/privacy/quorum.md#q1"
+HEALTH_THEOREM = "docs/privacy/table-health.md#h1"
 
 
 PREFACE = -2  # the round, in ledgers, of what is released before the first one; -1 is that of the initial state

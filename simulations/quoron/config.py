@@ -274,7 +274,7 @@ class AlgorithmSection(Section):
     """Which algorithm, with which constants."""
 
     name: str = Field(
-        default="auto", description="a name from `quoron algorithms`, or auto: a rule chooses, docs/recommended.md"
+        default="auto", description="a name from `quoron algorithms`, or auto: a rule chooses, docs/choosing.md"
     )
     constants: Literal["calibrated", "paper"] = Field(
         default="calibrated", description="proved and calibrated, or as printed in the paper (for comparison, unproved)"

@@ -188,7 +188,7 @@ def _robust(
             f"spread={spread:g} from one point. What it cost, (epsilon={privacy.epsilon:g}, delta={privacy.delta:g}), "
             "is spent; declare a larger spread or more outliers."
         )
-    theorem = "docs/privacy/private-mean.md#m5-without-outliers"
+    theorem = "docs/privacy/private-mean.md#m5"
     guarantee = Guarantee(privacy.epsilon, privacy.delta, "replace-one", "broadcast", (), theorem)
     return PrivateMean(value, guarantee, mean.noise.scale, mean.radius, "robust")
 

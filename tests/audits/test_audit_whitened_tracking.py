@@ -49,7 +49,7 @@ class Still:
         return np.zeros(shape, np.int64)
 
 
-PAIRS = {  # of the own user: what both worlds hold, at the corners of theorems P1 to P3; None is nobody
+PAIRS = {  # of the own user: what both worlds hold, at the corners of free-presence#p1 to #p3; None is nobody
     "opposite gradients": (tail, TAIL, [9.0, 0.0], [-9.0, 0.0]),
     "a gradient at its end and one well within": (tail, TAIL, [9.0, 0.0], [-2 / 3, 0.0]),
     "no gradient and nobody": (tail, TAIL, [0.0, 0.0], None),

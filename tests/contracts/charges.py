@@ -83,7 +83,7 @@ def _soft_filter(f: SoftFilterParameters, spent: Sequence[Spent]) -> float:
 
 
 def _outlier_filter(f: FilterParameters, spent: Sequence[Spent]) -> float:
-    """ρ_A(ν)/s or ρ_B(ν)/s of docs/privacy/outlier-filter.md, Theorem 1, replace-one; `spent` is one release."""
+    """ρ_A(ν)/s or ρ_B(ν)/s of outlier-filter#f1, replace-one; `spent` is one release."""
     ((kept, kept_too, noise),) = [each.own or (False, False, 0.0) for each in spent]
     if not (kept or kept_too):
         return 0.0

@@ -113,7 +113,7 @@ def _limit(world: World, draw: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _include(world: World, include: Callable[..., Any]) -> Callable[..., Any]:
-    """One uniform number a slot decides in both worlds; of the others, as many coins differ as Theorem 2 counts."""
+    """One uniform number a slot decides in both worlds; of the others, as many differ as outlier-mean#o2 counts."""
 
     def forced(self: OutlierMean, weights: np.ndarray, stream: Stream) -> np.ndarray:
         with world.opened():
@@ -156,7 +156,7 @@ def _thresholds(world: World, limits: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _filter(world: World, decide: Callable[..., Any]) -> Callable[..., Any]:
-    """Others decide alike, the own user by the same noise in both worlds (docs/privacy/outlier-filter.md, part 3)."""
+    """Others decide alike, the own user by the same noise in both worlds (docs/privacy/outlier-filter.md#f1)."""
 
     def forced(
         rows: np.ndarray, answered: np.ndarray, tau: float, thresholds: np.ndarray, *, step: float, norm: Norm
@@ -214,7 +214,7 @@ def _cutoff(world: World, draw: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _quorum(world: World, decide: Callable[..., Any]) -> Callable[..., Any]:
-    """The same decision in both worlds; theorem Q1 is about counts that one user moves by one."""
+    """The same decision in both worlds; quorum#q1 is about counts that one user moves by one."""
 
     def forced(quorum: Quorum, answered: int, asked: int, limit: int, stream: Stream) -> bool:
         public = stream.labels, quorum, asked

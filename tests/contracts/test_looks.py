@@ -68,7 +68,7 @@ def test_look_and_algorithm_are_worth_the_whole_promise_and_nearly_no_less(name:
     spent = delta_for(promise.mu, PRIVACY.epsilon) + (1 + math.exp(PRIVACY.epsilon)) * promise.variation
     assert 0.99 * PRIVACY.delta <= spent <= PRIVACY.delta
     assert charge_of(plan)["mu"] == promise.mu
-    assert "table-health.md#h1-statement" in plan.guarantee.sentence()
+    assert "table-health.md#h1" in plan.guarantee.sentence()
 
 
 @every_gaussian

@@ -27,7 +27,7 @@ fast = settings(derandomize=True, deadline=None, max_examples=100)
 
 
 def worst_pair(eta, top):
-    """Two-point laws whose log-ratios are top and top - eta (lemma M1)."""
+    """Two-point laws whose log-ratios are top and top - eta (private-mean#m1)."""
     q = -math.expm1(top - eta) / (math.exp(top) - math.exp(top - eta))  # mass of Q where the ratio is e^top
     p = q * math.exp(top)
     return np.array([p, 1 - p]), np.array([q, 1 - q])

@@ -1,4 +1,4 @@
-"""Rows that say who answers for nothing: the distances that theorems P1 to P3 claim, on the grid, and the estimates."""
+"""Rows that say who answers for nothing: the distances of free-presence#p1 to #p3, on the grid, and estimates."""
 
 from fractions import Fraction
 from itertools import combinations
@@ -71,7 +71,7 @@ NUMBERS = st.one_of(st.floats(-2, 2), EXTREME)
 
 
 class TestTailMean:
-    """Theorem P3."""
+    """free-presence#p3."""
 
     @pytest.mark.parametrize("adjacency", ADJACENCIES)
     def test_all_pairs_of_corners_are_within_the_sensitivity_in_exact_arithmetic(self, adjacency):
@@ -156,7 +156,7 @@ class TestTailMean:
 
 
 class TestMomentMean:
-    """Theorem P2."""
+    """free-presence#p2."""
 
     @settings(max_examples=200, deadline=None)
     @given(
@@ -222,7 +222,7 @@ class TestMomentMean:
 
 
 class TestLogLength:
-    """Theorem P1."""
+    """free-presence#p1."""
 
     @settings(max_examples=200, deadline=None)
     @given(NUMBERS, NUMBERS, st.floats(1e-9, 1e9))
@@ -283,7 +283,7 @@ def test_rows_of_another_length_are_refused():
 
 
 class TestPrefixTail:
-    """Theorem P4."""
+    """free-presence#p4."""
 
     @pytest.mark.parametrize("factorisation", ["blt", "sqrt-toeplitz", "tree", "independent"])
     @pytest.mark.parametrize("adjacency", ADJACENCIES)

@@ -55,7 +55,7 @@ def test_the_profile_is_the_integral_of_what_one_side_has_more(adjacency, own_le
 
 
 def test_vectors_in_any_direction_stay_below_the_pair():
-    # theorem G2 in the plane: m = 3, each set of chosen items with a vector of its own, at most as long as it has items
+    # group-privacy#g2 in the plane: m = 3, each set of items with a vector of its own, at most as long as it has items
     rng, rate, z = np.random.default_rng(3), 0.4, 1.3
     sets = [[bit for bit in range(3) if number >> bit & 1] for number in range(8)]
     chances = np.array([rate ** len(s) * (1 - rate) ** (3 - len(s)) for s in sets])

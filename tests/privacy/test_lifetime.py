@@ -143,7 +143,7 @@ def test_whatever_is_asked_for_what_is_admitted_stays_within_the_limit(runs, sha
     epsilon, delta = (sum(getattr(each, name) for each in plain) for name in ("epsilon", "delta"))
     assert epsilon <= (1 - share) * 2.0 * (1 + 1e-12)
     assert delta <= (1 - share) * 1e-4 * (1 + 1e-12)
-    # theorem 2: what the worst of both accounts together come to, at the limit's ε
+    # lifetime#lt2: what the worst of both accounts together come to, at the limit's ε
     worst = inexact_delta(math.sqrt(squares), variation, share * 2.0) if squares else 0.0
     assert delta + worst <= 1e-4 * (1 + 1e-9)
     whole = [charge(epsilon, delta)] if plain else []
@@ -171,7 +171,7 @@ def test_room_for_a_run_is_room_for_a_smaller_one_and_there_was_room_before_the_
 
 
 def room_by_hand(limit, charges):
-    """Whether charges fit a limit: account by account, as theorem 2 says it, run by run and to the end."""
+    """Whether charges fit a limit: account by account, as lifetime#lt2 says it, run by run and to the end."""
     plain = 1 - Fraction(repr(limit.gaussian_share))
     epsilon, delta = plain * Fraction(repr(limit.epsilon)), plain * Fraction(repr(limit.delta))
     square, variation = Fraction(limit.mu) ** 2, Fraction(limit.variation)

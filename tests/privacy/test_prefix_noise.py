@@ -86,7 +86,7 @@ class TestFactorisation:
     def test_the_column_norm_is_the_largest_of_all_columns(self, name, rounds):
         columns = np.linalg.norm(strategy_matrix(name, rounds), axis=0)
         assert factorise(name, rounds).column_norm == pytest.approx(columns.max(), rel=1e-12)
-        assert (strategy_matrix(name, rounds) >= 0).all()  # the error bound of theorem C2 adds up coefficients
+        assert (strategy_matrix(name, rounds) >= 0).all()  # the error bound of prefix-noise#c2 adds up coefficients
 
     def test_the_row_norms_are_those_of_b(self, name, rounds):
         rows = np.linalg.norm(decoder_matrix(name, rounds), axis=1)
@@ -277,7 +277,7 @@ class TestSensitivity:
     def test_the_seed_noise_that_explains_a_transcript_moves_by_at_most_effective_mu(
         self, name, rounds, place, seed, scale
     ):
-        # Theorem C2 in the code's own integers: rerun a transcript in the other world and solve for its seed noise.
+        # prefix-noise#c2 in the code's own integers: rerun a transcript in the other world, solve for its seed noise.
         noise = PrefixNoise(rounds=rounds, sensitivity=1.0, scale=scale, factorisation=name)
         factors, place, d = factorise(name, rounds), place % rounds, 4
         rng = np.random.default_rng(seed)

@@ -177,7 +177,7 @@ def test_a_quorum_that_leaves_nothing_is_refused_by_name() -> None:
 
 @pytest.mark.parametrize("epsilon", [0.0005, 0.05, 1.0, 5.0])
 def test_mu_is_worth_pure_epsilon(epsilon: float) -> None:
-    """At the corner of the curve of (ε, 0) both meet; elsewhere that of μ lies below (docs/privacy/quorum.md)."""
+    """At the corner of the curve of (ε, 0) both meet; elsewhere that of μ lies below (docs/privacy/quorum.md#q3)."""
     mu = replace(ALONE, epsilon=epsilon).mu
     assert gdp.delta_for(mu, epsilon) > 0
     for alpha in np.linspace(0.001, 0.999, 999):
@@ -227,7 +227,7 @@ def amplified(share: float, epsilon: float) -> float:
 @pytest.mark.parametrize("fixed", [True, False], ids=["of a fixed size", "by coins"])
 @pytest.mark.parametrize("quorum", [replace(SEVERAL, participations=2), TWICE], ids=["sparse vectors", "fresh noise"])
 def test_decisions_by_a_secret_cohort_cost_their_epsilon_beside_what_it_amplifies(quorum: Quorum, fixed: bool) -> None:
-    """Lemma K5, over all draws of four users: the own one is absent, replaced, or there without an item."""
+    """subsampling#k5, over all draws of four users: the own one is absent, replaced, or there without an item."""
     scale, q = 2.0, COHORT / USERS
     claimed = 2 * amplified(q, loss_of_a_release(scale, -1, 0, 1)) + float(quorum.cost)
     for items, here in (((0, 0, 0), (False,) * 3), ((1, 0, 0), (True, True, False)), ((1, -1, 1), (True,) * 3)):
@@ -239,7 +239,7 @@ def test_decisions_by_a_secret_cohort_cost_their_epsilon_beside_what_it_amplifie
 
 
 def test_decisions_by_a_secret_cohort_are_not_amplified_themselves() -> None:
-    """The broken twin of lemma K5 is exceeded: both from the same draw, amplified apart and added."""
+    """The broken twin of subsampling#k5 is exceeded: both from the same draw, amplified apart and added."""
     scale, q, nobody = 2.0, COHORT / USERS, (False,) * 3
     one, other = (told(TWICE, (own, 0, 0, 0), (bool(own), *nobody), scale, True) for own in (1, 0))
     apart = 2 * amplified(q, loss_of_a_release(scale, 0, 1)) + 2 * amplified(q, float(TWICE.cost) / 2)
@@ -253,7 +253,7 @@ def test_decisions_by_a_secret_cohort_are_not_amplified_themselves() -> None:
     ("epsilon", "sizes"), [(0.05, (618, 710, 2422)), (0.2, (156, 178, 606)), (1.0, (32, 36, 122))], ids=str
 )
 def test_the_page_prints_the_smallest_cohorts_that_can_be_counted(epsilon: float, sizes: tuple[int, ...]) -> None:
-    """The table of docs/privacy/quorum.md, at a share of one half."""
+    """The table of docs/privacy/quorum-numbers.md, at a share of one half."""
     for size, rounds, often in zip(sizes, (10, 100, 100), (1, 1, 100), strict=True):
         calibrate(0.5, epsilon, (size,) * rounds, participations=often, rest=REST)
         with pytest.raises(Infeasible):

@@ -36,7 +36,7 @@ def of_two(p: np.ndarray, q: np.ndarray, epsilon: float) -> float:
 
 
 def fixed_size(rate: float, mu: float, cells: int = 800) -> tuple[np.ndarray, np.ndarray]:
-    """The pair of theorem 2: the losses above 0 of the mixture, their mirror images, and the rest, of loss 0."""
+    """The pair of subsampling#k1: the losses above 0 of the mixture, their mirror images, and the rest, of loss 0."""
     edges = np.concatenate([np.linspace(mu / 2, mu + 9, cells), [np.inf]])
     p = mixture(np.array([1 - rate, rate]), np.array([0, mu]), edges)
     q = mixture(np.ones(1), np.zeros(1), edges)

@@ -1,4 +1,4 @@
-"""Correlated noise for users who come back: theorem C3 against all patterns, in the code's integers, and audited."""
+"""Correlated noise for users who come back: several-epochs#c3 against all patterns, in integers, and audited."""
 
 from dataclasses import replace
 from itertools import combinations, pairwise
@@ -108,7 +108,7 @@ def test_a_factorisation_that_is_no_toeplitz_matrix_is_refused_for_several_parti
 def test_the_seed_noise_that_explains_a_transcript_moves_by_at_most_effective_mu(
     name: str, rounds: int, separation: int, participations: int, seed: int, aligned: bool
 ) -> None:
-    """Theorem C3 in the code's own integers: rerun a transcript in the other world and solve for its seed noise."""
+    """several-epochs#c3 in the code's own integers: rerun a transcript in the other world, solve for its noise."""
     noise = PrefixNoise(rounds, 1.0, 0.7, name, participations, separation)
     factors, d = factorise(name, rounds, separation), 4
     rng = np.random.default_rng(seed)

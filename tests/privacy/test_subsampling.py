@@ -110,7 +110,7 @@ def test_arguments_without_a_trustworthy_answer_are_refused(arguments):
         wor_epsilon(*arguments)
 
 
-# (rate, rounds, ε) at δ = 1e-6: noise in units of C/B by K1, K3 and K2, as docs/privacy/subsampling.md prints it
+# (rate, rounds, ε) at δ = 1e-6: noise in units of C/B by subsampling#k1, #k3 and #k2, as the page prints it
 NOISE = {
     (0.01, 1000, 1.0): (3.49, 2.68, 1.56),
     (0.01, 100, 4.0): (1.29, 0.647, 0.638),
@@ -129,7 +129,7 @@ def test_the_page_prints_what_cohorts_by_coins_need_where_a_user_is_replaced(cas
 
 
 def test_vectors_of_a_replaced_user_in_any_direction_stay_below_the_pair_of_coins():
-    """Theorem K3 in the plane: what the user adds in one world and in the other, of any lengths up to μ and angle."""
+    """subsampling#k3 in the plane: what the user adds in either world, of any lengths up to μ and angle."""
     rate, mu, grid = 0.2, 1.3, np.linspace(-7, 7, 281)
     x, y = np.meshgrid(grid, grid)
 
@@ -152,6 +152,6 @@ def test_vectors_of_a_replaced_user_in_any_direction_stay_below_the_pair_of_coin
                 found = float(np.maximum(p - math.exp(epsilon) * q, 0).sum())
                 assert found <= claimed * (1 + 1e-3)  # of the grid
                 zero_out = item_sampling.profile(rate, 1, 1 / mu, "zero-out", np.array([epsilon]))[0]
-                if (length, other, angle) == (1.0, 1.0, math.pi):  # the worst there is, and K2's pair is passed
+                if (length, other, angle) == (1.0, 1.0, math.pi):  # the worst, beyond subsampling#k2's pair
                     assert found == pytest.approx(claimed, rel=1e-3)
                     assert epsilon > 0.1 or found > 1.3 * zero_out

@@ -117,7 +117,7 @@ def test_a_look_is_charged_within_the_promise_and_its_mu_composed(people, ledger
         (charge,) = kept.charges("default")
     assert (charge.epsilon, charge.delta) == (1.0, 1e-6)
     assert charge.mu == pytest.approx(gdp.mu_for(1.0, 1e-6), rel=1e-6)
-    assert "table-health.md#h1-statement" in trained.summary.statement
+    assert "table-health.md#h1" in trained.summary.statement
     with Ledger.open(tmp_path / "run" / "ledger.sqlite") as own:
         number, entry = own.releases()[0]
     assert (number, entry.mechanism) == (-2, "table-health")

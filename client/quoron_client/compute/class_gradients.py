@@ -70,6 +70,7 @@ def class_gradients(
         if begin == end:
             out[u] = 0.0
             continue
+        # The rows of a block are read 2K times, K predictions and K sums, all but the first time from cache.
         for first in range(begin, end, _BLOCK):
             count = min(_BLOCK, end - first)
             coefficients[:] = 0.0
@@ -79,6 +80,7 @@ def class_gradients(
                 _chances(scores, labels, first, count, tops, sums, chosen)
                 for k in range(classes):
                     for i in range(count):
+                        # Compared and never an index: a label that is no class reads and writes nowhere else.
                         wanted = 1.0 if labels[first + i] == k else 0.0
                         coefficients[k, i] += weights[p] * (scores[k, i] / sums[i] - wanted)
             if item_weights.size > 0:

@@ -280,11 +280,14 @@ def _gradients(
     slopes, others, squares = np.zeros(_BLOCK), np.zeros(_BLOCK), np.empty(_BLOCK)
     parameters, both, zero = np.full(_BLOCK, parameter), len(points) == 2, alike(0.0)
     smoothed = spread > 0.0 or shifts.size > 0
+    # As many items as keep their rows in the nearest cache from the prediction to the sum: memory is read once.
     block = min(_BLOCK, max(2, _NEAR // max(dimension, 1)))
     if block > 8:
         block = block // 8 * 8  # slopes are computed eight at a time
+    # A user may end in a later block than it began in: `done` items of it are in `summed` already.
     u, done, gathered = start, 0, 0  # the user in work; how many of its items have been; rows that are not added yet
     while u < stop:
+        # First pass over the block: predictions. (v, begun) runs ahead of (u, done), to where the block ends.
         v, begun, held = u, done, 0
         while v < stop and held < block:
             first = end = begins[v] + begun
@@ -301,6 +304,7 @@ def _gradients(
                 predict(flat, first, count, dimension, x, predicted, held)
             copied(labels, first, count, block_labels, held)
             if smoothed:
+                # Smoothing has a width that goes with ‖a‖: each item has a parameter or a shift of its own.
                 _square_norms(features, first, count, squares)
                 for i in range(count):
                     if spread > 0.0:
@@ -310,12 +314,14 @@ def _gradients(
                         predicted[held + i] += shift
                         other[held + i] += shift
             held += count
+        # While this block is summed, memory fetches the next: about as many users as this one had.
         for w in range(max(v, u + 1), min(stop, 2 * v - u + 1)):  # whose items come next
             if begins[w] != ends[w - 1]:  # neighbours the processor asks for by itself, and better
                 prefetch(labels, begins[w])
                 held_there = (ends[w] - begins[w]) * dimension
                 for j in range(0, min(LINE * _AHEAD, held_there), LINE):
                     prefetch(flat, begins[w] * dimension + j)
+        # The link of the loss by its address: one call a block, whatever the loss, and no compiling for each of them.
         padded = (held + 7) // 8 * 8
         run(slope, (predicted, block_labels, parameters, slopes, padded))
         if both:
@@ -326,6 +332,7 @@ def _gradients(
             if both:
                 nothing = fused(zero, lanes(other, i), fused(alike(weights[1]), lanes(others, i), nothing))
             keep(slopes, i, fused(alike(weights[0]), lanes(slopes, i), nothing))
+        # Second pass over the same rows, now in cache: each user's sum, and what it becomes where the user ends.
         place = 0
         while u < v or (u == v and done < begun):
             begin = begins[u] + done
@@ -337,8 +344,10 @@ def _gradients(
             place, done = place + count, done + count
             if begin + count < ends[u]:
                 break
+            # The user ends here: w (s (sum / m + ridge part) - centre), with one rounding for each fused product.
             row, norm_squared = (gathered if add else u) * dimension, zero
             weight = user_weights[u]
+            # Without items a user answers zeros, not -centre: it did not take part.
             if done == 0:
                 weight = 0.0
                 for j in range(0, summed.size, WIDTH):
@@ -348,6 +357,7 @@ def _gradients(
                 value = fused(share, lanes(summed, j), fused(bent, lanes(shrink, j), times(less, lanes(centre, j))))
                 norm_squared = fused(value, value, norm_squared)
                 keep(rows, row + j, value)
+            # The last few coordinates are not a whole register; what lies behind them is not ours to read or write.
             if rest > 0:
                 value = fused(bent, first_lanes(shrink, whole, rest), times(less, first_lanes(centre, whole, rest)))
                 value = fused(share, lanes(summed, whole), value)
@@ -359,6 +369,7 @@ def _gradients(
                 answered[gathered] = done > 0 and near
                 counts[5] += answered[gathered]
                 gathered += 1
+                # Rows leave as integers while they are still in cache: they are never all in memory.
                 if gathered == len(out) or u == stop - 1:
                     run(add, (rows, gathered, dimension, around, answered, norm, quantile, unit, total, counts))
                     gathered = 0

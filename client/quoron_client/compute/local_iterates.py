@@ -232,6 +232,8 @@ def _passes(
     start: int,
     stop: int,
 ) -> None:
+    # One user's next step waits for its last, so a processor alone with a user would wait, too: a group takes its steps
+    # side by side, user after user, and the slopes of a step are one call for all of them.
     dimension, flat, smoothed = features.shape[1], features.reshape(-1), spread > 0.0 or shifts.size > 0
     side = min(_SIDE, max(2, _NUMBERS // max(dimension, 1)))
     keep_of = aligned(1, dimension)[0]
@@ -289,6 +291,7 @@ def _passes(
                         inners[g] = _box_step(rows, row, following, dimension, keeps, size, move, iterates, sums, at)
         for g in range(users):
             u, at, shrink, counted = group + g, g * stride, 1.0, 0.0
+            # The last iterate is still as it was before its projection; sums of a ball lag one iterate behind.
             if ball and begins[u] < ends[u]:
                 shrink, counted = _into_ball(squares[g], size), 1.0
             share = 1.0 / max(1.0, np.float64(ends[u] - begins[u]))
@@ -298,6 +301,8 @@ def _passes(
 @helper
 def _class_slopes(scores: Any, label: float) -> None:
     """Scores (K,) become chances less the label's; NaN unless they are finite and the label is a class number."""
+    # `known` is 0 for a label that is a class, NaN for any other and for scores that are not finite: no branch, and no
+    # label is ever an index.
     top, total, known = scores[0], 0.0, np.nan
     for k in range(scores.size):
         top = max(top, scores[k])

@@ -102,6 +102,8 @@ def _factors(features: Any, labels: Any, begins: Any, ends: Any, out: Any, start
         if not _load(features, labels, begin, begin + count, columns, norms):
             packed[:] = np.nan
             continue
+        # A Householder QR: rounding stays that of the rows, where a Gram matrix would have squared it. A column of
+        # which only rounding is left depends on those before it, and has no row of its own.
         rounding = 4.0 * (count + dimension) * _EPSILON
         unit, place = 1.0 / np.sqrt(np.float64(count)), 0
         top = begin - begin  # a plain 0 has a type of its own, for which `_reflect` would be compiled again

@@ -212,6 +212,8 @@ def _scale_of(
     if not np.isfinite(norm):
         return np.nan
     room, slack = _room(count, dimension, curvature, ridge, bound)
+    # The cheap answers first: the Frobenius norm bounds the largest eigenvalue, a Cholesky factor shows that it is
+    # below the room. Whoever passes either would pass the eigenvalue, too: `_room` has seen to it.
     if norm <= room or _below(gram, size, room, work):
         return 1.0
     peak = curvature / count * _largest_eigenvalue(gram, size) * (1.0 + slack) + ridge
@@ -240,6 +242,7 @@ def _scales(
     beside = np.empty(min(_FEW, tiles * tiles) * SINGLES, np.float32)
     starts, below = np.empty(SINGLES, np.int64), np.zeros(SINGLES)
     u = start
+    # Users of equally many items stand together often enough: sixteen of them are tried at once, in float32.
     while u < stop:
         count, together = ends[u] - begins[u], 1
         if curvature > 0.0 and 0 < count * dimension <= _FEW:

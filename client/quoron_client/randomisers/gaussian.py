@@ -4,8 +4,8 @@
     8.45
 
 The coordinator is the adversary here, so a client trusts no noise scale that it is told. Sampler and grid are those of
-every release (docs/privacy/noise.md, theorems N1, N3 and N4); the calibration is the analytic Gaussian mechanism for a
-vector that one user moves by up to 2 radius (docs/privacy/local-model.md, theorem R2).
+every release (docs/privacy/noise.md#n1, noise#n3 and noise#n4); the calibration is the analytic Gaussian mechanism for
+a vector that one user moves by up to 2 radius (docs/privacy/local-model.md#r2).
 """
 
 import math

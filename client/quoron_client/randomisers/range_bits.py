@@ -5,7 +5,7 @@
 Replacing x changes two of the true bits, so a report is ε-differentially private for its user whoever reads it, and no
 less than ε where the bins differ. With 1 / (e^ε + 1) it would be 2ε.
 
-Source: Bassily & Sun (2023), Algorithm 2, step 2. Proof: docs/privacy/local-model.md, theorem R1.
+Source: Bassily & Sun (2023), Algorithm 2, step 2. Proof: docs/privacy/local-model.md#r1.
 """
 
 from dataclasses import dataclass

@@ -3,7 +3,7 @@
     report = centre + clip_C(x - centre) + N(0, σ² I),     σ = 2C / μ(ε, δ)
 
 Source: Bassily & Sun (2023), Algorithm 1, line 2 and Theorem 4.3; there σ is the classical formula, valid for ε < 1
-only. Proof: docs/privacy/local-model.md, theorem R2.
+only. Proof: docs/privacy/local-model.md#r2.
 """
 
 from dataclasses import dataclass

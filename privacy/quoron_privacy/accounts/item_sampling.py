@@ -12,7 +12,7 @@ at most j, and j is Bin(m, q) and secret: a round is at most as telling as
     zero-out     Σ_j Bin(m, q)(j) N(j, z²)  against  N(0, z²),
     replace-one  Σ_j Bin(m, q)(j) N(j, z²)  against  Σ_j Bin(m, q)(j) N(-j, z²).
 
-Statement and proof: docs/privacy/group-privacy.md, theorem G2.
+Statement and proof: docs/privacy/group-privacy.md#g2.
 """
 
 import math

@@ -23,7 +23,7 @@ from quoron_privacy.accounts.gdp import compose as compose_gdp
 from quoron_privacy.accounts.gdp import epsilon_for, mu_for
 from quoron_privacy.errors import ConfigError, non_negative, positive, probability
 
-SAMPLERS = 1e-6  # of the Gaussian share's δ: what the samplers of its runs may lack (theorem 2)
+SAMPLERS = 1e-6  # of the Gaussian share's δ: what the samplers of its runs may lack (lifetime#lt2)
 _MOST_STEPS = 200  # of a search that converges as fast as the samplers' part of δ is small
 
 
@@ -61,7 +61,7 @@ class Charge:
 
     @cached_property
     def replace_one(self) -> tuple[Fraction, Fraction, float | None]:
-        """(ε, δ, μ) for replacing one user; zero-out is passed twice (theorem 4). Decimal numbers are meant exactly.
+        """(ε, δ, μ) for replacing one user; zero-out is passed twice (lifetime#lt4). Decimal numbers are meant exactly.
 
         `variation` is the same for both.
         """
@@ -94,12 +94,12 @@ class Spent:
 
 
 def compose(charges: Sequence[Charge], delta: float | None = None) -> Spent:
-    """(ε, δ) of all `charges` together, rounded up, by the smaller of two bounds (theorem 3).
+    """(ε, δ) of all `charges` together, rounded up, by the smaller of two bounds (lifetime#lt3).
 
     At δ = Σ δ, or at the given `delta`: either Σ ε, or Σ ε of the runs without μ plus the ε of √(Σ μ²) at what is left
     of δ, the samplers' total variation paid. `epsilon` is inf if `delta` is too small for the runs. Exact when the
     promises did not depend on releases; if later promises were chosen in view of earlier releases, it is the limit that
-    holds (theorems 1 and 2).
+    holds (lifetime#lt1 and lifetime#lt2).
     """
     promises = [charge.replace_one for charge in charges]
     asked = sum((each[1] for each in promises), Fraction(0)) if delta is None else _exact(delta)
@@ -111,7 +111,7 @@ def compose(charges: Sequence[Charge], delta: float | None = None) -> Spent:
 
 @dataclass(frozen=True)
 class Limit:
-    """The most that a group's users may ever lose: (ε, δ) in two accounts that are fixed beforehand (theorem 2).
+    """The most that a group's users may ever lose: (ε, δ) in two accounts that are fixed beforehand (lifetime#lt2).
 
     `gaussian_share` of ε and of δ is kept for runs that promise μ-GDP, which add up as √(Σ μ²), what their samplers
     lack as a sum; the rest is for all others, and for Gaussian runs that no longer fit, which add up as Σ ε and Σ δ.
@@ -159,7 +159,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What a limit counts of the charges so far, and what it leaves: theorem 2's two accounts. All for replacing one.
+    """What a limit counts of the charges so far, and what it leaves: two accounts (lifetime#lt2), for replacing one.
 
         >>> counted = Limit("everyone", 9.0, 1e-5).account([Charge("spring", "everyone", 5.36, 1e-6)])
         >>> counted.largest_epsilon(1e-6)

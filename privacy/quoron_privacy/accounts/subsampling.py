@@ -3,8 +3,8 @@
     >>> round(wor_epsilon(0.01, 1000, 0.5, 1e-6), 2)
     0.83
 
-* `wor_*`: uniform cohorts of fixed size, replace-one. Every round is μ-GDP given its cohort (K1).
-* `poisson_*`: every user joins independently, add/remove or zero-out, fixed divisor (K2).
+* `wor_*`: uniform cohorts of fixed size, replace-one. Every round is μ-GDP given its cohort (subsampling#k1).
+* `poisson_*`: every user joins independently, add/remove or zero-out, fixed divisor (subsampling#k2).
 
 Both compose exact privacy-loss distributions, discretised on the pessimistic side. Statement and proof:
 docs/privacy/subsampling.md.

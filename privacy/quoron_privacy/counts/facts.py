@@ -61,7 +61,7 @@ class RankChoice:
     """One of `bins` ordered bins, near the one in which a declared rank falls; each user votes for one bin.
 
     Formal guarantee: a choice is `epsilon`-bounded-range under replace-one, so ε-DP, for every dataset, without any δ:
-    its integer weights are drawn from exactly (theorem V4).
+    its integer weights are drawn from exactly (votes#v4).
 
     | input                               | what happens                                    |
     | ----------------------------------- | ----------------------------------------------- |
@@ -83,7 +83,7 @@ class RankChoice:
 
     @property
     def error(self) -> int:
-        """Δ: users by which the rank is off at most, but with probability FAILURE / 2 (proposition V5)."""
+        """Δ: users by which the rank is off at most, but with probability FAILURE / 2 (votes#v5)."""
         return math.ceil(2 / self.epsilon * math.log(2 * self.bins / FAILURE) * (1 + 1e-9))
 
     def choose(self, votes: Integers, rank: int, stream: RandomStream) -> int:

@@ -9,7 +9,8 @@
 
 Round t goes on iff answered_t + V_t >= q · asked_t + Ξ, all in whole users: V_t fresh noise, Ξ one secret draw a run. A
 run that falls below ends for good. Whoever is asked in few rounds pays for those alone, and then Ξ is 0; otherwise all
-rounds together cost what one of them does (sparse vectors). Statement, proof and symbols: docs/privacy/quorum.md.
+rounds together cost what one of them does (sparse vectors). Statement, proof and symbols: docs/privacy/quorum.md#q1,
+quorum-secret#q2.
 """
 
 import math
@@ -39,7 +40,7 @@ Floats = NDArray[np.float64]
 class Quorum:
     """Numbers of a run's quorum, fixed before it starts.
 
-    Formal guarantee: its decisions cost one user `epsilon`, beside what the algorithm itself costs (theorem Q1).
+    Formal guarantee: its decisions cost one user `epsilon`, beside what the algorithm itself costs (quorum#q1).
     """
 
     share: float  # q, of those asked in a round
@@ -56,7 +57,7 @@ class Quorum:
 
     @property
     def cost(self) -> Fraction:
-        """What Q1 certifies for all decisions: r / s_V, or 1 / s_Ξ + 2 / s_V."""
+        """What quorum#q1 certifies for all decisions: r / s_V, or 1 / s_Ξ + 2 / s_V."""
         if not self.count_scale:
             return Fraction(0)
         if not self.threshold_scale:
@@ -136,7 +137,7 @@ def calibrate(
 
 
 def verify(quorum: Quorum, epsilon: float, delta: float, cohorts: Sequence[int], *, participations: int) -> None:
-    """Q1 at the plan's own numbers, in exact fractions: VerificationError unless all of it is within (ε, δ)."""
+    """quorum#q1 at the plan's own numbers, in exact fractions: VerificationError unless all of it is within (ε, δ)."""
     _check(quorum.share, quorum.epsilon, cohorts, quorum.participations)
     rounds, scales = len(cohorts), (quorum.threshold_scale, quorum.count_scale)
     slack = Fraction(total_variation(laplaces=quorum.draws(rounds))) * (1 + Fraction(math.exp(epsilon) * (1 + 1e-12)))

@@ -64,7 +64,7 @@ class Shares:
 class TableHealth:
     """The release, and what it leaves of a whole promise to whatever else is released.
 
-    Formal guarantee: `effective_mu`-GDP with exact noise (theorem H1), for whatever users hold.
+    Formal guarantee: `effective_mu`-GDP with exact noise (table-health#h1), for whatever users hold.
 
     | input                                   | what happens                                              |
     | --------------------------------------- | --------------------------------------------------------- |
@@ -262,7 +262,7 @@ def calibrate(
 def verify(
     health: TableHealth, epsilon: float, delta: float, *, users: int, adjacency: str, own: tuple[float, float]
 ) -> None:
-    """Theorem H1 at a plan's own numbers, `own` = (μ, total variation) of the rest: VerificationError unless (ε, δ).
+    """table-health#h1 at a plan's own numbers, `own` = (μ, total variation) of the rest; VerificationError else.
 
     By the divergence itself, and by the distance of two vectors written out: nothing that calibrated is asked.
     """

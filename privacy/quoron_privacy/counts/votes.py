@@ -37,7 +37,7 @@ class KnownBins:
     """`bins` bins that are public beforehand; every count is shown.
 
     Formal guarantee: a release is (`epsilon`, `delta`)-DP under `adjacency`, for every dataset; δ is what the sampler
-    lacks, and 0 with exact noise (theorem V1).
+    lacks, and 0 with exact noise (votes#v1).
 
     | input                              | what happens                                               |
     | ---------------------------------- | ---------------------------------------------------------- |
@@ -107,7 +107,7 @@ class HiddenBins:
     """Bins that nobody knows beforehand; those whose noisy count reaches `threshold` are shown, with that count.
 
     Formal guarantee: a release is (`epsilon`, `delta`)-DP under `adjacency`, for every dataset and for any universe of
-    bins, however large (theorem V2).
+    bins, however large (votes#v2).
 
     | input                              | what happens                                               |
     | ---------------------------------- | ---------------------------------------------------------- |
@@ -265,7 +265,7 @@ def _changes(most: int, adjacency: Adjacency) -> int:
 
 
 def _slack(changes: int, epsilon: float) -> float:
-    """What the samplers of the bins that change add to δ; other bins have the same law in both worlds (lemma V3)."""
+    """What the samplers of the bins that change add to δ; other bins have the same law in both worlds (votes#v3)."""
     return total_variation(laplaces=changes) * (1 + math.exp(epsilon)) * _UP
 
 

@@ -5,8 +5,8 @@
     [[0.6, 0.8], [0.0, 0.0], [0.6, 0.0]]
 
 The mean adds integers: every clipped row is cut towards zero to a fixed grid, so the sum is exact, the same in every
-order, and one row changes it by no more than its own norm. Statement and proof: docs/privacy/noise.md, theorem N6.
-Residuals around a centre, with the cells of their norms: docs/privacy/second-moment.md, theorem M3.
+order, and one row changes it by no more than its own norm. Statement and proof: docs/privacy/noise.md#n6.
+Residuals around a centre, with the cells of their norms: docs/privacy/second-moment.md#sm3.
 
 `ClippedSum` says what a mechanism reads of a cohort: sums (`quoron_privacy.sums`).
 """

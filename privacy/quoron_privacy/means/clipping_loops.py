@@ -1,6 +1,6 @@
 """The loops of `clipping`: norms that neither overflow nor fall short, and exact sums of clipped rows.
 
-What they sum and why it is exact: docs/privacy/noise.md, theorem N6.
+What they sum and why it is exact: docs/privacy/noise.md#n6.
 """
 
 from functools import cache
@@ -58,6 +58,7 @@ def shrink(row: Vector, norm: float) -> tuple[float, float, float]:
     if largest == 0.0:
         return 1.0, 0.0, 0.0
     whole, rest = len(row) // WIDTH * WIDTH, len(row) % WIDTH
+    # Divided by the largest first: squares of 1e200 would overflow, those of 1e-200 vanish, and the norm be wrong.
     squares, divisor = alike(0.0), alike(largest)
     for j in range(0, whole, WIDTH):
         part = over(lanes(row, j), divisor)
@@ -127,6 +128,8 @@ def square_norms(flat: Vector, count: int, dimension: int, centre: Vector, out: 
     """‖row - centre‖² of `count` rows, with `centre`; `out` has room for three more."""
     whole, rest = dimension // WIDTH * WIDTH, dimension % WIDTH
     for i in range(0, count, 4):
+        # Four rows side by side, the last one repeated where fewer are left: sums of a row are in one order in either
+        # case.
         p, q = i * dimension, min(i + 1, count - 1) * dimension
         r, s = min(i + 2, count - 1) * dimension, min(i + 3, count - 1) * dimension
         a = b = c = d = alike(0.0)
@@ -147,8 +150,9 @@ def square_norms(flat: Vector, count: int, dimension: int, centre: Vector, out: 
 def clip_factors(
     flat: Vector, count: int, dimension: int, centre: Vector, norm: float, unit: float, squares: Vector, factors: Vector
 ) -> None:
-    """‖row - centre‖² of `count` rows, as `square_norms`, and min(1/norm, 1/‖row - centre‖↑) · unit (N6)."""
+    """‖row - centre‖² of `count` rows, as `square_norms`, and min(1/norm, 1/‖row - centre‖↑) · unit (noise#n6)."""
     square_norms(flat, count, dimension, centre, squares)
+    # The norm is rounded up by more than its error, so the factor is never too large: the bound of noise#n6 is certain.
     unclipped, above = unit / norm, 1 + (dimension + 8) * _ULP
     for i in range(count):
         factors[i] = min(unclipped, unit / (np.sqrt(squares[i]) * above))
@@ -161,6 +165,7 @@ def add_cut(
     """total += ⌊(row - centre) · factor⌋, towards zero, over `count` chosen rows; exact in any order."""
     whole = dimension // WIDTH * WIDTH
     for i in range(0, count, 4):
+        # A row that is not there is the last one again, with the factor 0: it adds integers 0.
         at, to = chosen[i], chosen[min(i + 1, count - 1)]
         up, on = chosen[min(i + 2, count - 1)], chosen[min(i + 3, count - 1)]
         a, b = factors[at], factors[to] if i + 1 < count else 0.0
@@ -205,10 +210,12 @@ def _sum_clipped(
     sums, cells = carray(total, dimension), carray(counts, 5)
     squares, factors, chosen, row = np.empty(_FEW + 3), np.empty(_FEW), np.empty(_FEW, np.int64), np.empty(dimension)
     unclipped = unit / norm
+    # Few rows at a time: they are read for their norms and again, from cache, for their sum.
     for first in range(0, number, _FEW):
         few, good, flat = min(_FEW, number - first), 0, every[first * dimension :]
         clip_factors(flat, few, dimension, around, norm, unit, squares, factors)
         for i in range(few):
+            # Norms of all rows were taken above, answered or not: that costs less than to pick them out.
             if not here[first + i]:
                 continue
             if usual(squares[i]):
@@ -216,6 +223,8 @@ def _sum_clipped(
                 chosen[good] = i
                 good += 1
             else:
+                # Squares that overflow or vanish: the slow way, which divides first. Rows that are not finite count as
+                # no answer.
                 for j in range(dimension):
                     row[j] = flat[i * dimension + j] - around[j]
                 largest, s, length = shrink(row, norm)

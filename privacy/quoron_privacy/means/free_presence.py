@@ -17,7 +17,7 @@ mechanism's rows are laid out so that two users who answer are as far apart as a
 
 `norm_counts` does the same for clipped vectors. With zero-out the same coordinates are weighted to a norm of 1, which
 halves the noise. All rows are whole numbers of a grid, rounded in the direction that only brings them nearer.
-Statements and proofs: docs/privacy/free-presence.md, theorems P1 and P2.
+Statements and proofs: docs/privacy/free-presence.md#p1 and free-presence#p2.
 """
 
 from collections.abc import Iterator
@@ -72,8 +72,8 @@ class Moment(NamedTuple):
 class LogLength:
     """N(0, scale²) on the mean of (ℓ, √¾), ℓ = clip(ln(top / length), 0, 4) / 4 - ½.
 
-    Formal guarantee: `effective_mu`-GDP with exact noise under either adjacency (theorem P1), for every length of every
-    user. It draws two Gaussian samples.
+    Formal guarantee: `effective_mu`-GDP with exact noise under either adjacency (free-presence#p1), for every length of
+    every user. It draws two Gaussian samples.
 
     | input                              | what happens                          |
     | ---------------------------------- | ------------------------------------- |
@@ -134,8 +134,8 @@ class MomentMean:
     U is the triangular factor that a user sends, L and B are public or released. Variance is scale² on the diagonal,
     half of it off, one draw a pair.
 
-    Formal guarantee: `effective_mu`-GDP with exact noise (theorem P2) for every answer of every user: A is positive
-    semidefinite whatever was sent. It draws d (d + 1) / 2 + 1 Gaussian samples.
+    Formal guarantee: `effective_mu`-GDP with exact noise (free-presence#p2) for every answer of every user: A is
+    positive semidefinite whatever was sent. It draws d (d + 1) / 2 + 1 Gaussian samples.
 
     | input                            | what happens                                     |
     | -------------------------------- | ------------------------------------------------ |
@@ -254,6 +254,6 @@ def _one(users: int) -> float:
 
 
 def _moment_sensitivity(dimension: int, users: int, adjacency: Adjacency) -> float:
-    """√2 / n or 1 / n, with what the products and the grid add to a unit moment: see theorem P2."""
+    """√2 / n or 1 / n, with what the products and the grid add to a unit moment: see free-presence#p2."""
     off = 1.01 * (dimension + 4) * sqrt(dimension) * _ROUNDOFF + dimension * 2.0 ** -sum_bits(0, users)
     return acute_sensitivity(1.0, users, adjacency) * (1 + 3 * off)

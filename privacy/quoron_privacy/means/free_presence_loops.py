@@ -14,6 +14,7 @@ def _whiten_moment(factor, transform, product, moment):  # type: ignore[no-untyp
 
     No library product: its order of additions, so its bits, may change with the number of threads.
     """
+    # m leaves the factor first, so that no product overflows; whoever calls puts m² back as a logarithm or a quotient.
     d = len(transform)
     largest, finite = 0.0, True
     for value in factor:
@@ -24,6 +25,7 @@ def _whiten_moment(factor, transform, product, moment):  # type: ignore[no-untyp
     if largest == 0.0:
         moment[:] = 0.0
         return 1.0, 0.0
+    # U L, U upper triangular: its packed rows, from the diagonal on, times the rows of L.
     place = 0
     for i in range(d):
         product[i, :] = 0.0
@@ -33,6 +35,7 @@ def _whiten_moment(factor, transform, product, moment):  # type: ignore[no-untyp
             if weight != 0.0:
                 for c in range(d):
                     product[i, c] += weight * transform[j, c]
+    # (U L)ᵀ(U L), the upper triangle: a sum of outer products, row by row, always in the same order.
     moment[:] = 0.0
     for i in range(d):
         for r in range(d):
@@ -76,6 +79,7 @@ def sum_moments(factors, answered, transform, radius, unit):  # type: ignore[no-
         here += 1
         if norm == 0.0:
             continue
+        # Clipped to norm one by a norm that is rounded up; products before sums, so m² never stands alone.
         above = norm * (1 + (d * d + 8) * _ULP)
         times = min(largest / radius * largest, 1.0 / above)
         place = 0

@@ -7,7 +7,7 @@
 A user answers with a triangular factor U of A = Uᵀ U. The server scales U into a ball, so A is positive semidefinite
 with trace at most R² *whatever was sent*, and two such matrices are at most √2 R² apart. Ours, after Dwork, Talwar,
 Thakurta & Zhang (2014), whose noise has the same variance everywhere; half of it will do off the diagonal.
-Statement and proof: docs/privacy/second-moment.md, theorems M1 and M2.
+Statement and proof: docs/privacy/second-moment.md#sm1 and second-moment#sm2.
 """
 
 from dataclasses import dataclass
@@ -37,8 +37,9 @@ _ROUNDOFF = 2.0**-53
 class SecondMomentNoise:
     """Symmetric Gaussian noise on Σ A_u / divisor: variance scale² on the diagonal, half of it off, one draw a pair.
 
-    Formal guarantee: the release is `effective_mu`-GDP with exact noise (theorem M2), for every answer of every user,
-    the protected one's own included; `noise.total_variation(gaussians=d (d + 1) / 2)` bounds what the noise lacks.
+    Formal guarantee: the release is `effective_mu`-GDP with exact noise (second-moment#sm2), for every answer of every
+    user, the protected one's own included; `noise.total_variation(gaussians=d (d + 1) / 2)` bounds what the noise
+    lacks.
 
     | input                                 | what happens                                              |
     | ------------------------------------- | --------------------------------------------------------- |
@@ -146,7 +147,7 @@ def packed(dimension: int) -> int:
 
 
 def moment_sensitivity(dimension: int, norm: float, divisor: int, adjacency: Adjacency = "replace-one") -> float:
-    """ℓ2 sensitivity of `MomentSum.mean`: √2 norm² / divisor, zero-out norm² / divisor, with rounding (theorem M1)."""
+    """Of `MomentSum.mean` in ℓ2: √2 norm² / divisor, zero-out norm² / divisor, rounded up (second-moment#sm1)."""
     count(dimension=dimension)
     off = 1.01 * (dimension + 2) * _ROUNDOFF + dimension * 2.0 ** -sum_bits(0, divisor)  # of one moment of trace one
     return acute_sensitivity(norm * norm, divisor, adjacency) * (1 + 1.5 * off)

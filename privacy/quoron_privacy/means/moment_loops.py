@@ -1,4 +1,4 @@
-"""The loop of `moment`: sums of the second moments of triangular factors, exact in integers (theorem M1)."""
+"""The loop of `moment`: sums of the second moments of triangular factors, exact in integers (private-mean#m1)."""
 
 import numpy as np
 from numba import njit
@@ -28,6 +28,8 @@ def sum_moments(factors: Matrix, answered: Mask, norm: float, unit: float, d: in
             z[j] = factors[user, j] / largest * s
         start = 0  # of row i in the packing
         for i in range(d):
+            # Row i of UᵀU is Σ_k U[k, i] U[k, i:], k ≤ i. In the packing row k begins d - k numbers after row k - 1:
+            # hence the steps.
             width = d - i
             moment[:width] = 0.0
             at = i  # of entry (k, i)

@@ -11,7 +11,7 @@ A row is (c, √2 (1 - a), 1[a ≤ ⅔], 1), c = v / C scaled into the unit ball
 as a user's and nobody's, so what the last three coordinates tell costs nothing beside the mean of c. `TailMean` is one
 release, `PrefixTail` are those of many rounds, the first part with noise that is correlated over them; `TailSum` is
 what they read. With zero-out the same coordinates are weighted to a norm of 1, which halves the noise.
-Statements and proofs: docs/privacy/free-presence.md, theorems P3 and P4.
+Statements and proofs: docs/privacy/free-presence.md#p3 and free-presence#p4.
 """
 
 from dataclasses import dataclass
@@ -99,9 +99,9 @@ class TailMean:
 
     v = Lᵀ g - c₀ for the vector g that a user sends; L, c₀ and C are public or released.
 
-    Formal guarantee: `effective_mu`-GDP with exact noise (theorem P3) for every answer of every user. The mean, how far
-    users stay within the radius, which share stays well within, and which share answers, for the price of the mean
-    alone. It draws d + 3 Gaussian samples.
+    Formal guarantee: `effective_mu`-GDP with exact noise (free-presence#p3) for every answer of every user. The mean,
+    how far users stay within the radius, which share stays well within, and which share answers, for the price of the
+    mean alone. It draws d + 3 Gaussian samples.
 
     | input                               | what happens                                     |
     | ----------------------------------- | ------------------------------------------------ |
@@ -175,8 +175,8 @@ class PrefixTail:
     Noise of the sums Σ_j mean of c is that of `prefix`; that of a round's shares is N(0, (s / κ)²), s the scale and κ
     the column norm of `prefix`. A radius multiplies what is released.
 
-    Formal guarantee: for a user of one round all rounds together are `effective_mu`-GDP with exact noise (theorem P4),
-    for every answer of every user. A round draws d + 3 Gaussian samples.
+    Formal guarantee: for a user of one round all rounds together are `effective_mu`-GDP with exact noise
+    (free-presence#p4), for every answer of every user. A round draws d + 3 Gaussian samples.
 
     | input                               | what happens                                     |
     | ----------------------------------- | ------------------------------------------------ |

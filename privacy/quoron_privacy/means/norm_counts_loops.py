@@ -1,4 +1,4 @@
-"""The loops of `norm_counts`: exact sums of clipped vectors, with what their norms say (theorem P3)."""
+"""The loops of `norm_counts`: exact sums of clipped vectors, with what their norms say (free-presence#p3)."""
 
 from functools import cache
 from typing import Any

@@ -148,7 +148,7 @@ _ORDERS = (*range(2, 65), *range(72, 257, 8), *range(288, 1025, 32))
 
 
 def bounded_range_mu(epsilon: float) -> float:
-    """Smallest μ for which every `epsilon`-bounded-range choice is μ-GDP, rounded up (lemma M1)."""
+    """Smallest μ for which every `epsilon`-bounded-range choice is μ-GDP, rounded up (private-mean#m1)."""
     positive(epsilon=epsilon)
     return gdp.pure_mu(epsilon / 2)
 
@@ -175,7 +175,7 @@ def range_epsilon(*, users: int, bins: int, choices: int, failure: float) -> flo
     """ε₁ with which `choices` private ranges all fall between the smallest and largest value, but with `failure`.
 
     Every bin outside has a cost larger by at least n - ⌊n/2⌋ than the median's: (2 / (n - ⌊n/2⌋)) ln(bins choices /
-    failure). Proposition M4.
+    failure), by private-mean#m4.
     """
     count(users=users, bins=bins, choices=choices)
     probability(failure=failure)

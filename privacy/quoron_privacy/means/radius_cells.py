@@ -9,7 +9,7 @@
 `clipping.ClippedSum` counts the distances in [0, q/4], (q/4, q/2], (q/2, q], (q, ∞), q the distance expected of
 nearly all. A user is in one cell or, when absent, in none. With one threshold alone (Andrew et al. 2021) a spread that
 is 4 times too large shrinks by a few per cent a round; the inner cells repair it in two or three.
-Statement and proof: docs/privacy/second-moment.md, theorem M4.
+Statement and proof: docs/privacy/second-moment.md#sm4.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ Fractions = tuple[float, float, float]  # within q/4, q/2 and q
 class RadiusCells:
     """N(0, scale²) on each of the four counts over `divisor`.
 
-    Formal guarantee: the release is `effective_mu`-GDP with exact noise (theorem M4). It is not free: beside
+    Formal guarantee: the release is `effective_mu`-GDP with exact noise (second-moment#sm4). It is not free: beside
     a gradient of μ_g the round is √(μ_g² + μ²)-GDP.
 
     | input                                | what happens                                            |

@@ -124,7 +124,7 @@ def _two_gaussians(
 
 
 def _ranged(users: int, dimension: int, bound: float, spread: float, mu: float, failure: float) -> TruncatedMean:
-    """Proposition M4: bins of width 2 β_w τ_∞ and the least ε₁ that keeps every choice among the users."""
+    """private-mean#m4: bins of width 2 β_w τ_∞ and the least ε₁ that keeps every choice among the users."""
     deviation = coordinate_bound(spread, dimension=dimension, rows=users, failure=failure)
     half_width = min(bound, coordinate_bound(bound, dimension=dimension, rows=users, failure=failure))
     bins = min(max(2, math.ceil(half_width / (BIN_WIDTH * deviation))), _MOST_BINS)

@@ -55,11 +55,12 @@ def gaussian_bins() -> Words:
 
 @njit(cache=True, inline="always")
 def propose_gaussian(which, inside, coin, bins):  # type: ignore[no-untyped-def]
-    """(whether to accept, ⌊2³⁰ Z⌋, whether both are sure) from three words: a proposal of theorem N1, in fixed time.
+    """(whether to accept, ⌊2³⁰ Z⌋, whether both are sure) from three words: a proposal of noise#n1, in fixed time.
 
     `bins` is `gaussian_bins()`. What is not sure is for `settle_gaussian`: the words' further bits might change it.
     """
     k = 0
+    # No branch below looks at a secret: which values are drawn must not show in the time it takes.
     for level in range(7, -1, -1):  # binary search: k = number of thresholds < word
         k += (which > bins[k + (1 << level) - 1]) << level
     w = (inside >> np.uint64(11)) * 2.0**-53

@@ -23,8 +23,8 @@ Words = NDArray[np.uint64]
 Steps = NDArray[np.int64]
 
 GRID_BITS = 30  # gaussian_steps counts in units of 2⁻³⁰ standard deviations
-GAUSSIAN_SLACK = 2.0**-160  # total variation of one Gaussian sample (theorem N1)
-LAPLACE_SLACK = 2.0**-160  # total variation of one Laplace sample (theorem N2)
+GAUSSIAN_SLACK = 2.0**-160  # total variation of one Gaussian sample (noise#n1)
+LAPLACE_SLACK = 2.0**-160  # total variation of one Laplace sample (noise#n2)
 
 _LAPLACES = 1 << 12  # Laplace samples at a time, so that their words stay in cache
 _BLOCK = 1 << 16  # samples at a time, so that the words stay in cache
@@ -45,7 +45,7 @@ class RandomStream:
         return self._draw(size)
 
     def gaussian_steps(self, shape: int | tuple[int, ...]) -> Steps:
-        """⌊2³⁰ Z⌋ for independent standard normal Z, up to total variation GAUSSIAN_SLACK a sample (theorem N1).
+        """⌊2³⁰ Z⌋ for independent standard normal Z, up to total variation GAUSSIAN_SLACK a sample (noise#n1).
 
         Rejection from a step-shaped proposal. What 64 bits do not decide, one proposal in 10¹⁴, 192 bits and sixty
         digits do. The number of rejections is independent of the values that are kept, so time says nothing about
@@ -74,7 +74,7 @@ class RandomStream:
             at += 1
 
     def laplace_steps(self, scale: float, shape: int | tuple[int, ...]) -> Steps:
-        """⌊L⌋ for independent L ~ Laplace(scale), scale at most 2⁵⁰; total variation LAPLACE_SLACK each (theorem N2).
+        """⌊L⌋ for independent L ~ Laplace(scale), scale at most 2⁵⁰; total variation LAPLACE_SLACK each (noise#n2).
 
         |L|'s whole part is geometric, and the binary digits of a geometric variable are independent: digit i is one
         with chance 1 / (1 + exp(2^i / scale)). A word for each digit and one for the sign, whatever comes out; what 64
@@ -174,7 +174,7 @@ class NoiseSource(Protocol):
 
 
 def total_variation(*, gaussians: int = 0, laplaces: int = 0) -> float:
-    """How far all the noise of a run is from exact, in total variation (theorem N3).
+    """How far all the noise of a run is from exact, in total variation (noise#n3).
 
     A mechanism that is (ε, δ) with exact noise is (ε, δ + (1 + e^ε) · total_variation) with this noise.
     """

@@ -22,7 +22,7 @@ class Factorisation:
 
     column_norm: float  # max_t ‖C[:, t]‖₂: how far one unit contribution moves C x
     row_norms: Floats  # ‖B[t, :]‖₂, shape (rounds,): noise of the t-th prefix sum per unit of seed noise
-    rounding: float  # bound for |rounded prediction as computed - exact prediction| in steps (theorem C2)
+    rounding: float  # bound for |rounded prediction as computed - exact prediction| in steps (prefix-noise#c2)
     slots: int  # vectors in the memory before the first round
     coefficients: Floats | None  # first column of a Toeplitz C, shape (rounds,); None where C is none
     predict: Callable[[int, Floats], Floats]  # (t, memory) -> Σ_{j < t} C[t, j] N_j, shape (d,)
@@ -31,8 +31,8 @@ class Factorisation:
     def reach(self, participations: int, separation: int) -> float:
         """max ‖Σ_{i in S} C[:, i]‖₂ over sets S of so many rounds, any two of them `separation` or more apart.
 
-        Attained at rounds 0, b, 2b, ... (theorem C3). ConfigError for several participations where C is no Toeplitz
-        matrix whose coefficients never grow.
+        Attained at rounds 0, b, 2b, ... (several-epochs#c3). ConfigError for several participations where C is no
+        Toeplitz matrix whose coefficients never grow.
         """
         if participations == 1:
             return self.column_norm
@@ -73,7 +73,7 @@ def toeplitz(
     rounds = len(coefficients)
     row_norms = np.sqrt(np.cumsum(np.cumsum(inverse) ** 2))
     row_norms.setflags(write=False)
-    # theorem C2: every term passes at most 2 (rounds + 16) roundings and is at most 2³⁵ (growth + 1) steps
+    # prefix-noise#c2: every term passes at most 2 (rounds + 16) roundings and is at most 2³⁵ (growth + 1) steps
     growth, row_sum = np.abs(inverse).sum(), coefficients.sum()
     arithmetic = 1.001 * (rounds + 16) * 2.0**-17 * row_sum * (growth + 1)
     return Factorisation(

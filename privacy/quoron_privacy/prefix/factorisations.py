@@ -106,7 +106,7 @@ def banded(rounds: int, separation: int = BAND) -> Factorisation:
 
 
 def tree(rounds: int) -> Factorisation:
-    """The binary tree: round t releases the one node of Lemma 8's tree that it completes.
+    """The binary tree: round t releases the one node of the paper's tree that it completes.
 
     C[t, j] = 1 for the last 2^k rounds up to t, where 2^k is the largest power of two that divides t + 1; a prefix sum
     is the sum of one node for each bit of t + 1. All entries are zeros and ones, so nothing is rounded.

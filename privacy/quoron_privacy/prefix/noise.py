@@ -43,8 +43,9 @@ class PrefixNoise:
 
     Formal guarantee: if the own user takes part in `participations` rounds at most, known before the first and any two
     of them `separation` or more apart, and moves each of their contributions by at most `sensitivity` in ℓ2 whatever
-    was released before, all releases together are `effective_mu(dimension)`-GDP with exact noise (theorem C2 for one
-    participation, C3); `noise.total_variation(gaussians=rounds * dimension)` bounds what the noise lacks.
+    was released before, all releases together are `effective_mu(dimension)`-GDP with exact noise (prefix-noise#c2 for
+    one participation, several-epochs#c3); `noise.total_variation(gaussians=rounds * dimension)` bounds what the noise
+    lacks.
 
     | input                            | what happens                                             |
     | -------------------------------- | -------------------------------------------------------- |
@@ -66,7 +67,7 @@ class PrefixNoise:
         positive(sensitivity=self.sensitivity, scale=self.scale)
         if not 1e-200 < self.scale < 1e200:
             raise ConfigError(f"Expected scale in (1e-200, 1e200), got scale={self.scale}. Change the units.")
-        if self.sensitivity > 16 * self.scale:  # the error bound of theorem C2; μ above 16 protects nobody
+        if self.sensitivity > 16 * self.scale:  # the error bound of prefix-noise#c2; μ above 16 protects nobody
             raise ConfigError(f"Expected scale >= sensitivity / 16, got scale={self.scale}. Use more noise.")
 
     @classmethod
@@ -148,7 +149,7 @@ class PrefixNoise:
         return self.scale * float(self._factors.row_norms[t])
 
     def effective_mu(self, dimension: int) -> float:
-        """μ of all releases together: column norm · sensitivity / scale, plus what rounding can add (theorem C2)."""
+        """μ of all releases together: column norm · sensitivity / scale, and what rounding adds (prefix-noise#c2)."""
         count(dimension=dimension)
         exact = self.column_norm * self.sensitivity * _ARITHMETIC / self.scale
         return exact + self._grid_mu(dimension)
@@ -196,7 +197,7 @@ class PrefixNoise:
         return factorise(self.factorisation, self.rounds, self.separation if self.participations > 1 else None)
 
     def _grid_mu(self, dimension: int) -> float:
-        """Contributions are rounded by a step, predictions by `rounding`, in each of two worlds (theorem C2)."""
+        """Contributions are rounded by a step, predictions by `rounding`, in each of two worlds (prefix-noise#c2)."""
         steps = 2 * self.column_norm + 2 * self._factors.rounding * sqrt(self.rounds)
         return steps * sqrt(dimension) * 2.0**-GRID_BITS
 
@@ -213,8 +214,8 @@ class PrefixNoise:
 def corollary_9_scale(*, sensitivity: float, rounds: int, epsilon: float, delta: float) -> float:
     """Noise per tree node as printed in Corollary 9 of Choquette-Choo, Ganesh & Thakurta. Too small; to compare only.
 
-    σ = C √(log T · ln(2.5/δ)) / ε, with the binary logarithm of its Lemma 8 (the natural one is smaller still). The
-    lemma asks for √(2 (1 + ⌈log T⌉)) in place of √(log T): docs/privacy/prefix-noise.md, "The paper's line".
+    σ = C √(log T · ln(2.5/δ)) / ε, with the binary logarithm of the paper's Lemma 8 (the natural one is smaller still).
+    The lemma asks for √(2 (1 + ⌈log T⌉)) in place of √(log T): docs/privacy/prefix-noise.md, "The paper's line".
     """
     positive(sensitivity=sensitivity, epsilon=epsilon)
     probability(delta=delta)

@@ -13,7 +13,7 @@ All is decided in integers of the score S: the threshold is C · θ rounded up, 
 draw for the whole series.
 
 Source: Lowy, Liu & Asi (2024), Algorithm 2, without its amplification, whose proof fails. Statement, proof and symbols:
-docs/privacy/subsampled-lottery.md (Theorem 6).
+docs/privacy/subsampled-lottery.md#o6.
 """
 
 import math
@@ -46,8 +46,8 @@ _AIM = 1 - 1e-6
 class AboveThreshold:
     """Pass iff S_t/C + Laplace(score_scale) >= threshold + Laplace(threshold_scale); after one failure, never again.
 
-    Formal guarantee: (ε, δ) with Theorem 6's numbers for users in at most r cohorts of a public schedule, up to
-    `noise.LAPLACE_SLACK` in total variation for each decision and for the threshold.
+    Formal guarantee: (ε, δ) with subsampled-lottery#o6's numbers for users in at most r cohorts of a public schedule,
+    up to `noise.LAPLACE_SLACK` in total variation for each decision and for the threshold.
     """
 
     cohort_size: int  # C
@@ -125,7 +125,7 @@ def calibrate(
     if plan is None:
         least = max(smallest_cohort(epsilon, delta, releases, participations=often, release=release), cohort_size + 1)
         raise Infeasible(
-            "above threshold (theorem 6)",
+            "above threshold (subsampled-lottery#o6)",
             f"cohort_size={cohort_size:,} is too small for {releases} releases at epsilon={epsilon:g}, delta={delta:g}",
             f"cohort_size >= {least:,} (better {2 * least:,})",
         )
@@ -153,7 +153,7 @@ def smallest_cohort(
 
 
 def verify_above_threshold(plan: Series, epsilon: float, delta: float) -> float:
-    """δ that Theorem 6 certifies at ε, its Gaussian term integrated from densities; at most `delta`. Raises
+    """δ that subsampled-lottery#o6 certifies at ε, its Gaussian term integrated from densities; at most `delta`. Raises
     VerificationError."""
     positive(
         epsilon=epsilon,

@@ -1,7 +1,7 @@
 """Which tests, aggregates and ways of asking users are proved together, and which are not; algorithms ask at plan time.
 
     >>> theorem_for("lottery", "weighted-mean", "without-replacement", kappa=1)
-    'docs/privacy/subsampled-lottery.md, Theorem 4'
+    'docs/privacy/subsampled-lottery.md#o4'
 
 A combination that is not in `SOUND` is refused with the reason, whether it is known to be wrong or only unproved.
 Statements and proofs: docs/privacy/outlier-mean.md, docs/privacy/subsampled-lottery.md.
@@ -31,9 +31,9 @@ class UnsoundCombination(ConfigError):
     """A test, an aggregate and a way of asking for which no guarantee is proved."""
 
 
-_ONE = "docs/privacy/outlier-mean.md, Theorem {}"
-_MANY = "docs/privacy/subsampled-lottery.md, Theorem {}"
-_CLIPPED = "docs/privacy/subsampling.md, Theorem K1"
+_ONE = "docs/privacy/outlier-mean.md#o{}"
+_MANY = "docs/privacy/subsampled-lottery.md#o{}"
+_CLIPPED = "docs/privacy/subsampling.md#k1"
 
 SOUND: Mapping[Combination, str] = MappingProxyType(
     {

@@ -11,7 +11,7 @@ Decided between integers: with T = ⌈C · threshold⌉ and the integer score S,
 is the test with continuous noise L ~ Laplace(C · scale) and a threshold rounded up: rounding costs no privacy at all.
 
 Source: Lowy, Liu & Asi (2024), Algorithm 1, lines 6 and 7. Statement, proof and symbols: docs/privacy/outlier-mean.md
-(Theorem 5).
+(outlier-mean#o5).
 """
 
 import math
@@ -59,7 +59,8 @@ def score_scale(scale: float, cohort_size: int) -> float:
 class LaplaceTest:
     """Release iff S/C + Laplace(scale) >= threshold, S the integer score.
 
-    Formal guarantee: (ε, δ) with threshold and scale as in Theorem 5, up to `noise.LAPLACE_SLACK` in total variation.
+    Formal guarantee: (ε, δ) with threshold and scale as in outlier-mean#o5, up to `noise.LAPLACE_SLACK` in total
+    variation.
     """
 
     cohort_size: int  # C
@@ -122,7 +123,7 @@ def calibrate(
     if plan is None:
         least = max(smallest_cohort(epsilon, delta, release=release), cohort_size + 1)
         raise Infeasible(
-            "laplace test (theorem 5)",
+            "laplace test (outlier-mean#o5)",
             f"cohort_size={cohort_size:,} is too small at epsilon={epsilon:g}, delta={delta:g}",
             f"cohort_size >= {least:,} (better {2 * least:,})",
         )
@@ -140,7 +141,7 @@ def smallest_cohort(epsilon: float, delta: float, *, release: float = RELEASE) -
 
 
 def verify_laplace_test(plan: LaplaceOneShot, epsilon: float, delta: float) -> float:
-    """δ that Theorem 5 certifies at ε, from a fine grid of all thresholds seen from one score; at most `delta`.
+    """δ that outlier-mean#o5 certifies at ε, from a fine grid of all thresholds seen from one score; at most `delta`.
 
     Independent of the search: divergences are masses of the best test's region, on intervals whose ends are combined
     on the safe side. Raises VerificationError.

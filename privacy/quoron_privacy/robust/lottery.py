@@ -7,9 +7,10 @@
     True
 
 With score S the aggregate plus N(0, σ²) is released with chance π[rung(S)], rung(S) = ⌊(S − Ck)/(2(C − 1))⌋, and never
-when S < Ck. One user moves the rung by at most one. The ladder π starts at δ and climbs as fast as Theorem 3 allows; a
-cohort in full agreement stands at its top. Cohorts that may not release and cohorts that may are different pairs, so δ
-is the larger of two costs and not their sum. One coin decides: no Laplace noise, and no floating-point attack on it.
+when S < Ck. One user moves the rung by at most one. The ladder π starts at δ and climbs as fast as outlier-mean#o3
+allows; a cohort in full agreement stands at its top. Cohorts that may not release and cohorts that may are different
+pairs, so δ is the larger of two costs and not their sum. One coin decides: no Laplace noise, and no floating-point
+attack on it.
 
 σ is in units of τ throughout. A noise source whose law is off by s in total variation costs (1 + e^ε)·s: take that off
 δ first.
@@ -62,8 +63,8 @@ class Lottery:
         >>> test.rung(79), test.rung(80), test.rung(100), test.decide(100, SeededNoise(1).stream("test", 0))
         (None, 0, 1, True)
 
-    Formal guarantee: (ε, δ) with the ladder conditions of Theorem 3, which `calibrate` keeps and `verify_one_shot`
-    checks. Each chance is used as ⌊2⁶³ chance⌋ / 2⁶³: exactly, as they are multiples of 2⁻⁵³.
+    Formal guarantee: (ε, δ) with the ladder conditions of outlier-mean#o3, which `calibrate` keeps and
+    `verify_one_shot` checks. Each chance is used as ⌊2⁶³ chance⌋ / 2⁶³: exactly, as they are multiples of 2⁻⁵³.
     """
 
     cohort_size: int  # C
@@ -142,7 +143,7 @@ def calibrate(
     if plan is None:
         least = max(smallest_cohort(epsilon, delta, kappa=kappa, kind=kind, release=release), cohort_size + 1)
         raise Infeasible(
-            "lottery (theorem 3)",
+            "lottery (outlier-mean#o3)",
             f"cohort_size={cohort_size:,} is too small at epsilon={epsilon:g}, delta={delta:g}",
             f"cohort_size >= {least:,} (better {2 * least:,})",
         )
@@ -195,7 +196,7 @@ def core_for(cohort_size: Whole, rungs: Whole) -> Whole:
 
 
 def verify_one_shot(plan: OneShot, epsilon: float, delta: float) -> float:
-    """δ that Theorem 3 certifies at ε, by trying all pairs of neighbouring rungs; at most `delta`.
+    """δ that outlier-mean#o3 certifies at ε, by trying all pairs of neighbouring rungs; at most `delta`.
 
     Independent of the search: each pair's divergence is the mass of the best test's region under both laws, and the
     shifts are checked in rational arithmetic. Raises VerificationError.

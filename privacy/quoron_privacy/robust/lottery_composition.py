@@ -1,4 +1,4 @@
-"""Arithmetic of Theorem 4: the profile of one sampled lottery release, and δ of T of them, by two independent routes.
+"""Arithmetic of subsampled-lottery#o4: the profile of one release, and δ of T of them, by two independent routes.
 
 Statement, proof and what is rounded where: docs/privacy/subsampled-lottery.md.
 """

@@ -31,12 +31,13 @@ def profile(epsilon, mus, chances):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def ladder(epsilon, delta, first, mus, chances, most, goal):  # type: ignore[no-untyped-def]
-    """Chances π_0 = first, π_1, … each the largest that Theorem 3 admits after the last; at most `most` + 1 of them.
+    """Chances π_0 = first, π_1, … each the largest that outlier-mean#o3 admits after the last; at most `most` + 1.
 
     Ends early once `goal` is reached. Both conditions hold from the old chance up to some largest new one, so
     bisection finds it.
     """
     table = np.empty(most + 1)
+    # Chances on a grid, rounded down: what is planned is what is drawn, and verified, to the bit.
     table[0] = math.floor(first * _GRID) / _GRID
     for rung in range(most):
         old = table[rung]
@@ -46,6 +47,7 @@ def ladder(epsilon, delta, first, mus, chances, most, goal):  # type: ignore[no-
         for _ in range(48):
             step = 0.5 * (low + high)
             new = min(old * math.exp(step), 1.0)
+            # Both orders of the worlds: the higher chance first, then the lower one, whose silence is more likely.
             good = new * profile(epsilon - step, mus, chances) <= delta
             if good:
                 lost = max((1 - old) - math.exp(epsilon) * (1 - new), 0.0)
@@ -55,6 +57,7 @@ def ladder(epsilon, delta, first, mus, chances, most, goal):  # type: ignore[no-
             else:
                 high = step
         table[rung + 1] = max(math.floor(min(old * math.exp(low), 1.0) * _GRID) / _GRID, old)
+        # The ladder no longer climbs: longer would not be higher.
         if table[rung + 1] <= old * (1 + 1e-12):
             return table[: rung + 1]
     return table

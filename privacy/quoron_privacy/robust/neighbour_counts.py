@@ -257,6 +257,7 @@ def _standardise(row: Vector, centre: Vector, scale: float, out: Single) -> None
 def _multiply(left: Single, right: Single, part: Single, product: Single) -> None:
     """product = left @ right, four rows at a time; sums of CHUNK terms are added up, which keeps the error small."""
     for i in range(0, len(product), 4):
+        # Short sums in `part`, sums of those in `product`: the error grows with chunks, not with coordinates.
         total0, total1, total2, total3 = product[i], product[i + 1], product[i + 2], product[i + 3]
         sum0, sum1, sum2, sum3 = part[0], part[1], part[2], part[3]
         product[i : i + 4] = 0.0
@@ -291,6 +292,7 @@ def _tally(
     doubtful = 0
     for i in range(len(own)):
         entries = product[i, low : low + width]
+        # No branch: entries are compared eight or sixteen at a time. Doubtful are those between the two levels.
         near, maybe = np.int32(0), np.int32(0)
         for j in range(width):
             yes = np.int32(entries[j] >= sure)
@@ -329,6 +331,7 @@ def _settle_block(
     dimension, height, unit = rows.shape[1], last - first, radii.max()
     error = ERROR * (1 + dimension / (32 * CHUNK))
     outer = distances[last - 1] / unit
+    # Beyond, single precision says nothing of these pairs. All are then in doubt, and decided by the exact rule.
     certain = outer < FARTHEST and error < 0.1
     if certain:
         for i in range(height):
@@ -347,10 +350,13 @@ def _settle_block(
                     right[k, j] = z[k]
                 right[dimension, j], right[dimension + 1, j] = 1.0, 0.5 * (distances[low + j] / unit) ** 2
             _multiply(left, right, part, product[: (height + 3) // 4 * 4])
+            # Half the width of doubt: the largest error of an entry of this block of columns.
             band = error * (outer + distances[high - 1] / unit) ** 2 / 2 + 1e-30
         for r in range(len(radii)):
             level = -((radii[r] / unit) ** 2) / 2
             sure, possible = np.float32(level + band), np.float32(level - band)
+            # Columns of this very block count for its rows only, as each pair in it is met twice; later columns for
+            # both.
             for mirrored in (False, True):
                 start = max(spans[r, 0], low, last if mirrored else first)
                 stop = min(spans[r, 1], high, len(order) if mirrored else last)
@@ -362,6 +368,8 @@ def _settle_block(
                 for i in range(height):
                     for j in range(stop - start):
                         entry = product[i, start - low + j]
+                        # The rule of record, in float64 and in one order: the count is a function of the rows, not of
+                        # blocks or threads.
                         if entry >= possible and not entry >= sure:
                             square = squared_distance(rows[order[first + i]], rows[order[start + j]])
                             near = square <= radii[r] * radii[r]

@@ -15,8 +15,10 @@ S = #{(i, j) : |y_i − y_j| <= τ} lies in [C, C²] and moves by at most 2(C �
 two neighbouring cohorts that both score at least C·k; the tests of `lottery`, `laplace_test` and `above_threshold` see
 to it that nothing is released otherwise. No probability of failure enters.
 
-* `weighted_mean`: the weights are used as they are (Theorem 1; κ = 2 by a core of close answers, κ = 1 by averaging).
-* `random_inclusion`: each answer joins by a coin with its weight as chance (Theorem 2), the printed algorithm's form.
+* `weighted_mean`: the weights are used as they are (outlier-mean#o1; κ = 2 by a core of close answers, κ = 1 by
+  averaging).
+* `random_inclusion`: each answer joins by a coin with its weight as chance (outlier-mean#o2), the printed algorithm's
+  form.
 
 Source: Lowy, Liu & Asi (2024), Algorithms 1 and 2, with constants and a ramp of our own.
 Statement, proof and symbols: docs/privacy/outlier-mean.md.
@@ -147,7 +149,7 @@ class OutlierMean:
         return mean
 
     def rounding_slack(self, dimension: int) -> float:
-        """Relative increase of Theorem 1's and 2's shifts by floating point; multiply the noise by 1 + this.
+        """Relative increase of shifts (outlier-mean#o1, #o2) by floating point; multiply the noise by 1 + this.
 
         Rounded answers lie within e = τ(√d 2⁻ᵍ⁻¹ + 2⁻³¹) of the answers, so a distance bound of 2τ or more grows by a
         factor 1 + e/τ; neighbours may be `distance_slack` farther apart; and the final quotient, at most REACH · τ,
@@ -191,7 +193,7 @@ def score_step(cohort_size: Whole) -> Whole:
 
 @lru_cache(maxsize=4096)
 def weighted_mean(cohort_size: int, core: int, kappa: Kappa) -> OutlierMean:
-    """Theorem 1 at its best ramp: (a) for κ = 2, where B = k − 1, and (b) for κ = 1, over all B.
+    """outlier-mean#o1 at its best ramp: (a) for κ = 2, where B = k − 1, and (b) for κ = 1, over all B.
 
     Raises Infeasible when the core is too small a part of the cohort for any bound.
     """
@@ -224,7 +226,7 @@ def weighted_shifts(sizes: Integers, cores: Integers, kappa: Kappa | None) -> Ve
 
 @lru_cache(maxsize=4096)
 def random_inclusion(cohort_size: int, core: int) -> OutlierMean:
-    """Theorem 2 (κ = 2, B = k − 1): the number of coins that differ is at most Bin(C − k, 1/(B − A))."""
+    """outlier-mean#o2 (κ = 2, B = k − 1): the number of coins that differ is at most Bin(C − k, 1/(B − A))."""
     _check(cohort_size, core, 2)
     low = ramp_floor(cohort_size)
     _require_core(cohort_size, core, low + 2)
@@ -270,8 +272,8 @@ def best_mean(cohort_size: int, core: int, kappa: Kappa | None, kind: Kind) -> O
 def verify_outlier_mean(mean: OutlierMean) -> None:
     """Raises VerificationError unless every shift is at least what exact rational arithmetic gives for its theorem.
 
-    Shares no formula with the constructors: (b) is maximised over every height of the ramp, and Theorem 2's chances are
-    compared as tail sums.
+    Shares no formula with the constructors: (b) is maximised over every height of the ramp, and outlier-mean#o2's
+    chances are compared as tail sums.
     """
     size, core, low, high = mean.cohort_size, mean.core, mean.ramp_low, mean.ramp_high
     slack = Fraction(10**6 + 1, 10**6)
@@ -312,8 +314,8 @@ def verify_outlier_mean(mean: OutlierMean) -> None:
 
 
 def _largest_ratio(mean: OutlierMean) -> Fraction:
-    """Theorem 1 (b), rounded up: (2 + 2·points/(B − A)) / (C − points·(B − h)/(B − A)), points = C(C − k)/(C − h), at
-    its largest over all heights h = A .. B.
+    """outlier-mean#o1 (b), rounded up: (2 + 2·points/(B − A)) / (C − points·(B − h)/(B − A)) at its largest over all
+    heights h = A .. B; points = C(C − k)/(C − h).
 
     Both sides of a fraction are exact integers over the same (C − h)(B − A): one division is all that rounds.
     """
@@ -336,7 +338,7 @@ def _wide_shift(size: Integers, core: Integers, moved: Vector) -> Vector:
 
 
 def _best_ramps(sizes: Integers, cores: Integers) -> tuple[Integers, Vector]:
-    """(B, the bound of Theorem 1 (b)) at the best B for each cohort and core.
+    """(B, the bound of outlier-mean#o1 (b)) at the best B for each cohort and core.
 
     From the middle of A and C on the bound at height A falls with B and the one at height B rises; before, neither is
     better than at the middle. So the best is next to where they cross, at B (B − A) = C (C − k).
@@ -352,7 +354,7 @@ def _best_ramps(sizes: Integers, cores: Integers) -> tuple[Integers, Vector]:
 
 
 def _near_shift(size: Integers, core: Integers, high: Integers) -> tuple[Vector, Vector]:
-    """Theorem 1 (b) for these B, at heights A and B: linear over linear in the height, so one of the ends is worst."""
+    """outlier-mean#o1 (b) for these B, at heights A and B: linear over linear in the height, so one end is worst."""
     low = ramp_floor(size)
     width, lost = high - low, size - core
     at_low, at_high = size * lost / (size - low), size * lost / (size - high)

@@ -10,7 +10,7 @@
 
 All users are one cohort: the lottery test, the weighted mean without outliers, noise once. Honest users within `spread`
 of one point lie within τ = 2 · spread of one another, so each has them all within τ, and κ = 1 removes from there on.
-Source: docs/privacy/outlier-mean.md, Theorems 1 and 3. Statement: docs/privacy/private-mean.md, theorem M5.
+Source: docs/privacy/outlier-mean.md#o1 and outlier-mean#o3. Statement: docs/privacy/private-mean.md#m5.
 """
 
 import math
@@ -37,7 +37,7 @@ class RobustMean:
     """One release of the mean of users who agree, or of the fact that too few do.
 
     Formal guarantee: for every dataset the outcome, silence included, is (ε, δ)-DP under replacing one user, at the
-    numbers that `calibrate` was given (theorem M5).
+    numbers that `calibrate` was given (private-mean#m5).
 
     | input                                     | what happens                                           |
     | ----------------------------------------- | ------------------------------------------------------ |

@@ -6,8 +6,8 @@
 
 Every release draws a uniform cohort of K of the n users without replacement (or asks everybody), tests it by a lottery
 and releases its outlier mean with noise. The test sits *inside* what is sampled: a release, silent or not, is one
-symbol, dominated by one pair of distributions, and pairs compose (Theorem 4). Nothing is conditioned on a test that has
-passed; once one has, the cohort is no longer a uniform one, which is where the printed proof fails.
+symbol, dominated by one pair of distributions, and pairs compose (subsampled-lottery#o4). Nothing is conditioned on a
+test that has passed; once one has, the cohort is no longer a uniform one, which is where the printed proof fails.
 
 Statement, proof and symbols: docs/privacy/subsampled-lottery.md.
 """
@@ -63,7 +63,7 @@ def sampling_rate(users: int, cohort_size: int, colluders: int = 1) -> float:
 
 
 def subsampled_delta(plan: SubsampledLottery, epsilon: float, *, points: int = _FINE) -> float:
-    """δ at ε of all T releases (Theorem 4), an upper bound for every number of lattice points."""
+    """δ at ε of all T releases (subsampled-lottery#o4), an upper bound for every number of lattice points."""
     positive(epsilon=epsilon, noise_multiplier=plan.noise_multiplier)
     verify_lottery(plan.lottery, plan.mean)
     mus = np.asarray(plan.mean.shifts) / plan.noise_multiplier
@@ -101,7 +101,7 @@ def calibrate(
     if found is None:
         least = max(smallest_cohort(epsilon, delta, releases, rate=rate, release=release), cohort_size + 1)
         raise Infeasible(
-            "subsampled lottery (theorem 4)",
+            "subsampled lottery (subsampled-lottery#o4)",
             f"cohort_size={cohort_size:,} is too small for {releases} releases at epsilon={epsilon:g}, delta={delta:g}",
             f"cohort_size >= {least:,} (better {2 * least:,})",
         )
@@ -130,7 +130,7 @@ def smallest_cohort(epsilon: float, delta: float, releases: int, *, rate: float 
 
 
 def verify_subsampled(plan: SubsampledLottery, epsilon: float, delta: float) -> float:
-    """δ that Theorem 4 certifies at ε by a second route; at most `delta`.
+    """δ that subsampled-lottery#o4 certifies at ε by a second route; at most `delta`.
 
     Independent of the search and of `subsampled_delta`: every pair of neighbouring rungs by the mass of its best test's
     region, none skipped; the amplified profile tabulated on another lattice; discretised and composed by dp-accounting.

@@ -64,7 +64,7 @@ def excess_risks(problem: Problem, phases: Sequence[PhaseModels | PhaseModel]) -
 # What planners predict is a guess: it is right for the model that they assume. A plan's predicted excess risk is the
 # guess times the factor here of its algorithm, with known curvature or unknown: a bound that holds in nine of ten
 # problems. Fixed on tables and made problems by `python benchmarks/forecasts.py fit`, which prints how often it held
-# on others (docs/forecasts.md). No theorem, and nothing private depends on it. What is not listed was not measured.
+# on others (docs/comparing.md). No theorem, and nothing private depends on it. What is not listed was not measured.
 FACTORS: Mapping[str, Mapping[str, float]] = {
     "accelerated-erm": {"known": 8.0, "unknown": 0.2},
     "accelerated-sgd": {"known": 7.0, "unknown": 6.0},

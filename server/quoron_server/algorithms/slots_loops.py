@@ -14,11 +14,13 @@ def exchanged(words, order, picks, i):  # type: ignore[no-untyped-def]
     """
     used, halves = 0, 2 * len(words)
     while i > 0 and used < halves:
+        # Numbers of as many bits as i: half of them or more are at most i. Good until i has a bit fewer.
         mask = 1
         while mask < i:
             mask = 2 * mask + 1
         first, held, least = i, 0, mask >> 1
         while i > least and held < len(picks) and used < halves:
+            # Picks first, exchanges later: memory has the time of a batch to bring what will be exchanged.
             pick = np.int64(words[used >> 1] >> np.uint64(32 * (used & 1))) & mask
             picks[held] = pick
             prefetch(order, pick)

@@ -6,7 +6,7 @@
 A backup is every row of one transaction as lines of JSON, from SQLite or PostgreSQL for either, and holds no secret of
 an unfinished run unless that is asked for. What the books wrote after it may have been seen: so restored books hold
 every run that was open until it is cancelled, or until somebody says that it goes on, which makes one more copy of it
-and is charged as one (docs/privacy/restored-books.md, R2).
+and is charged as one (docs/privacy/restored-books.md#rb2).
 """
 
 import base64

@@ -9,7 +9,7 @@ A row is (sequence, time, kind, payload, hash) with hash = SHA-256(previous hash
 deleting or swapping rows breaks the chain. That the *last* rows are gone can only be seen by someone who knows the hash
 of one of them: keep exports elsewhere, and give the head of the last one to `verify`.
 
-Source: docs/privacy/lifetime.md (theorems 1 to 4). How rows are written: docs/durability.md.
+Source: docs/privacy/lifetime.md#lt1 to lifetime#lt4. How rows are written: docs/durability.md.
 """
 
 import hashlib

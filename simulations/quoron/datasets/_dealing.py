@@ -28,6 +28,7 @@ def settle(places: Any, lengths: Any, bucket_of: Any, step: int, starts: Any, ru
             b = bucket_of[places[r]] + 1
             starts[b] += lengths[r]
             runs[b] += 1
+    # Counts become places: every bucket begins at a whole step, so none shares one with its neighbour.
     for b in range(1, len(starts)):
         starts[b] = starts[b - 1] + (starts[b] + step - 1) // step * step
         runs[b] = runs[b - 1] + (runs[b] + step - 1) // step * step
@@ -82,9 +83,11 @@ def deal(
     no row is longer than `bound`. Ranges of rows that have no run in common may be dealt at the same time.
     """
     longest, squares = 0.0, np.empty(TILE)
+    # The length of a row is that of what is written, float32, and the constant column is part of it.
     end = np.float64(np.float32(constant))
     tile = np.empty((len(columns), TILE + _APART), np.float32)
     there, good = np.empty(TILE, np.int64), np.empty(TILE, np.bool_)
+    # Columns come one after the other and rows go out one after the other: a tile turns one into the other, in cache.
     for start in range(first, last, TILE):
         many = min(TILE, last - start)
         for i in range(many):
@@ -92,6 +95,7 @@ def deal(
         squares[:] = end * end
         for j in range(len(columns)):
             values = carray(_column(columns[j], like), last)[start : start + many]
+            # Scaled, a value that is not finite is the middle of its range, and `drop` says whether its row counts.
             if scale == 0.0:
                 for i in range(many):
                     tile[j, i] = np.float32(values[i])
@@ -126,6 +130,7 @@ def _settle_rows(
         if places[run] < 0:
             there[i:stop] = -1
         else:
+            # Rows that are left out leave no gap: the next one takes their place.
             at = base[run] + kept[run]
             for k in range(i, stop):
                 there[k] = at if good[k] else -1

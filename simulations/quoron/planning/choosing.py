@@ -6,7 +6,7 @@ The rule, in order, over the plans that are feasible and predicted to be better 
 2. declared outlier users: the least predicted risk of those that remove outliers, up to ten times the recommended's;
 3. a method whose own rule of n, d, ε and what may be asked takes the problem (`AlgorithmInfo.takes`), if the budget
    allows its plan: everybody may be asked in every round, or a budget of one round. Such rules were fixed on some
-   tables and tested on others (docs/few-users.md);
+   tables and tested on others (docs/choosing.md);
 4. the recommended method, unless many passes predict less than half its risk;
 5. many passes, where that or infeasibility rules the recommended method out;
 6. the least predicted risk of all.

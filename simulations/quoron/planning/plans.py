@@ -27,7 +27,7 @@ from quoron_server.problem import Problem
 Registry = Mapping[str, AlgorithmInfo]
 BASELINE = "phased-sgd"  # the naive alternative of the papers
 LARGEST_ROUNDS = 1024  # that the curve looks at
-SURE = "Predicted excess risks are bounds that hold in nine of ten problems (docs/forecasts.md)."
+SURE = "Predicted excess risks are bounds that hold in nine of ten problems (docs/comparing.md)."
 HELD_OF_FILES = 1 << 30  # bytes of answers of users whose rows are read from disk, at once
 NEAR = 1.05  # times the least predicted risk counts as about as good
 

@@ -95,6 +95,7 @@ def _to_sphere(flat, first, d, radius, mean, own, scores):  # type: ignore[no-un
     for i in range(0, fours, 4):
         p = (first + i) * d
         q, r, s = p + d, p + 2 * d, p + 3 * d
+        # Eight sums at once: one alone would wait for its own last addition at every number.
         a = b = c = e = at = bt = ct = et = alike(0.0)
         for j in range(0, whole, WIDTH):
             to = lanes(own, j)
@@ -124,6 +125,7 @@ def _to_sphere(flat, first, d, radius, mean, own, scores):  # type: ignore[no-un
         scores[i] *= squares[i]
     for i in range(scores.size):
         begin, scale = (first + i) * d, squares[i]
+        # The usual case needs no `own`: a multiplication a number.
         if mean == 0.0:
             for j in range(begin, begin + whole, WIDTH):
                 keep(flat, j, times(lanes(flat, j), alike(scale)))

@@ -2,8 +2,8 @@
 
     sums = sum_clipped(rows, reduction, largest)            # rows (k, d), any floating type
 
-Integers leave the device, so neither order nor chunks matter. Norms are added in the device's own order, which theorem
-N6 allows for: integers may differ in their last places from the processor's, the sensitivity is the same.
+Integers leave the device, so neither order nor chunks matter. Norms are added in the device's own order, which
+noise#n8 allows for: integers may differ in their last places from the processor's, the sensitivity is the same.
 """
 
 import numpy as np

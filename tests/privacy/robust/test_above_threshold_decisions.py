@@ -87,7 +87,7 @@ class TestAboveThreshold:
 
     @pytest.mark.parametrize("seed", range(6))
     def test_every_transcript_of_a_small_series_obeys_the_claimed_ratio(self, seed):
-        # Theorem 6 without releases: e^{ds/b_ξ + 2 ds/b_v} on transcripts, whatever the scores of two neighbours.
+        # subsampled-lottery#o6 without releases: e^{ds/b_ξ + 2 ds/b_v} on transcripts, for all scores of neighbours.
         rng = np.random.default_rng(seed)
         size, b_threshold, b_score = 5, 4.0, 6.0
         test = AboveThreshold(size, 3.5, b_threshold, b_score)

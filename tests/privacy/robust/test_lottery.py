@@ -61,7 +61,7 @@ def test_the_smallest_cohort_is_feasible_and_no_smaller_one_is(epsilon):
 
 
 def exact(epsilon: float, p: float, q: float, mu: float) -> float:
-    """H between (silent w.p. 1 − p, N(μ, 1) w.p. p) and (…, q, N(0, 1)), from Theorem 3's own formula."""
+    """H between (silent w.p. 1 − p, N(μ, 1) w.p. p) and (…, q, N(0, 1)), from outlier-mean#o3's own formula."""
     if p == 0:
         return max(1 - math.exp(epsilon) * (1 - q), 0.0)
     silent = max((1 - p) - math.exp(epsilon) * (1 - q), 0.0)

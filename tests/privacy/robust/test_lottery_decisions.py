@@ -29,7 +29,7 @@ def divergence(p, q, mu, epsilon):
 
 
 def ladder(mu, epsilon, delta, rungs):
-    """The largest chances that Theorem 3 allows, by bisection."""
+    """The largest chances that outlier-mean#o3 allows, by bisection."""
     table = [delta]
     while len(table) < rungs:
         low, high = table[-1], 1.0

@@ -50,7 +50,7 @@ def reference_game(epsilon: float, each: float, hits: int, mu: float) -> tuple[r
 
 
 def reference_delta(p: outlier_filter.FilterParameters, epsilon: float) -> float:
-    """Theorem 1 for replace-one, straight from its statement, with the own user's noise rounded DOWN: a lower bound."""
+    """outlier-filter#f1 for replace-one from its statement, the own user's noise rounded DOWN: a lower bound."""
     size, c_max, kerr = p.cohort_size, 2 * p.cutoff_centre - 1, p.score_error
     n, lam = size - c_max, p.laplace_scale
     k2 = p.threshold - p.others_tail - kerr

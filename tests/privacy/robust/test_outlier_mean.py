@@ -97,7 +97,7 @@ def test_every_shift_passes_the_exact_verification_and_a_smaller_one_does_not(si
 
 
 def largest_ratio_by_fractions(size: int, core: int, low: int, high: int) -> Fraction | None:
-    """Theorem 1 (b) as it is written, height by height; None where the total weight may vanish."""
+    """outlier-mean#o1 (b) as it is written, height by height; None where the total weight may vanish."""
     worst = Fraction(0)
     for height in range(low, high + 1):
         points = Fraction(size * (size - core), size - height)

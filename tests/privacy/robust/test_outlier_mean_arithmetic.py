@@ -21,7 +21,7 @@ def floor_of(cohort_size):
 
 
 def wide_shift(cohort_size, core):
-    """Theorem 1 (a), in units of τ."""
+    """outlier-mean#o1 (a), in units of τ."""
     low = floor_of(cohort_size)
     ramp = (
         Fraction(cohort_size - core, core - 1 - low) * 2 * (2 - Fraction(max(low + core - cohort_size, 0), cohort_size))
@@ -30,7 +30,7 @@ def wide_shift(cohort_size, core):
 
 
 def near_shift(cohort_size, core, high):
-    """Theorem 1 (b), in units of τ: the largest over every height of the ramp."""
+    """outlier-mean#o1 (b), in units of τ: the largest over every height of the ramp."""
     low, worst = floor_of(cohort_size), Fraction(0)
     for h in range(low, high + 1):
         n = Fraction(cohort_size * (cohort_size - core), cohort_size - h)

@@ -54,7 +54,7 @@ def test_feasibility_and_noise_agree_with_the_published_table(eta_beta, epsilon)
 
 
 def reference_delta(p: SoftFilterParameters, epsilon: float) -> float:
-    """Theorem 2 straight from its statement, the fixed point by bisection from a grid: nothing shared."""
+    """soft-filter#sf1 straight from its statement, the fixed point by bisection from a grid: nothing shared."""
     error = 2 * p.score_error / p.cohort_size
 
     def right_side(k: float) -> tuple[float, float]:  # k = τb/η

@@ -338,7 +338,7 @@ def test_bounds_rank_plans_of_unknown_curvature():
 
 
 class TestClip:
-    """`test = "clip"`: nothing is tested, answers are clipped around the last release (Theorem E3)."""
+    """`test = "clip"`: nothing is tested, answers are clipped around the last release (accelerated-erm#e3)."""
 
     @pytest.mark.parametrize(
         ("users", "cohort", "rounds", "mu", "scale"),

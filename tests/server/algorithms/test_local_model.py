@@ -195,7 +195,7 @@ class TestAcceleratedSteps:
     @given(seed=st.integers(0, 10**6), steps=st.integers(1, 12), margin=st.floats(1.01, 8.0))
     @settings(derandomize=True, deadline=None, max_examples=60)
     def test_the_gap_is_within_the_bound_for_whatever_errors(self, seed, steps, margin):
-        """R6 holds on every path, with the linear term of the errors kept: quadratics, projections, any errors."""
+        """local-model#r6 holds on every path, linear error terms kept: quadratics, projections, any errors."""
         rng, d, smoothness = np.random.default_rng(seed), 3, 1.0
         basis = np.linalg.qr(rng.normal(size=(d, d)))[0]
         hessian = basis @ np.diag(rng.uniform(0, smoothness, d)) @ basis.T

@@ -1,4 +1,4 @@
-"""Phases, weights, halting: what Theorem 1's proof and phased SGD's proof assume of the loop."""
+"""Phases, weights, halting: what outlier-filter#f1's proof and phased SGD's proof assume of the loop."""
 
 from dataclasses import replace
 from itertools import pairwise

@@ -165,7 +165,7 @@ def test_a_broken_chain_is_an_isolated_point_for_the_phase_however_it_breaks():
 @given(seed=st.integers(0, 2**20))
 @settings(derandomize=True, deadline=None, max_examples=20)
 def test_replacing_one_user_moves_the_released_mean_by_no_more_than_the_theorem_says(seed):
-    """Nothing but that user's chain changes, whatever it sends; so Theorem 1 applies to the chains' averages."""
+    """Nothing but that user's chain changes, whatever it sends; so outlier-mean#o1 applies to the chains' averages."""
     rng = np.random.default_rng(seed)
     algorithm = make("outlier-iterates")
     phase = algorithm.parameters.phases[0]

@@ -206,8 +206,8 @@ def test_the_usual_radius_covers_honest_chains(dimension, users, averaged):
 
 
 def test_the_guaranteed_radius_covers_all_pairs_and_is_several_times_the_usual_one():
-    """Bounded gradients of length 1; all pairs of 600 chains. False alarm at most FAILURE by Theorem 7; Hoeffding's
-    bound is so loose here that a breach of the Gaussian chains has probability below 1e-9."""
+    """Bounded gradients of length 1; all pairs of 600 chains. False alarm at most FAILURE (outlier-iterates#o7);
+    Hoeffding's bound is so loose here that a breach of the Gaussian chains has probability below 1e-9."""
     averages, problem, stage = chains_of_sgd(3, 2, 2, seed=9)
     radius = guaranteed_radius(problem, stage)
     gaps = np.linalg.norm(averages[:, None] - averages[None], axis=2)

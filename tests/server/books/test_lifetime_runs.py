@@ -53,7 +53,7 @@ def admitted(tmp_path: Path, share: float, plan: Plan) -> list[Charge]:
 
 
 def most_gaussian(mu: float, variation: float, epsilon: float, delta: float) -> int:
-    """The most runs for which both parts of theorem 2 hold, one by one."""
+    """The most runs for which both parts of lifetime#lt2 hold, one by one."""
     number = 0
     while (
         exact_delta(math.sqrt(number + 1) * mu, epsilon) <= (1 - SAMPLERS) * delta
@@ -76,7 +76,7 @@ def test_runs_whose_theorem_proves_gaussian_privacy_add_up_as_squares(
     if share:
         assert gaussian == most_gaussian(promise.mu, promise.variation, share * EPSILON, share * DELTA)
     assert plain == math.floor((1 - share) * EPSILON / 0.5)
-    # theorem 2 by direct computation: all Gaussian runs as one, the samplers paid, beside Σ ε and Σ δ of the others
+    # lifetime#lt2 by direct computation: all Gaussian runs as one, the samplers paid, beside Σ ε and Σ δ of the others
     spent = plain * 1e-7
     if gaussian:
         left = EPSILON - plain * 0.5

@@ -3,10 +3,11 @@
 A test is a decision whose two outcomes are each within e^±e0 of one another between neighbouring datasets. The series
 stops at the `hits`-th hit; afterwards, unless it stopped, one μ-GDP release is made.
 
-* `game_values` is exact: the value of the game in which an adversary picks every test (Theorem G).
-* `truncated_composition` is a looser ceiling from finite sums alone (Lemma T), and shares no code with the game.
+* `game_values` is exact: the value of the game in which an adversary picks every test (outlier-filter-charging#f3).
+* `truncated_composition` is a looser ceiling from finite sums alone (outlier-filter-charging#f2), and shares no code
+  with the game.
 
-Source: docs/privacy/outlier-filter.md, "Charging only the hits".
+Source: docs/privacy/outlier-filter-charging.md#f3.
 """
 
 import math
@@ -54,8 +55,8 @@ def game_values(
 
 
 def truncated_composition(*, epsilon: float, each: float, hits: int, mu: float) -> float:
-    """The same bound at l = 0 by Lemma T: the exact curve of K randomised responses and one μ-GDP release, plus the
-    probability that K of them make fewer than `hits` hits; smallest over K."""
+    """The same bound at l = 0 by outlier-filter-charging#f2: the exact curve of K randomised responses and one μ-GDP
+    release, plus the probability that K of them make fewer than `hits` hits; smallest over K."""
     positive(epsilon=epsilon, each=each)
     count(hits=hits)
     rare = 1 / (1 + math.exp(each))

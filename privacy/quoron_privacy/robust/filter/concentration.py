@@ -131,12 +131,15 @@ def _all_pairs(
     """Each unordered pair of blocks once; lanes take block rows to and fro, so that they do equal work."""
     users, height = len(gradients), len(blocks)
     entries = np.empty(BLOCK)
+    # Block row b has height - b blocks to do, so lanes take turns from either end.
     for turn in range((height + lanes - 1) // lanes):
         upper = turn * lanes + (lane if turn % 2 == 0 else lanes - 1 - lane)
         for lower in range(upper, height):
             first = lower * BLOCK
             used = min(BLOCK, users - first)
             for i in range(upper * BLOCK, min((upper + 1) * BLOCK, users)):
+                # An entry is a function of its two rows alone, on a grid: sums are exact, in any order and on any
+                # number of lanes.
                 _kernel(gradients[i], blocks[lower], used, tau, coordinatewise, entries)
                 total[i] += _exact_sum(entries)
                 if lower > upper:

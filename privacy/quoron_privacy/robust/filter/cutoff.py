@@ -5,7 +5,7 @@
     True
 
 It hides whether one user was counted: shifted by one, the law changes by a factor of at most e^decay, except for its
-end points. Statement and proof: docs/privacy/outlier-filter.md; the draw: docs/privacy/noise.md, theorem N7.
+end points. Statement and proof: docs/privacy/outlier-filter.md; the draw: docs/privacy/noise.md#n7.
 """
 
 import math

@@ -6,11 +6,11 @@
 
 A phase keeps user i of a cohort of B when κ_i + Lap(λ) > F, κ_i the concentration score; halts when the number of users
 filtered reaches a hidden random cutoff; and releases a public average of its iterates with Gaussian noise. `verify`
-evaluates Theorem 1, `calibrate` searches for the least noise that `verify` accepts. Everything is free of scale: a
-length d (how far apart ordinary users' average gradients lie) enters only through τ = θ/d and σ = η·d·Ξ/B.
+evaluates outlier-filter#f1, `calibrate` searches for the least noise that `verify` accepts. Everything is free of
+scale: a length d (how far apart ordinary users' average gradients lie) enters only through τ = θ/d and σ = η·d·Ξ/B.
 
 Source: Ghazi, Kumar, Liu & Manurangsi, Algorithm 2, with the cutoff, the halt and the constants of our own proof.
-Statement, proof and symbols: docs/privacy/outlier-filter.md.
+Statement, proof and symbols: docs/privacy/outlier-filter.md#f1.
 """
 
 import math
@@ -115,7 +115,7 @@ def verify(
     *,
     delta_slack: float = 0.0,
 ) -> float:
-    """δ that Theorem 1 certifies at ε for one phase, and for any number of phases on disjoint users; at most `delta`.
+    """δ that outlier-filter#f1 certifies at ε for one phase, and for any number on disjoint users; at most `delta`.
 
     `delta_slack` bounds the total-variation distance between the noise drawn in a phase (Laplace, cutoff, Gaussian, all
     draws together) and the ideal laws; it costs (1 + e^ε)·delta_slack.
@@ -167,7 +167,7 @@ def calibrate(
     if best is None:
         edge = _smallest_cohort(epsilon, target, eta_beta, phase_users, score_error, adjacency == "zero-out")
         raise Infeasible(
-            "outlier filter (theorem 1)",
+            "outlier filter (outlier-filter#f1)",
             f"cohort_size={cohort_size:,} is too small at epsilon={epsilon:g}, delta={delta:g}, ηβ={eta_beta:g}",
             f"cohort_size >= {edge:,} (better {math.ceil(1.5 * edge):,})",
         )
@@ -210,7 +210,7 @@ def _smallest_cohort(
 
 
 def _certified(p: FilterParameters, epsilon: float, delta: float, adjacency: Adjacency) -> Callable[[float], float]:
-    """δ of Theorem 1 as a function of the noise multiplier alone, after every hypothesis has been checked."""
+    """δ of outlier-filter#f1 as a function of the noise multiplier alone, after every hypothesis has been checked."""
     _check_hypotheses(p, adjacency)
     size = p.cohort_size
     both_kept, one_kept = _shifts(p, np.array([p.own_tail]), adjacency)
@@ -248,7 +248,7 @@ def _least_noise(
     while certified(high) > target:
         low, high = high, 1.2 * high
         if high > 1e6 * p.noise_multiplier:
-            raise Infeasible("outlier filter (theorem 1)", "decisions alone exceed delta", "a larger cohort")
+            raise Infeasible("outlier filter (outlier-filter#f1)", "decisions alone exceed delta", "a larger cohort")
     while high > low * (1 + 1e-4):
         middle = math.sqrt(low * high)
         low, high = (low, middle) if certified(middle) <= target else (middle, high)
@@ -422,7 +422,7 @@ def _curves(epsilon: float, largest_mu: float, each: float, centre: int, lattice
 
 
 def cutoff_curves(epsilon: float, each: float, centre: int, lattice: int, mus: Vector) -> tuple[Vector, Vector]:
-    """δ_A(μ), δ_B(μ) of Theorem 1: the cutoff's law the same in both worlds, or shifted by one between them."""
+    """δ_A(μ), δ_B(μ) of outlier-filter#f1: the cutoff's law the same in both worlds, or shifted by one between them."""
     law = cutoff_law(centre, each * lattice)
     values = game_values(epsilon=epsilon, each=each, hits=2 * centre - 1, offsets=(-lattice, 0, lattice), mus=mus)
     same = law @ values[:, 1]

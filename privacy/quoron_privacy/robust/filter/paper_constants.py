@@ -1,7 +1,8 @@
 """The constants as printed in Ghazi et al., Algorithms 1 and 2. They carry no proof; for comparison only.
 
 Why not: with them the event E₂ of the paper's Lemma 10 fails (hundreds of expected violators in a cohort), σ depends on
-the random cutoff, and the constants of the shift are left open. See docs/privacy/outlier-filter.md, "The paper's line".
+the random cutoff, and the constants of the shift are left open. See docs/privacy/outlier-filter-discussion.md, "The
+paper's line".
 """
 
 import math

@@ -30,9 +30,11 @@ def propose(  # type: ignore[no-untyped-def]
             continue
         for fraction in thresholds:
             threshold = fraction * size
+            # From here everything of the proposal but s is fixed, and δ falls as s grows: bisection.
             scale, own, other = _tails(threshold, size, others, eta_beta, score_error, zero_out, logs, each[point])
             if scale < 0:
                 continue
+            # Ordinary users score so far above the threshold that bad luck filters about c_mid / 10 in a phase.
             unlucky = max(math.log(5.0 * users / centres[point]), 0.0)
             height = (threshold + scale * unlucky + score_error) / size
             if height >= 1:
@@ -40,8 +42,10 @@ def propose(  # type: ignore[no-untyped-def]
             theta = -math.log(height)
             weight = size / (theta * (others + 1))
             top, k1, k2 = threshold - score_error, threshold - own - score_error, threshold - other - score_error
+            # Below `low` even the smallest shift is beyond the grid of μ, above `high` even the largest before it.
             low = _shift(top, k2, size, others, zero_out)[2] / math.exp(log_mus[-1])
             high = _shift(k1, k2, size, others, zero_out)[2] / math.exp(log_mus[0])
+            # Even the least s that is left cannot beat the best proposal so far.
             if low * weight >= best[7]:
                 continue
             for _ in range(26):

@@ -106,7 +106,7 @@ _WIDE = _Grid(
 
 
 def verify(parameters: SoftFilterParameters, epsilon: float, delta: float, *, delta_slack: float = 0.0) -> float:
-    """δ that Theorem 2 certifies at ε for one phase or any number on disjoint users (replace-one); at most `delta`.
+    """δ that soft-filter#sf1 certifies at ε for one phase or any number on disjoint users, ≤ `delta`; replace-one.
 
     `delta_slack` bounds the total-variation distance of all noise of a phase from its ideal law; it costs
     (1 + e^ε)·delta_slack. Raises VerificationError naming the condition that fails.
@@ -159,7 +159,7 @@ def calibrate(
     if best is None:
         edge = _smallest_cohort(epsilon, target, eta_beta, phase_users, score_error)
         raise Infeasible(
-            "soft filter (theorem 2)",
+            "soft filter (soft-filter#sf1)",
             f"cohort_size={cohort_size:,} is too small at epsilon={epsilon:g}, delta={delta:g}, ηβ={eta_beta:g}",
             f"cohort_size >= {edge:,} (better {2 * edge:,})",
         )
@@ -286,6 +286,8 @@ def _propose(size, eta_beta, users, score_error, full, margin, floors, thetas, s
     error = score_error / size
     for floor in floors:
         for theta in thetas:
+            # How far above the floor an ordinary user scores, a user of the cohort: with nothing left there is no
+            # slope.
             gap = math.exp(-theta) - error - floor
             if gap <= 0:
                 continue
@@ -308,6 +310,7 @@ def _least_limit(size, eta_beta, users, error, floor, gap, per_unit, part, ceili
     Vmax = 0 when there is none, or none with a shift below `ceiling`."""
     growth, shift = 0.0, 0.0
     for _ in range(100):
+        # The test needs room for Δ_V = 1 + I and its noise; ordinary users use up the share `part` of Vmax.
         limit = (1 + growth) * per_unit / (1 - part)
         if 2 * limit >= size or shift > ceiling:
             break
@@ -320,6 +323,7 @@ def _least_limit(size, eta_beta, users, error, floor, gap, per_unit, part, ceili
         new_shift = -math.log(room) * (1 + new_growth)
         if new_growth <= growth * (1 + 1e-7) + 1e-12 and new_shift <= shift * (1 + 1e-7):
             return limit, steepness, growth, shift
+        # A little above, so that the climb ends at or above the fixed point, where `verify` agrees.
         growth, shift = new_growth * (1 + 1e-9), new_shift * (1 + 1e-9)
     return 0.0, 0.0, 0.0, 0.0
 

@@ -5,7 +5,7 @@
     >>> test.decide(np.array([90.0, -70.0]), SeededNoise(1).stream("filter", 0)).tolist()
     [True, False]
 
-Source: Dwork & Roth (2014), section 3.6, on a grid. Statement and proof: docs/privacy/noise.md, theorem N5.
+Source: Dwork & Roth (2014), section 3.6, on a grid. Statement and proof: docs/privacy/noise.md#n5.
 """
 
 from dataclasses import dataclass

@@ -158,6 +158,8 @@ def _responses(stages, strengths, smoothnesses, pull, curvatures, point, found):
         strength, smoothness, curvature = strengths[c], smoothnesses[c], pull + curvatures[0]
         noise = lasting = 0.0
         by_x, by_ag = 0.0, 1.0  # derivatives of the output
+        # Backwards, by the chain rule: `here` is how much the output moves by a unit of error in the gradient of step
+        # (k, t).
         for k in range(stages.shape[1] - 1, -1, -1):
             for t in range(stages[c, k], 0, -1):
                 to_ag, to_x = _middle(t, strength, smoothness)
@@ -169,7 +171,9 @@ def _responses(stages, strengths, smoothnesses, pull, curvatures, point, found):
                 by_md = (at_md - at_gradient * curvature) * by_moved
                 by_x = at_x * by_moved + to_x * by_md
                 by_ag = (1 - 2 / (t + 1)) * by_ag + to_ag * by_md
+            # A stage starts with x = ag, so what depends on either depends on the ag that the stage before handed on.
             by_x, by_ag = 0.0, by_x + by_ag
+        # Forwards, at all curvatures at once: what is left of the distance 1 from the start.
         for i in range(len(curvatures)):
             point[1, i] = 1.0
         for k in range(stages.shape[1]):

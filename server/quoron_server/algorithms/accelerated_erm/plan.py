@@ -1,6 +1,6 @@
 """Plans of `accelerated-erm`: the best candidates calibrated exactly, and the independent re-check.
 
-Every phase may spend all of (ε, δ), because phases share no user (docs/privacy/accelerated-erm.md, Theorem E1).
+Every phase may spend all of (ε, δ), because phases share no user (docs/privacy/accelerated-erm.md#e1).
 """
 
 import math
@@ -33,8 +33,8 @@ from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
 
 NAME = "accelerated-erm"
-THEOREM = "docs/privacy/accelerated-erm.md#theorem-e1-privacy"
-CLIPPED = "docs/privacy/accelerated-erm.md#theorem-e3-without-a-test"
+THEOREM = "docs/privacy/accelerated-erm.md#e1"
+CLIPPED = "docs/privacy/accelerated-erm.md#e3"
 ABSENT = "a user who does not answer counts as an outlier in its own slot"
 NEAR = 1.05  # times the least predicted risk counts as about as good
 TRIED = 8  # candidates that are calibrated, at most

@@ -2,8 +2,8 @@
 
 On a quadratic of one curvature everything is linear: the error of the model is the start's, each step's noise and each
 phase's sampling error, times the responses of `acsa` (`_isotropic`). Where the curvature is unknown, the stage bound of
-AC-SA, the stability of regularised minimisers and the distance between phases are added up (`_bounded`; theorem E2 of
-docs/privacy/accelerated-erm.md): an upper bound, usually far above what is measured.
+AC-SA, the stability of regularised minimisers and the distance between phases are added up (`_bounded`;
+docs/privacy/accelerated-erm.md#e2): an upper bound, usually far above what is measured.
 """
 
 import math

@@ -2,7 +2,7 @@
 
 On a quadratic of one curvature the steps are linear, so the error of the model is a sum of responses: to the start
 point and to the error of every gradient estimate. Where the curvature is unknown the proved bound ranks plans instead:
-R6 of docs/privacy/local-model.md.
+docs/privacy/local-model.md#r6.
 """
 
 from functools import lru_cache
@@ -17,7 +17,7 @@ Vector = NDArray[np.float64]
 
 
 def accelerated_risk(problem: Problem, steps: int, beta: float, smoothness: float, variances: Vector) -> float:
-    """Predicted excess risk, exact for a quadratic of one curvature, else the bound R6; variances of ĝ_t (T,)."""
+    """Predicted excess risk, exact for a quadratic of one curvature, else local-model#r6; variances of ĝ_t (T,)."""
     if (curvature := problem.beliefs.isotropic) is not None:
         bias, _, _ = response(steps, beta, problem.beliefs.least_curvature or curvature)
         _, weights, _ = response(steps, beta, curvature)

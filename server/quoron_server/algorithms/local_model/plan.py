@@ -1,7 +1,7 @@
-"""Plans of `local-model`: estimator, steps and step size by predicted risk, group sizes by theorem R3, a re-check.
+"""Plans of `local-model`: estimator, steps and step size by predicted risk, group sizes by local-model#r3, a re-check.
 
 Every user sends one report at the full (ε, δ), or two at parts of it, so a plan has one thing to prove: each report.
-Theorem R5 of docs/privacy/local-model.md.
+docs/privacy/local-model.md#r5.
 """
 
 import math
@@ -28,7 +28,7 @@ from quoron_server.problem import Problem
 Vector = NDArray[np.float64]
 
 NAME = "local-model"
-THEOREM = "docs/privacy/local-model.md#r5-the-algorithm"
+THEOREM = "docs/privacy/local-model.md#r5"
 ESTIMATORS: tuple[Estimator, ...] = ("clip", "tracking", "range")
 LARGEST_STEPS = 256
 FAILURE = 1e-3  # chance that a range estimate misses in any step

@@ -161,7 +161,7 @@ def assembled(
 
 
 def check_phases(plan: Plan) -> None:
-    """What Theorems 1 and 2 both need of the phases; VerificationError names the condition that fails."""
+    """What outlier-filter#f1 and soft-filter#sf1 need of the phases; VerificationError names what fails."""
     p = plan.parameters
     require_smooth(plan.algorithm, plan.problem)
     require_contraction(plan)
@@ -285,7 +285,7 @@ def _cohorts(users: int) -> list[int]:
 def calibrated(
     name: str, problem: Problem, privacy: Privacy, options: FilterOptions
 ) -> Choice[theorem.FilterParameters]:
-    """Constants from Theorem 1."""
+    """Constants from outlier-filter#f1."""
     slack = sampler_slack(problem)
     if privacy.epsilon < SMALLEST_EPSILON:
         raise Infeasible(

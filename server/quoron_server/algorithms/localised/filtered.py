@@ -6,7 +6,7 @@ Otherwise a public average of its iterates is released with Gaussian noise whose
 user averages (1/√m), not on the worst gradient. Gradients are not clipped: contraction needs true gradients of convex
 smooth losses.
 
-Changed from print, with proofs in docs/privacy/outlier-filter.md: integer cutoff apart from λ, halting that does not
+Changed from print, with docs/privacy/outlier-filter.md#f1: integer cutoff apart from λ, halting that does not
 show when, projected releases, explicit constants. `constants="paper"` runs the printed numbers, which carry no proof.
 """
 
@@ -41,7 +41,7 @@ def paper_plan(problem: Problem, privacy: Privacy, options: planning.FilterOptio
 
 
 def verify(plan: Plan) -> None:
-    """Theorem 1 for every phase at the plan's numbers, independently of how they were found."""
+    """outlier-filter#f1 for every phase at the plan's numbers, independently of how they were found."""
     p: FilteredParameters = plan.parameters
     planning.check_phases(plan)
     rounding = score_error(p.cohort_size, plan.problem.dimension) + LaplaceThreshold(p.filter.laplace_scale, 0.0).grid

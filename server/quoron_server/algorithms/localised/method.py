@@ -8,7 +8,7 @@
 
 What differs between algorithms is the rule: how a cohort's gradients become one, and whether the phase may release.
 The weights w_t are uniform on the last `suffix` iterates: any public combination is as private as the plain average,
-because the coupling bounds every iterate (docs/privacy/outlier-filter.md). A phase that will halt goes on asking its
+because the coupling bounds every iterate (docs/privacy/outlier-filter.md#f1). A phase that will halt goes on asking its
 users: nothing visible, neither timing nor the schedule, depends on data before the phase's end.
 """
 

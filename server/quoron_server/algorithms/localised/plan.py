@@ -1,7 +1,7 @@
 """Choosing phases, steps and cohort sizes for localised SGD by predicted excess risk.
 
 The papers' factor 4 and log n phases are for the proof of a rate; privacy holds for every public choice, so the plan
-takes the one with the least predicted risk (docs/privacy/outlier-filter.md, "What is free").
+takes the one with the least predicted risk (docs/privacy/outlier-filter-discussion.md).
 """
 
 import math

@@ -4,7 +4,7 @@ Every user's weight is w_i = 1 - min(1, exp(-L (κ_i/B - f₁))); the phase's to
 once, with Gaussian noise, against a limit. No noise a user, no cutoff: feasible with fewer users than the noisy filter,
 for several times its release noise. Scores are needed exactly, of all pairs: O(B² d) a round.
 
-Statement and proof: docs/privacy/soft-filter.md (Theorem 2).
+Statement and proof: docs/privacy/soft-filter.md#sf1.
 """
 
 import math
@@ -47,7 +47,7 @@ def plan(problem: Problem, privacy: Privacy, options: planning.FilterOptions, se
 
 
 def verify(plan: Plan) -> None:
-    """Theorem 2 for every phase at the plan's numbers, independently of how they were found."""
+    """soft-filter#sf1 for every phase at the plan's numbers, independently of how they were found."""
     planning.check_phases(plan)
     p: SoftFilteredParameters = plan.parameters
     slack = _slack(plan.problem, plan.guarantee.delta, plan.guarantee.epsilon)
@@ -64,7 +64,7 @@ def make(plan: Plan) -> LocalisedSGD:
 
 
 def _slack(problem: Problem, delta: float, epsilon: float) -> float:
-    """The samplers' total variation, and 1e-5 δ for the grids of test and release (docs/privacy/noise.md, N4)."""
+    """The samplers' total variation, and 1e-5 δ for the grids of test and release (docs/privacy/noise.md#n4)."""
     return planning.sampler_slack(problem) + 1e-5 * delta / (1 + math.exp(epsilon))
 
 

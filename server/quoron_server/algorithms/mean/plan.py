@@ -1,7 +1,7 @@
 """Plans of `mean-sgd`: estimator, cohort, rounds and step by predicted risk, the noise by exact accounting.
 
 A round, given its cohort and the past, is μ-GDP with μ² = d₂ μ_BR(ε₁)² + μ_g²; T of them on uniform cohorts cost
-`wor_epsilon`. Theorem A1 of docs/privacy/mean-sgd.md. A central limit ranks candidates and sets no noise.
+`wor_epsilon`. docs/privacy/mean-sgd.md#ms1. A central limit ranks candidates and sets no noise.
 """
 
 import math
@@ -28,7 +28,7 @@ from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
 
 NAME = "mean-sgd"
-THEOREM = "docs/privacy/mean-sgd.md#a1-statement"
+THEOREM = "docs/privacy/mean-sgd.md#ms1"
 ESTIMATORS: tuple[Estimator, ...] = ("clip", "tracking", "range")
 LARGEST_ROUNDS = 1024
 FAILURE = 1e-3  # chance that a private range misses in any round

@@ -1,7 +1,8 @@
 """Plans of `group-dp-sgd` and `group-dp-sgd-zero-out`: DP-SGD on items, calibrated for all items of one user at once.
 
-The noise is that of the exact mixture of Gaussians (theorem G2), not of m times an item's ε. The mean's noise is about
-C √T / (n μ) whatever the rate: that of descent on full batches of users, with a clip on items in place of averages.
+The noise is that of the exact mixture of Gaussians (group-privacy#g2), not of m times an item's ε. The mean's noise is
+about C √T / (n μ) whatever the rate: that of descent on full batches of users, with a clip on items in place of
+averages.
 """
 
 import math

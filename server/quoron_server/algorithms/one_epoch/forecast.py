@@ -4,7 +4,7 @@ On a quadratic with one curvature h all these methods are linear, so the error o
 the start point, to each cohort's sampling noise, and to each draw of privacy noise. `Response` holds how far the model
 moves for a unit added to Ŝ_t in round t alone; a sampling error of round s stays in every later sum, correlated noise
 enters by the rows of its factor. Where the curvature is unknown the proved bounds rank plans instead
-(docs/privacy/srgd.md, "Utility"): upper bounds, often far above what is measured.
+(docs/privacy/srgd-utility.md): upper bounds, often far above what is measured.
 """
 
 import math
@@ -49,6 +49,7 @@ def _response(method, betas, h, suffixes, bias, sums, path):  # type: ignore[no-
         beta, suffix = betas[c], suffixes[c]
         x = z = 1.0
         total = 0.0
+        # Forwards: where the noiseless path goes from distance 1, which is the bias.
         for t in range(rounds):
             path[c, t] = x
             if method == 0:
@@ -61,6 +62,7 @@ def _response(method, betas, h, suffixes, bias, sums, path):  # type: ignore[no-
             else:  # without projections ftrl takes the same steps as plain SGD
                 x -= h * x / beta
                 total += x / suffix if rounds - t <= suffix else 0.0
+        # Then backwards: how much of a unit added to Ŝ_t alone is in the model, the a_t of srgd-utility#u6.
         bias[c] = total
         if method == 0:
             sums[c, rounds - 1] = -1 / (beta * rounds)
@@ -144,7 +146,7 @@ def _convolution(rows: Vector, kernel: Vector) -> Vector:
 def bounded_risk(
     problem: Problem, gradients: str, method: str, inverse_step: float, clip: float, cohort: int, stds: Vector
 ) -> float:
-    """Theorems U2 (recursive), U3 (independent), U4 (plain), U5 (ftrl), U7 (anytime) of docs/privacy/srgd.md.
+    """Upper bounds: srgd-utility#u2 (recursive), #u3 (independent), #u4 (plain), #u5 (ftrl), #u7 (anytime).
 
     `stds[t]` is the noise per coordinate of Ŝ_t, or of the mean when gradients are independent; shape (T,). A β at or
     below the smoothness M has no bound: it gets that of β - M = M/1000, so that it ranks last.
@@ -152,7 +154,7 @@ def bounded_risk(
     radius, rounds = problem.radius, len(stds)
     t = np.arange(rounds)
     noise = math.sqrt(problem.dimension) * stds
-    if problem.beta is None:  # ftrl only: U5 for losses that are not smooth
+    if problem.beta is None:  # ftrl only: srgd-utility#u5 for losses that are not smooth
         moved = clip**2 * (rounds + 1) / 2 + clip * float(np.sum(noise))
         return (inverse_step * radius**2 / 2 + moved / inverse_step) / rounds
     gap = max(inverse_step - problem.beta, 1e-3 * problem.beta)

@@ -16,7 +16,7 @@ With weights η_t = t + 1, momentum τ_t = 2/(t + 2), x_0 = z_0 = 0 and fixed di
 
 Source: Choquette-Choo, Ganesh & Thakurta, Algorithm 1 (accelerated, recursive; the z-step halved as the proof needs),
 section 4.3 (plain) and 5.5 (independent); Kairouz et al. (2021) for ftrl; Zhang, Tran & Cutkosky (2022) for anytime.
-Proofs: docs/privacy/srgd.md.
+Proof: docs/privacy/srgd.md#s1.
 """
 
 from dataclasses import dataclass

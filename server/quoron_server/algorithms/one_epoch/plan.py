@@ -28,7 +28,7 @@ from quoron_server.problem import Problem
 
 THEOREM = "docs/privacy/srgd.md"
 LARGEST_ROUNDS = 1024
-LARGEST_CLIP = 6.0  # of the Lipschitz constant: what lemma 10 proves for recursive gradients when smoothness ~ L/R
+LARGEST_CLIP = 6.0  # of the Lipschitz constant: the paper's lemma 10, recursive gradients, smoothness ~ L/R
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +122,8 @@ def paper(name: str, problem: Problem, privacy: Privacy, options: OneEpochOption
     """Accelerated recursive gradients with the printed parameters and the printed noise; zero-out, no proof.
 
     Realizable: equation (19) with Corollary 9's noise, too small by a factor 1.2 to 2 in ε
-    (docs/privacy/prefix-noise.md); it needs more users than most people have. Otherwise Theorem 14 with B = √n,
-    c_M = max(1, MR/L) and Corollary 13's noise.
+    (docs/privacy/prefix-noise.md); it needs more users than most people have. Otherwise the paper's Theorem 14 with B =
+    √n, c_M = max(1, MR/L) and Corollary 13's noise.
     """
     n, radius, lipschitz = problem.users, problem.radius, problem.lipschitz
     if options.realizable:
@@ -190,7 +190,7 @@ def verify(plan: Plan) -> None:
 
 
 def gaussian(plan: Plan) -> GaussianPromise:
-    """Theorem S1: μ of the transcript. Sums carry the noise of all rounds, fresh gradients only the own round's."""
+    """srgd#s1: μ of the transcript. Sums carry the noise of all rounds, fresh gradients only the own round's."""
     p: OneEpochParameters = plan.parameters
     drawn = noisy.drawn(plan.problem, p.adaptive) * (1 if p.gradients == "independent" else p.rounds)
     return GaussianPromise(p.mu, total_variation(gaussians=drawn))

@@ -6,7 +6,7 @@
 
 The divisor is B whatever happened. Replacing a user, or its absence, swaps at most one counted answer for another, so a
 mean of clipped answers moves by at most 2C/B: the replace-one sensitivity. How many answered is not released.
-Reserves belong to their round: whoever was asked has taken part, used or not. Proof: docs/privacy/srgd.md, "Dropouts".
+Reserves belong to their round: whoever was asked has taken part, used or not. Proof: docs/privacy/srgd.md#s2.
 """
 
 import numpy as np

@@ -16,7 +16,7 @@ from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
 
 NAME = "one-round-least-squares"
-THEOREM = "docs/privacy/one-round-least-squares.md#l1-statement"
+THEOREM = "docs/privacy/one-round-least-squares.md#ls1"
 LARGEST_DIMENSION = 300
 LEAST_RESOLUTION = 20.0  # ν = nμ / √d
 HALF, POWER = 60.0, 0.5  # at most (HALF / ν)^POWER of the start's excess risk is left in nine of ten problems
@@ -74,7 +74,7 @@ def plan(problem: Problem, privacy: Privacy, options: OneRoundOptions, seed: int
 
 
 def verify(plan: Plan) -> None:
-    """Everybody once with divisor n, and theorem M2 of docs/privacy/second-moment.md for features and label."""
+    """Everybody once with divisor n, and docs/privacy/second-moment.md#sm2 for features and label."""
     p: OneRoundParameters = plan.parameters
     d, promise = plan.problem.dimension, plan.guarantee
     for what, holds, got in (

@@ -11,7 +11,7 @@ iterates of the last `averaged` users are averaged. Two models, as in `predictio
   What no average removes: a chain that wanders feels the curvature change, and settles off the optimum (`_bend`).
 * unknown: ‖x_0 - x*‖²/(2ηT) + ηL²/2 a phase, the distance after the first being the noise's.
 
-How far two chains lie apart follows Theorem 7 of docs/privacy/outlier-iterates.md. Utility only: nothing here bears on
+How far two chains lie apart follows docs/privacy/outlier-iterates.md#o7. Utility only: nothing here bears on
 privacy.
 """
 

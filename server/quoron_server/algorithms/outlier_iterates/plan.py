@@ -255,7 +255,7 @@ def _course(problem: Problem, stages: Sequence[Stage], options: OutlierIterateOp
 
 
 def guaranteed_radius(problem: Problem, stage: Stage) -> Number:
-    """τ that all pairs of `stage.chains` honest chains keep with probability 1 - FAILURE, by Theorem 7's tail bound."""
+    """τ that all pairs of `stage.chains` honest chains keep with probability 1 - FAILURE, by outlier-iterates#o7."""
     steps, suffix = stage.users * problem.items_per_user, stage.averaged * problem.items_per_user
     pairs = np.maximum(stage.chains, 2.0) ** 2 / 2
     tail = np.sqrt(8 * np.log(16 * pairs / FAILURE)) / math.sqrt(2)
@@ -318,7 +318,7 @@ def _cost(problem: Problem, parameters: OutlierIterateParameters) -> Cost:
 
 
 def verify(plan: Plan) -> None:
-    """Theorem 3 or 5 for every phase at the plan's own numbers, disjoint users, and what clients get to see."""
+    """outlier-mean#o3 or #o5 for every phase at the plan's own numbers, disjoint users, and what clients see."""
     p: OutlierIterateParameters = plan.parameters
     wish = Privacy(plan.guarantee.epsilon, plan.guarantee.delta)
     if not p.phases or plan.cost != _cost(plan.problem, p) or plan.cost.messages > plan.problem.users:

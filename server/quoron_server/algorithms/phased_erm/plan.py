@@ -1,6 +1,6 @@
 """Plans of `phased-erm`: phases, λ, steps and their number by predicted risk, the noise by the theorem.
 
-Every phase may spend all of (ε, δ), because phases share no user (docs/privacy/phased-erm.md, Theorem P1).
+Every phase may spend all of (ε, δ), because phases share no user (docs/privacy/phased-erm.md#pe1).
 """
 
 import math
@@ -26,7 +26,7 @@ from quoron_server.problem import Problem
 Vector = NDArray[np.float64]
 
 NAME = "phased-erm"
-THEOREM = "docs/privacy/phased-erm.md#theorem-p1-privacy"
+THEOREM = "docs/privacy/phased-erm.md#pe1"
 SIMULATED = (
     "solver='agd' rests on a certificate that one absent client voids; take solver='gd', whose bound holds for "
     "absences, or simulate"

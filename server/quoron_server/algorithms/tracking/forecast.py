@@ -94,6 +94,7 @@ def _risks(facts, candidates, backwards, sums, points, parts):  # type: ignore[n
         keep, keep_slow = 1 - p * slope, 1 - p * (slow + ridge)
         gap, sampled, noised = distance, 0.0, 0.0  # distance by bias; mean squares of both kinds of noise
         moved, known_error = 0.0, 0.0
+        # Warm-up: fresh gradients, so errors of rounds are independent and only mean squares are carried along.
         for t in range(int(warm_rounds)):
             reach = first
             if t > 0:
@@ -106,6 +107,7 @@ def _risks(facts, candidates, backwards, sums, points, parts):  # type: ignore[n
             sampled = keep * keep * sampled + p * p * sampling
             noised = keep * keep * noised + p * p * private
         rounds = int(main_rounds)
+        # Main rounds with fresh gradients and an average of points, or else with running sums.
         if len(backwards) == 0:
             average, left = 0.0, 0.0
             sampled_now, noised_now = 0.0, 0.0
@@ -125,6 +127,8 @@ def _risks(facts, candidates, backwards, sums, points, parts):  # type: ignore[n
             sampled = average * average * sampled + sampled_now
             noised = average * average * noised + noised_now
         else:
+            # Running sums: the noise of round k stays in all later sums, so its response is followed by itself, for
+            # each k.
             for k in range(rounds):
                 sums[k], points[k] = 0.0, 0.0
             earlier = 1.0  # of what the warm-up left

@@ -1,7 +1,7 @@
 """Plans of `tracking-srgd`: sizes of pilot, warm-up and main cohorts by predicted risk, their noise, and the re-check.
 
 Every user is in exactly one cohort, so every cohort may spend all of μ: the pilot on its second moment, a round on its
-gradient, which tells how far users were for nothing. Theorem T1 of docs/privacy/tracking-srgd.md.
+gradient, which tells how far users were for nothing. docs/privacy/tracking-srgd.md#t1.
 """
 
 import math
@@ -32,7 +32,7 @@ from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
 
 NAME = "tracking-srgd"
-THEOREM = "docs/privacy/tracking-srgd.md#t1-statement"
+THEOREM = "docs/privacy/tracking-srgd.md#t1"
 LARGEST_DIMENSION = 300  # of the features: with p of them a pilot user sends p (p + 1) / 2 numbers
 LARGEST_ROUNDS = 48  # main rounds that are tried
 PILOTS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3)  # shares of the users
@@ -130,7 +130,7 @@ def verify(plan: Plan) -> None:
 
 
 def gaussian(plan: Plan) -> GaussianPromise:
-    """Theorem T1: μ of the transcript, pilot and gradients together."""
+    """tracking-srgd#t1: μ of the transcript, pilot and gradients together."""
     p: TrackingParameters = plan.parameters
     return GaussianPromise(p.mu, total_variation(gaussians=_drawn(plan.problem, p.rounds)))
 

@@ -6,7 +6,7 @@
 
 dx is the step just made, H the private curvature model, g the last gradient estimate and e about its variance,
 s the private spread of users' averages, κ how far they reach, lag = τ ‖H dx‖ (times j) how wrong χ may be. Nothing here
-sees un-noised data, so nothing here can cost privacy (docs/privacy/tracking-srgd.md, theorem T1); the values only
+sees un-noised data, so nothing here can cost privacy (docs/privacy/tracking-srgd.md#t1); the values only
 decide the utility.
 """
 

@@ -1,7 +1,7 @@
 """Plans of `whitened-tracking`: public shares of μ² for each release, a bound on what is left, and the re-check.
 
-Everybody answers every round, so a user pays for all releases: Σ μ_i² <= μ². Theorem W1 of
-docs/privacy/whitened-tracking.md.
+Everybody answers every round, so a user pays for all releases: Σ μ_i² <= μ². Proof:
+docs/privacy/whitened-tracking.md#w1.
 """
 
 import math
@@ -24,7 +24,7 @@ from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
 
 NAME = "whitened-tracking"
-THEOREM = "docs/privacy/whitened-tracking.md#w1-statement"
+THEOREM = "docs/privacy/whitened-tracking.md#w1"
 LARGEST_DIMENSION = 1_000  # everybody sends d (d + 1) / 2 numbers
 MOST_USERS = 10_000  # up to which `auto` takes it where each has a machine of its own
 ROUNDS = 13  # twelve gradients and a vote
@@ -88,7 +88,7 @@ def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions, seed: int
 
 
 def verify(plan: Plan) -> None:
-    """Everybody in every round with divisor n, the sensitivities of theorems P1 to P3, and Σ μ_i² <= μ²."""
+    """Everybody in every round with divisor n, the sensitivities of free-presence#p1 to #p3, and Σ μ_i² <= μ²."""
     p: WhitenedParameters = plan.parameters
     d, promise = plan.problem.dimension, plan.guarantee
     for what, holds, got in (
@@ -118,7 +118,7 @@ def verify(plan: Plan) -> None:
 
 
 def gaussian(plan: Plan) -> GaussianPromise:
-    """Theorem W1: μ of the transcript."""
+    """whitened-tracking#w1: μ of the transcript."""
     p: WhitenedParameters = plan.parameters
     return GaussianPromise(p.mu, total_variation(gaussians=_drawn(plan.problem, p.rounds)))
 

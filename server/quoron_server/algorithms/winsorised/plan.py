@@ -1,7 +1,7 @@
 """Plans of `winsorised-erm`: the box by one of three rules, rounds, steps and phases by predicted risk, exact noise.
 
 A round is μ_r-GDP with μ_r² = d₂ μ_BR² + (2h√d₂/(nσ))², a phase √K μ_r; phases share no user, and each may spend
-everything (Theorem W1 of docs/privacy/winsorised-erm.md).
+everything (docs/privacy/winsorised-erm.md#we1).
 """
 
 import math
@@ -32,7 +32,7 @@ from quoron_server.problem import Problem
 Vector = NDArray[np.float64]
 
 NAME = "winsorised-erm"
-THEOREM = "docs/privacy/winsorised-erm.md#theorem-w1-privacy"
+THEOREM = "docs/privacy/winsorised-erm.md#we1"
 Radius = Literal["usual", "fresh", "uniform"]
 LARGEST_ROUNDS = 512
 PHASES = (1, 2)
@@ -230,7 +230,7 @@ def _mean(problem: Problem, options: WinsorisedERMOptions, users: int, rounds: i
     found, length = box(problem, options.radius, users, rounds), padded(problem.dimension)
     chance = FAILURE / rounds / 2
     ends = 2 if options.adjacency == "replace-one" else 1
-    # M4 says what draws need: e^(-ε cost / 2). What a draw is charged is less for zero-out.
+    # private-mean#m4 says what draws need: e^(-ε cost / 2). What a draw is charged is less for zero-out.
     epsilon = range_epsilon(users=users, bins=found.bins, choices=length, failure=chance)
     left = mu**2 - length * bounded_range_mu(epsilon * ends / 2) ** 2
     if left <= (0.1 * mu) ** 2:
