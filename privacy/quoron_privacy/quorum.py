@@ -25,6 +25,7 @@ from scipy.special import ndtri
 
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise import total_variation
+from quoron_privacy.release import Release
 from quoron_privacy.validate import count, positive, probability
 
 BETA = 1e-6  # of either mistake: a run with everybody present ends, a round that nobody answers passes
@@ -54,6 +55,11 @@ class Quorum:
     def needed(self, asked: int) -> int:
         """⌈q · asked⌉, with q the decimal number that it is written as."""
         return math.ceil(_exact(self.share) * asked)
+
+    def entry(self, asked: int) -> Release:
+        """The ledger entry of one decision, whichever way it went, of a round that asked so many."""
+        scales = {"threshold_scale": self.threshold_scale, "count_scale": self.count_scale}
+        return Release("quorum", {"share": self.share, "asked": asked, "epsilon": self.epsilon, **scales})
 
     @property
     def cost(self) -> Fraction:

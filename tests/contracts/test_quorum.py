@@ -14,6 +14,7 @@ from quoron_privacy.errors import VerificationError, WithoutQuorum
 from quoron_privacy.noise import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.quorum import MET, NOT_MET
+from quoron_server.assumptions import Assumption, Kind
 from quoron_server.books.books import charge_of
 from quoron_server.books.ledger import Ledger
 from quoron_server.plan import Plan, Privacy
@@ -164,7 +165,7 @@ def test_the_promise_pays_for_the_quorum_and_the_algorithm(name: str) -> None:
 @every_algorithm
 def test_where_clients_see_iterates_the_promise_assumes_that_these_move_nobody_to_answer(name: str) -> None:
     promise = planned(name).guarantee
-    assert promise.needs.count("unmoved-attendance") == (promise.exposure == "model")
+    assert promise.assumptions.count(Assumption(Kind.UNMOVED_ATTENDANCE)) == (promise.exposure == "model")
 
 
 @pytest.mark.parametrize("name", ["one-pass-dp-sgd", "tracking-srgd", "dp-ftrl"])

@@ -13,8 +13,10 @@ from quoron.planning.choosing import Candidate, automatic
 from quoron.planning.plans import Planned, choose
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import ConfigError, Infeasible
-from quoron_server.algorithms import ALGORITHMS, AlgorithmInfo, forecast
-from quoron_server.algorithms.defaults import Allowance
+from quoron_server.algorithms import ALGORITHMS, Registered, forecast
+from quoron_server.algorithms.allowance import Allowance
+from quoron_server.algorithms.info import Choosing
+from quoron_server.parameters import Parameters, PlannedRelease
 from quoron_server.plan import Cost, Guarantee, Plan
 from quoron_server.problem import Problem
 
@@ -26,6 +28,22 @@ TRIVIAL = 3.0  # Lipschitz constant times radius: what not training costs at mos
 @dataclass(frozen=True, slots=True)
 class Options:
     rounds: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers(Parameters):
+    rounds: int
+    times: int  # that a user is asked
+
+    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
+        del dimension
+        return ()
+
+    def cohorts(self) -> tuple[int, ...]:
+        return (1,) * self.rounds
+
+    def participations(self) -> int:
+        return self.times
 
 
 def problem(users: int = 1_000, hostile_share: float = 0.0) -> Problem:
@@ -49,7 +67,7 @@ def pretended(
     exposure: str = "broadcast",
     passes: str = "one",
     removes_outliers: bool = False,
-) -> AlgorithmInfo:
+) -> Registered:
     """An algorithm that predicts `risk` from `users` users on, and asks many passes five times a round."""
 
     def plan(problem: Problem, privacy: Any, options: Options, seed: int) -> Plan:
@@ -58,35 +76,34 @@ def pretended(
         many = 5 if passes == "many" else 1
         cost = Cost.of(problem, rounds=options.rounds or rounds, messages=many * problem.users)
         guarantee = Guarantee(1.0, 1e-6, "replace-one", exposure, (), "docs/privacy/gaussian.md")  # type: ignore[arg-type]
-        return Plan(name, problem, guarantee, cost, None, risk, seed)
+        return Plan(name, problem, guarantee, cost, Numbers(cost.rounds, many), risk, seed)
 
-    return AlgorithmInfo(
+    return Registered(
         name=name,
         summary="",
         paper="",
-        algorithm_numbers="-",
-        exposure=exposure,  # type: ignore[arg-type]
+        exposures=(exposure,),  # type: ignore[arg-type]
         adjacency=("replace-one",),
         theorem="docs/privacy/gaussian.md",
         options=Options,
+        parameters=Numbers,
         planner=plan,
         verifier=lambda _: None,
         maker=lambda _: None,  # type: ignore[arg-type, return-value]
-        passes=passes,  # type: ignore[arg-type]
-        removes_outliers=removes_outliers,
+        choosing=Choosing(many_passes=passes == "many", removes_outliers=removes_outliers),
     )
 
 
-def registry(*infos: AlgorithmInfo) -> Mapping[str, AlgorithmInfo]:
+def registry(*infos: Registered) -> Mapping[str, Registered]:
     return {info.name: info for info in infos}
 
 
-def chosen(*infos: AlgorithmInfo, settings: tuple[str, ...] = (), **facts: Any) -> Planned:
+def chosen(*infos: Registered, settings: tuple[str, ...] = (), **facts: Any) -> Planned:
     config = configs.from_tree(configs.overlay({}, settings))
     return choose(config, problem(**facts), algorithms=registry(*infos))
 
 
-def best_local(trust: bool, *infos: AlgorithmInfo) -> tuple[Plan, str]:
+def best_local(trust: bool, *infos: Registered) -> tuple[Plan, str]:
     """The rule itself, with every algorithm planned."""
     config = configs.from_tree({})
     candidates = tuple(

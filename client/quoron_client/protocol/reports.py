@@ -13,7 +13,8 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.protocol.questions import AverageGradient, Bounds, Task
+from quoron_client.protocol.domains import Bounds
+from quoron_client.protocol.questions import AverageGradient, Task
 
 Vector = NDArray[np.float64]
 

@@ -29,13 +29,13 @@ from quoron_client.compute.gradients import gradient_sums
 from quoron_client.compute.smoothness import smoothness_scale
 from quoron_client.compute.work import answer
 from quoron_client.data.items import ItemBatch, Items, ItemView
+from quoron_client.protocol.domains import Bounds
 from quoron_client.protocol.questions import (
     ANSWERED,
     FAR,
     MISSING,
     Answers,
     AverageGradient,
-    Bounds,
     Matrix,
     Question,
     Task,

@@ -36,7 +36,6 @@ from quoron_server.problem import Problem
 NAME = "accelerated-erm"
 THEOREM = "docs/privacy/accelerated-erm.md#theorem-e1-privacy"
 CLIPPED = "docs/privacy/accelerated-erm.md#theorem-e3-without-a-test"
-ABSENT = "a user who does not answer counts as an outlier in its own slot"
 NEAR = 1.05  # times the least predicted risk counts as about as good
 TRIED = 8  # candidates that are calibrated, at most
 LARGEST_USERS = 10**10
@@ -63,7 +62,7 @@ def plan(problem: Problem, privacy: Privacy, options: AcceleratedERMOptions, see
             privacy.delta,
             "replace-one",
             "broadcast",
-            () if options.test == "clip" else (ABSENT,),
+            (),
             CLIPPED if options.test == "clip" else THEOREM,
         ),
         cost=_cost(problem, phases),
@@ -75,7 +74,7 @@ def plan(problem: Problem, privacy: Privacy, options: AcceleratedERMOptions, see
 
 def verify(plan: Plan) -> None:
     """Disjoint phases, each (ε, δ) by its theorem's second route, noise as accounted for, cost as planned."""
-    p: AcceleratedERMParameters = plan.parameters
+    p = plan.parameters_of(AcceleratedERMParameters)
     last = 0
     for phase in p.phases:
         kappa = 2 if isinstance(phase.accounting, Clipped) else phase.accounting.mean.kappa

@@ -112,7 +112,7 @@ def plan(problem: Problem, privacy: Privacy, options: LocalModelOptions, seed: i
     return Plan(
         algorithm=NAME,
         problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "local", _assumptions(p), THEOREM),
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "local", (), THEOREM),
         cost=Cost(p.rounds, messages, messages * problem.items_per_user, 8 * down, 8 * up),
         parameters=p,
         predicted_excess_risk=best.risk,
@@ -122,7 +122,7 @@ def plan(problem: Problem, privacy: Privacy, options: LocalModelOptions, seed: i
 
 def verify(plan: Plan) -> None:
     """Slots are disjoint, and what one user sends is (ε, δ)-locally private, whatever centres and radii are."""
-    p: LocalModelParameters = plan.parameters
+    p = plan.parameters_of(LocalModelParameters)
     promise, ranged = plan.guarantee, p.estimator == "range"
     rough = plan.problem.smoothness is None
     slots = p.steps * p.users_a_step
@@ -321,14 +321,6 @@ def _path(problem: Problem, steps: int, beta: float) -> Vector:
     if problem.beliefs.isotropic is not None:
         return response(steps, beta, problem.beliefs.typical_curvature)[2]
     return 1 / np.arange(1, steps + 1)  # the bound 2βR²/T² gives no distance: as if it were one
-
-
-def _assumptions(p: LocalModelParameters) -> tuple[str, ...]:
-    how = "one question" if p.reports == "disjoint" else "one range and one vector question"
-    return (
-        f"a client answers {how} of the run, once, with words of its own",
-        "whether a client answers does not depend on its data",
-    )
 
 
 def _worth(problem: Problem) -> float:

@@ -23,7 +23,6 @@ from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
 from quoron_server.algorithms.forecast import excess_risk, trivial_risk
 from quoron_server.algorithms.localised.geometry import FAILURE, Geometry, against_mean, coordinatewise
 from quoron_server.algorithms.localised.plan import (
-    ASSUMPTIONS,
     Schedule,
     Shape,
     as_phases,
@@ -33,6 +32,7 @@ from quoron_server.algorithms.localised.plan import (
     require_contraction,
     require_smooth,
 )
+from quoron_server.algorithms.localised.rules import FilteringParameters
 from quoron_server.algorithms.search import round_grid
 from quoron_server.plan import Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
@@ -145,7 +145,7 @@ def assembled(
     return Plan(
         algorithm=name,
         problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "model", ASSUMPTIONS, proof, proved=proved),
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "model", (), proof, proved=proved),
         cost=cost(problem, schedule),
         parameters=parameters(
             cohort_size=schedule.cohort_size,
@@ -162,7 +162,7 @@ def assembled(
 
 def check_phases(plan: Plan) -> None:
     """What Theorems 1 and 2 both need of the phases; VerificationError names the condition that fails."""
-    p = plan.parameters
+    p = plan.parameters_of(FilteringParameters)
     require_smooth(plan.algorithm, plan.problem)
     require_contraction(plan)
     dimension, geometry = plan.problem.dimension, Geometry("l2", plan.problem.beta or 0.0, p.distance, 1.0)
@@ -187,7 +187,7 @@ def check_phases(plan: Plan) -> None:
 
 def remarks(plan: Plan) -> tuple[str, ...]:
     """On a box, with its choice of norms: the noise beside a plain mean's, and the other norm's."""
-    p = plan.parameters
+    p = plan.parameters_of(FilteringParameters)
     if not (plan.guarantee.proved and isinstance(plan.problem.domain, Box)):
         return ()
     said = (against_mean(plan),)

@@ -14,29 +14,42 @@ import numpy as np
 
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise import NoiseSource
+from quoron_privacy.noise import NoiseSource, total_variation
 from quoron_privacy.robust.coordinate_median import MedianParameters, debiased_mean
 from quoron_privacy.robust.filter import decisions, soft_filter
 from quoron_privacy.robust.filter.concentration import Norm, cohort_scores, usable
 from quoron_privacy.robust.filter.cutoff import HiddenCutoff
 from quoron_privacy.robust.filter.outlier_filter import FilterParameters
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
-from quoron_server.algorithms.localised.method import Aggregate, Phase, phase_releases, score_summary
-from quoron_server.plan import PlannedRelease
+from quoron_server.algorithms.localised.method import (
+    CONTRACTION,
+    Aggregate,
+    LocalisedParameters,
+    Phase,
+    phase_releases,
+    score_summary,
+)
+from quoron_server.assumptions import Assumption, Kind
+from quoron_server.parameters import GaussianPromise, Parameters, PlannedRelease
+from quoron_server.problem import Problem
+
+DOMINANT = Assumption(Kind.DOMINANT_HESSIANS)
 
 
 @dataclass(frozen=True, slots=True)
-class PhasedParameters:
+class PhasedParameters(LocalisedParameters):
     """Public numbers of one run."""
 
-    cohort_size: int  # B
-    phases: tuple[Phase, ...]
     mu: float  # GDP parameter of every phase, as computed
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """One noisy average a phase."""
         del dimension
         return phase_releases(self.phases, [phase.noise for phase in self.phases], self.mu)
+
+    def gaussian(self, problem: Problem) -> GaussianPromise:
+        """A run is as private as its least private phase; only the release of the own user's phase has to be exact."""
+        return GaussianPromise(self.mu, total_variation(gaussians=problem.dimension))
 
 
 class PlainMean:
@@ -89,7 +102,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupedParameters:
+class GroupedParameters(Parameters):
     """Public numbers of one run on the items of users."""
 
     layout: str  # "spread": a phase uses some places of all users; "disjoint": all places of some users
@@ -120,6 +133,25 @@ class GroupedParameters:
         ]
         return tuple(alone)
 
+    def cohorts(self) -> tuple[int, ...]:
+        """Those of each phase's share."""
+        return tuple(share.cohort_size for share in self.shares for _ in range(share.rounds))
+
+    def participations(self) -> int:
+        """Those of all phases where they share users, else of one."""
+        questions = [share.questions for share in self.shares]
+        return sum(questions) if self.layout == "spread" else max(questions)
+
+    def gaussian(self, problem: Problem) -> GaussianPromise:
+        """μ of the run; of the noise, that of the releases which a user is in has to be exact."""
+        releases = len(self.phases) if self.layout == "spread" else 1
+        return GaussianPromise(self.mu, total_variation(gaussians=releases * problem.dimension))
+
+    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
+        """Non-expansive steps, and attendance that tells nothing of the iterates."""
+        del problem
+        return CONTRACTION
+
 
 class PlainMeans:
     """`PlainMean` of each round's own cohort."""
@@ -143,20 +175,30 @@ class PlainMeans:
 
 
 @dataclass(frozen=True, slots=True)
-class FilteredParameters:
-    """Public numbers of one run."""
+class FilteringParameters(LocalisedParameters):
+    """What both filters have in common."""
 
-    cohort_size: int  # B
-    phases: tuple[Phase, ...]
     temperature: float  # τ, an inverse length
     distance: float  # d: how far apart ordinary users' average gradients are taken to lie
-    filter: FilterParameters
+    filter: FilterParameters | soft_filter.SoftFilterParameters
     norm: Norm = "l2"  # of τ and d
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """One noisy average a phase, behind the filter and its cutoff."""
+        """One noisy average a phase, behind the filter and its cutoff, or its test."""
         del dimension
         return phase_releases(self.phases, [self.filter] * len(self.phases), None)
+
+    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
+        """In ℓ∞ steps are non-expansive for dominant Hessians alone."""
+        del problem
+        return (*CONTRACTION, DOMINANT) if self.norm == "linf" else CONTRACTION
+
+
+@dataclass(frozen=True, slots=True)
+class FilteredParameters(FilteringParameters):
+    """Public numbers of one run."""
+
+    filter: FilterParameters
 
 
 class OutlierFilter:
@@ -193,20 +235,10 @@ class OutlierFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class SoftFilteredParameters:
+class SoftFilteredParameters(FilteringParameters):
     """Public numbers of one run."""
 
-    cohort_size: int  # B
-    phases: tuple[Phase, ...]
-    temperature: float  # τ
-    distance: float  # d
     filter: soft_filter.SoftFilterParameters
-    norm: Norm = "l2"
-
-    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """One noisy average a phase, behind the filter and its test."""
-        del dimension
-        return phase_releases(self.phases, [self.filter] * len(self.phases), None)
 
 
 class SoftFilter:
@@ -243,11 +275,9 @@ class SoftFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class CoordinateMedianParameters:
+class CoordinateMedianParameters(LocalisedParameters):
     """Public numbers of one run."""
 
-    cohort_size: int  # B
-    phases: tuple[Phase, ...]
     temperature: float  # τ
     distance: float  # d∞
     clip_bound: float  # G∞: every coordinate of an answer is held within it
@@ -262,6 +292,11 @@ class CoordinateMedianParameters:
         """One noisy average a phase, behind its test."""
         del dimension
         return phase_releases(self.phases, [self.median] * len(self.phases), None)
+
+    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
+        """In ℓ∞ steps are non-expansive for dominant Hessians alone."""
+        del problem
+        return (*CONTRACTION, DOMINANT)
 
 
 class CoordinateMedian:

@@ -69,7 +69,7 @@ def plan(problem: Problem, privacy: Privacy, options: MeanSGDOptions, seed: int)
 
 def verify(plan: Plan) -> None:
     """Radius-free noise, the choices of the range, and the composition of all rounds stay within (ε, δ)."""
-    p: MeanSGDParameters = plan.parameters
+    p = plan.parameters_of(MeanSGDParameters)
     d, users = plan.problem.dimension, plan.problem.users
     rough = plan.problem.smoothness is None
     for what, holds, got in (
@@ -84,7 +84,7 @@ def verify(plan: Plan) -> None:
         if not holds:
             raise VerificationError(f"Expected {what} in a plan of {NAME}, got {got}.")
     crude = p.crude
-    truth = gdp.compose(p.gaussian.effective_mu(d), crude.mu(d) if crude else 0.0)
+    truth = gdp.compose(p.noise.effective_mu(d), crude.mu(d) if crude else 0.0)
     if not p.round_mu >= truth * (1 - 1e-12):
         raise VerificationError(f"Expected round_mu >= {truth}, got {p.round_mu}: too little noise for the claim.")
     delta = plan.guarantee.delta - noisy.numeric_slack(plan.problem, plan.guarantee.epsilon, p.rounds)

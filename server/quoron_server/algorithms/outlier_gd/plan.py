@@ -32,7 +32,6 @@ Vector = NDArray[np.float64]
 
 NAME = "outlier-gd"
 THEOREM = "docs/privacy/outlier-gd.md#statement"
-ABSENT = "a user who does not answer counts as an outlier in its own slot"
 LARGEST_ROUNDS = 512
 BEYOND = (1e-4, 1e-3, 1e-2)  # shares of pairs that may lie beyond τ, each with a test that forgives as much
 WIDER = 1.2  # users' spread on the way, over that at the optimum, at least
@@ -84,7 +83,7 @@ def plan(problem: Problem, privacy: Privacy, options: OutlierGDOptions, seed: in
     return Plan(
         algorithm=NAME,
         problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "broadcast", (ABSENT,), THEOREM),
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "broadcast", (), THEOREM),
         cost=Cost.of(problem, rounds=parameters.rounds, messages=parameters.rounds * size),
         parameters=parameters,
         predicted_excess_risk=risk,
@@ -94,7 +93,7 @@ def plan(problem: Problem, privacy: Privacy, options: OutlierGDOptions, seed: in
 
 def verify(plan: Plan) -> None:
     """A proved test and aggregate over everybody, its theorem by a second route, noise as accounted for."""
-    p: OutlierGDParameters = plan.parameters
+    p = plan.parameters_of(OutlierGDParameters)
     mean = p.accounting.mean
     theorem_for(p.test, p.aggregate, "everybody", kappa=mean.kappa)
     for what, holds in (

@@ -319,7 +319,7 @@ def _cost(problem: Problem, parameters: OutlierIterateParameters) -> Cost:
 
 def verify(plan: Plan) -> None:
     """Theorem 3 or 5 for every phase at the plan's own numbers, disjoint users, and what clients get to see."""
-    p: OutlierIterateParameters = plan.parameters
+    p = plan.parameters_of(OutlierIterateParameters)
     wish = Privacy(plan.guarantee.epsilon, plan.guarantee.delta)
     if not p.phases or plan.cost != _cost(plan.problem, p) or plan.cost.messages > plan.problem.users:
         raise VerificationError(

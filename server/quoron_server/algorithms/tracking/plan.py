@@ -22,12 +22,12 @@ from quoron_privacy.prefix.factorisation import sqrt_coefficients
 from quoron_privacy.prefix.noise import DEFAULT
 from quoron_privacy.release import Adjacency
 from quoron_privacy.tails import PrefixTail, TailMean
-from quoron_server.algorithms.defaults import GaussianPromise
 from quoron_server.algorithms.forecast import trivial_risk
 from quoron_server.algorithms.search import least_users
 from quoron_server.algorithms.tracking import schedule
 from quoron_server.algorithms.tracking.forecast import Assumed, Prediction, predict
-from quoron_server.algorithms.tracking.parameters import TrackingParameters, Variant, mechanisms
+from quoron_server.algorithms.tracking.parameters import TrackingParameters, Variant, drawn, mechanisms
+from quoron_server.assumptions import Assumption, Kind
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -111,7 +111,7 @@ def plan(problem: Problem, privacy: Privacy, options: TrackingOptions, seed: int
 
 def verify(plan: Plan) -> None:
     """Disjoint cohorts, divisors as declared, and each cohort's releases together μ-GDP, whatever the radii are."""
-    p: TrackingParameters = plan.parameters
+    p = plan.parameters_of(TrackingParameters)
     _verify_shape(plan.problem, p)
     if p.adjacency != plan.guarantee.adjacency:
         raise VerificationError(f"Expected adjacency {plan.guarantee.adjacency!r}, got {p.adjacency!r}.")
@@ -127,12 +127,6 @@ def verify(plan: Plan) -> None:
     spent = recount.gaussian(p.mu, plan.guarantee.epsilon) + slack
     if not spent <= plan.guarantee.delta:
         raise VerificationError(f"Expected delta <= {plan.guarantee.delta}, the plan spends {spent}.")
-
-
-def gaussian(plan: Plan) -> GaussianPromise:
-    """Theorem T1: μ of the transcript, pilot and gradients together."""
-    p: TrackingParameters = plan.parameters
-    return GaussianPromise(p.mu, total_variation(gaussians=_drawn(plan.problem, p.rounds)))
 
 
 def _verify_shape(problem: Problem, p: TrackingParameters) -> None:
@@ -354,14 +348,9 @@ def _calibrated(
     )
 
 
-def _drawn(problem: Problem, rounds: int) -> int:
-    """Gaussian samples of a run: the pilot's moment, then a gradient and three shares a round."""
-    return packed(problem.features) + (rounds - 1) * (problem.dimension + 3)
-
-
 def _numeric_slack(problem: Problem, rounds: int, epsilon: float) -> float:
     """What the samplers' total variation adds to δ."""
-    return (1 + math.exp(epsilon)) * total_variation(gaussians=_drawn(problem, rounds))
+    return (1 + math.exp(epsilon)) * total_variation(gaussians=drawn(problem, rounds))
 
 
 def _why(problem: Problem, prediction: Prediction | None, worth: float) -> str:
@@ -387,7 +376,7 @@ def _enough_users(problem: Problem, mu: float, options: TrackingOptions, adjacen
     return f"n >= {users:,} (fewer features or a method of many passes also do)"
 
 
-def _attendance(options: TrackingOptions) -> str:
+def _attendance(options: TrackingOptions) -> Assumption:
     if options.attendance == 1:
-        return "a user who does not answer counts as the zero row, and divisors stay as planned"
-    return f"divisors count on an attendance of {options.attendance:g}, declared in advance; noise is scaled for it"
+        return Assumption(Kind.ABSENT_IS_ZERO_ROW)
+    return Assumption(Kind.DECLARED_ATTENDANCE, (options.attendance,))

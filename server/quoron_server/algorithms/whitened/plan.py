@@ -16,10 +16,10 @@ from quoron_privacy.moment import packed
 from quoron_privacy.noise import total_variation
 from quoron_privacy.release import Adjacency
 from quoron_privacy.tails import TailMean
-from quoron_server.algorithms.defaults import Allowance, GaussianPromise, Verdict
+from quoron_server.algorithms.allowance import Allowance, Verdict
 from quoron_server.algorithms.search import least_users
 from quoron_server.algorithms.whitened.forecast import LEAST_RESOLUTION, remaining, starting_risk
-from quoron_server.algorithms.whitened.parameters import WhitenedParameters
+from quoron_server.algorithms.whitened.parameters import WhitenedParameters, drawn
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -56,7 +56,7 @@ def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions, seed: int
     """The one plan for these numbers; Infeasible where its noise would leave nothing of the signal."""
     _require(problem, options)
     rounds, d, users = options.rounds or ROUNDS, problem.dimension, problem.users
-    slack = (1 + math.exp(privacy.epsilon)) * total_variation(gaussians=_drawn(problem, rounds))
+    slack = (1 + math.exp(privacy.epsilon)) * total_variation(gaussians=drawn(problem, rounds))
     if slack >= privacy.delta:
         condition = f"delta={privacy.delta:g} is below the samplers' error {slack:.2g}"
         raise Infeasible(NAME, condition, "a larger delta")
@@ -89,7 +89,7 @@ def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions, seed: int
 
 def verify(plan: Plan) -> None:
     """Everybody in every round with divisor n, the sensitivities of theorems P1 to P3, and Σ μ_i² <= μ²."""
-    p: WhitenedParameters = plan.parameters
+    p = plan.parameters_of(WhitenedParameters)
     d, promise = plan.problem.dimension, plan.guarantee
     for what, holds, got in (
         (f"cohorts of all {plan.problem.users} users", p.cohort_size == plan.problem.users, p.cohort_size),
@@ -111,16 +111,10 @@ def verify(plan: Plan) -> None:
     squares = [mu * mu for mu in p.spent(d)]
     if not math.fsum(squares) <= p.mu**2 * (1 + 1e-12):
         raise VerificationError(f"Expected mu >= {math.fsum(squares) ** 0.5}, got {p.mu}: too little noise.")
-    slack = (1 + math.exp(promise.epsilon)) * total_variation(gaussians=_drawn(plan.problem, p.rounds))
+    slack = (1 + math.exp(promise.epsilon)) * total_variation(gaussians=drawn(plan.problem, p.rounds))
     spent = recount.gaussian(p.mu, promise.epsilon) + slack
     if not spent <= promise.delta:
         raise VerificationError(f"Expected delta <= {promise.delta}, the plan spends {spent}.")
-
-
-def gaussian(plan: Plan) -> GaussianPromise:
-    """Theorem W1: μ of the transcript."""
-    p: WhitenedParameters = plan.parameters
-    return GaussianPromise(p.mu, total_variation(gaussians=_drawn(plan.problem, p.rounds)))
 
 
 def taken(plan: Plan, allowed: Allowance) -> Verdict:
@@ -224,11 +218,6 @@ def _calibrated(
         most_lengths=most_lengths,
         mu=mu,
     )
-
-
-def _drawn(problem: Problem, rounds: int) -> int:
-    """Gaussian samples of a run: three lengths, two moments, T means, a vote."""
-    return 6 + 2 * (packed(problem.dimension) + 1) + (rounds - 1) * (problem.dimension + 3) + 1
 
 
 def _why(problem: Problem, found: float) -> str:
