@@ -257,6 +257,6 @@ def test_every_promise_about_it_names_who_vouches_and_a_plan_that_leaves_it_out_
     curated = info.plan(PROBLEM, Privacy(2.0, 1e-6)).by_curator()
     assert curated.guarantee.assumptions == (assumed,)
     silent = tuple(said for said in plan.guarantee.assumptions if said != assumed)
-    with pytest.raises(VerificationError, match="assumes that the constants of loss 'round'"):
+    with pytest.raises(VerificationError, match="rests on this, too: the constants of loss 'round'"):
         info.verify(replace(plan, guarantee=replace(plan.guarantee, assumptions=silent)))
     assert not info.plan(replace(PROBLEM, vouched=None), Privacy(2.0, 1e-6)).guarantee.rests_on(assumed.kind)

@@ -71,7 +71,7 @@ def test_a_met_quorum_changes_no_bit_of_the_model_and_cohorts_are_what_rounds_as
     with Ledger.open(with_ / "ledger.sqlite") as ledger:
         require_planned(plan, ledger.releases(), ledger.events())
     decided = [each for each in plan.releases() if each.entry.mechanism == "quorum"]
-    cohorts = ALGORITHMS[plan.algorithm].cohorts(plan)
+    cohorts = plan.parameters.cohorts()
     assert tuple(event["messages"] for event in told(with_)) == cohorts
     assert sum(cohorts) == plan.cost.messages
     assert {number: each.entry.parameters["asked"] for each in decided for number in each.rounds} == dict(

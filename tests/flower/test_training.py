@@ -66,7 +66,7 @@ def test_only_broadcast_algorithms_that_clip_answers_are_fit() -> None:
     assert {name for name, info in ALGORITHMS.items() if info.no_black_boxes is None} == set(FIT)
     for name in FIT:
         info = ALGORITHMS[name]
-        assert (info.exposure, info.removes_outliers) == ("broadcast", False)
+        assert (info.exposure, info.choosing.removes_outliers) == ("broadcast", False)
         assert "clip_norm" in {each.name for each in dataclasses.fields(info.options)}
 
 

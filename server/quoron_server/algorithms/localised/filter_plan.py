@@ -21,6 +21,7 @@ from quoron_privacy.robust.filter.concentration import LARGEST_COHORT, Norm, sco
 from quoron_privacy.robust.filter.paper_constants import paper_constants
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
 from quoron_server.algorithms.forecast import excess_risk, trivial_risk
+from quoron_server.algorithms.localised.filtering import FilteringParameters
 from quoron_server.algorithms.localised.geometry import FAILURE, Geometry, against_mean, coordinatewise
 from quoron_server.algorithms.localised.plan import (
     Schedule,
@@ -32,7 +33,6 @@ from quoron_server.algorithms.localised.plan import (
     require_contraction,
     require_smooth,
 )
-from quoron_server.algorithms.localised.rules import FilteringParameters
 from quoron_server.algorithms.search import round_grid
 from quoron_server.plan import Guarantee, Plan, Privacy
 from quoron_server.problem import Problem

@@ -17,8 +17,8 @@ from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing
 from quoron_server.algorithms.localised import filter_plan as planning
 from quoron_server.algorithms.localised.method import LocalisedSGD
+from quoron_server.algorithms.localised.outlier_filter import FilteredParameters, OutlierFilter
 from quoron_server.algorithms.localised.plan import require_smooth
-from quoron_server.algorithms.localised.rules import FilteredParameters, OutlierFilter
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 

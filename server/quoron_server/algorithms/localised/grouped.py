@@ -28,8 +28,8 @@ from quoron_server.algorithm import Vector
 from quoron_server.algorithms.forecast import PhaseModels, excess_risks
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing
 from quoron_server.algorithms.localised.method import LocalisedSGD, Phase
+from quoron_server.algorithms.localised.plain import GroupedParameters, PlainMeans, Share
 from quoron_server.algorithms.localised.plan import Shape, require_smooth, shapes
-from quoron_server.algorithms.localised.rules import GroupedParameters, PlainMeans, Share
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.search import round_grid, step_grid, suffix_shares
 from quoron_server.algorithms.slots import partition

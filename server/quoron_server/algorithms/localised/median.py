@@ -22,6 +22,7 @@ from quoron_privacy.robust import coordinate_median as theorem
 from quoron_privacy.robust.filter.concentration import LARGEST_COHORT, score_error
 from quoron_server.algorithms.forecast import excess_risk
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing
+from quoron_server.algorithms.localised.coordinate_median import CoordinateMedian, CoordinateMedianParameters
 from quoron_server.algorithms.localised.geometry import Geometry, against_mean, coordinatewise
 from quoron_server.algorithms.localised.method import LocalisedSGD
 from quoron_server.algorithms.localised.plan import (
@@ -34,7 +35,6 @@ from quoron_server.algorithms.localised.plan import (
     require_contraction,
     require_smooth,
 )
-from quoron_server.algorithms.localised.rules import CoordinateMedian, CoordinateMedianParameters
 from quoron_server.algorithms.search import round_grid
 from quoron_server.plan import Guarantee, Plan, Privacy
 from quoron_server.problem import Problem

@@ -18,6 +18,7 @@ from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo
 from quoron_server.algorithms.localised.method import LocalisedSGD
+from quoron_server.algorithms.localised.plain import PhasedParameters, PlainMean
 from quoron_server.algorithms.localised.plan import (
     as_phases,
     best_schedule,
@@ -27,7 +28,6 @@ from quoron_server.algorithms.localised.plan import (
     require_smooth,
     shapes,
 )
-from quoron_server.algorithms.localised.rules import PhasedParameters, PlainMean
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.search import round_grid
 from quoron_server.plan import Guarantee, Plan, Privacy

@@ -16,7 +16,7 @@ from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing
 from quoron_server.algorithms.localised import filter_plan as planning
 from quoron_server.algorithms.localised.method import LocalisedSGD
 from quoron_server.algorithms.localised.plan import require_smooth
-from quoron_server.algorithms.localised.rules import SoftFilter, SoftFilteredParameters
+from quoron_server.algorithms.localised.soft_filter import SoftFilter, SoftFilteredParameters
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 

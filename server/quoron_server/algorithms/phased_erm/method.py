@@ -22,7 +22,7 @@ from quoron_client.protocol.questions import Answers, AverageGradient, Question
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise import NoiseSource, total_variation
 from quoron_server.algorithm import Update, Vector
-from quoron_server.algorithms.localised.rules import PlainMean
+from quoron_server.algorithms.localised.plain import PlainMean
 from quoron_server.algorithms.slots import partition
 from quoron_server.assumptions import Assumption, Kind
 from quoron_server.parameters import GaussianPromise, Parameters, PlannedRelease
