@@ -30,7 +30,7 @@ from quoron_server.algorithms.defaults import (
     one_point,
     one_vector,
 )
-from quoron_server.algorithms.forecast import factor
+from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.quorum import WithQuorum, decisions, left_by_quorum
 from quoron_server.plan import PREFACE, Constants, Exposure, Need, Plan, PlannedRelease, Privacy
 from quoron_server.problem import Problem
@@ -54,6 +54,7 @@ class AlgorithmInfo:
     planner: Planner
     verifier: Callable[[Plan], None]  # independent re-check of the theorem; raises VerificationError
     maker: Callable[[Plan], Algorithm[Any]]
+    factor: Factor  # makes of what its planner guesses a bound that holds in nine of ten problems
     paper_planner: Planner | None = None  # of the printed constants, where they are implemented
     passes: Literal["one", "many"] = "one"  # how often a user may be asked
     removes_outliers: bool = False
@@ -143,7 +144,7 @@ class AlgorithmInfo:
             )
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # infinite risks lose against every other
-                return _sure(_needing(self, _vouched(planner(problem, privacy, options, seed))))
+                return _sure(self, _needing(self, _vouched(planner(problem, privacy, options, seed))))
         except (ArithmeticError, ValueError, IndexError) as error:
             raise ConfigError(
                 f"Expected constants and options with which {self.name} can be planned in floating point, got some "
@@ -281,11 +282,9 @@ def _decided(event: "DpEvent", epsilon: float) -> "DpEvent":
     return dp_event.DiscreteLaplaceDpEvent(epsilon, 1)
 
 
-def _sure(plan: Plan) -> Plan:
-    """The plan with a predicted risk that holds in nine of ten problems."""
-    if plan.predicted_excess_risk is None:
-        return plan
-    return replace(plan, predicted_excess_risk=plan.predicted_excess_risk * factor(plan.algorithm, plan.problem))
+def _sure(info: AlgorithmInfo, plan: Plan) -> Plan:
+    """The plan with a predicted risk that holds in nine of ten problems; with none where nobody has measured one."""
+    return replace(plan, predicted_excess_risk=info.factor.bound(plan.predicted_excess_risk, plan.problem))
 
 
 def _vouched(plan: Plan) -> Plan:

@@ -7,6 +7,7 @@ from quoron_server.algorithms.accelerated_erm.parameters import (
     AcceleratedERMParameters,
     participations,
 )
+from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo
 from quoron_server.plan import Need, Plan
 
@@ -34,6 +35,7 @@ INFO = AlgorithmInfo(
     planner=planning.plan,
     verifier=planning.verify,
     maker=AcceleratedERM,
+    factor=Factor(known=8.0, unknown=0.2),
     passes="many",
     asked=_asked,
     removes_outliers=True,

@@ -1,5 +1,6 @@
 """`local-model` in the registry."""
 
+from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo
 from quoron_server.algorithms.local_model import plan as planning
 from quoron_server.algorithms.local_model.method import LocalModel
@@ -16,6 +17,7 @@ INFO = AlgorithmInfo(
     planner=planning.plan,
     verifier=planning.verify,
     maker=LocalModel,
+    factor=Factor(known=1.0, unknown=2.0),
     asked=lambda plan: 2 if plan.parameters.reports == "split" else 1,  # both reports of a user
     answer=lambda plan: max(plan.parameters.bins, plan.problem.dimension),
     black_box="its clients add noise of their own, which only clients of ours are known to do",

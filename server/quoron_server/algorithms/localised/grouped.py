@@ -27,7 +27,7 @@ from quoron_privacy.gdp import mu_for
 from quoron_privacy.noise import total_variation
 from quoron_server.algorithm import Vector
 from quoron_server.algorithms.defaults import GaussianPromise
-from quoron_server.algorithms.forecast import PhaseModels, excess_risks
+from quoron_server.algorithms.forecast import Factor, PhaseModels, excess_risks
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo
 from quoron_server.algorithms.localised.method import LocalisedSGD, Phase
 from quoron_server.algorithms.localised.plan import ASSUMPTIONS, Shape, needs, require_smooth, shapes
@@ -309,6 +309,7 @@ INFO = AlgorithmInfo(
     planner=plan,
     verifier=verify,
     maker=make,
+    factor=Factor(known=3.5, unknown=6.0),
     passes="many",
     asked=_asked,
     cohorts=_cohorts,

@@ -18,6 +18,7 @@ from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise import total_variation
 from quoron_server.algorithms.defaults import GaussianPromise
+from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo
 from quoron_server.algorithms.localised.method import LocalisedSGD
 from quoron_server.algorithms.localised.plan import (
@@ -136,6 +137,7 @@ INFO = AlgorithmInfo(
     planner=plan,
     verifier=verify,
     maker=make,
+    factor=Factor(known=2.5, unknown=5.0),
     gaussian_promise=gaussian,
     black_box=ITERATES,
     needs=needs,

@@ -19,7 +19,7 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.gdp import mu_for
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms.defaults import no_event
-from quoron_server.algorithms.forecast import PhaseModel, statistical_floor
+from quoron_server.algorithms.forecast import Factor, PhaseModel, statistical_floor
 from quoron_server.algorithms.info import AlgorithmInfo
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.group_method import GroupSGD, GroupSGDParameters
@@ -193,6 +193,7 @@ def _info(name: str, adjacency: Adjacency, summary: str) -> AlgorithmInfo:
         planner=partial(_plan, name, adjacency),
         verifier=partial(_verify, adjacency),
         maker=GroupSGD,
+        factor=Factor(known=None, unknown=None),
         passes="many",
         stride=8,
         coins=True,

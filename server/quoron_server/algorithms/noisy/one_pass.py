@@ -17,6 +17,7 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.gdp import mu_for
 from quoron_privacy.noise import total_variation
 from quoron_server.algorithms.defaults import GaussianPromise
+from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters
@@ -115,6 +116,7 @@ INFO = AlgorithmInfo(
     planner=plan,
     verifier=verify,
     maker=NoisySGD,
+    factor=Factor(known=3.0, unknown=5.0),
     wide=True,
     gaussian_promise=gaussian,
 )

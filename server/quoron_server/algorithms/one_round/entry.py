@@ -2,6 +2,7 @@
 
 from quoron_privacy.moment import packed
 from quoron_server.algorithms.defaults import Verdict
+from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo
 from quoron_server.algorithms.one_round import plan as planning
 from quoron_server.algorithms.one_round.method import OneRoundLeastSquares
@@ -19,6 +20,7 @@ INFO = AlgorithmInfo(
     planner=planning.plan,
     verifier=planning.verify,
     maker=OneRoundLeastSquares,
+    factor=Factor(known=1.0, unknown=1.0),  # it predicts a bound
     wide=True,
     gaussian_promise=planning.gaussian,
     takes=lambda _, allowed: Verdict(True, ONE) if allowed.budget.rounds == 1 else Verdict(False),

@@ -1,5 +1,6 @@
 """`outlier-iterates` in the registry."""
 
+from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo
 from quoron_server.algorithms.outlier_iterates import plan as planning
 from quoron_server.algorithms.outlier_iterates.method import OutlierIterates
@@ -16,6 +17,7 @@ INFO = AlgorithmInfo(
     planner=planning.plan,
     verifier=planning.verify,
     maker=OutlierIterates,
+    factor=Factor(known=1.5, unknown=1.0),
     removes_outliers=True,
     answer=lambda plan: 2 * plan.problem.dimension,
     exposures=("model", "broadcast"),

@@ -1,5 +1,6 @@
 """`phased-erm` in the registry."""
 
+from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo
 from quoron_server.algorithms.phased_erm import plan as planning
 from quoron_server.algorithms.phased_erm.method import PhasedERM, PhasedERMParameters
@@ -24,6 +25,7 @@ INFO = AlgorithmInfo(
     planner=planning.plan,
     verifier=planning.verify,
     maker=PhasedERM,
+    factor=Factor(known=2.0, unknown=4.0),
     passes="many",
     asked=_asked,
     gaussian_promise=planning.gaussian,

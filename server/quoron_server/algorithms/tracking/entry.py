@@ -1,6 +1,7 @@
 """`tracking-srgd` in the registry."""
 
 from quoron_privacy.moment import packed
+from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo
 from quoron_server.algorithms.tracking import plan as planning
 from quoron_server.algorithms.tracking.method import TrackingSRGD
@@ -17,6 +18,7 @@ INFO = AlgorithmInfo(
     planner=planning.plan,
     verifier=planning.verify,
     maker=TrackingSRGD,
+    factor=Factor(known=2.5, unknown=75.0),
     wide=True,
     gaussian_promise=planning.gaussian,
     answer=lambda plan: max(packed(plan.problem.features), plan.problem.dimension),

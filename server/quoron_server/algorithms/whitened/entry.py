@@ -1,6 +1,7 @@
 """`whitened-tracking` in the registry."""
 
 from quoron_privacy.moment import packed
+from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo
 from quoron_server.algorithms.whitened import plan as planning
 from quoron_server.algorithms.whitened.method import WhitenedTracking
@@ -17,6 +18,7 @@ INFO = AlgorithmInfo(
     planner=planning.plan,
     verifier=planning.verify,
     maker=WhitenedTracking,
+    factor=Factor(known=1.0, unknown=1.0),  # it predicts a bound
     wide=True,
     passes="many",
     gaussian_promise=planning.gaussian,
