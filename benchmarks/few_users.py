@@ -48,7 +48,6 @@ from quoron_client.protocol.questions import Answers, AverageLoss, Question, Sta
 from quoron_privacy.errors import QuoronError
 from quoron_privacy.noise import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.forecast import guessed
 from quoron_server.plan import Plan
 
 NARROW = {"mean-sgd": 10.0, "dp-sgd-wor": 10.0}  # radius; the others are told none
@@ -141,7 +140,7 @@ def measured(name: str, algorithm: str, epsilon: float, seeds: int, settings: Ma
         while (question := made.request(state, noise)) is not None:
             state = made.update(state, engine.ask(question), noise).state
         left.append(100 * population.excess_risk(made.model(state)) / gap(name))
-    forecast, guess = plan.predicted_excess_risk, guessed(plan)
+    forecast, guess = plan.predicted_excess_risk, ALGORITHMS[plan.algorithm].factor.guess(plan)
     return about | {
         "algorithm": plan.algorithm if algorithm != "auto" else f"auto: {plan.algorithm}",
         "left": float(f"{fmean(left):.4g}"),

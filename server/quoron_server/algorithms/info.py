@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Algorithm
+from quoron_server.algorithms.forecast import Factor
 from quoron_server.parameters import Parameters
 from quoron_server.plan import Constants, Exposure, Plan, Privacy
 from quoron_server.problem import Problem
@@ -64,6 +65,7 @@ class AlgorithmInfo:
     planner: Planner
     verifier: Callable[[Plan], None]  # independent re-check of the theorem; raises VerificationError
     maker: Callable[[Plan], Algorithm[Any]]
+    factor: Factor  # makes of what its planner guesses a bound that holds in nine of ten problems
     paper_planner: Planner | None = None  # of the printed constants, where they are implemented
     noise_ignores_domain: bool = False  # so that a wide one costs no privacy
     no_black_boxes: NoBlackBoxes | None = None

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from quoron_privacy.errors import BudgetExceeded, Infeasible
 from quoron_server.algorithms import Registered
 from quoron_server.algorithms.allowance import Allowance, Verdict
-from quoron_server.algorithms.forecast import guessed
 from quoron_server.plan import Exposure, Plan
 from quoron_server.problem import Problem
 
@@ -45,17 +44,18 @@ class Candidate:
     algorithm: str
     plan: Plan | None
     reason: str = ""  # why it is infeasible
-    needs: str = ""  # what would make it feasible, where that is known
+    users: int | None = None  # how many would make it feasible, where that is known
+    guess: float | None = None  # what its planner's model says, before it was made a bound: the rule compares these
+
+    @classmethod
+    def of(cls, info: Registered, plan: Plan) -> "Candidate":
+        """A plan of this algorithm."""
+        return cls(info.name, plan, guess=info.factor.guess(plan))
 
     @property
     def predicted(self) -> float | None:
         """Predicted excess risk: a bound that holds in nine of ten problems."""
         return self.plan.predicted_excess_risk if self.plan else None
-
-    @property
-    def guess(self) -> float | None:
-        """What its planner's model says, before it was made a bound: the rule compares these, all of one kind."""
-        return guessed(self.plan) if self.plan else None
 
 
 def refusals(candidates: Iterable[Candidate]) -> list[tuple[str, tuple[str, ...]]]:
@@ -166,9 +166,8 @@ def _passed_over(recommended: Candidate, many: Candidate | None, problem: Proble
     """Why the recommended method was not taken."""
     name = recommended.algorithm
     if recommended.plan is None:
-        users = _users_needed([recommended])
-        if users is not None and users[0] > problem.users:
-            return f"n={problem.users:,} is small: one pass of {name} needs n >= {users[0]:,}"
+        if recommended.users is not None and recommended.users > problem.users:
+            return f"n={problem.users:,} is small: one pass of {name} needs n >= {recommended.users:,}"
         return f"{name} is not feasible here ({_nameless(recommended).split('. ')[0].rstrip('.')})"
     if recommended.guess is None or many is None:
         return f"nothing is predicted for {name}"
@@ -201,14 +200,8 @@ def _facts(chosen: Candidate, info: Registered, allowed: Iterable[Candidate]) ->
 
 def _wants(filters: Sequence[Candidate]) -> str:
     """In brackets, the smallest number of users that one of `filters` asks for."""
-    users = _users_needed(filters)
-    return "" if users is None else f" ({users[1]} needs n >= {users[0]:,})"
-
-
-def _users_needed(candidates: Iterable[Candidate]) -> tuple[int, str] | None:
-    """The fewest users that would do for one of `candidates`, and for which one."""
-    found = [(re.search(r"n >= ([\d,]+)", each.needs), each.algorithm) for each in candidates]
-    return min(((int(match[1].replace(",", "")), name) for match, name in found if match), default=None)
+    found = [(each.users, each.algorithm) for each in filters if each.users is not None]
+    return f" ({min(found)[1]} needs n >= {min(found)[0]:,})" if found else ""
 
 
 def _times(larger: float, smaller: float) -> str:

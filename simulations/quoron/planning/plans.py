@@ -136,6 +136,8 @@ def rounds_curve(
     """
     if not info.takes_rounds or config.algorithm.constants not in info.constants:
         return None
+    if info.factor.of(problem) is None:
+        return None
     points = {}
     for rounds in round_grid(LARGEST_ROUNDS)[:: info.choosing.curve_step]:
         with suppress(QuoronError):
@@ -181,7 +183,8 @@ def _decline(config: Config, problem: Problem, algorithms: Registry) -> None:
     for info in algorithms.values():
         too_few = info.choosing.too_few
         if too_few is not None and (found := too_few(problem, left)) is not None:
-            raise Infeasible("auto", found.condition, f"{found.needs}, or a larger epsilon; or name an algorithm")
+            needs = f"{found.needs}, or a larger epsilon; or name an algorithm"
+            raise Infeasible("auto", found.condition, needs, users=found.users)
 
 
 def _worthwhile(candidate: Candidate, problem: Problem) -> Candidate:
@@ -212,9 +215,9 @@ def _named(config: Config, problem: Problem, algorithms: Registry, *, compare: b
         if not alternatives:
             raise
         feasible = tuple(each.algorithm for each in _candidates(config, problem, others) if each.plan)
-        raise Infeasible(error.algorithm, error.condition, error.needs, feasible) from None
+        raise Infeasible(error.algorithm, error.condition, error.needs, feasible, users=error.users) from None
     info.verify(plan)
-    candidates = (Candidate(name, plan), *(_candidates(config, problem, others) if compare else ()))
+    candidates = (Candidate.of(info, plan), *(_candidates(config, problem, others) if compare else ()))
     return Planned(plan, candidates)
 
 
@@ -257,9 +260,9 @@ def _candidate(info: Registered, config: Config, problem: Problem) -> Candidate:
         shown = f"{info.name}: the exposure is {info.exposure}, and privacy.trust_server=false asks for local."
         return Candidate(info.name, None, shown)
     try:
-        return Candidate(info.name, _plan(info, config, problem, {}))
+        return Candidate.of(info, _plan(info, config, problem, {}))
     except QuoronError as error:  # also a loss or domain that the algorithm is not made for
-        return Candidate(info.name, None, str(error), error.needs if isinstance(error, Infeasible) else "")
+        return Candidate(info.name, None, str(error), error.users if isinstance(error, Infeasible) else None)
 
 
 def _plan(info: Registered, config: Config, problem: Problem, given: Mapping[str, Any]) -> Plan:

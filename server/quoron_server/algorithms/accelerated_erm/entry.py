@@ -6,6 +6,7 @@ from quoron_server.algorithms.accelerated_erm.parameters import (
     AcceleratedERMOptions,
     AcceleratedERMParameters,
 )
+from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes
 
 INFO = AlgorithmInfo(
@@ -20,6 +21,7 @@ INFO = AlgorithmInfo(
     planner=planning.plan,
     verifier=planning.verify,
     maker=AcceleratedERM,
+    factor=Factor(known=8.0, unknown=0.2),
     no_black_boxes=NoBlackBoxes("it has no clip; it leaves out answers that are far from the others, of convex losses"),
     choosing=Choosing(many_passes=True, removes_outliers=True),
 )

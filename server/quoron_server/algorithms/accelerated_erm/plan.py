@@ -371,5 +371,5 @@ def _infeasible(scene: Scene) -> Infeasible:
     if scene.problem.beliefs.hostile_share:
         condition += f" with hostile_share={scene.problem.beliefs.hostile_share:g}"
     users = least_users(enough, n, within=1.1, most=LARGEST_USERS)
-    fix = "fewer features, more items a user or a larger epsilon" if users is None else f"n >= {users:,}"
-    return Infeasible(NAME, condition, fix)
+    fix = "fewer features, more items a user or a larger epsilon"
+    return Infeasible.too_few(NAME, condition, users, otherwise=fix)

@@ -1,5 +1,6 @@
 """`local-model` in the registry."""
 
+from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo, NoBlackBoxes
 from quoron_server.algorithms.local_model import plan as planning
 from quoron_server.algorithms.local_model.method import LocalModel
@@ -17,5 +18,6 @@ INFO = AlgorithmInfo(
     planner=planning.plan,
     verifier=planning.verify,
     maker=LocalModel,
+    factor=Factor(known=1.0, unknown=2.0),
     no_black_boxes=NoBlackBoxes("its clients add noise of their own, which only clients of ours are known to do"),
 )

@@ -352,11 +352,6 @@ def _infeasible(
         condition += f"{worth:.2g} of not training"
     elif _layout(problem, options.clip_norm or noisy.default_clip(problem), FAILURE) is None:
         return Infeasible(NAME, "users are spread over the whole range, which bins cannot divide", "another estimator")
-    return Infeasible(NAME, condition, _enough_users(problem, privacy, options))
-
-
-def _enough_users(problem: Problem, privacy: Privacy, options: LocalModelOptions) -> str:
-    """About the least number of users for which there is a plan; for that number there is one."""
 
     def enough(users: int) -> bool:
         asked = replace(problem, users=users)
@@ -364,4 +359,5 @@ def _enough_users(problem: Problem, privacy: Privacy, options: LocalModelOptions
         return any(best is not None and best.risk < _worth(asked) for best in found)
 
     users = least_users(enough, problem.users, within=1.05, most=10**12)
-    return "a larger epsilon, fewer features or a trusted coordinator" if users is None else f"n >= {users:,}"
+    fix = "a larger epsilon, fewer features or a trusted coordinator"
+    return Infeasible.too_few(NAME, condition, users, otherwise=fix)

@@ -246,10 +246,12 @@ def search(
     )
     risk = excess_risk(problem, phases)
     if risk >= trivial_risk(problem):
+        start = 20 * math.ceil(1.5 * smallest(1.0))
         raise Infeasible(
             name,
             f"with n={problem.users:,} the predicted excess risk {risk:.2g} is no better than not training",
-            f"more users (n >= {20 * math.ceil(1.5 * smallest(1.0)):,} is a sensible start)",
+            f"more users (n >= {start:,} is a sensible start)",
+            users=start,
         )
     return Choice(risk, Schedule(schedule.cohort_size, phases), filter_, geometry)
 
@@ -327,9 +329,7 @@ def paper(name: str, problem: Problem, privacy: Privacy, options: FilterOptions)
     )
     size = options.cohort_size or printed.cohort_size
     if problem.users < 2 * size:
-        raise Infeasible(
-            name, f"the printed cohort_size={size:,} exceeds n/2={problem.users // 2:,}", f"n >= {2 * size:,}"
-        )
+        raise Infeasible.too_few(name, f"the printed cohort_size={size:,} exceeds n/2={problem.users // 2:,}", 2 * size)
     rounds = options.rounds or problem.users // size
     cohort_for(name, problem, rounds, size)
     shares = [2.0**-phase for phase in range(1, max(1, int(math.log2(rounds))) + 1)]
@@ -381,9 +381,11 @@ def _infeasible(name: str, problem: Problem, options: FilterOptions, edge: int) 
             name,
             f"n={problem.users:,} users fill {options.rounds:,} cohorts of {size:,}, and the test needs {least:,}",
             f"at most {problem.users // least:,} rounds, or n >= {options.rounds * least:,}",
+            users=options.rounds * least,
         )
-    return Infeasible(
+    return Infeasible.too_few(
         name,
         f"n={problem.users:,} users fill {problem.users // least} cohorts of {least:,}, the least that the test needs",
-        f"n >= {FEWEST_ROUNDS * least:,} for {FEWEST_ROUNDS} rounds (better {20 * math.ceil(1.5 * edge):,})",
+        FEWEST_ROUNDS * least,
+        also=f" for {FEWEST_ROUNDS} rounds (better {20 * math.ceil(1.5 * edge):,})",
     )

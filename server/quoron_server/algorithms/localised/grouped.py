@@ -25,7 +25,7 @@ from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.gdp import mu_for
 from quoron_server.algorithm import Vector
-from quoron_server.algorithms.forecast import PhaseModels, excess_risks
+from quoron_server.algorithms.forecast import Factor, PhaseModels, excess_risks
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing
 from quoron_server.algorithms.localised.method import LocalisedSGD, Phase
 from quoron_server.algorithms.localised.plain import GroupedParameters, PlainMeans, Share
@@ -289,6 +289,7 @@ INFO = AlgorithmInfo(
     planner=plan,
     verifier=verify,
     maker=make,
+    factor=Factor(known=3.5, unknown=6.0),
     no_black_boxes=ITERATES,
     choosing=Choosing(many_passes=True),
 )

@@ -20,7 +20,7 @@ from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.noise import total_variation
 from quoron_privacy.robust import coordinate_median as theorem
 from quoron_privacy.robust.filter.concentration import LARGEST_COHORT, score_error
-from quoron_server.algorithms.forecast import excess_risk
+from quoron_server.algorithms.forecast import Factor, excess_risk
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing
 from quoron_server.algorithms.localised.coordinate_median import CoordinateMedian, CoordinateMedianParameters
 from quoron_server.algorithms.localised.geometry import Geometry, against_mean, coordinatewise
@@ -112,7 +112,7 @@ def paper_plan(problem: Problem, privacy: Privacy, options: MedianOptions, seed:
     log = math.log(users * problem.items_per_user * problem.dimension / privacy.delta)
     size = options.cohort_size or math.ceil(100 * log / epsilon)
     if users < 2 * size:
-        raise Infeasible(NAME, f"the printed cohort_size={size:,} exceeds n/2={users // 2:,}", f"n >= {2 * size:,}")
+        raise Infeasible.too_few(NAME, f"the printed cohort_size={size:,} exceeds n/2={users // 2:,}", 2 * size)
     rounds = options.rounds or users // size
     cohort_for(NAME, problem, rounds, size)
     temperature = math.sqrt(problem.items_per_user) / (problem.coordinate_bound * (log + math.log(privacy.delta)))
@@ -281,6 +281,7 @@ INFO = AlgorithmInfo(
     paper_planner=paper_plan,
     verifier=verify,
     maker=make,
+    factor=Factor(known=1.0, unknown=1.0),  # no table has users enough to measure it: told as it is
     no_black_boxes=ITERATES,
     choosing=Choosing(remarks=remarks),
 )

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from quoron_privacy import recount
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
+from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo
 from quoron_server.algorithms.localised.method import LocalisedSGD
 from quoron_server.algorithms.localised.plain import PhasedParameters, PlainMean
@@ -127,5 +128,6 @@ INFO = AlgorithmInfo(
     planner=plan,
     verifier=verify,
     maker=make,
+    factor=Factor(known=2.5, unknown=5.0),
     no_black_boxes=ITERATES,
 )

@@ -155,11 +155,8 @@ def cohort_for(name: str, problem: Problem, rounds: int, cohort_size: int | None
     cohort = cohort_size or problem.users // rounds
     if cohort < 1 or rounds * cohort > problem.users:
         least = max(1, cohort)
-        raise Infeasible(
-            name,
-            f"n={problem.users:,} users cannot fill {rounds:,} cohorts of {least:,}",
-            f"n >= {rounds * least:,}, or fewer rounds",
-        )
+        condition = f"n={problem.users:,} users cannot fill {rounds:,} cohorts of {least:,}"
+        raise Infeasible.too_few(name, condition, rounds * least, also=", or fewer rounds")
     return cohort
 
 

@@ -1,5 +1,6 @@
 """`mean-sgd` in the registry."""
 
+from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing
 from quoron_server.algorithms.mean import plan as planning
 from quoron_server.algorithms.mean.method import MeanSGD
@@ -17,6 +18,7 @@ INFO = AlgorithmInfo(
     planner=planning.plan,
     verifier=planning.verify,
     maker=MeanSGD,
+    factor=Factor(known=8.0, unknown=2.0),
     noise_ignores_domain=True,
     choosing=Choosing(many_passes=True, curve_step=4),
 )

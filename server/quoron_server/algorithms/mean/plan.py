@@ -316,7 +316,7 @@ def _infeasible(problem: Problem, privacy: Privacy, options: MeanSGDOptions) -> 
             )
             needs.append(math.ceil(users / rate))
     condition = f"{problem.users:,} users are too few for a private range of {problem.dimension} coordinates a round"
-    return Infeasible(NAME, condition, f"n >= {min(needs):,}, or algorithm.options.estimator='tracking'")
+    return Infeasible.too_few(NAME, condition, min(needs), also=", or algorithm.options.estimator='tracking'")
 
 
 def _bins(bound: float, reach: float, dimension: int, users: int, failure: float) -> int:

@@ -21,7 +21,7 @@ from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gdp import mu_for
 from quoron_privacy.release import Adjacency
 from quoron_privacy.roots import root
-from quoron_server.algorithms.forecast import PhaseModel, statistical_floor
+from quoron_server.algorithms.forecast import Factor, PhaseModel, statistical_floor
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters, Sampling
@@ -161,6 +161,7 @@ def _info(scheme: _Scheme, summary: str) -> AlgorithmInfo:
         planner=partial(_plan, scheme),
         verifier=partial(_verify, scheme),
         maker=NoisySGD,
+        factor=Factor(known=7.0, unknown=2.0),
         noise_ignores_domain=True,
         choosing=Choosing(many_passes=True, curve_step=scheme.stride),
     )

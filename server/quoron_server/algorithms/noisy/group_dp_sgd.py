@@ -18,7 +18,7 @@ from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.gdp import mu_for
 from quoron_privacy.release import Adjacency
-from quoron_server.algorithms.forecast import PhaseModel, statistical_floor
+from quoron_server.algorithms.forecast import Factor, PhaseModel, statistical_floor
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.group_method import GroupSGD, GroupSGDParameters
@@ -171,6 +171,7 @@ def _info(name: str, adjacency: Adjacency, summary: str) -> AlgorithmInfo:
         planner=partial(_plan, name, adjacency),
         verifier=partial(_verify, adjacency),
         maker=GroupSGD,
+        factor=Factor(known=None, unknown=None),
         noise_ignores_domain=True,
         no_black_boxes=NoBlackBoxes("its clients clip each item's gradient on its own"),
         choosing=Choosing(named_only=True, many_passes=True, curve_step=8),

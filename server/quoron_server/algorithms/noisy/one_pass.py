@@ -15,6 +15,7 @@ from quoron_privacy.clipping import mean_sensitivity
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.gdp import mu_for
+from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters
@@ -107,5 +108,6 @@ INFO = AlgorithmInfo(
     planner=plan,
     verifier=verify,
     maker=NoisySGD,
+    factor=Factor(known=3.0, unknown=5.0),
     noise_ignores_domain=True,
 )

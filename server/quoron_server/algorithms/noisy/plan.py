@@ -84,10 +84,11 @@ def adaptive_clip(
         raise ConfigError(f"Expected options.quantile in [0.4, 0.95], got quantile={options.quantile}.")
     cells = RadiusCells.for_mu(divisor=cohort, mu=mu, adjacency=adjacency)
     if cells.scale > LOUDEST_CELLS:
-        raise Infeasible(
+        raise Infeasible.too_few(
             name,
             f"the share of {cohort:,} users within a clip norm gets noise of {cells.scale:.2g}, which tells nothing",
-            f"n >= {math.ceil(problem.users * cells.scale / LOUDEST_CELLS):,}, or a clip_norm of your own",
+            math.ceil(problem.users * cells.scale / LOUDEST_CELLS),
+            also=", or a clip_norm of your own",
         )
     return AdaptiveClip(cells, options.quantile)
 
@@ -115,7 +116,7 @@ def scale_for(sensitivity: float, problem: Problem, mu: float) -> float:
 def require_cohorts(name: str, problem: Problem, rounds: int) -> None:
     """Infeasible unless `rounds` disjoint cohorts of at least two users exist."""
     if problem.users < 2 * rounds:
-        raise Infeasible(name, f"{problem.users} users cannot fill {rounds} cohorts of 2", f"n >= {2 * rounds}")
+        raise Infeasible.too_few(name, f"{problem.users} users cannot fill {rounds} cohorts of 2", 2 * rounds)
 
 
 def few_rounds(candidates: Iterable[tuple[float, PhaseModel]], *, tolerance: float = 0.05) -> tuple[float, PhaseModel]:

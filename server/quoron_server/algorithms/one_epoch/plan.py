@@ -72,8 +72,8 @@ def plan(
     found = list(_candidates(gradients, method, problem, privacy, options))
     if not found:
         fewest = 2 if options.rounds is None else _cohorts(options, options.rounds)
-        needed = fewest * (options.reserve + 1)
-        raise Infeasible(name, f"n={problem.users:,} users cannot fill the cohorts", f"n >= {needed:,}")
+        condition = f"n={problem.users:,} users cannot fill the cohorts"
+        raise Infeasible.too_few(name, condition, fewest * (options.reserve + 1))
     least = min(each.risk for each in found)
     chosen = min((each for each in found if each.risk <= 1.05 * least), key=lambda each: (each.rounds, each.risk))
     divisor = problem.users // _cohorts(options, chosen.rounds) - options.reserve
@@ -130,7 +130,7 @@ def paper(name: str, problem: Problem, privacy: Privacy, options: OneEpochOption
             smallest = math.ceil(1.01 * smallest)
         c, rounds = _printed_rounds(n, privacy.delta)
         if smallest > n:
-            raise Infeasible(name, f"the printed number of rounds {rounds:,} exceeds n={n:,}", f"n >= {smallest:,}")
+            raise Infeasible.too_few(name, f"the printed number of rounds {rounds:,} exceeds n={n:,}", smallest)
         clip, louder = c * lipschitz, 1.0
         beta = c**2 * lipschitz * max(1.0, math.sqrt(problem.dimension) / (privacy.epsilon * math.sqrt(n))) / radius
     else:

@@ -1,6 +1,7 @@
 """`one-round-least-squares` in the registry."""
 
 from quoron_server.algorithms.allowance import Verdict
+from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes
 from quoron_server.algorithms.one_round import plan as planning
 from quoron_server.algorithms.one_round.method import OneRoundLeastSquares, OneRoundParameters
@@ -18,6 +19,7 @@ INFO = AlgorithmInfo(
     planner=planning.plan,
     verifier=planning.verify,
     maker=OneRoundLeastSquares,
+    factor=Factor(known=1.0, unknown=1.0),  # it predicts a bound
     noise_ignores_domain=True,
     no_black_boxes=NoBlackBoxes(
         "it asks for the second moment of a user's features and labels, which no gradient tells"

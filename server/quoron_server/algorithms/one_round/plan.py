@@ -41,7 +41,7 @@ def plan(problem: Problem, privacy: Privacy, options: OneRoundOptions, seed: int
     if resolution < LEAST_RESOLUTION:
         condition = f"n={users:,} users give one moment a resolution of nμ/√d = {resolution:.3g} < {LEAST_RESOLUTION:g}"
         enough = least_users(lambda n: n * mu / math.sqrt(d) >= LEAST_RESOLUTION, users, within=1.001, most=10**10)
-        raise Infeasible(NAME, condition, f"n >= {enough:,}" if enough else "fewer features")
+        raise Infeasible.too_few(NAME, condition, enough, otherwise="fewer features")
     adjacency: Adjacency = privacy.adjacency or "replace-one"
     norm, label = problem.feature_norm or 1.0, problem.beliefs.label_bound or 1.0
     longest = norm * math.hypot(1.0, LABEL_WEIGHT)

@@ -1,5 +1,6 @@
 """`outlier-gd` in the registry."""
 
+from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes
 from quoron_server.algorithms.outlier_gd import plan as planning
 from quoron_server.algorithms.outlier_gd.method import OutlierGD, OutlierGDParameters
@@ -16,6 +17,7 @@ INFO = AlgorithmInfo(
     planner=planning.plan,
     verifier=planning.verify,
     maker=OutlierGD,
+    factor=Factor(known=8.0, unknown=8.0),
     no_black_boxes=NoBlackBoxes(
         "it has no clip; it leaves out answers that are far from the others", even_curated=False
     ),

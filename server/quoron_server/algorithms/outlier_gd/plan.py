@@ -286,5 +286,5 @@ def _infeasible(problem: Problem, privacy: Privacy, options: OutlierGDOptions) -
     if problem.beliefs.hostile_share:
         condition += f" with hostile_share={problem.beliefs.hostile_share:g}"
     users = least_users(enough, problem.users, within=1.1, most=LARGEST_USERS)
-    fix = "fewer features, more items a user, or a larger radius or epsilon" if users is None else f"n >= {users:,}"
-    return Infeasible(NAME, condition, fix)
+    fix = "fewer features, more items a user, or a larger radius or epsilon"
+    return Infeasible.too_few(NAME, condition, users, otherwise=fix)

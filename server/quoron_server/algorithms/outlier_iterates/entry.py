@@ -1,5 +1,6 @@
 """`outlier-iterates` in the registry."""
 
+from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing
 from quoron_server.algorithms.outlier_iterates import plan as planning
 from quoron_server.algorithms.outlier_iterates.method import OutlierIterates
@@ -17,6 +18,7 @@ INFO = AlgorithmInfo(
     planner=planning.plan,
     verifier=planning.verify,
     maker=OutlierIterates,
+    factor=Factor(known=1.5, unknown=1.0),
     no_black_boxes=ITERATES,
     choosing=Choosing(removes_outliers=True),
 )

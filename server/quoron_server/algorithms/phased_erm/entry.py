@@ -1,5 +1,6 @@
 """`phased-erm` in the registry."""
 
+from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing
 from quoron_server.algorithms.phased_erm import plan as planning
 from quoron_server.algorithms.phased_erm.method import PhasedERM, PhasedERMParameters
@@ -16,6 +17,7 @@ INFO = AlgorithmInfo(
     planner=planning.plan,
     verifier=planning.verify,
     maker=PhasedERM,
+    factor=Factor(known=2.0, unknown=4.0),
     no_black_boxes=ITERATES,
     choosing=Choosing(many_passes=True),
 )

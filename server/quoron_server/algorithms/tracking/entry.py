@@ -1,5 +1,6 @@
 """`tracking-srgd` in the registry."""
 
+from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo, NoBlackBoxes
 from quoron_server.algorithms.tracking import plan as planning
 from quoron_server.algorithms.tracking.method import TrackingSRGD
@@ -17,6 +18,7 @@ INFO = AlgorithmInfo(
     planner=planning.plan,
     verifier=planning.verify,
     maker=TrackingSRGD,
+    factor=Factor(known=2.5, unknown=75.0),
     noise_ignores_domain=True,
     no_black_boxes=NoBlackBoxes("it asks for the second moment of a user's features, which no gradient tells"),
 )

@@ -85,10 +85,12 @@ def plan(problem: Problem, privacy: Privacy, options: TrackingOptions, seed: int
     sizes, prediction = _best(problem, mu, options, adjacency)
     worth = min(trivial_risk(problem), _no_training(problem))
     if sizes is None or prediction is None or prediction.total >= worth:
-        raise Infeasible(
+        raise Infeasible.too_few(
             NAME,
             _why(problem, prediction, worth),
             _enough_users(problem, mu, options, adjacency),
+            also=" (fewer features or a method of many passes also do)",
+            otherwise="fewer features, more items a user or a larger epsilon",
         )
     p = _calibrated(problem, privacy, options, sizes, _tail(prediction, problem.beliefs.hostile_share))
     row = 8 * problem.dimension
@@ -362,7 +364,7 @@ def _why(problem: Problem, prediction: Prediction | None, worth: float) -> str:
     )
 
 
-def _enough_users(problem: Problem, mu: float, options: TrackingOptions, adjacency: Adjacency) -> str:
+def _enough_users(problem: Problem, mu: float, options: TrackingOptions, adjacency: Adjacency) -> int | None:
     """About the least number of users for which a plan is worth running; for that number there is one."""
 
     def enough(users: int) -> bool:
@@ -370,10 +372,7 @@ def _enough_users(problem: Problem, mu: float, options: TrackingOptions, adjacen
         _, risk = _best(asked, mu, options, adjacency, stride=2)  # of fewer plans, so for this many users there is one
         return risk is not None and float(risk.total) < min(trivial_risk(asked), _no_training(asked))
 
-    users = least_users(enough, problem.users, within=1.05, most=10**10)
-    if users is None:
-        return "fewer features, more items a user or a larger epsilon"
-    return f"n >= {users:,} (fewer features or a method of many passes also do)"
+    return least_users(enough, problem.users, within=1.05, most=10**10)
 
 
 def _attendance(options: TrackingOptions) -> Assumption:

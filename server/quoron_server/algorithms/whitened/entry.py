@@ -1,5 +1,6 @@
 """`whitened-tracking` in the registry."""
 
+from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes
 from quoron_server.algorithms.whitened import plan as planning
 from quoron_server.algorithms.whitened.method import WhitenedTracking
@@ -17,6 +18,7 @@ INFO = AlgorithmInfo(
     planner=planning.plan,
     verifier=planning.verify,
     maker=WhitenedTracking,
+    factor=Factor(known=1.0, unknown=1.0),  # it predicts a bound
     noise_ignores_domain=True,
     no_black_boxes=NoBlackBoxes(
         "it asks for the second moment of a user's features and for losses, which no gradient tells"

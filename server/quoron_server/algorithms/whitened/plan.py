@@ -56,14 +56,10 @@ def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions, seed: int
     """The one plan for these numbers; Infeasible where its noise would leave nothing of the signal."""
     _require(problem, options)
     rounds, d, users = options.rounds or ROUNDS, problem.dimension, problem.users
-    slack = (1 + math.exp(privacy.epsilon)) * total_variation(gaussians=drawn(problem, rounds))
-    if slack >= privacy.delta:
-        condition = f"delta={privacy.delta:g} is below the samplers' error {slack:.2g}"
-        raise Infeasible(NAME, condition, "a larger delta")
-    mu = gdp.mu_for(privacy.epsilon, (privacy.delta - slack) * (1 - 1e-9))
+    mu = _mu(problem, privacy, rounds)
+    if (refusal := _unlearnable(problem, mu, options)) is not None:  # whatever d is: no other method learns then
+        raise refusal
     left = resolution(problem, mu, options, users)
-    if left < LEAST_RESOLUTION:  # whatever d is: no other method learns then
-        raise Infeasible(NAME, _why(problem, left), _enough(problem, mu, options))
     if d > LARGEST_DIMENSION:
         condition = f"d={d} features make {packed(d):,} numbers of a second moment"
         raise Infeasible(NAME, condition, f"d <= {LARGEST_DIMENSION}")
@@ -137,16 +133,26 @@ def taken(plan: Plan, allowed: Allowance) -> Verdict:
 
 def too_few(problem: Problem, privacy: Privacy) -> Infeasible | None:
     """Why nothing can be expected of few users at this ε: the best that we know would leave the start as it was."""
+    problem, options = problem.settled(wide=True), WhitenedOptions()
     try:
-        plan(problem.settled(wide=True), privacy, WhitenedOptions(), 0)
-    except Infeasible as error:
-        return error if error.condition.startswith(f"n={problem.users:,}") else None
-    return None
+        _require(problem, options)
+        return _unlearnable(problem, _mu(problem, privacy, ROUNDS), options)
+    except Infeasible:
+        return None
 
 
 def resolution(problem: Problem, mu: float, options: WhitenedOptions, users: int) -> float:
     """ν = nμ_g / √d, by which a forecast goes; n is the users expected to answer."""
     return options.attendance * users * mu * math.sqrt(_gradient_share(users, mu)) / math.sqrt(problem.dimension)
+
+
+def _mu(problem: Problem, privacy: Privacy, rounds: int) -> float:
+    """μ of a run; Infeasible where the samplers leave nothing of δ."""
+    slack = (1 + math.exp(privacy.epsilon)) * total_variation(gaussians=drawn(problem, rounds))
+    if slack >= privacy.delta:
+        condition = f"delta={privacy.delta:g} is below the samplers' error {slack:.2g}"
+        raise Infeasible(NAME, condition, "a larger delta")
+    return gdp.mu_for(privacy.epsilon, (privacy.delta - slack) * (1 - 1e-9))
 
 
 def _length_share(users: int, mu: float) -> float:
@@ -220,18 +226,18 @@ def _calibrated(
     )
 
 
-def _why(problem: Problem, found: float) -> str:
-    return (
-        f"n={problem.users:,} users at this epsilon give the gradients a resolution of nμ/√d = {found:.3g} < "
-        f"{LEAST_RESOLUTION:g}, at which more is lost to noise than learnt"
-    )
-
-
-def _enough(problem: Problem, mu: float, options: WhitenedOptions) -> str:
-    """The least n, and the least nμ, that would do."""
+def _unlearnable(problem: Problem, mu: float, options: WhitenedOptions) -> Infeasible | None:
+    """Why nothing can be learnt from so few users at this μ, with the least n that would do; None where it can."""
+    found = resolution(problem, mu, options, problem.users)
+    if found >= LEAST_RESOLUTION:
+        return None
 
     def enough(users: int) -> bool:
         return resolution(problem, mu, options, users) >= LEAST_RESOLUTION
 
+    condition = (
+        f"n={problem.users:,} users at this epsilon give the gradients a resolution of nμ/√d = {found:.3g} < "
+        f"{LEAST_RESOLUTION:g}, at which more is lost to noise than learnt"
+    )
     users = least_users(enough, problem.users, within=1.001, most=10**10)
-    return "fewer features or a larger epsilon" if users is None else f"n >= {users:,}"
+    return Infeasible.too_few(NAME, condition, users, otherwise="fewer features or a larger epsilon")

@@ -1,5 +1,6 @@
 """`winsorised-erm` in the registry."""
 
+from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes
 from quoron_server.algorithms.winsorised import plan as planning
 from quoron_server.algorithms.winsorised.method import WinsorisedERM, WinsorisedERMParameters
@@ -17,6 +18,7 @@ INFO = AlgorithmInfo(
     paper_planner=planning.paper_plan,
     verifier=planning.verify,
     maker=WinsorisedERM,
+    factor=Factor(known=5.0, unknown=20.0),
     no_black_boxes=NoBlackBoxes("it has no clip norm: where its boxes lie follows from what is known of a loss"),
     choosing=Choosing(many_passes=True),
 )

@@ -333,5 +333,4 @@ def _infeasible(problem: Problem, privacy: Privacy, options: WinsorisedERMOption
     condition = f"{problem.users:,} users are too few for a private range of {padded(problem.dimension)} coordinates"
     condition += f" in each of {rounds:,} rounds at epsilon={privacy.epsilon:g}, or for noise that is worth running"
     users = least_users(enough, max(problem.users, 2), within=1.1, most=LARGEST_USERS)
-    fix = "fewer features or a larger epsilon" if users is None else f"n >= {users:,}"
-    return Infeasible(NAME, condition, fix)
+    return Infeasible.too_few(NAME, condition, users, otherwise="fewer features or a larger epsilon")
