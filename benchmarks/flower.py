@@ -41,8 +41,8 @@ from quoron.flower.claim import LINES
 from quoron.flower.commands import Connection, Process, free_port
 from quoron.flower.simulation import simulate
 from quoron.operate.control import Address, Control
+from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
-from quoron.simulation.folder import RunFolder
 from quoron.simulation.run import Prepared
 from quoron_client.data.encoding import Encoding, Numeric, Signs
 from quoron_client.protocol.questions import Question

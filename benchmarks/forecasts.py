@@ -23,7 +23,7 @@ from few_users import GROUPS
 from quoron.config import from_tree
 from quoron.simulation.scene import setup
 from quoron_privacy.errors import QuoronError
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Privacy
 

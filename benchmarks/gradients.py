@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from quoron_client import AverageGradient, ItemBatch, LocalSGD, average_gradient, local_sgd, make_loss
 from quoron_client.compute.gradients import gradient_sums
 from quoron_client.protocol.domains import L2Ball
-from quoron_privacy.clipping import ClippedSum
+from quoron_privacy.means.clipping import ClippedSum
 
 Floats = NDArray[np.float32]
 

@@ -22,8 +22,9 @@ from scipy.optimize import nnls
 from quoron.populations import Synthetic
 from quoron.simulation.inline import InlineEngine
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import AverageGradient, Question
-from quoron_privacy.clipping import ClippedSum
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.questions import Question
+from quoron_privacy.means.clipping import ClippedSum
 
 BASE = {
     "users": {"users": 1_000, "items": 20, "features": 50},

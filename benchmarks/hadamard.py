@@ -14,7 +14,7 @@ import numpy as np
 
 from quoron_client.randomisers import RangeBits, SeededRandomness, VectorNoise
 from quoron_client.randomisers.hadamard import rotated_coordinates
-from quoron_privacy.rotation import padded, walsh_hadamard
+from quoron_privacy.means.rotation import padded, walsh_hadamard
 
 
 def seconds(work: Callable[[], object]) -> float:

@@ -84,8 +84,8 @@ def trained(folder: Path, algorithm: str, workers: int | None) -> dict[str, floa
 def train(folder: Path, algorithm: str, workers: int | None) -> None:
     """What `trained` starts."""
     from quoron import config as configs
-    from quoron.simulation.engines import EngineChoice
-    from quoron.simulation.folder import claim
+    from quoron.engines import EngineChoice
+    from quoron.run_folder import claim
     from quoron.training import run as training
 
     with TemporaryDirectory() as scratch:
@@ -128,8 +128,9 @@ def shared(users: int) -> dict[str, float]:
     from quoron.sharding.engine import ShardedEngine
     from quoron.sharding.shard import Settings
     from quoron_client.protocol.domains import L2Ball
-    from quoron_client.protocol.questions import AverageGradient, Question
-    from quoron_privacy.clipping import ClippedSum
+    from quoron_client.protocol.gradients import AverageGradient
+    from quoron_client.protocol.questions import Question
+    from quoron_privacy.means.clipping import ClippedSum
 
     crowd = Synthetic("logistic", users=users, items_per_user=ITEMS, dimension=FEATURES, domain=L2Ball(3.0))
     task = AverageGradient(np.zeros((1, FEATURES)), (1.0,))

@@ -31,9 +31,9 @@ from quoron.torch.computing import Rows
 from quoron.torch.modules import Network
 from quoron.training.items import Items
 from quoron.training.timetable import LocalSGD
-from quoron_privacy.clipping import clipped_mean
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise import SecureNoise
+from quoron_privacy.means.clipping import clipped_mean
+from quoron_privacy.noise.sources import SecureNoise
 
 LOSS = nn.functional.cross_entropy
 STEP, WARM = 0.1, 3

@@ -21,7 +21,7 @@ from quoron.training.black_box import problem_of
 from quoron.training.items import Items
 from quoron.training.rows import RowsEngine, Setting
 from quoron.training.timetable import LocalSGD
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 
 ITEMS, SIDE, CLASSES = 12, 12, 10

@@ -11,8 +11,8 @@ import time
 
 import numpy as np
 
-from quoron_privacy.noise import SecureNoise
-from quoron_privacy.noise_ahead import NoiseAhead
+from quoron_privacy.noise.ahead import NoiseAhead
+from quoron_privacy.noise.sources import SecureNoise
 
 REPEATS = 5
 

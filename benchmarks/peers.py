@@ -69,14 +69,14 @@ def reading(job: Job) -> Round:
 
 def quoron(job: Job) -> Round:
     """A table in memory, the curator's engine, the mechanism's own sum and noise."""
-    from quoron.populations._base import Declared
+    from quoron.populations.users import Declared
     from quoron.training.curator import CuratorEngine
     from quoron_client import AverageGradient, ItemBatch, make_loss
     from quoron_client.protocol.domains import L2Ball
     from quoron_client.protocol.questions import Question, summed
-    from quoron_privacy.clipping import ClippedSum, mean_sensitivity
     from quoron_privacy.gaussian import GaussianNoise
-    from quoron_privacy.noise import SecureNoise
+    from quoron_privacy.means.clipping import ClippedSum, mean_sensitivity
+    from quoron_privacy.noise.sources import SecureNoise
 
     features, labels = job.data()
     batch = ItemBatch(features, labels.astype(np.float64), np.arange(job.users + 1) * job.items)

@@ -35,7 +35,7 @@ from quoron_client.data.encoding import read_label
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import summed
 from quoron_privacy.errors import QuoronError
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Plan
 

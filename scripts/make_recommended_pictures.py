@@ -18,11 +18,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import quoron
-from quoron.reports.page import BLUE, GREY, ORANGE, STYLE
-from quoron.simulation.folder import RunFolder
+from quoron.reports.plots import BLUE, GREY, ORANGE, STYLE
+from quoron.run_folder import RunFolder
 from quoron.simulation.run import RunResult
 from quoron.simulation.scene import setup
-from quoron_client.protocol.questions import AverageGradient, Question
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.questions import Question
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 ALGORITHM = "tracking-srgd"

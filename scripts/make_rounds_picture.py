@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import quoron
-from quoron.reports import curve as curve_plot
+from quoron.reports import plots
 
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "rounds.svg"
 ALGORITHMS = ("accelerated-srgd", "srgd", "accelerated-sgd", "tracking-srgd", "one-pass-dp-sgd", "phased-sgd")
@@ -16,7 +16,7 @@ def main() -> int:
     curves = {name: each.curve for name, each in planned.items() if each.curve is not None}
     chosen = {name: planned[name].plan.cost.rounds for name in curves}
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
-    PICTURE.write_bytes(curve_plot.svg(curves, chosen=chosen))
+    PICTURE.write_bytes(plots.rounds_svg(curves, chosen=chosen))
     print(PICTURE)
     return 0
 

@@ -105,7 +105,7 @@ def planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports without their plots, which take longer than a small run; test_report.py draws them all."""
-    monkeypatch.setattr("quoron.reports.page.PLOTS", ())
+    monkeypatch.setattr("quoron.reports.plots.PLOTS", ())
 
 
 @pytest.fixture(scope="session")

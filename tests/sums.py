@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from quoron_privacy.clipping import ClippedSum
-from quoron_privacy.moment import MomentSum
+from quoron_privacy.means.clipping import ClippedSum
+from quoron_privacy.means.moment import MomentSum
 
 
 def clipped_residuals(rows, centre, answered, radius, quantile_radius, divisor):

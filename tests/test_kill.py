@@ -26,7 +26,7 @@ KILLER = textwrap.dedent(
     """
     import os, signal, sys
     from quoron_server.books.ledger import Ledger
-    from quoron.simulation import folder
+    from quoron import run_folder as folder
     from quoron.__main__ import main
 
     at, when, left = sys.argv[1], sys.argv[2], int(sys.argv[3])

@@ -1,6 +1,7 @@
 """The house rules that keep the five packages apart."""
 
 import ast
+from dataclasses import fields
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -8,14 +9,66 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-FOLDERS = {
-    "quoron_protos": "protos",
-    "quoron_privacy": "privacy",
-    "quoron_client": "client",
-    "quoron_server": "server",
-    "quoron": "simulations",
+from measures import FOLDERS, ROOT, distributions, house
+
+# The ratchet. Whoever raises a number does it here, where it is seen, and says why in the commit; whoever shortens what
+# is measured by a twentieth lowers the mark with it. `scripts/gen_house.py` prints these into docs/architecture.md.
+WAYS = {  # what must be read before a module can be: lines, modules
+    "quoron_server.plan": (969, 7),
+    "quoron_server.rounds": (2274, 18),
+    "quoron_server.algorithms.accelerated_erm.entry": (9140, 53),
+    "quoron_server.algorithms.accelerated_erm.method": (5343, 34),
+    "quoron_server.algorithms.local_model.entry": (5574, 39),
+    "quoron_server.algorithms.local_model.method": (2982, 24),
+    "quoron_server.algorithms.localised.filtered": (7166, 43),
+    "quoron_server.algorithms.localised.grouped": (7981, 46),
+    "quoron_server.algorithms.localised.median": (6995, 42),
+    "quoron_server.algorithms.localised.method": (2011, 17),
+    "quoron_server.algorithms.localised.phased": (7804, 46),
+    "quoron_server.algorithms.localised.soft_filtered": (7174, 43),
+    "quoron_server.algorithms.mean.entry": (6242, 41),
+    "quoron_server.algorithms.mean.method": (2814, 22),
+    "quoron_server.algorithms.noisy.dp_sgd": (4888, 32),
+    "quoron_server.algorithms.noisy.group_dp_sgd": (5098, 33),
+    "quoron_server.algorithms.noisy.method": (2423, 20),
+    "quoron_server.algorithms.noisy.one_pass": (4689, 31),
+    "quoron_server.algorithms.noisy.sgd": (4213, 30),
+    "quoron_server.algorithms.one_epoch.family": (5993, 38),
+    "quoron_server.algorithms.one_epoch.method": (3201, 25),
+    "quoron_server.algorithms.one_round.entry": (4416, 31),
+    "quoron_server.algorithms.one_round.method": (2309, 19),
+    "quoron_server.algorithms.outlier_gd.entry": (9386, 54),
+    "quoron_server.algorithms.outlier_gd.method": (5317, 34),
+    "quoron_server.algorithms.outlier_iterates.entry": (6471, 42),
+    "quoron_server.algorithms.outlier_iterates.method": (3950, 27),
+    "quoron_server.algorithms.phased_erm.entry": (8180, 49),
+    "quoron_server.algorithms.phased_erm.method": (4859, 31),
+    "quoron_server.algorithms.tracking.entry": (6364, 41),
+    "quoron_server.algorithms.tracking.method": (3842, 29),
+    "quoron_server.algorithms.whitened.entry": (6091, 39),
+    "quoron_server.algorithms.whitened.method": (3854, 27),
+    "quoron_server.algorithms.winsorised.entry": (5353, 35),
+    "quoron_server.algorithms.winsorised.method": (2971, 23),
+    "quoron_server.service.coordinator": (12716, 84),
+    "quoron_client.federation.session": (8755, 68),
+    "quoron.mean": (8920, 64),
+    "quoron.training.run": (20244, 135),
+    "quoron.api": (15760, 114),
+    "quoron.sklearn": (20861, 137),
+    "quoron.cli.app": (1883, 14),
 }
+COUNTS = {
+    "pairs of rooms that import each other": 0,
+    "rings of rooms": 2,
+    "rings of modules": 2,
+    "imports of our own inside functions": 154,
+    "imports of another folder's private names": 1,
+    "fields of AlgorithmInfo": 33,
+    "public names": 108,
+    "distributions of a plain install": 76,
+    "lines of the product": 60361,
+}
+
 MAY_IMPORT = {
     "quoron_protos": {"quoron_protos"},
     "quoron_privacy": {"quoron_privacy"},
@@ -74,6 +127,70 @@ def test_modules_stay_short_enough_to_read() -> None:
         for module in modules(package):
             if not module.name.endswith(("_pb2.py", "_pb2_grpc.py")):
                 assert len(module.read_text(encoding="utf-8").splitlines()) <= 450, module
+
+
+def measured() -> dict[str, int]:
+    """What the counts are in this working tree; imports only what it must."""
+    from quoron_server.algorithms import AlgorithmInfo
+
+    here = house()
+    return {
+        "pairs of rooms that import each other": len(here.two_way_pairs()),
+        "rings of rooms": len(here.rings_of_rooms()),
+        "rings of modules": len(here.circles()),
+        "imports of our own inside functions": len(here.inside()),
+        "imports of another folder's private names": len(here.private()),
+        "fields of AlgorithmInfo": len(fields(AlgorithmInfo)),
+        "public names": sum(len(import_module(package).__all__) for package in FOLDERS if package != "quoron_protos"),
+        "distributions of a plain install": len(distributions()),
+        "lines of the product": here.lines(),
+    }
+
+
+def within_its_mark(now: int, mark: int) -> bool:
+    """Not above it, and not so far below that the mark says nothing."""
+    return 0.95 * mark <= now <= mark
+
+
+@pytest.mark.parametrize("module", WAYS)
+def test_ways_grow_no_longer(module: str) -> None:
+    """Of modules there may be one fewer than the mark says, of lines a twentieth."""
+    (lines, modules), (most_lines, most_modules) = house().way(module), WAYS[module]
+    told = f"{module}: {lines:,} lines in {modules} modules, marks {most_lines:,} and {most_modules}"
+    assert within_its_mark(lines, most_lines), told
+    assert most_modules - 1 <= modules <= most_modules, told
+
+
+def test_counts_of_the_house_stay_at_their_marks() -> None:
+    assert {
+        name: (now, COUNTS[name]) for name, now in measured().items() if not within_its_mark(now, COUNTS[name])
+    } == {}
+
+
+def test_every_loop_and_every_algorithm_has_a_mark() -> None:
+    families = "quoron_server.algorithms."
+    loops = {name for name in house().texts if name.startswith(families) and name.endswith(".method")}
+    whole = {name for name in house().texts if name.startswith(families) and name.endswith(".entry")}
+    assert loops | whole <= set(WAYS)
+
+
+def test_a_way_is_what_must_be_read() -> None:
+    """Heads of modules count, imports inside functions and for types do not, nor does a folder that says nothing."""
+    texts = {
+        "quoron": '"""Nothing."""',
+        "quoron.top": "from quoron.low import a\nimport quoron.side",
+        "quoron.low": "def f():\n    from quoron.far import b",
+        "quoron.side": "if TYPE_CHECKING:\n    from quoron.far import b",
+        "quoron.far": "from quoron import low",
+        "quoron._own": "from quoron.low import _hidden",
+        "quoron.room.inner": "from quoron._own import c",
+    }
+    small = type(house())(texts, frozenset({"quoron"}))
+    assert small.closure("quoron.top") == {"quoron.top", "quoron.low", "quoron.side"}
+    assert small.circles() == {frozenset({"quoron.low", "quoron.far"})}
+    assert small.two_way_pairs() == {("quoron.far", "quoron.low")}
+    assert [(each.source, each.target) for each in small.inside()] == [("quoron.low", "quoron.far")]
+    assert [each.source for each in small.private()] == ["quoron.room.inner"]
 
 
 def test_every_package_says_that_it_is_typed() -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from quoron_privacy import lifetime, noise, quorum
+from quoron_privacy.accounts import lifetime
+from quoron_privacy.counts import quorum
+from quoron_privacy.noise import streams as noise
 from quoron_server.algorithms import ALGORITHMS
 
 ROOT = Path(__file__).parents[1]

@@ -3,7 +3,8 @@
 Each module is one mechanism or one kind of account, with its statement and proof under docs/privacy/. What is most
 asked for stands here too; the accounts are modules to import: `gdp`, `subsampling`, `lifetime`.
 
-    >>> from quoron_privacy import GaussianNoise, gdp
+    >>> from quoron_privacy import GaussianNoise
+    >>> from quoron_privacy.accounts import gdp
     >>> noise = GaussianNoise.calibrate(sensitivity=0.02, epsilon=1.0, delta=1e-6, dimension=1)
     >>> round(gdp.epsilon_for(noise.effective_mu(1), 1e-6), 3)
     1.0

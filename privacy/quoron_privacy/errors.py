@@ -1,4 +1,4 @@
-"""The exceptions of every quoron package, one small tree.
+"""The exceptions of every quoron package, one small tree, and the checks of arguments that raise them.
 
     QuoronError
     ├── UsageError            the request is wrong; exit code 2
@@ -19,6 +19,8 @@
 Messages name the thing, its value and the fix. They never hold a user's data, and nothing that moves a terminal's
 cursor: what a file or another machine calls itself is told by `printable`.
 """
+
+import math
 
 
 def printable(text: str) -> str:
@@ -126,3 +128,38 @@ class VerificationError(RunError):
 
 class WireError(RunError):
     """A message is not of this protocol; it was not acted on."""
+
+
+def positive(**values: float) -> None:
+    """Each value is a finite number above zero."""
+    for name, value in values.items():
+        if not (_finite(value) and value > 0):
+            raise ConfigError(f"Expected {name} > 0 and finite, got {name}={value}.")
+
+
+def non_negative(**values: float) -> None:
+    """Each value is a finite number, zero or above."""
+    for name, value in values.items():
+        if not (_finite(value) and value >= 0):
+            raise ConfigError(f"Expected {name} >= 0 and finite, got {name}={value}.")
+
+
+def probability(**values: float) -> None:
+    """Each value lies strictly between 0 and 1."""
+    for name, value in values.items():
+        if not 0 < value < 1:
+            raise ConfigError(f"Expected {name} in (0, 1), got {name}={value}.")
+
+
+def count(**values: int) -> None:
+    """Each value is an integer of at least 1."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ConfigError(f"Expected {name} to be an integer >= 1, got {name}={value!r}.")
+
+
+def _finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond every float
+        return False

@@ -13,11 +13,10 @@ from math import exp, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy import gdp
-from quoron_privacy.errors import ConfigError, Infeasible
-from quoron_privacy.noise import GRID_BITS, RandomStream, total_variation
+from quoron_privacy.accounts import gdp
+from quoron_privacy.errors import ConfigError, Infeasible, count, positive, probability
+from quoron_privacy.noise.streams import GRID_BITS, RandomStream, total_variation
 from quoron_privacy.release import Release
-from quoron_privacy.validate import count, positive, probability
 
 LARGEST = 2.0**22  # a released coordinate is at most this many standard deviations before noise
 _ARITHMETIC = 1 + 1e-9  # rounding of plans: products and quotients of public floats

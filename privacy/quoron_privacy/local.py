@@ -19,14 +19,13 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from quoron_privacy import gdp
-from quoron_privacy.clipping import clip_rows
-from quoron_privacy.errors import ConfigError, Infeasible
+from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts.roots import root
+from quoron_privacy.errors import ConfigError, Infeasible, count, positive, probability
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise import RandomStream, total_variation
-from quoron_privacy.roots import root
-from quoron_privacy.rotation import Signs, coordinate_bound, padded, rotate_back
-from quoron_privacy.validate import count, positive, probability
+from quoron_privacy.means.clipping import clip_rows
+from quoron_privacy.means.rotation import Signs, coordinate_bound, padded, rotate_back
+from quoron_privacy.noise.streams import RandomStream, total_variation
 
 
 def group_size(*, epsilon: float, bins: int, failure: float) -> int:

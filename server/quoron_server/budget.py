@@ -8,8 +8,7 @@ quoron_privacy.errors.BudgetExceeded: Expected rounds <= 10 (budget.rounds), got
 
 from dataclasses import dataclass
 
-from quoron_privacy.errors import BudgetExceeded
-from quoron_privacy.validate import count, positive
+from quoron_privacy.errors import BudgetExceeded, count, positive
 from quoron_server.plan import Plan
 
 

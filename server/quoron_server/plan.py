@@ -8,16 +8,15 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from quoron_privacy.errors import ConfigError, VerificationError
+from quoron_privacy.errors import ConfigError, VerificationError, positive, probability
 from quoron_privacy.release import Adjacency
-from quoron_privacy.validate import positive, probability
 from quoron_server.assumptions import Assumption, Kind, together
 from quoron_server.parameters import Parameters, PlannedRelease
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:  # a plan holds them, and whoever makes or checks one knows how
-    from quoron_privacy.quorum import Quorum
-    from quoron_privacy.table_health import TableHealth
+    from quoron_privacy.counts.quorum import Quorum
+    from quoron_privacy.counts.table_health import TableHealth
 
 Exposure = Literal["model", "broadcast", "local", "none"]
 Constants = Literal["calibrated", "paper"]

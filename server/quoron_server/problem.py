@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from quoron_client.protocol.domains import Bounds, Domain, L2Ball
-from quoron_privacy.errors import ConfigError, VerificationError
-from quoron_privacy.validate import count, non_negative, positive
+from quoron_privacy.errors import ConfigError, VerificationError, count, non_negative, positive
 
 Curvature = Literal["unknown", "isotropic"]
 MOST = 10**12  # users, items of one, or numbers of a model

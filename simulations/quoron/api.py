@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from quoron import config as configs
 from quoron.config import Config
+from quoron.engines import EngineChoice, comparison_sharing, training_sharing
 from quoron.frames import Frame, framed, needed
 from quoron.planning.plans import Planned
 from quoron.planning.questions import Answers
 from quoron.presets import preset
 from quoron.reports.summary import from_json
+from quoron.run_folder import FRAME, RunFolder, as_parquet, claim, write
 from quoron.simulation import run as runs
-from quoron.simulation.engines import EngineChoice, comparison_sharing, training_sharing
-from quoron.simulation.folder import FRAME, RunFolder, as_parquet, claim, write
 from quoron.simulation.run import RunResult
 from quoron_privacy.errors import ConfigError
 from quoron_server.rounds import Observer
@@ -34,7 +34,7 @@ from quoron_server.rounds import Observer
 if TYPE_CHECKING:  # planning needs no table, and no database
     from quoron.comparing.comparison import Comparison
     from quoron.comparing.request import Request
-    from quoron.training.model import Model
+    from quoron.model import Model
     from quoron.training.result import Trained
 
 Source = str | Path | Config | Frame
@@ -359,7 +359,7 @@ def report(directory: str | Path) -> Path:
 
 def load(path: str | Path) -> "Model":
     """The model in a file, or in the folder of a run that has released one. DataError for anything else."""
-    from quoron.training.model import Model
+    from quoron.model import Model
     from quoron.training.result import MODEL
 
     given = Path(path)

@@ -17,10 +17,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from quoron import _toml
+from quoron import toml_text
 from quoron._explain import explain
-from quoron._paths import PACKAGED, is_url
-from quoron.planning.network import Network
+from quoron.network import Network
+from quoron.paths import PACKAGED, is_url
 from quoron_privacy.errors import ConfigError
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -360,7 +360,7 @@ class Config(Section):
 
     def as_toml(self) -> str:
         """The configuration with every default written out."""
-        return _toml.dumps(self.model_dump(mode="json")) + "\n"
+        return toml_text.dumps(self.model_dump(mode="json")) + "\n"
 
     def digest(self) -> str:
         """Fingerprint of everything that decides the run's bits; where run and table are kept is left out."""
@@ -378,7 +378,7 @@ def from_tree(tree: Mapping[str, Any]) -> Config:
 
 def parse(text: str, source: str = "the configuration", settings: Sequence[str] = ()) -> Config:
     """The configuration of a TOML text, with `key=value` settings laid over it."""
-    return from_tree(overlay(_toml.parse(text, source), settings))
+    return from_tree(overlay(toml_text.parse(text, source), settings))
 
 
 def load(path: Path, settings: Sequence[str] = ()) -> Config:
@@ -411,11 +411,11 @@ def overlay(tree: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     Settings that name an algorithm are laid first, so options given beside the name count wherever they stand.
     """
     merged = dict(tree)
-    given = [_toml.assignment(setting) for setting in settings]
+    given = [toml_text.assignment(setting) for setting in settings]
     for above in sorted(given, key=lambda each: "name" not in each.get("algorithm", {})):
         if _renames(merged.get("algorithm"), above.get("algorithm")):
             merged["algorithm"] = {key: value for key, value in merged["algorithm"].items() if key != "options"}
-        merged = _toml.merge(merged, above)
+        merged = toml_text.merge(merged, above)
     return merged
 
 

@@ -33,17 +33,19 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from quoron import _toml
+from quoron import toml_text
 from quoron.training import lifetime
 from quoron_client.data import columns
 from quoron_client.data.encoding import group
 from quoron_client.data.first_rows import Reading, most_rows, only_first
-from quoron_privacy import facts, gdp
+from quoron_privacy.accounts import gdp
+from quoron_privacy.counts import facts
+from quoron_privacy.counts.facts import RankChoice
+from quoron_privacy.counts.votes import HiddenBins, verify
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased
-from quoron_privacy.facts import RankChoice
-from quoron_privacy.noise import NoiseSource, RandomStream, SecureNoise, SeededNoise
+from quoron_privacy.noise.sources import SecureNoise, SeededNoise
+from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.release import Release
-from quoron_privacy.votes import HiddenBins, verify
 from quoron_server.plan import check_delta
 
 VARIATION = 2.0**-60  # ranks are drawn exactly; the ledger wants a bound above zero
@@ -68,7 +70,7 @@ class Line:
         cost = f"epsilon = {self.epsilon:g}" + (f", delta = {self.delta:g}" if self.delta else "")
         if self.value is None:
             return f"# {_key(self.name)}: {self.problem} ({cost})"
-        return f"{_toml.dumps({'x': {self.name: self.value}}).partition(chr(10))[2]} # {cost}"
+        return f"{toml_text.dumps({'x': {self.name: self.value}}).partition(chr(10))[2]} # {cost}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class Declaration:
             f"# Proofs: docs/privacy/votes.md.{told}",
         ]
         table = {"kind": "table", "path": self.path, "user": self.user}
-        parts = ["\n".join([*head, _toml.dumps({"population": table})])]
+        parts = ["\n".join([*head, toml_text.dumps({"population": table})])]
         for kind, section in SECTIONS.items():
             lines = [each.line() for each in self.declared if each.kind == kind]
             if lines:
@@ -293,4 +295,4 @@ def _stream(noise: NoiseSource, *names: str) -> RandomStream:
 
 def _key(name: str) -> str:
     """A column's name on one line."""
-    return _toml.dumps({"x": {name: 0}}).partition("\n")[2].removesuffix(" = 0")
+    return toml_text.dumps({"x": {name: 0}}).partition("\n")[2].removesuffix(" = 0")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from quoron import config as configs
 from quoron.config import Config, Table
-from quoron.simulation.folder import FRAME
+from quoron.run_folder import FRAME
 from quoron_privacy.errors import ConfigError
 
 if TYPE_CHECKING:  # planning needs no table

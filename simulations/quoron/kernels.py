@@ -25,16 +25,18 @@ import numpy as np
 
 import quoron_client
 from quoron.populations import Cube, Synthetic
-from quoron_client.compute.compiled import Pointwise, UserLoop
 from quoron_client.compute.gradients import _gradients, gradient_sums
+from quoron_client.compute.user_loops import UserLoop
 from quoron_client.compute.work import answer
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Logistic
 from quoron_client.protocol.domains import Box, L2Ball
-from quoron_client.protocol.questions import AverageGradient, SecondMoment
-from quoron_privacy.moment import MomentSum
-from quoron_privacy.noise import SeededNoise
-from quoron_privacy.tails import TailSum
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.moments import SecondMoment
+from quoron_privacy.kernels.compiled import Pointwise
+from quoron_privacy.means.moment import MomentSum
+from quoron_privacy.means.norm_counts import TailSum
+from quoron_privacy.noise.sources import SeededNoise
 
 _CONFIG: Any = numba.config
 # So generous a promise that filters and lotteries are feasible with these users.

@@ -37,13 +37,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from quoron_client.randomisers import LocalRandomness, RangeBits, SeededRandomness, SystemRandomness, VectorNoise
 from quoron_client.randomisers.hadamard import rotated_coordinates
-from quoron_privacy import gdp, local, truncated_mean
-from quoron_privacy.clipping import clip_rows
+from quoron_privacy import local
+from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased
-from quoron_privacy.noise import NoiseSource, RandomStream, SecureNoise, SeededNoise, total_variation
+from quoron_privacy.means import truncated_mean
+from quoron_privacy.means.clipping import clip_rows
+from quoron_privacy.means.rotation import coordinate_bound, padded, random_signs
+from quoron_privacy.means.truncated_mean import Crude, TruncatedMean
+from quoron_privacy.noise.sources import SecureNoise, SeededNoise
+from quoron_privacy.noise.streams import NoiseSource, RandomStream, total_variation
 from quoron_privacy.robust import robust_mean
-from quoron_privacy.rotation import coordinate_bound, padded, random_signs
-from quoron_privacy.truncated_mean import Crude, TruncatedMean
 from quoron_server.plan import Guarantee, Privacy
 
 Matrix = NDArray[np.float64]

@@ -25,11 +25,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from quoron import config as configs
+from quoron.model import Model
 from quoron.reports.health import Health
-from quoron.simulation.folder import RunFolder
+from quoron.run_folder import RunFolder
 from quoron.training import arrays, run
 from quoron.training.arrays import InputError, Label, RandomState
-from quoron.training.model import Model
 from quoron_privacy.errors import RunError
 from quoron_server.assumptions import Assumption, Kind
 from quoron_server.plan import Guarantee

@@ -16,7 +16,7 @@ import pytest
 from audits.harness import epsilon_lower_bound
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.accelerated_erm import tested
 from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM

@@ -10,8 +10,8 @@ from audits.harness import epsilon_lower_bound
 from problems import problem_of
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers
-from quoron_privacy.noise import SeededNoise
-from quoron_privacy.radius_cells import RadiusCells
+from quoron_privacy.means.radius_cells import RadiusCells
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Plan, Privacy
 

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from audits.harness import delta_bounds, epsilon_lower_bound
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.robust.filter.cutoff import HiddenCutoff
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
 

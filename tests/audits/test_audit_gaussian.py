@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from audits.harness import delta_bounds, epsilon_lower_bound
-from quoron_privacy import gdp
-from quoron_privacy.clipping import clipped_mean, mean_sensitivity
+from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise import SecureNoise, SeededNoise
+from quoron_privacy.means.clipping import clipped_mean, mean_sensitivity
+from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 
 EPSILON, DELTA, NORM, COHORT = 2.0, 1e-5, 1.0, 10
 DRAWS = 200_000

@@ -14,8 +14,8 @@ from scipy.stats import binom
 from audits.harness import delta_bounds, epsilon_lower_bound
 from quoron_client.protocol.domains import Box
 from quoron_client.protocol.questions import Answers
-from quoron_privacy import item_sampling
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.accounts import item_sampling
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.slots import partition
 from quoron_server.plan import Privacy

@@ -10,7 +10,8 @@ import pytest
 
 from audits.harness import delta_bounds, epsilon_lower_bound
 from quoron_client.randomisers import RangeBits, SeededRandomness, SystemRandomness, VectorNoise
-from quoron_privacy import gdp, local
+from quoron_privacy import local
+from quoron_privacy.accounts import gdp
 
 DRAWS = 1_000_000
 BINS = 4

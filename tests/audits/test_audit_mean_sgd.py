@@ -14,7 +14,7 @@ from audits.harness import delta_bounds
 from problems import problem_of
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.mean.method import MeanSGD
 from quoron_server.plan import Privacy

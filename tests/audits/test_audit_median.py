@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from audits.harness import epsilon_lower_bound
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.robust.coordinate_median import calibrate, debiased_mean, verify
 from quoron_privacy.robust.filter.concentration import score_error, scores
 

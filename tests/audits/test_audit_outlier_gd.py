@@ -13,7 +13,7 @@ from audits.harness import epsilon_lower_bound
 from problems import problem_of
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.robust.above_threshold import AboveThreshold
 from quoron_privacy.robust.outlier_mean import score_step
 from quoron_server.algorithms import ALGORITHMS

@@ -14,7 +14,7 @@ import pytest
 
 from audits.harness import epsilon_lower_bound
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.robust import one_release
 from quoron_privacy.robust.laplace_test import in_score_units, score_scale
 from quoron_privacy.robust.lottery import TICKETS, Lottery

@@ -12,7 +12,7 @@ from audits.harness import delta_bounds
 from problems import problem_of
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.phased_erm.method import PhasedERM
 from quoron_server.algorithms.phased_erm.plan import shift

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from audits.harness import epsilon_lower_bound
-from quoron_privacy.noise import SecureNoise, SeededNoise
-from quoron_privacy.prefix import FACTORISATIONS, factorise
+from quoron_privacy.noise.sources import SecureNoise, SeededNoise
+from quoron_privacy.prefix.factorisations import FACTORISATIONS, factorise
 from quoron_privacy.prefix.noise import PrefixNoise, corollary_9_scale
 
 DRAWS, ROUNDS = 120_000, 8

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from audits.harness import epsilon_lower_bound
-from quoron_privacy import gdp
-from quoron_privacy.clipping import clipped_mean
-from quoron_privacy.noise import SeededNoise
-from quoron_privacy.private_range import PrivateRange, bounded_range_epsilon, costs, weights
+from quoron_privacy.accounts import gdp
+from quoron_privacy.means.clipping import clipped_mean
+from quoron_privacy.means.private_range import PrivateRange, bounded_range_epsilon, costs, weights
+from quoron_privacy.means.truncated_mean import calibrate
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.robust import robust_mean
 from quoron_privacy.robust.lottery import TICKETS
-from quoron_privacy.truncated_mean import calibrate
 
 DRAWS = 150_000
 EPSILON, DELTA = 1.0, 1e-3

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from audits.harness import epsilon_lower_bound
-from quoron_privacy.noise import SeededNoise
-from quoron_privacy.quorum import Quorum, calibrate
+from quoron_privacy.counts.quorum import Quorum, calibrate
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms.quorum import decide, draw_limit
 
 EPSILON, ROUNDS, ASKED, DRAWS = 2.0, 3, 400, 1000

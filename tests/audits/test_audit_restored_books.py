@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from audits.harness import epsilon_lower_bound
-from quoron_privacy import gdp
+from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise import SecureNoise
-from quoron_privacy.noise_ahead import StartedNoise
+from quoron_privacy.noise.ahead import StartedNoise
+from quoron_privacy.noise.sources import SecureNoise
 
 CLIP, DELTA, DRAWS = 1.0, 1e-2, 2000
 Nonce = Callable[[StartedNoise, float], StartedNoise]

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from audits.harness import delta_bounds, epsilon_lower_bound
-from quoron_privacy import gdp
-from quoron_privacy.clipping import mean_sensitivity
+from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.moment import SecondMomentNoise
-from quoron_privacy.noise import SeededNoise
-from quoron_privacy.radius_cells import RadiusCells
+from quoron_privacy.means.clipping import mean_sensitivity
+from quoron_privacy.means.moment import SecondMomentNoise
+from quoron_privacy.means.radius_cells import RadiusCells
+from quoron_privacy.noise.sources import SeededNoise
 from sums import clipped_residuals
 
 EPSILON, DELTA, COHORT = 1.0, 0.01, 5

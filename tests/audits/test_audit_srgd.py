@@ -13,8 +13,8 @@ from audits.harness import epsilon_lower_bound
 from one_epoch_reference import FAMILY, drive, released_sums, strategy
 from quoron_client.protocol.domains import Box
 from quoron_client.protocol.questions import Answers, Status
-from quoron_privacy.clipping import mean_sensitivity
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.means.clipping import mean_sensitivity
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.prefix.noise import PrefixNoise, corollary_9_scale
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.one_epoch.method import OneEpoch

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from audits.harness import delta_bounds, epsilon_lower_bound
-from quoron_privacy import gdp
-from quoron_privacy.noise import SecureNoise, SeededNoise
-from quoron_privacy.table_health import TableHealth
+from quoron_privacy.accounts import gdp
+from quoron_privacy.counts.table_health import TableHealth
+from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 
 EPSILON, DELTA, USERS, COLUMNS = 1.0, 0.01, 5, 30
 DRAWS = 10_000

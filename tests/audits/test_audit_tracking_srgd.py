@@ -16,11 +16,11 @@ from audits.tracking_lab import HUGE, INNER, Scene, evidence, next_centre, next_
 from one_epoch_reference import strategy
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers
+from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import VerificationError
-from quoron_privacy.gdp import mu_for
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.means.norm_counts import Tail
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.prefix.noise import PrefixNoise
-from quoron_privacy.tails import Tail
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.slots import partition
 from quoron_server.algorithms.tracking import schedule

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from audits.harness import epsilon_lower_bound
-from quoron_privacy.facts import RankChoice, distances
-from quoron_privacy.noise import SeededNoise
-from quoron_privacy.private_range import weights
-from quoron_privacy.votes import HiddenBins, KnownBins
+from quoron_privacy.counts.facts import RankChoice, distances
+from quoron_privacy.counts.votes import HiddenBins, KnownBins
+from quoron_privacy.means.private_range import weights
+from quoron_privacy.noise.sources import SeededNoise
 
 EPSILON, DELTA, DRAWS = 2.0, 0.02, 30_000
 MOST = 2

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from audits.harness import delta_bounds
-from quoron_privacy import gdp
-from quoron_privacy.free_presence import LogLength, MomentMean
-from quoron_privacy.noise import SeededNoise
-from quoron_privacy.tails import TailMean
+from quoron_privacy.accounts import gdp
+from quoron_privacy.means.free_presence import LogLength, MomentMean
+from quoron_privacy.means.norm_counts import TailMean
+from quoron_privacy.noise.sources import SeededNoise
 
 EPSILON, DELTA, USERS, DRAWS = 1.0, 0.01, 5, 4_000
 MU = gdp.mu_for(EPSILON, DELTA)

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from audits.harness import delta_bounds
-from quoron_privacy import winsorised_mean
-from quoron_privacy.gdp import mu_for
-from quoron_privacy.noise import SeededNoise
-from quoron_privacy.private_range import PrivateRange, costs, tally, weights
-from quoron_privacy.rotation import padded, rotate
-from quoron_privacy.winsorised_mean import WinsorisedMean
+from quoron_privacy.accounts.gdp import mu_for
+from quoron_privacy.means import winsorised_mean
+from quoron_privacy.means.private_range import PrivateRange, costs, tally, weights
+from quoron_privacy.means.rotation import padded, rotate
+from quoron_privacy.means.winsorised_mean import WinsorisedMean
+from quoron_privacy.noise.sources import SeededNoise
 
 USERS, DIMENSION, RUNS, EPSILON, DELTA, HUGE = 12, 4, 2500, 1.0, 0.05, 1e9
 SIGNS, EDGE, HALF_WIDTH = np.ones(DIMENSION), 2.0, 0.3

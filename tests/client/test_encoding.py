@@ -27,7 +27,7 @@ from quoron_client.data.encoding import (
     read_label,
 )
 from quoron_client.losses import LOSSES, Hinge, LeastSquares, Linear, Logistic
-from quoron_client.protocol.questions import AverageGradient
+from quoron_client.protocol.gradients import AverageGradient
 from quoron_privacy.errors import ConfigError, DataError
 
 RULES = Encoding(

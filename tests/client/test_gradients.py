@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from client import reference
 from quoron_client import AverageGradient, ItemBatch, average_gradient, average_loss, make_loss
-from quoron_client.compute.compiled import pieces
 from quoron_client.compute.draws import user_keys
 from quoron_client.compute.gradients import gradient_sums
 from quoron_client.compute.smoothness import smoothness_scale
+from quoron_client.compute.user_loops import pieces
 from quoron_client.protocol.smoothing import Convolution
-from quoron_privacy.clipping import ClippedSum
 from quoron_privacy.errors import ConfigError, DataError
+from quoron_privacy.means.clipping import ClippedSum
 
 by_name = pytest.mark.parametrize("loss", reference.some_losses(), ids=lambda loss: loss.name)
 STEADY = settings(derandomize=True, deadline=None, max_examples=30)

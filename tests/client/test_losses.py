@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from client import reference
 from quoron_client import LOSSES, Box, L2Ball, make_loss
-from quoron_client.losses._exponential import exponential
+from quoron_client.losses.exponential import exponential
 from quoron_privacy.errors import ConfigError
 
 LOSSES_TRIED = reference.some_losses()

@@ -14,7 +14,7 @@ from quoron.operate.submission import specify
 from quoron.simulation.scene import loss_of
 from quoron_client import AverageGradient, L2Ball, average_gradient, average_loss, local_sgd, make_loss
 from quoron_client.losses import Classification, Declaration, Logistic, declared_loss, own
-from quoron_client.protocol.questions import LocalSGD
+from quoron_client.protocol.local_sgd import LocalSGD
 from quoron_privacy.errors import ConfigError, VerificationError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.assumptions import Assumption, Kind

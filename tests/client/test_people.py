@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from quoron._paths import PACKAGED, table_file
 from quoron.cli.app import app
+from quoron.paths import PACKAGED, table_file
 from quoron_client.data import columns
 from quoron_client.data.people import several
-from quoron_client.data.table import check_one_user
+from quoron_client.federation.own_table import check_one_user
 from quoron_privacy.errors import DataError
 
 DRAW = np.random.default_rng(1)

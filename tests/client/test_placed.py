@@ -8,7 +8,8 @@ import pytest
 from client import reference
 from quoron_client.compute.placed import placed_gradient
 from quoron_client.compute.work import answer
-from quoron_client.protocol.questions import PlacedGradient, Status
+from quoron_client.protocol.gradients import PlacedGradient
+from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import DataError
 
 POINT = np.array([[0.4, -0.2, 0.7]])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from quoron_client.compute.products import accumulate, copied, predict, predict_both, within
-from quoron_privacy.lanes import aligned
+from quoron_privacy.kernels.lanes import aligned
 
 SHAPES = [(dimension, rows) for dimension in (1, 3, 4, 7, 20, 31, 32, 45, 100) for rows in (1, 2, 4, 5, 11)]
 

@@ -8,7 +8,8 @@ from quoron_client import Box, L2Ball, Loss, make_loss
 from quoron_client.compute.gradients import average_gradient, average_loss
 from quoron_client.compute.local_iterates import local_sgd
 from quoron_client.compute.smoothness import smoothness_scale
-from quoron_client.protocol.questions import AverageGradient, LocalSGD
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.local_sgd import LocalSGD
 from quoron_privacy.errors import ConfigError
 
 LOSS = make_loss("quadratic", steep=0.8, flat=0.03, ridge=0.01, feature_norm=1.5)

@@ -14,7 +14,7 @@ from quoron_client.randomisers.gaussian import gaussian_steps, noise_scale
 from quoron_client.randomisers.hadamard import rotated_coordinates
 from quoron_privacy import local
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 
 FALSE_ALARM = 1e-8  # of each statistical check; about ten here. Seeds are fixed
 fast = settings(derandomize=True, deadline=None, max_examples=80)
@@ -105,7 +105,7 @@ class TestGaussianSteps:
                 self.used += size
                 return words[self.used - size : self.used].copy()
 
-        from quoron_privacy.noise import RandomStream
+        from quoron_privacy.noise.streams import RandomStream
 
         drawn = gaussian_steps(500, Same(), round=0, users=np.arange(1))[0]
         assert np.array_equal(drawn, RandomStream(Stream().draw).gaussian_steps(500))

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from contracts.worlds import Spent, Told
-from quoron_privacy import gdp
-from quoron_privacy.quorum import Quorum
+from quoron_privacy.accounts import gdp
+from quoron_privacy.counts.quorum import Quorum
 from quoron_privacy.robust.above_threshold import AboveThreshold, Series
 from quoron_privacy.robust.coordinate_median import MedianParameters
 from quoron_privacy.robust.filter.outlier_filter import FilterParameters

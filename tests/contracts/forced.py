@@ -10,11 +10,11 @@ import numpy as np
 from contracts.charges import mean_of
 from contracts.worlds import Charged, Given, Spent, Stream, Told, World
 from quoron_client.randomisers import RangeBits, VectorNoise, vector
+from quoron_privacy.counts.quorum import Quorum
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise import GRID_BITS, NoiseSource
+from quoron_privacy.means.private_range import PrivateRange, bounded_range_mu, costs
+from quoron_privacy.noise.streams import GRID_BITS, NoiseSource
 from quoron_privacy.prefix.noise import PrefixNoise
-from quoron_privacy.private_range import PrivateRange, bounded_range_mu, costs
-from quoron_privacy.quorum import Quorum
 from quoron_privacy.robust.above_threshold import AboveThreshold
 from quoron_privacy.robust.coordinate_median import MedianTest
 from quoron_privacy.robust.filter import decisions as outlier_filter

@@ -12,7 +12,7 @@ from dp_accounting.pld import pld_pmf
 
 from contracts.scenes import PROBLEM, PROBLEMS, SMALL
 from contracts.test_gaussian_promises import GAUSSIAN
-from quoron_privacy import gdp, item_sampling, subsampling
+from quoron_privacy.accounts import gdp, item_sampling, subsampling
 from quoron_privacy.errors import VerificationError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Plan, Privacy

@@ -16,11 +16,11 @@ import warden
 from contracts.scenes import HOSTILE, PROBLEM, SMALL, Quadratic, execute, make, make_plan
 from cover import by_default
 from quoron_privacy.errors import BudgetExceeded
-from quoron_privacy.noise import SeededNoise
-from quoron_privacy.noise_ahead import StartedNoise
+from quoron_privacy.noise.ahead import StartedNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.release import Release
+from quoron_server import serial
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.books import serial
 from quoron_server.books.ledger import Ledger, digest
 from quoron_server.budget import Budget
 from quoron_server.plan import Plan

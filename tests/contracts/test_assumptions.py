@@ -15,7 +15,7 @@ import quoron_server
 from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, SMALL, make_plan
 from contracts.test_quorum import WISH
 from quoron_privacy.errors import ConfigError, VerificationError
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.registered import derived
 from quoron_server.assumptions import TEXTS, Assumption, Kind, together

@@ -30,7 +30,7 @@ from quoron.training.table import hold
 from quoron_client.data import columns, csv_file
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch
-from quoron_client.data.table import check_one_user, own_items, read_own_table
+from quoron_client.federation.own_table import check_one_user, own_items, read_own_table
 from quoron_client.federation.terms import Terms
 from quoron_client.losses import Logistic
 from quoron_privacy.errors import DataError

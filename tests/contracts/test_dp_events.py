@@ -15,7 +15,7 @@ from contracts.scenes import PRIVACY, PROBLEM, SMALL, make_plan
 from contracts.test_gaussian_promises import EVERYBODY, GAUSSIAN, everybody, shrunk
 from cover import by_default
 from quoron_privacy.errors import UsageError, VerificationError
-from quoron_privacy.noise import total_variation
+from quoron_privacy.noise.streams import total_variation
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Plan, Privacy
 

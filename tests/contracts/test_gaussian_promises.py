@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from contracts.scenes import PRIVACY, PROBLEM, make_plan
+from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.errors import VerificationError
-from quoron_privacy.gdp import delta_for
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.parameters import GaussianPromise
 from quoron_server.plan import Plan

@@ -13,10 +13,10 @@ from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, Quadratic, empty_ledger
 from contracts.test_dp_events import event_of, exact, left_of_delta
 from contracts.test_gaussian_promises import EVERYBODY, GAUSSIAN, shrunk
 from cover import by_default
-from quoron_privacy import table_health
+from quoron_privacy.accounts.gdp import compose, delta_for
+from quoron_privacy.counts import table_health
 from quoron_privacy.errors import LedgerError, UsageError, VerificationError
-from quoron_privacy.gdp import compose, delta_for
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.release import Release
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.books import charge_of

@@ -7,9 +7,9 @@ import pytest
 
 from contracts.scenes import PRIVACY, SMALL, make_plan
 from contracts.test_quorum import WISH
+from quoron_privacy.counts.quorum import Quorum
+from quoron_privacy.counts.table_health import TableHealth
 from quoron_privacy.errors import VerificationError
-from quoron_privacy.quorum import Quorum
-from quoron_privacy.table_health import TableHealth
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.parameters import Parameters, PlannedRelease
 from quoron_server.plan import Guarantee, Plan, Privacy

@@ -11,7 +11,7 @@ from contracts.scenes import FAULTS, SMALL, Quadratic, empty_ledger, make_plan
 from contracts.test_algorithms import Crash, crashing, dying_after_every_write, require_planned
 from cover import EVERY_QUESTION, by_default
 from quoron_privacy.errors import VerificationError, WithoutQuorum
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.quorum import MET, NOT_MET
 from quoron_server.assumptions import Assumption, Kind

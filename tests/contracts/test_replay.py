@@ -15,8 +15,8 @@ from contracts.replay import Scene, replay, scene
 from contracts.replay import first_told as says
 from contracts.scenes import SMALL, make, make_plan
 from contracts.worlds import Spent, Told
-from quoron_privacy.clipping import ClippedSum, clipped_mean
-from quoron_privacy.moment import MomentSum, SecondMomentNoise
+from quoron_privacy.means.clipping import ClippedSum, clipped_mean
+from quoron_privacy.means.moment import MomentSum, SecondMomentNoise
 from quoron_privacy.robust.lottery import Lottery
 from quoron_privacy.sums import Sums
 from quoron_server.algorithm import Algorithm

@@ -12,9 +12,9 @@ from contracts.replay import Scene, first_told, replay, scene
 from contracts.scenes import PRIVACY, PROBLEM, SMALL, make_plan
 from contracts.test_replay import pairs, shares
 from contracts.worlds import Told
-from quoron_privacy import tails
-from quoron_privacy.free_presence import MomentMean
-from quoron_privacy.tails import TailMean
+from quoron_privacy.means import norm_counts as tails
+from quoron_privacy.means.free_presence import MomentMean
+from quoron_privacy.means.norm_counts import TailMean
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.whitened.method import WhitenedTracking
 from quoron_server.plan import Plan

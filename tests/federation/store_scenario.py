@@ -13,7 +13,8 @@ import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.engine.default import DefaultDialect
 
-from quoron_client.protocol.questions import AverageGradient, Question
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.questions import Question
 from quoron_privacy.release import Release
 from quoron_server.books.books import Books
 from quoron_server.books.database import Database

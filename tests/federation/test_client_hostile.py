@@ -16,11 +16,14 @@ import pytest
 from fake_coordinator import Authority, FakeCoordinator, coordinator
 from federation.conversation import GRADIENT, RANGE, VECTOR, D, asked, made, running, terms
 from federation.crowd import carried_out, until
-from quoron_client.data import table
 from quoron_client.data.encoding import Categorical, Encoding, Signs
 from quoron_client.federation import Record, read_terms, record, session, work
+from quoron_client.federation import own_table as table
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import AverageGradient, LocalSGD, SecondMoment, Status
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.local_sgd import LocalSGD
+from quoron_client.protocol.moments import SecondMoment
+from quoron_client.protocol.questions import Status
 from quoron_protos.v1 import federation_pb2 as federation
 
 ANSWERED, MISSING = Status.ANSWERED, Status.MISSING

@@ -10,9 +10,11 @@ from federation.conversation import CONVOLVED, GRADIENT, RANGE, VECTOR, D, asked
 from quoron_client.compute.draws import user_keys
 from quoron_client.compute.work import answer
 from quoron_client.data.encoding import Encoding, Numeric, Signs
-from quoron_client.data.table import own_items
 from quoron_client.federation import Record, read_terms, work
-from quoron_client.protocol.questions import AverageGradient, SecondMoment, Status
+from quoron_client.federation.own_table import own_items
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.moments import SecondMoment
+from quoron_client.protocol.questions import Status
 from quoron_client.randomisers import SeededRandomness, local_report
 from quoron_protos.v1 import federation_pb2 as federation
 

@@ -10,10 +10,11 @@ import pytest
 from quoron.populations import Categorical, Numeric, from_table
 from quoron_client.compute.work import answer
 from quoron_client.data.encoding import Encoding, Signs, read_label
-from quoron_client.data.table import own_items, read_own_table
+from quoron_client.federation.own_table import own_items, read_own_table
 from quoron_client.federation.terms import read_terms
 from quoron_client.losses import Huber, Logistic, SmoothedHinge
-from quoron_client.protocol.questions import AverageGradient, Status
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.questions import Status
 from quoron_client.protocol.reports import VectorReport
 from quoron_client.randomisers import SystemRandomness, local_report
 from quoron_privacy.errors import DataError, WireError

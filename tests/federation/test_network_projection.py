@@ -9,7 +9,7 @@ import pytest
 
 from federation.crowd import Honest, Peer, carried_out, complete, coordinator, specification
 from federation.link import Link
-from quoron.planning.network import Network, Times
+from quoron.network import Network, Times
 from quoron.planning.projection import by_round
 from quoron_server.books.ledger import Ledger
 

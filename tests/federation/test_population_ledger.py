@@ -6,9 +6,9 @@ from contextlib import suppress
 
 import pytest
 
+from quoron_privacy.accounts.gdp import mu_for
+from quoron_privacy.accounts.lifetime import SAMPLERS
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError
-from quoron_privacy.gdp import mu_for
-from quoron_privacy.lifetime import SAMPLERS
 from quoron_server.books import lifetime_ledger
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger, row_hash, verify_export, verify_rows

@@ -22,7 +22,8 @@ from federation.crowd import (
     until,
 )
 from quoron_client.protocol import wire
-from quoron_client.protocol.questions import AverageGradient, Question, Status
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.questions import Question, Status
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.assumptions import TEXTS, Kind

@@ -12,9 +12,9 @@ import pytest
 
 from federation.crowd import Honest, carried_out, complete, coordinator, crowd, inline_model, specification
 from quoron_privacy.errors import ConfigError, LedgerError, OtherVersion, RunError
-from quoron_privacy.noise import SeededNoise
-from quoron_server import rounds
-from quoron_server.books import books, serial
+from quoron_privacy.noise.sources import SeededNoise
+from quoron_server import rounds, serial
+from quoron_server.books import books
 from quoron_server.books import ledger as ledgers
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger

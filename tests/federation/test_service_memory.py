@@ -20,7 +20,8 @@ from federation.crowd import (
     until,
 )
 from quoron_client.protocol import wire
-from quoron_client.protocol.questions import Answers, AverageGradient, Question, Status
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.questions import Answers, Question, Status
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc

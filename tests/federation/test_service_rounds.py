@@ -22,7 +22,7 @@ from federation.crowd import (
 )
 from quoron.simulation.inline import InlineEngine
 from quoron_client.protocol.questions import Answers, Question, Status
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger

@@ -7,9 +7,10 @@ import pytest
 import sqlalchemy as sa
 
 from contracts.scenes import Quadratic, execute, make
-from quoron_client.protocol.questions import AverageGradient, Question
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import LedgerError
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.release import Release
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger, digest

@@ -14,8 +14,8 @@ from flwr.serverapp import Grid, ServerApp
 
 from quoron import api
 from quoron.flower.simulated import RUN
+from quoron.run_folder import RunFolder, dumps
 from quoron.simulation import run as runs
-from quoron.simulation.folder import RunFolder, dumps
 from quoron_server.flower.engine import FlowerEngine
 from quoron_server.flower.shards import Shards
 

@@ -13,8 +13,8 @@ from quoron import api
 from quoron.cli.app import invoke
 from quoron.flower.simulation import simulate
 from quoron.operate.submission import specify
+from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
-from quoron.simulation.folder import RunFolder
 from quoron_server.algorithms import ALGORITHMS
 
 pytestmark = pytest.mark.slow

@@ -24,7 +24,7 @@ from quoron.cli.app import invoke
 from quoron.operate import flower_app as federated
 from quoron.operate import flower_submission as submission
 from quoron.operate.flower_submission import COMPONENTS, SAYS, follow, operator, submit
-from quoron.simulation.folder import RunFolder
+from quoron.run_folder import RunFolder
 from quoron_privacy.errors import ConfigError, QuoronError, RunError
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger

@@ -10,7 +10,7 @@ from flower.plugged import people, plugged, pulls, trained
 from quoron.flower.training import BOOKS
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.errors import Infeasible, RunError, WithoutQuorum
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger

@@ -17,16 +17,10 @@ from quoron_client.protocol.flower_records import (
     record,
     values_of,
 )
-from quoron_client.protocol.questions import (
-    Answers,
-    AverageGradient,
-    AverageLoss,
-    LocalSGD,
-    MomentAndGradient,
-    Question,
-    SecondMoment,
-    Status,
-)
+from quoron_client.protocol.gradients import AverageGradient, AverageLoss
+from quoron_client.protocol.local_sgd import LocalSGD
+from quoron_client.protocol.moments import MomentAndGradient, SecondMoment
+from quoron_client.protocol.questions import Answers, Question, Status
 from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_client.protocol.smoothing import Convolution, Moreau
 from quoron_privacy.errors import WireError

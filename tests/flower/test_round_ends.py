@@ -9,7 +9,8 @@ from flwr.app import Message
 
 from federation.crowd import specification
 from flower.grids import FakeGrid, FakeTime, Rows, computing, spread
-from quoron_client.protocol.questions import AverageGradient, Question
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import ConfigError
 from quoron_server.assumptions import TEXTS, Kind
 from quoron_server.flower import apps, exchange

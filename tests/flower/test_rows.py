@@ -8,7 +8,7 @@ import pytest
 
 import quoron
 from flower.plugged import CLIP, DIMENSION, SMALL, USERS, plugged, trained
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 
 EPOCHS = {"rounds": 5, "epochs": 2, "inverse_step": 5.0, "optimiser": "adam"}
 

@@ -22,16 +22,16 @@ from federation.crowd import HANGS
 from flower.grids import SECRET, Failing, FakeGrid, Rows, error_reply, spread
 from quoron import api
 from quoron.cli.app import invoke
+from quoron.engines import EngineChoice
 from quoron.flower import claim as claims
 from quoron.flower import simulated, simulation
 from quoron.flower.bundle import write_bundle
 from quoron.flower.claim import CLAIM, LINES, Claim, ClaimObserver, alive
 from quoron.flower.simulation import COMPONENTS, simulate
 from quoron.reports import page as report_page
+from quoron.run_folder import RunFolder
 from quoron.sharding import guarded_ray
 from quoron.simulation import run as runs
-from quoron.simulation.engines import EngineChoice
-from quoron.simulation.folder import RunFolder
 from quoron_client.flower.serving import make_app
 from quoron_privacy.errors import ConfigError, LedgerError, RunError
 

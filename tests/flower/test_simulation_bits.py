@@ -18,7 +18,7 @@ from quoron.populations import Synthetic
 from quoron.simulation.inline import InlineEngine
 from quoron_client.protocol.questions import Answers, Question
 from quoron_client.protocol.wire import TASKS
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
 from quoron_server.flower import exchange

@@ -21,14 +21,14 @@ from federation.crowd import FEW
 from flower.grids import SECRET
 from listening import asked, family, listening
 from quoron import api
+from quoron.engines import EngineChoice
 from quoron.flower import simulation
 from quoron.flower.bundle import write_bundle
 from quoron.flower.claim import CLAIM, LINES, alive
 from quoron.flower.commands import Connection, Process, environment, free_port, program
 from quoron.flower.simulation import COMPONENTS, LOG, simulate
+from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
-from quoron.simulation.engines import EngineChoice
-from quoron.simulation.folder import RunFolder
 from quoron_privacy.errors import RunError
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")

@@ -29,7 +29,8 @@ from flower.grids import (
 )
 from quoron_client.federation.record import Record
 from quoron_client.flower import app as apps
-from quoron_client.protocol.questions import AverageGradient, Question, Status
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.questions import Question, Status
 from quoron_client.protocol.wire import answer_to_wire
 from quoron_privacy.errors import ConfigError, LedgerError, RunError
 from quoron_protos.v1 import federation_pb2 as pb

@@ -22,7 +22,7 @@ from quoron.torch.computing import Rows
 from quoron.torch.modules import Network
 from quoron.training import lifetime
 from quoron.training.items import Items
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "models" / "federated"
 

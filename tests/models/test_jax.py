@@ -16,7 +16,7 @@ from quoron.training import lifetime
 from quoron.training.items import Items
 from quoron.training.timetable import LocalSGD, Timetable
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.plan import SEEDED
 
 NOISE = SeededNoise(9)

@@ -16,9 +16,10 @@ from quoron.training.black_box import problem_of
 from quoron.training.items import Items
 from quoron.training.rows import RowsEngine, Setting
 from quoron.training.timetable import LocalSGD
-from quoron_client.protocol.questions import AverageGradient, Question
-from quoron_privacy.clipping import ClippedSum
-from quoron_privacy.noise import SeededNoise
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.questions import Question
+from quoron_privacy.means.clipping import ClippedSum
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.sums import Sums
 from quoron_server.algorithms import ALGORITHMS
 

@@ -18,7 +18,7 @@ from quoron.torch.modules import Network
 from quoron.training import lifetime
 from quoron.training.items import items_of
 from quoron_privacy.errors import ConfigError, DataError, LedgerError
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.plan import SEEDED
 
 USERS, ITEMS = 12, 5

@@ -10,9 +10,10 @@ from scipy import fft
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from quoron_privacy import gdp
+from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts.subsampling import wor_epsilon, wor_round_mu
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.private_range import (
+from quoron_privacy.means.private_range import (
     bounded_range_epsilon,
     bounded_range_mu,
     crude_mean_users,
@@ -20,8 +21,7 @@ from quoron_privacy.private_range import (
     renyi_ceiling,
     round_mu,
 )
-from quoron_privacy.subsampling import wor_epsilon, wor_round_mu
-from quoron_privacy.truncated_mean import calibrate
+from quoron_privacy.means.truncated_mean import calibrate
 
 fast = settings(derandomize=True, deadline=None, max_examples=100)
 

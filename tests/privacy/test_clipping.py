@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from quoron_privacy.clipping import (
+from quoron_privacy.errors import ConfigError
+from quoron_privacy.means.clipping import (
     ClippedSum,
     acute_sensitivity,
     clip_rows,
     clipped_mean,
     mean_sensitivity,
 )
-from quoron_privacy.errors import ConfigError
-from quoron_privacy.tails import TailSum
+from quoron_privacy.means.norm_counts import TailSum
 from sums import clipped_residuals
 
 NORMS = st.floats(1e-3, 1e3)

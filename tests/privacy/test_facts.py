@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quoron_privacy import facts, gdp
-from quoron_privacy.errors import ConfigError, Infeasible, NothingReleased
-from quoron_privacy.facts import (
+from quoron_privacy.accounts import gdp
+from quoron_privacy.counts import facts
+from quoron_privacy.counts.facts import (
     RankChoice,
     distances,
     holders_of_category,
@@ -22,8 +22,10 @@ from quoron_privacy.facts import (
     users_for_items,
     users_for_range,
 )
-from quoron_privacy.noise import RandomStream, SeededNoise
-from quoron_privacy.private_range import weights
+from quoron_privacy.errors import ConfigError, Infeasible, NothingReleased
+from quoron_privacy.means.private_range import weights
+from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import RandomStream
 
 fast = settings(derandomize=True, deadline=None, max_examples=60)
 numbers = st.floats(-(2.0**60), 2.0**60, exclude_max=True, exclude_min=True)

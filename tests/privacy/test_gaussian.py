@@ -10,7 +10,8 @@ from scipy import stats
 
 from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.gaussian import LARGEST, GaussianNoise, mean_slack
-from quoron_privacy.noise import RandomStream, SecureNoise, SeededNoise
+from quoron_privacy.noise.sources import SecureNoise, SeededNoise
+from quoron_privacy.noise.streams import RandomStream
 
 SOURCE = SeededNoise(3)
 fast = settings(derandomize=True, deadline=None, max_examples=60)

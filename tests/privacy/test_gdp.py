@@ -8,7 +8,7 @@ from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from quoron_privacy import gdp
+from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError
 
 mus = st.floats(1e-3, 20)

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
-from quoron_privacy import item_sampling
+from quoron_privacy.accounts import item_sampling
+from quoron_privacy.accounts.gdp import epsilon_for
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.gdp import epsilon_for
 
 # (q, T): z for m = 50 at epsilon 1, delta 1e-6, zero-out, computed apart; 3 % of delta are kept for arithmetic
 EXACT = 1e-6 / 0.97

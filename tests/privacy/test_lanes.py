@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numba import njit
 
-from quoron_privacy.lanes import (
+from quoron_privacy.kernels.lanes import (
     SINGLES,
     WIDTH,
     add_whole,

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
+from quoron_privacy.accounts.gdp import delta_for, epsilon_for, mu_for, randomised_response_delta
+from quoron_privacy.accounts.lifetime import SAMPLERS, Charge, Limit, below, compose
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.gdp import delta_for, epsilon_for, mu_for, randomised_response_delta
-from quoron_privacy.lifetime import SAMPLERS, Charge, Limit, below, compose
 
 quick = settings(derandomize=True, deadline=None, max_examples=60)
 epsilons = st.floats(0.05, 2.0)

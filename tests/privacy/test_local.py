@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from quoron_privacy import gdp, local
+from quoron_privacy import local
+from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible
 
 fast = settings(derandomize=True, deadline=None, max_examples=60)

@@ -10,8 +10,8 @@ from quoron_client.randomisers.hadamard import rotated_coordinates
 from quoron_privacy import local
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.local import count_bits, crude_mean, deal_coordinates, fullest_bins, mean_of_reports
-from quoron_privacy.noise import SeededNoise
-from quoron_privacy.rotation import coordinate_bound, padded, random_signs
+from quoron_privacy.means.rotation import coordinate_bound, padded, random_signs
+from quoron_privacy.noise.sources import SeededNoise
 
 fast = settings(derandomize=True, deadline=None, max_examples=60)
 SOURCE = SeededRandomness(12)

@@ -13,20 +13,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from quoron_privacy.errors import ConfigError, RunError
-from quoron_privacy.noise import (
-    GAUSSIAN_SLACK,
-    LAPLACE_SLACK,
-    RandomStream,
-    SecureNoise,
-    SeededNoise,
-    _encode,
-    _laplace_digits,
-    bin_levels,
-    gaussian_bins,
-    propose_gaussian,
-    settle_gaussian,
-    total_variation,
-)
+from quoron_privacy.noise.samplers import bin_levels, gaussian_bins, laplace_digits, propose_gaussian, settle_gaussian
+from quoron_privacy.noise.sources import SecureNoise, SeededNoise, _encode
+from quoron_privacy.noise.streams import GAUSSIAN_SLACK, LAPLACE_SLACK, RandomStream, total_variation
 
 FALSE_ALARM = 1e-8  # of each statistical check below; about 40 checks, so below 1e-6 in all. Seeds are fixed
 SOURCES = [SeededNoise(11), SecureNoise(bytes(range(32)))]
@@ -234,7 +223,7 @@ class TestGaussianSteps:
         assert 3 * proposals < 2**35 / 1000  # words of one stream
 
     def test_a_stream_ends_before_its_cipher_repeats_itself(self, monkeypatch):
-        monkeypatch.setattr("quoron_privacy.noise._MOST_WORDS", 10)
+        monkeypatch.setattr("quoron_privacy.noise.sources._MOST_WORDS", 10)
         stream = SecureNoise(bytes(range(32))).stream("short")
         stream.words(10)
         with pytest.raises(RunError, match="words of one stream"):
@@ -295,7 +284,7 @@ class TestLaplaceSteps:
     @pytest.mark.parametrize("scale", [0.004, 0.05, 0.7, 1.0, 3.7])
     def test_digits_give_each_cell_its_exact_chance_and_64_bits_would_not(self, scale):
         """All words in rational arithmetic, those at a level with the 128 bits that settle them."""
-        chances, levels = _laplace_digits(scale)
+        chances, levels = laplace_digits(scale)
         exact = laplace_cells(scale, 700)
         assert distance(drawn_cells([Fraction(chance, 2**192) for chance in chances], 700), exact) < LAPLACE_SLACK
         if len(levels):
@@ -305,7 +294,7 @@ class TestLaplaceSteps:
     @given(scale=st.floats(1e-300, 2.0**50))
     @settings(fast, max_examples=20)
     def test_every_digit_has_its_chance_and_those_left_out_have_next_to_none(self, scale):
-        chances, levels = _laplace_digits(scale)
+        chances, levels = laplace_digits(scale)
         assert len(levels) == len(chances) <= 57
         with localcontext() as context:
             context.prec = 120
@@ -320,7 +309,7 @@ class TestLaplaceSteps:
     @given(scale=st.floats(0.01, 2.0**50), seed=st.integers(0, 10**6))
     @fast
     def test_samples_are_those_of_a_slow_reference(self, scale, seed):
-        drawn, chances = SeededNoise(seed).stream("same"), _laplace_digits(scale)[0]
+        drawn, chances = SeededNoise(seed).stream("same"), laplace_digits(scale)[0]
         words = iter(drawn.words(3 * (len(chances) + 1)).tolist())
         for step in SeededNoise(seed).stream("same").laplace_steps(scale, 3).tolist():
             negative = next(words) % 2
@@ -330,7 +319,7 @@ class TestLaplaceSteps:
     @pytest.mark.parametrize("digit", [0, 3, 9, 11])
     @pytest.mark.parametrize("sign", [0, 1])
     def test_a_word_at_its_level_is_settled_by_what_follows_it(self, digit, sign):
-        chances, levels = _laplace_digits(25.0)
+        chances, levels = laplace_digits(25.0)
         never = [2**64 - 1] * len(levels)
         at = [sign, *never[:digit], int(levels[digit]), *never[digit + 1 :]]
         rest = chances[digit] % 2**128
@@ -346,7 +335,7 @@ class TestLaplaceSteps:
         """Levels only rise with the scale, and the same words never give a smaller magnitude."""
         scales = np.geomspace(0.05, 2.0**50, 40)
         for narrow, wide in itertools.pairwise(scales):
-            below, above = (_laplace_digits(float(scale))[1].astype(object) for scale in (narrow, wide))
+            below, above = (laplace_digits(float(scale))[1].astype(object) for scale in (narrow, wide))
             assert len(above) >= len(below)
             assert (above[: len(below)] >= below).all()
         lower, upper = ([2, *[2**64 - 2**60 * k] * 9] for k in (9, 8))
@@ -359,7 +348,7 @@ class TestLaplaceSteps:
     def test_many_samples_are_those_of_one_call_in_any_shape(self):
         many = SOURCES[0].stream("cut").laplace_steps(3.0, (100, 90))
         assert many.shape == (100, 90)  # more than two blocks
-        again, words = SOURCES[0].stream("cut"), len(_laplace_digits(3.0)[1])
+        again, words = SOURCES[0].stream("cut"), len(laplace_digits(3.0)[1])
         pieces = [again.laplace_steps(3.0, size) for size in (1, 8_000, 999)]
         assert np.array_equal(many.ravel(), np.concatenate(pieces))
         assert words == 9

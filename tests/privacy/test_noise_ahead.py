@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.noise import SecureNoise, SeededNoise
-from quoron_privacy.noise_ahead import NoiseAhead, StartedNoise
+from quoron_privacy.noise.ahead import NoiseAhead, StartedNoise
+from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 
 SOURCES = [SeededNoise(3), SecureNoise(bytes(range(32))), StartedNoise(SecureNoise(bytes(range(32))), "a start")]
 

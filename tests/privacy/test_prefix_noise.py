@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quoron_privacy import gdp
+from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, RunError
-from quoron_privacy.noise import SecureNoise, SeededNoise, total_variation
-from quoron_privacy.prefix import FACTORISATIONS, LONGEST, factorise
-from quoron_privacy.prefix.banded import BAND
-from quoron_privacy.prefix.blt import nodes
+from quoron_privacy.noise.sources import SecureNoise, SeededNoise
+from quoron_privacy.noise.streams import total_variation
+from quoron_privacy.prefix.factorisations import BAND, FACTORISATIONS, LONGEST, factorise, nodes
 from quoron_privacy.prefix.noise import PrefixNoise, PrefixState, corollary_9_scale
-from quoron_server.books import serial
+from quoron_server import serial
 
 NAMES = sorted(FACTORISATIONS)
 ROUNDS = [1, 2, 3, 5, 8, 13, 40]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.noise import SeededNoise
-from quoron_privacy.private_range import PrivateRange, bounded_range_mu, costs, range_epsilon, weights
+from quoron_privacy.means.private_range import PrivateRange, bounded_range_mu, costs, range_epsilon, weights
+from quoron_privacy.noise.sources import SeededNoise
 
 fast = settings(derandomize=True, deadline=None, max_examples=60)
 
@@ -117,7 +117,7 @@ class TestRelease:
     def test_blocks_of_users_do_not_change_the_result(self, monkeypatch):
         values = np.random.default_rng(1).normal(size=(50, 3))
         whole = self.release(values)
-        monkeypatch.setattr("quoron_privacy.private_range._MOST_COORDINATES", 12)
+        monkeypatch.setattr("quoron_privacy.means.private_range._MOST_COORDINATES", 12)
         assert np.array_equal(self.release(values), whole)
 
     def test_choices_fall_outside_the_users_no_oftener_than_planned(self):

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from quoron_privacy import gdp
+from quoron_privacy.accounts import gdp
+from quoron_privacy.counts.quorum import BETA, Quorum, calibrate, chances, rest, verify
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.quorum import BETA, Quorum, calibrate, chances, rest, verify
 
 REST = (0.95, 1e-6)
 REACH = 40  # scales, of the noise that the reference sums over

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quoron_privacy import gdp
+from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible
-from quoron_privacy.noise import RandomStream, SeededNoise
-from quoron_privacy.radius_cells import RadiusCells, updated_spread
+from quoron_privacy.means.radius_cells import RadiusCells, updated_spread
+from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import RandomStream
 from sums import clipped_residuals
 
 CELL = st.sampled_from([0.1, 0.4, 0.9, 3.0, np.nan])  # distances in each of the four cells of q = 1, and none

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from quoron_privacy import item_sampling, recount, subsampling
+from quoron_privacy.accounts import item_sampling, recount, subsampling
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.release import Adjacency
 
@@ -224,7 +224,6 @@ def test_the_second_account_has_nothing_of_the_first() -> None:
     ours = {name for name in imported if name.startswith("quoron")}
     assert {name.rpartition(".")[0] for name in ours} <= {
         "quoron_privacy.errors",
-        "quoron_privacy.validate",
         "quoron_privacy.release",
     }
     assert not any(name.startswith("dp_accounting") for name in imported)

@@ -7,7 +7,7 @@ import scipy.optimize
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quoron_privacy.roots import root
+from quoron_privacy.accounts.roots import root
 
 FUNCTIONS = {
     "line": lambda x, at: x - at,

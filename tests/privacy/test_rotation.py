@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.noise import SeededNoise
-from quoron_privacy.rotation import coordinate_bound, padded, random_signs, rotate, rotate_back, walsh_hadamard
+from quoron_privacy.means.rotation import coordinate_bound, padded, random_signs, rotate, rotate_back, walsh_hadamard
+from quoron_privacy.noise.sources import SeededNoise
 
 fast = settings(derandomize=True, deadline=None, max_examples=60)
 PRECISION = {np.float32: 3e-6, np.float64: 1e-14}

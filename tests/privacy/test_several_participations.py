@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from audits.harness import epsilon_lower_bound
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.noise import SeededNoise
-from quoron_privacy.prefix import factorise
+from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.prefix.factorisations import factorise
 from quoron_privacy.prefix.noise import PrefixNoise
 
 NAMES = ["banded", "blt", "independent", "sqrt-toeplitz"]

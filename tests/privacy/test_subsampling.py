@@ -5,10 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quoron_privacy import item_sampling
+from quoron_privacy.accounts import item_sampling
+from quoron_privacy.accounts.gdp import delta_for, epsilon_for, mu_for
+from quoron_privacy.accounts.subsampling import (
+    poisson_epsilon,
+    poisson_round_mu,
+    wor_epsilon,
+    wor_profile,
+    wor_round_mu,
+)
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.gdp import delta_for, epsilon_for, mu_for
-from quoron_privacy.subsampling import poisson_epsilon, poisson_round_mu, wor_epsilon, wor_profile, wor_round_mu
 
 # (rate, rounds, μ per round) at δ = 1e-6: ε from an independent implementation
 TABLE = {

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quoron_privacy import gdp, table_health
+from quoron_privacy.accounts import gdp
+from quoron_privacy.counts import table_health
+from quoron_privacy.counts.table_health import FALSE_ALARM, LEAST, MOST, TableHealth
 from quoron_privacy.errors import ConfigError, VerificationError
-from quoron_privacy.noise import SeededNoise
-from quoron_privacy.table_health import FALSE_ALARM, LEAST, MOST, TableHealth
+from quoron_privacy.noise.sources import SeededNoise
 
 anything = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, 1.0, 0.5, 1e-300, 1 - 2.0**-53])
 

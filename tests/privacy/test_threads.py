@@ -5,8 +5,8 @@ from functools import partial
 
 import pytest
 
-from quoron_privacy import threads
-from quoron_privacy.threads import at_once, in_pieces
+from quoron_privacy.kernels import threads
+from quoron_privacy.kernels.threads import at_once, in_pieces
 
 
 def test_work_is_done_once_by_whoever_is_free_and_its_error_is_raised():

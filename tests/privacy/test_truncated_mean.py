@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quoron_privacy import gdp
+from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise import SeededNoise
-from quoron_privacy.private_range import PrivateRange
-from quoron_privacy.truncated_mean import TruncatedMean, calibrate
+from quoron_privacy.means.private_range import PrivateRange
+from quoron_privacy.means.truncated_mean import TruncatedMean, calibrate
+from quoron_privacy.noise.sources import SeededNoise
 
 fast = settings(derandomize=True, deadline=None, max_examples=40)
 EVERY = pytest.mark.parametrize("crude", ["none", "gaussian", "range"])

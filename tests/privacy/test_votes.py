@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quoron_privacy.accounts.lifetime import Charge
+from quoron_privacy.counts.votes import HiddenBins, KnownBins, counted_votes, verify
 from quoron_privacy.errors import ConfigError, VerificationError
-from quoron_privacy.lifetime import Charge
-from quoron_privacy.noise import LAPLACE_SLACK, RandomStream, SecureNoise, SeededNoise
-from quoron_privacy.votes import HiddenBins, KnownBins, counted_votes, verify
+from quoron_privacy.noise.sources import SecureNoise, SeededNoise
+from quoron_privacy.noise.streams import LAPLACE_SLACK, RandomStream
 
 fast = settings(derandomize=True, deadline=None, max_examples=60)
 BINS = 4

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quoron_privacy.accounts.gdp import mu_for, pure_mu
 from quoron_privacy.errors import ConfigError, Infeasible
-from quoron_privacy.gdp import mu_for, pure_mu
-from quoron_privacy.noise import SeededNoise
-from quoron_privacy.private_range import PrivateRange, bounded_range_mu, costs, range_epsilon, weights
-from quoron_privacy.rotation import padded, rotate, rotate_back
-from quoron_privacy.winsorised_mean import WinsorisedMean, box_sensitivity, choices_mu
+from quoron_privacy.means.private_range import PrivateRange, bounded_range_mu, costs, range_epsilon, weights
+from quoron_privacy.means.rotation import padded, rotate, rotate_back
+from quoron_privacy.means.winsorised_mean import WinsorisedMean, box_sensitivity, choices_mu
+from quoron_privacy.noise.sources import SeededNoise
 
 fast = settings(derandomize=True, deadline=None, max_examples=80)
 

@@ -6,8 +6,8 @@ import pytest
 from contracts.scenes import Quadratic, execute, make
 from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, RunError
-from quoron_privacy.noise import SecureNoise, SeededNoise
-from quoron_privacy.noise_ahead import StartedNoise
+from quoron_privacy.noise.ahead import StartedNoise
+from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_server import rounds
 from quoron_server.algorithms.slots import partition
 from quoron_server.books.ledger import Ledger, digest

@@ -6,16 +6,10 @@ import pytest
 from contracts.scenes import SMALL, Quadratic, execute
 from quoron_client.protocol import wire
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import (
-    AverageGradient,
-    AverageLoss,
-    LocalSGD,
-    MomentAndGradient,
-    Question,
-    SecondMoment,
-    Status,
-    Task,
-)
+from quoron_client.protocol.gradients import AverageGradient, AverageLoss
+from quoron_client.protocol.local_sgd import LocalSGD
+from quoron_client.protocol.moments import MomentAndGradient, SecondMoment
+from quoron_client.protocol.questions import Question, Status, Task
 from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_client.protocol.smoothing import Convolution
 from quoron_protos.v1 import federation_pb2 as pb

@@ -10,8 +10,8 @@ import pytest
 import quoron
 from quoron import api
 from quoron import config as configs
+from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
-from quoron.simulation.folder import RunFolder
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, LedgerError, QuoronError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import SEEDED

@@ -12,7 +12,7 @@ import pytest
 
 from quoron.cli.app import invoke
 from quoron.reports import progress
-from quoron.simulation.folder import RunFolder
+from quoron.run_folder import RunFolder
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.refused import REFUSED
 from quoron_server.rounds import RoundEvent
@@ -202,7 +202,7 @@ def test_a_full_disk_exits_1_says_so_and_the_run_goes_on_later(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("quoron.simulation.folder.os.fsync", full)
+        patched.setattr("quoron.run_folder.os.fsync", full)
         code, told = failing(capsys, "simulate", "small.toml", "--out", "mine", "--quiet")
     assert code == 1
     assert "No space left on device" in told

@@ -19,15 +19,15 @@ import quoron
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.comparing import comparison as comparisons
+from quoron.comparing import page as report
 from quoron.comparing import pool
 from quoron.comparing.cells import Outcome, cell_rows, interval, run_rows
 from quoron.comparing.request import Request, sweep
-from quoron.reports import comparison as report
 from quoron.reports.progress import RunBars, RunLines, SilentRuns, runs_display
 from quoron.reports.summary import EXAMPLE, Summary
+from quoron.run_folder import RunFolder, dumps
 from quoron.sharding.choice import Sharing
 from quoron.simulation import run as runs
-from quoron.simulation.folder import RunFolder, dumps
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.algorithms import ALGORITHMS
 from small_run import TOML

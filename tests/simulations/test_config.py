@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quoron import _toml
 from quoron import config as configs
+from quoron import toml_text
 from quoron.config import Config, Synthetic, Table
 from quoron.presets import presets
 from quoron_privacy.errors import ConfigError
@@ -157,4 +157,4 @@ values = st.recursive(
 @settings(derandomize=True, deadline=None, max_examples=200)
 @given(st.dictionaries(st.text(min_size=1), st.dictionaries(st.text(min_size=1), values, max_size=3), max_size=3))
 def test_every_tree_survives_being_written_and_read(tree: dict[str, dict[str, object]]) -> None:
-    assert _toml.parse(_toml.dumps(tree), "a test") == tree
+    assert toml_text.parse(toml_text.dumps(tree), "a test") == tree

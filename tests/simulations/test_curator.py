@@ -3,14 +3,16 @@
 import numpy as np
 import pytest
 
-from quoron.populations._base import Declared
-from quoron.training.curator import CuratorEngine, KeyedRandomness
+from quoron.populations.users import Declared
+from quoron.sharding.keyed import KeyedRandomness
+from quoron.training.curator import CuratorEngine
 from quoron_client import L2Ball, make_loss
 from quoron_client.data.items import ItemBatch
-from quoron_client.protocol.questions import AverageGradient, Question
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import RunError
-from quoron_privacy.noise import SecureNoise, SeededNoise
-from quoron_privacy.noise_ahead import StartedNoise
+from quoron_privacy.noise.ahead import StartedNoise
+from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 
 USERS = 50
 KEY, OTHER = bytes(range(32)), bytes(range(1, 33))

@@ -14,10 +14,13 @@ from quoron_client.compute.enforcement import bounded
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Logistic, Loss
 from quoron_client.protocol.domains import Domain, L2Ball
-from quoron_client.protocol.questions import AverageGradient, LocalSGD, Question, SecondMoment, Status
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.local_sgd import LocalSGD
+from quoron_client.protocol.moments import SecondMoment
+from quoron_client.protocol.questions import Question, Status
 from quoron_client.protocol.smoothing import Convolution
-from quoron_privacy.clipping import ClippedSum
-from quoron_privacy.tails import TailSum
+from quoron_privacy.means.clipping import ClippedSum
+from quoron_privacy.means.norm_counts import TailSum
 
 D = 3
 POINT = np.array([[0.3, -0.2, 0.1]])

@@ -12,7 +12,7 @@ import quoron
 from quoron import config
 from quoron.cli.app import invoke
 from quoron.training import lifetime, prepared
-from quoron_privacy.noise import SecureNoise
+from quoron_privacy.noise.sources import SecureNoise
 
 PAGE = (Path(__file__).parents[2] / "docs/train.md").read_text(encoding="utf-8")
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]

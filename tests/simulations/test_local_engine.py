@@ -13,10 +13,11 @@ from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.gradients import average_gradient
 from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import AverageGradient, Question, Status
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.questions import Question, Status
 from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_client.randomisers import VectorNoise
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import Privacy
 

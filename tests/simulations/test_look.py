@@ -23,10 +23,11 @@ from quoron.training import lifetime
 from quoron.training.table import hold
 from quoron_client.data.encoding import Categorical, Classes, Encoding, Numeric, Range, Signs
 from quoron_client.data.misfits import declared_columns, declared_labels
-from quoron_privacy import gdp, table_health
+from quoron_privacy.accounts import gdp
+from quoron_privacy.counts import table_health
+from quoron_privacy.counts.table_health import Shares, TableHealth
 from quoron_privacy.errors import ConfigError, DataError
-from quoron_privacy.noise import SecureNoise
-from quoron_privacy.table_health import Shares, TableHealth
+from quoron_privacy.noise.sources import SecureNoise
 from quoron_server.books.ledger import Ledger
 
 pytestmark = pytest.mark.usefixtures("no_pictures")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import quoron
 from quoron.cli.app import invoke
-from quoron.training.model import Model
+from quoron.model import Model
 from quoron_client.data.encoding import Encoding, read_label
 from quoron_client.data.features import Categorical, Feature, Numeric
 from quoron_client.losses import make_loss

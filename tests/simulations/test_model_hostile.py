@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import quoron
-from quoron.training import model as models
-from quoron.training.model import Model
+from quoron import model as models
+from quoron.model import Model
 from quoron_client.data.encoding import Encoding, read_label
 from quoron_client.data.features import Categorical, Numeric
 from quoron_client.losses import make_loss

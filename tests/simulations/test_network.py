@@ -8,12 +8,13 @@ import pytest
 
 import quoron
 from quoron.cli.app import invoke
-from quoron.planning.network import DEADLINE, SERVER, Counts, Network, Times, total
+from quoron.network import DEADLINE, SERVER, Counts, Network, Times, total
 from quoron.populations import Synthetic
-from quoron.simulation.folder import RunFolder
+from quoron.run_folder import RunFolder
 from quoron.simulation.inline import InlineEngine
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import AverageGradient, Question, Status
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.questions import Question, Status
 from quoron_privacy.errors import ConfigError
 from quoron_server.round_clock import REST
 from small_run import TOML

@@ -10,7 +10,7 @@ from quoron.populations import Synthetic
 from quoron.simulation.scene import setup
 from quoron_client.compute.work import answer
 from quoron_client.protocol.domains import Box, L2Ball
-from quoron_client.protocol.questions import AverageGradient
+from quoron_client.protocol.gradients import AverageGradient
 from quoron_privacy.errors import ConfigError
 
 

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from quoron.populations._families import Family, Law, exponential, fill_items
-from quoron.populations._streams import fill_normals, fill_uniforms, normals, uniforms, words
+from quoron.populations.streams import fill_normals, fill_uniforms, normals, uniforms, words
 
 MASK = 0xFFFFFFFF
 

@@ -13,7 +13,7 @@ from quoron.populations._risk import LogisticDesign, divergence, sphere_coordina
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.work import answer
 from quoron_client.protocol.domains import Box, L2Ball
-from quoron_client.protocol.questions import AverageGradient
+from quoron_client.protocol.gradients import AverageGradient
 from quoron_privacy.errors import ConfigError
 
 FAMILIES = ("logistic", "least_squares", "linear")

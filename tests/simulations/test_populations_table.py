@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from quoron.populations import Categorical, Corruption, Numeric, Outliers, from_table
-from quoron.populations._metrics import auc
+from quoron.populations.metrics import auc
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data.encoding import Encoding, Range
 from quoron_client.losses import Absolute, Hinge, Huber, LeastSquares, Linear, Logistic, SmoothedHinge

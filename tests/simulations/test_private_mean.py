@@ -11,10 +11,12 @@ import pytest
 import quoron_client.randomisers.gaussian as client_gaussian
 import quoron_client.randomisers.hadamard as client_hadamard
 import quoron_client.randomisers.randomness as client_randomness
-import quoron_privacy.rotation as server_hadamard
+import quoron_privacy.means.rotation as server_hadamard
 from quoron.mean import PrivateMean, private_mean
-from quoron_privacy import gdp, local, private_range
+from quoron_privacy import local
+from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, NothingReleased
+from quoron_privacy.means import private_range
 
 module = importlib.import_module("quoron.mean")
 USERS = np.random.default_rng(0).normal([3.0, -1.0, 0.0, 0.5, 2.0], 0.05, size=(20_000, 5))

@@ -16,7 +16,7 @@ from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.planning.plans import choose
 from quoron.planning.questions import EPSILONS, enough, epsilon_curve, least, up, wanted_risk
-from quoron.reports import curve
+from quoron.reports import plots
 from quoron.simulation.asking import accuracy_of, ask, risk_of
 from quoron.simulation.scene import setup
 from quoron_privacy.errors import ConfigError, Infeasible
@@ -197,7 +197,7 @@ def test_a_data_frame_is_planned_and_asked_about_without_a_file() -> None:
 def test_nothing_feasible_is_no_picture() -> None:
     points = [replace(point, predicted_excess_risk=None) for point in epsilon_curve(NAMED, SCENE.problem, (1.0,))]
     with pytest.raises(ConfigError, match="feasible to draw"):
-        curve.epsilon_svg(points)
+        plots.epsilon_svg(points)
 
 
 def test_a_dry_run_of_a_federation_shows_the_plan_and_asks_nobody(

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from quoron.planning.network import Times
+from quoron.network import Times
 from quoron.reports import page as report_page
+from quoron.reports import plots
 from quoron.reports.summary import EXAMPLE, Summary, from_json, size
-from quoron.simulation.folder import RunFolder, flat
-from quoron_privacy.errors import RunError
+from quoron.run_folder import RunFolder, flat
+from quoron_privacy.errors import ConfigError, RunError
 
 pytestmark = pytest.mark.usefixtures("planned_once")
 
@@ -71,14 +72,14 @@ def test_the_page_says_the_promise_the_summary_and_shows_every_plot() -> None:
     page = report_page.page(SUMMARY, ROWS, name="quickstart-1")
     assert SUMMARY.statement in page
     assert all(text in page for _, text in SUMMARY.rows())
-    assert page.count("<svg") == len(report_page.PLOTS)
+    assert page.count("<svg") == len(plots.PLOTS)
     assert 'name="viewport"' in page
 
 
 def test_figures_of_private_data_are_marked_as_simulation_only() -> None:
     page = report_page.page(SUMMARY, ROWS, name="quickstart-1")
     marked = [part.split("<svg")[0] for part in page.split("<figure>")[1:]]
-    assert ["simulation only" in part for part in marked] == [plot.simulation for plot in report_page.PLOTS]
+    assert ["simulation only" in part for part in marked] == [plot.simulation for plot in plots.PLOTS]
 
 
 def test_a_plot_without_its_figures_is_left_out() -> None:
@@ -153,7 +154,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_scraps(tmp_path: Path, monkeypat
     def full(_handle: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("quoron.simulation.folder.os.fsync", full)
+    monkeypatch.setattr("quoron.run_folder.os.fsync", full)
     with pytest.raises(RunError, match=r"report\.html: No space left on device\. Make room, then continue with"):
         folder.write_text("report.html", "new")
     assert (tmp_path / "report.html").read_text() == "old"
@@ -162,3 +163,13 @@ def test_a_full_disk_leaves_the_old_file_and_no_scraps(tmp_path: Path, monkeypat
 
 def test_sizes_are_told_in_the_unit_people_use() -> None:
     assert [size(count) for count in (0, 999, 1_000, 2.5e9, 7e12)] == ["0 B", "999 B", "1 kB", "2.5 GB", "7 TB"]
+
+
+def test_without_matplotlib_a_page_is_whole_and_says_what_draws_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report_page, "find_spec", lambda name: None)
+    page = report_page.page(SUMMARY, ROWS, name="quickstart-1")
+    assert "pip install &#x27;quoron[plots]&#x27;" in page
+    assert "<svg" not in page
+    assert SUMMARY.statement in page
+    with pytest.raises(ConfigError, match=r"pip install 'quoron\[plots\]'"):
+        report_page.pictures()

@@ -30,7 +30,7 @@ def ran(tmp_path_factory):
         )
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("quoron.reports.page.PLOTS", ())
+        patched.setattr("quoron.reports.plots.PLOTS", ())
         yield carried_out
 
 

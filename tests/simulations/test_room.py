@@ -16,7 +16,7 @@ from quoron import config as configs
 from quoron.datasets.deck import Deck
 from quoron.datasets.index import opened
 from quoron.datasets.rows import Rows
-from quoron.simulation.folder import claim
+from quoron.run_folder import claim
 from quoron.training import lifetime, room, run, table
 from quoron.training.room import Room
 from quoron_client.data import columns, csv_file, first_rows

@@ -14,6 +14,7 @@ from quoron import api
 from quoron.cli.app import invoke
 from quoron.planning.plans import Planned, RoundsCurve, choose, rounds_curve
 from quoron.reports import curve as curve_plot
+from quoron.reports import plots
 from quoron.simulation import run as runs
 from quoron.simulation.scene import setup
 from quoron_privacy.errors import ConfigError, Infeasible
@@ -215,7 +216,7 @@ def test_a_picture_that_cannot_be_finished_leaves_the_old_one(
         raise OSError(28, "No space left on device")
 
     (place / "curve.svg").write_text("old")
-    monkeypatch.setattr("quoron.simulation.folder.os.fsync", full)
+    monkeypatch.setattr("quoron.run_folder.os.fsync", full)
     assert invoke(["plan", "tiny.toml", "--plot", "curve.svg"]) == 1
     told = capsys.readouterr().err
     assert "Cannot write curve.svg: No space left on device" in told
@@ -238,7 +239,7 @@ def test_a_picture_of_several_algorithms_has_one_line_for_each() -> None:
     curves = {name: each.curve for name, each in both.items() if each.curve}
     chosen = {name: each.plan.cost.rounds for name, each in both.items()}
     lines = [
-        curve_plot.svg({name: curves[name] for name in names}, chosen=chosen).count(b"line2d")
+        plots.rounds_svg({name: curves[name] for name in names}, chosen=chosen).count(b"line2d")
         for names in (["srgd"], curves)
     ]
     assert lines[1] > lines[0]

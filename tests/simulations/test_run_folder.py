@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from quoron.simulation.folder import RunFolder
+from quoron.run_folder import RunFolder
 from quoron_privacy.errors import ConfigError, RunError
 
 

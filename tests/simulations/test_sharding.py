@@ -20,19 +20,22 @@ from quoron import EngineChoice, api, kernels
 from quoron.datasets.population import from_dataset
 from quoron.populations import Outliers, Synthetic, TablePopulation
 from quoron.populations.table import encoded_table
+from quoron.run_folder import RunFolder
 from quoron.sharding import engine as engines
 from quoron.sharding import processes
 from quoron.sharding.engine import Died, ShardedEngine
 from quoron.sharding.shard import Cut, Settings, opened
 from quoron.simulation import run as runs
-from quoron.simulation.folder import RunFolder
 from quoron_client.losses import Logistic
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import AverageGradient, LocalSGD, PlacedGradient, Question, SecondMoment
-from quoron_privacy.clipping import ClippedSum
+from quoron_client.protocol.gradients import AverageGradient, PlacedGradient
+from quoron_client.protocol.local_sgd import LocalSGD
+from quoron_client.protocol.moments import SecondMoment
+from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import ConfigError, DataError, RunError
-from quoron_privacy.noise import SecureNoise
-from quoron_privacy.noise_ahead import StartedNoise
+from quoron_privacy.means.clipping import ClippedSum
+from quoron_privacy.noise.ahead import StartedNoise
+from quoron_privacy.noise.sources import SecureNoise
 from quoron_privacy.sums import Sums
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.slots import partition

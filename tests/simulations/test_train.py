@@ -20,7 +20,7 @@ from quoron.cli.app import invoke
 from quoron.training import lifetime
 from quoron_client.data.encoding import Encoding
 from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, LedgerError
-from quoron_privacy.noise import SecureNoise
+from quoron_privacy.noise.sources import SecureNoise
 from quoron_server.books.ledger import Ledger
 
 pytestmark = pytest.mark.usefixtures("no_pictures")

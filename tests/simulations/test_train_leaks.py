@@ -25,9 +25,9 @@ from quoron.cli.app import invoke
 from quoron.training import curator, lifetime, run, table
 from quoron.training import prepared as preparing
 from quoron_client.protocol.questions import Answers, Question
-from quoron_privacy.noise import SecureNoise
+from quoron_privacy.counts.table_health import TableHealth
+from quoron_privacy.noise.sources import SecureNoise
 from quoron_privacy.sums import Sums
-from quoron_privacy.table_health import TableHealth
 
 USERS, ITEMS = 60, 4
 RULES = """

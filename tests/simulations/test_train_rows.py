@@ -14,18 +14,19 @@ from hypothesis import strategies as st
 import quoron
 from audits.harness import epsilon_lower_bound
 from flower.plugged import CLIP, DIMENSION, SMALL, Killed
-from quoron.populations._base import Declared
-from quoron.simulation.folder import RunFolder
+from quoron.populations.users import Declared
+from quoron.run_folder import RunFolder
 from quoron.training import lifetime
 from quoron.training.black_box import Trained, problem_of
 from quoron.training.curator import CuratorEngine
 from quoron.training.rows import RowsEngine, Setting
 from quoron_client import L2Ball, make_loss
 from quoron_client.data.items import ItemBatch
-from quoron_client.protocol.questions import AverageGradient, Question
-from quoron_privacy.clipping import ClippedSum
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, RunError
-from quoron_privacy.noise import SecureNoise, SeededNoise
+from quoron_privacy.means.clipping import ClippedSum
+from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.assumptions import TEXTS, Kind
 from quoron_server.books.ledger import Ledger

@@ -14,7 +14,7 @@ from quoron.training import lifetime
 from quoron.training.black_box import Trained, problem_of
 from quoron.training.rows import RowsEngine, Setting
 from quoron_privacy.errors import ConfigError, Infeasible
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.robust import outlier_mean
 from quoron_privacy.robust.neighbour_counts import neighbour_counts
 from quoron_privacy.robust.outlier_mean import OutlierMean

@@ -14,7 +14,7 @@ from quoron.populations import Numeric, TablePopulation, from_table
 from quoron.simulation.inline import InlineEngine
 from quoron.simulation.scene import problem
 from quoron_client.protocol.domains import L2Ball
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 
 ONLY = {"whitened-tracking": ALGORITHMS["whitened-tracking"]}

@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 from numba import float64
 
-from quoron_client.compute.compiled import helper, read_only, user_loop, writable
 from quoron_client.compute.products import accumulate, predict
-from quoron_client.losses._exponential import exponential
-from quoron_privacy.lanes import aligned
+from quoron_client.compute.user_loops import user_loop
+from quoron_client.losses.exponential import exponential
+from quoron_privacy.kernels.compiled import helper, read_only, writable
+from quoron_privacy.kernels.lanes import aligned
 
 _MATRIX, _VECTOR = read_only(float64, 2), read_only(float64, 1)
 _BLOCK = 64  # items whose scores are held at a time

@@ -22,10 +22,11 @@ import numpy as np
 from numba import float64, uint64
 from numpy.typing import NDArray
 
-from quoron_client.compute.compiled import helper, read_only, user_loop, writable
+from quoron_client.compute.user_loops import user_loop
 from quoron_client.data.items import Items
 from quoron_client.protocol.smoothing import Convolution, Moreau, Smoothing
 from quoron_privacy.errors import ConfigError
+from quoron_privacy.kernels.compiled import helper, read_only, writable
 
 Keys = NDArray[np.uint64]
 Vector = NDArray[np.float64]

@@ -6,9 +6,10 @@ import numpy as np
 from numba import float64
 from numpy.typing import NDArray
 
-from quoron_client.compute.compiled import user_loop, writable
+from quoron_client.compute.user_loops import user_loop
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss
+from quoron_privacy.kernels.compiled import writable
 
 
 def bounded(batch: ItemBatch, loss: Loss) -> ItemBatch:

@@ -21,16 +21,17 @@ from numba import float64, int64, intp
 from numpy.typing import NDArray
 
 from quoron_client.compute.class_gradients import class_gradients, class_losses
-from quoron_client.compute.compiled import helper, pieces, read_only, threads_for, user_loop, writable
 from quoron_client.compute.draws import NARROW, Keys, shifts_and_spread
 from quoron_client.compute.products import accumulate, copied, predict, predict_both, within
 from quoron_client.compute.smoothness import smoothness_scale
+from quoron_client.compute.user_loops import pieces, threads_for, user_loop
 from quoron_client.data.items import Items
 from quoron_client.losses import Loss, Softmax
-from quoron_client.protocol.questions import AverageGradient
-from quoron_privacy.calls import run
+from quoron_client.protocol.gradients import AverageGradient
 from quoron_privacy.errors import ConfigError, DataError
-from quoron_privacy.lanes import (
+from quoron_privacy.kernels.calls import run
+from quoron_privacy.kernels.compiled import helper, read_only, writable
+from quoron_privacy.kernels.lanes import (
     LINE,
     WIDTH,
     aligned,
@@ -45,8 +46,8 @@ from quoron_privacy.lanes import (
     sum_of,
     times,
 )
+from quoron_privacy.kernels.threads import at_once
 from quoron_privacy.sums import LoopReduction, Sums
-from quoron_privacy.threads import at_once
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]

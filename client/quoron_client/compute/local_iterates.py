@@ -19,17 +19,18 @@ import numpy as np
 from numba import boolean, float64, intp
 from numpy.typing import NDArray
 
-from quoron_client.compute.compiled import helper, read_only, user_loop, writable
 from quoron_client.compute.draws import NARROW, Keys, shifts_and_spread
 from quoron_client.compute.products import copied
+from quoron_client.compute.user_loops import user_loop
 from quoron_client.data.items import Items
 from quoron_client.losses import Loss, Softmax
-from quoron_client.losses._exponential import exponential
+from quoron_client.losses.exponential import exponential
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import LocalSGD
-from quoron_privacy.calls import run
+from quoron_client.protocol.local_sgd import LocalSGD
 from quoron_privacy.errors import DataError
-from quoron_privacy.lanes import (
+from quoron_privacy.kernels.calls import run
+from quoron_privacy.kernels.compiled import helper, read_only, writable
+from quoron_privacy.kernels.lanes import (
     LINE,
     WIDTH,
     aligned,

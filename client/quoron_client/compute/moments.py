@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 from numba import float64
 
-from quoron_client.compute.compiled import helper, user_loop, writable
+from quoron_client.compute.user_loops import user_loop
 from quoron_client.data.items import Items
 from quoron_client.protocol.questions import Matrix
+from quoron_privacy.kernels.compiled import helper, writable
 
 
 def second_moment_factor(batch: Items, *, threads: int | None = None) -> Matrix:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from quoron_client.compute.compiled import helper
-from quoron_privacy.lanes import (
+from quoron_privacy.kernels.compiled import helper
+from quoron_privacy.kernels.lanes import (
     STRIDE,
     WIDTH,
     alike,

@@ -14,11 +14,12 @@ import numpy as np
 from numba import float64
 from numpy.typing import NDArray
 
-from quoron_client.compute.compiled import helper, user_loop, writable
+from quoron_client.compute.user_loops import user_loop
 from quoron_client.data.items import Items
 from quoron_client.losses import Loss
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.lanes import SINGLES, fused, keep, over, single, singles, times, turned
+from quoron_privacy.kernels.compiled import helper, writable
+from quoron_privacy.kernels.lanes import SINGLES, fused, keep, over, single, singles, times, turned
 
 _CHUNK = 256  # length of the pieces in which inner products are taken, a multiple of 16
 _FEW = 1024  # numbers of a user, at most, of which those of sixteen are in the nearer caches

@@ -9,30 +9,20 @@ from typing import Any
 import numpy as np
 from numba import boolean, float64
 
-from quoron_client.compute.compiled import read_only, user_loop, writable
 from quoron_client.compute.draws import Keys
 from quoron_client.compute.gradients import average_gradient, average_loss
 from quoron_client.compute.local_iterates import local_sgd
 from quoron_client.compute.moments import second_moment_factor
 from quoron_client.compute.placed import placed_gradient
+from quoron_client.compute.user_loops import user_loop
 from quoron_client.data.items import Items
 from quoron_client.losses import Loss
-from quoron_client.protocol.questions import (
-    ANSWERED,
-    MISSING,
-    REJECTED,
-    Answers,
-    AverageGradient,
-    AverageLoss,
-    LocalSGD,
-    Matrix,
-    MomentAndGradient,
-    PlacedGradient,
-    SecondMoment,
-    Task,
-    Vector,
-)
+from quoron_client.protocol.gradients import AverageGradient, AverageLoss, PlacedGradient
+from quoron_client.protocol.local_sgd import LocalSGD
+from quoron_client.protocol.moments import MomentAndGradient, SecondMoment
+from quoron_client.protocol.questions import ANSWERED, MISSING, REJECTED, Answers, Matrix, Task, Vector
 from quoron_privacy.errors import ConfigError, DataError
+from quoron_privacy.kernels.compiled import read_only, writable
 
 
 def answer(

@@ -23,9 +23,9 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from quoron_client.data.table import check_one_user
 from quoron_client.federation.config import ClientConfig
 from quoron_client.federation.identity import check_identity, credentials, warn_of_readers
+from quoron_client.federation.own_table import check_one_user
 from quoron_client.federation.record import Record
 from quoron_client.federation.work import Worker
 from quoron_client.protocol import wire

@@ -15,12 +15,14 @@ from quoron_client.compute.draws import user_keys
 from quoron_client.compute.work import answer
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch
-from quoron_client.data.table import MOST_NUMBERS, own_items
+from quoron_client.federation.own_table import MOST_NUMBERS, own_items
 from quoron_client.federation.owner import Owner
 from quoron_client.federation.record import Agreement, Record
 from quoron_client.federation.terms import Terms, read_terms, terms_digest
 from quoron_client.protocol.charges import replace_one
-from quoron_client.protocol.questions import LocalSGD, MomentAndGradient, SecondMoment, Status, Task
+from quoron_client.protocol.local_sgd import LocalSGD
+from quoron_client.protocol.moments import MomentAndGradient, SecondMoment
+from quoron_client.protocol.questions import Status, Task
 from quoron_client.protocol.reports import LocalReport
 from quoron_client.protocol.wire import MAX_NAME, answer_to_wire, question_from_wire, question_name
 from quoron_client.randomisers import LocalRandomness, SeededRandomness, SystemRandomness, local_report

@@ -29,7 +29,7 @@ from typing import Any
 
 from flwr.app import Context, RecordDict
 
-from quoron_client.data.table import check_one_user
+from quoron_client.federation.own_table import check_one_user
 from quoron_client.federation.owner import Owner
 from quoron_client.federation.record import Record
 from quoron_client.federation.work import Worker

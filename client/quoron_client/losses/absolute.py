@@ -5,8 +5,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from quoron_client.compute.compiled import Pointwise
 from quoron_client.losses._base import Regression
+from quoron_privacy.kernels.compiled import Pointwise
 
 
 def _values(predictions: Any, labels: Any, unused: Any, out: Any, count: int) -> None:

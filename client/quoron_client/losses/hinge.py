@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from quoron_client.compute.compiled import Pointwise
 from quoron_client.losses._base import Classification
 from quoron_client.losses.smoothed_hinge import SmoothedHinge
+from quoron_privacy.kernels.compiled import Pointwise
 
 
 def _values(predictions: Any, labels: Any, unused: Any, out: Any, count: int) -> None:

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.compute.compiled import Pointwise
 from quoron_client.losses._base import Loss
+from quoron_privacy.kernels.compiled import Pointwise
 
 
 def _values(predictions: Any, labels: Any, unused: Any, out: Any, count: int) -> None:

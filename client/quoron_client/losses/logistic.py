@@ -5,9 +5,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from quoron_client.compute.compiled import Pointwise
 from quoron_client.losses._base import Classification
-from quoron_client.losses._exponential import exponential
+from quoron_client.losses.exponential import exponential
+from quoron_privacy.kernels.compiled import Pointwise
 
 
 def _values(predictions: Any, labels: Any, unused: Any, out: Any, count: int) -> None:

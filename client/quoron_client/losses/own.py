@@ -25,9 +25,9 @@ from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 
-from quoron_client.compute.compiled import Pointwise
 from quoron_client.losses._base import Classification, Loss, Regression, Vector
 from quoron_privacy.errors import ConfigError
+from quoron_privacy.kernels.compiled import Pointwise
 
 GROUP = "quoron.losses"
 

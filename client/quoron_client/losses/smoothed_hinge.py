@@ -7,8 +7,8 @@ of the hinge with parameter w: within w/2 of the hinge and 1/w-smooth.
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from quoron_client.compute.compiled import Pointwise
 from quoron_client.losses._base import Classification
+from quoron_privacy.kernels.compiled import Pointwise
 
 
 def _values(predictions: Any, labels: Any, widths: Any, out: Any, count: int) -> None:

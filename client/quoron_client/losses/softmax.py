@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from quoron_client.compute.compiled import Pointwise
 from quoron_client.losses._base import Loss
 from quoron_client.protocol.smoothing import Smoothing
 from quoron_privacy.errors import ConfigError
+from quoron_privacy.kernels.compiled import Pointwise
 
 Vector = NDArray[np.float64]
 

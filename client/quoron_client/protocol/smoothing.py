@@ -101,6 +101,11 @@ def ball_ratio(dimension: int) -> float:
     return exp(lgamma(dimension / 2 + 1) - lgamma(dimension / 2 + 0.5) - 0.5 * log(pi))
 
 
+def redrawn(smoothing: Smoothing | None, seed: int) -> Smoothing | None:
+    """The same smoothing with the directions of a convolution drawn from `seed`."""
+    return Convolution(smoothing.radius, seed) if isinstance(smoothing, Convolution) else smoothing
+
+
 def _positive(name: str, value: float) -> None:
     if not (isfinite(value) and value > 0):
         raise ConfigError(f"Expected {name} > 0 and finite, got {name}={value}.")

@@ -18,19 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.domains import Box, Domain, L2Ball
-from quoron_client.protocol.questions import (
-    AverageGradient,
-    AverageLoss,
-    LocalSGD,
-    Matrix,
-    MomentAndGradient,
-    PlacedGradient,
-    Question,
-    SecondMoment,
-    Status,
-    Task,
-    Vector,
-)
+from quoron_client.protocol.gradients import AverageGradient, AverageLoss, PlacedGradient
+from quoron_client.protocol.local_sgd import LocalSGD
+from quoron_client.protocol.moments import MomentAndGradient, SecondMoment
+from quoron_client.protocol.questions import Matrix, Question, Status, Task, Vector
 from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_client.protocol.smoothing import Convolution, Moreau, Smoothing
 from quoron_privacy.errors import QuoronError, WireError

@@ -16,14 +16,8 @@ from numpy.typing import NDArray
 
 from quoron_client.randomisers.randomness import LocalRandomness, Users
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.noise import (
-    GRID_BITS,
-    SETTLING,
-    gaussian_bins,
-    propose_gaussian,
-    settle_gaussian,
-    total_variation,
-)
+from quoron_privacy.noise.samplers import SETTLING, gaussian_bins, propose_gaussian, settle_gaussian
+from quoron_privacy.noise.streams import GRID_BITS, total_variation
 
 Steps = NDArray[np.int64]
 
@@ -42,7 +36,7 @@ def noise_scale(*, radius: float, epsilon: float, delta: float, dimension: int) 
         raise ConfigError(f"Expected epsilon in (0, 15] and delta in [1e-12, 1), got {epsilon} and {delta}.")
     if not 1e-100 < radius < 1e100 or dimension < 1:
         raise ConfigError(f"Expected radius in (1e-100, 1e100) and dimension >= 1, got {radius} and {dimension}.")
-    from quoron_privacy import gdp  # only here: SciPy takes longer to import than all the rest
+    from quoron_privacy.accounts import gdp  # only here: SciPy takes longer to import than all the rest
 
     lacking = (1 + math.exp(epsilon)) * total_variation(gaussians=dimension)
     left = delta * (1 - 1e-9) - lacking

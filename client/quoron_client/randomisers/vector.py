@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from quoron_client.randomisers.gaussian import gaussian_steps, noise_scale
 from quoron_client.randomisers.randomness import LocalRandomness, Users
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.noise import GRID_BITS
+from quoron_privacy.noise.streams import GRID_BITS
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]

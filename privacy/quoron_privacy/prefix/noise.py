@@ -15,13 +15,12 @@ from math import exp, log, log2, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy import gdp
-from quoron_privacy.errors import ConfigError, Infeasible, RunError
-from quoron_privacy.noise import GRID_BITS, NoiseSource, total_variation
-from quoron_privacy.prefix import factorise
+from quoron_privacy.accounts import gdp
+from quoron_privacy.errors import ConfigError, Infeasible, RunError, count, positive, probability
+from quoron_privacy.noise.streams import GRID_BITS, NoiseSource, total_variation
 from quoron_privacy.prefix.factorisation import Factorisation
+from quoron_privacy.prefix.factorisations import factorise
 from quoron_privacy.release import Release
-from quoron_privacy.validate import count, positive, probability
 
 Floats = NDArray[np.float64]
 

@@ -24,9 +24,9 @@ import numpy as np
 import scipy
 from scipy.special import ndtr
 
-from quoron_privacy import gdp
-from quoron_privacy.errors import Infeasible, VerificationError
-from quoron_privacy.noise import RandomStream
+from quoron_privacy.accounts import gdp
+from quoron_privacy.errors import Infeasible, VerificationError, count, positive, probability
+from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.release import Release
 from quoron_privacy.robust.laplace_test import in_score_units, score_scale
 from quoron_privacy.robust.lottery import RELEASE
@@ -38,7 +38,6 @@ from quoron_privacy.robust.outlier_mean import (
     verify_outlier_mean,
     weighted_mean,
 )
-from quoron_privacy.validate import count, positive, probability
 
 _AIM = 1 - 1e-6
 

@@ -27,11 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from quoron_privacy import gdp
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.noise import RandomStream
+from quoron_privacy.accounts import gdp
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, non_negative, positive, probability
+from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
-from quoron_privacy.validate import count, non_negative, positive, probability
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]

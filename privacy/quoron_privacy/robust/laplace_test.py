@@ -22,9 +22,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy import gdp
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.noise import RandomStream
+from quoron_privacy.accounts import gdp
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive, probability
+from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.release import Release
 from quoron_privacy.robust import lottery_search
 from quoron_privacy.robust.lottery import RELEASE, pair_divergence
@@ -38,7 +38,6 @@ from quoron_privacy.robust.outlier_mean import (
     verify_outlier_mean,
 )
 from quoron_privacy.robust.valley import cheapest
-from quoron_privacy.validate import count, positive, probability
 
 _CELLS = 400
 

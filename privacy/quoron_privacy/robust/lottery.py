@@ -27,9 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from quoron_privacy import gdp
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.noise import RandomStream
+from quoron_privacy.accounts import gdp
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive, probability
+from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.release import Release
 from quoron_privacy.robust import lottery_search
 from quoron_privacy.robust.outlier_mean import (
@@ -42,7 +42,6 @@ from quoron_privacy.robust.outlier_mean import (
     weighted_shifts,
 )
 from quoron_privacy.robust.valley import cheapest
-from quoron_privacy.validate import count, positive, probability
 
 Vector = NDArray[np.float64]
 Whole = TypeVar("Whole", int, NDArray[np.int64])
@@ -58,7 +57,7 @@ class Lottery:
     A rung is as high as one user can move the integer score, so neighbouring cohorts stand on the same rung or on
     adjacent ones. One uniform integer decides: there is no noise to round.
 
-        >>> from quoron_privacy.noise import SeededNoise
+        >>> from quoron_privacy.noise.sources import SeededNoise
         >>> test = Lottery(cohort_size=10, core=8, table=(1e-6, 1.0))
         >>> test.rung(79), test.rung(80), test.rung(100), test.decide(100, SeededNoise(1).stream("test", 0))
         (None, 0, 1, True)

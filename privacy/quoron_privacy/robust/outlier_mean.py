@@ -33,12 +33,11 @@ import scipy
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
-from quoron_privacy import gdp
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.noise import RandomStream
+from quoron_privacy.accounts import gdp
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count
+from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.robust.filter.concentration import usable
 from quoron_privacy.robust.neighbour_counts import distance_slack, distances_to, neighbour_counts, score
-from quoron_privacy.validate import count
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]

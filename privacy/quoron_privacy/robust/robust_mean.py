@@ -1,6 +1,6 @@
 """The private mean of users who agree, whatever a declared share of the others sends.
 
-    >>> from quoron_privacy.noise import SeededNoise
+    >>> from quoron_privacy.noise.sources import SeededNoise
     >>> mean = calibrate(users=2000, dimension=2, bound=10.0, spread=0.5, outliers=0.01, epsilon=1.0, delta=1e-6)
     >>> rows, answered = np.random.default_rng(0).uniform(2.8, 3.2, size=(2000, 2)), np.ones(2000, dtype=np.bool_)
     >>> rows[:20] = -7.0
@@ -20,14 +20,13 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.errors import ConfigError, Infeasible
+from quoron_privacy.errors import ConfigError, Infeasible, count, positive
 from quoron_privacy.gaussian import LARGEST, GaussianNoise
-from quoron_privacy.noise import NoiseSource, total_variation
+from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Release
 from quoron_privacy.robust import one_release
 from quoron_privacy.robust.one_release import OneRelease, Wish, certify, release_scale, verify_scale
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT, REACH
-from quoron_privacy.validate import count, positive
 
 NAME = "robust mean"
 _ROOM = 1 + 1e-6  # for the rounding of distances to zero

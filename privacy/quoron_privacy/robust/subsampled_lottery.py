@@ -21,14 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from quoron_privacy import gdp
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.accounts import gdp
+from quoron_privacy.accounts.roots import root
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive, probability
 from quoron_privacy.robust.lottery import RELEASE, Lottery, core_for, verify_lottery
 from quoron_privacy.robust.lottery_composition import composed_delta, lattice, rough_delta, second_route
 from quoron_privacy.robust.outlier_mean import Kappa, Kind, OutlierMean, best_mean, fitting, verify_outlier_mean
 from quoron_privacy.robust.valley import cheapest
-from quoron_privacy.roots import root
-from quoron_privacy.validate import count, positive, probability
 
 Vector = NDArray[np.float64]
 

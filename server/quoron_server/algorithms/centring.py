@@ -15,8 +15,8 @@ from numba import njit
 from numpy.typing import NDArray
 from scipy.special import chdtri
 
-from quoron_privacy.noise import SeededNoise
-from quoron_privacy.rotation import Signs, random_signs
+from quoron_privacy.means.rotation import Signs, random_signs
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]

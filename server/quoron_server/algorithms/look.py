@@ -5,7 +5,7 @@ What is released before the first round, and what it says: quoron_privacy.table_
 
 from dataclasses import replace
 
-from quoron_privacy import table_health
+from quoron_privacy.counts import table_health
 from quoron_privacy.errors import VerificationError
 from quoron_server.parameters import GaussianPromise
 from quoron_server.plan import Plan, Privacy

@@ -4,7 +4,7 @@
 
 A round's answers reach the algorithm once the round has its quorum, by the count of usable answers plus noise. Below it
 the run has ended: nothing is released from that round but that, nobody is asked again, and there is no model. Statement
-and proof: docs/privacy/quorum.md; its numbers: quoron_privacy.quorum.
+and proof: docs/privacy/quorum.md; its numbers: quoron_privacy.counts.quorum.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,10 +15,10 @@ import numpy as np
 import scipy
 
 from quoron_client.protocol.questions import Answers, Question
-from quoron_privacy import quorum as quorums
+from quoron_privacy.counts import quorum as quorums
+from quoron_privacy.counts.quorum import Quorum, rest
 from quoron_privacy.errors import VerificationError, WithoutQuorum
-from quoron_privacy.noise import NoiseSource, RandomStream
-from quoron_privacy.quorum import Quorum, rest
+from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.sums import Sums
 from quoron_server.algorithm import Algorithm, Update, Vector
 from quoron_server.plan import Plan, Privacy

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 import numpy as np
 
-from quoron_privacy import gdp
+from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, UsageError, VerificationError
-from quoron_privacy.noise import total_variation
+from quoron_privacy.noise.streams import total_variation
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms import look
 from quoron_server.algorithms.info import AlgorithmInfo

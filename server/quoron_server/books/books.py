@@ -24,7 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError, OtherVersion
-from quoron_privacy.noise import NoiseSource, SecureNoise, SeededNoise
+from quoron_privacy.noise.sources import SecureNoise, SeededNoise
+from quoron_privacy.noise.streams import NoiseSource
 from quoron_server import rounds
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.database import Database

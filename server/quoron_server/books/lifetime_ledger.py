@@ -22,8 +22,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from quoron_privacy.accounts.lifetime import Account, Charge, Limit, Spent, below, compose
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, OtherVersion
-from quoron_privacy.lifetime import Account, Charge, Limit, Spent, below, compose
 from quoron_server.books.database import Database, now
 
 START = "0" * 64

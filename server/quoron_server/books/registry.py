@@ -17,8 +17,7 @@ import numpy as np
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from quoron_privacy.errors import LedgerError, OtherVersion
-from quoron_privacy.validate import count
+from quoron_privacy.errors import LedgerError, OtherVersion, count
 from quoron_server.books.database import Database, now
 
 EVERYONE = "everyone"

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol import wire
 from quoron_client.protocol.flower_records import refusal, values_of
-from quoron_client.protocol.questions import Answers, AverageGradient, Question
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.errors import RunError, WireError
 from quoron_server.flower.engine import Part
 from quoron_server.flower.exchange import Letter, exchange, nodes

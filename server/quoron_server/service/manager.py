@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from quoron_client.protocol import charges, wire
 from quoron_client.protocol.charges import replace_one
+from quoron_privacy.accounts.lifetime import Charge, Limit
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, OtherVersion, QuoronError, WithoutQuorum
-from quoron_privacy.lifetime import Charge, Limit
 from quoron_server import specification as specifications
 from quoron_server.books.books import Books
 from quoron_server.books.database import Database

@@ -43,7 +43,7 @@ from quoron.cli.index import index
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError
 
 if TYPE_CHECKING:
-    from quoron.simulation.engines import EngineChoice
+    from quoron.engines import EngineChoice
 
 app = typer.Typer(
     help="User-level private federated optimisation, simulated on one machine or run over a federation.",
@@ -92,7 +92,7 @@ class Engine:
 
     def choice(self) -> "EngineChoice":
         """The engine; ConfigError for options that do not go together."""
-        from quoron.simulation.engines import EngineChoice
+        from quoron.engines import EngineChoice
 
         return EngineChoice.of(
             self.engine,
@@ -121,9 +121,9 @@ def simulate(
 ) -> None:
     """Train privately over a simulated population, and show what it reached and what it cost."""
     from quoron import api, kernels
-    from quoron.reports import showing
+    from quoron.cli import showing
+    from quoron.run_folder import claim
     from quoron.simulation import run as runs
-    from quoron.simulation.folder import claim
 
     chosen = engine.choice()
     short = api.short_keys(seed=seed, simulation_seed=simulation_seed, out=out, network=network)
@@ -141,10 +141,10 @@ def simulate(
 @shared_options
 def resume(engine: Engine, run: Run, as_json: Json = False, quiet: Quiet = False) -> None:
     """Continue an interrupted run or comparison; a simulation to identical bits on any engine, whichever began it."""
+    from quoron.cli import showing
     from quoron.comparing.comparison import is_comparison, stored_request
-    from quoron.reports import showing
+    from quoron.run_folder import RunFolder
     from quoron.simulation import run as runs
-    from quoron.simulation.folder import RunFolder
     from quoron.training import run as training
 
     if is_comparison(run):
@@ -179,7 +179,7 @@ def plan(
 ) -> None:
     """Say what a run would promise and cost, and how many rounds it needs, before any data is touched."""
     from quoron import api
-    from quoron.reports import showing
+    from quoron.cli import showing
     from quoron.simulation import asking
     from quoron.simulation import run as runs
 
@@ -202,7 +202,7 @@ def plan(
 @app.command()
 def algorithms(as_json: Json = False) -> None:
     """List the algorithms, their papers and what they protect."""
-    from quoron.reports import showing
+    from quoron.cli import showing
 
     showing.show_algorithms(as_json=as_json)
 
@@ -210,7 +210,7 @@ def algorithms(as_json: Json = False) -> None:
 @app.command(name="presets")
 def list_presets() -> None:
     """List the ready configurations."""
-    from quoron.reports import showing
+    from quoron.cli import showing
 
     showing.show_presets()
 

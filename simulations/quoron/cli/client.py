@@ -74,8 +74,8 @@ def client(
     import asyncio
 
     from quoron_client import federation
-    from quoron_client.data.table import check_one_user
     from quoron_client.federation import core_dumps
+    from quoron_client.federation.own_table import check_one_user
 
     core_dumps.switch_off()
     if check:

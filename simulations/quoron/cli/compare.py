@@ -10,7 +10,7 @@ from quoron.cli.common import Address, Json, Link, Quiet, Settings, Source, inte
 
 if TYPE_CHECKING:
     from quoron.comparing.request import Request
-    from quoron.simulation.engines import EngineChoice
+    from quoron.engines import EngineChoice
 
 
 def compare(
@@ -44,7 +44,7 @@ def compare(
     from quoron import api
     from quoron.comparing import comparison as comparisons
     from quoron.comparing.request import Request, sweep
-    from quoron.simulation.engines import EngineChoice, comparison_sharing
+    from quoron.engines import EngineChoice, comparison_sharing
 
     config, name = api.resolve(source, (*(settings or ()), *api.short_keys(network=network)))
     names = None if algorithms is None else [each.strip() for each in algorithms.split(",") if each.strip()]
@@ -56,10 +56,10 @@ def compare(
 
 def carry_on(request: "Request", folder: Path, engine: "EngineChoice", *, as_json: bool, quiet: bool) -> None:
     """Carry a comparison out from wherever its folder stands, and show it; when interrupted, say how to go on."""
+    from quoron.cli import showing
     from quoron.comparing import comparison as comparisons
-    from quoron.reports import showing
+    from quoron.engines import comparison_sharing
     from quoron.reports.progress import runs_display
-    from quoron.simulation.engines import comparison_sharing
 
     silent = quiet or (as_json and not sys.stderr.isatty())
     with interruptible(folder), runs_display(quiet=silent) as watcher:

@@ -147,7 +147,7 @@ def submit(
     if resolved.privacy.quorum is None:
         resolved, _ = api.resolve(config, (*given, f"privacy.quorum={QUORUM}"))
     if dry:
-        from quoron.reports import showing
+        from quoron.cli import showing
 
         showing.show_plan(dry_run(resolved, users), as_json=False)
         return
@@ -181,7 +181,7 @@ def submit(
 @shared_options
 def runs(connection: Connection, as_json: Json = False) -> None:
     """List the runs of a coordinator."""
-    from quoron.simulation.folder import dumps
+    from quoron.run_folder import dumps
 
     with connection.open() as control:
         for each in control.runs():
@@ -193,7 +193,7 @@ def runs(connection: Connection, as_json: Json = False) -> None:
 def watch(connection: Connection, run: Name, as_json: Json = False) -> None:
     """Follow a run, and what it awaits, to its end; exit code 1 if it ends without a model, 3 without a quorum."""
     from quoron.operate.control import words
-    from quoron.simulation.folder import dumps
+    from quoron.run_folder import dumps
 
     ended: dict[str, Any] = {}
     with connection.open() as control:
@@ -243,8 +243,8 @@ def fetch(
     out: Annotated[Path, typer.Option(help="Folder for plan.json, ledger.json, model.json and model.npz.")],
 ) -> None:
     """Fetch a complete run's plan, ledger and model: model.json for `quoron predict`, model.npz of bare numbers."""
-    from quoron.simulation.folder import RunFolder
-    from quoron.training.model import Model
+    from quoron.model import Model
+    from quoron.run_folder import RunFolder
     from quoron_server.books.durable import make_folder
 
     with connection.open() as control:

@@ -28,8 +28,8 @@ def index(
     """
     from quoron import api
     from quoron import config as configs
-    from quoron._paths import dataset
     from quoron.datasets.index import renewed
+    from quoron.paths import dataset
 
     if source.endswith(".toml"):
         section = api.resolve(source)[0].population

@@ -17,7 +17,7 @@ from quoron_privacy.errors import DataError, LedgerError, LedgerUnavailable
 if TYPE_CHECKING:  # imported by the commands when they are called
     from contextlib import AbstractContextManager
 
-    from quoron_privacy.lifetime import Account, Spent
+    from quoron_privacy.accounts.lifetime import Account, Spent
     from quoron_server.books.database import Database
     from quoron_server.books.lifetime_ledger import Known, Row
 
@@ -100,8 +100,8 @@ def show(
     """What is promised to each group, and what its limit leaves; with --group its runs."""
     from rich.markup import escape
 
-    from quoron.reports.showing import console, table
-    from quoron.simulation.folder import dumps
+    from quoron.cli.showing import console, table
+    from quoron.run_folder import dumps
     from quoron_server.books.lifetime_ledger import known_of
 
     known = known_of(source.rows())
@@ -146,7 +146,7 @@ def export(
     out: Annotated[Path | None, typer.Option("--out", help="A file; standard output without.")] = None,
 ) -> None:
     """The whole verified chain as JSON. Keep it where the coordinator's operator cannot change it."""
-    from quoron.simulation.folder import write
+    from quoron.run_folder import write
     from quoron_server.books.lifetime_ledger import export_of
 
     text = export_of(source.rows())
@@ -202,8 +202,8 @@ def fits(
 
     It is what the limit counts that decides, which `show` says, not what is proved of all runs together.
     """
+    from quoron_privacy.accounts.lifetime import Charge
     from quoron_privacy.errors import BudgetExceeded
-    from quoron_privacy.lifetime import Charge
     from quoron_server.books.lifetime_ledger import fitting, known_of
 
     account = known_of(source.rows()).accounts.get(group)
@@ -263,7 +263,7 @@ def _found(source: Source, *, create: bool) -> "AbstractContextManager[Database]
 
 def _spent(known: "Known", group: str) -> "Spent":
     """What a group's charges come to, at the limit's δ as long as they fit it: there, it and the limit compare."""
-    from quoron_privacy.lifetime import compose
+    from quoron_privacy.accounts.lifetime import compose
 
     held, account = known.held.get(group, []), known.accounts.get(group)
     spent = compose(held)

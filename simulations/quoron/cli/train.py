@@ -42,10 +42,10 @@ def train(
 ) -> None:
     """Train for real on a table that you hold: secret noise, every user, a model that may be shown to anybody."""
     from quoron import api
-    from quoron.reports import showing
-    from quoron.reports.showing import show_trained
-    from quoron.simulation.engines import EngineChoice, training_sharing
-    from quoron.simulation.folder import RunFolder, claim
+    from quoron.cli import showing
+    from quoron.cli.showing import show_trained
+    from quoron.engines import EngineChoice, training_sharing
+    from quoron.run_folder import RunFolder, claim
     from quoron.training import run as training
 
     sharing = training_sharing(EngineChoice.of(engine, workers=workers, address=address))

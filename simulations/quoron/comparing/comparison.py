@@ -23,9 +23,9 @@ from quoron.comparing.cells import Outcome, Rows, cell_rows, run_rows
 from quoron.comparing.pool import Job, Watcher
 from quoron.comparing.request import Request
 from quoron.reports.summary import from_json
+from quoron.run_folder import RunFolder, as_parquet, dumps, numbered, write
 from quoron.sharding.choice import Sharing
 from quoron.simulation import run as runs
-from quoron.simulation.folder import RunFolder, as_parquet, dumps, numbered, write
 from quoron.simulation.scene import setup
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.books.durable import make_folder
@@ -123,7 +123,7 @@ def stored(folder: Path) -> Comparison:
 
 def write_results(comparison: Comparison) -> None:
     """The tables and the page, each complete or not at all."""
-    from quoron.reports import comparison as report
+    from quoron.comparing import page as report
 
     folder = comparison.directory
     for name, rows in (("runs", comparison.runs), ("cells", comparison.cells)):

@@ -19,9 +19,9 @@ from typing import IO, Any, Literal, Protocol
 
 from quoron.comparing.request import Cell
 from quoron.config import Config
+from quoron.processors import THREADS, processors
 from quoron_privacy.errors import ConfigError, RunError
 
-THREADS = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 TAIL = 2000  # characters of what a worker that died had written
 End = Literal["done", "refused", "failed"]
 
@@ -203,11 +203,6 @@ def _worker(state: _State, written: IO[bytes], workers: int) -> "Iterator[subpro
         if process is not None:
             process.kill()  # between runs it has nothing to lose, and in one it goes on later
             process.communicate()
-
-
-def processors() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _workers(given: int | None) -> int:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from quoron import _toml
 from quoron import config as configs
+from quoron import toml_text
 from quoron.config import Config
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
@@ -91,8 +91,8 @@ class Request:
 
     def _laid(self, algorithm: str, varied: Varied) -> Config:
         """The configuration with the values and the algorithm; another algorithm starts without options."""
-        texts = [f"algorithm.name={_toml.literal(algorithm)}"]
-        texts += [f"{key}={_toml.literal(value)}" for key, value in varied]
+        texts = [f"algorithm.name={toml_text.literal(algorithm)}"]
+        texts += [f"{key}={toml_text.literal(value)}" for key, value in varied]
         tree = self.config.model_dump(mode="json", exclude_none=True)
         return configs.from_tree(configs.overlay(tree, texts))
 
@@ -121,7 +121,7 @@ def sweep(texts: Sequence[str]) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for text in texts:
         key, _, value = text.partition("=")
-        read: Any = _toml.assignment(text) if value.strip().startswith("[") else None
+        read: Any = toml_text.assignment(text) if value.strip().startswith("[") else None
         if read is None:
             raise ConfigError(f"Expected key=[value, value], such as 'privacy.epsilon=[0.5, 1, 2]', got {text!r}.")
         for part in key.strip().split("."):

@@ -25,10 +25,9 @@ from numpy.typing import NDArray
 from quoron import config as configs
 from quoron.config import Config
 from quoron.populations import Population
-from quoron.sharding.choice import Sharing
+from quoron.run_folder import RunFolder
+from quoron.sharding.choice import Sharing, shared
 from quoron.simulation import run as runs
-from quoron.simulation.engines import shared
-from quoron.simulation.folder import RunFolder
 from quoron.simulation.pieces import engine_for
 from quoron.simulation.run import Prepared
 from quoron.simulation.scene import make_domain

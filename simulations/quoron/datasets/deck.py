@@ -38,7 +38,7 @@ from quoron_client.compute.enforcement import bounded
 from quoron_client.data.items import ItemBatch, ItemView
 from quoron_client.losses import Loss
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.threads import all_threads, at_once
+from quoron_privacy.kernels.threads import all_threads, at_once
 
 BUCKET = 32 << 20  # bytes, about
 AHEAD = 2  # buckets that are read before they are wanted, at once: a disk is never without a question

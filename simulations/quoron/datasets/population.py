@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from quoron.datasets.deck import Deck
 from quoron.datasets.index import opened
 from quoron.datasets.rows import Rows
-from quoron.populations._base import Beside, Corruption, Declared, PublicKnowledge, Users, Vector
-from quoron.populations._outliers import Outliers, flipped
-from quoron.populations._streams import Purpose, words
+from quoron.populations.outliers import Outliers, flipped
+from quoron.populations.streams import Purpose, words
 from quoron.populations.table import TablePopulation, assumed, population_of, trained
+from quoron.populations.users import Beside, Corruption, Declared, PublicKnowledge, Users, Vector
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss

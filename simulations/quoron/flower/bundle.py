@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
-from quoron import _toml
-from quoron.simulation.folder import write
+from quoron import toml_text
+from quoron.run_folder import write
 from quoron_server.books.durable import make_folder
 
 
@@ -35,5 +35,5 @@ def write_bundle(
         },
     }
     make_folder(folder)
-    write(folder / "pyproject.toml", _toml.dumps(tree).encode(), advice="Choose another folder.")
+    write(folder / "pyproject.toml", toml_text.dumps(tree).encode(), advice="Choose another folder.")
     return folder

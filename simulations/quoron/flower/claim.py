@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.simulation.folder import dumps, write
+from quoron.run_folder import dumps, write
 from quoron_privacy.errors import ConfigError, QuoronError, RunError
 from quoron_server.books.durable import public
 from quoron_server.plan import Plan

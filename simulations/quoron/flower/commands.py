@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-from quoron.simulation.folder import write
+from quoron.run_folder import write
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.books.durable import OWN, make_folder, public
 

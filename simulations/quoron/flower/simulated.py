@@ -32,8 +32,8 @@ from quoron import config as configs
 from quoron.config import Config
 from quoron.flower.claim import ClaimObserver
 from quoron.reports.progress import Lines
+from quoron.run_folder import RunFolder, claim
 from quoron.simulation import run as runs
-from quoron.simulation.folder import RunFolder, claim
 from quoron.simulation.inline import InlineEngine
 from quoron.simulation.pieces import Pieces
 from quoron.simulation.scene import setup

@@ -21,9 +21,9 @@ from quoron.flower.bundle import write_bundle
 from quoron.flower.claim import Claim, alive
 from quoron.flower.commands import Connection, Process, free_port
 from quoron.flower.superlink import MARK
+from quoron.run_folder import RunFolder
 from quoron.sharding import guarded_ray
 from quoron.simulation import run as runs
-from quoron.simulation.folder import RunFolder
 from quoron.simulation.run import Prepared, RunResult
 from quoron_privacy import errors
 from quoron_privacy.errors import QuoronError, RunError

@@ -26,9 +26,8 @@ from numpy.typing import NDArray
 from quoron.flower.permission import require_secret_noise, require_users
 from quoron.training.black_box import Trained, origin_of, problem_of
 from quoron.training.start import Start
-from quoron_privacy.errors import ConfigError, LedgerError
-from quoron_privacy.quorum import spent_on
-from quoron_privacy.validate import positive
+from quoron_privacy.counts.quorum import spent_on
+from quoron_privacy.errors import ConfigError, LedgerError, positive
 from quoron_server.books.books import Books
 from quoron_server.books.database import Database
 from quoron_server.books.durable import OWN, make_folder

@@ -21,7 +21,7 @@ from quoron.training.items import Items
 from quoron.training.rows import Users
 from quoron.training.timetable import LocalSGD, Timetable
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.noise import NoiseSource
+from quoron_privacy.noise.streams import NoiseSource
 
 Params = Any  # a tree of floating-point arrays
 Loss = Callable[..., Any]  # parameters, the parts of an item, and a key if it draws -> one number

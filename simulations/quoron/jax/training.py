@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.jax.computing import Loss, Params, Rows
-from quoron.simulation.folder import RunFolder
+from quoron.run_folder import RunFolder
 from quoron.training.black_box import Vector, problem_of
 from quoron.training.items import Data, items_of
 from quoron.training.rows import Setting, carry_out
 from quoron.training.start import Start
 from quoron.training.timetable import LocalSGD
-from quoron_privacy.validate import count
+from quoron_privacy.errors import count
 from quoron_server.plan import Guarantee, Plan
 from quoron_server.rounds import Observer
 

@@ -5,7 +5,7 @@ The table is never read: what a run needs to know of it is public and stands in 
 
 from quoron.config import Config, Table
 from quoron.planning.plans import Planned, choose, wish
-from quoron.populations._base import Declared, PublicKnowledge
+from quoron.populations.users import Declared, PublicKnowledge
 from quoron.simulation.scene import encoding_of, loss_of, make_domain, problem
 from quoron_client.data.encoding import Encoding
 from quoron_client.losses import Loss

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from quoron._paths import dataset
 from quoron.config import AlgorithmSection, Config, Flights, Table
+from quoron.paths import dataset
 from quoron.planning.choosing import Candidate as Candidate
 from quoron.planning.choosing import automatic
 from quoron.planning.projection import Projection
+from quoron_privacy.counts.quorum import spent_on
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, VerificationError
-from quoron_privacy.quorum import spent_on
 from quoron_server.algorithms import ALGORITHMS, Registered
 from quoron_server.algorithms.allowance import Allowance
 from quoron_server.algorithms.forecast import trivial_risk

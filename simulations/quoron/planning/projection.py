@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from quoron.planning.network import DEADLINE, Counts, Network, Times, total
-from quoron_client.protocol.questions import AverageGradient, Question
+from quoron.network import DEADLINE, Counts, Network, Times, total
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.questions import Question
 from quoron_server.plan import Plan
 from quoron_server.traffic import Traffic, encoded, traffic
 

@@ -1,12 +1,9 @@
-from ._base import Corruption as Corruption
-from ._base import Population as Population
-from ._base import PublicKnowledge as PublicKnowledge
 from ._flights import flights as flights
-from ._outliers import OutlierKind as OutlierKind
-from ._outliers import Outliers as Outliers
 from .cube import Cube as Cube
 from .cube import hardest_spread as hardest_spread
 from .cube import lower_bound as lower_bound
+from .outliers import OutlierKind as OutlierKind
+from .outliers import Outliers as Outliers
 from .synthetic import FamilyName as FamilyName
 from .synthetic import Synthetic as Synthetic
 from .table import Categorical as Categorical
@@ -14,3 +11,6 @@ from .table import Feature as Feature
 from .table import Numeric as Numeric
 from .table import TablePopulation as TablePopulation
 from .table import from_table as from_table
+from .users import Corruption as Corruption
+from .users import Population as Population
+from .users import PublicKnowledge as PublicKnowledge

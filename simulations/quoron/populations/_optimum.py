@@ -11,8 +11,8 @@ import scipy
 
 from quoron_client.protocol.domains import Domain, L2Ball, Vector
 from quoron_client.protocol.questions import Matrix
+from quoron_privacy.accounts.roots import root
 from quoron_privacy.errors import RunError
-from quoron_privacy.roots import root
 
 Objective = Callable[[Vector], tuple[float, Vector, Matrix]]
 

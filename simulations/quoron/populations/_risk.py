@@ -21,10 +21,10 @@ import scipy
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from quoron.populations._base import Vector
+from quoron.populations.users import Vector
 from quoron_client.protocol.domains import Domain, L2Ball
+from quoron_privacy.accounts.roots import root
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.roots import root
 
 _NODES = 200
 _RADII, _ANGLES = 48, 192  # relative error: below 1e-13 for scores up to 10, 1e-9 up to 30, 1e-3 up to 100

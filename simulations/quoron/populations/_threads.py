@@ -8,7 +8,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.threads import at_once
+from quoron_privacy.kernels.threads import at_once
 
 _SMALL, _LARGE = 1 << 17, 1 << 21  # numbers below which another thread costs more than it saves; of a range, at most
 

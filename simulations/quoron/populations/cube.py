@@ -20,16 +20,15 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from quoron.populations._base import Beside, Corruption, PublicKnowledge, Users, Vector
-from quoron.populations._outliers import Outliers
 from quoron.populations._risk import LinearRisk
-from quoron.populations._streams import Purpose, fill_uniforms
 from quoron.populations._threads import in_ranges
+from quoron.populations.outliers import Outliers
+from quoron.populations.streams import Purpose, fill_uniforms
+from quoron.populations.users import Beside, Corruption, PublicKnowledge, Users, Vector
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss, make_loss
 from quoron_client.protocol.domains import Box, Domain
-from quoron_privacy.errors import ConfigError
-from quoron_privacy.validate import count, non_negative, positive, probability
+from quoron_privacy.errors import ConfigError, count, non_negative, positive, probability
 
 _VARIANCE = math.sqrt(8 / 15)  # of (s² - μ²)/s², μ uniform on [-s, s]: the root of its mean square
 

@@ -21,17 +21,16 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.populations._base import Beside, Corruption, PublicKnowledge, Users, Vector
 from quoron.populations._families import Family, Law, fill_items
-from quoron.populations._outliers import Outliers
 from quoron.populations._risk import LinearRisk, LogisticDesign, QuadraticRisk, Risk, logistic_risk
-from quoron.populations._streams import Purpose, normals, uniforms, words
 from quoron.populations._threads import in_ranges
+from quoron.populations.outliers import Outliers
+from quoron.populations.streams import Purpose, normals, uniforms, words
+from quoron.populations.users import Beside, Corruption, PublicKnowledge, Users, Vector
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import Loss, make_loss
 from quoron_client.protocol.domains import Domain, L2Ball
-from quoron_privacy.errors import ConfigError
-from quoron_privacy.validate import count, non_negative, positive
+from quoron_privacy.errors import ConfigError, count, non_negative, positive
 
 FamilyName = Literal["logistic", "least_squares", "linear", "quadratic"]
 

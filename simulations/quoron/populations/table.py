@@ -17,13 +17,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.populations import _metrics
-from quoron.populations._base import Beside, Corruption, PublicKnowledge, Users, Vector
+from quoron.populations import metrics
 from quoron.populations._objective import TrainingObjective
-from quoron.populations._outliers import Outliers, flipped
-from quoron.populations._part import Part
 from quoron.populations._remarks import Fit, about_boundary, on_boundary
-from quoron.populations._streams import Purpose, words
+from quoron.populations.outliers import Outliers, flipped
+from quoron.populations.part import Part
+from quoron.populations.streams import Purpose, words
+from quoron.populations.users import Beside, Corruption, PublicKnowledge, Users, Vector
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data import columns
 from quoron_client.data.encoding import (
@@ -134,11 +134,11 @@ class TablePopulation:
             return {}
         scores, labels = scores[self.tested], self.held_out.labels[self.tested]
         if self.loss.outputs > 1:
-            return _metrics.classes(scores, labels)
+            return metrics.classes(scores, labels)
         if isinstance(self.loss, Classification):
-            return _metrics.binary(scores, labels)
+            return metrics.binary(scores, labels)
         unit = self.encoding.label.unit if isinstance(self.encoding.label, Range) else 1.0
-        return _metrics.regression(unit * scores, unit * labels)
+        return metrics.regression(unit * scores, unit * labels)
 
     def beside(self, model: Vector) -> Beside:
         """Figures of the start, of the best constant and of the optimum without bounds; and what is amiss."""
@@ -310,5 +310,5 @@ def assumed(encoding: Encoding, items_per_user: int | None) -> tuple[str, ...]:
 def _usual(labels: Vector, loss: Loss) -> float | Vector:
     """The scores that answer labels best whatever the row: a number, or one for each of more than two classes."""
     if loss.outputs > 1:
-        return _metrics.class_odds(labels, loss.outputs)
-    return _metrics.constant(labels, two_classes=isinstance(loss, Classification))
+        return metrics.class_odds(labels, loss.outputs)
+    return metrics.constant(labels, two_classes=isinstance(loss, Classification))

@@ -1,15 +1,13 @@
 """Predicted excess risk against rounds, or against ε, drawn for a terminal and as an SVG picture."""
 
-import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from rich import box
 from rich.table import Table
 
 from quoron.planning.plans import RoundsCurve
 from quoron.planning.questions import EpsilonPoint
-from quoron_privacy.errors import ConfigError
 
 WIDTH = 36  # characters of the longest bar
 EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -62,75 +60,6 @@ def bar(value: float, least: float, most: float, width: int = WIDTH) -> str:
     share = math.log(value / least) / math.log(most / least) if 0 < least < value else 0.0
     eighths = round(8 * (1 + (width - 1) * share))
     return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()
-
-
-def epsilon_svg(points: Sequence[EpsilonPoint]) -> bytes:
-    """A picture of predicted excess risk against ε, and of accuracy where there is one. Equal points, equal bytes.
-
-    Feasible points only; ConfigError where there are none.
-    """
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    from quoron.reports.page import BLUE, ORANGE, STYLE
-
-    known = [(point.epsilon, point.predicted_excess_risk, point.accuracy) for point in points]
-    feasible = [each for each in known if each[1] is not None]
-    if not feasible:
-        raise ConfigError("Expected an ε that is feasible to draw, got none. See the reasons with `quoron plan`.")
-    with mpl.rc_context(STYLE), mpl.rc_context({"svg.fonttype": "path", "svg.hashsalt": "epsilon"}):
-        figure = Figure(figsize=(7.0, 3.8), layout="constrained", facecolor="white")
-        axes = figure.add_subplot()
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        epsilons, risks, accuracies = zip(*feasible, strict=True)
-        axes.plot(epsilons, risks, color=BLUE, marker="o", markersize=4)
-        axes.set_xticks(epsilons, [f"{epsilon:.3g}" for epsilon in epsilons], minor=False)
-        axes.set_xlabel("ε")
-        axes.set_ylabel("predicted excess risk, at most", color=BLUE)
-        if all(accuracy is not None for accuracy in accuracies):
-            beside = axes.twinx()
-            beside.plot(epsilons, [100 * each for each in accuracies], color=ORANGE, marker="s", markersize=4)
-            beside.set_ylabel("accuracy in %, simulation only", color=ORANGE)
-            beside.grid(visible=False)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return buffer.getvalue()
-
-
-def svg(curves: Mapping[str, RoundsCurve], *, chosen: Mapping[str, int]) -> bytes:
-    """A picture of one curve for each algorithm, with the planned numbers of rounds marked.
-
-    Text is outlined and the ground white: it looks the same wherever it is shown. Equal curves give equal bytes.
-    """
-    import matplotlib as mpl  # only who wants a picture waits for it
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter, NullLocator
-
-    from quoron.reports.page import BLUE, GREY, INK, ORANGE, STYLE
-
-    colours = (BLUE, "#2f855a", "#805ad5", "#b7791f", INK, GREY, "#d53f8c")
-    with mpl.rc_context(STYLE), mpl.rc_context({"svg.fonttype": "path", "svg.hashsalt": "rounds"}):
-        figure = Figure(figsize=(7.0, 3.8), layout="constrained", facecolor="white")
-        axes = figure.add_subplot()
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        for index, (name, curve) in enumerate(curves.items()):
-            rounds, risks = zip(*curve.points, strict=True)
-            axes.plot(rounds, risks, color=colours[index % len(colours)], marker="o", markersize=3, label=name)
-            if len(curves) == 1:
-                least = min(risks)
-                axes.axhspan(least, 1.05 * least, color=ORANGE, alpha=0.25, linewidth=0, label="within 5 % of the best")
-        places = [(rounds, dict(curves[name].points)[rounds]) for name, rounds in chosen.items() if name in curves]
-        axes.plot(*zip(*places, strict=True), color=ORANGE, marker="D", linestyle="none", label="the plan", zorder=3)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_xlabel("rounds")
-        axes.set_ylabel("predicted excess risk, at most")
-        axes.legend()
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return buffer.getvalue()
 
 
 def _style(told: str) -> str | None:

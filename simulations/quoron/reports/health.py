@@ -11,8 +11,8 @@ from typing import Any
 
 from quoron_client.data.encoding import Encoding, Range
 from quoron_client.data.misfits import Column, declared_columns, declared_labels
-from quoron_privacy import table_health
-from quoron_privacy.table_health import FALSE_ALARM, MISSED, OFTEN, Errors, Shares, TableHealth
+from quoron_privacy.counts import table_health
+from quoron_privacy.counts.table_health import FALSE_ALARM, MISSED, OFTEN, Errors, Shares, TableHealth
 
 FEW, MOST_NAMED = 4, 8  # columns with a warning each, and with their names in one; all are in the report
 UNSEEN = (

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from quoron.planning.network import duration
+from quoron.network import duration
 from quoron_server.plan import Plan
 
 if TYPE_CHECKING:  # a stored summary needs no population
-    from quoron.populations._base import Beside
+    from quoron.populations.users import Beside
 
 
 @dataclass(frozen=True, slots=True)

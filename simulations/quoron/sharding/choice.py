@@ -3,11 +3,14 @@
 with Sharing(workers=4).engine(population, Settings(seed=0)) as engine: ...
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
-from quoron.populations._base import Answering
+from quoron.populations.users import Answering
 from quoron.sharding.engine import ShardedEngine
 from quoron.sharding.shard import Settings
+from quoron.simulation.run import Prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +31,15 @@ class Sharing:
         from quoron.sharding import processes
 
         return ShardedEngine.of(population, self.workers, processes.starter(self.workers), settings)
+
+
+@contextmanager
+def shared(prepared: Prepared, sharing: Sharing | None) -> Iterator[Prepared]:
+    """The same run with workers that answer for its users, for as long as it takes; without any, as it is."""
+    if sharing is None:
+        yield prepared
+        return
+    config, scene = prepared.config, prepared.scene
+    settings = Settings(config.run.simulation_seed, 0.0 if config.run.link is None else config.run.link.dropout)
+    with sharing.engine(scene.population, settings) as engine:
+        yield replace(prepared, scene=replace(scene, engine=engine))

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from quoron.populations._base import Answering
+from quoron.populations.users import Answering
 from quoron.sharding.shard import Cut, Settings, Stored
 from quoron.simulation.again import looked_at_again
 from quoron.simulation.pieces import Indices, Told, part_of, together

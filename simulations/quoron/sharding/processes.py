@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from quoron.comparing.pool import THREADS, processors
+from quoron.processors import THREADS, processors
 from quoron.sharding.engine import Died, Worker, own_error
 from quoron.simulation.pieces import Told
 from quoron_client.protocol.questions import Answers, Question

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.populations._base import Answering, Users
+from quoron.populations.users import Answering, Users
 from quoron.simulation.pieces import engine_for
 from quoron_client.randomisers import LocalRandomness
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from quoron._paths import PACKAGED
 from quoron.config import Config, Table
+from quoron.paths import PACKAGED
 from quoron.planning.questions import Answers, enough, epsilon_curve, wanted_risk
 from quoron.populations import Population
-from quoron.populations._base import Vector
-from quoron.populations._metrics import binary, classes
+from quoron.populations.metrics import binary, classes
+from quoron.populations.users import Vector
 from quoron.simulation.scene import setup
 from quoron_client.losses import Classification
 from quoron_privacy.errors import ConfigError

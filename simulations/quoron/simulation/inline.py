@@ -20,8 +20,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.populations._base import Answering, Corruption, Held, Users, Vector
-from quoron.populations._streams import Purpose, uniforms, words
+from quoron.populations.streams import Purpose, uniforms, words
+from quoron.populations.users import Answering, Corruption, Held, Users, Vector
 from quoron.simulation.again import looked_at_again
 from quoron_client.compute.draws import Keys, user_keys
 from quoron_client.compute.enforcement import bounded
@@ -30,23 +30,15 @@ from quoron_client.compute.smoothness import smoothness_scale
 from quoron_client.compute.work import answer
 from quoron_client.data.items import ItemBatch, Items, ItemView
 from quoron_client.protocol.domains import Bounds
-from quoron_client.protocol.questions import (
-    ANSWERED,
-    FAR,
-    MISSING,
-    Answers,
-    AverageGradient,
-    Matrix,
-    Question,
-    Task,
-)
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.questions import ANSWERED, FAR, MISSING, Answers, Matrix, Question, Task
 from quoron_client.protocol.reports import LocalReport
 from quoron_client.protocol.smoothing import Convolution
 from quoron_client.randomisers import LocalRandomness, SeededRandomness, local_report
-from quoron_privacy.clipping import ClippedSum
+from quoron_privacy.kernels.threads import at_once
+from quoron_privacy.means.clipping import ClippedSum
+from quoron_privacy.means.norm_counts import TailSum
 from quoron_privacy.sums import LoopReduction, Sums
-from quoron_privacy.tails import TailSum
-from quoron_privacy.threads import at_once
 
 _SEEN = 64  # bytes that a user takes whose items are read where they are: its place, its rows, its status
 CACHED = 1 << 22  # bytes of items that are made at a time: the last cache holds those of a few threads

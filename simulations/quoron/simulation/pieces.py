@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.populations._base import Answering, Users
+from quoron.populations.users import Answering, Users
 from quoron.simulation.inline import InlineEngine
 from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.sums import Sums

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron._paths import dataset, table_file
 from quoron.config import Config, Table
+from quoron.paths import dataset, table_file
 from quoron.planning import projection
 from quoron.planning.plans import Planned, choose
 from quoron.populations import Population
 from quoron.reports.summary import Summary, from_json
-from quoron.simulation.folder import RunFolder, as_parquet, dumps, flat
+from quoron.run_folder import RunFolder, as_parquet, dumps, flat
 from quoron.simulation.scene import Setup, setup
 from quoron_privacy.errors import LedgerError
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.budget import Budget
 from quoron_server.plan import Plan, check_delta
@@ -29,7 +29,7 @@ from quoron_server.rounds import Observer, run
 if TYPE_CHECKING:  # planning needs neither
     import pyarrow as pa
 
-    from quoron.training.model import Model
+    from quoron.model import Model
     from quoron_server.books.ledger import Ledger
 
 
@@ -152,7 +152,7 @@ def _table_model(prepared: Prepared, weights: NDArray[np.float64]) -> "Model | N
     encoding = getattr(prepared.scene.population, "encoding", None)
     if encoding is None:
         return None
-    from quoron.training.model import Model
+    from quoron.model import Model
 
     return Model.released(weights, encoding, prepared.scene.population.loss, prepared.planned.plan, made=None)
 

@@ -10,18 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron import config as configs
-from quoron._paths import dataset, table_file
 from quoron.config import Config, DomainSection, LossSection
+from quoron.paths import dataset, table_file
 from quoron.populations import Cube, Outliers, Population, Synthetic, hardest_spread
-from quoron.populations._base import Known
+from quoron.populations.users import Known
 from quoron.simulation.inline import InlineEngine
 from quoron.simulation.pieces import Pieces, engine_for
 from quoron_client.data.declared import check_types, types_of
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, Weight, read_label
 from quoron_client.losses import Logistic, Loss, Regression, loss_family, make_loss
 from quoron_client.protocol.domains import Box, Domain, L2Ball
+from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.gdp import mu_for
 from quoron_server.algorithms.slots import partition
 from quoron_server.problem import Beliefs, Problem, Wide
 from quoron_server.rounds import Engine
@@ -174,7 +174,7 @@ def _population(config: Config, folder: Path, table: "pa.Table | None") -> Popul
                 check_types(crowd.encoding, types_of(source, crowd.rows.index.files.schema))
                 return crowd.read_in(partition(seed=config.run.seed, users=crowd.users))
             from quoron.populations.table import encoded_table
-            from quoron.simulation.folder import FRAME
+            from quoron.run_folder import FRAME
             from quoron_client.data import columns
 
             given = table_file(section.path, folder) if table is None else table

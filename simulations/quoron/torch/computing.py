@@ -21,8 +21,8 @@ from quoron.training.rows import Users
 from quoron.training.timetable import LocalSGD, Schedule, Timetable
 from quoron_client.protocol.black_box import plain
 from quoron_client.protocol.questions import Question
-from quoron_privacy.clipping import ClippedSum
-from quoron_privacy.noise import NoiseSource
+from quoron_privacy.means.clipping import ClippedSum
+from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.sums import Sums
 
 Weights = dict[str, torch.Tensor]

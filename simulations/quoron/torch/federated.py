@@ -20,7 +20,7 @@ from quoron.torch.modules import Loss, Network
 from quoron.training.black_box import Vector
 from quoron.training.items import Data, items_of
 from quoron.training.timetable import LocalSGD
-from quoron_privacy.noise import SecureNoise
+from quoron_privacy.noise.sources import SecureNoise
 
 
 def answering(

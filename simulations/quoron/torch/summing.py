@@ -9,7 +9,7 @@ N6 allows for: integers may differ in their last places from the processor's, th
 import numpy as np
 import torch
 
-from quoron_privacy.clipping import ClippedSum
+from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.sums import Sums
 
 BLOCK = 2**25  # numbers at once

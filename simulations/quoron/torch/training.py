@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from quoron.simulation.folder import RunFolder
+from quoron.run_folder import RunFolder
 from quoron.torch.computing import Rows
 from quoron.torch.modules import Loss, Network
 from quoron.training.black_box import Vector, problem_of

@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.domains import L2Ball
-from quoron_privacy.errors import ConfigError
-from quoron_privacy.validate import positive
+from quoron_privacy.errors import ConfigError, positive
 from quoron_server.black_box import UNKNOWN_CLIP
 from quoron_server.plan import Guarantee, Plan
 from quoron_server.problem import Problem

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.populations._base import Corruption, Declared
-from quoron.populations._part import Part
+from quoron.populations.part import Part
+from quoron.populations.users import Corruption, Declared
 from quoron.sharding.choice import Sharing
 from quoron.sharding.engine import ShardedEngine
+from quoron.sharding.keyed import KeyedRandomness
 from quoron.sharding.shard import Settings
-from quoron.training.keyed import KeyedRandomness
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.questions import Answers, Question
-from quoron_privacy.noise import NoiseSource
-from quoron_privacy.noise_ahead import of_the_run
+from quoron_privacy.noise.ahead import of_the_run
+from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.sums import Sums
 from quoron_server.algorithms.slots import partition
 

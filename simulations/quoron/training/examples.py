@@ -4,10 +4,10 @@ import io
 from pathlib import Path
 
 from quoron import config as configs
-from quoron._paths import PACKAGED, table_file
 from quoron.config import Table
+from quoron.paths import PACKAGED, table_file
 from quoron.presets import preset, presets
-from quoron.simulation.folder import write
+from quoron.run_folder import write
 from quoron_client.data import columns
 from quoron_privacy.errors import ConfigError
 

@@ -3,7 +3,7 @@
     planned, why = plan(config, problem, encoding)       # a plan that pays for the look; why: nobody looks
     shares = release(prepared, own)                      # committed before anybody sees it, once a run
 
-Statement, and what it costs and sees: docs/privacy/table-health.md. The mechanism: quoron_privacy.table_health.
+Statement, and what it costs and sees: docs/privacy/table-health.md. The mechanism: quoron_privacy.counts.table_health.
 """
 
 from functools import reduce
@@ -16,10 +16,11 @@ from quoron.planning.plans import Planned, choose
 from quoron.training.prepared import Prepared
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.misfits import declared_columns, declared_labels
-from quoron_privacy import gdp, table_health
+from quoron_privacy.accounts import gdp
+from quoron_privacy.counts import table_health
+from quoron_privacy.counts.table_health import Shares, TableHealth, looked_at
 from quoron_privacy.errors import Infeasible
-from quoron_privacy.noise import SecureNoise
-from quoron_privacy.table_health import Shares, TableHealth, looked_at
+from quoron_privacy.noise.sources import SecureNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
 from quoron_server.budget import Budget

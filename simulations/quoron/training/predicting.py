@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quoron.simulation.folder import as_parquet, write
-from quoron.training.model import Model
+from quoron.model import Model
+from quoron.run_folder import as_parquet, write
 from quoron_client.data import columns
 from quoron_privacy.errors import ConfigError, UsageError
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from quoron.config import Config
 from quoron.planning.plans import Planned
-from quoron.populations._base import Declared
+from quoron.populations.users import Declared
 from quoron.training import lifetime
 from quoron.training.table import Held, HeldFiles
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron.model import Model
 from quoron.reports.health import Health, read, unseen
-from quoron.simulation.folder import RunFolder, flat
+from quoron.run_folder import RunFolder, flat
 from quoron.training import lifetime
-from quoron.training.model import Model
 from quoron.training.prepared import Identity, Prepared
-from quoron_privacy.lifetime import Account
-from quoron_privacy.table_health import Shares
+from quoron_privacy.accounts.lifetime import Account
+from quoron_privacy.counts.table_health import Shares
 from quoron_server.plan import Plan
 
 MODEL = "model.json"

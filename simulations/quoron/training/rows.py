@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.simulation.folder import ROWS, RunFolder, claim_rows, dumps, flat
+from quoron.run_folder import ROWS, RunFolder, claim_rows, dumps, flat
 from quoron.training import lifetime
 from quoron.training.black_box import Trained, Vector, origin_of, problem_of
 from quoron.training.prepared import Identity
@@ -42,12 +42,12 @@ from quoron.training.run import settle
 from quoron.training.start import Start, has_begun
 from quoron_client.protocol.black_box import combined
 from quoron_client.protocol.questions import FAR, Answers, Question, Status
-from quoron_privacy.clipping import ClippedSum
-from quoron_privacy.errors import ConfigError, LedgerError, OtherVersion, RunError
-from quoron_privacy.noise import NoiseSource, SecureNoise, SeededNoise
-from quoron_privacy.noise_ahead import StartedNoise, of_the_run
+from quoron_privacy.errors import ConfigError, LedgerError, OtherVersion, RunError, count
+from quoron_privacy.means.clipping import ClippedSum
+from quoron_privacy.noise.ahead import StartedNoise, of_the_run
+from quoron_privacy.noise.sources import SecureNoise, SeededNoise
+from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.sums import Sums
-from quoron_privacy.validate import count
 from quoron_server import rounds
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.assumptions import Assumption, Kind

@@ -26,19 +26,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.config import Config
+from quoron.model import Model
+from quoron.run_folder import FRAME, RECORD, RunFolder, dumps
 from quoron.sharding.choice import Sharing
-from quoron.simulation.folder import FRAME, RECORD, RunFolder, dumps
 from quoron.simulation.scene import problem as problem_of
 from quoron.training import lifetime, look, result
 from quoron.training.curator import CuratorEngine
-from quoron.training.model import Model
 from quoron.training.prepared import Identity, Prepared
 from quoron.training.result import Trained
 from quoron.training.table import hold
 from quoron_client.data.items import ItemBatch
 from quoron_privacy.errors import ConfigError, LedgerError
-from quoron_privacy.noise import SecureNoise, SeededNoise
-from quoron_privacy.noise_ahead import StartedNoise
+from quoron_privacy.noise.ahead import StartedNoise
+from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_server import rounds
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.assumptions import Assumption

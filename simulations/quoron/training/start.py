@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.simulation.folder import ROWS, RunFolder, write
+from quoron.run_folder import ROWS, RunFolder, write
 from quoron_privacy.errors import LedgerError
 
 Vector = NDArray[np.float64]

@@ -14,9 +14,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from quoron import config as configs
-from quoron._paths import dataset, table_file
 from quoron.config import Config
-from quoron.populations._base import Declared, PublicKnowledge
+from quoron.paths import dataset, table_file
+from quoron.populations.users import Declared, PublicKnowledge
 from quoron.simulation.scene import encoding_of, loss_of, make_domain
 from quoron.training.room import BLOCK, Room
 from quoron_client.data import columns

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from quoron.training.items import Items
 from quoron.training.rows import Users
-from quoron_privacy.noise import NoiseSource
-from quoron_privacy.validate import count, positive
+from quoron_privacy.errors import count, positive
+from quoron_privacy.noise.streams import NoiseSource
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from quoron_privacy.accounts.gdp import delta_for, mu_for
 from quoron_privacy.errors import Infeasible, VerificationError
-from quoron_privacy.gdp import delta_for, mu_for
 from quoron_privacy.robust.above_threshold import (
     Series,
     calibrate,

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.robust.above_threshold import AboveThreshold
 from quoron_privacy.robust.laplace_test import LaplaceTest, in_score_units, score_scale
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.errors import VerificationError
-from quoron_privacy.gdp import delta_for
 from quoron_privacy.robust.filter import charging
 from quoron_privacy.robust.filter.charging import game_values, truncated_composition
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.robust.filter.cutoff import HiddenCutoff
 
 

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privacy.robust.concentration_reference import KINDS, cohort, reference_decisions, reference_scores
-from quoron_privacy import threads
 from quoron_privacy.errors import ConfigError
+from quoron_privacy.kernels import threads
 from quoron_privacy.robust.filter import concentration, score_bounds
 from quoron_privacy.robust.filter.concentration import scores
 from quoron_privacy.robust.filter.decisions import decide, decide_by_all_pairs, filtered_mean, grid

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.errors import Infeasible, VerificationError
-from quoron_privacy.gdp import delta_for
 from quoron_privacy.robust import lottery
 from quoron_privacy.robust.laplace_test import LaplaceTest, calibrate, smallest_cohort, verify_laplace_test
 from quoron_privacy.robust.outlier_mean import score_step

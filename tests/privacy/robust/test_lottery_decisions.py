@@ -8,7 +8,7 @@ from scipy.special import log_ndtr
 
 from privacy.robust.means import mean_at
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.robust.lottery import TICKETS, Lottery
 
 

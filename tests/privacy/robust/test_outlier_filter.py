@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.gdp import delta_for
 from quoron_privacy.robust.filter import outlier_filter
 from quoron_privacy.robust.filter.outlier_filter import calibrate, paper_constants, smallest_cohort, verify
 

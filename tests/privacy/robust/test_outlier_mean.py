@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
+from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.gdp import delta_for
 from quoron_privacy.robust.outlier_mean import (
     OutlierMean,
     _largest_ratio,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from privacy.robust.means import mean_at
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.robust.outlier_mean import REACH
 
 examples = settings(derandomize=True, deadline=None, max_examples=40)

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.noise import SeededNoise, total_variation
+from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.robust import robust_mean
 from quoron_privacy.robust.robust_mean import RobustMean, calibrate, verify
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.errors import Infeasible, VerificationError
-from quoron_privacy.gdp import delta_for
 from quoron_privacy.robust.filter import soft_filter
 from quoron_privacy.robust.filter.soft_filter import SoftFilterParameters, calibrate, smallest_cohort, verify
 

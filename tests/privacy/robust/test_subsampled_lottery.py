@@ -8,8 +8,9 @@ import pytest
 from scipy.special import ndtr
 from scipy.stats import binom
 
+from quoron_privacy.accounts.gdp import mu_for
+from quoron_privacy.accounts.subsampling import wor_profile
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.gdp import mu_for
 from quoron_privacy.robust.lottery import Lottery
 from quoron_privacy.robust.outlier_mean import OutlierMean, weighted_mean
 from quoron_privacy.robust.subsampled_lottery import (
@@ -20,7 +21,6 @@ from quoron_privacy.robust.subsampled_lottery import (
     subsampled_delta,
     verify_subsampled,
 )
-from quoron_privacy.subsampling import wor_profile
 
 DELTA = 1e-6
 CELLS = np.concatenate([[-np.inf], np.linspace(-6, 9, 121), [np.inf]])

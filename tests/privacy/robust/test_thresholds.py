@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.noise import RandomStream, SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
 
 SOURCE = SeededNoise(4)

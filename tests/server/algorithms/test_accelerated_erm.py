@@ -14,12 +14,12 @@ from problems import changed
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Answers, Status
 from quoron_client.protocol.smoothing import Convolution
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.robust.combinations import UnsoundCombination
+from quoron_server import serial
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.accelerated_erm import acsa
 from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM, AcceleratedERMState
-from quoron_server.books import serial
 
 pytestmark = pytest.mark.usefixtures("verified_once")
 NAME = "accelerated-erm"

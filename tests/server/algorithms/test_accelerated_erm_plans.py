@@ -11,9 +11,10 @@ import pytest
 from contracts.scenes import PRIVACY, PROBLEM, Quadratic
 from one_epoch_reference import drive
 from problems import changed
-from quoron_privacy import subsampling
+from quoron_privacy.accounts import subsampling
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.noise import SeededNoise, total_variation
+from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.robust import subsampled_lottery
 from quoron_privacy.robust.above_threshold import calibrate as calibrate_series
 from quoron_privacy.robust.above_threshold import verify_above_threshold

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from contracts.scenes import PRIVACY, PROBLEM, make_plan
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.noise import SeededNoise
-from quoron_privacy.radius_cells import RadiusCells
+from quoron_privacy.means.radius_cells import RadiusCells
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.noisy.method import REACH, AdaptiveClip
 from quoron_server.plan import Plan, Privacy

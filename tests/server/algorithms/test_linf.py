@@ -17,7 +17,7 @@ from quoron_client.losses import make_loss
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.robust.filter.concentration import cohort_scores, scores
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.localised import filter_plan, geometry

@@ -16,9 +16,10 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_client.protocol.smoothing import Moreau
 from quoron_client.randomisers import RangeBits, VectorNoise
-from quoron_privacy import gdp, local
+from quoron_privacy import local
+from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.forecast import trivial_risk
 from quoron_server.algorithms.local_model.forecast import response

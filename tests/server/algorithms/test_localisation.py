@@ -12,7 +12,7 @@ from contracts.scenes import PRIVACY, PROBLEM, Fault, Quadratic, make, make_plan
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.errors import Infeasible, VerificationError
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.localised.method import HALTED, RELEASED, LocalisedSGD, Phase
 from quoron_server.algorithms.localised.plain import PlainMean

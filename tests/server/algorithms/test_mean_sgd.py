@@ -12,11 +12,12 @@ from scipy.stats import chi2
 
 from contracts.scenes import PRIVACY, PROBLEM, Quadratic
 from problems import changed
-from quoron_client.protocol.questions import AverageGradient
+from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.smoothing import Moreau
-from quoron_privacy import gdp, private_range, subsampling
+from quoron_privacy.accounts import gdp, subsampling
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.means import private_range
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS, centring
 from quoron_server.algorithms.mean.plan import known_rate
 from quoron_server.algorithms.noisy.plan import numeric_slack

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from contracts.scenes import PRIVACY, PROBLEM, Quadratic, make_plan
 from problems import changed
+from quoron_privacy.accounts.gdp import delta_for, mu_for
 from quoron_privacy.errors import Infeasible, VerificationError
-from quoron_privacy.gdp import delta_for, mu_for
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.noisy.method import NoisySGD
 from quoron_server.plan import Privacy

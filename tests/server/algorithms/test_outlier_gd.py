@@ -13,10 +13,11 @@ from problems import changed, problem_of
 from quoron.config import from_tree
 from quoron.simulation.scene import setup
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import Answers, AverageGradient, Question
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.questions import Answers, Question
+from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.gdp import mu_for
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.robust.above_threshold import calibrate, smallest_cohort
 from quoron_privacy.robust.combinations import UnsoundCombination
 from quoron_server.algorithms import ALGORITHMS

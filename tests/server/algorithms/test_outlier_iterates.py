@@ -12,13 +12,13 @@ from contracts.scenes import HOSTILE, PRIVACY, PROBLEM, Quadratic, execute, make
 from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.errors import VerificationError
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.robust.combinations import UnsoundCombination
 from quoron_privacy.robust.lottery import Lottery
+from quoron_server import serial
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.outlier_iterates.method import HALTED, RELEASED, OutlierIterates
 from quoron_server.algorithms.slots import partition
-from quoron_server.books import serial
 
 INFO = ALGORITHMS["outlier-iterates"]
 VARIANTS = ["", "/broadcast", "/random", "/laplace", "/laplace-random"]

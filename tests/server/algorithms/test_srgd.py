@@ -11,9 +11,9 @@ from contracts.scenes import PRIVACY, PROBLEM, Quadratic, make_plan
 from one_epoch_reference import FAMILY, Silent, Users, drive, planned, reference, released_sums, strategy
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Answers, Status
+from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.gdp import delta_for
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.one_epoch.method import OneEpoch
 from quoron_server.plan import Privacy

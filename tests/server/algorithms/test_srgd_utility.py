@@ -10,7 +10,7 @@ from one_epoch_reference import FAMILY, Silent, drive, planned, strategy
 from problems import changed
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Answers
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms.one_epoch.forecast import bounded_risk, isotropic_risk
 from quoron_server.algorithms.one_epoch.method import OneEpoch
 

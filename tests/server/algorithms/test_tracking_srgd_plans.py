@@ -11,11 +11,11 @@ from contracts.scenes import PRIVACY, PROBLEM, Quadratic, make_plan
 from one_epoch_reference import drive
 from problems import changed
 from quoron_client.protocol.domains import L2Ball
+from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.gdp import delta_for
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.tracking.plan import mechanisms
+from quoron_server.algorithms.tracking.parameters import mechanisms
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
 from server.algorithms.tracking_reference import small_plan

@@ -10,14 +10,16 @@ from scipy.stats import norm
 from problems import problem_of
 from quoron_client import ItemBatch, answer, average_loss, make_loss
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import Answers, AverageLoss, MomentAndGradient, Status
+from quoron_client.protocol.gradients import AverageLoss
+from quoron_client.protocol.moments import MomentAndGradient
+from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.free_presence import Length, LogLength, Moment
-from quoron_privacy.noise import SeededNoise
+from quoron_privacy.means.free_presence import Length, LogLength, Moment
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.one_round.plan import LEAST_RESOLUTION
 from quoron_server.algorithms.whitened import estimates
 from quoron_server.algorithms.whitened.estimates import GradientModel, bend, mean_chance, shrunk, typical_length
-from quoron_server.algorithms.whitened.plan import LEAST_RESOLUTION
 from quoron_server.plan import Plan, Privacy
 
 NAME = "whitened-tracking"
@@ -163,7 +165,7 @@ class TestPlans:
 
     def test_gaussian_samples_are_those_that_are_drawn(self, monkeypatch):
         drawn = []
-        from quoron_privacy.noise import RandomStream
+        from quoron_privacy.noise.streams import RandomStream
 
         honest = RandomStream.gaussian_steps
         monkeypatch.setattr(

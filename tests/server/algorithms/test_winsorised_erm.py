@@ -10,10 +10,10 @@ from contracts.scenes import PRIVACY, PROBLEM, Quadratic, make_plan
 from one_epoch_reference import drive
 from problems import changed, problem_of
 from quoron_client.protocol.domains import L2Ball
+from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.gdp import mu_for
-from quoron_privacy.noise import SeededNoise
-from quoron_privacy.private_range import crude_mean_users, range_epsilon
+from quoron_privacy.means.private_range import crude_mean_users, range_epsilon
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.centring import public_signs
 from quoron_server.algorithms.winsorised.method import WinsorisedERM

@@ -11,10 +11,12 @@ from scipy.optimize import brentq, lsq_linear
 
 from one_epoch_reference import strategy
 from quoron_client.protocol.domains import Box, L2Ball
-from quoron_client.protocol.questions import Answers, SecondMoment, Status
-from quoron_privacy.moment import SecondMomentNoise
-from quoron_privacy.tails import PrefixTail, TailMean
-from quoron_server.algorithms.tracking.plan import THEOREM, TrackingParameters, margin
+from quoron_client.protocol.moments import SecondMoment
+from quoron_client.protocol.questions import Answers, Status
+from quoron_privacy.means.moment import SecondMomentNoise
+from quoron_privacy.means.norm_counts import PrefixTail, TailMean
+from quoron_server.algorithms.tracking.parameters import TrackingParameters
+from quoron_server.algorithms.tracking.plan import THEOREM, margin
 from quoron_server.plan import Cost, Guarantee, Plan
 from quoron_server.problem import Problem
 

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.questions import AverageGradient, LocalSGD, Question
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.local_sgd import LocalSGD
+from quoron_client.protocol.questions import Question
 from quoron_client.protocol.reports import VectorReport
 from quoron_privacy.errors import LedgerError
 from quoron_privacy.release import Release
@@ -109,7 +111,8 @@ class TestLedger:
             from pathlib import Path
             import numpy as np
             import sqlalchemy as sa
-            from quoron_client.protocol.questions import AverageGradient, Question
+            from quoron_client.protocol.gradients import AverageGradient
+            from quoron_client.protocol.questions import Question
             from quoron_server.books import ledger as module
             path, at = Path(sys.argv[1]), sys.argv[2]
             def die(connection, cursor, statement, *_):

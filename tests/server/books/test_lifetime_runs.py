@@ -7,9 +7,9 @@ import pytest
 from scipy.stats import norm
 
 from federation.crowd import specification
+from quoron_privacy.accounts.lifetime import SAMPLERS, Charge
 from quoron_privacy.errors import BudgetExceeded
-from quoron_privacy.lifetime import SAMPLERS, Charge
-from quoron_privacy.noise import total_variation
+from quoron_privacy.noise.streams import total_variation
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.books import Books
 from quoron_server.books.database import Database

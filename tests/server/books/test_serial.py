@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as stn
 
 from quoron_privacy.errors import LedgerError
-from quoron_server.books import serial
+from quoron_server import serial
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,8 @@ import scipy
 from numba import njit
 from numpy.typing import NDArray
 
-from quoron_privacy.errors import VerificationError
-from quoron_privacy.gdp import delta_for, randomised_response_delta
-from quoron_privacy.validate import count, positive
+from quoron_privacy.accounts.gdp import delta_for, randomised_response_delta
+from quoron_privacy.errors import VerificationError, count, positive
 
 LARGEST_RESIDUAL = 1e-15
 _SWEEPS = 400

@@ -26,9 +26,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
-from quoron_privacy.errors import ConfigError
-from quoron_privacy.threads import in_pieces
-from quoron_privacy.validate import count
+from quoron_privacy.errors import ConfigError, count
+from quoron_privacy.kernels.threads import in_pieces
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]

@@ -1,6 +1,6 @@
 """The hidden cutoff: after how many filtered users a phase halts, drawn once a phase from a two-sided geometric law.
 
-    >>> from quoron_privacy.noise import SeededNoise
+    >>> from quoron_privacy.noise.sources import SeededNoise
     >>> 1 <= HiddenCutoff(centre=5, decay=0.5).draw(SeededNoise(1).stream("cutoff", 0)) <= 9
     True
 
@@ -16,8 +16,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.noise import RandomStream
-from quoron_privacy.validate import count, positive
+from quoron_privacy.errors import count, positive
+from quoron_privacy.noise.streams import RandomStream
 
 _BITS = 96
 

@@ -21,14 +21,13 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy import gdp
-from quoron_privacy.errors import Infeasible, VerificationError
+from quoron_privacy.accounts import gdp
+from quoron_privacy.errors import Infeasible, VerificationError, count, non_negative, positive, probability
 from quoron_privacy.release import Adjacency
 from quoron_privacy.robust.filter import search as _filter_search
 from quoron_privacy.robust.filter.charging import game_values
 from quoron_privacy.robust.filter.cutoff import cutoff_law, end_mass
 from quoron_privacy.robust.filter.paper_constants import paper_constants as paper_constants
-from quoron_privacy.validate import count, non_negative, positive, probability
 
 Vector = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -7,7 +7,7 @@ the random cutoff, and the constants of the shift are left open. See docs/privac
 import math
 from dataclasses import dataclass
 
-from quoron_privacy.validate import count, positive, probability
+from quoron_privacy.errors import count, positive, probability
 
 
 @dataclass(frozen=True, slots=True)

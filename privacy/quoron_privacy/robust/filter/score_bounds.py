@@ -26,6 +26,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from quoron_privacy.kernels.threads import in_pieces
 from quoron_privacy.robust.filter.concentration import (
     DECAY_ERROR,
     UNIT_ROUNDOFF,
@@ -38,7 +39,6 @@ from quoron_privacy.robust.filter.concentration import (
     pack,
     score_error,
 )
-from quoron_privacy.threads import in_pieces
 
 REACH = 1e6  # in units of 1/τ: farther users count as one far-away crowd
 SHARES = (0.5, 0.8, 0.95)  # of all users, nearest first: where shells end

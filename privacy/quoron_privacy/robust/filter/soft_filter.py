@@ -28,10 +28,9 @@ from numba import njit
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
-from quoron_privacy import gdp
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.accounts import gdp
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, non_negative, positive, probability
 from quoron_privacy.robust.filter.concentration import Matrix, Vector
-from quoron_privacy.validate import count, non_negative, positive, probability
 
 _SUMMATION = 1e-9  # relative slack for adding up softness in float arithmetic
 _PASS = 2.9  # standard deviations: ordinary data pass the test with probability 0.998

@@ -1,6 +1,6 @@
 """Threshold tests with Laplace noise, decided in integers: is score + noise above the threshold?
 
-    >>> from quoron_privacy.noise import SeededNoise
+    >>> from quoron_privacy.noise.sources import SeededNoise
     >>> test = LaplaceThreshold(scale=2.0, threshold=10.0)
     >>> test.decide(np.array([90.0, -70.0]), SeededNoise(1).stream("filter", 0)).tolist()
     [True, False]
@@ -14,9 +14,8 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.errors import ConfigError
-from quoron_privacy.noise import RandomStream
-from quoron_privacy.validate import non_negative, positive
+from quoron_privacy.errors import ConfigError, non_negative, positive
+from quoron_privacy.noise.streams import RandomStream
 
 _STEPS = 2.0**20  # grid steps in one scale
 _LARGEST = 2.0**52  # scores and thresholds are at most this many steps

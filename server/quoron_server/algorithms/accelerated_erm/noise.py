@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.gdp import mu_for
+from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.robust.lottery import core_for
 from quoron_privacy.robust.outlier_mean import Kappa, Kind, best_mean, weighted_shifts
 from quoron_server.algorithms.noisy.dp_sgd import ranking_mu

@@ -7,17 +7,16 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from quoron_privacy import recount, subsampling
-from quoron_privacy.clipping import mean_sensitivity
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.accounts import recount, subsampling
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, positive
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise import total_variation
+from quoron_privacy.means.clipping import mean_sensitivity
+from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.robust import above_threshold, subsampled_lottery
 from quoron_privacy.robust.above_threshold import Series
 from quoron_privacy.robust.combinations import Aggregate, Sampling, Test, theorem_for
 from quoron_privacy.robust.outlier_mean import Kappa, Kind, OutlierMean, best_mean
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery, sampling_rate
-from quoron_privacy.validate import positive
 from quoron_server.algorithms.accelerated_erm.parameters import (
     AcceleratedERMOptions,
     AcceleratedERMParameters,

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from scipy.special import chdtri
 
 from quoron_client.protocol.smoothing import Convolution
-from quoron_privacy.clipping import mean_sensitivity
-from quoron_privacy.gdp import mu_for
+from quoron_privacy.accounts.gdp import mu_for
+from quoron_privacy.means.clipping import mean_sensitivity
 from quoron_privacy.robust.combinations import Sampling
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT
 from quoron_privacy.robust.subsampled_lottery import sampling_rate

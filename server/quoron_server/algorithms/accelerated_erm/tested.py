@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from quoron_client.protocol.questions import Answers
-from quoron_privacy.clipping import clipped_mean
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise import NoiseSource, RandomStream
+from quoron_privacy.means.clipping import clipped_mean
+from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.release import Release
 from quoron_privacy.robust.above_threshold import AboveThreshold, Series
 from quoron_privacy.robust.lottery import Lottery

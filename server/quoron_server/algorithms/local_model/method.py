@@ -18,13 +18,15 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.protocol.questions import Answers, AverageGradient, Question
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.questions import Answers, Question
 from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_client.protocol.smoothing import Moreau
 from quoron_privacy import local
-from quoron_privacy.noise import NoiseSource, SeededNoise
+from quoron_privacy.means.rotation import padded
+from quoron_privacy.noise.sources import SeededNoise
+from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release
-from quoron_privacy.rotation import padded
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.centring import margin, next_radius, public_signs
 from quoron_server.algorithms.local_model.parameters import LocalModelParameters

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from quoron_privacy import local
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.rotation import coordinate_bound, padded
+from quoron_privacy.means.rotation import coordinate_bound, padded
 from quoron_server.algorithms import centring
 from quoron_server.algorithms.forecast import statistical_floor, trivial_risk
 from quoron_server.algorithms.local_model.forecast import accelerated_risk, response

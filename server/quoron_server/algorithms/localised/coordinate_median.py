@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from quoron_client.protocol.questions import Answers
-from quoron_privacy.noise import NoiseSource
+from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.robust.coordinate_median import MedianParameters, debiased_mean
 from quoron_privacy.robust.filter.concentration import cohort_scores, usable
 from quoron_server.algorithms.localised.filtering import DOMINANT

@@ -15,7 +15,7 @@ from scipy.special import chdtri
 
 from quoron_client.protocol.domains import Box
 from quoron_privacy.errors import Infeasible, VerificationError
-from quoron_privacy.noise import total_variation
+from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.robust.filter import outlier_filter as theorem
 from quoron_privacy.robust.filter.concentration import LARGEST_COHORT, Norm, score_error
 from quoron_privacy.robust.filter.paper_constants import paper_constants

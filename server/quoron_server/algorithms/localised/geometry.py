@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from quoron_client.protocol.domains import Box
-from quoron_privacy import gdp
+from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.robust.filter.concentration import Norm
 from quoron_server.algorithms.localised.method import in_phases

@@ -19,11 +19,12 @@ from typing import Literal
 
 import numpy as np
 
-from quoron_client.protocol.questions import PlacedGradient, Question
-from quoron_privacy import recount
+from quoron_client.protocol.gradients import PlacedGradient
+from quoron_client.protocol.questions import Question
+from quoron_privacy.accounts import recount
+from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.gdp import mu_for
 from quoron_server.algorithm import Vector
 from quoron_server.algorithms.forecast import Factor, PhaseModels, excess_risks
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing

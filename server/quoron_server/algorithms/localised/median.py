@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.errors import Infeasible, VerificationError
-from quoron_privacy.noise import total_variation
+from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.robust import coordinate_median as theorem
 from quoron_privacy.robust.filter.concentration import LARGEST_COHORT, score_error
 from quoron_server.algorithms.forecast import Factor, excess_risk

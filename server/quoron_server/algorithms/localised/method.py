@@ -19,10 +19,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.protocol.questions import Answers, AverageGradient, Question
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.errors import VerificationError
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise import NoiseSource
+from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.slots import partition

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from quoron_client.protocol.questions import Answers
-from quoron_privacy.noise import NoiseSource
+from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.robust.filter import decisions
 from quoron_privacy.robust.filter.cutoff import HiddenCutoff
 from quoron_privacy.robust.filter.outlier_filter import FilterParameters

@@ -7,7 +7,7 @@ import numpy as np
 
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise import NoiseSource
+from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.robust.filter import soft_filter
 from quoron_privacy.robust.filter.concentration import cohort_scores
 from quoron_server.algorithms.localised.filtering import FilteringParameters

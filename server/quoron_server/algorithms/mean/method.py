@@ -17,10 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.protocol.questions import Answers, AverageGradient, Question, summed
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_client.protocol.smoothing import Moreau
-from quoron_privacy.clipping import ClippedSum
-from quoron_privacy.noise import NoiseSource
+from quoron_privacy.means.clipping import ClippedSum
+from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release
 from quoron_privacy.sums import Sums
 from quoron_server.algorithm import Update, Vector

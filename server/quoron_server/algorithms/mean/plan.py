@@ -11,12 +11,13 @@ from typing import Literal
 
 import numpy as np
 
-from quoron_privacy import gdp, private_range, recount, subsampling, truncated_mean
-from quoron_privacy.clipping import mean_sensitivity
+from quoron_privacy.accounts import gdp, recount, subsampling
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.private_range import PrivateRange
-from quoron_privacy.rotation import coordinate_bound
+from quoron_privacy.means import private_range, truncated_mean
+from quoron_privacy.means.clipping import mean_sensitivity
+from quoron_privacy.means.private_range import PrivateRange
+from quoron_privacy.means.rotation import coordinate_bound
 from quoron_server.algorithms import centring
 from quoron_server.algorithms.forecast import PhaseModel, statistical_floor
 from quoron_server.algorithms.mean.parameters import Estimator, MeanSGDParameters

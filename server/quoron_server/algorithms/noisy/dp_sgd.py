@@ -15,12 +15,12 @@ from functools import lru_cache, partial
 import numpy as np
 from scipy.special import ndtr
 
-from quoron_privacy import recount, subsampling
-from quoron_privacy.clipping import mean_sensitivity
+from quoron_privacy.accounts import recount, subsampling
+from quoron_privacy.accounts.gdp import mu_for
+from quoron_privacy.accounts.roots import root
 from quoron_privacy.errors import Infeasible, VerificationError
-from quoron_privacy.gdp import mu_for
+from quoron_privacy.means.clipping import mean_sensitivity
 from quoron_privacy.release import Adjacency
-from quoron_privacy.roots import root
 from quoron_server.algorithms.forecast import Factor, PhaseModel, statistical_floor
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing
 from quoron_server.algorithms.noisy import plan as noisy

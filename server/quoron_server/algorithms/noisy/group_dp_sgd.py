@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import scipy
 
-from quoron_privacy import item_sampling, recount
-from quoron_privacy.clipping import mean_sensitivity
+from quoron_privacy.accounts import item_sampling, recount
+from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.gdp import mu_for
+from quoron_privacy.means.clipping import mean_sensitivity
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms.forecast import Factor, PhaseModel, statistical_floor
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes

@@ -16,11 +16,12 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from quoron_client.protocol.questions import Answers, PlacedGradient, Question
-from quoron_privacy.clipping import clipped_mean
+from quoron_client.protocol.gradients import PlacedGradient
+from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.errors import RunError
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise import NoiseSource
+from quoron_privacy.means.clipping import clipped_mean
+from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.noisy.method import NoisyState

@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.protocol.questions import Answers, AverageGradient, Question, summed
-from quoron_privacy.clipping import ClippedSum, clipped_mean
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise import NoiseSource, RandomStream, total_variation
-from quoron_privacy.radius_cells import CELLS, RadiusCells, updated_spread
+from quoron_privacy.means.clipping import ClippedSum, clipped_mean
+from quoron_privacy.means.radius_cells import CELLS, RadiusCells, updated_spread
+from quoron_privacy.noise.streams import NoiseSource, RandomStream, total_variation
 from quoron_privacy.release import Adjacency, Release
 from quoron_privacy.sums import Sums
 from quoron_server.algorithm import Update, Vector

@@ -10,11 +10,11 @@ Statement and proof: docs/privacy/gaussian.md (parallel composition).
 import math
 from dataclasses import dataclass
 
-from quoron_privacy import recount
-from quoron_privacy.clipping import mean_sensitivity
+from quoron_privacy.accounts import recount
+from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.gdp import mu_for
+from quoron_privacy.means.clipping import mean_sensitivity
 from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo
 from quoron_server.algorithms.noisy import plan as noisy

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from quoron_privacy.clipping import mean_sensitivity
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise import total_variation
-from quoron_privacy.radius_cells import RadiusCells
+from quoron_privacy.means.clipping import mean_sensitivity
+from quoron_privacy.means.radius_cells import RadiusCells
+from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms.forecast import PhaseModel
 from quoron_server.algorithms.noisy.method import AdaptiveClip, NoisySGDParameters, drawn

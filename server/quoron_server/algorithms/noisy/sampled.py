@@ -3,7 +3,7 @@
 import math
 from typing import TYPE_CHECKING
 
-from quoron_privacy.noise import total_variation
+from quoron_privacy.noise.streams import total_variation
 from quoron_server.assumptions import Assumption, Kind
 from quoron_server.parameters import GaussianPromise
 

@@ -25,13 +25,14 @@ from typing import Literal
 
 import numpy as np
 
-from quoron_client.protocol.questions import Answers, AverageGradient, Question
-from quoron_privacy.clipping import ClippedSum, Integers, clipped_mean
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise import NoiseSource, total_variation
+from quoron_privacy.means.clipping import ClippedSum, clipped_mean
+from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.prefix.noise import PrefixNoise, PrefixState
 from quoron_privacy.release import Release
-from quoron_privacy.sums import Sums
+from quoron_privacy.sums import Integers, Sums
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.noisy.method import AdaptiveClip, drawn
 from quoron_server.algorithms.one_epoch.reserves import first_answered

@@ -8,12 +8,12 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy import recount
-from quoron_privacy.clipping import mean_sensitivity
+from quoron_privacy.accounts import recount
+from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.gdp import mu_for
-from quoron_privacy.prefix import factorise
+from quoron_privacy.means.clipping import mean_sensitivity
+from quoron_privacy.prefix.factorisations import factorise
 from quoron_privacy.prefix.noise import PrefixNoise, corollary_9_scale
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms.noisy import plan as noisy

@@ -12,7 +12,7 @@ Reserves belong to their round: whoever was asked has taken part, used or not. P
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.validate import count
+from quoron_privacy.errors import count
 
 Mask = NDArray[np.bool_]
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quoron_client.protocol.questions import Answers, Question, SecondMoment, summed
-from quoron_privacy.moment import SecondMomentNoise, packed
-from quoron_privacy.noise import NoiseSource, total_variation
+from quoron_client.protocol.moments import SecondMoment
+from quoron_client.protocol.questions import Answers, Question, summed
+from quoron_privacy.means.moment import SecondMomentNoise, packed
+from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Adjacency
 from quoron_privacy.sums import Sums
 from quoron_server.algorithm import Update, Vector

@@ -3,10 +3,10 @@
 import math
 from dataclasses import dataclass
 
-from quoron_privacy import gdp, recount
+from quoron_privacy.accounts import gdp, recount
 from quoron_privacy.errors import Infeasible, VerificationError
-from quoron_privacy.moment import SecondMomentNoise, packed
-from quoron_privacy.noise import total_variation
+from quoron_privacy.means.moment import SecondMomentNoise, packed
+from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms.one_round.method import LABEL_WEIGHT, OneRoundParameters
 from quoron_server.algorithms.search import least_users

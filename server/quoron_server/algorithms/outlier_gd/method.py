@@ -19,10 +19,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from quoron_client.protocol.questions import Answers, AverageGradient, Question
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.questions import Answers, Question
 from quoron_client.protocol.smoothing import Moreau
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise import NoiseSource
+from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.robust.above_threshold import AboveThreshold, Series
 from quoron_privacy.robust.combinations import Aggregate, Test
 from quoron_privacy.robust.lottery import Lottery

@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import chdtrc, chdtri
 
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, non_negative, positive
 from quoron_privacy.robust.combinations import Aggregate, Test, theorem_for
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
-from quoron_privacy.validate import non_negative, positive
 from quoron_server.algorithms.accelerated_erm.noise import lottery_noise, threshold_noise
 from quoron_server.algorithms.accelerated_erm.parameters import Clipped
 from quoron_server.algorithms.accelerated_erm.plan import account, noise_scale, release_chance, verify_privacy

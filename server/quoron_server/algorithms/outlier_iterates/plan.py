@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import chdtri
 
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.noise import total_variation
+from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.robust import one_release
 from quoron_privacy.robust.combinations import Aggregate, theorem_for
 from quoron_privacy.robust.lottery import OneShot

@@ -18,9 +18,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from quoron_client.protocol.questions import Answers, AverageGradient, Question
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise import NoiseSource, total_variation
+from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.localised.plain import PlainMean
 from quoron_server.algorithms.slots import partition

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy import recount
+from quoron_privacy.accounts import recount
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_server.algorithms.localised.plan import require_smooth
 from quoron_server.algorithms.noisy import plan as noisy

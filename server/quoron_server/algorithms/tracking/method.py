@@ -19,12 +19,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from quoron_client.protocol.questions import Answers, AverageGradient, Question, SecondMoment, summed
-from quoron_privacy.noise import NoiseSource
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.moments import SecondMoment
+from quoron_client.protocol.questions import Answers, Question, summed
+from quoron_privacy.counts.presence import Presence
+from quoron_privacy.means.norm_counts import PrefixTail, TailMean
+from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.prefix.noise import PrefixState
-from quoron_privacy.presence import Presence
 from quoron_privacy.sums import Sums
-from quoron_privacy.tails import PrefixTail, TailMean
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.slots import partition
 from quoron_server.algorithms.tracking import schedule

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.domains import Domain, L2Ball
-from quoron_privacy.roots import root
+from quoron_privacy.accounts.roots import root
 
 Vector = NDArray[np.float64]
 _BOX_STEPS = 400, 20_000  # of accelerated projected gradient, at least and at most

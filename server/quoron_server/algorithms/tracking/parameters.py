@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from quoron_privacy.moment import SecondMomentNoise, packed
-from quoron_privacy.noise import total_variation
+from quoron_privacy.means.moment import SecondMomentNoise, packed
+from quoron_privacy.means.norm_counts import PrefixTail, TailMean
+from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
-from quoron_privacy.tails import PrefixTail, TailMean
 from quoron_server.parameters import GaussianPromise, Parameters, PlannedRelease
 from quoron_server.problem import Problem
 

@@ -13,15 +13,15 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import chdtri
 
-from quoron_privacy import recount
+from quoron_privacy.accounts import recount
+from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.gdp import mu_for
-from quoron_privacy.moment import SecondMomentNoise, packed
-from quoron_privacy.noise import total_variation
+from quoron_privacy.means.moment import SecondMomentNoise, packed
+from quoron_privacy.means.norm_counts import PrefixTail, TailMean
+from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.prefix.factorisation import sqrt_coefficients
 from quoron_privacy.prefix.noise import DEFAULT
 from quoron_privacy.release import Adjacency
-from quoron_privacy.tails import PrefixTail, TailMean
 from quoron_server.algorithms.forecast import trivial_risk
 from quoron_server.algorithms.search import least_users
 from quoron_server.algorithms.tracking import schedule

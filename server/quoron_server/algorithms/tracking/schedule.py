@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_privacy.means.norm_counts import Tail
 from quoron_privacy.prefix.factorisation import sqrt_coefficients
-from quoron_privacy.tails import Tail
 from quoron_server.algorithms.tracking.metric import Metric
 
 Vector = NDArray[np.float64]

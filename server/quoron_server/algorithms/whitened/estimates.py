@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.free_presence import SPAN, LogLength, Moment
-from quoron_privacy.free_presence import Length as Released
+from quoron_privacy.means.free_presence import SPAN, LogLength, Moment
+from quoron_privacy.means.free_presence import Length as Released
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]

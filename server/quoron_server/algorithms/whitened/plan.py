@@ -7,15 +7,15 @@ docs/privacy/whitened-tracking.md.
 import math
 from dataclasses import dataclass
 
-from quoron_privacy import gdp, recount
-from quoron_privacy.clipping import mean_sensitivity
+from quoron_privacy.accounts import gdp, recount
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.free_presence import LogLength, MomentMean
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.moment import packed
-from quoron_privacy.noise import total_variation
+from quoron_privacy.means.clipping import mean_sensitivity
+from quoron_privacy.means.free_presence import LogLength, MomentMean
+from quoron_privacy.means.moment import packed
+from quoron_privacy.means.norm_counts import TailMean
+from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
-from quoron_privacy.tails import TailMean
 from quoron_server.algorithms.allowance import Allowance, Verdict
 from quoron_server.algorithms.search import least_users
 from quoron_server.algorithms.whitened.forecast import LEAST_RESOLUTION, remaining, starting_risk

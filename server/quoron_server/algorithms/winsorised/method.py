@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from quoron_client.protocol.questions import Answers, AverageGradient, Question
-from quoron_privacy.noise import NoiseSource, total_variation
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.questions import Answers, Question
+from quoron_privacy.means.rotation import padded
+from quoron_privacy.means.winsorised_mean import WinsorisedMean
+from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Adjacency
-from quoron_privacy.rotation import padded
-from quoron_privacy.winsorised_mean import WinsorisedMean
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.centring import public_signs
 from quoron_server.algorithms.slots import partition

@@ -13,14 +13,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy import gdp, recount
+from quoron_privacy.accounts import gdp, recount
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise import total_variation
-from quoron_privacy.private_range import PrivateRange, bounded_range_mu, range_epsilon
+from quoron_privacy.means.private_range import PrivateRange, bounded_range_mu, range_epsilon
+from quoron_privacy.means.rotation import coordinate_bound, padded
+from quoron_privacy.means.winsorised_mean import WinsorisedMean, box_sensitivity
+from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
-from quoron_privacy.rotation import coordinate_bound, padded
-from quoron_privacy.winsorised_mean import WinsorisedMean, box_sensitivity
 from quoron_server.algorithms.forecast import PhaseModels, averaging, excess_risks, trivial_risk
 from quoron_server.algorithms.phased_erm import forecast as regularised
 from quoron_server.algorithms.search import least_users, round_grid, step_grid, suffix_shares

@@ -1,0 +1,1 @@
+"""What releases cost together: accounts, calibrations, and what one account may spend in its life."""

@@ -1,0 +1,202 @@
+"""Rounds on a secret random share of every user's items: what T rounds cost all items of one user together.
+
+    >>> round(multiplier(0.01, 50, 100, 1.0, 1e-6, "zero-out"), 2)
+    21.37
+    >>> round(multiplier(0.01, 50, 100, 1.0, 1e-6, "replace-one"), 2)
+    42.3
+
+Each of a user's at most m items joins each round by a coin of its own with chance q. A round releases the sum of what
+the chosen items add, a vector of norm at most 1 each, plus N(0, z² I). With j of the own items chosen the sum moves by
+at most j, and j is Bin(m, q) and secret: a round is at most as telling as
+
+    zero-out     Σ_j Bin(m, q)(j) N(j, z²)  against  N(0, z²),
+    replace-one  Σ_j Bin(m, q)(j) N(j, z²)  against  Σ_j Bin(m, q)(j) N(-j, z²).
+
+Statement and proof: docs/privacy/group-privacy.md, theorem G2.
+"""
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import scipy
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+
+from quoron_privacy.accounts import gdp
+from quoron_privacy.errors import ConfigError, count, positive, probability
+from quoron_privacy.release import Adjacency
+
+_SAFETY = 0.97  # share of δ that the distribution may use; the rest covers float arithmetic of the convolution
+_SMALLEST_DELTA = 1e-10  # below, the convolution's rounding is no longer small against δ
+_LOST = 1e-15  # chance of more chosen items than are told apart: those count as all m
+Vector = NDArray[np.float64]
+
+
+@lru_cache(maxsize=256)
+def epsilon(rate: float, items: int, rounds: int, z: float, delta: float, adjacency: Adjacency) -> float:
+    """ε at δ of `rounds` rounds with noise z in units of one item's clip; `items` is m, `rate` is q.
+
+    rate = 1 is exact: ε of √rounds · m/z, twice that for replace-one. Raises ConfigError for δ < 1e-10.
+    """
+    _check(rate, items, rounds, delta, adjacency)
+    positive(z=z)
+    if rate == 1:
+        return gdp.epsilon_for(math.sqrt(rounds) * _ends(adjacency) * items / z, delta)
+    return max(_one_way(rate, items, rounds, z, delta, adjacency, way) for way in _ways(adjacency))
+
+
+@lru_cache(maxsize=256)
+def multiplier(rate: float, items: int, rounds: int, epsilon: float, delta: float, adjacency: Adjacency) -> float:
+    """The least z with `epsilon(rate, items, rounds, z, δ) ≤ ε`, to a relative 1e-4, rounded up."""
+    _check(rate, items, rounds, delta, adjacency)
+    positive(epsilon=epsilon)
+    mu = gdp.mu_for(epsilon, delta)
+    if rate == 1:
+        return math.sqrt(rounds) * _ends(adjacency) * items / mu * (1 + 1e-15)
+
+    def excess(log: float) -> float:
+        return math.log(max(_cost(math.exp(log)), 1e-12) / epsilon)
+
+    def _cost(z: float) -> float:
+        return _epsilon(rate, items, rounds, z, delta, adjacency)
+
+    low = math.log(ranking_multiplier(rate, items, rounds, mu, adjacency)) - 0.02
+    high = low + 0.05
+    while excess(high) > 0:
+        low, high = high, high + 0.2
+    while excess(low) <= 0:
+        low, high = low - 0.2, low
+    z = math.exp(scipy.optimize.brentq(excess, low, high, xtol=3e-5, rtol=1e-12))
+    while _cost(z) > epsilon:
+        z *= 1 + 3e-5
+    return z
+
+
+def ranking_mu(rate: float, items: int, rounds: int, z: float, adjacency: Adjacency) -> float:
+    """μ of all rounds by the central limit, from the second moment of a round's loss: for ranking plans only."""
+    chances, shifts = _shifts(rate, items)
+    growth = np.expm1(np.minimum(np.outer(shifts, shifts) / z**2, 500.0))
+    square = float(chances @ growth @ chances)
+    if adjacency == "replace-one":
+        square = 2 * square - 2 * float(chances @ np.expm1(-np.outer(shifts, shifts) / z**2) @ chances)
+    return math.sqrt(rounds * square)
+
+
+def ranking_multiplier(rate: float, items: int, rounds: int, mu: float, adjacency: Adjacency) -> float:
+    """The z at which `ranking_mu` is `mu`: ranks plans only."""
+    logs = np.linspace(math.log(1e-2), math.log(10.0 * items * math.sqrt(rounds) / mu), 60)
+    found = [math.log(max(ranking_mu(rate, items, rounds, math.exp(log), adjacency), 1e-300)) for log in logs]
+    return math.exp(float(np.interp(-math.log(mu), -np.array(found), logs)))
+
+
+def profile(
+    rate: float, items: int, z: float, adjacency: Adjacency, epsilons: Vector, *, own_left: bool = True
+) -> Vector:
+    """δ at each ε (any sign) of one round, shape (k,): the mixture on the own items against what `adjacency` says.
+
+    Without `own_left` the other way round. Replace-one is its own mirror.
+    """
+    chances, shifts = _shifts(rate, items)
+    other = 0.0 * shifts if adjacency == "zero-out" else -shifts
+    with np.errstate(over="ignore"):
+        if own_left:  # the loss grows with x: the own side is the likelier one above the crossing
+            at = _crossing(chances, shifts, other, z, epsilons)[:, None]
+            left, right = ndtr((shifts - at) / z) @ chances, ndtr((other - at) / z) @ chances
+        else:
+            at = _crossing(chances, shifts, other, z, -epsilons)[:, None]
+            left, right = ndtr((at - other) / z) @ chances, ndtr((at - shifts) / z) @ chances
+        # e^700 in place of more takes less off: a larger δ, and no infinity times zero.
+        found: Vector = np.clip(left - np.exp(np.minimum(epsilons, 700.0)) * right, 0.0, 1.0)
+    # No δ is below 1 - e^ε, and rounding may make none grow with ε.
+    least = np.maximum(found, -np.expm1(np.minimum(epsilons, 0.0)))
+    order = np.argsort(-epsilons, kind="stable")
+    least[order] = np.maximum.accumulate(least[order])
+    return least
+
+
+def _epsilon(rate: float, items: int, rounds: int, z: float, delta: float, adjacency: Adjacency) -> float:
+    return epsilon(rate, items, rounds, z, delta, adjacency)
+
+
+def _check(rate: float, items: int, rounds: int, delta: float, adjacency: Adjacency) -> None:
+    probability(delta=delta)
+    count(items=items, rounds=rounds)
+    if not 0 < rate <= 1:
+        raise ConfigError(f"Expected rate in (0, 1], got rate={rate}.")
+    if delta < _SMALLEST_DELTA and rate < 1:
+        raise ConfigError(f"Expected delta >= {_SMALLEST_DELTA} with sampled items, got delta={delta}.")
+    if adjacency not in ("zero-out", "replace-one"):
+        raise ConfigError(f"Expected adjacency zero-out or replace-one, got adjacency={adjacency!r}.")
+
+
+def _ends(adjacency: Adjacency) -> int:
+    return 2 if adjacency == "replace-one" else 1
+
+
+def _ways(adjacency: Adjacency) -> tuple[bool, ...]:
+    """Whether the own items are on the left: both orders, unless one is the mirror of the other."""
+    return (True,) if adjacency == "replace-one" else (True, False)
+
+
+def _shifts(rate: float, items: int) -> tuple[Vector, Vector]:
+    """Chances of j chosen items, and j; what is beyond all likelihood counts as all of them, which is worse."""
+    most = min(items, int(scipy.stats.binom.isf(_LOST, items, rate)) + 1)
+    shifts = np.arange(most + 1, dtype=np.float64)
+    chances = scipy.stats.binom.pmf(shifts, items, rate)
+    if most < items:
+        lost = float(scipy.stats.binom.sf(most, items, rate))
+        shifts, chances = np.append(shifts, float(items)), np.append(chances, lost)
+    return chances, shifts
+
+
+def _loss(chances: Vector, shifts: Vector, other: Vector, z: float, x: Vector) -> tuple[Vector, Vector]:
+    """ln of the likelihood ratio at x, and its slope: positive, as the left side lies to the right everywhere."""
+    with np.errstate(divide="ignore"):
+        weights = np.log(chances)
+
+    def log_sum(means: Vector) -> tuple[Vector, Vector]:
+        exponents = weights + (x[:, None] - means / 2) * means / z**2
+        top = exponents.max(axis=1)
+        terms = np.exp(exponents - top[:, None])
+        total = terms.sum(axis=1)
+        return top + np.log(total), terms @ means / total / z**2
+
+    (left, left_slope), (right, right_slope) = log_sum(shifts), log_sum(other)
+    return left - right, left_slope - right_slope
+
+
+def _crossing(chances: Vector, shifts: Vector, other: Vector, z: float, epsilons: Vector) -> Vector:
+    """Where the loss is ε, from a table and a step of Newton's; ∓∞ where it never is that small or large.
+
+    The profile is largest there: what is wrong by a share r of z is wrong by r² in δ, and this is below 1e-8.
+    """
+    reach = float(shifts[-1]) + 40 * z
+    table = np.linspace(-reach, reach, 8001)
+    losses, _ = _loss(chances, shifts, other, z, table)
+    guess = np.interp(epsilons, losses, table)
+    at, slope = _loss(chances, shifts, other, z, guess)
+    step = np.clip((epsilons - at) / np.maximum(slope, 1e-300), -reach / 4000, reach / 4000)
+    found = np.where(epsilons <= losses[0], -np.inf, guess + step)
+    return np.where(epsilons >= losses[-1], np.inf, found)
+
+
+def _one_way(
+    rate: float, items: int, rounds: int, z: float, delta: float, adjacency: Adjacency, own_left: bool
+) -> float:
+    from dp_accounting.pld import pld_pmf  # it brings much of scipy
+
+    chances, shifts = _shifts(rate, items)
+    other = 0.0 * shifts if adjacency == "zero-out" else -shifts
+    tail = min(1e-3 * delta / rounds, 0.1)
+    farthest = np.array([-1.0, 1.0]) * z * float(-ndtri(tail)) + np.array([other.min(), shifts[chances > tail][-1]])
+    reach = float(np.abs(_loss(chances, shifts, other, z, farthest)[0]).max())
+    spread = 20 * math.sqrt(rounds) * min(ranking_mu(rate, items, 1, z, adjacency), reach) + reach
+    gap = min(max(reach / 4000, spread / 300_000, 1e-7), 2e-3)
+    top = math.ceil(reach / gap) + 1
+    epsilons = np.arange(-top, top + 1, dtype=np.float64) * gap
+    deltas = profile(rate, items, z, adjacency, epsilons, own_left=own_left)
+    once: Any = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(gap, -top, top, deltas)
+    composed = once.to_dense_pmf().self_compose(rounds, 1e-4 * delta)
+    return max(0.0, float(composed.get_epsilon_for_delta(_SAFETY * delta)))

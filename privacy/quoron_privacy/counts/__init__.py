@@ -1,0 +1,1 @@
+"""Noisy counts: votes, ranks, facts of a table, whether enough users answered, how well a table fits."""

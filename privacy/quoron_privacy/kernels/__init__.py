@@ -1,0 +1,1 @@
+"""Machine for compiled loops: nothing here knows of privacy or of users."""

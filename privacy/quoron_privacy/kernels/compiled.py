@@ -1,0 +1,79 @@
+"""How loops are compiled: numba with one set of flags, on first use, kept on disk."""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+from numba import float64, intp, types
+from numpy.typing import ArrayLike, NDArray
+
+from quoron_privacy.kernels.calls import run
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_FLAGS: Any = {"cache": True, "nogil": True, "error_model": "numpy"}
+# Sums may be reordered and fused. NaN and infinities keep their meaning: they are how a bad row is recognised.
+SUMS = _FLAGS | {"fastmath": {"reassoc", "contract"}}
+
+
+def read_only(element: Any, dimensions: int) -> Any:
+    """Numba type of a C-ordered array that the loop does not write; writable arrays are accepted too."""
+    return types.Array(element, dimensions, "C", readonly=True)
+
+
+def writable(element: Any, dimensions: int) -> Any:
+    """Numba type of a C-ordered array that the loop fills."""
+    return types.Array(element, dimensions, "C")
+
+
+_NUMBERS: Any = types.CPointer(float64)  # type: ignore[no-untyped-call]
+POINTWISE: Any = types.void(
+    _NUMBERS, _NUMBERS, _NUMBERS, _NUMBERS, intp
+)  # predictions, labels, parameters, out; how many
+
+
+def helper(function: F) -> F:
+    """Compile a function that compiled loops of the same file call.
+
+    Of the same file, because numba's stored code is renewed when its own file changes, not when a called one does.
+    """
+    compiled: F = numba.njit(**SUMS, forceinline=True)(function)  # a call that stays one counts references
+    return compiled
+
+
+class Pointwise:
+    """A scalar function of (prediction, label, parameter), compiled over arrays; see `POINTWISE`."""
+
+    def __init__(self, function: Callable[..., None], *, kept: bool = True) -> None:
+        self._function, self._kept = function, kept
+
+    @classmethod
+    def of_scalar(cls, function: Callable[[float, float, float], float]) -> "Pointwise":
+        """The loop over a function of one (prediction, label, parameter), which is compiled anew in every process."""
+
+        def loop(predictions: Any, labels: Any, parameters: Any, out: Any, count: int) -> None:
+            for i in range(count):
+                out[i] = scalar(predictions[i], labels[i], parameters[i])
+
+        scalar: Any = numba.njit(**_FLAGS | {"cache": False})(function)
+        return cls(loop, kept=False)
+
+    @cached_property
+    def compiled(self) -> Any:
+        """The compiled loop, whose `address` is what user loops are told: a value, so a new loss recompiles none."""
+        return numba.cfunc(POINTWISE, cache=self._kept, error_model="numpy")(self._function)
+
+    def __call__(self, predictions: ArrayLike, labels: ArrayLike, parameters: ArrayLike) -> NDArray[np.float64]:
+        """Values of the function, elementwise, with the usual broadcasting."""
+        arguments = np.broadcast_arrays(*(np.asarray(given, np.float64) for given in (predictions, labels, parameters)))
+        first, second, third = (np.array(values, order="C").ravel() for values in arguments)
+        out = np.empty(first.size)
+        _apply(self.compiled.address, first, second, third, out)
+        return out.reshape(arguments[0].shape)
+
+
+@helper
+def _apply(address: int, predictions: Any, labels: Any, parameters: Any, out: Any) -> None:
+    run(address, (predictions, labels, parameters, out, out.size))

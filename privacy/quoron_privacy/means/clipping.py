@@ -1,0 +1,170 @@
+"""Clipping to an ℓ2 ball, and the mean of clipped rows whose sensitivity holds in floating point, not only on paper.
+
+    >>> rows = np.array([[3.0, 4.0], [np.nan, 0.0], [0.6, 0.0]])
+    >>> clip_rows(rows, 1.0).round(6).tolist()
+    [[0.6, 0.8], [0.0, 0.0], [0.6, 0.0]]
+
+The mean adds integers: every clipped row is cut towards zero to a fixed grid, so the sum is exact, the same in every
+order, and one row changes it by no more than its own norm. Statement and proof: docs/privacy/noise.md, theorem N6.
+Residuals around a centre, with the cells of their norms: docs/privacy/second-moment.md, theorem M3.
+
+`ClippedSum` says what a mechanism reads of a cohort: sums (`quoron_privacy.sums`).
+"""
+
+from dataclasses import dataclass
+from math import isinf, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_privacy.errors import ConfigError, count
+from quoron_privacy.gaussian import mean_slack
+from quoron_privacy.kernels.on_first_use import OnFirstUse
+from quoron_privacy.release import Adjacency
+from quoron_privacy.sums import Sums
+
+Matrix = NDArray[np.float64]
+Vector = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+loops = OnFirstUse("quoron_privacy.means.clipping_loops")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClippedSum:
+    """Σ ⌊clip_C(v - c) 2ᵇ / C⌋ over answered rows v, towards zero, with b = sum_bits(divisor).
+
+    `cells` counts rows with ‖v - c‖ in [0, q/4], (q/4, q/2], (q/2, q], (q, ∞). Rows that are not finite after
+    subtracting the centre add to nothing but `answered`.
+    """
+
+    norm: float  # C
+    divisor: int  # of the mean
+    centre: Vector | None = None  # c, (d,); None is zero
+    quantile_radius: float | None = None  # q; None is C
+
+    def __post_init__(self) -> None:
+        _check_norm(self.norm)
+        _check_norm(self.inner)
+
+    @property
+    def inner(self) -> float:
+        """q."""
+        return self.norm if self.quantile_radius is None else self.quantile_radius
+
+    @property
+    def bits(self) -> int:
+        """b."""
+        return sum_bits(0, self.divisor)
+
+    def of(self, values: Matrix, answered: Mask) -> Sums:
+        """See Reduction. ConfigError for a centre of another shape."""
+        rows, counted = np.ascontiguousarray(values, np.float64), np.ascontiguousarray(answered, np.bool_)
+        total, counts = np.zeros(rows.shape[1], np.int64), np.zeros(5, np.int64)
+        loops.added(self.adding, rows, self.around(rows.shape[1]), counted, *self.scales, total, counts)
+        return Sums(total, counts[:4], int(counts[4]), int(np.count_nonzero(counted)))
+
+    def around(self, dimension: int) -> Vector:
+        """c, (d,). ConfigError for a centre of another shape."""
+        if self.centre is None:
+            return np.zeros(dimension)
+        if self.centre.shape != (dimension,):
+            raise ConfigError(f"Expected a centre of shape {(dimension,)}, got {self.centre.shape}.")
+        return np.ascontiguousarray(self.centre, np.float64)
+
+    @property
+    def scales(self) -> tuple[float, float, float]:
+        """C, q and 2ᵇ."""
+        return self.norm, self.inner, 2.0**self.bits
+
+    @property
+    def adding(self) -> int:
+        """See LoopReduction."""
+        return int(loops.clipped_sum().address)
+
+    def mean(self, sums: Sums) -> Vector:
+        """(Σ clip(v - c)) / divisor, shape (d,). ConfigError for more rows than 64 · divisor."""
+        return self._over(sums, self.norm)
+
+    def unit_mean(self, sums: Sums) -> Vector:
+        """The mean divided by C: rows are then in the *unit* ball, whatever C is."""
+        return self._over(sums, 1.0)
+
+    def _over(self, sums: Sums, unit: float) -> Vector:
+        bits = sum_bits(sums.answered, self.divisor)
+        mean: Vector = sums.total.astype(np.float64) * (unit / 2.0**bits / self.divisor)
+        return mean
+
+
+def clip_rows(values: Matrix, norm: float, centre: Vector | None = None) -> Matrix:
+    """Each row of `values - centre` scaled into the ball of radius `norm`; shape (k, d).
+
+    The exact ℓ2 norm of each returned row is at most `norm`. Rows inside the ball come back unchanged, rows with
+    anything non-finite (after subtracting `centre`, shape (d,)) as zeros: a row becomes what that row alone says.
+    """
+    _check_norm(norm)
+    with np.errstate(all="ignore"):
+        rows = np.array(values if centre is None else values - centre, np.float64, ndmin=2, order="C")
+    loops.clip(rows, norm)
+    return rows
+
+
+def clipped_mean(values: Matrix, answered: Mask, norm: float, cohort_size: int) -> tuple[Vector, int]:
+    """(Σ clip(row)) / cohort_size over answered rows, shape (d,), and how many rows were clipped.
+
+    Absent and non-finite rows contribute exactly zero; the divisor stays `cohort_size`. `values` has shape (k, d),
+    where k may exceed cohort_size under Poisson sampling, up to 64 times. norm = inf means no clipping: a plain float
+    mean, without a sensitivity.
+    """
+    count(cohort_size=cohort_size)
+    rows = np.ascontiguousarray(values, np.float64)
+    if isinf(norm):
+        usable = answered & np.isfinite(rows).all(axis=1)
+        plain: Vector = np.where(usable[:, None], rows, 0.0).sum(axis=0) / cohort_size
+        return plain, 0
+    sum_bits(len(rows), cohort_size)
+    reduction = ClippedSum(norm, cohort_size)
+    sums = reduction.of(rows, answered)
+    return reduction.mean(sums), sums.clipped
+
+
+def mean_sensitivity(norm: float, cohort_size: int, adjacency: Adjacency = "replace-one") -> float:
+    """ℓ2 sensitivity of `clipped_mean`, rounding included: 2 norm / cohort_size, or half of it for zero-out."""
+    _check_norm(norm)
+    _check_adjacency(adjacency)
+    rows = 2 if adjacency == "replace-one" else 1
+    return rows * norm / cohort_size * (1 + mean_slack(cohort_size))
+
+
+def acute_sensitivity(norm: float, divisor: int, adjacency: Adjacency = "replace-one") -> float:
+    """ℓ2 sensitivity of a mean of vectors no two of which make an obtuse angle: √2 norm / divisor; zero-out without √2.
+
+    Such are one-hot vectors and positive semidefinite matrices: ‖a - b‖² = ‖a‖² + ‖b‖² - 2⟨a, b⟩ <= 2 norm². Leaving
+    a user out moves the sum by norm, so zero-out saves a factor √2 here, not 2. Slack as in `mean_sensitivity`.
+    """
+    _check_norm(norm)
+    count(divisor=divisor)
+    _check_adjacency(adjacency)
+    moved = sqrt(2.0) if adjacency == "replace-one" else 1.0
+    return moved * norm / divisor * (1 + mean_slack(divisor))
+
+
+def sum_bits(rows: int, divisor: int) -> int:
+    """b such that `rows` integers of magnitude at most 2ᵇ sum to less than 2⁶²; depends on the divisor alone.
+
+    ConfigError beyond 64 · divisor rows: more than a planned divisor can be wrong by.
+    """
+    count(divisor=divisor)
+    if rows > 64 * divisor:
+        raise ConfigError(f"Expected at most 64 * divisor rows, got {rows} with divisor={divisor}.")
+    return min(52, 56 - divisor.bit_length())
+
+
+def _check_adjacency(adjacency: Adjacency) -> None:
+    if adjacency not in ("replace-one", "zero-out"):
+        raise ConfigError(f"Expected adjacency replace-one or zero-out, got adjacency={adjacency!r}.")
+
+
+def _check_norm(norm: float) -> None:
+    if not 1e-150 < norm < 1e150:
+        raise ConfigError(f"Expected norm in (1e-150, 1e150), got norm={norm}. Change the units.")

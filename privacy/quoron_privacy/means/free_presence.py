@@ -1,0 +1,259 @@
+"""Means of rows that say, for nothing, how many users answered: a length, a second moment.
+
+    >>> from quoron_privacy.noise.sources import SeededNoise
+    >>> length = LogLength.for_mu(users=1000, mu=0.05)
+    >>> logs = np.log(np.full(1000, 0.1))
+    >>> length.release(logs, np.ones(1000, bool), 1.0, SeededNoise(1).stream("length")).presence > 0.9
+    True
+
+Whoever is asked answers or counts as the zero row, and the divisor n is public: the users of a round, as planned. A
+mechanism's rows are laid out so that two users who answer are as far apart as a user and nobody: a coordinate that says
+"here" then costs no privacy, and the mean of it is the noisy share of users who answered.
+
+| mechanism    | row of a user who answers, replace-one                   | two rows are apart |
+| ------------ | -------------------------------------------------------- | ------------------ |
+| `LogLength`  | (ℓ, √¾), ℓ the logarithm of a length scaled into [-½, ½] | 1                  |
+| `MomentMean` | (A / B into the unit Frobenius ball, 1), A a moment      | √2                 |
+
+`norm_counts` does the same for clipped vectors. With zero-out the same coordinates are weighted to a norm of 1, which
+halves the noise. All rows are whole numbers of a grid, rounded in the direction that only brings them nearer.
+Statements and proofs: docs/privacy/free-presence.md, theorems P1 and P2.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import sqrt
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_privacy.errors import ConfigError, count
+from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.kernels.on_first_use import OnFirstUse
+from quoron_privacy.means.clipping import acute_sensitivity, mean_sensitivity, sum_bits
+from quoron_privacy.means.moment import packed
+from quoron_privacy.noise.streams import RandomStream
+from quoron_privacy.release import Adjacency, Release
+
+Matrix = NDArray[np.float64]
+Vector = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Integers = NDArray[np.int64]
+
+loops = OnFirstUse("quoron_privacy.means.free_presence_loops")
+
+BLOCK = 1 << 21  # numbers of rows that are looked at together
+SPAN = 4.0  # a logarithm of a length is looked at from the largest down to this far below
+_HERE = 0.8660254  # below √¾
+# Weights of (value, tail, within, here), below (1, √2, 1, 1) and below (√(1-γ²), √(1-γ²)/√2, √(1-γ²)/√2, γ), γ² = 0.1.
+WEIGHTS = {
+    "replace-one": (1.0, 1.4142135, 1.0, 1.0),
+    "zero-out": (0.9486832, 0.6708203, 0.6708203, 0.3162277),
+}
+_ROUNDOFF = 2.0**-53
+
+
+class Length(NamedTuple):
+    """A release of `LogLength`; noise included, so any number."""
+
+    mean: float  # of ℓ over n
+    presence: float
+
+
+class Moment(NamedTuple):
+    """A release of `MomentMean`."""
+
+    mean: Matrix  # (d, d), symmetric
+    presence: float
+
+
+@dataclass(frozen=True, slots=True)
+class LogLength:
+    """N(0, scale²) on the mean of (ℓ, √¾), ℓ = clip(ln(top / length), 0, 4) / 4 - ½.
+
+    Formal guarantee: `effective_mu`-GDP with exact noise under either adjacency (theorem P1), for every length of every
+    user. It draws two Gaussian samples.
+
+    | input                              | what happens                          |
+    | ---------------------------------- | ------------------------------------- |
+    | length 0 or above `top`            | as the least or the largest           |
+    | logarithm NaN, or an absent user   | the zero row; the divisor stays       |
+    """
+
+    users: int  # n, the divisor
+    scale: float  # of each coordinate
+
+    def __post_init__(self) -> None:
+        count(users=self.users)
+        _ = self._gaussian
+
+    @classmethod
+    def for_mu(cls, *, users: int, mu: float) -> "LogLength":
+        """The least noise for a μ-GDP release; Infeasible if rounding to the grid alone costs μ."""
+        return cls(users, GaussianNoise.for_mu(sensitivity=_one(users), mu=mu, dimension=2).scale)
+
+    @property
+    def effective_mu(self) -> float:
+        """μ of the release."""
+        return self._gaussian.effective_mu(2)
+
+    @property
+    def deviation(self) -> float:
+        """Of the mean of the logarithm, in nats."""
+        return SPAN * self.scale
+
+    @property
+    def presence_deviation(self) -> float:
+        """Of the share of users who answer."""
+        return self.scale / _HERE
+
+    def release(self, logs: Vector, answered: Mask, top: float, stream: RandomStream) -> Length:
+        """From the logarithm of every user's length (k,), -inf for 0; `top` is public, or released."""
+        usable = answered & ~np.isnan(logs)
+        fall = np.clip(np.log(top) - np.where(usable, logs, 0.0), 0.0, SPAN)
+        unit = 2.0 ** sum_bits(len(logs), self.users)
+        scaled = np.where(usable, np.rint((fall / SPAN - 0.5) * unit), 0.0).astype(np.int64)  # within ± unit / 2
+        row = np.array([float(scaled.sum()) / unit, _HERE * float(usable.sum())])
+        value, here = self._gaussian.release(row / self.users, stream).tolist()
+        return Length(value, here / _HERE)
+
+    def entry(self) -> Release:
+        """The ledger entry of the release."""
+        return Release("log-length", {"sensitivity": _one(self.users), "scale": self.scale, "divisor": self.users})
+
+    @property
+    def _gaussian(self) -> GaussianNoise:
+        return GaussianNoise(_one(self.users), self.scale)
+
+
+@dataclass(frozen=True, slots=True)
+class MomentMean:
+    """Symmetric Gaussian noise on the mean of (A / B, 1), A = Lᵀ Uᵀ U L scaled into the Frobenius ball of radius B.
+
+    U is the triangular factor that a user sends, L and B are public or released. Variance is scale² on the diagonal,
+    half of it off, one draw a pair.
+
+    Formal guarantee: `effective_mu`-GDP with exact noise (theorem P2) for every answer of every user: A is positive
+    semidefinite whatever was sent. It draws d (d + 1) / 2 + 1 Gaussian samples.
+
+    | input                            | what happens                                     |
+    | -------------------------------- | ------------------------------------------------ |
+    | ‖A‖ above B                      | scaled down to it                                |
+    | non-finite factor, absent user   | the zero row, presence too; the divisor stays    |
+    """
+
+    dimension: int  # d
+    users: int  # n, the divisor
+    adjacency: Adjacency
+    scale: float  # s: of a diagonal entry of the mean of A / B
+
+    def __post_init__(self) -> None:
+        count(dimension=self.dimension, users=self.users)
+        _ = self._gaussian
+
+    @classmethod
+    def for_mu(cls, *, dimension: int, users: int, mu: float, adjacency: Adjacency = "replace-one") -> "MomentMean":
+        """The least noise for a μ-GDP release; Infeasible if rounding to the grid alone costs μ."""
+        weight, sensitivity = WEIGHTS[adjacency][0], _moment_sensitivity(dimension, users, adjacency)
+        noise = GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu, dimension=packed(dimension) + 1)
+        return cls(dimension, users, adjacency, noise.scale / weight)
+
+    @property
+    def sensitivity(self) -> float:
+        """Of the weighted row's mean, rounding included."""
+        return _moment_sensitivity(self.dimension, self.users, self.adjacency)
+
+    @property
+    def effective_mu(self) -> float:
+        """μ of the release."""
+        return self._gaussian.effective_mu(packed(self.dimension) + 1)
+
+    @property
+    def presence_deviation(self) -> float:
+        """Of the share of users who answer."""
+        weights = WEIGHTS[self.adjacency]
+        return self.scale * weights[0] / weights[3]
+
+    def release(
+        self, factors: "Rows", answered: Mask, transform: Matrix, radius: float, stream: RandomStream
+    ) -> Moment:
+        """The noisy mean of A, in its own units; `factors` (k, d (d + 1) / 2) packed by rows, `transform` L (d, d)."""
+        d, weights = self.dimension, WEIGHTS[self.adjacency]
+        bits, whiten = sum_bits(len(factors), self.users), np.ascontiguousarray(transform)
+        total, here = np.zeros(packed(d), np.int64), 0
+        for own, rows in blocks(factors, packed(d)):  # sums of whole numbers: the same in any blocks
+            added, more = loops.sum_moments(rows, answered[own], whiten, radius, 2.0**bits)
+            total, here = total + added, here + more
+        across, down = np.triu_indices(d)
+        isometric = np.where(across == down, 1.0, sqrt(2.0))
+        mean = total.astype(np.float64) * isometric * (weights[0] / 2.0**bits / self.users)
+        noised = self._gaussian.release(np.append(mean, weights[3] * here / self.users), stream)
+        symmetric = np.empty((d, d))
+        symmetric[across, down] = symmetric[down, across] = noised[:-1] / isometric * (radius / weights[0])
+        return Moment(symmetric, float(noised[-1]) / weights[3])
+
+    def entry(self) -> Release:
+        """The ledger entry of the release, for a radius of 1."""
+        parameters = {"sensitivity": self.sensitivity, "scale": self._gaussian.scale, "divisor": self.users}
+        return Release("moment-mean", parameters | {"dimension": self.dimension})
+
+    @property
+    def _gaussian(self) -> GaussianNoise:
+        return GaussianNoise(self.sensitivity, self.scale * WEIGHTS[self.adjacency][0])
+
+
+class Rows(Protocol):
+    """A matrix of which blocks of rows are looked at, one after the other; it need not be in memory as a whole."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(k, numbers of a row)."""
+
+    def __len__(self) -> int:
+        """k."""
+
+    def __getitem__(self, rows: slice, /) -> Matrix:
+        """Some of the rows, the same ones every time."""
+
+
+def blocks(rows: Rows, length: int) -> Iterator[tuple[slice, Matrix]]:
+    """Some BLOCK numbers of them at a time, contiguous, with where they stand; ConfigError as `checked`."""
+    step = max(1, BLOCK // length)
+    for first in range(0, max(len(rows), 1), step):
+        own = slice(first, min(first + step, len(rows)))
+        yield own, checked(rows[own], length)
+
+
+def moment_logs(factors: Rows, transform: Matrix) -> Vector:
+    """ln ‖Lᵀ Uᵀ U L‖ in Frobenius norm for every factor (k, d (d + 1) / 2), shape (k,); NaN where not finite."""
+    out, whiten = np.empty(len(factors)), np.ascontiguousarray(transform)
+    for own, rows in blocks(factors, packed(len(transform))):
+        loops.moment_logs(rows, whiten, out[own])
+    return out
+
+
+def vector_logs(values: Matrix, transform: Matrix) -> Vector:
+    """ln ‖Lᵀ g‖ for every vector (k, p), shape (k,); NaN where not finite."""
+    rows, out = checked(values, len(transform)), np.empty(len(values))
+    loops.vector_logs(rows, np.ascontiguousarray(transform), out)
+    return out
+
+
+def checked(values: Matrix, length: int) -> Matrix:
+    """Rows of `length` numbers as contiguous float64; ConfigError for others."""
+    rows = np.ascontiguousarray(values, np.float64)
+    if rows.ndim != 2 or rows.shape[1] != length:
+        raise ConfigError(f"Expected rows of {length} numbers, got shape {rows.shape}.")
+    return rows
+
+
+def _one(users: int) -> float:
+    """Of a mean of rows no two of which are farther apart than 1, nor any from the zero row."""
+    return mean_sensitivity(1.0, users, "zero-out")
+
+
+def _moment_sensitivity(dimension: int, users: int, adjacency: Adjacency) -> float:
+    """√2 / n or 1 / n, with what the products and the grid add to a unit moment: see theorem P2."""
+    off = 1.01 * (dimension + 4) * sqrt(dimension) * _ROUNDOFF + dimension * 2.0 ** -sum_bits(0, users)
+    return acute_sensitivity(1.0, users, adjacency) * (1 + 3 * off)

@@ -1,0 +1,114 @@
+"""The loops of `free_presence`: moments and vectors in the metric that was released, their sizes and exact sums."""
+
+import numpy as np
+from numba import njit
+
+from quoron_privacy.means.clipping_loops import shrink
+
+_ULP = 2.0**-52
+
+
+@njit(cache=True)
+def _whiten_moment(factor, transform, product, moment):  # type: ignore[no-untyped-def]
+    """(largest entry m, Frobenius norm) of Lᵀ (U / m)ᵀ (U / m) L, left in `moment`; m = -1 where it is not finite.
+
+    No library product: its order of additions, so its bits, may change with the number of threads.
+    """
+    d = len(transform)
+    largest, finite = 0.0, True
+    for value in factor:
+        finite &= np.isfinite(value)
+        largest = max(largest, abs(value))
+    if not finite:
+        return -1.0, 0.0
+    if largest == 0.0:
+        moment[:] = 0.0
+        return 1.0, 0.0
+    place = 0
+    for i in range(d):
+        product[i, :] = 0.0
+        for j in range(i, d):
+            weight = factor[place] / largest
+            place += 1
+            if weight != 0.0:
+                for c in range(d):
+                    product[i, c] += weight * transform[j, c]
+    moment[:] = 0.0
+    for i in range(d):
+        for r in range(d):
+            weight = product[i, r]
+            if weight != 0.0:  # of few items most rows are zero; infinities stand on the diagonal all the same
+                for c in range(r, d):
+                    moment[r, c] += weight * product[i, c]
+    square = 0.0
+    for r in range(d):
+        square += moment[r, r] ** 2
+        for c in range(r + 1, d):
+            square += 2 * moment[r, c] ** 2
+    return (largest, np.sqrt(square)) if np.isfinite(square) else (-1.0, 0.0)
+
+
+@njit(cache=True)
+def moment_logs(factors, transform, out):  # type: ignore[no-untyped-def]
+    """out[u] = ln ‖Lᵀ UᵀU L‖ of every factor U; NaN where not finite."""
+    d = len(transform)
+    product, moment = np.empty((d, d)), np.empty((d, d))
+    for user in range(len(factors)):
+        largest, norm = _whiten_moment(factors[user], transform, product, moment)
+        if largest < 0:
+            out[user] = np.nan
+        else:
+            out[user] = np.log(norm) + 2 * np.log(largest) if norm > 0 else -np.inf
+
+
+@njit(cache=True)
+def sum_moments(factors, answered, transform, radius, unit):  # type: ignore[no-untyped-def]
+    """Exact Σ ⌊A · unit / B⌋ towards zero over answered rows, upper triangle by rows, and how many rows there are."""
+    d = len(transform)
+    total, here = np.zeros(d * (d + 1) // 2, np.int64), 0
+    product, moment = np.empty((d, d)), np.empty((d, d))
+    for user in range(len(factors)):
+        if not answered[user]:
+            continue
+        largest, norm = _whiten_moment(factors[user], transform, product, moment)
+        if largest < 0:
+            continue
+        here += 1
+        if norm == 0.0:
+            continue
+        above = norm * (1 + (d * d + 8) * _ULP)
+        times = min(largest / radius * largest, 1.0 / above)
+        place = 0
+        for r in range(d):
+            for c in range(r, d):
+                total[place] += np.int64(moment[r, c] * times * unit)
+                place += 1
+    return total, here
+
+
+@njit(cache=True)
+def whiten(value, transform, centre, out):  # type: ignore[no-untyped-def]
+    """out = Lᵀ value - centre."""
+    for j in range(len(out)):
+        out[j] = -centre[j]
+    for i in range(len(value)):
+        for j in range(len(out)):
+            out[j] += value[i] * transform[i, j]
+
+
+@njit(cache=True)
+def vector_logs(values, transform, out):  # type: ignore[no-untyped-def]
+    """out[u] = ln ‖Lᵀ g‖ of every vector g; NaN where not finite."""
+    row, zero = np.empty(transform.shape[1]), np.zeros(transform.shape[1])
+    for user in range(len(values)):
+        whiten(values[user], transform, zero, row)
+        largest, s, _ = shrink(row, 1.0)
+        if s < 0:
+            out[user] = np.nan
+        elif s == 0:
+            out[user] = -np.inf
+        else:
+            square = 0.0
+            for value in row:
+                square += (value / largest) ** 2
+            out[user] = np.log(largest) + 0.5 * np.log(square)

@@ -1,0 +1,280 @@
+"""Means of clipped vectors that say, for nothing, how far users reach and how many answered.
+
+    >>> from quoron_privacy.noise.sources import SeededNoise
+    >>> mean = TailMean.for_mu(dimension=2, users=1000, mu=0.5)
+    >>> rows, everybody = np.full((1000, 2), 0.1), np.ones(1000, bool)
+    >>> told = mean.release(rows, everybody, None, None, 1.0, SeededNoise(1).stream("mean"))
+    >>> bool(abs(told.presence - 1) < 0.05 and abs(told.mean[0] - 0.1) < 0.05)
+    True
+
+A row is (c, √2 (1 - a), 1[a ≤ ⅔], 1), c = v / C scaled into the unit ball and a = ‖c‖: two users' rows are as far apart
+as a user's and nobody's, so what the last three coordinates tell costs nothing beside the mean of c. `TailMean` is one
+release, `PrefixTail` are those of many rounds, the first part with noise that is correlated over them; `TailSum` is
+what they read. With zero-out the same coordinates are weighted to a norm of 1, which halves the noise.
+Statements and proofs: docs/privacy/free-presence.md, theorems P3 and P4.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_privacy.errors import ConfigError, count, positive
+from quoron_privacy.gaussian import GaussianNoise
+from quoron_privacy.kernels.on_first_use import OnFirstUse
+from quoron_privacy.means.clipping import mean_sensitivity, sum_bits
+from quoron_privacy.means.free_presence import WEIGHTS, checked
+from quoron_privacy.noise.streams import NoiseSource, RandomStream
+from quoron_privacy.prefix.noise import DEFAULT, PrefixNoise, PrefixState
+from quoron_privacy.release import Adjacency, Release
+from quoron_privacy.sums import Sums
+
+Matrix = NDArray[np.float64]
+Vector = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+loops = OnFirstUse("quoron_privacy.means.norm_counts_loops")
+
+
+class Tail(NamedTuple):
+    """A release of `TailMean`."""
+
+    mean: Vector  # of clipped rows over n, in units of the radius, (d,)
+    beyond: float  # 1 - a, over n
+    within: float  # share of n with a <= 2/3
+    presence: float
+    clipped: int  # users farther than the radius: private, for diagnostics alone
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TailSum:
+    """What `TailMean` and `PrefixTail` read of a cohort's vectors: Σ ⌊c 2ᵇ⌋ towards zero, with b = sum_bits(users).
+
+    `cells` holds Σ ⌊(1 - a) 2ᵇ⌋, how many a ≤ ⅔, how many are here, and a zero. Users whose v is not finite are
+    counted in `answered` alone.
+    """
+
+    radius: float  # C
+    users: int  # n, the divisor
+    transform: Matrix | None = None  # L, (p, d); None for none
+    centre: Vector | None = None  # c₀, (d,); None for zero
+
+    def __post_init__(self) -> None:
+        positive(radius=self.radius)
+
+    def of(self, values: Matrix, answered: Mask) -> Sums:
+        """See clipping.Reduction. ConfigError for vectors of another length than L is for."""
+        if self.transform is None:
+            rows = np.ascontiguousarray(values, np.float64)
+        else:
+            rows = checked(values, len(self.transform))
+        d = rows.shape[1] if self.transform is None else self.transform.shape[1]
+        around = np.zeros(d) if self.centre is None else np.ascontiguousarray(self.centre)
+        none = np.zeros((0, 0)) if self.transform is None else np.ascontiguousarray(self.transform)
+        unit = 2.0 ** sum_bits(0, self.users)
+        total, shares, clipped = loops.sum_tails(rows, answered, none, around, self.radius, unit)
+        return Sums(total, np.append(shares, 0), clipped, int(np.count_nonzero(answered)))
+
+    def around(self, dimension: int) -> Vector:
+        """See clipping.LoopReduction: of vectors that are not transformed."""
+        return np.zeros(dimension) if self.centre is None else np.ascontiguousarray(self.centre)
+
+    @property
+    def scales(self) -> tuple[float, float, float]:
+        """C, C and 2ᵇ."""
+        return self.radius, self.radius, 2.0 ** sum_bits(0, self.users)
+
+    @property
+    def adding(self) -> int:
+        """See clipping.LoopReduction. ConfigError with a transform, for which it does not stand."""
+        if self.transform is not None:
+            raise ConfigError("Expected vectors that are summed as they are, got a transform.")
+        return int(loops.tail_sum().address)
+
+
+@dataclass(frozen=True, slots=True)
+class TailMean:
+    """N(0, scale²) on the mean of (c, √2 (1 - a), 1[a ≤ ⅔], 1), c = v / C scaled into the unit ball and a = ‖c‖.
+
+    v = Lᵀ g - c₀ for the vector g that a user sends; L, c₀ and C are public or released.
+
+    Formal guarantee: `effective_mu`-GDP with exact noise (theorem P3) for every answer of every user. The mean, how far
+    users stay within the radius, which share stays well within, and which share answers, for the price of the mean
+    alone. It draws d + 3 Gaussian samples.
+
+    | input                               | what happens                                     |
+    | ----------------------------------- | ------------------------------------------------ |
+    | ‖v‖ above C                         | scaled down to it, a = 1                         |
+    | v not finite, absent user           | the zero row, presence too; the divisor stays    |
+    """
+
+    dimension: int  # d
+    users: int  # n, the divisor
+    adjacency: Adjacency
+    scale: float  # of a coordinate of the mean of c
+
+    def __post_init__(self) -> None:
+        count(dimension=self.dimension, users=self.users)
+        _ = self._gaussian
+
+    @classmethod
+    def for_mu(cls, *, dimension: int, users: int, mu: float, adjacency: Adjacency = "replace-one") -> "TailMean":
+        """The least noise for a μ-GDP release; Infeasible if rounding to the grid alone costs μ."""
+        sensitivity = mean_sensitivity(1.0, users, adjacency)
+        noise = GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu, dimension=dimension + 3)
+        return cls(dimension, users, adjacency, noise.scale / WEIGHTS[adjacency][0])
+
+    @property
+    def effective_mu(self) -> float:
+        """μ of the release."""
+        return self._gaussian.effective_mu(self.dimension + 3)
+
+    @property
+    def presence_deviation(self) -> float:
+        """Of the share of users who answer, and with replace-one of the other shares."""
+        weights = WEIGHTS[self.adjacency]
+        return self.scale * weights[0] / weights[3]
+
+    def release(
+        self,
+        values: Matrix,
+        answered: Mask,
+        transform: Matrix | None,
+        centre: Vector | None,
+        radius: float,
+        stream: RandomStream,
+    ) -> Tail:
+        """From every user's vector (k, p), `transform` L (p, d), None for none, `centre` (d,), None for zero."""
+        return self.told(self.reduction(radius, transform, centre).of(values, answered), stream)
+
+    def reduction(self, radius: float, transform: Matrix | None = None, centre: Vector | None = None) -> "TailSum":
+        """All that a release reads of users' vectors."""
+        return TailSum(radius, self.users, transform, centre)
+
+    def told(self, sums: Sums, stream: RandomStream) -> Tail:
+        """From the sums that `reduction` makes."""
+        noised = self._gaussian.release(_row(sums, self.users, self.adjacency), stream)
+        return _told(noised, self.adjacency, sums.clipped)
+
+    def entry(self) -> Release:
+        """The ledger entry of the release, for a radius of 1."""
+        noise = self._gaussian
+        parameters = {"sensitivity": noise.sensitivity, "scale": noise.scale, "divisor": self.users}
+        return Release("tail-mean", parameters | {"dimension": self.dimension})
+
+    @property
+    def _gaussian(self) -> GaussianNoise:
+        return GaussianNoise(mean_sensitivity(1.0, self.users, self.adjacency), self.scale * WEIGHTS[self.adjacency][0])
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixTail:
+    """The rows of `TailMean` over T rounds, each of other users: c with correlated noise, the shares with their own.
+
+    Noise of the sums Σ_j mean of c is that of `prefix`; that of a round's shares is N(0, (s / κ)²), s the scale and κ
+    the column norm of `prefix`. A radius multiplies what is released.
+
+    Formal guarantee: for a user of one round all rounds together are `effective_mu`-GDP with exact noise (theorem P4),
+    for every answer of every user. A round draws d + 3 Gaussian samples.
+
+    | input                               | what happens                                     |
+    | ----------------------------------- | ------------------------------------------------ |
+    | ‖v‖ above C                         | scaled down to it, a = 1                         |
+    | v not finite, absent user           | the zero row, presence too; the divisor stays    |
+    | a release after the last round      | RunError: the column norm counts the rounds      |
+    """
+
+    dimension: int  # d
+    users: int  # n of a round, the divisor
+    adjacency: Adjacency
+    scale: float  # s, of the seed noise of a weighted row
+    rounds: int  # T
+    factorisation: str = DEFAULT
+
+    def __post_init__(self) -> None:
+        count(dimension=self.dimension, users=self.users)
+        _ = self.prefix, self._gaussian
+
+    @classmethod
+    def for_mu(
+        cls,
+        *,
+        dimension: int,
+        users: int,
+        mu: float,
+        rounds: int,
+        factorisation: str = DEFAULT,
+        adjacency: Adjacency = "replace-one",
+    ) -> "PrefixTail":
+        """The least noise for μ-GDP rounds; Infeasible if rounding to the grid alone costs μ."""
+        made = PrefixNoise.for_mu(
+            rounds=rounds,
+            sensitivity=mean_sensitivity(1.0, users, adjacency),
+            mu=mu,
+            dimension=dimension + 3,
+            factorisation=factorisation,
+        )
+        return cls(dimension, users, adjacency, made.scale, rounds, factorisation)
+
+    @property
+    def effective_mu(self) -> float:
+        """μ of all rounds."""
+        return self.prefix.effective_mu(self.dimension + 3)
+
+    @property
+    def presence_deviation(self) -> float:
+        """Of the share of users who answer."""
+        return self._gaussian.scale / WEIGHTS[self.adjacency][3]
+
+    @property
+    def prefix(self) -> PrefixNoise:
+        """The noise of the weighted sums."""
+        sensitivity = mean_sensitivity(1.0, self.users, self.adjacency)
+        return PrefixNoise(self.rounds, sensitivity, self.scale, self.factorisation)
+
+    @property
+    def seed_scale(self) -> float:
+        """Seed noise of a coordinate of the mean of c."""
+        return self.scale / WEIGHTS[self.adjacency][0]
+
+    def start(self) -> PrefixState:
+        """The state before the first round."""
+        return self.prefix.start(self.dimension)
+
+    def reduction(self, radius: float) -> "TailSum":
+        """All that a round reads of users' vectors."""
+        return TailSum(radius, self.users)
+
+    def release(self, state: PrefixState, sums: Sums, noise: NoiseSource) -> tuple[Tail, PrefixState]:
+        """What a round adds to the sum, and its shares, from the sums that `reduction` makes; and the next state."""
+        row, made = _row(sums, self.users, self.adjacency), self.prefix
+        _, after = made.release(state, row[:-3], noise)
+        added = (after.total - state.total).astype(np.float64) * made.step
+        shares = self._gaussian.release(row[-3:], noise.stream("shares", state.round))
+        return _told(np.concatenate([added, shares]), self.adjacency, sums.clipped), after
+
+    def entry(self) -> Release:
+        """The ledger entry of all rounds, for a radius of 1."""
+        made = self.prefix
+        parameters = {"sensitivity": made.sensitivity, "scale": made.scale, "divisor": self.users}
+        return Release(f"prefix-tail-{self.factorisation}", parameters | {"rounds": self.rounds})
+
+    @property
+    def _gaussian(self) -> GaussianNoise:
+        made = self.prefix
+        return GaussianNoise(made.sensitivity, made.scale / made.column_norm)
+
+
+def _row(sums: Sums, users: int, adjacency: Adjacency) -> Vector:
+    """The mean of the weighted rows, shape (d + 3,): private."""
+    bits = sum_bits(sums.answered, users)
+    weights, unit = np.array(WEIGHTS[adjacency]), np.array([1.0, 2.0**-bits, 1.0, 1.0])  # the tail is in steps, too
+    return np.concatenate([sums.total * (weights[0] / 2.0**bits), sums.cells[:3] * (weights * unit)[1:]]) / users
+
+
+def _told(noised: Vector, adjacency: Adjacency, clipped: int) -> Tail:
+    """From the noised mean of weighted rows."""
+    weights = WEIGHTS[adjacency]
+    beyond, within, here = (noised[-3:] / weights[1:]).tolist()
+    return Tail(noised[:-3] / weights[0], beyond, within, here, clipped)

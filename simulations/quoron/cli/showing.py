@@ -1,0 +1,327 @@
+"""What commands print: a plan, a result, the tables of algorithms and presets."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from quoron.planning.choosing import Candidate, refusals
+from quoron.planning.plans import SURE, Planned
+from quoron.planning.questions import EPSILONS, MOST_USERS, Answers, Enough
+from quoron.presets import presets
+from quoron.reports import curve as curve_plot
+from quoron.reports.page import pictures
+from quoron.reports.summary import size, time_rows
+from quoron.reports.terminal import Terminal
+from quoron.run_folder import dumps, write
+from quoron.simulation.run import RunResult
+from quoron_privacy.errors import Infeasible
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.refused import REFUSED
+
+if TYPE_CHECKING:
+    from quoron.comparing.comparison import Comparison
+    from quoron.training.result import Trained
+
+
+def show_result(result: RunResult, *, as_json: bool) -> None:
+    """A complete run: its promise, its figures, why it was chosen, and where it is."""
+    if as_json:
+        print(dumps(result.summary.as_json() | {"directory": str(result.directory)}))
+        return
+    out = console()
+    _say(out, result.summary.statement)
+    _show_choice(out, result.planned)
+    out.print(_rows(result.summary.rows()))
+    for remark in result.summary.remarks_simulation_only:
+        _say(out, f"Simulation only: {remark}", style="yellow")
+    if result.config.algorithm.name == "auto":
+        for line in why_not(result.planned.candidates):
+            _say(out, f"Infeasible here: {line}", style="dim")
+    out.print(
+        f"Run folder {escape(str(result.directory))}; open {escape(str(result.directory / 'report.html'))}",
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
+def show_trained(trained: "Trained", *, as_json: bool) -> None:
+    """A curator's complete run: its promise, its public figures, the coefficients, and where the model is."""
+    if as_json:
+        print(dumps(trained.summary.as_json() | {"directory": str(trained.directory)}))
+        return
+    out = console()
+    _say(out, trained.summary.statement)
+    if trained.summary.choice is not None:
+        _say(out, f"Chosen {trained.summary.choice}")
+    out.print(_rows(trained.summary.rows()))
+    coefficients = table("feature", "coefficient, in the column's units")
+    for name, value in trained.model.table():
+        coefficients.add_row(escape(name), escape(value))
+    out.print(coefficients)
+    for warning in trained.summary.warnings:
+        _say(out, f"Warning: {warning}", style="yellow")
+    _say(out, trained.summary.unseen, style="dim")
+    model = trained.directory / "model.json"
+    out.print(f"Model {escape(str(model))}; predict with: quoron predict {escape(str(model))} NEW.csv", soft_wrap=True)
+
+
+def show_comparison(comparison: "Comparison", *, as_json: bool) -> None:
+    """A comparison: for each setting every cell by its mean excess risk, with its costs, and why others have none."""
+    from quoron.comparing.page import algorithm, best_words, short, why_not
+
+    if as_json:
+        print(dumps(comparison.as_json()))
+        return
+    out, keys = console(), [key for key, _ in comparison.request.vary]
+    done = [row["excess_risk"] for row in comparison.cells if row["excess_risk"] is not None and row["excess_risk"] > 0]
+    for setting in dict.fromkeys(tuple((key, str(row[key])) for key in keys) for row in comparison.cells):
+        rows = [row for row in comparison.cells if tuple((key, str(row[key])) for key in keys) == setting]
+        if setting:
+            _say(out, ", ".join(f"{key} = {value}" for key, value in setting), style="bold")
+        listed = table(
+            "algorithm",
+            "excess risk",
+            "95 % interval",
+            "on a log scale",
+            "predicted at most",
+            "rounds",
+            "gradients",
+            "up",
+        )
+        for row in rows:
+            if row["excess_risk"] is None:
+                continue
+            interval = "" if row["low"] is None else f"{row['low']:.2g} to {row['high']:.2g}"
+            predicted = "" if row["predicted_excess_risk"] is None else f"{row['predicted_excess_risk']:.2g}"
+            bar = curve_plot.bar(row["excess_risk"], min(done), max(done), width=24) if row["excess_risk"] > 0 else ""
+            cost = [f"{row['rounds']:,.4g}", short(row["gradient_evaluations"]), size(row["bytes_up"])]
+            listed.add_row(*map(escape, [algorithm(row), f"{row['excess_risk']:.2g}", interval, bar, predicted, *cost]))
+        _say(out, best_words(rows))
+        out.print(listed)
+        _say(out, SURE, style="dim")
+        for line in why_not(rows):
+            _say(out, line, style="dim")
+    page = comparison.directory / "report.html"
+    out.print(
+        f"Tables in {escape(str(comparison.directory))}; open {escape(str(page))}", soft_wrap=True, highlight=False
+    )
+
+
+def show_plan(planned: Planned, answers: Answers | None = None, *, as_json: bool) -> None:
+    """A plan: its promise, its numbers, what others would do or why they cannot, rounds curve, answers to questions."""
+    answers = Answers() if answers is None else answers
+    if as_json:
+        print(dumps(planned.as_json() | answers.as_json()))
+        return
+    out, chosen = console(), planned.plan
+    _say(out, chosen.guarantee.sentence())
+    _show_choice(out, planned)
+    out.print(_rows(plan_rows(planned)))
+    for remark in planned.remarks:
+        _say(out, remark, style="yellow")
+    feasible = [each for each in planned.candidates if each.plan is not None]
+    others = table("algorithm", "predicted excess risk", "exposure", "rounds")
+    for each in sorted(feasible, key=lambda each: each.predicted or 0.0):
+        others.add_row(*map(escape, _candidate_row(each, chosen.algorithm)))
+    out.print(others)
+    _say(out, SURE, style="dim")
+    for line in why_not(planned.candidates):
+        _say(out, f"Infeasible here: {line}", style="dim")
+    if planned.curve is not None:
+        out.print(f"How many rounds {escape(chosen.algorithm)} needs:")
+        out.print(curve_plot.table(planned.curve, chosen.cost.rounds))
+    show_answers(answers)
+
+
+def show_answers(answers: Answers, *, as_json: Mapping[str, Any] | None = None) -> None:
+    """What would do for a risk, and what each ε buys; as JSON beside what is given."""
+    if as_json is not None:
+        print(dumps(dict(as_json) | answers.as_json()))
+        return
+    out = console()
+    if answers.enough is not None:
+        for line in enough_lines(answers.enough):
+            _say(out, line)
+    if answers.curve is not None:
+        out.print("What ε buys:")
+        out.print(curve_plot.epsilon_table(answers.curve))
+        for point in answers.curve:
+            if point.infeasible is not None:
+                _say(out, f"Infeasible at ε = {point.epsilon:.3g}: {point.infeasible}", style="dim")
+
+
+def enough_lines(found: Enough) -> list[str]:
+    """What would do for a risk, in sentences."""
+    asked = f"a predicted excess risk of {found.risk:.2g} ({100 * found.share:.2g} % of the bound on the start's)"
+    if found.accuracy is not None:
+        asked = f"an accuracy of {100 * found.accuracy:.3g} % (simulation only), that is {asked}"
+    lines = [f"For {asked}:"]
+    if found.users is None:
+        lines.append(f"  with this ε, no number of users up to {MOST_USERS:,} would do;")
+    else:
+        lines.append(f"  with this ε, {found.users:,} users would do ({found.users_algorithm});")
+    if found.epsilon is None:
+        lines.append(f"  with these users, no ε up to {EPSILONS[1]:,g} would do.")
+    else:
+        lines.append(f"  with these users, ε = {found.epsilon:g} would do ({found.epsilon_algorithm}).")
+    return lines
+
+
+def show_algorithms(*, as_json: bool) -> None:
+    """The registry."""
+    if as_json:
+        known = [
+            {
+                "name": info.name,
+                "summary": info.summary,
+                "paper": info.paper,
+                "exposure": info.exposure,
+                "adjacency": list(info.adjacency),
+                "constants": list(info.constants),
+                "theorem": info.theorem,
+            }
+            for info in ALGORITHMS.values()
+        ]
+        known += [
+            {
+                "name": each.name,
+                "summary": each.summary,
+                "paper": each.paper,
+                "exposure": each.exposure,
+                "adjacency": [],
+                "constants": [],
+                "theorem": each.theorem,
+            }
+            for each in REFUSED.values()
+        ]
+        print(dumps(known))
+        return
+    listed = table("name", "what it does", "paper", "exposure", "theorem")
+    for info in ALGORITHMS.values():
+        listed.add_row(*map(escape, (info.name, info.summary, info.paper, info.exposure, info.theorem)))
+    for each in REFUSED.values():
+        listed.add_row(*map(escape, (each.name, each.summary, each.paper, each.exposure, each.theorem)))
+    console().print(listed)
+
+
+def show_presets() -> None:
+    """The ready configurations."""
+    listed = table("name", "what it shows")
+    for each in presets():
+        listed.add_row(escape(each.name), escape(each.summary))
+    console().print(listed)
+
+
+def draw_epsilons(picture: Path, answers: Answers) -> None:
+    """Write what ε buys as a picture."""
+    write(picture, pictures().epsilon_svg(answers.curve or ()), advice="Choose another place for --plot.")
+
+
+def draw(picture: Path, planned: Planned) -> None:
+    """Write the rounds curve as a picture; Infeasible where nothing is predicted."""
+    name = planned.plan.algorithm
+    if planned.curve is None:
+        raise Infeasible(f"a plot of {name}", "nothing is predicted for it", "calibrated constants")
+    drawing = pictures().rounds_svg({name: planned.curve}, chosen={name: planned.plan.cost.rounds})
+    write(picture, drawing, advice="Choose another place for --plot.")
+
+
+def why_not(candidates: Iterable[Candidate]) -> list[str]:
+    """One line for each reason, with the algorithms that it rules out."""
+    return [f"{', '.join(names)}: {reason}" for reason, names in refusals(candidates)]
+
+
+def plan_rows(planned: Planned) -> list[tuple[str, str]]:
+    """Label and text of each number of a plan, the algorithm's own parameters included."""
+    chosen, baseline = planned.plan, planned.baseline
+    cost = chosen.cost
+    rows = [
+        ("algorithm", chosen.algorithm),
+        (
+            "users, items, dimension",
+            f"{chosen.problem.users:,}, {chosen.problem.items_per_user:,}, {chosen.problem.dimension:,}",
+        ),
+        ("rounds", f"{cost.rounds:,}"),
+        ("messages", f"{cost.messages:,}"),
+        ("gradient evaluations", f"{cost.gradient_evaluations:,}"),
+    ]
+    if chosen.guarantee.health is not None:
+        health = chosen.guarantee.health
+        sees = f"sees {100 * min(health.visible, 1):.2g} % of the users or more without a usable row"
+        rows.append(
+            (
+                "a look at the table first",
+                f"{health.share:.2g} of μ²: {sees if health.visible <= 1 else 'too few users to see anything'}",
+            )
+        )
+    rows += [row for row in _parameter_rows(chosen.as_json()["parameters"]) if row not in rows]
+    if chosen.predicted_excess_risk is not None:
+        beside = (
+            ""
+            if baseline is None or baseline.predicted is None
+            else f" ({baseline.algorithm}: {baseline.predicted:.2g})"
+        )
+        told = f"at most {chosen.predicted_excess_risk:.2g} in nine of ten problems{beside}"
+        rows.append(("predicted excess risk", told))
+    if planned.network is not None:
+        rows.append(("on the wire up, down", f"{size(planned.network.bytes_up)}, {size(planned.network.bytes_down)}"))
+        rows += time_rows(planned.network.as_json())
+    return rows
+
+
+def _show_choice(out: Console, planned: Planned) -> None:
+    if planned.choice is not None:
+        _say(out, f"Chosen {planned.choice}")
+
+
+def _say(out: Console, text: str, *, style: str | None = None) -> None:
+    out.print(escape(text), soft_wrap=not out.is_terminal, highlight=False, style=style)
+
+
+def _rows(rows: Iterable[tuple[str, str]]) -> Table:
+    pairs = Table(box=box.SIMPLE, show_header=False)
+    for label, text in rows:
+        pairs.add_row(escape(label), escape(text))
+    return pairs
+
+
+def _parameter_rows(parameters: Any, prefix: str = "") -> list[tuple[str, str]]:
+    """Nested parameters as flat rows; entries of a list are numbered from 1."""
+    if isinstance(parameters, dict):
+        return [row for key, value in parameters.items() for row in _parameter_rows(value, _joined(prefix, key))]
+    if isinstance(parameters, list | tuple) and any(isinstance(each, dict) for each in parameters):
+        numbered = enumerate(parameters, start=1)
+        return [row for number, value in numbered for row in _parameter_rows(value, f"{prefix} {number}")]
+    text = f"{parameters:.6g}" if isinstance(parameters, float) else str(parameters)
+    return [] if parameters is None else [(prefix, text)]
+
+
+def _joined(prefix: str, key: str) -> str:
+    words = key.replace("_", " ")
+    return f"{prefix}: {words}" if prefix else words
+
+
+def _candidate_row(each: Candidate, chosen: str) -> tuple[str, str, str, str]:
+    name = f"{each.algorithm} (chosen)" if each.algorithm == chosen else each.algorithm
+    assert each.plan is not None
+    predicted = "not predicted" if each.predicted is None else f"{each.predicted:.2g}"
+    return name, predicted, each.plan.guarantee.exposure, f"{each.plan.cost.rounds:,}"
+
+
+def table(*columns: str) -> Table:
+    """An empty table with these columns, whose cells fold rather than lose text."""
+    made = Table(box=box.SIMPLE_HEAD)
+    for column in columns:
+        made.add_column(column, overflow="fold")
+    return made
+
+
+def console() -> Console:
+    """Standard output: as wide as the terminal, or wide enough for any table."""
+    made = Terminal()
+    return made if made.is_terminal else Terminal(width=160)

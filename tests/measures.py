@@ -1,0 +1,221 @@
+"""How far a reader must walk: what `test_layout` holds to its marks and `docs/architecture.md` prints.
+
+Everything is read from the sources, nothing is imported: an arrow is an `import` of a module of ours. A room is a
+folder's first entry, a module or a folder; a family of algorithms is one, too.
+"""
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = {
+    "quoron_protos": "protos",
+    "quoron_privacy": "privacy",
+    "quoron_client": "client",
+    "quoron_server": "server",
+    "quoron": "simulations",
+}
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """`source` imports `target`, both dotted names of modules."""
+
+    source: str
+    target: str
+    inside: bool
+    """Within a function: reading the head of the module does not tell."""
+
+    typing: bool
+    """Under `if TYPE_CHECKING`: never carried out."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class House:
+    """Every module of ours by its dotted name, as text."""
+
+    texts: Mapping[str, str]
+    packages: frozenset[str]
+    """Names that are folders."""
+
+    @classmethod
+    def read(cls, root: Path = ROOT) -> "House":
+        """The house as it stands in a working tree; code that a compiler wrote is left out."""
+        texts, packages = {}, set()
+        for package, folder in FOLDERS.items():
+            for path in sorted((root / folder / package).rglob("*.py")):
+                if path.stem.endswith(("_pb2", "_pb2_grpc")):
+                    continue
+                parts = path.relative_to(root / folder).with_suffix("").parts
+                name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+                if parts[-1] == "__init__":
+                    packages.add(name)
+                texts[name] = path.read_text(encoding="utf-8")
+        return cls(texts, frozenset(packages))
+
+    @cached_property
+    def arrows(self) -> tuple[Arrow, ...]:
+        """Every import of one module of ours by another."""
+        return tuple(arrow for name, text in self.texts.items() for arrow in _arrows(name, ast.parse(text), self.texts))
+
+    def lines(self, names: Iterable[str] | None = None) -> int:
+        """Lines of these modules, or of all."""
+        return sum(len(self.texts[name].splitlines()) for name in (self.texts if names is None else names))
+
+    def closure(self, *starts: str) -> frozenset[str]:
+        """The modules whose heads must have been read to read these: what they import, and so on.
+
+        Imports inside functions and those for types alone are left out; `inside` counts the former. A folder's
+        `__init__` counts where it holds something of its own, and leads to what it gathers.
+        """
+        ahead: dict[str, set[str]] = {}
+        for arrow in self.arrows:
+            if not (arrow.inside or arrow.typing):
+                ahead.setdefault(arrow.source, set()).add(arrow.target)
+        seen: set[str] = set()
+        waiting = list(starts)
+        while waiting:
+            name = waiting.pop()
+            if name not in seen:
+                seen.add(name)
+                waiting.extend(ahead.get(name, ()))
+        return frozenset(name for name in seen if name not in self.packages or self.lines([name]) > 1)
+
+    def way(self, *starts: str) -> tuple[int, int]:
+        """Lines and modules of a closure."""
+        closure = self.closure(*starts)
+        return self.lines(closure), len(closure)
+
+    def room(self, name: str) -> str:
+        """`quoron_server.algorithms.tracking.plan` stands in `quoron_server.algorithms.tracking`."""
+        parts = name.split(".")
+        depth = 3 if parts[:2] == ["quoron_server", "algorithms"] else 2
+        return ".".join(parts[:depth])
+
+    def between_rooms(self) -> frozenset[tuple[str, str]]:
+        """Pairs of rooms of which the first imports the second, anywhere in a module."""
+        pairs = {(self.room(arrow.source), self.room(arrow.target)) for arrow in self.arrows if not arrow.typing}
+        whole = {each for each in self.packages if each.count(".") == 0}  # a package's list of names
+        return frozenset((a, b) for a, b in pairs if a != b and not {a, b} & whole)
+
+    def two_way_pairs(self) -> frozenset[tuple[str, str]]:
+        """Rooms that import each other."""
+        pairs = self.between_rooms()
+        return frozenset((a, b) for a, b in pairs if a < b and (b, a) in pairs)
+
+    def circles(self) -> frozenset[frozenset[str]]:
+        """Modules that import each other in a ring, imports inside functions included."""
+        return _rings({(arrow.source, arrow.target) for arrow in self.arrows if not arrow.typing})
+
+    def inside(self) -> tuple[Arrow, ...]:
+        """Imports of our own inside functions."""
+        return tuple(arrow for arrow in self.arrows if arrow.inside and not arrow.typing)
+
+    def private(self) -> tuple[Arrow, ...]:
+        """Imports of what begins with an underscore from another folder."""
+        return tuple(arrow for arrow in self.arrows if _takes_what_is_private(arrow, self.packages))
+
+    def rings_of_rooms(self) -> frozenset[frozenset[str]]:
+        """Rooms that import each other in a ring: without one they stand in storeys, and every arrow runs down."""
+        return _rings(self.between_rooms())
+
+    def storeys(self, package: str) -> list[list[str]]:
+        """Rooms of a package, the lowest first, each as low as what it imports lets it stand."""
+        pairs = {pair for pair in self.between_rooms() if all(each.startswith(f"{package}.") for each in pair)}
+        left, found = {room for pair in pairs for room in pair}, list[list[str]]()
+        while left:
+            lowest = {room for room in left if not any(a == room and b in left for a, b in pairs)}
+            assert lowest, f"a ring of rooms among {sorted(left)}"
+            found.append(sorted(lowest))
+            left -= lowest
+        return found
+
+
+def _arrows(name: str, tree: ast.Module, known: Mapping[str, str]) -> Iterator[Arrow]:
+    for node, inside, typing in _imports(tree, False, False):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name in known:
+                    yield Arrow(name, alias.name, inside, typing, (alias.name.rpartition(".")[2],))
+            continue
+        assert node.level == 0, f"{name}: relative import"
+        modules: dict[str, list[str]] = {}
+        for alias in node.names:
+            full = f"{node.module}.{alias.name}"
+            modules.setdefault(full if full in known else str(node.module), []).append(alias.name)
+        for target, names in modules.items():
+            if target in known and target != name:
+                yield Arrow(name, target, inside, typing, tuple(names))
+
+
+def _imports(node: ast.AST, inside: bool, typing: bool) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool, bool]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            yield child, inside, typing
+        elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            yield from _imports(child, inside, True)
+        else:
+            function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+            yield from _imports(child, inside or function, typing)
+
+
+def _rings(pairs: Iterable[tuple[str, str]]) -> frozenset[frozenset[str]]:
+    ahead: dict[str, set[str]] = {}
+    for a, b in pairs:
+        ahead.setdefault(a, set()).add(b)
+    reach = {name: _reached(name, ahead) for name in ahead}
+    looped = [name for name in ahead if name in reach[name]]
+    return frozenset(
+        frozenset({name, *(other for other in looped if other in reach[name] and name in reach[other])})
+        for name in looped
+    )
+
+
+def _reached(start: str, ahead: Mapping[str, set[str]]) -> set[str]:
+    seen: set[str] = set()
+    waiting = [*ahead[start]]
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting.extend(ahead.get(name, ()))
+    return seen
+
+
+def _takes_what_is_private(arrow: Arrow, packages: frozenset[str]) -> bool:
+    source = arrow.source if arrow.source in packages else arrow.source.rpartition(".")[0]
+    hidden = any(part.startswith("_") for part in arrow.target.split("."))
+    named = any(name.startswith("_") and not name.endswith("__") for name in arrow.names)
+    return source not in (arrow.target.rpartition(".")[0], arrow.target) and (hidden or named)
+
+
+def distributions(name: str = "quoron") -> frozenset[str]:
+    """What a plain install brings: the distribution, what it requires without extras, what that requires, and so on."""
+    seen: set[str] = set()
+    waiting = [(canonicalize_name(name), frozenset[str]())]
+    while waiting:
+        each, extras = waiting.pop()
+        seen.add(each)
+        for text in metadata.requires(each) or ():
+            requirement = Requirement(text)
+            wanted = [{"extra": extra} for extra in extras] or [{"extra": ""}]
+            if requirement.marker is None or any(requirement.marker.evaluate(given) for given in wanted):
+                found = canonicalize_name(requirement.name), frozenset(requirement.extras)
+                if found[0] not in seen or found[1]:
+                    waiting.append(found)
+    return frozenset(seen)
+
+
+@cache
+def house() -> House:
+    """The house of this working tree, read once."""
+    return House.read()
