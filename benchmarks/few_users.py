@@ -49,7 +49,6 @@ from quoron_client.protocol.questions import Answers, Question, Status
 from quoron_privacy.errors import QuoronError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.forecast import guessed
 from quoron_server.plan import Plan
 
 NARROW = {"mean-sgd": 10.0, "dp-sgd-wor": 10.0}  # radius; the others are told none
@@ -142,7 +141,7 @@ def measured(name: str, algorithm: str, epsilon: float, seeds: int, settings: Ma
         while (question := made.request(state, noise)) is not None:
             state = made.update(state, engine.ask(question), noise).state
         left.append(100 * population.excess_risk(made.model(state)) / gap(name))
-    forecast, guess = plan.predicted_excess_risk, guessed(plan)
+    forecast, guess = plan.predicted_excess_risk, ALGORITHMS[plan.algorithm].factor.guess(plan)
     return about | {
         "algorithm": plan.algorithm if algorithm != "auto" else f"auto: {plan.algorithm}",
         "left": float(f"{fmean(left):.4g}"),
@@ -156,7 +155,7 @@ def beside(name: str, epsilon: float, seeds: int) -> Iterator[dict[str, Any]]:
     """A line for each algorithm that has a plan of at most MOST_GRADIENTS, and at last one for what `auto` takes."""
     lines = {}
     for algorithm, info in ALGORITHMS.items():
-        if info.exposure == "none" or info.named_only:
+        if info.exposure == "none" or info.choosing.named_only:
             continue
         with suppress(QuoronError):
             if plan_of(name, algorithm, epsilon, {}).cost.gradient_evaluations <= MOST_GRADIENTS:

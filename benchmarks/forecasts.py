@@ -5,8 +5,8 @@
     python benchmarks/forecasts.py fit cells.jsonl made.jsonl
 
 `fit` prints, for each algorithm and for known and unknown curvature, the factor fixed on some problems (tables `fixed`
-and `shipped`, made problems FIXED), and how often the bound that it makes held there and on the others. The factors
-stand in `quoron_server.algorithms.forecast`. A run of more than MOST_GRADIENTS gradients is left out.
+and `shipped`, made problems FIXED), and how often the bound that it makes held there and on the others. A factor
+stands beside its algorithm, in the registration. A run of more than MOST_GRADIENTS gradients is left out.
 """
 
 import json
@@ -25,7 +25,6 @@ from quoron.simulation.scene import setup
 from quoron_privacy.errors import QuoronError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.forecast import FACTORS, guessed
 from quoron_server.plan import Privacy
 
 MOST_GRADIENTS = 10_000_000
@@ -60,7 +59,7 @@ def made(which: str, problems: tuple[Made, ...]) -> Iterator[dict[str, Any]]:
         scene = setup(from_tree({"population": population, "domain": {"radius": 6.0}}), Path())
         for epsilon in (1.0, 4.0):
             for name, info in ALGORITHMS.items():
-                if info.exposure == "none" or info.named_only or name in NEED_MORE:
+                if info.exposure == "none" or info.choosing.named_only or name in NEED_MORE:
                     continue
                 with suppress(QuoronError):
                     plan = info.plan(scene.problem, Privacy(epsilon, 1e-6), None, "calibrated", 0)
@@ -73,7 +72,7 @@ def made(which: str, problems: tuple[Made, ...]) -> Iterator[dict[str, Any]]:
                     risk = scene.population.excess_risk(algorithm.model(state))
                     told = {"group": which, "problem": number, "epsilon": epsilon, "algorithm": name}
                     known = scene.problem.beliefs.isotropic is not None
-                    yield told | {"known": known, "guess": guessed(plan), "risk": risk}
+                    yield told | {"known": known, "guess": info.factor.guess(plan), "risk": risk}
 
 
 def ratios(lines: list[dict[str, Any]]) -> dict[tuple[str, bool], tuple[list[float], list[float]]]:
@@ -95,7 +94,8 @@ def fit(lines: list[dict[str, Any]]) -> None:
     """One JSON object for each algorithm and kind of knowledge."""
     for (name, known), (fixed, others) in sorted(ratios(lines).items()):
         quantile = float(np.quantile(fixed, HELD, method="higher")) if fixed else math.inf
-        used = FACTORS.get(name, {}).get("known" if known else "unknown")
+        factor = ALGORITHMS[name].factor
+        used = factor.known if known else factor.unknown
         held = [f"{sum(ratio <= (used or 1.0) for ratio in part)} of {len(part)}" for part in (fixed, others)]
         told = {"algorithm": name, "curvature": "known" if known else "unknown", "fitted": f"{SPARE * quantile:.2g}"}
         print(json.dumps(told | {"used": used, "held where fixed": held[0], "held elsewhere": held[1]}))

@@ -58,7 +58,11 @@ def main(arguments: list[str]) -> None:
             print(f"{name:18s}  {error}", flush=True)
             continue
         ratio = max(hostile) / honest
-        kept = ("within" if ratio <= TARGET else "above") if ALGORITHMS[name].removes_outliers else "not made for it"
+        kept = (
+            ("within" if ratio <= TARGET else "above")
+            if ALGORITHMS[name].choosing.removes_outliers
+            else "not made for it"
+        )
         columns = "".join(f"{risk:10.1e}" for risk in (honest, *hostile))
         print(f"{name:18s}  {rounds:6}  {predicted:9.1e}  {bare:10.1e}{columns}  {ratio:11.2f}  {kept}", flush=True)
 

@@ -28,7 +28,7 @@ from quoron.planning import plans as planning  # noqa: E402
 from quoron.simulation.scene import setup  # noqa: E402
 from quoron_privacy.errors import QuoronError  # noqa: E402
 from quoron_privacy.robust.filter import outlier_filter, soft_filter  # noqa: E402
-from quoron_server.algorithms import ALGORITHMS, AlgorithmInfo  # noqa: E402
+from quoron_server.algorithms import ALGORITHMS, Registered  # noqa: E402
 from quoron_server.plan import Privacy  # noqa: E402
 from quoron_server.problem import Problem  # noqa: E402
 
@@ -74,7 +74,7 @@ def seconds(action: Callable[[], object]) -> float:
     return process_time() - began
 
 
-def planned(info: AlgorithmInfo, config: Config, known: Problem) -> None:
+def planned(info: Registered, config: Config, known: Problem) -> None:
     """One candidate, re-checked, where it is feasible."""
     if config.privacy.adjacency in info.adjacency:
         with suppress(QuoronError):

@@ -19,7 +19,6 @@ from quoron import api
 from quoron.simulation.scene import setup
 from quoron_privacy.errors import Infeasible, QuoronError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.forecast import guessed
 from quoron_server.algorithms.refused import REFUSED, deletions, subsets
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
@@ -158,7 +157,7 @@ def figure(row: Row, users: int) -> str:
         return f"infeasible: needs {error.needs}".replace("|", "/")
     except QuoronError as error:
         return f"refused: {error}".replace("|", "/")
-    risk = guessed(plan)
+    risk = ALGORITHMS[plan.algorithm].factor.guess(plan)
     return f"in {plan.cost.rounds:,} rounds" if risk is None else f"{risk:.1e} in {plan.cost.rounds:,} rounds"
 
 

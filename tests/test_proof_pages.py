@@ -12,7 +12,6 @@ from quoron_privacy.accounts import lifetime
 from quoron_privacy.counts import quorum
 from quoron_privacy.noise import streams as noise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.defaults import not_gaussian
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs" / "privacy").glob("*.md"))
@@ -197,10 +196,8 @@ def test_the_table_of_gaussian_runs_names_every_algorithm_once_and_those_with_a_
         name for names, mu in rows if mu.strip().startswith("none") for name in re.findall(r"`([a-z-]+)`", names)
     }
     private = {name: each for name, each in ALGORITHMS.items() if each.exposure != "none"}
-    assert promised - {"disjoint", "gd"} == {
-        name for name, each in private.items() if each.gaussian_promise is not not_gaussian
-    }
-    assert without == {name for name, each in private.items() if each.gaussian_promise is not_gaussian}
+    assert promised - {"disjoint", "gd"} == {name for name, each in private.items() if each.may_be_gaussian}
+    assert without == {name for name, each in private.items() if not each.may_be_gaussian}
 
 
 def test_the_pitfalls_say_which_algorithm_promises_what() -> None:

@@ -62,13 +62,25 @@ class IdentityError(UsageError):
 class Infeasible(UsageError):
     """No parameters satisfy the theorem for this problem.
 
-    `condition` is the inequality that fails; `needs` what would satisfy it (for example `n >= 199,560`).
+    `condition` is the inequality that fails; `needs` what would satisfy it (for example `n >= 199,560`); `users` how
+    many users would, where that is known: what code reads, which never reads the words.
     """
 
-    def __init__(self, algorithm: str, condition: str, needs: str, feasible: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, algorithm: str, condition: str, needs: str, feasible: tuple[str, ...] = (), *, users: int | None = None
+    ) -> None:
         self.algorithm, self.condition, self.needs, self.feasible = algorithm, condition, needs, feasible
+        self.users = users
         message = f"Infeasible: {algorithm}: {condition}; needs {needs}."
         super().__init__(message + (f" Feasible here: {', '.join(feasible)}." if feasible else ""))
+
+    @classmethod
+    def too_few(
+        cls, algorithm: str, condition: str, users: int | None, *, also: str = "", otherwise: str = ""
+    ) -> "Infeasible":
+        """What `users` would do for, `also` said behind it; `otherwise` is needed where no number of users would do."""
+        needs = otherwise if users is None else f"n >= {users:,}{also}"
+        return cls(algorithm, condition, needs, users=users)
 
 
 class RunError(QuoronError):

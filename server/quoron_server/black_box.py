@@ -14,11 +14,13 @@ from typing import Any
 
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.info import NoBlackBoxes
 from quoron_server.algorithms.options import options_of
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
 UNKNOWN_CLIP = 1.0  # the first clip norm where nothing is known of answers; it shrinks or doubles within few rounds
+NONE_SUCH = NoBlackBoxes("there is none of that name")
 
 
 def plan_for(
@@ -36,16 +38,16 @@ def plan_for(
     Without one the clip norm is adaptive: it starts from UNKNOWN_CLIP and follows the users, privately. `curated`: one
     machine makes all rows, and may leave out those that are far from the others.
     `seed` is public, and draws slots alone. Raises ConfigError, with the reason, for what a black box cannot carry out;
-    Infeasible. Call `AlgorithmInfo.verify` on what is made of it.
+    Infeasible. Call `verify` of the registry on what is made of it.
     """
-    reason = ALGORITHMS[algorithm].black_box if algorithm in ALGORITHMS else "there is none of that name"
-    if curated and algorithm in ALGORITHMS and ALGORITHMS[algorithm].curated_boxes:
+    refusal = ALGORITHMS[algorithm].no_black_boxes if algorithm in ALGORITHMS else NONE_SUCH
+    if refusal is not None and curated and not refusal.even_curated:
         return _without_outliers(problem, privacy, algorithm, clip_norm, options, seed)
-    if reason is not None:
-        fit = ", ".join(name for name, each in ALGORITHMS.items() if each.black_box is None)
+    if refusal is not None:
+        fit = ", ".join(name for name, each in ALGORITHMS.items() if each.no_black_boxes is None)
         raise ConfigError(
             f"Expected an algorithm whose promise rests on the server alone ({fit}), got algorithm={algorithm!r}: "
-            f"{reason}."
+            f"{refusal.why}."
         )
     if "clip_norm" in options:
         raise ConfigError("Expected clip_norm beside the options, got it among them.")
@@ -55,7 +57,7 @@ def plan_for(
         _require_adaptive(algorithm, options)
         clip = {"clip": "adaptive", "clip_norm": UNKNOWN_CLIP}
     plan = info.plan(problem, privacy, options_of(info, {**options, **clip}), "calibrated", seed)
-    if info.smooths(plan):
+    if plan.parameters.smooths_loss():
         raise ConfigError(
             f"Expected smoothness for {algorithm}, got smoothness=None, so that clients would have to smooth their "
             'loss. Give it, or options={"estimator": "clip"}.'
@@ -67,7 +69,9 @@ def _require_adaptive(algorithm: str, options: Mapping[str, Any]) -> None:
     """ConfigError unless the algorithm can do without a clip norm, and is told the step that nobody could choose."""
     known = {name: {each.name for each in fields(info.options)} for name, info in ALGORITHMS.items()}
     if "clip" not in known[algorithm]:
-        can = ", ".join(name for name, info in ALGORITHMS.items() if info.black_box is None and "clip" in known[name])
+        can = ", ".join(
+            name for name, info in ALGORITHMS.items() if info.no_black_boxes is None and "clip" in known[name]
+        )
         raise ConfigError(
             f"Expected clip_norm for {algorithm}, got none. Give it, or choose an algorithm that finds one ({can})."
         )

@@ -4,23 +4,23 @@ Sampling, noise, thresholds and accounting all come from this one object, so the
 `Algorithm.plan(problem, privacy, options)`, re-checked by `verify`, printed by `quoron plan`, and stored as JSON.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, TypeVar
 
-from quoron_privacy.errors import ConfigError, positive, probability
-from quoron_privacy.release import Adjacency, Release
+from quoron_privacy.errors import ConfigError, VerificationError, positive, probability
+from quoron_privacy.release import Adjacency
+from quoron_server.assumptions import Assumption, Kind, together
+from quoron_server.parameters import Parameters, PlannedRelease
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:  # a plan holds them, and whoever makes or checks one knows how
-    from dp_accounting import DpEvent
-
     from quoron_privacy.counts.quorum import Quorum
     from quoron_privacy.counts.table_health import TableHealth
 
 Exposure = Literal["model", "broadcast", "local", "none"]
 Constants = Literal["calibrated", "paper"]
+P = TypeVar("P", bound=Parameters)
 # Not an assumption that anybody could make true: the seed stands beside the result, and runs of one seed share noise.
 SEEDED = "SIMULATED, with noise from a seed, which protects nobody: who knows it, or sees two runs of it, takes it off."
 CURATOR = (
@@ -32,21 +32,6 @@ AGAINST = {
     "broadcast": "every other client and whoever sees the released models (the coordinator is trusted)",
     "local": "the coordinator too",
 }
-# What a promise rests on beside its numbers where code has to know it, and how people are told.
-Need = Literal["secret-cohorts", "forgetful-clients", "unmoved-attendance", "full-attendance", "dominant-hessians"]
-NEEDS: Mapping[Need, str] = MappingProxyType(
-    {
-        "secret-cohorts": "cohort membership stays secret, but for what one curious client knows of its own",
-        # A theorem takes a round as a function of its cohort's data and of past releases. Where cohorts have a fixed
-        # size, a member who remembers its rounds tells something of who else was asked.
-        "forgetful-clients": "clients keep nothing between rounds that changes their answers",
-        "unmoved-attendance": "whether a client answers does not depend on the iterates that it is asked at",
-        "full-attendance": "every user of a phase answers every one of its questions with the gradient of one and the "
-        "same loss (the accelerated solver's certificate is void without it)",
-        "dominant-hessians": "the Hessian of every conceivable user's loss is diagonally dominant (clients bring "
-        "features within bounds)",
-    }
-)
 NO_QUORUM = "No quorum is declared: nobody checks whether anyone answers."
 QUORUM_THEOREM = "docs/privacy/quorum.md#q1"
 HEALTH_THEOREM = "docs/privacy/table-health.md#h1"
@@ -106,28 +91,35 @@ class Guarantee:
     delta: float
     adjacency: Adjacency
     exposure: Exposure
-    assumptions: tuple[str, ...]
+    assumptions: tuple[Assumption, ...]  # in the order of their kinds; the registry adds what follows from the numbers
     theorem: str  # a file under docs/privacy/, with an anchor
     proved: bool = True  # False for the papers' printed constants where the notes find them unproved
     seeded: bool = False  # the noise of a simulation: nobody is protected
     curated: bool = False  # one machine holds all items and computes every answer: no clients, and no coordinator
     quorum: "Quorum | None" = None  # of the run, paid within (epsilon, delta); None: nobody checks who answers
     health: "TableHealth | None" = None  # a look at the table before the first round, paid within; None: none
-    needs: tuple[Need, ...] = ()  # assumed, too: what rules are decided by, as the registry derives it from the numbers
 
     def simulated(self) -> "Guarantee":
         """The promise of the same run with noise from a seed."""
         return replace(self, seeded=True)
 
-    def by_curator(self, assumptions: tuple[str, ...] = (), *, vouched: str | None = None) -> "Guarantee":
+    def rests_on(self, kind: Kind) -> bool:
+        """Whether something of this kind is assumed."""
+        return any(each.kind is kind for each in self.assumptions)
+
+    def assuming(self, more: Iterable[Assumption]) -> "Guarantee":
+        """The same promise under more assumptions."""
+        return replace(self, assumptions=together(self.assumptions, more))
+
+    def by_curator(self, assumptions: Iterable[Assumption] = ()) -> "Guarantee":
         """The promise of the same run on one trusted machine that holds the table and computes all answers itself.
 
         What algorithms assume is about clients: that they send true answers, whenever they are asked, and keep nothing.
-        Here the answers are our own code's, nobody sees who was asked, and only the releases leave the machine. What is
-        `vouched` for of the loss stays assumed, and `assumptions` of the table.
+        Here the answers are our own code's, nobody sees who was asked, and only the releases leave the machine. What
+        somebody vouches for of the loss stays assumed, and `assumptions` of the table.
         """
-        assumed = assumptions if vouched is None else (*assumptions, vouched)
-        return replace(self, curated=True, assumptions=assumed, needs=())
+        kept = (each for each in self.assumptions if each.kind is Kind.VOUCHED_CONSTANTS)
+        return replace(self, curated=True, assumptions=together(assumptions, kept))
 
     def sentence(self) -> str:
         """The promise in one sentence, for people."""
@@ -137,8 +129,8 @@ class Guarantee:
         words = f"({self.epsilon:g}, {self.delta:g})-differential privacy for all items of any one user at once, "
         seen_by = "" if self.curated else f", exposure {self.exposure}"
         words += f"adjacency {self.adjacency}{seen_by}: protects against {against}"
-        if assumed := (*self.assumptions, *(NEEDS[need] for need in self.needs)):
-            words += "; assuming " + "; ".join(assumed)
+        if self.assumptions:
+            words += "; assuming " + "; ".join(each.text for each in self.assumptions)
         words += f"; by {self.theorem}"
         if self.quorum is not None:
             paid = f"{self.quorum.epsilon:g} of this ε" if self.quorum.epsilon else "nothing, as attendance is seen"
@@ -171,32 +163,6 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedRelease:
-    """What a run will release by one mechanism, how often, and what that is charged.
-
-    A run's ledger holds `count` entries equal to `entry`, written in some of `rounds`: for `scaled` ones to
-    `entry.scaled(radius)` with the public radius of their round; of `tested` ones, and of a run that ends early, fewer.
-    """
-
-    mechanism: Any  # an object of quoron_privacy: what draws, or what the theorem is about
-    entry: Release
-    count: int
-    rounds: Sequence[int]  # whose answers go into it
-    mu: float | None  # charged for an answer in all that it goes into, as GDP; None: paid by the promise's (ε, δ)
-    scaled: bool = False  # for a radius of 1
-    tested: bool = False  # a private test may withhold it
-
-
-class Parameters(Protocol):
-    """An algorithm's own frozen dataclass of public numbers: noise scales, thresholds, schedule."""
-
-    __dataclass_fields__: Any
-
-    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
-        """What these numbers release of `dimension` coordinates, by the mechanisms that the algorithm itself makes."""
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """One algorithm on one problem with one promise, ready to run."""
 
@@ -204,9 +170,17 @@ class Plan:
     problem: Problem
     guarantee: Guarantee
     cost: Cost
-    parameters: Any  # the algorithm's frozen dataclass, see `Parameters`
+    parameters: Parameters  # the algorithm's own
     predicted_excess_risk: float | None  # at most, in nine of ten problems; None where no prediction is made
     seed: int  # public randomness: slots and partition; never noise
+
+    def parameters_of(self, kind: type[P]) -> P:
+        """The numbers of an algorithm whose parameters are of this kind; VerificationError for another's."""
+        if not isinstance(self.parameters, kind):
+            raise VerificationError(
+                f"Expected {kind.__name__} in a plan of {self.algorithm}, got {type(self.parameters).__name__}."
+            )
+        return self.parameters
 
     def without_quorum(self) -> "Plan":
         """The plan of the algorithm by itself, with what it promises by itself."""
@@ -228,14 +202,16 @@ class Plan:
         """The same plan carried out with noise from a seed."""
         return replace(self, guarantee=self.guarantee.simulated())
 
-    def by_curator(self, assumptions: tuple[str, ...] = ()) -> "Plan":
+    def assuming(self, more: Iterable[Assumption]) -> "Plan":
+        """The same plan with a promise under more assumptions."""
+        return replace(self, guarantee=self.guarantee.assuming(more))
+
+    def by_curator(self, assumptions: Iterable[Assumption] = ()) -> "Plan":
         """The same plan carried out on one trusted machine that holds the table, of which `assumptions` are made."""
-        return replace(self, guarantee=self.guarantee.by_curator(assumptions, vouched=self.problem.vouched))
+        return replace(self, guarantee=self.guarantee.by_curator(assumptions))
 
     def require_deployable(self, *, trust_clients: bool) -> None:
         """ConfigError unless it may be carried out for real: a proved promise, and clients trusted where needed."""
-        from quoron_server.algorithms import ALGORITHMS  # they import plans
-
         if not self.guarantee.proved or self.guarantee.exposure == "none":
             raise ConfigError(
                 f"Expected a proved promise, got {self.algorithm} without one. Choose a private algorithm with "
@@ -247,31 +223,31 @@ class Plan:
                 "promise needs them to send true gradients and to answer or not whatever they see. Choose one with "
                 "exposure broadcast, or say that the clients are trusted."
             )
-        info = ALGORITHMS.get(self.algorithm)  # a test's own is not there
-        why = None if info is None else info.simulation_only(self)
+        why = self.parameters.simulation_only()
         if why is not None:
             raise ConfigError(f"Expected a plan of {self.algorithm} for real clients, got one that is not: {why}.")
 
-    def dp_event(self) -> "DpEvent":
-        """What a run releases as an event of dp-accounting, for an accountant of your own (docs/library.md).
-
-        A noise multiplier is in units of what one user moves under the plan's own adjacency, replace-one included: read
-        events with dp-accounting's default relation, and fixed-size cohorts with `RdpAccountant` and `REPLACE_ONE`.
-        Raises UsageError, naming algorithm and theorem, where dp-accounting has no event for the mechanism;
-        VerificationError for a plan that does not keep its promise.
-        """
-        from quoron_server.algorithms import ALGORITHMS  # they import plans
-
-        return ALGORITHMS[self.algorithm].dp_event(self)
-
     def releases(self) -> tuple[PlannedRelease, ...]:
-        """All that a run will release, by which mechanisms, how often: what its ledger is compared with."""
-        from quoron_server.algorithms import ALGORITHMS  # they import plans
+        """All that a run will release, by which mechanisms, how often: what its ledger is compared with.
 
-        return ALGORITHMS[self.algorithm].releases(self)
+        The look at the table, if there is one, then the algorithm's own, then the decisions of a quorum.
+        """
+        health, quorum = self.guarantee.health, self.guarantee.quorum
+        made = self.parameters.releases(self.problem.dimension)
+        if health is not None:
+            made = (PlannedRelease(health, health.entry(), 1, (PREFACE,), health.effective_mu), *made)
+        return made if quorum is None else (*made, *_decisions(quorum, self.parameters.cohorts()))
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Plain nested numbers, strings and lists; what is believed stands among the problem's constants."""
-        whole = asdict(self) | {"statement": self.guarantee.sentence()}
-        beliefs = whole["problem"].pop("beliefs")
-        return whole | {"problem": whole["problem"] | beliefs}
+        problem = asdict(self.problem)
+        beliefs = problem.pop("beliefs")
+        return asdict(self) | {"statement": self.guarantee.sentence(), "problem": problem | beliefs}
+
+
+def _decisions(quorum: "Quorum", cohorts: tuple[int, ...]) -> tuple[PlannedRelease, ...]:
+    """One decision a round, by how many are asked: paid by ε_q, all of a run together."""
+    rounds: dict[int, list[int]] = {}
+    for round_, asked in enumerate(cohorts):
+        rounds.setdefault(asked, []).append(round_)
+    return tuple(PlannedRelease(quorum, quorum.entry(asked), len(at), at, None) for asked, at in rounds.items())

@@ -10,8 +10,7 @@
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
-from quoron_client.protocol.domains import Domain, L2Ball
-from quoron_client.protocol.questions import Bounds
+from quoron_client.protocol.domains import Bounds, Domain, L2Ball
 from quoron_privacy.errors import ConfigError, VerificationError, count, non_negative, positive
 
 Curvature = Literal["unknown", "isotropic"]

@@ -14,8 +14,6 @@ whether somebody was absent. See docs/network.md#when-rounds-end.
 import math
 
 REST = 0.1  # of a round's seconds
-# What a promise assumes of rounds that end early.
-EARLY_ENDS = "only the coordinator sees when a round ends: early ends were accepted, and they tell who was absent"
 
 
 def rests(opened: float, seconds: float) -> float:

@@ -10,7 +10,7 @@ Nothing here is private: clients are told of all of it but the seconds and the g
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -20,9 +20,9 @@ from quoron_client.losses import make_loss
 from quoron_client.protocol import wire
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import ConfigError
-from quoron_server import round_clock
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.options import options_of
+from quoron_server.assumptions import Assumption, Kind
 from quoron_server.plan import Plan, Privacy, check_delta
 from quoron_server.problem import Beliefs, Problem
 
@@ -150,9 +150,7 @@ def make_plan(specification: RunSpecification) -> Plan:
 
 def ending_early(plan: Plan) -> Plan:
     """The same plan for rounds that end once everybody was heard of, with what its promise then assumes."""
-    return replace(
-        plan, guarantee=replace(plan.guarantee, assumptions=(*plan.guarantee.assumptions, round_clock.EARLY_ENDS))
-    )
+    return plan.assuming([Assumption(Kind.EARLY_ENDS)])
 
 
 def check_constants(specification: RunSpecification) -> None:
@@ -214,7 +212,7 @@ def require_deployable(specification: RunSpecification, plan: Plan, *, allow_sim
 
 def require_open_cohorts(plan: Plan) -> None:
     """ConfigError if the promise rests on cohorts that nobody knows: early ends would tell who was in them."""
-    if "secret-cohorts" in plan.guarantee.needs:
+    if plan.guarantee.rests_on(Kind.SECRET_COHORTS):
         raise ConfigError(
             f"Expected early_ends=false for {plan.algorithm}, got true: its promise rests on secret cohorts, and the "
             "end of a round tells who was asked. Let rounds end at their deadline, or choose an algorithm that "
@@ -234,7 +232,7 @@ def require_connections(specification: RunSpecification, most_clients: int) -> N
 
 def require_fitting(plan: Plan, largest_message: int) -> None:
     """ConfigError unless an answer fits into `largest_message` bytes, and a question into what a client takes."""
-    answer = 8 * ALGORITHMS[plan.algorithm].answer(plan) + AROUND
+    answer = 8 * plan.parameters.answer_length(plan.problem) + AROUND
     question = 8 * _MOST_VECTORS * plan.problem.dimension + AROUND
     if max(answer, question) > wire.MAX_MESSAGE:
         raise ConfigError(
@@ -275,7 +273,7 @@ def describe(specification: RunSpecification, plan: Plan) -> dict[str, Any]:
         "adjacency": promise.adjacency,
         "exposure": promise.exposure,
         "rounds": plan.cost.rounds,
-        "participations": ALGORITHMS[plan.algorithm].participations(plan),
+        "participations": plan.parameters.participations(),
         "dimension": plan.problem.dimension,
         "loss": specification.loss,
         "domain": {"l2-ball": domain.radius} if isinstance(domain, L2Ball) else {"box": domain.half_width},

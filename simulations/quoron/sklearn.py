@@ -31,6 +31,7 @@ from quoron.run_folder import RunFolder
 from quoron.training import arrays, run
 from quoron.training.arrays import InputError, Label, RandomState
 from quoron_privacy.errors import RunError
+from quoron_server.assumptions import Assumption, Kind
 from quoron_server.plan import Guarantee
 
 try:
@@ -59,7 +60,6 @@ __all__ = [
 
 Vector = NDArray[np.float64]
 Bounds = tuple[ArrayLike, ArrayLike]
-_BY_ROW = "every row is a user of its own, as unit='row' declares"
 
 
 class DataDependentBounds(UserWarning):
@@ -113,16 +113,17 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         bounds, taken = self.bounds, []
         if bounds is None:
             bounds = arrays.found_ranges(features)
-            taken.append("the ranges of the features, which are those of the data, were public before")
+            taken.append(Assumption(Kind.FEATURE_RANGES_PUBLIC))
         label = self._label(labels, taken)
         table, section = arrays.table_of(features, names, label, users, bounds)
         section |= {"intercept": bool(self.fit_intercept), "missing": self.missing}
         if taken:
-            message = f"Not declared, and so not private: {'; '.join(taken)}. Give them to the constructor."
+            said = "; ".join(each.text for each in taken)
+            message = f"Not declared, and so not private: {said}. Give them to the constructor."
             warnings.warn(message, DataDependentBounds, stacklevel=2)
         config = self._config(section)
         if seed is None:
-            self._train(config, table, (*([_BY_ROW] if self.unit == "row" else []), *taken))
+            self._train(config, table, (*([Assumption(Kind.ROWS_ARE_USERS)] if self.unit == "row" else []), *taken))
         else:
             message = f"The noise of random_state={self.random_state!r} protects nobody: guarantee_ is None."
             warnings.warn(message, NoiseFromSeed, stacklevel=2)
@@ -133,7 +134,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         self._publish(self.model_)
         return self
 
-    def _train(self, config: configs.Config, table: Any, assumptions: tuple[str, ...]) -> None:
+    def _train(self, config: configs.Config, table: Any, assumptions: Sequence[Assumption]) -> None:
         prepared = run.prepare(config, Path.cwd(), name="fit", frame=table, assumptions=assumptions)
         try:
             if self.out is not None:
@@ -211,7 +212,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         """The section of the configuration that names the loss, for the table that `section` describes."""
 
     @abstractmethod
-    def _label(self, labels: NDArray[Any], taken: list[str]) -> Label:
+    def _label(self, labels: NDArray[Any], taken: list[Assumption]) -> Label:
         """The label's column, and in `taken` what was taken from the data."""
 
     def _publish(self, model: Model) -> None:
@@ -245,13 +246,13 @@ class _PrivateClassifier(ClassifierMixin, _PrivateLinear):  # type: ignore[misc]
 
     classes: Sequence[Any] | None = None  # public values of the label; rows with another one are left out
 
-    def _label(self, labels: NDArray[Any], taken: list[str]) -> Label:
+    def _label(self, labels: NDArray[Any], taken: list[Assumption]) -> Label:
         found: Any = self.classes
         if found is None:
             with np.errstate(invalid="ignore"):  # it casts infinity to a whole number, to find that it is none
                 check_classification_targets(labels)
             found = labels
-            taken.append("the classes, which are those of the data, were public before")
+            taken.append(Assumption(Kind.CLASSES_PUBLIC))
         self.classes_ = arrays.classes_of(found)
         return arrays.labels_of_classes(labels, self.classes_)
 
@@ -283,14 +284,14 @@ class _PrivateRegressor(RegressorMixin, _PrivateLinear):  # type: ignore[misc]  
 
     label_range: tuple[float, float] | None = None  # public (low, high) of the label; values outside are held
 
-    def _label(self, labels: NDArray[Any], taken: list[str]) -> Label:
+    def _label(self, labels: NDArray[Any], taken: list[Assumption]) -> Label:
         label_range: Any = self.label_range
         if label_range is None:
             usable = arrays.numbers(labels)
             if not np.isfinite(usable).all():
                 raise InputError("Expected finite y where label_range is not declared, got NaN, infinity or text.")
             label_range = [end[0] for end in arrays.found_ranges(usable[:, None])]
-            taken.append("the range of the label, which is that of the data, was public before")
+            taken.append(Assumption(Kind.LABEL_RANGE_PUBLIC))
         return arrays.labels_in_range(labels, label_range)
 
     def predict(self, X: Any) -> Vector:
@@ -352,7 +353,7 @@ class PrivateLinearSVC(_PrivateClassifier):
     alpha: float = 0.0  # adds alpha/2 times the squared norm of the scaled coefficients to the average loss
     width: float = 1.0  # of the band of margins below 1 in which the loss is quadratic
 
-    def _label(self, labels: NDArray[Any], taken: list[str]) -> Label:
+    def _label(self, labels: NDArray[Any], taken: list[Assumption]) -> Label:
         label = super()._label(labels, taken)
         if len(self.classes_) > 2:
             raise InputError(

@@ -17,6 +17,7 @@ from quoron_client.losses import Classification, Declaration, Logistic, declared
 from quoron_client.protocol.local_sgd import LocalSGD
 from quoron_privacy.errors import ConfigError, VerificationError
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.assumptions import Assumption, Kind
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
 from quoron_server.specification import make_plan
@@ -127,7 +128,7 @@ class TestByName:
         wanted = configs.parse(TABLE)
         assert loss_of(wanted.loss).width == 0.5
         specification, plan = specify(wanted, run="summer", users=5000, seconds=60.0)
-        assert plan.guarantee.assumptions[-1] == VOUCHED
+        assert Assumption(Kind.VOUCHED_CONSTANTS, (VOUCHED,)) in plan.guarantee.assumptions
         assert f"; assuming {VOUCHED}" in plan.guarantee.sentence() or f"; {VOUCHED}" in plan.guarantee.sentence()
         assert make_plan(specification) == plan
         own_words = replace(specification.problem, vouched=None)
@@ -250,11 +251,12 @@ PROBLEM = Problem(
 def test_every_promise_about_it_names_who_vouches_and_a_plan_that_leaves_it_out_is_refused(name):
     info = ALGORITHMS[name]
     plan = info.plan(PROBLEM, Privacy(2.0, 1e-6, 0.5, 0.1))
-    assert VOUCHED in plan.guarantee.assumptions
+    assumed = Assumption(Kind.VOUCHED_CONSTANTS, (VOUCHED,))
+    assert assumed in plan.guarantee.assumptions
     info.verify(plan)
     curated = info.plan(PROBLEM, Privacy(2.0, 1e-6)).by_curator()
-    assert curated.guarantee.assumptions == (VOUCHED,)
-    silent = tuple(said for said in plan.guarantee.assumptions if said != VOUCHED)
-    with pytest.raises(VerificationError, match="assumes that the constants of loss 'round'"):
+    assert curated.guarantee.assumptions == (assumed,)
+    silent = tuple(said for said in plan.guarantee.assumptions if said != assumed)
+    with pytest.raises(VerificationError, match="rests on this, too: the constants of loss 'round'"):
         info.verify(replace(plan, guarantee=replace(plan.guarantee, assumptions=silent)))
-    assert VOUCHED not in info.plan(replace(PROBLEM, vouched=None), Privacy(2.0, 1e-6)).guarantee.assumptions
+    assert not info.plan(replace(PROBLEM, vouched=None), Privacy(2.0, 1e-6)).guarantee.rests_on(assumed.kind)

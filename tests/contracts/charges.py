@@ -16,7 +16,8 @@ from quoron_privacy.robust.lottery import Lottery, OneShot
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.local_model.parameters import RangeReports, VectorReports
-from quoron_server.plan import Plan, PlannedRelease
+from quoron_server.parameters import PlannedRelease
+from quoron_server.plan import Plan
 
 ROUNDING = 1 + 1e-11  # of plans, which are re-checked to 1e-12; grids and sums are in what a plan charges
 
@@ -44,10 +45,10 @@ def charges(plan: Plan, spent: Sequence[Spent]) -> Iterator[tuple[str, float, fl
         yield f"round {round_}", *found[-1]
     if not found:
         return
-    whole = ALGORITHMS[plan.algorithm].gaussian_promise(plan.without_quorum())
-    if whole is not None and ALGORITHMS[plan.algorithm].passes == "many":
+    whole = plan.parameters.gaussian(plan.problem)
+    if whole is not None and ALGORITHMS[plan.algorithm].choosing.many_passes:
         yield "whole run", math.hypot(*(cost for cost, _ in found)), whole.mu
-    if ALGORITHMS[plan.algorithm].passes == "one":
+    if not ALGORITHMS[plan.algorithm].choosing.many_passes:
         yield "run", math.hypot(*(cost for cost, _ in found)), max(limit for _, limit in found)
 
 

@@ -129,7 +129,7 @@ def verify(name: str) -> None:
 
 
 def make(name: str) -> Algorithm:
-    """As `AlgorithmInfo.make`: a new object every time, so that nothing is known of an earlier run."""
+    """As `Registered.make`: a new object every time, so that nothing is known of an earlier run."""
     verify(name)
     return ALGORITHMS[name.partition("/")[0]].maker(make_plan(name))
 

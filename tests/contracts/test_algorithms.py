@@ -25,7 +25,7 @@ from quoron_server.books.ledger import Ledger, digest
 from quoron_server.budget import Budget
 from quoron_server.plan import Plan
 
-DISJOINT = [name for name, info in ALGORITHMS.items() if info.passes == "one"]
+DISJOINT = [name for name, info in ALGORITHMS.items() if not info.choosing.many_passes]
 SCENES = list({**dict.fromkeys(ALGORITHMS), **SMALL})  # with the variants of options
 every_algorithm = pytest.mark.parametrize("name", list(ALGORITHMS))
 # Whose scenes draw cohorts by secret coins.

@@ -52,6 +52,11 @@ def expressible() -> list[Any]:
     return plans + [pytest.param(lambda name=name: everybody(name), id=f"{name}/everybody") for name in EVERYBODY]
 
 
+def event_of(plan: Plan) -> Any:
+    """What a run of the plan releases, in dp-accounting's words."""
+    return ALGORITHMS[plan.algorithm].dp_event(plan)
+
+
 def left_of_delta(plan: Plan) -> float:
     """δ less what the samplers of a whole run may lack, its quorum's included."""
     vectors = 10 * plan.cost.rounds * plan.problem.dimension**2
@@ -71,7 +76,7 @@ def exact(event: dp_event.DpEvent, delta: float) -> float:
 def epsilon_of(name: str) -> float:
     """What a Gaussian run is worth; two tests ask."""
     plan = make_plan(name)
-    return exact(plan.dp_event(), left_of_delta(plan))
+    return exact(event_of(plan), left_of_delta(plan))
 
 
 def with_half_the_noise(event: Any) -> dp_event.DpEvent:
@@ -92,21 +97,21 @@ def _fields(event: Any) -> dict[str, Any]:
 def test_an_accountant_of_others_finds_the_promise_kept(plan_of: Any) -> None:
     plan = plan_of()
     asked_twice = plan.algorithm in GAUSSIAN and plan is make_plan(plan.algorithm)
-    found = epsilon_of(plan.algorithm) if asked_twice else exact(plan.dp_event(), left_of_delta(plan))
+    found = epsilon_of(plan.algorithm) if asked_twice else exact(event_of(plan), left_of_delta(plan))
     assert found <= plan.guarantee.epsilon * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("name", GAUSSIAN)
 def test_gaussian_runs_are_worth_exactly_their_promise_to_an_accountant_of_others(name: str) -> None:
     plan = make_plan(name)
-    assert isinstance(plan.dp_event(), dp_event.GaussianDpEvent)
+    assert isinstance(event_of(plan), dp_event.GaussianDpEvent)
     assert epsilon_of(name) == pytest.approx(plan.guarantee.epsilon, rel=1e-6)
 
 
 @pytest.mark.parametrize("plan_of", expressible())
 def test_an_accountant_of_others_notices_half_the_sensitivity(plan_of: Any) -> None:
     plan = plan_of()
-    assert exact(with_half_the_noise(plan.dp_event()), left_of_delta(plan)) > 1.5 * plan.guarantee.epsilon
+    assert exact(with_half_the_noise(event_of(plan)), left_of_delta(plan)) > 1.5 * plan.guarantee.epsilon
 
 
 @pytest.mark.parametrize("plan_of", expressible())
@@ -115,7 +120,7 @@ def test_a_plan_with_too_little_noise_has_no_event(plan_of: Any) -> None:
     wrong = replace(plan, parameters=shrunk(plan.parameters, NOISE))
     assert wrong != plan
     with pytest.raises(VerificationError):
-        wrong.dp_event()
+        event_of(wrong)
 
 
 def test_no_relation_of_theirs_finds_less_than_what_is_promised() -> None:
@@ -126,14 +131,14 @@ def test_no_relation_of_theirs_finds_less_than_what_is_promised() -> None:
         for relation in NeighboringRelation
         for accountant in (PLDAccountant(relation, GRID), RdpAccountant(neighboring_relation=relation))
     ]
-    found = [each.compose(plan.dp_event()).get_epsilon(plan.guarantee.delta) for each in accountants]
+    found = [each.compose(event_of(plan)).get_epsilon(plan.guarantee.delta) for each in accountants]
     assert min(found) > plan.guarantee.epsilon * (1 - 1e-6)
 
 
 def test_coins_are_accounted_under_replace_one_too() -> None:
     """A zero-out plan's values lie in a ball of one unit, as their accountant takes it for replacements."""
     plan = make_plan("dp-sgd-poisson")
-    replaced = PLDAccountant(NeighboringRelation.REPLACE_ONE, GRID).compose(plan.dp_event())
+    replaced = PLDAccountant(NeighboringRelation.REPLACE_ONE, GRID).compose(event_of(plan))
     assert plan.guarantee.adjacency == "zero-out"
     assert 1 < replaced.get_epsilon(plan.guarantee.delta) / plan.guarantee.epsilon < 2
 
@@ -142,14 +147,14 @@ def test_coins_are_accounted_under_replace_one_too() -> None:
 def test_renyi_divergences_of_fixed_size_cohorts_are_never_below_the_promise_and_near_it(name: str) -> None:
     """Their one accountant of such cohorts is looser than the exact one; it still tells half the noise."""
     plan = make_plan(name)
-    sampled = plan.dp_event().event
+    sampled = event_of(plan).event
     assert (sampled.sample_size, sampled.source_dataset_size) == (plan.parameters.cohort_size, PROBLEM.users - 1)
 
     def renyi(event: dp_event.DpEvent) -> float:
         return RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE).compose(event).get_epsilon(1e-3)
 
-    assert 1 < renyi(plan.dp_event()) / plan.guarantee.epsilon < 2
-    assert renyi(with_half_the_noise(plan.dp_event())) > 2.5 * plan.guarantee.epsilon
+    assert 1 < renyi(event_of(plan)) / plan.guarantee.epsilon < 2
+    assert renyi(with_half_the_noise(event_of(plan))) > 2.5 * plan.guarantee.epsilon
 
 
 ACCOUNTANTS = {
@@ -171,9 +176,9 @@ def test_every_event_is_read_by_accountants_of_others(name: str, wish: Privacy) 
         with pytest.raises(
             UsageError, match=rf"one of {plan.algorithm}: its promise rests on {plan.guarantee.theorem}"
         ):
-            plan.dp_event()
+            event_of(plan)
         return
-    event = plan.dp_event()
+    event = event_of(plan)
     readers = {key for key, accountant in ACCOUNTANTS.items() if accountant.supports(event)}
     assert readers >= ({RENYI} if plan.algorithm in WITHOUT_REPLACEMENT else {DEFAULT, SPECIAL})
 
@@ -192,16 +197,16 @@ def test_every_event_is_read_by_accountants_of_others(name: str, wish: Privacy) 
 def test_with_a_quorum_what_others_find_is_about_the_promise(name: str, kind: Any, least: float, most: float) -> None:
     plan = make_plan(name, None, QUORUM)
     accountant = (PLDAccountant if kind[0] == "PLD" else RdpAccountant)(neighboring_relation=kind[1])
-    found = accountant.compose(plan.dp_event()).get_epsilon(left_of_delta(plan))
+    found = accountant.compose(event_of(plan)).get_epsilon(left_of_delta(plan))
     assert least < found / plan.guarantee.epsilon <= most
     halved = (PLDAccountant if kind[0] == "PLD" else RdpAccountant)(neighboring_relation=kind[1])
-    assert halved.compose(with_half_the_noise(plan.dp_event())).get_epsilon(left_of_delta(plan)) > 1.5 * found
+    assert halved.compose(with_half_the_noise(event_of(plan))).get_epsilon(left_of_delta(plan)) > 1.5 * found
 
 
 def test_decisions_beside_fixed_size_cohorts_lose_what_randomised_response_does() -> None:
     """The same loss as the event that other plans have, each under its own relation."""
-    _, own = make_plan("dp-sgd-wor", None, QUORUM).dp_event().events
-    _, usual = make_plan("dp-ftrl", None, QUORUM).dp_event().events
+    _, own = event_of(make_plan("dp-sgd-wor", None, QUORUM)).events
+    _, usual = event_of(make_plan("dp-ftrl", None, QUORUM)).events
     for epsilon in (0.3, 1.0, 1.6):
         found = PLDAccountant(NeighboringRelation.REPLACE_ONE).compose(own).get_delta(epsilon)
         assert found == pytest.approx(PLDAccountant().compose(usual).get_delta(epsilon), rel=1e-6)
@@ -209,7 +214,7 @@ def test_decisions_beside_fixed_size_cohorts_lose_what_randomised_response_does(
 
 def test_decisions_of_a_quorum_lose_what_randomised_response_does() -> None:
     plan = make_plan("dp-ftrl", None, QUORUM)
-    _, decisions = plan.dp_event().events
+    _, decisions = event_of(plan).events
     for epsilon in (0.3, 1.0, 1.6):
         found = PLDAccountant().compose(decisions).get_delta(epsilon)
         assert found == pytest.approx((math.exp(1.7) - math.exp(epsilon)) / (1 + math.exp(1.7)), rel=1e-6)
@@ -220,14 +225,14 @@ def test_decisions_of_a_quorum_lose_what_randomised_response_does() -> None:
 def test_what_has_no_event_is_refused_with_its_name_and_theorem(name: str) -> None:
     plan = make_plan(name)
     with pytest.raises(UsageError, match=rf"one of {plan.algorithm}: its promise rests on {plan.guarantee.theorem}"):
-        plan.dp_event()
+        event_of(plan)
 
 
 def test_what_is_not_private_or_not_proved_is_not_called_private() -> None:
-    assert make_plan("sgd").dp_event() == dp_event.NonPrivateDpEvent()
+    assert event_of(make_plan("sgd")) == dp_event.NonPrivateDpEvent()
     info = ALGORITHMS["accelerated-srgd"]
     with pytest.raises(UsageError, match="accelerated-srgd"):
-        info.plan(PROBLEM, PRIVACY, info.options(), "paper", 7).dp_event()
+        info.dp_event(info.plan(PROBLEM, PRIVACY, info.options(), "paper", 7))
 
 
 def test_every_algorithm_is_here() -> None:

@@ -9,7 +9,8 @@ import pytest
 from contracts.scenes import PRIVACY, PROBLEM, make_plan
 from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.errors import VerificationError
-from quoron_server.algorithms import ALGORITHMS, GaussianPromise
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.parameters import GaussianPromise
 from quoron_server.plan import Plan
 
 GAUSSIAN = (

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, Quadratic, empty_ledger, make_plan
-from contracts.test_dp_events import exact, left_of_delta
+from contracts.test_dp_events import event_of, exact, left_of_delta
 from contracts.test_gaussian_promises import EVERYBODY, GAUSSIAN, shrunk
 from cover import by_default
 from quoron_privacy.accounts.gdp import compose, delta_for
@@ -101,8 +101,8 @@ def test_a_plan_announces_its_look_before_all_else(name: str) -> None:
 @pytest.mark.parametrize("name", ["one-pass-dp-sgd", "whitened-tracking"])
 def test_an_accountant_of_others_finds_the_promise_kept_and_used_up(name: str) -> None:
     plan = planned(name)
-    assert exact(plan.dp_event(), left_of_delta(plan)) == pytest.approx(PRIVACY.epsilon, rel=1e-5)
-    alone = exact(plan.without_health().dp_event(), left_of_delta(plan))
+    assert exact(event_of(plan), left_of_delta(plan)) == pytest.approx(PRIVACY.epsilon, rel=1e-5)
+    alone = exact(event_of(plan.without_health()), left_of_delta(plan))
     assert alone < PRIVACY.epsilon * (1 - 1e-2)
 
 
@@ -119,7 +119,7 @@ def test_a_look_beside_a_quorum_or_beside_no_mu_is_refused() -> None:
         with pytest.raises(VerificationError):
             ALGORITHMS[plan.algorithm].verify(wrong)
         with pytest.raises((VerificationError, UsageError)):
-            wrong.dp_event()
+            event_of(wrong)
 
 
 def test_the_run_after_a_look_is_the_algorithms_own_and_the_ledger_has_both(tmp_path: Path) -> None:

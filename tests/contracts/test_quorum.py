@@ -14,6 +14,7 @@ from quoron_privacy.errors import VerificationError, WithoutQuorum
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.quorum import MET, NOT_MET
+from quoron_server.assumptions import Assumption, Kind
 from quoron_server.books.books import charge_of
 from quoron_server.books.ledger import Ledger
 from quoron_server.plan import Plan, Privacy
@@ -70,7 +71,7 @@ def test_a_met_quorum_changes_no_bit_of_the_model_and_cohorts_are_what_rounds_as
     with Ledger.open(with_ / "ledger.sqlite") as ledger:
         require_planned(plan, ledger.releases(), ledger.events())
     decided = [each for each in plan.releases() if each.entry.mechanism == "quorum"]
-    cohorts = ALGORITHMS[plan.algorithm].cohorts(plan)
+    cohorts = plan.parameters.cohorts()
     assert tuple(event["messages"] for event in told(with_)) == cohorts
     assert sum(cohorts) == plan.cost.messages
     assert {number: each.entry.parameters["asked"] for each in decided for number in each.rounds} == dict(
@@ -164,7 +165,7 @@ def test_the_promise_pays_for_the_quorum_and_the_algorithm(name: str) -> None:
 @every_algorithm
 def test_where_clients_see_iterates_the_promise_assumes_that_these_move_nobody_to_answer(name: str) -> None:
     promise = planned(name).guarantee
-    assert promise.needs.count("unmoved-attendance") == (promise.exposure == "model")
+    assert promise.assumptions.count(Assumption(Kind.UNMOVED_ATTENDANCE)) == (promise.exposure == "model")
 
 
 @pytest.mark.parametrize("name", ["one-pass-dp-sgd", "tracking-srgd", "dp-ftrl"])

@@ -23,7 +23,7 @@ from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms import quorum as quorums
 from quoron_server.algorithms.localised.method import LocalisedSGD
-from quoron_server.algorithms.localised.rules import OutlierFilter
+from quoron_server.algorithms.localised.outlier_filter import OutlierFilter
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters
 from quoron_server.algorithms.one_epoch.method import OneEpoch
 from quoron_server.algorithms.quorum import MET, NOT_MET, WithQuorum
@@ -137,7 +137,7 @@ def with_quorum(name: str, kind: type[WithQuorum] = WithQuorum) -> WithQuorum:
     assert isinstance(made, WithQuorum)
     quorum, own = made.plan.guarantee.quorum, made.plan.without_quorum()
     assert quorum is not None
-    return kind(made.plan, quorum, made.inner, ALGORITHMS[name].cohorts(own))
+    return kind(made.plan, quorum, made.inner, own.parameters.cohorts())
 
 
 @pytest.mark.parametrize("name", WISHES)

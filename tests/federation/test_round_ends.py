@@ -26,7 +26,8 @@ from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question, Status
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.round_clock import EARLY_ENDS, REST
+from quoron_server.assumptions import TEXTS, Kind
+from quoron_server.round_clock import REST
 from quoron_server.service.sessions import RunSession, Sessions
 from quoron_server.specification import make_plan, require_deployable
 
@@ -257,9 +258,11 @@ def test_work_that_takes_longer_than_the_rest_is_told_to_the_operator(caplog: py
 
 def test_early_ends_stand_in_the_promise() -> None:
     plan = make_plan(specification("one-pass-dp-sgd"))
-    assert EARLY_ENDS in plan.guarantee.assumptions
-    assert EARLY_ENDS in plan.guarantee.sentence()
-    assert EARLY_ENDS not in make_plan(specification("one-pass-dp-sgd", early_ends=False)).guarantee.sentence()
+    assert plan.guarantee.rests_on(Kind.EARLY_ENDS)
+    assert TEXTS[Kind.EARLY_ENDS] in plan.guarantee.sentence()
+    assert (
+        TEXTS[Kind.EARLY_ENDS] not in make_plan(specification("one-pass-dp-sgd", early_ends=False)).guarantee.sentence()
+    )
 
 
 @pytest.mark.parametrize("name", ["dp-sgd-wor", "dp-sgd-poisson", "mean-sgd", "group-dp-sgd", "group-dp-sgd-zero-out"])

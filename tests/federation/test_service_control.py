@@ -346,4 +346,4 @@ def test_every_algorithm_can_be_described(tmp_path: Path) -> None:
         if name not in ("filtered-sgd", "soft-filtered-sgd", "accelerated-erm"):  # these take seconds to plan
             wanted = specification(name)
             terms = read_terms("trial", json.dumps(describe(wanted, make_plan(wanted))))
-            assert terms.participations == ALGORITHMS[name].participations(make_plan(wanted))
+            assert terms.participations == make_plan(wanted).parameters.participations()

@@ -29,7 +29,7 @@ LARGE = [name for name in FEW if name not in QUICK]
 
 async def federated(name: str, folder: Path) -> np.ndarray:
     wanted = specification(name)
-    users = wanted.problem.users
+    users, made = wanted.problem.users, make_plan(wanted)
     honest = Honest.of(users)
     async with coordinator(folder) as running, crowd(running.listen, users) as peers:
         working = [asyncio.create_task(peer.work(honest)) for peer in peers]
@@ -39,10 +39,10 @@ async def federated(name: str, folder: Path) -> np.ndarray:
     questions = [(user, number) for user, _, number, _ in honest.asked]
     assert len(set(questions)) == len(questions), "somebody was asked twice in a round"
     down, up = honest.longest
-    assert up == ALGORITHMS[name].answer(make_plan(wanted)), "the coordinator expects answers of another length"
+    assert up == made.parameters.answer_length(made.problem), "the coordinator expects answers of another length"
     assert down <= 4 * DIMENSION, "a question holds more vectors than the coordinator expects"
     often = max(Counter(user for user, _ in questions).values())
-    assert often <= ALGORITHMS[name].participations(make_plan(wanted)), "somebody was asked in more rounds than planned"
+    assert often <= made.parameters.participations(), "somebody was asked in more rounds than planned"
     return model
 
 

@@ -12,11 +12,12 @@ from flower.grids import FakeGrid, FakeTime, Rows, computing, spread
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import ConfigError
+from quoron_server.assumptions import TEXTS, Kind
 from quoron_server.flower import apps, exchange
 from quoron_server.flower import engine as engines
 from quoron_server.flower.engine import FlowerEngine
 from quoron_server.flower.shards import Shards
-from quoron_server.round_clock import EARLY_ENDS, REST
+from quoron_server.round_clock import REST
 
 NODES, ROUNDS, SECONDS = 5, 4, 60.0
 
@@ -83,9 +84,9 @@ def training(**changes: object) -> apps.Training:
 
 def test_early_ends_stand_in_the_promise_and_are_refused_over_secret_cohorts() -> None:
     open_cohorts = training(options={"rate": 1.0, "rounds": 4}, early_ends=True).plan()
-    assert EARLY_ENDS in open_cohorts.guarantee.sentence()
+    assert TEXTS[Kind.EARLY_ENDS] in open_cohorts.guarantee.sentence()
     sampled = {"options": {"rate": 0.5, "rounds": 4}}
     with pytest.raises(ConfigError, match="early_ends=false for dp-sgd-wor"):
         training(**sampled, early_ends=True).plan()
-    assert EARLY_ENDS not in training(**sampled).plan().guarantee.sentence()
-    assert EARLY_ENDS in training(**sampled, identities="partitions").plan().guarantee.sentence()
+    assert TEXTS[Kind.EARLY_ENDS] not in training(**sampled).plan().guarantee.sentence()
+    assert TEXTS[Kind.EARLY_ENDS] in training(**sampled, identities="partitions").plan().guarantee.sentence()

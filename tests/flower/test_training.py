@@ -21,11 +21,12 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.wire import MAX_NUMBERS
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, OtherVersion
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.assumptions import TEXTS, Kind
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.flower.apps import ASSUMED, Training
-from quoron_server.plan import NEEDS, SEEDED, Plan
+from quoron_server.plan import SEEDED, Plan
 from quoron_server.problem import Problem
 
 FIT = tuple(SMALL)
@@ -57,15 +58,15 @@ def test_a_public_seed_keeps_the_promise_and_a_seed_of_noise_does_not(tmp_path: 
 def test_an_algorithm_that_needs_more_than_a_clip_is_refused_with_the_reason(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="rests on the server alone") as error:
         trained(plugged({}), tmp_path, name)
-    assert ALGORITHMS[name].black_box in str(error.value)
+    assert ALGORITHMS[name].no_black_boxes.why in str(error.value)
     assert not list(tmp_path.iterdir())
 
 
 def test_only_broadcast_algorithms_that_clip_answers_are_fit() -> None:
-    assert {name for name, info in ALGORITHMS.items() if info.black_box is None} == set(FIT)
+    assert {name for name, info in ALGORITHMS.items() if info.no_black_boxes is None} == set(FIT)
     for name in FIT:
         info = ALGORITHMS[name]
-        assert (info.exposure, info.removes_outliers) == ("broadcast", False)
+        assert (info.exposure, info.choosing.removes_outliers) == ("broadcast", False)
         assert "clip_norm" in {each.name for each in dataclasses.fields(info.options)}
 
 
@@ -139,7 +140,7 @@ def test_the_promise_for_cohorts_of_a_fixed_size_assumes_that_functions_forget(
     name: str, options: dict[str, Any], assumed: bool
 ) -> None:
     promise = planned(name, options=options).guarantee
-    assert ("forgetful-clients" in promise.needs) == assumed == (NEEDS["forgetful-clients"] in promise.sentence())
+    assert promise.rests_on(Kind.FORGETFUL_CLIENTS) == assumed == (TEXTS[Kind.FORGETFUL_CLIENTS] in promise.sentence())
 
 
 def test_a_question_that_looks_inside_the_loss_is_never_planned_for(tmp_path: Path) -> None:
@@ -208,7 +209,7 @@ def test_the_noise_is_that_of_the_plan_and_of_the_ledger(tmp_path: Path) -> None
     promise = ALGORITHMS[found.plan.algorithm].gaussian(found.plan)
     assert (charge["mu"], charge["variation"]) == (promise.mu, promise.variation)
     assert charge["statement"] == found.guarantee.sentence()
-    assert ASSUMED["keys"] in charge["statement"]
+    assert ASSUMED["keys"].text in charge["statement"]
     assert SEEDED not in charge["statement"]
 
 

@@ -1,7 +1,7 @@
 """What a person gets who names no algorithm, on small registries of algorithms that only pretend."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -13,8 +13,11 @@ from quoron.planning.choosing import Candidate, automatic
 from quoron.planning.plans import Planned, choose
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import ConfigError, Infeasible
-from quoron_server.algorithms import ALGORITHMS, AlgorithmInfo, forecast
-from quoron_server.algorithms.defaults import Allowance
+from quoron_server.algorithms import ALGORITHMS, Registered
+from quoron_server.algorithms.allowance import Allowance
+from quoron_server.algorithms.forecast import Factor
+from quoron_server.algorithms.info import Choosing
+from quoron_server.parameters import Parameters, PlannedRelease
 from quoron_server.plan import Cost, Guarantee, Plan
 from quoron_server.problem import Problem
 
@@ -26,6 +29,22 @@ TRIVIAL = 3.0  # Lipschitz constant times radius: what not training costs at mos
 @dataclass(frozen=True, slots=True)
 class Options:
     rounds: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers(Parameters):
+    rounds: int
+    times: int  # that a user is asked
+
+    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
+        del dimension
+        return ()
+
+    def cohorts(self) -> tuple[int, ...]:
+        return (1,) * self.rounds
+
+    def participations(self) -> int:
+        return self.times
 
 
 def problem(users: int = 1_000, hostile_share: float = 0.0) -> Problem:
@@ -49,67 +68,59 @@ def pretended(
     exposure: str = "broadcast",
     passes: str = "one",
     removes_outliers: bool = False,
-) -> AlgorithmInfo:
+    factor: float = 1.0,
+) -> Registered:
     """An algorithm that predicts `risk` from `users` users on, and asks many passes five times a round."""
 
     def plan(problem: Problem, privacy: Any, options: Options, seed: int) -> Plan:
         if problem.users < users:
-            raise Infeasible(name, f"n={problem.users:,} users are too few", f"n >= {users:,} (better {2 * users:,})")
+            raise Infeasible.too_few(name, f"n={problem.users:,} users are too few", users, also=" for half of them")
         many = 5 if passes == "many" else 1
         cost = Cost.of(problem, rounds=options.rounds or rounds, messages=many * problem.users)
         guarantee = Guarantee(1.0, 1e-6, "replace-one", exposure, (), "docs/privacy/gaussian.md")  # type: ignore[arg-type]
-        return Plan(name, problem, guarantee, cost, None, risk, seed)
+        return Plan(name, problem, guarantee, cost, Numbers(cost.rounds, many), risk, seed)
 
-    return AlgorithmInfo(
+    return Registered(
         name=name,
         summary="",
         paper="",
-        algorithm_numbers="-",
-        exposure=exposure,  # type: ignore[arg-type]
+        exposures=(exposure,),  # type: ignore[arg-type]
         adjacency=("replace-one",),
         theorem="docs/privacy/gaussian.md",
         options=Options,
+        parameters=Numbers,
         planner=plan,
         verifier=lambda _: None,
         maker=lambda _: None,  # type: ignore[arg-type, return-value]
-        passes=passes,  # type: ignore[arg-type]
-        removes_outliers=removes_outliers,
+        factor=Factor(factor, factor),
+        choosing=Choosing(many_passes=passes == "many", removes_outliers=removes_outliers),
     )
 
 
-def registry(*infos: AlgorithmInfo) -> Mapping[str, AlgorithmInfo]:
+def registry(*infos: Registered) -> Mapping[str, Registered]:
     return {info.name: info for info in infos}
 
 
-def chosen(*infos: AlgorithmInfo, settings: tuple[str, ...] = (), **facts: Any) -> Planned:
+def chosen(*infos: Registered, settings: tuple[str, ...] = (), **facts: Any) -> Planned:
     config = configs.from_tree(configs.overlay({}, settings))
     return choose(config, problem(**facts), algorithms=registry(*infos))
 
 
-def best_local(trust: bool, *infos: AlgorithmInfo) -> tuple[Plan, str]:
+def best_local(trust: bool, *infos: Registered) -> tuple[Plan, str]:
     """The rule itself, with every algorithm planned."""
     config = configs.from_tree({})
-    candidates = tuple(
-        Candidate(info.name, choose(config, problem(), algorithms=registry(info)).plan) for info in infos
-    )
+    candidates = tuple(Candidate.of(info, choose(config, problem(), algorithms=registry(info)).plan) for info in infos)
     return automatic(candidates, registry(*infos), problem(), trust_server=trust, allowed=Allowance())
 
 
-@pytest.fixture(autouse=True)
-def bounds_are_guesses(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "few" not in request.node.name:  # those plan real algorithms
-        monkeypatch.setattr(forecast, "FACTORS", {})
-
-
-def test_what_is_told_are_bounds_and_what_is_compared_are_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forecast, "FACTORS", {"tracking-srgd": {"known": 30.0, "unknown": 30.0}})
-    own = pretended("tracking-srgd", 1.3e-6)  # plans of the others here are kept from test to test
+def test_what_is_told_are_bounds_and_what_is_compared_are_guesses() -> None:
+    own = pretended("tracking-srgd", 1.3e-6, factor=30.0)
     planned = chosen(own, MANY)  # 1.3 times the least guess, 39 times the least bound
     assert planned.plan.algorithm == "tracking-srgd"
     assert planned.plan.predicted_excess_risk == pytest.approx(39e-6)
     assert planned.choice is not None
     assert "at most 3.9e-05 in nine of ten problems" in planned.choice
-    assert forecast.guessed(planned.plan) == pytest.approx(1.3e-6)
+    assert own.factor.guess(planned.plan) == pytest.approx(1.3e-6)
 
 
 RECOMMENDED = pretended("tracking-srgd", 1.3e-6)
@@ -193,6 +204,15 @@ def test_declared_outliers_without_a_feasible_filter_get_the_recommended_method_
         "tracking-srgd: no algorithm that removes outliers is feasible (soft-filter needs n >= 9,000), so 0.2 % of "
         "users may bias it; asks every user at most once"
     )
+
+
+def test_how_many_users_would_do_is_never_read_from_words_about_something_else() -> None:
+    def too_quiet(problem: Problem, privacy: Any, options: Options, seed: int) -> Plan:
+        raise Infeasible("filter", "too few answer", "3,224 users in every round or quorum_epsilon >= 16.1")
+
+    refused = replace(pretended("filter", 1.0, removes_outliers=True), planner=too_quiet)
+    planned = chosen(RECOMMENDED, refused, hostile_share=0.002)
+    assert "no algorithm that removes outliers is feasible, so 0.2 %" in str(planned.choice)
 
 
 def test_declared_outliers_warn_whatever_is_chosen_in_the_end() -> None:

@@ -19,7 +19,7 @@ from quoron.run_folder import RunFolder
 from quoron.training import lifetime
 from quoron.training.black_box import Trained, problem_of
 from quoron.training.curator import CuratorEngine
-from quoron.training.rows import KEEPS, OWN, RowsEngine, Setting
+from quoron.training.rows import RowsEngine, Setting
 from quoron_client import L2Ball, make_loss
 from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.gradients import AverageGradient
@@ -28,6 +28,7 @@ from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, RunE
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.assumptions import TEXTS, Kind
 from quoron_server.books.ledger import Ledger
 from quoron_server.plan import SEEDED
 
@@ -78,12 +79,12 @@ def test_rows_answer_as_the_curators_engine_does() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, info in ALGORITHMS.items() if name not in FIT and not info.curated_boxes]
+    "name", [name for name, info in ALGORITHMS.items() if name not in FIT and info.no_black_boxes.even_curated]
 )
 def test_an_algorithm_that_needs_more_than_a_clip_is_refused_with_the_reason(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="rests on the server alone") as error:
         trained(tmp_path / "run", name=name)
-    assert ALGORITHMS[name].black_box in str(error.value)
+    assert ALGORITHMS[name].no_black_boxes.why in str(error.value)
     assert not (tmp_path / "run").exists()
 
 
@@ -198,7 +199,7 @@ def test_the_account_is_charged_before_a_row_is_made_and_the_key_is_erased(tmp_p
     found = trained(tmp_path / "run", compute, simulation_seed=None, population="patients")
     assert seen == [8.0] * 3
     assert found.guarantee.curated
-    assert OWN in found.guarantee.sentence()
+    assert TEXTS[Kind.OWN_ROWS] in found.guarantee.sentence()
     assert SEEDED not in found.guarantee.sentence()
     folder = RunFolder(tmp_path / "run")
     np.testing.assert_array_equal(folder.model(), found.model)
@@ -319,7 +320,7 @@ def test_the_promise_for_cohorts_of_a_fixed_size_assumes_that_the_function_forge
     for name in ("dp-sgd-wor", "mean-sgd", "dp-sgd-poisson"):
         options = {"rounds": 1, "rate": rate}
         plan = Setting(problem=problem, algorithm=name, options=options, **promise).plan(0)
-        assert (KEEPS in plan.guarantee.assumptions) == (assumed and name != "dp-sgd-poisson")
+        assert plan.guarantee.rests_on(Kind.FORGETFUL_FUNCTION) == (assumed and name != "dp-sgd-poisson")
 
 
 def test_users_are_asked_in_an_order_that_the_noise_alone_decides() -> None:

@@ -60,6 +60,15 @@ class Box:
 Domain = L2Ball | Box
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Public bounds of a problem that an honest answer keeps."""
+
+    lipschitz: float  # of every item's gradient norm
+    radius: float  # of the domain: the largest norm of an iterate
+    feature_norm: float
+
+
 def _positive(name: str, value: float) -> None:
     if not (np.isfinite(value) and value > 0):
         raise ConfigError(f"Expected {name} > 0 and finite, got {name}={value}.")

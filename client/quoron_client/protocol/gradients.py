@@ -6,7 +6,8 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.protocol.questions import Bounds, Matrix, Task, Vector
+from quoron_client.protocol.domains import Bounds
+from quoron_client.protocol.questions import Matrix, Task, Vector
 from quoron_client.protocol.smoothing import Smoothing, redrawn
 
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-from quoron_client.protocol.domains import Domain
-from quoron_client.protocol.questions import Bounds, Matrix, Task
+from quoron_client.protocol.domains import Bounds, Domain
+from quoron_client.protocol.questions import Matrix, Task
 from quoron_client.protocol.smoothing import Smoothing, redrawn
 
 

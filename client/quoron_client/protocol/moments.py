@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from quoron_client.protocol.domains import Bounds
 from quoron_client.protocol.gradients import AverageGradient
-from quoron_client.protocol.questions import Bounds, Task, Vector
+from quoron_client.protocol.questions import Task, Vector
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_client.protocol.domains import Bounds
 from quoron_privacy.sums import Reduction, Sums
 
 Matrix = NDArray[np.float64]
@@ -31,15 +32,6 @@ class Status(IntEnum):
 # As numbers for arrays: of a member of an enumeration numpy asks a dozen questions before it compares with it.
 ANSWERED, MISSING, REJECTED = (np.uint8(int(each)) for each in (Status.ANSWERED, Status.MISSING, Status.REJECTED))
 FAR = 1e9  # answers beyond this many times the largest honest coordinate are rejected, so that no sum overflows
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Public bounds of a problem that an honest answer keeps."""
-
-    lipschitz: float  # of every item's gradient norm
-    radius: float  # of the domain: the largest norm of an iterate
-    feature_norm: float
 
 
 class Task(ABC):

@@ -13,8 +13,9 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_client.protocol.domains import Bounds
 from quoron_client.protocol.gradients import AverageGradient
-from quoron_client.protocol.questions import Bounds, Task
+from quoron_client.protocol.questions import Task
 
 Vector = NDArray[np.float64]
 

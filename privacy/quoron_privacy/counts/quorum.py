@@ -26,6 +26,7 @@ from scipy.special import ndtri
 
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, count, positive, probability
 from quoron_privacy.noise.streams import total_variation
+from quoron_privacy.release import Release
 
 BETA = 1e-6  # of either mistake: a run with everybody present ends, a round that nobody answers passes
 SHARE = 0.05  # of ε, where nothing else is said
@@ -54,6 +55,11 @@ class Quorum:
     def needed(self, asked: int) -> int:
         """⌈q · asked⌉, with q the decimal number that it is written as."""
         return math.ceil(_exact(self.share) * asked)
+
+    def entry(self, asked: int) -> Release:
+        """The ledger entry of one decision, whichever way it went, of a round that asked so many."""
+        scales = {"threshold_scale": self.threshold_scale, "count_scale": self.count_scale}
+        return Release("quorum", {"share": self.share, "asked": asked, "epsilon": self.epsilon, **scales})
 
     @property
     def cost(self) -> Fraction:

@@ -121,4 +121,4 @@ def _infeasible(wish: Wish, users: int, outliers: float, most: float) -> Infeasi
     told = f"{users:,} users are too few to find out privately whether all but {100 * outliers:g} % of them agree"
     if least is None:
         return Infeasible(NAME, told, "a smaller share of outliers, or a larger epsilon")
-    return Infeasible(NAME, told, f"n >= {max(least, users + 1):,} (better {3 * least:,})")
+    return Infeasible.too_few(NAME, told, max(least, users + 1), also=f" (better {3 * least:,})")

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from types import MappingProxyType
 
-from quoron_server.algorithms.defaults import GaussianPromise
 from quoron_server.algorithms.info import AlgorithmInfo
+from quoron_server.algorithms.registered import Registered
 
 _PLACES = (  # modules whose AlgorithmInfo are the registry's, in the order in which people are shown them
     "tracking.entry",
@@ -41,8 +41,8 @@ def _infos(place: str) -> Iterator[AlgorithmInfo]:
             yield each
 
 
-ALGORITHMS: Mapping[str, AlgorithmInfo] = MappingProxyType(
-    {info.name: info for place in _PLACES for info in _infos(place)}
+ALGORITHMS: Mapping[str, Registered] = MappingProxyType(
+    {info.name: Registered.of(info) for place in _PLACES for info in _infos(place)}
 )
 
-__all__ = ["ALGORITHMS", "AlgorithmInfo", "GaussianPromise"]
+__all__ = ["ALGORITHMS", "AlgorithmInfo", "Registered"]

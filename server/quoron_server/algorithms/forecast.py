@@ -1,6 +1,6 @@
 """Predicted excess risk from public facts only: it ranks plans and never sets noise; and how sure it is.
 
-`FACTORS` make a bound of what any planner predicts. Of noisy averaged SGD there are two models, chosen by what is
+A `Factor` makes a bound of what a planner predicts. Of noisy averaged SGD there are two models, chosen by what is
 publicly known of the curvature:
 
 * `isotropic`: near the optimum F is a quadratic with about one curvature h in every direction. Then the error of a
@@ -11,7 +11,7 @@ publicly known of the curvature:
   release, or G√d σ where the loss is rough or linear. An upper bound, so usually far above what is measured.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,43 +61,33 @@ def excess_risks(problem: Problem, phases: Sequence[PhaseModels | PhaseModel]) -
     return _worst_case(problem, phases)
 
 
-# What planners predict is a guess: it is right for the model that they assume. A plan's predicted excess risk is the
-# guess times the factor here of its algorithm, with known curvature or unknown: a bound that holds in nine of ten
-# problems. Fixed on tables and made problems by `python benchmarks/forecasts.py fit`, which prints how often it held
-# on others (docs/comparing.md). No theorem, and nothing private depends on it. What is not listed was not measured.
-FACTORS: Mapping[str, Mapping[str, float]] = {
-    "accelerated-erm": {"known": 8.0, "unknown": 0.2},
-    "accelerated-sgd": {"known": 7.0, "unknown": 6.0},
-    "accelerated-srgd": {"known": 5.0, "unknown": 3.0},
-    "dp-ftrl": {"known": 3.0, "unknown": 3.0},
-    "dp-sgd-poisson": {"known": 7.0, "unknown": 2.0},
-    "dp-sgd-wor": {"known": 7.0, "unknown": 2.0},
-    "group-phased-sgd": {"known": 3.5, "unknown": 6.0},
-    "local-model": {"unknown": 2.0},
-    "mean-sgd": {"known": 8.0, "unknown": 2.0},
-    "one-pass-dp-sgd": {"known": 3.0, "unknown": 5.0},
-    "online-to-batch": {"known": 8.0, "unknown": 1.5},
-    "outlier-gd": {"known": 8.0, "unknown": 8.0},
-    "outlier-iterates": {"known": 1.5, "unknown": 1.0},
-    "phased-erm": {"known": 2.0, "unknown": 4.0},
-    "phased-sgd": {"known": 2.5, "unknown": 5.0},
-    "srgd": {"known": 6.0, "unknown": 2.0},
-    "tracking-srgd": {"known": 2.5, "unknown": 75.0},
-    "winsorised-erm": {"known": 5.0, "unknown": 20.0},
-}
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """What makes a bound of an algorithm's guesses: by so much they are multiplied, with known curvature or unknown.
 
+    What planners predict is right for the model that they assume. A plan's predicted excess risk is that guess times a
+    factor: a bound that holds in nine of ten problems. Factors were fixed on tables and made problems by
+    `python benchmarks/forecasts.py fit`, which prints how often they held on others (docs/comparing.md). No theorem,
+    and nothing private depends on them. 1 for planners that predict a bound. None where nothing was measured: then a
+    plan predicts nothing.
+    """
 
-def factor(algorithm: str, problem: Problem) -> float:
-    """By what a planner's guess is multiplied; 1 where nothing has been measured, or the planner predicts a bound."""
-    known = "unknown" if problem.beliefs.isotropic is None else "known"
-    return FACTORS.get(algorithm, {}).get(known, 1.0)
+    known: float | None
+    unknown: float | None
 
+    def of(self, problem: Problem) -> float | None:
+        """The one for what is publicly known of the problem's curvature."""
+        return self.unknown if problem.beliefs.isotropic is None else self.known
 
-def guessed(plan: Plan) -> float | None:
-    """What a plan's planner predicted by its own model, before it was made a bound: to compare plans by."""
-    if plan.predicted_excess_risk is None:
-        return None
-    return plan.predicted_excess_risk / factor(plan.algorithm, plan.problem)
+    def bound(self, guess: float | None, problem: Problem) -> float | None:
+        """What a plan tells, of what its planner guesses."""
+        times = self.of(problem)
+        return None if guess is None or times is None else guess * times
+
+    def guess(self, plan: Plan) -> float | None:
+        """What a plan's planner guessed, of what it tells: to compare plans by."""
+        times = self.of(plan.problem)
+        return None if plan.predicted_excess_risk is None or times is None else plan.predicted_excess_risk / times
 
 
 def trivial_risk(problem: Problem) -> float:

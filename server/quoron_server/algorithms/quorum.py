@@ -7,20 +7,21 @@ the run has ended: nothing is released from that round but that, nobody is asked
 and proof: docs/privacy/quorum.md; its numbers: quoron_privacy.counts.quorum.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy
 
 from quoron_client.protocol.questions import Answers, Question
+from quoron_privacy.counts import quorum as quorums
 from quoron_privacy.counts.quorum import Quorum, rest
-from quoron_privacy.errors import WithoutQuorum
+from quoron_privacy.errors import VerificationError, WithoutQuorum
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
-from quoron_privacy.release import Release
 from quoron_privacy.sums import Sums
 from quoron_server.algorithm import Algorithm, Update, Vector
-from quoron_server.plan import Plan, PlannedRelease, Privacy
+from quoron_server.plan import Plan, Privacy
 
 MET, NOT_MET = "met", "not met"  # what is told of a round
 
@@ -56,7 +57,7 @@ class WithQuorum:
         limit = state.limit if round_ else draw_limit(quorum, noise.stream("quorum", "threshold"))
         counted = self.counted(answers)
         met = decide(quorum, counted, self._cohorts[round_], limit, noise.stream("quorum", "count", round_))
-        release = entry(quorum, self._cohorts[round_])
+        release = quorum.entry(self._cohorts[round_])
         if not met:
             ended = QuorumState(round_ + 1, 0, True, state.inner)
             return Update(ended, (release,), {"quorum": NOT_MET}, {"answered": counted})
@@ -100,18 +101,45 @@ def decide(quorum: Quorum, answered: int, asked: int, limit: int, stream: Random
     return answered + noise >= quorum.needed(asked) + limit
 
 
-def entry(quorum: Quorum, asked: int) -> Release:
-    """The ledger entry of one decision, whichever way it went."""
-    scales = {"threshold_scale": quorum.threshold_scale, "count_scale": quorum.count_scale}
-    return Release("quorum", {"share": quorum.share, "asked": asked, "epsilon": quorum.epsilon, **scales})
+def with_quorum(own: Plan, privacy: Privacy, *, free: bool) -> Plan:
+    """The algorithm's own plan with the quorum that is wished for; Infeasible if that has too few users to count."""
+    cohorts, promise = own.parameters.cohorts(), own.guarantee
+    quorum = quorums.calibrate(
+        float(privacy.quorum or 0.0),
+        0.0 if free else privacy.quorum_epsilon,
+        cohorts,
+        participations=own.parameters.participations(),
+        rest=(promise.epsilon, promise.delta),
+        present=_present(own, len(cohorts)) if own.parameters.by_coins else int,
+        name=f"{own.algorithm} with a quorum",
+    )
+    private = promise.exposure != "none"
+    whole = replace(
+        promise,
+        epsilon=privacy.epsilon if private else promise.epsilon,
+        delta=privacy.delta if private else promise.delta,
+        quorum=quorum,
+    )
+    return replace(own, guarantee=whole)
 
 
-def decisions(quorum: Quorum, cohorts: Sequence[int]) -> tuple[PlannedRelease, ...]:
-    """One decision a round, by how many are asked: paid by ε_q, all of a run together."""
-    rounds: dict[int, list[int]] = {}
-    for round_, asked in enumerate(cohorts):
-        rounds.setdefault(asked, []).append(round_)
-    return tuple(PlannedRelease(quorum, entry(quorum, asked), len(at), at, None) for asked, at in rounds.items())
+def verify_quorum(plan: Plan) -> None:
+    """The promise pays for its quorum, too, if it has one; VerificationError."""
+    promise, quorum, cohorts = plan.guarantee, plan.guarantee.quorum, plan.parameters.cohorts()
+    if quorum is None or promise.exposure == "none":
+        return
+    if promise.exposure != "local" and not quorum.epsilon > 0:
+        raise VerificationError(f"Expected quorum.epsilon > 0 in a plan of {plan.algorithm}, got {quorum.epsilon}.")
+    if len(cohorts) != plan.cost.rounds or sum(cohorts) != plan.cost.messages:
+        raise VerificationError(f"Expected the cost's rounds and messages in cohorts, got {cohorts}.")
+    participations = plan.parameters.participations()
+    quorums.verify(quorum, promise.epsilon, promise.delta, cohorts, participations=participations)
+
+
+def _present(plan: Plan, rounds: int) -> Callable[[int], int]:
+    """How many of a cohort drawn by coins are there when everybody is, but for a chance that is half of BETA a run."""
+    users, rare = plan.problem.users, quorums.BETA / (2 * rounds)
+    return lambda size: int(scipy.stats.binom.ppf(rare, max(users, size), size / max(users, size)))
 
 
 def left_by_quorum(wish: Privacy, *, spent: bool = True) -> Privacy:

@@ -27,7 +27,6 @@ class Refused:
     name: str
     summary: str
     paper: str
-    algorithm_numbers: str
     exposure: Exposure
     theorem: str  # the page that says why
 
@@ -60,7 +59,6 @@ GHAZI_2023 = Refused(
     name="ghazi-2023",
     summary="Search for a stable set of users, then output perturbation; refused: its search is super-polynomial",
     paper="Ghazi, Kamath, Kumar, Meka, Manurangsi & Zhang (2023), On User-Level Private Convex Optimization",
-    algorithm_numbers="-",
     exposure="model",
     theorem="docs/tables-row-by-row.md",
 )

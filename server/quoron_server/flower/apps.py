@@ -11,7 +11,7 @@ import json
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from types import MappingProxyType
 from typing import Any, get_args
@@ -25,6 +25,7 @@ from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_privacy.sums import Sums
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.assumptions import Assumption, Kind
 from quoron_server.black_box import plan_for
 from quoron_server.books.books import Books
 from quoron_server.books.ledger import Ledger
@@ -37,12 +38,8 @@ from quoron_server.problem import Problem
 from quoron_server.rounds import Engine
 from quoron_server.specification import ending_early, require_open_cohorts
 
-ASSUMED: Mapping[str, str] = MappingProxyType(
-    {
-        "keys": "a user holds one SuperNode key that the SuperLink has verified, and that node's answers depend on no "
-        "other user's items",
-        "partitions": "a user is one partition, whose answers depend on no other user's items",
-    }
+ASSUMED: Mapping[Identities, Assumption] = MappingProxyType(
+    {"keys": Assumption(Kind.ONE_KEY_ONE_USER), "partitions": Assumption(Kind.ONE_PARTITION_ONE_USER)}
 )
 _GREETING_SECONDS = 120.0
 _log = logging.getLogger("quoron")
@@ -53,7 +50,7 @@ class Training:
     """One private training run of a black box."""
 
     run: str
-    algorithm: str  # whose promise rests on the server alone: `AlgorithmInfo.black_box` is None
+    algorithm: str  # whose promise rests on the server alone: `AlgorithmInfo.no_black_boxes` is None
     problem: Problem  # users, dimension, domain; its bound on gradients is the clip
     epsilon: float
     delta: float
@@ -105,9 +102,7 @@ class Training:
             seed=self.seed,
         )
         _require_fitting(self.algorithm, plan)
-        assumed = [ASSUMED[self.identities]]
-        promise = replace(plan.guarantee, assumptions=(*plan.guarantee.assumptions, *assumed))
-        plan = replace(plan, guarantee=promise)
+        plan = plan.assuming([ASSUMED[self.identities]])
         if self.ends_early:
             plan = ending_early(plan)
         if self.early_ends and self.identities == "keys" and not self.simulation:
@@ -118,7 +113,7 @@ class Training:
 
 def _require_fitting(algorithm: str, plan: Plan) -> None:
     """ConfigError for questions that no client takes: they would all refuse, and the model would be noise."""
-    points = ALGORITHMS[algorithm].points(plan)
+    points = plan.parameters.points_asked()
     most = wire.MAX_NUMBERS // points
     if plan.problem.dimension > most:
         raise ConfigError(

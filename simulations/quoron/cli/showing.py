@@ -20,7 +20,7 @@ from quoron.reports.terminal import Terminal
 from quoron.run_folder import dumps, write
 from quoron.simulation.run import RunResult
 from quoron_privacy.errors import Infeasible
-from quoron_server.algorithms import ALGORITHMS, AlgorithmInfo
+from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.refused import REFUSED
 
 if TYPE_CHECKING:
@@ -180,7 +180,6 @@ def show_algorithms(*, as_json: bool) -> None:
                 "name": info.name,
                 "summary": info.summary,
                 "paper": info.paper,
-                "algorithm_numbers": info.algorithm_numbers,
                 "exposure": info.exposure,
                 "adjacency": list(info.adjacency),
                 "constants": list(info.constants),
@@ -193,7 +192,6 @@ def show_algorithms(*, as_json: bool) -> None:
                 "name": each.name,
                 "summary": each.summary,
                 "paper": each.paper,
-                "algorithm_numbers": each.algorithm_numbers,
                 "exposure": each.exposure,
                 "adjacency": [],
                 "constants": [],
@@ -205,7 +203,7 @@ def show_algorithms(*, as_json: bool) -> None:
         return
     listed = table("name", "what it does", "paper", "exposure", "theorem")
     for info in ALGORITHMS.values():
-        listed.add_row(*map(escape, (info.name, info.summary, _paper(info), info.exposure, info.theorem)))
+        listed.add_row(*map(escape, (info.name, info.summary, info.paper, info.exposure, info.theorem)))
     for each in REFUSED.values():
         listed.add_row(*map(escape, (each.name, each.summary, each.paper, each.exposure, each.theorem)))
     console().print(listed)
@@ -274,12 +272,6 @@ def plan_rows(planned: Planned) -> list[tuple[str, str]]:
         rows.append(("on the wire up, down", f"{size(planned.network.bytes_up)}, {size(planned.network.bytes_down)}"))
         rows += time_rows(planned.network.as_json())
     return rows
-
-
-def _paper(info: AlgorithmInfo) -> str:
-    """The paper with the numbers of its algorithms, where it numbers them."""
-    numbers = info.algorithm_numbers.strip("- ")
-    return f"{info.paper}, Algorithm{'s' if ',' in numbers else ''} {numbers}" if numbers else info.paper
 
 
 def _show_choice(out: Console, planned: Planned) -> None:

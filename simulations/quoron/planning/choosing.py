@@ -4,7 +4,7 @@ The rule, in order, over the plans that are feasible and predicted to be better 
 
 1. an untrusted coordinator leaves only algorithms of exposure `local` (the caller passes no others);
 2. declared outlier users: the least predicted risk of those that remove outliers, up to ten times the recommended's;
-3. a method whose own rule of n, d, ε and what may be asked takes the problem (`AlgorithmInfo.takes`), if the budget
+3. a method whose own rule of n, d, ε and what may be asked takes the problem (`Choosing.rule`), if the budget
    allows its plan: everybody may be asked in every round, or a budget of one round. Such rules were fixed on some
    tables and tested on others (docs/choosing.md);
 4. the recommended method, unless many passes predict less than half its risk;
@@ -20,9 +20,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from quoron_privacy.errors import BudgetExceeded, Infeasible
-from quoron_server.algorithms import AlgorithmInfo
-from quoron_server.algorithms.defaults import Allowance, Verdict
-from quoron_server.algorithms.forecast import guessed
+from quoron_server.algorithms import Registered
+from quoron_server.algorithms.allowance import Allowance, Verdict
 from quoron_server.plan import Exposure, Plan
 from quoron_server.problem import Problem
 
@@ -45,17 +44,18 @@ class Candidate:
     algorithm: str
     plan: Plan | None
     reason: str = ""  # why it is infeasible
-    needs: str = ""  # what would make it feasible, where that is known
+    users: int | None = None  # how many would make it feasible, where that is known
+    guess: float | None = None  # what its planner's model says, before it was made a bound: the rule compares these
+
+    @classmethod
+    def of(cls, info: Registered, plan: Plan) -> "Candidate":
+        """A plan of this algorithm."""
+        return cls(info.name, plan, guess=info.factor.guess(plan))
 
     @property
     def predicted(self) -> float | None:
         """Predicted excess risk: a bound that holds in nine of ten problems."""
         return self.plan.predicted_excess_risk if self.plan else None
-
-    @property
-    def guess(self) -> float | None:
-        """What its planner's model says, before it was made a bound: the rule compares these, all of one kind."""
-        return guessed(self.plan) if self.plan else None
 
 
 def refusals(candidates: Iterable[Candidate]) -> list[tuple[str, tuple[str, ...]]]:
@@ -76,7 +76,7 @@ def _nameless(refused: Candidate) -> str:
 
 def automatic(
     candidates: Sequence[Candidate],
-    algorithms: Mapping[str, AlgorithmInfo],
+    algorithms: Mapping[str, Registered],
     problem: Problem,
     *,
     trust_server: bool = True,
@@ -106,20 +106,20 @@ def automatic(
 
 
 def _rule(
-    candidates: Sequence[Candidate], algorithms: Mapping[str, AlgorithmInfo], problem: Problem, allowed: Allowance
+    candidates: Sequence[Candidate], algorithms: Mapping[str, Registered], problem: Problem, allowed: Allowance
 ) -> tuple[Candidate, tuple[str, ...], tuple[str, ...]]:
     """The chosen candidate, and what has to be said before its own facts and behind them."""
     feasible = [each for each in candidates if each.plan]
     recommended = next((each for each in candidates if each.algorithm == RECOMMENDED), None)
     because: tuple[str, ...] = ()
     if problem.beliefs.hostile_share > 0:
-        able = [each for each in feasible if algorithms[each.algorithm].removes_outliers]
+        able = [each for each in feasible if algorithms[each.algorithm].choosing.removes_outliers]
         most = float("inf") if recommended is None else REMOVAL_WORTH * _risk(recommended)
         removing = [each for each in able if _risk(each) <= most]
         share = f"{100 * problem.beliefs.hostile_share:.3g} % of users"
         if removing:
             return _least(removing), (f"{share} are declared outliers, and it removes outliers",), ()
-        filters = [each for each in candidates if algorithms[each.algorithm].removes_outliers]
+        filters = [each for each in candidates if algorithms[each.algorithm].choosing.removes_outliers]
         why = "predicts" if able else "is feasible"
         why += f" less than {REMOVAL_WORTH:g} times its risk" if able else _wants(filters)
         because = (f"no algorithm that removes outliers {why}, so {share} may bias it",)
@@ -131,8 +131,8 @@ def _rule(
         if verdict.taken:
             return each, (*because, verdict.because), ()
         beside += (verdict.because,) if verdict.because else ()
-    feasible = [each for each in feasible if algorithms[each.algorithm].takes is None] or feasible
-    many = [each for each in feasible if algorithms[each.algorithm].passes == "many"]
+    feasible = [each for each in feasible if algorithms[each.algorithm].choosing.rule is None] or feasible
+    many = [each for each in feasible if algorithms[each.algorithm].choosing.many_passes]
     least_many = _least(many) if many else None
     if recommended is not None and _worth(recommended, least_many):
         return recommended, because, beside
@@ -140,11 +140,12 @@ def _rule(
     return least_many or _least(feasible), (*because, *passed_over), beside
 
 
-def _verdict(info: AlgorithmInfo, candidate: Candidate, allowed: Allowance) -> Verdict:
+def _verdict(info: Registered, candidate: Candidate, allowed: Allowance) -> Verdict:
     """Whether the method's own rule takes its plan, and the budget allows it."""
-    if info.takes is None or candidate.plan is None:
+    rule = info.choosing.rule
+    if rule is None or candidate.plan is None:
         return Verdict(False)
-    verdict = info.takes(candidate.plan, allowed)
+    verdict = rule(candidate.plan, allowed)
     if not verdict.taken:
         return verdict
     try:
@@ -165,9 +166,8 @@ def _passed_over(recommended: Candidate, many: Candidate | None, problem: Proble
     """Why the recommended method was not taken."""
     name = recommended.algorithm
     if recommended.plan is None:
-        users = _users_needed([recommended])
-        if users is not None and users[0] > problem.users:
-            return f"n={problem.users:,} is small: one pass of {name} needs n >= {users[0]:,}"
+        if recommended.users is not None and recommended.users > problem.users:
+            return f"n={problem.users:,} is small: one pass of {name} needs n >= {recommended.users:,}"
         return f"{name} is not feasible here ({_nameless(recommended).split('. ')[0].rstrip('.')})"
     if recommended.guess is None or many is None:
         return f"nothing is predicted for {name}"
@@ -177,12 +177,12 @@ def _passed_over(recommended: Candidate, many: Candidate | None, problem: Proble
     )
 
 
-def _facts(chosen: Candidate, info: AlgorithmInfo, allowed: Iterable[Candidate]) -> str:
+def _facts(chosen: Candidate, info: Registered, allowed: Iterable[Candidate]) -> str:
     """What the plan asks of users, shows to others and predicts, beside the best of all considered."""
     plan = chosen.plan
     assert plan is not None
     asked = plan.cost.messages / plan.problem.users
-    often = "at most once" if info.participations(plan) == 1 else f"about {asked:.3g} times"
+    often = "at most once" if plan.parameters.participations() == 1 else f"about {asked:.3g} times"
     known = [each for each in allowed if each.plan and each.predicted is not None]
     predicts = "predicts nothing"
     if chosen.predicted is not None:
@@ -200,14 +200,8 @@ def _facts(chosen: Candidate, info: AlgorithmInfo, allowed: Iterable[Candidate])
 
 def _wants(filters: Sequence[Candidate]) -> str:
     """In brackets, the smallest number of users that one of `filters` asks for."""
-    users = _users_needed(filters)
-    return "" if users is None else f" ({users[1]} needs n >= {users[0]:,})"
-
-
-def _users_needed(candidates: Iterable[Candidate]) -> tuple[int, str] | None:
-    """The fewest users that would do for one of `candidates`, and for which one."""
-    found = [(re.search(r"n >= ([\d,]+)", each.needs), each.algorithm) for each in candidates]
-    return min(((int(match[1].replace(",", "")), name) for match, name in found if match), default=None)
+    found = [(each.users, each.algorithm) for each in filters if each.users is not None]
+    return f" ({min(found)[1]} needs n >= {min(found)[0]:,})" if found else ""
 
 
 def _times(larger: float, smaller: float) -> str:

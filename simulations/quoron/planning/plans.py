@@ -13,8 +13,8 @@ from quoron.planning.choosing import automatic
 from quoron.planning.projection import Projection
 from quoron_privacy.counts.quorum import spent_on
 from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, VerificationError
-from quoron_server.algorithms import ALGORITHMS, AlgorithmInfo
-from quoron_server.algorithms.defaults import Allowance
+from quoron_server.algorithms import ALGORITHMS, Registered
+from quoron_server.algorithms.allowance import Allowance
 from quoron_server.algorithms.forecast import trivial_risk
 from quoron_server.algorithms.options import options_of
 from quoron_server.algorithms.quorum import left_by_quorum
@@ -24,7 +24,7 @@ from quoron_server.budget import Budget
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
-Registry = Mapping[str, AlgorithmInfo]
+Registry = Mapping[str, Registered]
 BASELINE = "phased-sgd"  # the naive alternative of the papers
 LARGEST_ROUNDS = 1024  # that the curve looks at
 SURE = "Predicted excess risks are bounds that hold in nine of ten problems (docs/comparing.md)."
@@ -117,7 +117,7 @@ def choose(
     else:
         planned = _named(config, problem, algorithms, compare=compare, alternatives=alternatives)
     _budget(config).check_plan(planned.plan)
-    planned = replace(planned, remarks=algorithms[planned.plan.algorithm].remarks(planned.plan))
+    planned = replace(planned, remarks=algorithms[planned.plan.algorithm].choosing.remarks(planned.plan))
     if not compare:
         return planned
     given = config.algorithm.options if name != "auto" else {}
@@ -127,7 +127,7 @@ def choose(
 
 
 def rounds_curve(
-    info: AlgorithmInfo, config: Config, problem: Problem, given: Mapping[str, Any], chosen: Plan | None = None
+    info: Registered, config: Config, problem: Problem, given: Mapping[str, Any], chosen: Plan | None = None
 ) -> RoundsCurve | None:
     """Plans of one algorithm for 1 round, 2, and so on by factors of about √2, its other options as `given`.
 
@@ -136,8 +136,10 @@ def rounds_curve(
     """
     if not info.takes_rounds or config.algorithm.constants not in info.constants:
         return None
+    if info.factor.of(problem) is None:
+        return None
     points = {}
-    for rounds in round_grid(LARGEST_ROUNDS)[:: info.stride]:
+    for rounds in round_grid(LARGEST_ROUNDS)[:: info.choosing.curve_step]:
         with suppress(QuoronError):
             plan = _plan_exactly(info, config, problem, given, rounds)
             points[rounds] = plan.predicted_excess_risk
@@ -179,8 +181,10 @@ def _decline(config: Config, problem: Problem, algorithms: Registry) -> None:
     wanted = wish(config)
     left = wanted if wanted.quorum is None else left_by_quorum(wanted)
     for info in algorithms.values():
-        if info.declines is not None and (found := info.declines(problem, left)) is not None:
-            raise Infeasible("auto", found.condition, f"{found.needs}, or a larger epsilon; or name an algorithm")
+        too_few = info.choosing.too_few
+        if too_few is not None and (found := too_few(problem, left)) is not None:
+            needs = f"{found.needs}, or a larger epsilon; or name an algorithm"
+            raise Infeasible("auto", found.condition, needs, users=found.users)
 
 
 def _worthwhile(candidate: Candidate, problem: Problem) -> Candidate:
@@ -211,9 +215,9 @@ def _named(config: Config, problem: Problem, algorithms: Registry, *, compare: b
         if not alternatives:
             raise
         feasible = tuple(each.algorithm for each in _candidates(config, problem, others) if each.plan)
-        raise Infeasible(error.algorithm, error.condition, error.needs, feasible) from None
+        raise Infeasible(error.algorithm, error.condition, error.needs, feasible, users=error.users) from None
     info.verify(plan)
-    candidates = (Candidate(name, plan), *(_candidates(config, problem, others) if compare else ()))
+    candidates = (Candidate.of(info, plan), *(_candidates(config, problem, others) if compare else ()))
     return Planned(plan, candidates)
 
 
@@ -235,7 +239,7 @@ def _trusted(config: Config) -> bool:
     return config.privacy.trust_server
 
 
-def _keeps_answers(info: AlgorithmInfo, config: Config) -> bool:
+def _keeps_answers(info: Registered, config: Config) -> bool:
     """Whether the coordinator may see what it would see: anything when trusted, else exposure `local` only."""
     return _trusted(config) or info.exposure == "local"
 
@@ -244,8 +248,8 @@ def _candidates(config: Config, problem: Problem, algorithms: Registry) -> tuple
     return tuple(_candidate(info, config, problem) for info in algorithms.values() if info.exposure != "none")
 
 
-def _candidate(info: AlgorithmInfo, config: Config, problem: Problem) -> Candidate:
-    if info.named_only:
+def _candidate(info: Registered, config: Config, problem: Problem) -> Candidate:
+    if info.choosing.named_only:
         return Candidate(info.name, None, f"{info.name}: kept for comparison, and planned only where it is named.")
     if config.privacy.adjacency not in info.adjacency:
         offered = ", ".join(info.adjacency)
@@ -256,19 +260,19 @@ def _candidate(info: AlgorithmInfo, config: Config, problem: Problem) -> Candida
         shown = f"{info.name}: the exposure is {info.exposure}, and privacy.trust_server=false asks for local."
         return Candidate(info.name, None, shown)
     try:
-        return Candidate(info.name, _plan(info, config, problem, {}))
+        return Candidate.of(info, _plan(info, config, problem, {}))
     except QuoronError as error:  # also a loss or domain that the algorithm is not made for
-        return Candidate(info.name, None, str(error), error.needs if isinstance(error, Infeasible) else "")
+        return Candidate(info.name, None, str(error), error.users if isinstance(error, Infeasible) else None)
 
 
-def _plan(info: AlgorithmInfo, config: Config, problem: Problem, given: Mapping[str, Any]) -> Plan:
+def _plan(info: Registered, config: Config, problem: Problem, given: Mapping[str, Any]) -> Plan:
     wanted = config.budget.rounds
     if wanted is None or given.get("rounds") is not None or not info.takes_rounds:
         return _plan_freely(info, config, problem, given)
     return _plan_exactly(info, config, problem, given, wanted)
 
 
-def _plan_exactly(info: AlgorithmInfo, config: Config, problem: Problem, given: Mapping[str, Any], rounds: int) -> Plan:
+def _plan_exactly(info: Registered, config: Config, problem: Problem, given: Mapping[str, Any], rounds: int) -> Plan:
     """The best plan of exactly `rounds` rounds; Infeasible if there is none."""
     plan = _plan_freely(info, config, problem, {**given, "rounds": rounds})
     if plan.cost.rounds != rounds:  # printed constants fix it
@@ -280,7 +284,7 @@ def _plan_exactly(info: AlgorithmInfo, config: Config, problem: Problem, given: 
     return plan
 
 
-def _plan_freely(info: AlgorithmInfo, config: Config, problem: Problem, given: Mapping[str, Any]) -> Plan:
+def _plan_freely(info: Registered, config: Config, problem: Problem, given: Mapping[str, Any]) -> Plan:
     section: AlgorithmSection = config.algorithm
     if section.constants not in info.constants:
         raise ConfigError(

@@ -29,8 +29,9 @@ from quoron_client.compute.gradients import gradient_sums
 from quoron_client.compute.smoothness import smoothness_scale
 from quoron_client.compute.work import answer
 from quoron_client.data.items import ItemBatch, Items, ItemView
+from quoron_client.protocol.domains import Bounds
 from quoron_client.protocol.gradients import AverageGradient
-from quoron_client.protocol.questions import ANSWERED, FAR, MISSING, Answers, Bounds, Matrix, Question, Task
+from quoron_client.protocol.questions import ANSWERED, FAR, MISSING, Answers, Matrix, Question, Task
 from quoron_client.protocol.reports import LocalReport
 from quoron_client.protocol.smoothing import Convolution
 from quoron_client.randomisers import LocalRandomness, SeededRandomness, local_report

@@ -22,7 +22,6 @@ from quoron_privacy.counts.table_health import Shares, TableHealth, looked_at
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.noise.sources import SecureNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.defaults import not_gaussian
 from quoron_server.books.ledger import Ledger
 from quoron_server.budget import Budget
 from quoron_server.plan import LEAST_EPSILON, Privacy
@@ -91,7 +90,7 @@ def _share(config: Config, problem: Problem, privacy: Privacy, sizes: dict[str, 
     name, wanted = config.algorithm.name, config.train.health
     if wanted == 0:
         return 0.0, OFF
-    if name in ALGORITHMS and ALGORITHMS[name].gaussian_promise is not_gaussian:
+    if name in ALGORITHMS and not ALGORITHMS[name].may_be_gaussian:
         return 0.0, _not_gaussian(name)
     if wanted is not None:
         return (wanted, None) if wanted >= table_health.SMALLEST else (0.0, f"train.health={wanted:g} buys nothing")

@@ -50,6 +50,7 @@ from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.sums import Sums
 from quoron_server import rounds
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.assumptions import Assumption, Kind
 from quoron_server.black_box import plan_for
 from quoron_server.books.books import charge_of
 from quoron_server.books.ledger import Ledger
@@ -62,13 +63,6 @@ Rows = Callable[[Users, Vector], Any]  # users (k,), point (d,) -> (k, d): numpy
 Computation = Callable[[int, Users, Vector, NoiseSource], Any]  # the same, told the round, with dice of the run's own
 Summation = Callable[[Question, Users, Vector, NoiseSource, float], Sums]  # the reduction of users' answers, made there
 Watch = Callable[[int, Vector], None]  # a round from 0, and the point (d,) of its question
-
-# What nobody can check of a function. That it raises, prints or keeps something is how it could tell of items besides.
-OWN = (
-    "a row depends on the items of its own user and on what was released before, on no other user's items, and nothing "
-    "else that the function does, such as raising or printing, shows anything of them"
-)
-KEEPS = "the function keeps nothing between rounds that changes later rows"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +99,10 @@ class Setting:
             seed=seed,
             curated=True,
         )
-        forgetful = (KEEPS,) if "forgetful-clients" in made.guarantee.needs else ()
-        plan = made.by_curator((OWN, *forgetful))
+        kinds = [Kind.OWN_ROWS]  # what nobody can check of a function
+        if made.guarantee.rests_on(Kind.FORGETFUL_CLIENTS):
+            kinds.append(Kind.FORGETFUL_FUNCTION)
+        plan = made.by_curator(map(Assumption, kinds))
         ALGORITHMS[self.algorithm].verify(plan)
         plan.require_deployable(trust_clients=False)
         return plan if self.simulation_seed is None else plan.simulated()

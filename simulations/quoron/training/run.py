@@ -41,6 +41,7 @@ from quoron_privacy.noise.ahead import StartedNoise
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_server import rounds
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.assumptions import Assumption
 from quoron_server.books.books import charge_of
 from quoron_server.books.ledger import Ledger
 from quoron_server.budget import Budget
@@ -58,7 +59,7 @@ def prepare(
     name: str,
     folder: RunFolder | None = None,
     frame: Any = None,
-    assumptions: tuple[str, ...] = (),
+    assumptions: Sequence[Assumption] = (),
 ) -> Prepared:
     """Read, check and plan; every wrong request is refused here.
 
@@ -90,7 +91,7 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
     return Model.released(algorithm.model(state), encoding, loss, plan, made=None), plan, taken
 
 
-def _planned(config: Config, base: Path, identity: Identity, frame: Any, assumptions: tuple[str, ...]) -> Prepared:
+def _planned(config: Config, base: Path, identity: Identity, frame: Any, assumptions: Sequence[Assumption]) -> Prepared:
     """A run whose plan is verified, before anybody asks whether the population's account has room for it."""
     held = hold(config, base, frame)
     seeded = config.model_copy(update={"run": config.run.model_copy(update={"seed": identity.seed})})

@@ -23,7 +23,6 @@ from quoron_server.algorithms.accelerated_erm import acsa, search
 from quoron_server.algorithms.accelerated_erm.method import AcceleratedERM
 from quoron_server.algorithms.accelerated_erm.plan import forgiving_lottery, forgiving_series, release_chance
 from quoron_server.algorithms.accelerated_erm.search import Scene
-from quoron_server.algorithms.forecast import guessed
 from quoron_server.plan import Privacy
 
 INFO = ALGORITHMS["accelerated-erm"]
@@ -92,7 +91,7 @@ def test_too_few_users_are_refused_with_a_number_that_suffices():
         planned({}, few, strict)
     needed = int(refusal.value.needs.split()[-1].replace(",", ""))
     plan = planned({}, replace(PROBLEM, users=needed), strict)
-    assert guessed(plan) < 0.2
+    assert INFO.factor.guess(plan) < 0.2
 
 
 def test_a_declared_share_of_hostile_users_is_allowed_for_and_costs_noise():
@@ -246,7 +245,8 @@ def test_predicted_risk_is_the_measured_one_on_users_of_one_curvature(options):
         engine.centres = 0.3 + 0.1 * np.random.default_rng(100 + seed).standard_normal((2400, 3))
         model = drive(algorithm, engine, SeededNoise(seed))[-1].ag
         risks.append(0.1 * np.sum((model - 0.3) ** 2))
-    assert guessed(plan) / 2.5 < np.mean(risks) < 2.5 * guessed(plan)
+    guess = INFO.factor.guess(plan)
+    assert guess / 2.5 < np.mean(risks) < 2.5 * guess
 
 
 @pytest.mark.parametrize(("users", "cohort", "rounds"), [(2400, 2400, 6), (20_000, 2000, 40), (100_000, 100_000, 20)])

@@ -1,4 +1,4 @@
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from contracts.scenes import PRIVACY, SMALL, make_plan
 from problems import changed, problem_of
 from quoron_client.protocol.domains import L2Ball
-from quoron_server.algorithms import ALGORITHMS, forecast
+from quoron_server.algorithms import ALGORITHMS, AlgorithmInfo
 from quoron_server.algorithms.forecast import (
+    Factor,
     PhaseModel,
     PhaseModels,
     averaging,
@@ -121,21 +122,35 @@ def test_the_statistical_floor_falls_as_one_over_users():
 
 
 class TestBounds:
-    def test_a_factor_is_of_an_algorithm_that_there_is(self):
-        assert set(forecast.FACTORS) <= set(ALGORITHMS)
-        assert all(0 < value < 1000 for each in forecast.FACTORS.values() for value in each.values())
-        for own in ("whitened-tracking", "one-round-least-squares"):  # they predict bounds
-            assert own not in forecast.FACTORS
+    def test_every_algorithm_is_registered_with_a_factor_and_none_can_be_without(self):
+        for info in ALGORITHMS.values():
+            factors = (info.factor.known, info.factor.unknown)
+            assert all(each is None or 0 < each < 1000 for each in factors)
+        facts = {each.name: getattr(ALGORITHMS["sgd"], each.name) for each in fields(AlgorithmInfo)}
+        del facts["factor"]
+        with pytest.raises(TypeError, match="factor"):
+            AlgorithmInfo(**facts)
 
     @pytest.mark.parametrize("name", ["tracking-srgd", "mean-sgd", "srgd"])
-    def test_a_plan_predicts_its_planners_guess_times_the_factor(self, name, monkeypatch):
-        plan = make_plan(name)
-        known = "known" if plan.problem.beliefs.isotropic is not None else "unknown"
-        expected = forecast.FACTORS.get(name, {}).get(known, 1.0)
-        guess = forecast.guessed(plan)
-        assert plan.predicted_excess_risk == pytest.approx(expected * guess, rel=1e-12)
-        monkeypatch.setattr(forecast, "FACTORS", {})
-        info = ALGORITHMS[name]
-        again = info.plan(plan.problem, PRIVACY, info.options(**SMALL[name]), "calibrated", 7)
+    def test_a_plan_predicts_its_planners_guess_times_the_factor(self, name):
+        plan, info = make_plan(name), ALGORITHMS[name]
+        guess = info.factor.guess(plan)
+        assert plan.predicted_excess_risk == pytest.approx(info.factor.of(plan.problem) * guess, rel=1e-12)
+        plain = replace(info, factor=Factor(1.0, 1.0))
+        again = plain.plan(plan.problem, PRIVACY, info.options(**SMALL[name]), "calibrated", 7)
         assert again.predicted_excess_risk == pytest.approx(guess, rel=1e-12)
         assert again.parameters == plan.parameters  # no factor sets noise, sizes or rounds
+
+    @pytest.mark.parametrize("name", ["tracking-srgd", "one-pass-dp-sgd"])
+    def test_what_nobody_measured_is_not_told_as_a_bound(self, name):
+        known, unmeasured = make_plan(name), replace(ALGORITHMS[name], factor=Factor(None, None))
+        plan = unmeasured.plan(known.problem, PRIVACY, unmeasured.options(**SMALL[name]), "calibrated", 7)
+        assert plan.predicted_excess_risk is None
+        assert unmeasured.factor.guess(plan) is None
+        assert replace(plan, predicted_excess_risk=known.predicted_excess_risk) == known
+
+    @pytest.mark.parametrize("kind", ["isotropic", "unknown"])
+    def test_the_factor_is_that_of_what_is_known_of_the_curvature(self, kind):
+        factor, problem = Factor(known=2.0, unknown=None), changed(PROBLEM, curvature=kind)
+        assert factor.bound(3.0, problem) == (6.0 if kind == "isotropic" else None)
+        assert factor.bound(None, problem) is None

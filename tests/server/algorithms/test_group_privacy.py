@@ -116,7 +116,7 @@ def test_no_place_is_asked_for_twice_and_each_user_is_asked_as_often_as_told(nam
             asked[user] += 1
         silent = Answers(np.zeros((len(question.cohort), 3)), np.zeros(len(question.cohort), np.uint8))
         state = algorithm.update(state, silent, SeededNoise(1)).state
-    assert asked.max() == ALGORITHMS[plan.algorithm].participations(plan)
+    assert asked.max() == plan.parameters.participations()
     assert len(seen) == plan.cost.gradient_evaluations
 
 
@@ -295,7 +295,8 @@ class TestGroupDPSGD:
         assert max(scales) / min(scales) < 1.02
 
     def test_what_is_shown_is_said_in_dp_accountings_words(self):
-        event = planned("group-dp-sgd-zero-out", rounds=5, rate=0.3).dp_event()
+        plan = planned("group-dp-sgd-zero-out", rounds=5, rate=0.3)
+        event = ALGORITHMS[plan.algorithm].dp_event(plan)
         once = event.event
         assert (event.count, once.sensitivities) == (5, [0.0, 1.0, 2.0, 3.0, 4.0])
         assert sum(once.sampling_probs) == pytest.approx(1.0)

@@ -21,8 +21,10 @@ from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.robust.filter.concentration import cohort_scores, scores
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.localised import filter_plan, geometry
+from quoron_server.algorithms.localised.coordinate_median import CoordinateMedian
 from quoron_server.algorithms.localised.method import LocalisedSGD
-from quoron_server.algorithms.localised.rules import CoordinateMedian, OutlierFilter, SoftFilter
+from quoron_server.algorithms.localised.outlier_filter import OutlierFilter
+from quoron_server.algorithms.localised.soft_filter import SoftFilter
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 from quoron_server.specification import describe
@@ -205,7 +207,7 @@ def test_a_plan_whose_problem_lost_what_its_theorem_needs_is_refused(name) -> No
         replace(plan, problem=replace(plan.problem, domain=L2Ball(2.0))),
         replace(plan, problem=replace(plan.problem, coordinate_smoothness=None)),
         replace(plan, problem=replace(plan.problem, coordinate_smoothness=1.9, smoothness=1.9)),
-        replace(plan, guarantee=replace(plan.guarantee, needs=plan.guarantee.needs[:-1])),
+        replace(plan, guarantee=replace(plan.guarantee, assumptions=plan.guarantee.assumptions[:-1])),
     ):
         with pytest.raises(VerificationError):
             info.verify(other)
@@ -265,12 +267,12 @@ def test_the_medians_of_a_plan_meet_a_plain_mean_only_beyond_a_hundred_million_i
     for epsilon in (1.0, 4.0, 8.0):
         plan = info.plan(linear(100_000, 100, 1000), Privacy(epsilon, 1e-6), info.options(rounds=200), seed=1)
         info.verify(plan)
-        (said,) = info.remarks(plan)
+        (said,) = info.choosing.remarks(plan)
         assert "times the noise of a plain mean" in said
         meets = float(said.split("about m = ")[1].split()[0])
         assert meets > 5e7
         many = info.plan(linear(100_000, int(30 * meets), 1000), Privacy(epsilon, 1e-6), info.options(rounds=200))
-        ratio = float(info.remarks(many)[0].split("has ")[1].split()[0])
+        ratio = float(info.choosing.remarks(many)[0].split("has ")[1].split()[0])
         assert ratio < 0.5
 
 
@@ -278,10 +280,10 @@ def test_filters_on_a_box_say_what_either_norm_costs() -> None:
     info, problem = ALGORITHMS["filtered-sgd"], linear(40_000, 100, 10)
     for norm, sign in (("linf", -1), ("l2", 1), (None, 1)):
         plan = info.plan(problem, Privacy(4.0, 1e-6), info.options(norm=norm))
-        mean, other = info.remarks(plan)
+        mean, other = info.choosing.remarks(plan)
         assert "the two meet at about m = " in mean
         assert (float(other.split("would have ")[1].split()[0]) - 1) * sign > 0
-    assert info.remarks(make_plan("filtered-sgd")) == ()
+    assert info.choosing.remarks(make_plan("filtered-sgd")) == ()
 
 
 def test_printed_constants_run_and_are_called_unproved() -> None:
@@ -290,7 +292,7 @@ def test_printed_constants_run_and_are_called_unproved() -> None:
     info.verify(plan)
     assert not plan.guarantee.proved
     assert plan.guarantee.sentence().startswith("NOT PROVED")
-    assert "times the noise of a plain mean" in info.remarks(plan)[0]
+    assert "times the noise of a plain mean" in info.choosing.remarks(plan)[0]
     assert plan.parameters.median.test_scale == 2.0  # 8/ε, where a score that moves by 2 needs 4/ε for half of ε
     assert plan.parameters.cohort_size == int(np.ceil(100 * np.log(40_000 * 100 * 10 / 1e-6) / 4))
     with pytest.raises(Infeasible, match="printed cohort_size"):

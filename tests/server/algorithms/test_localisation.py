@@ -15,7 +15,7 @@ from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.localised.method import HALTED, RELEASED, LocalisedSGD, Phase
-from quoron_server.algorithms.localised.rules import PlainMean
+from quoron_server.algorithms.localised.plain import PlainMean
 
 
 def drive(algorithm, engine, noise=None):

@@ -123,7 +123,7 @@ class TestAccounting:
     def test_the_whole_run_spends_all_of_epsilon_but_two_per_cent(self, estimator, rate):
         plan = planned(replace(MANY_ITEMS, users=20_000), Privacy(2.0, 1e-5), estimator=estimator, rate=rate, rounds=9)
         p = plan.parameters
-        gaussian = p.gaussian.sensitivity / p.noise_scale
+        gaussian = p.noise.sensitivity / p.noise_scale
         choices = 4 * private_range.bounded_range_mu(p.range_epsilon) ** 2 if estimator == "range" else 0.0
         delta = 1e-5 - numeric_slack(plan.problem, 2.0, 9)
         spent = subsampling.wor_epsilon(known_rate(p.cohort_size, 20_000), 9, math.sqrt(choices + gaussian**2), delta)

@@ -19,6 +19,7 @@ from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.phased_erm.method import Phase, PhasedERM, PhasedERMParameters, momentum
 from quoron_server.algorithms.phased_erm.plan import ROUNDING, shift
+from quoron_server.assumptions import Kind
 
 INFO = ALGORITHMS["phased-erm"]
 CHECK = problem_of(users=50_000, items_per_user=50, dimension=10, domain=L2Ball(1.0), lipschitz=1.0, smoothness=1.0)
@@ -159,7 +160,7 @@ def test_absences_that_look_at_the_iterate_break_the_bound():
     ends = [float(last_point(algorithm, Linear(sign, looks=True)).released[0]) for sign in (-1.0, 1.0)]
     assert abs(ends[0] - ends[1]) == pytest.approx(0.4975, abs=2e-3)
     assert algorithm.parameters.phases[0].sensitivity == pytest.approx(0.0020, abs=1e-5)
-    assert INFO.plan(PROBLEM, PRIVACY, INFO.options(), "calibrated", 7).guarantee.needs == ("unmoved-attendance",)
+    assert INFO.plan(PROBLEM, PRIVACY, INFO.options(), "calibrated", 7).guarantee.rests_on(Kind.UNMOVED_ATTENDANCE)
 
 
 class Bowl:
@@ -262,7 +263,7 @@ def tampered(name):
         "half the noise": phases(replace(first, release_scale=first.release_scale / 2), last),
         "less regularisation": phases(replace(first, regularisation=first.regularisation / 2), last),
         "no phase": replace(plan, parameters=replace(p, phases=())),
-        "no assumption on absences": replace(plan, guarantee=replace(plan.guarantee, needs=())),
+        "no assumption on absences": replace(plan, guarantee=replace(plan.guarantee, assumptions=())),
     }
 
 

@@ -15,8 +15,7 @@ from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.forecast import guessed
-from quoron_server.algorithms.tracking.plan import mechanisms
+from quoron_server.algorithms.tracking.parameters import mechanisms
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
 from server.algorithms.tracking_reference import small_plan
@@ -202,7 +201,7 @@ def test_ten_thousand_users_in_two_hundred_dimensions_are_infeasible_and_the_err
     users = int(str(refused.value).split("n >= ")[1].split(" ")[0].replace(",", ""))
     assert users > 10_000
     enough = plan_of(replace(TEN_THOUSAND, users=users), Privacy(1.0, 1e-6))
-    assert guessed(enough) < 0.5 * 0.25 * 9 / 200
+    assert INFO.factor.guess(enough) < 0.5 * 0.25 * 9 / 200
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.means.free_presence import Length, LogLength, Moment
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.one_round.plan import LEAST_RESOLUTION
 from quoron_server.algorithms.whitened import estimates
 from quoron_server.algorithms.whitened.estimates import GradientModel, bend, mean_chance, shrunk, typical_length
-from quoron_server.algorithms.whitened.plan import LEAST_RESOLUTION
 from quoron_server.plan import Plan, Privacy
 
 NAME = "whitened-tracking"

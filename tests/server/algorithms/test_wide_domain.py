@@ -41,17 +41,21 @@ def test_a_wide_domain_changes_nothing_else(name: str) -> None:
     if isinstance(narrow, str) or isinstance(wide, str):
         assert narrow == wide
         return
-    assert wide.problem == WIDE.settled(wide=ALGORITHMS[name].wide)
-    assert wide.problem.domain == (L2Ball(30.0) if ALGORITHMS[name].wide else PROBLEM.domain)
+    assert wide.problem == WIDE.settled(wide=ALGORITHMS[name].noise_ignores_domain)
+    assert wide.problem.domain == (L2Ball(30.0) if ALGORITHMS[name].noise_ignores_domain else PROBLEM.domain)
     assert replace(wide, problem=narrow.problem) == narrow
     ALGORITHMS[name].verify(wide)
 
 
 def test_some_methods_take_a_wide_domain() -> None:
-    assert {name for name in PRIVATE if ALGORITHMS[name].wide} >= {"tracking-srgd", "mean-sgd", "dp-sgd-wor"}
+    assert {name for name in PRIVATE if ALGORITHMS[name].noise_ignores_domain} >= {
+        "tracking-srgd",
+        "mean-sgd",
+        "dp-sgd-wor",
+    }
 
 
-@pytest.mark.parametrize("name", [name for name in PRIVATE if ALGORITHMS[name].wide])
+@pytest.mark.parametrize("name", [name for name in PRIVATE if ALGORITHMS[name].noise_ignores_domain])
 def test_the_noise_of_a_wide_method_does_not_depend_on_the_domain(name: str) -> None:
     """All its parameters are the same in a domain a hundred times as wide, where the optimum is believed to be near."""
     problem = changed(PROBLEM, sigmoid=True)

@@ -16,7 +16,6 @@ from quoron_privacy.means.private_range import crude_mean_users, range_epsilon
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.centring import public_signs
-from quoron_server.algorithms.forecast import guessed
 from quoron_server.algorithms.winsorised.method import WinsorisedERM
 from quoron_server.algorithms.winsorised.plan import box
 from quoron_server.plan import Privacy
@@ -135,7 +134,7 @@ def test_quickstart_predictions_are_the_notes(tmp_path):
         gradient_deviation=0.45654,
     )
     plan = INFO.plan(quick, WISH, INFO.options(), "calibrated", 1)
-    assert guessed(plan) == pytest.approx(1.14e-6, rel=0.2)
+    assert INFO.factor.guess(plan) == pytest.approx(1.14e-6, rel=0.2)
 
 
 @pytest.mark.parametrize(

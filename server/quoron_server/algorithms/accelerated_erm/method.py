@@ -68,7 +68,7 @@ class AcceleratedERM:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.parameters: AcceleratedERMParameters = plan.parameters
+        self.parameters = plan.parameters_of(AcceleratedERMParameters)
         self._places = places(self.parameters)
 
     def init(self) -> AcceleratedERMState:

@@ -11,7 +11,9 @@ from quoron_privacy.robust.combinations import Aggregate, Sampling, Test
 from quoron_privacy.robust.lottery import Lottery
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithms.accelerated_erm.acsa import Shape
-from quoron_server.plan import PlannedRelease
+from quoron_server.assumptions import Assumption, Kind
+from quoron_server.parameters import Parameters, PlannedRelease
+from quoron_server.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class AcceleratedERMParameters:
+class AcceleratedERMParameters(Parameters):
     """Public numbers of one run."""
 
     test: Test
@@ -111,6 +113,23 @@ class AcceleratedERMParameters:
             steps = PlannedRelease(phase.accounting, phase.noise.entry(), phase.rounds, rounds, None, tested=True)
             found.append(steps)
         return tuple(found)
+
+    def cohorts(self) -> tuple[int, ...]:
+        """Of the phases."""
+        return tuple(phase.cohort_size for phase in self.phases for _ in range(phase.rounds))
+
+    def participations(self) -> int:
+        """Those of a phase, as phases share no user."""
+        return max(participations(each.rounds, each.users, each.cohort_size, self.sampling) for each in self.phases)
+
+    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
+        """Secret cohorts of a fixed size, unless everybody is asked or batches are public."""
+        del problem
+        tested = not any(isinstance(phase.accounting, Clipped) for phase in self.phases)
+        kinds = [Kind.ABSENT_IS_OUTLIER] if tested else []
+        if self.sampling == "without-replacement":
+            kinds += [Kind.SECRET_COHORTS, Kind.FORGETFUL_CLIENTS]
+        return tuple(map(Assumption, kinds))
 
 
 def participations(rounds: int, users: int, cohort: int, sampling: Sampling) -> int:

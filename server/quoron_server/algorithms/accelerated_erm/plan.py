@@ -35,7 +35,6 @@ from quoron_server.problem import Problem
 NAME = "accelerated-erm"
 THEOREM = "docs/privacy/accelerated-erm.md#e1"
 CLIPPED = "docs/privacy/accelerated-erm.md#e3"
-ABSENT = "a user who does not answer counts as an outlier in its own slot"
 NEAR = 1.05  # times the least predicted risk counts as about as good
 TRIED = 8  # candidates that are calibrated, at most
 LARGEST_USERS = 10**10
@@ -62,7 +61,7 @@ def plan(problem: Problem, privacy: Privacy, options: AcceleratedERMOptions, see
             privacy.delta,
             "replace-one",
             "broadcast",
-            () if options.test == "clip" else (ABSENT,),
+            (),
             CLIPPED if options.test == "clip" else THEOREM,
         ),
         cost=_cost(problem, phases),
@@ -74,7 +73,7 @@ def plan(problem: Problem, privacy: Privacy, options: AcceleratedERMOptions, see
 
 def verify(plan: Plan) -> None:
     """Disjoint phases, each (ε, δ) by its theorem's second route, noise as accounted for, cost as planned."""
-    p: AcceleratedERMParameters = plan.parameters
+    p = plan.parameters_of(AcceleratedERMParameters)
     last = 0
     for phase in p.phases:
         kappa = 2 if isinstance(phase.accounting, Clipped) else phase.accounting.mean.kappa
@@ -371,5 +370,5 @@ def _infeasible(scene: Scene) -> Infeasible:
     if scene.problem.beliefs.hostile_share:
         condition += f" with hostile_share={scene.problem.beliefs.hostile_share:g}"
     users = least_users(enough, n, within=1.1, most=LARGEST_USERS)
-    fix = "fewer features, more items a user or a larger epsilon" if users is None else f"n >= {users:,}"
-    return Infeasible(NAME, condition, fix)
+    fix = "fewer features, more items a user or a larger epsilon"
+    return Infeasible.too_few(NAME, condition, users, otherwise=fix)

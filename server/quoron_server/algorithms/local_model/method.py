@@ -50,7 +50,7 @@ class LocalModel:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.parameters: LocalModelParameters = plan.parameters
+        self.parameters = plan.parameters_of(LocalModelParameters)
         self._smoothing = Moreau(self.parameters.smoothing) if self.parameters.smoothing else None
 
     def init(self) -> LocalModelState:

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from quoron_privacy.release import Release
-from quoron_server.plan import PlannedRelease
+from quoron_server.assumptions import Assumption, Kind
+from quoron_server.parameters import Parameters, PlannedRelease
+from quoron_server.problem import Problem
 
 Estimator = Literal["clip", "tracking", "range"]
 Reports = Literal["disjoint", "split"]
@@ -39,7 +41,7 @@ class VectorReports:
 
 
 @dataclass(frozen=True, slots=True)
-class LocalModelParameters:
+class LocalModelParameters(Parameters):
     """Public numbers of one run."""
 
     estimator: Estimator
@@ -94,6 +96,24 @@ class LocalModelParameters:
         sent, sought = self.vector_reports, self.range_reports
         steps = PlannedRelease(sent, sent.entry(), len(vectors), vectors, None, scaled=True)
         return (PlannedRelease(sought, sought.entry(), len(ranges), ranges, None), steps) if ranges else (steps,)
+
+    def cohorts(self) -> tuple[int, ...]:
+        """Scouts and vectors of the steps."""
+        return tuple(self.cohort(round_)[1] for round_ in range(self.rounds))
+
+    def participations(self) -> int:
+        """Both reports of a user, where one sends both."""
+        return 2 if self.reports == "split" else 1
+
+    def answer_length(self, problem: Problem) -> int:
+        """Bits of a range, or a vector."""
+        return max(self.bins, problem.dimension)
+
+    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
+        """One report of each kind a user, and nothing told by who sends it."""
+        del problem
+        reports = Kind.ONE_REPORT if self.reports == "disjoint" else Kind.TWO_REPORTS
+        return Assumption(reports), Assumption(Kind.CARELESS_ATTENDANCE)
 
     def step(self, round_: int) -> int:
         """t of an interaction."""

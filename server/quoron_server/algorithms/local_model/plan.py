@@ -112,7 +112,7 @@ def plan(problem: Problem, privacy: Privacy, options: LocalModelOptions, seed: i
     return Plan(
         algorithm=NAME,
         problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "local", _assumptions(p), THEOREM),
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "local", (), THEOREM),
         cost=Cost(p.rounds, messages, messages * problem.items_per_user, 8 * down, 8 * up),
         parameters=p,
         predicted_excess_risk=best.risk,
@@ -122,7 +122,7 @@ def plan(problem: Problem, privacy: Privacy, options: LocalModelOptions, seed: i
 
 def verify(plan: Plan) -> None:
     """Slots are disjoint, and what one user sends is (ε, δ)-locally private, whatever centres and radii are."""
-    p: LocalModelParameters = plan.parameters
+    p = plan.parameters_of(LocalModelParameters)
     promise, ranged = plan.guarantee, p.estimator == "range"
     rough = plan.problem.smoothness is None
     slots = p.steps * p.users_a_step
@@ -323,14 +323,6 @@ def _path(problem: Problem, steps: int, beta: float) -> Vector:
     return 1 / np.arange(1, steps + 1)  # the bound 2βR²/T² gives no distance: as if it were one
 
 
-def _assumptions(p: LocalModelParameters) -> tuple[str, ...]:
-    how = "one question" if p.reports == "disjoint" else "one range and one vector question"
-    return (
-        f"a client answers {how} of the run, once, with words of its own",
-        "whether a client answers does not depend on its data",
-    )
-
-
 def _worth(problem: Problem) -> float:
     """Excess risk of the start point, which a plan has to beat: for a solution at distance 3/R where features are."""
     start = trivial_risk(problem)
@@ -360,11 +352,6 @@ def _infeasible(
         condition += f"{worth:.2g} of not training"
     elif _layout(problem, options.clip_norm or noisy.default_clip(problem), FAILURE) is None:
         return Infeasible(NAME, "users are spread over the whole range, which bins cannot divide", "another estimator")
-    return Infeasible(NAME, condition, _enough_users(problem, privacy, options))
-
-
-def _enough_users(problem: Problem, privacy: Privacy, options: LocalModelOptions) -> str:
-    """About the least number of users for which there is a plan; for that number there is one."""
 
     def enough(users: int) -> bool:
         asked = replace(problem, users=users)
@@ -372,4 +359,5 @@ def _enough_users(problem: Problem, privacy: Privacy, options: LocalModelOptions
         return any(best is not None and best.risk < _worth(asked) for best in found)
 
     users = least_users(enough, problem.users, within=1.05, most=10**12)
-    return "a larger epsilon, fewer features or a trusted coordinator" if users is None else f"n >= {users:,}"
+    fix = "a larger epsilon, fewer features or a trusted coordinator"
+    return Infeasible.too_few(NAME, condition, users, otherwise=fix)

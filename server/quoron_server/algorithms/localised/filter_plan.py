@@ -21,9 +21,9 @@ from quoron_privacy.robust.filter.concentration import LARGEST_COHORT, Norm, sco
 from quoron_privacy.robust.filter.paper_constants import paper_constants
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
 from quoron_server.algorithms.forecast import excess_risk, trivial_risk
+from quoron_server.algorithms.localised.filtering import FilteringParameters
 from quoron_server.algorithms.localised.geometry import FAILURE, Geometry, against_mean, coordinatewise
 from quoron_server.algorithms.localised.plan import (
-    ASSUMPTIONS,
     Schedule,
     Shape,
     as_phases,
@@ -145,7 +145,7 @@ def assembled(
     return Plan(
         algorithm=name,
         problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "model", ASSUMPTIONS, proof, proved=proved),
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "model", (), proof, proved=proved),
         cost=cost(problem, schedule),
         parameters=parameters(
             cohort_size=schedule.cohort_size,
@@ -161,8 +161,8 @@ def assembled(
 
 
 def check_phases(plan: Plan) -> None:
-    """What outlier-filter#f1 and soft-filter#sf1 need of the phases; VerificationError names what fails."""
-    p = plan.parameters
+    """What outlier-filter#f1 and soft-filter#sf1 both need of the phases; VerificationError names what fails."""
+    p = plan.parameters_of(FilteringParameters)
     require_smooth(plan.algorithm, plan.problem)
     require_contraction(plan)
     dimension, geometry = plan.problem.dimension, Geometry("l2", plan.problem.beta or 0.0, p.distance, 1.0)
@@ -187,7 +187,7 @@ def check_phases(plan: Plan) -> None:
 
 def remarks(plan: Plan) -> tuple[str, ...]:
     """On a box, with its choice of norms: the noise beside a plain mean's, and the other norm's."""
-    p = plan.parameters
+    p = plan.parameters_of(FilteringParameters)
     if not (plan.guarantee.proved and isinstance(plan.problem.domain, Box)):
         return ()
     said = (against_mean(plan),)
@@ -246,10 +246,12 @@ def search(
     )
     risk = excess_risk(problem, phases)
     if risk >= trivial_risk(problem):
+        start = 20 * math.ceil(1.5 * smallest(1.0))
         raise Infeasible(
             name,
             f"with n={problem.users:,} the predicted excess risk {risk:.2g} is no better than not training",
-            f"more users (n >= {20 * math.ceil(1.5 * smallest(1.0)):,} is a sensible start)",
+            f"more users (n >= {start:,} is a sensible start)",
+            users=start,
         )
     return Choice(risk, Schedule(schedule.cohort_size, phases), filter_, geometry)
 
@@ -327,9 +329,7 @@ def paper(name: str, problem: Problem, privacy: Privacy, options: FilterOptions)
     )
     size = options.cohort_size or printed.cohort_size
     if problem.users < 2 * size:
-        raise Infeasible(
-            name, f"the printed cohort_size={size:,} exceeds n/2={problem.users // 2:,}", f"n >= {2 * size:,}"
-        )
+        raise Infeasible.too_few(name, f"the printed cohort_size={size:,} exceeds n/2={problem.users // 2:,}", 2 * size)
     rounds = options.rounds or problem.users // size
     cohort_for(name, problem, rounds, size)
     shares = [2.0**-phase for phase in range(1, max(1, int(math.log2(rounds))) + 1)]
@@ -381,9 +381,11 @@ def _infeasible(name: str, problem: Problem, options: FilterOptions, edge: int) 
             name,
             f"n={problem.users:,} users fill {options.rounds:,} cohorts of {size:,}, and the test needs {least:,}",
             f"at most {problem.users // least:,} rounds, or n >= {options.rounds * least:,}",
+            users=options.rounds * least,
         )
-    return Infeasible(
+    return Infeasible.too_few(
         name,
         f"n={problem.users:,} users fill {problem.users // least} cohorts of {least:,}, the least that the test needs",
-        f"n >= {FEWEST_ROUNDS * least:,} for {FEWEST_ROUNDS} rounds (better {20 * math.ceil(1.5 * edge):,})",
+        FEWEST_ROUNDS * least,
+        also=f" for {FEWEST_ROUNDS} rounds (better {20 * math.ceil(1.5 * edge):,})",
     )

@@ -14,11 +14,12 @@ from quoron_privacy.errors import VerificationError
 from quoron_privacy.robust.filter import outlier_filter as theorem
 from quoron_privacy.robust.filter.concentration import score_error
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
-from quoron_server.algorithms.info import ITERATES, AlgorithmInfo
+from quoron_server.algorithms.forecast import Factor
+from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing
 from quoron_server.algorithms.localised import filter_plan as planning
 from quoron_server.algorithms.localised.method import LocalisedSGD
-from quoron_server.algorithms.localised.plan import needs, require_smooth
-from quoron_server.algorithms.localised.rules import FilteredParameters, OutlierFilter
+from quoron_server.algorithms.localised.outlier_filter import FilteredParameters, OutlierFilter
+from quoron_server.algorithms.localised.plan import require_smooth
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -42,7 +43,7 @@ def paper_plan(problem: Problem, privacy: Privacy, options: planning.FilterOptio
 
 def verify(plan: Plan) -> None:
     """outlier-filter#f1 for every phase at the plan's numbers, independently of how they were found."""
-    p: FilteredParameters = plan.parameters
+    p = plan.parameters_of(FilteredParameters)
     planning.check_phases(plan)
     rounding = score_error(p.cohort_size, plan.problem.dimension) + LaplaceThreshold(p.filter.laplace_scale, 0.0).grid
     if not rounding <= p.filter.score_error:
@@ -56,24 +57,23 @@ def verify(plan: Plan) -> None:
 
 def make(plan: Plan) -> LocalisedSGD:
     """The algorithm of a plan."""
-    return LocalisedSGD(plan, OutlierFilter(plan.parameters))
+    return LocalisedSGD(plan, OutlierFilter(plan.parameters_of(FilteredParameters)))
 
 
 INFO = AlgorithmInfo(
     name=NAME,
     summary="Phased SGD with a private concentration test and outlier removal; noise falls as 1/√m",
-    paper="Ghazi, Kumar, Liu & Manurangsi, Nearly Linear-Time User-Level DP-SCO",
-    algorithm_numbers="1, 2",
-    exposure="model",
+    paper="Ghazi, Kumar, Liu & Manurangsi, Nearly Linear-Time User-Level DP-SCO, Algorithms 1, 2",
+    exposures=("model",),
     adjacency=("replace-one",),
     theorem=THEOREM,
     options=planning.FilterOptions,
+    parameters=FilteredParameters,
     planner=plan,
     paper_planner=paper_plan,
     verifier=verify,
     maker=make,
-    removes_outliers=True,
-    black_box=ITERATES,
-    remarks=planning.remarks,
-    needs=needs,
+    factor=Factor(known=1.0, unknown=1.0),  # no table has users enough to measure it: told as it is
+    no_black_boxes=ITERATES,
+    choosing=Choosing(removes_outliers=True, remarks=planning.remarks),
 )

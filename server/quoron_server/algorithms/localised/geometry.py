@@ -12,6 +12,7 @@ from quoron_client.protocol.domains import Box
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import Infeasible
 from quoron_privacy.robust.filter.concentration import Norm
+from quoron_server.algorithms.localised.method import in_phases
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 
@@ -79,7 +80,7 @@ def against_mean(plan: Plan) -> str:
 
     The plain mean's shift is 2Gη/B (phased-sgd); the other's is in proportion to 1/√m while users are alike.
     """
-    p, promise, items = plan.parameters, plan.guarantee, plan.problem.items_per_user
+    p, promise, items = in_phases(plan), plan.guarantee, plan.problem.items_per_user
     mean = 2 * plan.problem.lipschitz / p.cohort_size / gdp.mu_for(promise.epsilon, promise.delta)
     times = p.phases[0].release_scale / (p.phases[0].step_size * mean)
     said = f"The release has {times:.3g} times the noise of a plain mean of as large cohorts (phased-sgd)"

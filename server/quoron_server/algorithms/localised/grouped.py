@@ -25,14 +25,12 @@ from quoron_privacy.accounts import recount
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise.streams import total_variation
 from quoron_server.algorithm import Vector
-from quoron_server.algorithms.defaults import GaussianPromise
-from quoron_server.algorithms.forecast import PhaseModels, excess_risks
-from quoron_server.algorithms.info import ITERATES, AlgorithmInfo
+from quoron_server.algorithms.forecast import Factor, PhaseModels, excess_risks
+from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing
 from quoron_server.algorithms.localised.method import LocalisedSGD, Phase
-from quoron_server.algorithms.localised.plan import ASSUMPTIONS, Shape, needs, require_smooth, shapes
-from quoron_server.algorithms.localised.rules import GroupedParameters, PlainMeans, Share
+from quoron_server.algorithms.localised.plain import GroupedParameters, PlainMeans, Share
+from quoron_server.algorithms.localised.plan import Shape, require_smooth, shapes
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.search import round_grid, step_grid, suffix_shares
 from quoron_server.algorithms.slots import partition
@@ -93,7 +91,7 @@ def plan(problem: Problem, privacy: Privacy, options: GroupedOptions, seed: int)
     return Plan(
         algorithm=NAME,
         problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "model", ASSUMPTIONS, THEOREM),
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "model", (), THEOREM),
         cost=_cost(problem, chosen.shares),
         parameters=GroupedParameters(options.layout, phases, chosen.shares, mus, _total(options.layout, mus)),
         predicted_excess_risk=chosen.risk,
@@ -220,7 +218,7 @@ def _parts(shape: Shape, whole: int) -> list[int]:
 
 def verify(plan: Plan) -> None:
     """Contraction for items, disjoint places, each phase's sensitivity from its integers, and a μ that gives (ε, δ)."""
-    p: GroupedParameters = plan.parameters
+    p = plan.parameters_of(GroupedParameters)
     problem, promise = plan.problem, plan.guarantee
     require_smooth(NAME, problem)
     if not (len(p.phases) == len(p.shares) == len(p.mus) >= 1 and p.layout in ("spread", "disjoint")):
@@ -263,16 +261,9 @@ def _check_places(problem: Problem, p: GroupedParameters) -> None:
             )
 
 
-def gaussian(plan: Plan) -> GaussianPromise:
-    """μ of the run; of the noise, that of the releases which a user is in has to be exact."""
-    p: GroupedParameters = plan.parameters
-    releases = len(p.phases) if p.layout == "spread" else 1
-    return GaussianPromise(p.mu, total_variation(gaussians=releases * plan.problem.dimension))
-
-
 def make(plan: Plan) -> LocalisedSGD:
     """The algorithm of a plan."""
-    p: GroupedParameters = plan.parameters
+    p = plan.parameters_of(GroupedParameters)
 
     def ask(round_: int, point: Vector) -> Question:
         share, number = p.share_of(round_)
@@ -287,33 +278,19 @@ def make(plan: Plan) -> LocalisedSGD:
     return LocalisedSGD(plan, PlainMeans(p, plan.problem.lipschitz), ask)
 
 
-def _cohorts(plan: Plan) -> tuple[int, ...]:
-    p: GroupedParameters = plan.parameters
-    return tuple(share.cohort_size for share in p.shares for _ in range(share.rounds))
-
-
-def _asked(plan: Plan) -> int:
-    p: GroupedParameters = plan.parameters
-    questions = [share.questions for share in p.shares]
-    return sum(questions) if p.layout == "spread" else max(questions)
-
-
 INFO = AlgorithmInfo(
     name=NAME,
     summary="Phased SGD over items; each phase uses other places of all users, or all places of other users",
-    paper="Feldman, Koren & Talwar (2020), over items with group privacy",
-    algorithm_numbers="2",
-    exposure="model",
+    paper="Feldman, Koren & Talwar (2020), over items with group privacy, Algorithm 2",
+    exposures=("model",),
     adjacency=("replace-one",),
     theorem=THEOREM,
     options=GroupedOptions,
+    parameters=GroupedParameters,
     planner=plan,
     verifier=verify,
     maker=make,
-    passes="many",
-    asked=_asked,
-    cohorts=_cohorts,
-    gaussian_promise=gaussian,
-    black_box=ITERATES,
-    needs=needs,
+    factor=Factor(known=3.5, unknown=6.0),
+    no_black_boxes=ITERATES,
+    choosing=Choosing(many_passes=True),
 )

@@ -20,23 +20,21 @@ from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.robust import coordinate_median as theorem
 from quoron_privacy.robust.filter.concentration import LARGEST_COHORT, score_error
-from quoron_server.algorithms.forecast import excess_risk
-from quoron_server.algorithms.info import ITERATES, AlgorithmInfo
+from quoron_server.algorithms.forecast import Factor, excess_risk
+from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing
+from quoron_server.algorithms.localised.coordinate_median import CoordinateMedian, CoordinateMedianParameters
 from quoron_server.algorithms.localised.geometry import Geometry, against_mean, coordinatewise
 from quoron_server.algorithms.localised.method import LocalisedSGD
 from quoron_server.algorithms.localised.plan import (
-    ASSUMPTIONS,
     Schedule,
     Shape,
     as_phases,
     best_schedule,
     cohort_for,
     cost,
-    needs,
     require_contraction,
     require_smooth,
 )
-from quoron_server.algorithms.localised.rules import CoordinateMedian, CoordinateMedianParameters
 from quoron_server.algorithms.search import round_grid
 from quoron_server.plan import Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
@@ -114,7 +112,7 @@ def paper_plan(problem: Problem, privacy: Privacy, options: MedianOptions, seed:
     log = math.log(users * problem.items_per_user * problem.dimension / privacy.delta)
     size = options.cohort_size or math.ceil(100 * log / epsilon)
     if users < 2 * size:
-        raise Infeasible(NAME, f"the printed cohort_size={size:,} exceeds n/2={users // 2:,}", f"n >= {2 * size:,}")
+        raise Infeasible.too_few(NAME, f"the printed cohort_size={size:,} exceeds n/2={users // 2:,}", 2 * size)
     rounds = options.rounds or users // size
     cohort_for(NAME, problem, rounds, size)
     temperature = math.sqrt(problem.items_per_user) / (problem.coordinate_bound * (log + math.log(privacy.delta)))
@@ -149,7 +147,7 @@ def paper_plan(problem: Problem, privacy: Privacy, options: MedianOptions, seed:
 
 def verify(plan: Plan) -> None:
     """The theorem for every phase at the plan's numbers, independently of how they were found."""
-    p: CoordinateMedianParameters = plan.parameters
+    p = plan.parameters_of(CoordinateMedianParameters)
     problem, median = plan.problem, p.median
     require_smooth(NAME, problem)
     require_contraction(plan)
@@ -205,7 +203,7 @@ def remarks(plan: Plan) -> tuple[str, ...]:
 
 def make(plan: Plan) -> LocalisedSGD:
     """The algorithm of a plan."""
-    return LocalisedSGD(plan, CoordinateMedian(plan.parameters))
+    return LocalisedSGD(plan, CoordinateMedian(plan.parameters_of(CoordinateMedianParameters)))
 
 
 def _assembled(
@@ -226,15 +224,7 @@ def _assembled(
     return Plan(
         algorithm=NAME,
         problem=problem,
-        guarantee=Guarantee(
-            privacy.epsilon,
-            privacy.delta,
-            "replace-one",
-            "model",
-            ASSUMPTIONS,
-            THEOREM,
-            proved=proved,
-        ),
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "model", (), THEOREM, proved=proved),
         cost=cost(problem, schedule),
         parameters=CoordinateMedianParameters(
             cohort_size=schedule.cohort_size,
@@ -281,17 +271,17 @@ def _infeasible(problem: Problem, privacy: Privacy, options: MedianOptions) -> I
 INFO = AlgorithmInfo(
     name=NAME,
     summary="Phased SGD on a box with coordinatewise medians and one test a phase; for comparison, see its page",
-    paper="Ghazi, Kumar, Liu & Manurangsi, Nearly Linear-Time User-Level DP-SCO",
-    algorithm_numbers="5 to 8",
-    exposure="model",
+    paper="Ghazi, Kumar, Liu & Manurangsi, Nearly Linear-Time User-Level DP-SCO, Algorithms 5 to 8",
+    exposures=("model",),
     adjacency=("replace-one",),
     theorem=THEOREM,
     options=MedianOptions,
+    parameters=CoordinateMedianParameters,
     planner=plan,
     paper_planner=paper_plan,
     verifier=verify,
     maker=make,
-    black_box=ITERATES,
-    remarks=remarks,
-    needs=lambda plan: (*needs(plan), "dominant-hessians"),
+    factor=Factor(known=1.0, unknown=1.0),  # no table has users enough to measure it: told as it is
+    no_black_boxes=ITERATES,
+    choosing=Choosing(remarks=remarks),
 )

@@ -14,19 +14,25 @@ users: nothing visible, neither timing nor the schedule, depends on data before 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers, Question
+from quoron_privacy.errors import VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.slots import partition
-from quoron_server.plan import Plan, PlannedRelease
+from quoron_server.assumptions import Assumption, Kind
+from quoron_server.parameters import Parameters, PlannedRelease
+from quoron_server.plan import Plan
+from quoron_server.problem import Problem
+
+CONTRACTION = tuple(map(Assumption, (Kind.CONTRACTING_LOSSES, Kind.TRUE_GRADIENTS, Kind.UNMOVED_ATTENDANCE)))
 
 RELEASED, HALTED = 1, 0
 
@@ -51,7 +57,46 @@ class Phase:
         return Release("phase", {"phase": index, "scale": self.release_scale, "sensitivity": self.sensitivity})
 
 
-def phase_releases(phases: Sequence[Phase], mechanisms: Sequence[Any], mu: float | None) -> tuple[PlannedRelease, ...]:
+@runtime_checkable
+class InPhases(Protocol):
+    """Parameters of a run in phases."""
+
+    @property
+    def cohort_size(self) -> int:
+        """Users asked in the first round."""
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """In their order."""
+
+
+def in_phases(plan: Plan) -> InPhases:
+    """The parameters of a plan in phases; VerificationError for others."""
+    if not isinstance(plan.parameters, InPhases):
+        raise VerificationError(f"Expected parameters with phases, got {type(plan.parameters).__name__}.")
+    return plan.parameters
+
+
+@dataclass(frozen=True, slots=True)
+class LocalisedParameters(Parameters):
+    """What all runs in phases of equal cohorts have in common."""
+
+    cohort_size: int  # B
+    phases: tuple[Phase, ...]
+
+    def cohorts(self) -> tuple[int, ...]:
+        """As many users in every round."""
+        return (self.cohort_size,) * sum(phase.rounds for phase in self.phases)
+
+    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
+        """Non-expansive steps, and attendance that tells nothing of the iterates."""
+        del problem
+        return CONTRACTION
+
+
+def phase_releases(
+    phases: Sequence[Phase], mechanisms: Sequence[object], mu: float | None
+) -> tuple[PlannedRelease, ...]:
     """One release at the end of each phase; `mechanisms` are what each one's theorem is about."""
     ends = np.cumsum([0, *(phase.rounds for phase in phases)]).tolist()
     return tuple(
@@ -95,7 +140,7 @@ class LocalisedState:
 
 
 class LocalisedSGD:
-    """Algorithm object for any plan whose parameters have `cohort_size` and `phases`."""
+    """Algorithm object for any plan in phases."""
 
     def __init__(self, plan: Plan, rule: Rule, ask: Callable[[int, Vector], Question] | None = None) -> None:
         """`rule` must be the one that the plan's guarantee is about; `ask` makes a round's question about a point.
@@ -103,9 +148,9 @@ class LocalisedSGD:
         Without `ask` it is for the average gradients of the next `cohort_size` users.
         """
         self.plan, self.rule = plan, rule
-        self.cohort_size: int = plan.parameters.cohort_size
+        parameters = in_phases(plan)
+        self.cohort_size, self.phases = parameters.cohort_size, parameters.phases
         self._ask = ask or self._next_users
-        self.phases: tuple[Phase, ...] = plan.parameters.phases
         self._ends = np.cumsum([phase.rounds for phase in self.phases])
 
     def init(self) -> LocalisedState:

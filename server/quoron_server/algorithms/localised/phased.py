@@ -16,22 +16,19 @@ from numpy.typing import NDArray
 from quoron_privacy.accounts import recount
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise.streams import total_variation
-from quoron_server.algorithms.defaults import GaussianPromise
+from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo
 from quoron_server.algorithms.localised.method import LocalisedSGD
+from quoron_server.algorithms.localised.plain import PhasedParameters, PlainMean
 from quoron_server.algorithms.localised.plan import (
-    ASSUMPTIONS,
     as_phases,
     best_schedule,
     cohort_for,
     cost,
-    needs,
     require_contraction,
     require_smooth,
     shapes,
 )
-from quoron_server.algorithms.localised.rules import PhasedParameters, PlainMean
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.search import round_grid
 from quoron_server.plan import Guarantee, Plan, Privacy
@@ -79,7 +76,7 @@ def plan(problem: Problem, privacy: Privacy, options: PhasedOptions, seed: int) 
     return Plan(
         algorithm=NAME,
         problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "model", ASSUMPTIONS, THEOREM),
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "model", (), THEOREM),
         cost=cost(problem, schedule),
         parameters=PhasedParameters(schedule.cohort_size, as_phases(schedule, shift), mu),
         predicted_excess_risk=risk,
@@ -94,7 +91,7 @@ def shift_per_step(problem: Problem, cohort_size: int) -> float:
 
 def verify(plan: Plan) -> None:
     """Contraction, sensitivity 2Lη/B in every phase, and a μ that gives (ε, δ)."""
-    p: PhasedParameters = plan.parameters
+    p = plan.parameters_of(PhasedParameters)
     require_smooth(NAME, plan.problem)
     require_contraction(plan)
     for phase in p.phases:
@@ -113,30 +110,24 @@ def verify(plan: Plan) -> None:
         raise VerificationError(f"Expected delta <= {plan.guarantee.delta}, the plan spends {spent}.")
 
 
-def gaussian(plan: Plan) -> GaussianPromise:
-    """A run is as private as its least private phase; only the release of the own user's phase has to be exact."""
-    p: PhasedParameters = plan.parameters
-    return GaussianPromise(p.mu, total_variation(gaussians=plan.problem.dimension))
-
-
 def make(plan: Plan) -> LocalisedSGD:
     """The algorithm of a plan."""
-    return LocalisedSGD(plan, PlainMean(plan.parameters.cohort_size, plan.problem.lipschitz))
+    cohort = plan.parameters_of(PhasedParameters).cohort_size
+    return LocalisedSGD(plan, PlainMean(cohort, plan.problem.lipschitz))
 
 
 INFO = AlgorithmInfo(
     name=NAME,
     summary="Phases of SGD on fresh users, one noisy release a phase; no filter",
-    paper="Feldman, Koren & Talwar (2020), at user level",
-    algorithm_numbers="2",
-    exposure="model",
+    paper="Feldman, Koren & Talwar (2020), at user level, Algorithm 2",
+    exposures=("model",),
     adjacency=("replace-one",),
     theorem=THEOREM,
     options=PhasedOptions,
+    parameters=PhasedParameters,
     planner=plan,
     verifier=verify,
     maker=make,
-    gaussian_promise=gaussian,
-    black_box=ITERATES,
-    needs=needs,
+    factor=Factor(known=2.5, unknown=5.0),
+    no_black_boxes=ITERATES,
 )

@@ -13,24 +13,12 @@ from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_server.algorithms.forecast import Number, PhaseModel, PhaseModels, excess_risks
-from quoron_server.algorithms.localised.method import Phase
+from quoron_server.algorithms.localised.method import Phase, in_phases
 from quoron_server.algorithms.search import MOST_ROUNDS, step_grid, suffix_shares
-from quoron_server.plan import Cost, Need, Plan
+from quoron_server.plan import Cost, Plan
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
-
-ASSUMPTIONS = (
-    "every conceivable user's loss is convex, smooth and Lipschitz with the plan's constants "
-    "(clients clip features and scale losses)",
-    "clients compute true, unclipped gradients in float64",
-)
-
-
-def needs(plan: Plan) -> tuple[Need, ...]:
-    """What localised SGD rests on, in either norm."""
-    linf = getattr(plan.parameters, "norm", "l2") == "linf"
-    return ("unmoved-attendance", "dominant-hessians") if linf else ("unmoved-attendance",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +155,8 @@ def cohort_for(name: str, problem: Problem, rounds: int, cohort_size: int | None
     cohort = cohort_size or problem.users // rounds
     if cohort < 1 or rounds * cohort > problem.users:
         least = max(1, cohort)
-        raise Infeasible(
-            name,
-            f"n={problem.users:,} users cannot fill {rounds:,} cohorts of {least:,}",
-            f"n >= {rounds * least:,}, or fewer rounds",
-        )
+        condition = f"n={problem.users:,} users cannot fill {rounds:,} cohorts of {least:,}"
+        raise Infeasible.too_few(name, condition, rounds * least, also=", or fewer rounds")
     return cohort
 
 
@@ -197,16 +182,16 @@ def require_smooth(name: str, problem: Problem) -> None:
 def require_contraction(plan: Plan) -> None:
     """Every step satisfies ηβ ≤ 2, and the phases use disjoint users."""
     beta = plan.problem.beta or 0.0
-    phases: tuple[Phase, ...] = plan.parameters.phases
-    for phase in phases:
+    p = in_phases(plan)
+    for phase in p.phases:
         if not (phase.step_size > 0 and phase.release_scale >= 0 and 1 <= phase.suffix <= phase.rounds):
             raise VerificationError(f"Expected positive steps and 1 <= suffix <= rounds in every phase, got {phase}.")
-    if plan.parameters.cohort_size < 1:
-        raise VerificationError(f"Expected cohort_size >= 1, got {plan.parameters.cohort_size}.")
-    steep = max(phase.step_size for phase in phases) * beta
+    if p.cohort_size < 1:
+        raise VerificationError(f"Expected cohort_size >= 1, got {p.cohort_size}.")
+    steep = max(phase.step_size for phase in p.phases) * beta
     if not steep <= 2:
         raise VerificationError(f"Expected step_size * smoothness <= 2 in every phase, got {steep}.")
-    asked = sum(phase.rounds for phase in phases) * plan.parameters.cohort_size
+    asked = sum(phase.rounds for phase in p.phases) * p.cohort_size
     if asked > plan.problem.users:
         raise VerificationError(
             f"Expected at most {plan.problem.users} users in disjoint cohorts, the plan asks {asked}."

@@ -12,11 +12,12 @@ import math
 from quoron_privacy.errors import VerificationError
 from quoron_privacy.robust.filter import soft_filter as theorem
 from quoron_privacy.robust.filter.concentration import score_error
-from quoron_server.algorithms.info import ITERATES, AlgorithmInfo
+from quoron_server.algorithms.forecast import Factor
+from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing
 from quoron_server.algorithms.localised import filter_plan as planning
 from quoron_server.algorithms.localised.method import LocalisedSGD
-from quoron_server.algorithms.localised.plan import needs, require_smooth
-from quoron_server.algorithms.localised.rules import SoftFilter, SoftFilteredParameters
+from quoron_server.algorithms.localised.plan import require_smooth
+from quoron_server.algorithms.localised.soft_filter import SoftFilter, SoftFilteredParameters
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -49,7 +50,7 @@ def plan(problem: Problem, privacy: Privacy, options: planning.FilterOptions, se
 def verify(plan: Plan) -> None:
     """soft-filter#sf1 for every phase at the plan's numbers, independently of how they were found."""
     planning.check_phases(plan)
-    p: SoftFilteredParameters = plan.parameters
+    p = plan.parameters_of(SoftFilteredParameters)
     slack = _slack(plan.problem, plan.guarantee.delta, plan.guarantee.epsilon)
     theorem.verify(p.filter, plan.guarantee.epsilon, plan.guarantee.delta, delta_slack=slack)
     if p.filter.score_error < score_error(p.cohort_size, plan.problem.dimension):
@@ -60,7 +61,7 @@ def verify(plan: Plan) -> None:
 
 def make(plan: Plan) -> LocalisedSGD:
     """The algorithm of a plan."""
-    return LocalisedSGD(plan, SoftFilter(plan.parameters))
+    return LocalisedSGD(plan, SoftFilter(plan.parameters_of(SoftFilteredParameters)))
 
 
 def _slack(problem: Problem, delta: float, epsilon: float) -> float:
@@ -71,17 +72,16 @@ def _slack(problem: Problem, delta: float, epsilon: float) -> float:
 INFO = AlgorithmInfo(
     name=NAME,
     summary="As filtered-sgd with a deterministic soft filter and one test a phase; feasible with fewer users",
-    paper="ours (Algorithm 2S), after Ghazi, Kumar, Liu & Manurangsi",
-    algorithm_numbers="2S",
-    exposure="model",
+    paper="ours (Algorithm 2S), after Ghazi, Kumar, Liu & Manurangsi, Algorithm 2S",
+    exposures=("model",),
     adjacency=("replace-one",),
     theorem=THEOREM,
     options=planning.FilterOptions,
+    parameters=SoftFilteredParameters,
     planner=plan,
     verifier=verify,
     maker=make,
-    removes_outliers=True,
-    black_box=ITERATES,
-    remarks=planning.remarks,
-    needs=needs,
+    factor=Factor(known=1.0, unknown=1.0),  # no table has users enough to measure it: told as it is
+    no_black_boxes=ITERATES,
+    choosing=Choosing(removes_outliers=True, remarks=planning.remarks),
 )

@@ -1,27 +1,24 @@
 """`mean-sgd` in the registry."""
 
-from quoron_server.algorithms.info import AlgorithmInfo
+from quoron_server.algorithms.forecast import Factor
+from quoron_server.algorithms.info import AlgorithmInfo, Choosing
 from quoron_server.algorithms.mean import plan as planning
 from quoron_server.algorithms.mean.method import MeanSGD
-from quoron_server.algorithms.noisy import plan as noisy
+from quoron_server.algorithms.mean.parameters import MeanSGDParameters
 
 INFO = AlgorithmInfo(
     name=planning.NAME,
     summary="Several passes, secret uniform cohorts, a private mean around an earlier release or a private range",
-    paper="Bassily & Sun (2023)",
-    algorithm_numbers="4 (with 1 and 6)",
-    exposure="broadcast",
+    paper="Bassily & Sun (2023), Algorithm 4 (with 1 and 6)",
+    exposures=("broadcast",),
     adjacency=("replace-one",),
     theorem=planning.THEOREM,
     options=planning.MeanSGDOptions,
+    parameters=MeanSGDParameters,
     planner=planning.plan,
     verifier=planning.verify,
     maker=MeanSGD,
-    wide=True,
-    passes="many",
-    stride=4,
-    smooths=lambda plan: bool(plan.parameters.smoothing),
-    gaussian_promise=noisy.everybody_every_round,
-    event=noisy.fixed_size_event,
-    needs=noisy.secret_cohorts,
+    factor=Factor(known=8.0, unknown=2.0),
+    noise_ignores_domain=True,
+    choosing=Choosing(many_passes=True, curve_step=4),
 )

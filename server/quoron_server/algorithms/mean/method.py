@@ -46,7 +46,7 @@ class MeanSGD:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.parameters: MeanSGDParameters = plan.parameters
+        self.parameters = plan.parameters_of(MeanSGDParameters)
         self._smoothing = Moreau(self.parameters.smoothing) if self.parameters.smoothing else None
 
     def init(self) -> MeanSGDState:
@@ -69,7 +69,7 @@ class MeanSGD:
     def update(self, state: MeanSGDState, answers: Answers | Sums, noise: NoiseSource) -> Update[MeanSGDState]:
         """Release the mean around its centre, and step."""
         p, project, t = self.parameters, self.plan.problem.domain.project, state.round
-        centre, radius, gaussian = state.centre, state.radius, p.gaussian
+        centre, radius, gaussian = state.centre, state.radius, p.noise
         entries: tuple[Release, ...] = ()
         if (crude := p.crude) is not None:
             assert isinstance(answers, Answers)

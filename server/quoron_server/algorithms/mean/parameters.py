@@ -1,18 +1,25 @@
 """Public numbers of `mean-sgd`."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import mean_sensitivity
 from quoron_privacy.means.private_range import PrivateRange
-from quoron_server.plan import PlannedRelease
+from quoron_privacy.release import Adjacency
+from quoron_server.algorithms.noisy import sampled
+from quoron_server.assumptions import Assumption
+from quoron_server.parameters import GaussianPromise, Parameters, PlannedRelease
+from quoron_server.problem import Problem
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
 
 Estimator = Literal["clip", "tracking", "range"]
 
 
 @dataclass(frozen=True, slots=True)
-class MeanSGDParameters:
+class MeanSGDParameters(Parameters):
     """Public numbers of one run."""
 
     estimator: Estimator
@@ -33,7 +40,7 @@ class MeanSGDParameters:
     round_mu: float  # each round, given its cohort and the past, is this GDP
 
     @property
-    def gaussian(self) -> GaussianNoise:
+    def noise(self) -> GaussianNoise:
         """For means of unit rows."""
         return GaussianNoise(mean_sensitivity(1.0, self.cohort_size), self.noise_scale)
 
@@ -44,8 +51,35 @@ class MeanSGDParameters:
 
     def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
         """A mean in every round, in proportion to the round's radius, behind a range where there is one."""
-        rounds, noise, crude = range(self.rounds), self.gaussian, self.crude
+        rounds, noise, crude = range(self.rounds), self.noise, self.crude
         mean = PlannedRelease(noise, noise.entry(), self.rounds, rounds, self.round_mu, scaled=True)
         if crude is None:
             return (mean,)
         return PlannedRelease(crude, crude.entry(dimension), self.rounds, rounds, self.round_mu), mean
+
+    def cohorts(self) -> tuple[int, ...]:
+        """As many users in every round."""
+        return (self.cohort_size,) * self.rounds
+
+    def participations(self) -> int:
+        """In every round."""
+        return self.rounds
+
+    def smooths_loss(self) -> bool:
+        """Where its slope jumps."""
+        return bool(self.smoothing)
+
+    def gaussian(self, problem: Problem) -> GaussianPromise | None:
+        """Where everybody is asked in every round."""
+        if self.cohort_size != problem.users:
+            return None
+        return sampled.everybody_every_round(self.rounds, self.round_mu, problem.dimension)
+
+    def event(self, problem: Problem, adjacency: Adjacency) -> "DpEvent":
+        """Of cohorts of a fixed size."""
+        del adjacency
+        return sampled.fixed_size_event(problem.users, self.cohort_size, self.rounds, self.round_mu)
+
+    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
+        """Secret cohorts, unless they are everybody."""
+        return sampled.SECRET_AND_FORGOTTEN if self.cohort_size < problem.users else ()

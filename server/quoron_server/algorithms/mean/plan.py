@@ -70,7 +70,7 @@ def plan(problem: Problem, privacy: Privacy, options: MeanSGDOptions, seed: int)
 
 def verify(plan: Plan) -> None:
     """Radius-free noise, the choices of the range, and the composition of all rounds stay within (ε, δ)."""
-    p: MeanSGDParameters = plan.parameters
+    p = plan.parameters_of(MeanSGDParameters)
     d, users = plan.problem.dimension, plan.problem.users
     rough = plan.problem.smoothness is None
     for what, holds, got in (
@@ -85,7 +85,7 @@ def verify(plan: Plan) -> None:
         if not holds:
             raise VerificationError(f"Expected {what} in a plan of {NAME}, got {got}.")
     crude = p.crude
-    truth = gdp.compose(p.gaussian.effective_mu(d), crude.mu(d) if crude else 0.0)
+    truth = gdp.compose(p.noise.effective_mu(d), crude.mu(d) if crude else 0.0)
     if not p.round_mu >= truth * (1 - 1e-12):
         raise VerificationError(f"Expected round_mu >= {truth}, got {p.round_mu}: too little noise for the claim.")
     delta = plan.guarantee.delta - noisy.numeric_slack(plan.problem, plan.guarantee.epsilon, p.rounds)
@@ -317,7 +317,7 @@ def _infeasible(problem: Problem, privacy: Privacy, options: MeanSGDOptions) -> 
             )
             needs.append(math.ceil(users / rate))
     condition = f"{problem.users:,} users are too few for a private range of {problem.dimension} coordinates a round"
-    return Infeasible(NAME, condition, f"n >= {min(needs):,}, or algorithm.options.estimator='tracking'")
+    return Infeasible.too_few(NAME, condition, min(needs), also=", or algorithm.options.estimator='tracking'")
 
 
 def _bins(bound: float, reach: float, dimension: int, users: int, failure: float) -> int:

@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
 
 import numpy as np
 from scipy.special import ndtr
@@ -22,8 +21,8 @@ from quoron_privacy.accounts.roots import root
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.means.clipping import mean_sensitivity
 from quoron_privacy.release import Adjacency
-from quoron_server.algorithms.forecast import PhaseModel, statistical_floor
-from quoron_server.algorithms.info import AlgorithmInfo
+from quoron_server.algorithms.forecast import Factor, PhaseModel, statistical_floor
+from quoron_server.algorithms.info import AlgorithmInfo, Choosing
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters, Sampling
 from quoron_server.algorithms.optimisers import OptimiserOptions
@@ -139,7 +138,7 @@ def ranking_mu(rate: float, rounds: int, total_mu: float) -> float:
 
 def _verify(scheme: _Scheme, plan: Plan) -> None:
     """Each round's Gaussian is μ-GDP as claimed, and all rounds stay within (ε, δ) by the second account."""
-    p: NoisySGDParameters = plan.parameters
+    p = plan.parameters_of(NoisySGDParameters)
     noisy.verify_round(plan, scheme.adjacency)
     lacking = noisy.numeric_slack(plan.problem, plan.guarantee.epsilon, p.rounds, adaptive=p.adaptive is not None)
     delta = plan.guarantee.delta - lacking
@@ -150,25 +149,21 @@ def _verify(scheme: _Scheme, plan: Plan) -> None:
 
 
 def _info(scheme: _Scheme, summary: str) -> AlgorithmInfo:
-    shared: dict[str, Any] = {"exposure": "broadcast", "theorem": THEOREM}
     return AlgorithmInfo(
         name=scheme.name,
         summary=summary,
         paper="baseline; McMahan et al. (2018), user-level DP-SGD",
-        algorithm_numbers="-",
+        exposures=("broadcast",),
         adjacency=(scheme.adjacency,),
+        theorem=THEOREM,
         options=DPSGDOptions,
+        parameters=NoisySGDParameters,
         planner=partial(_plan, scheme),
         verifier=partial(_verify, scheme),
         maker=NoisySGD,
-        wide=True,
-        gaussian_promise=noisy.everybody_every_round,
-        event=noisy.coins_event if scheme.sampling == "poisson" else noisy.fixed_size_event,
-        passes="many",
-        stride=scheme.stride,
-        coins=scheme.sampling == "poisson",
-        needs=noisy.secret_coins if scheme.sampling == "poisson" else noisy.secret_cohorts,
-        **shared,
+        factor=Factor(known=7.0, unknown=2.0),
+        noise_ignores_domain=True,
+        choosing=Choosing(many_passes=True, curve_step=scheme.stride),
     )
 
 

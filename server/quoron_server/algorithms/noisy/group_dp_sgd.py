@@ -19,17 +19,16 @@ from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import mean_sensitivity
 from quoron_privacy.release import Adjacency
-from quoron_server.algorithms.defaults import no_event
-from quoron_server.algorithms.forecast import PhaseModel, statistical_floor
-from quoron_server.algorithms.info import AlgorithmInfo
+from quoron_server.algorithms.forecast import Factor, PhaseModel, statistical_floor
+from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.group_method import GroupSGD, GroupSGDParameters
 from quoron_server.algorithms.search import best_phases, phase_grid, round_grid
-from quoron_server.plan import Cost, Guarantee, Need, Plan, Privacy
+from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
-    from dp_accounting import DpEvent
+    pass
 
 RATES = (0.3, 0.1, 0.03, 0.01)
 LARGEST_ROUNDS = 1024
@@ -72,11 +71,10 @@ def _plan(
     [(risk, phase, _)] = _candidates(problem, options, clip, [(rate, phase.rounds, z)])
     asked = max(1, round(n * -math.expm1(m * math.log1p(-rate)))) if rate < 1 else n
     expected = math.ceil(rate * n * m / asked)
-    assumed = (SECRET_ITEMS,) if rate < 1 else ()
     return Plan(
         algorithm=name,
         problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, adjacency, "broadcast", assumed, THEOREM),
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, adjacency, "broadcast", (), THEOREM),
         cost=_cost(problem, phase.rounds, asked, expected, width := _width(rate, m)),
         parameters=GroupSGDParameters(
             items=m,
@@ -95,9 +93,6 @@ def _plan(
         predicted_excess_risk=risk,
         seed=seed,
     )
-
-
-SECRET_ITEMS = "which items a round uses stays secret"
 
 
 def _cost(problem: Problem, rounds: int, asked: int, expected: int, width: int) -> Cost:
@@ -144,7 +139,7 @@ def _candidates(
 
 def _verify(adjacency: Adjacency, plan: Plan) -> None:
     """A place's sensitivity, the noise in its units, and the mixture's ε of all rounds within the promise."""
-    p: GroupSGDParameters = plan.parameters
+    p = plan.parameters_of(GroupSGDParameters)
     problem, promise = plan.problem, plan.guarantee
     if not (1 <= p.width <= p.items and 0 < p.rate <= 1 and p.rounds >= 1 and p.cohort_size >= 1):
         raise VerificationError(f"Expected rounds, a rate in (0, 1] and a width of 1 to {p.items} places, got {p}.")
@@ -164,43 +159,23 @@ def _verify(adjacency: Adjacency, plan: Plan) -> None:
     )
 
 
-def _needs(plan: Plan) -> tuple[Need, ...]:
-    """Coins for items are coins for users, too: whoever is asked has one."""
-    return ("secret-cohorts",) if plan.parameters.rate < 1 else ()
-
-
-def _event(plan: Plan) -> "DpEvent":
-    """T rounds of a mixture of Gaussians: the own items chosen, by their number, against none."""
-    from dp_accounting import dp_event  # heavy
-
-    p: GroupSGDParameters = plan.parameters
-    shifts = list(range(p.items + 1))
-    chances = [float(chance) for chance in scipy.stats.binom.pmf(shifts, p.items, p.rate)]
-    once = dp_event.MixtureOfGaussiansDpEvent(p.multiplier, [float(shift) for shift in shifts], chances)
-    return dp_event.SelfComposedDpEvent(once, p.rounds)
-
-
 def _info(name: str, adjacency: Adjacency, summary: str) -> AlgorithmInfo:
     return AlgorithmInfo(
         name=name,
         summary=summary,
-        named_only=True,
         paper="baseline; group privacy of item-level DP-SGD, by the mixture of Charles et al. (2024)",
-        algorithm_numbers="-",
-        exposure="broadcast",
+        exposures=("broadcast",),
         adjacency=(adjacency,),
         theorem=THEOREM,
         options=GroupDPSGDOptions,
+        parameters=GroupSGDParameters,
         planner=partial(_plan, name, adjacency),
         verifier=partial(_verify, adjacency),
         maker=GroupSGD,
-        passes="many",
-        stride=8,
-        coins=True,
-        needs=_needs,
-        wide=True,
-        black_box="its clients clip each item's gradient on its own",
-        event=_event if adjacency == "zero-out" else no_event,
+        factor=Factor(known=None, unknown=None),
+        noise_ignores_domain=True,
+        no_black_boxes=NoBlackBoxes("its clients clip each item's gradient on its own"),
+        choosing=Choosing(named_only=True, many_passes=True, curve_step=8),
     )
 
 

@@ -10,8 +10,10 @@ divisor is fixed. Everything sent out is private: exposure `broadcast`. Proof: d
 """
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from quoron_client.protocol.gradients import PlacedGradient
@@ -20,14 +22,21 @@ from quoron_privacy.errors import RunError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import clipped_mean
 from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.noisy.method import NoisyState
 from quoron_server.algorithms.optimisers import SGD
-from quoron_server.plan import Plan, PlannedRelease
+from quoron_server.assumptions import Assumption, Kind
+from quoron_server.parameters import Parameters, PlannedRelease
+from quoron_server.plan import Plan
+from quoron_server.problem import Problem
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
 
 
 @dataclass(frozen=True, slots=True)
-class GroupSGDParameters:
+class GroupSGDParameters(Parameters):
     """Public numbers of one run."""
 
     items: int  # m: places of a user, a cap; items beyond it are never used
@@ -54,13 +63,43 @@ class GroupSGDParameters:
         mu = noise.effective_mu(dimension)
         return (PlannedRelease(noise, noise.entry(), self.rounds, range(self.rounds), mu),)
 
+    def cohorts(self) -> tuple[int, ...]:
+        """As many users in every round, as expected."""
+        return (self.cohort_size,) * self.rounds
+
+    @property
+    def by_coins(self) -> bool:
+        """Whoever has a place chosen is asked."""
+        return True
+
+    def participations(self) -> int:
+        """In every round."""
+        return self.rounds
+
+    def event(self, problem: Problem, adjacency: Adjacency) -> "DpEvent | None":
+        """T rounds of a mixture of Gaussians: the own items chosen, by their number, against none."""
+        from dp_accounting import dp_event  # heavy
+
+        del problem
+        if adjacency != "zero-out":
+            return None
+        shifts = list(range(self.items + 1))
+        chances = [float(chance) for chance in scipy.stats.binom.pmf(shifts, self.items, self.rate)]
+        once = dp_event.MixtureOfGaussiansDpEvent(self.multiplier, [float(shift) for shift in shifts], chances)
+        return dp_event.SelfComposedDpEvent(once, self.rounds)
+
+    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
+        """Secret items, and as coins for items are coins for users, too, secret cohorts."""
+        del problem
+        return (Assumption(Kind.SECRET_ITEMS), Assumption(Kind.SECRET_COHORTS)) if self.rate < 1 else ()
+
 
 class GroupSGD:
     """Algorithm object for a plan with GroupSGDParameters."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.parameters: GroupSGDParameters = plan.parameters
+        self.parameters = plan.parameters_of(GroupSGDParameters)
         self._last: tuple[int, NDArray[np.int64]] | None = None  # the round last asked about, and how many places each
 
     def init(self) -> NoisyState:

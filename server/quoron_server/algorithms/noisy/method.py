@@ -15,7 +15,7 @@ divisor stays B. Everything sent out is private: exposure `broadcast`.
 
 from dataclasses import dataclass
 from math import isinf
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,14 +24,21 @@ from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
-from quoron_privacy.means.radius_cells import RadiusCells, updated_spread
-from quoron_privacy.noise.streams import NoiseSource, RandomStream
-from quoron_privacy.release import Release
+from quoron_privacy.means.radius_cells import CELLS, RadiusCells, updated_spread
+from quoron_privacy.noise.streams import NoiseSource, RandomStream, total_variation
+from quoron_privacy.release import Adjacency, Release
 from quoron_privacy.sums import Sums
 from quoron_server.algorithm import Update, Vector
+from quoron_server.algorithms.noisy import sampled
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import partition
-from quoron_server.plan import Plan, PlannedRelease
+from quoron_server.assumptions import Assumption
+from quoron_server.parameters import GaussianPromise, Parameters, PlannedRelease
+from quoron_server.plan import Plan
+from quoron_server.problem import Problem
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
 
 Sampling = Literal["disjoint", "without-replacement", "poisson"]
 REACH = 2.0**20  # an adaptive clip norm stays within this factor of the first one, both ways
@@ -59,7 +66,7 @@ class AdaptiveClip:
 
 
 @dataclass(frozen=True, slots=True)
-class NoisySGDParameters:
+class NoisySGDParameters(Parameters):
     """Public numbers of one run."""
 
     sampling: Sampling
@@ -94,6 +101,50 @@ class NoisySGDParameters:
             return (mean,)
         return mean, PlannedRelease(adaptive.cells, adaptive.cells.entry(), self.rounds, every, self.round_mu)
 
+    def cohorts(self) -> tuple[int, ...]:
+        """As many users in every round."""
+        return (self.cohort_size,) * self.rounds
+
+    @property
+    def by_coins(self) -> bool:
+        """With Poisson sampling."""
+        return self.sampling == "poisson"
+
+    def participations(self) -> int:
+        """Once where cohorts are disjoint."""
+        return 1 if self.sampling == "disjoint" else self.rounds
+
+    def gaussian(self, problem: Problem) -> GaussianPromise | None:
+        """Of disjoint cohorts by parallel composition, of whole populations by composition; None where they are drawn.
+
+        Where a user is asked once only the noise of its own round has to be exact.
+        """
+        once = drawn(problem, self.adaptive is not None)
+        if self.sampling == "disjoint":
+            return GaussianPromise(self.round_mu, total_variation(gaussians=once))
+        if self.cohort_size != problem.users:
+            return None
+        return sampled.everybody_every_round(self.rounds, self.round_mu, once)
+
+    def event(self, problem: Problem, adjacency: Adjacency) -> "DpEvent | None":
+        """Of sampled rounds."""
+        del adjacency
+        if self.sampling == "disjoint":
+            return None
+        event = sampled.coins_event if self.by_coins else sampled.fixed_size_event
+        return event(problem.users, self.cohort_size, self.rounds, self.round_mu)
+
+    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
+        """Secret cohorts, where they are drawn."""
+        if self.sampling == "disjoint" or self.cohort_size == problem.users:
+            return ()
+        return sampled.SECRET if self.by_coins else sampled.SECRET_AND_FORGOTTEN
+
+
+def drawn(problem: Problem, adaptive: bool) -> int:
+    """Noise samples of one round."""
+    return problem.dimension + (CELLS if adaptive else 0)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NoisyState:
@@ -111,7 +162,7 @@ class NoisySGD:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.parameters: NoisySGDParameters = plan.parameters
+        self.parameters = plan.parameters_of(NoisySGDParameters)
 
     def init(self) -> NoisyState:
         """Start at zero."""

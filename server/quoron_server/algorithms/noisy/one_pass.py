@@ -15,8 +15,7 @@ from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import mean_sensitivity
-from quoron_privacy.noise.streams import total_variation
-from quoron_server.algorithms.defaults import GaussianPromise
+from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters
@@ -87,7 +86,7 @@ def plan(problem: Problem, privacy: Privacy, options: OnePassOptions, seed: int)
 
 def verify(plan: Plan) -> None:
     """Each round is μ-GDP at replace-one sensitivity 2C/B, cohorts are disjoint, and μ gives (ε, δ)."""
-    p: NoisySGDParameters = plan.parameters
+    p = plan.parameters_of(NoisySGDParameters)
     noisy.verify_round(plan, "replace-one")
     if p.sampling != "disjoint" or p.rounds * p.cohort_size > plan.problem.users:
         raise VerificationError(f"Expected {p.rounds} disjoint cohorts of {p.cohort_size} among {plan.problem.users}.")
@@ -97,24 +96,18 @@ def verify(plan: Plan) -> None:
         raise VerificationError(f"Expected delta <= {plan.guarantee.delta}, the plan spends {spent}.")
 
 
-def gaussian(plan: Plan) -> GaussianPromise:
-    """By parallel composition, μ of a round; only the noise of the own user's round has to be exact."""
-    p: NoisySGDParameters = plan.parameters
-    return GaussianPromise(p.round_mu, total_variation(gaussians=noisy.drawn(plan.problem, p.adaptive)))
-
-
 INFO = AlgorithmInfo(
     name=NAME,
     summary="Disjoint cohorts, user-level clip, Gaussian noise every round; every user asked once",
     paper="baseline; Abadi et al. (2016) at user level, with disjoint cohorts",
-    algorithm_numbers="-",
-    exposure="broadcast",
+    exposures=("broadcast",),
     adjacency=("replace-one",),
     theorem=THEOREM,
     options=OnePassOptions,
+    parameters=NoisySGDParameters,
     planner=plan,
     verifier=verify,
     maker=NoisySGD,
-    wide=True,
-    gaussian_promise=gaussian,
+    factor=Factor(known=3.0, unknown=5.0),
+    noise_ignores_domain=True,
 )

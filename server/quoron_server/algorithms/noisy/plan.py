@@ -3,22 +3,18 @@
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import mean_sensitivity
-from quoron_privacy.means.radius_cells import CELLS, RadiusCells
+from quoron_privacy.means.radius_cells import RadiusCells
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
-from quoron_server.algorithms.defaults import GaussianPromise
 from quoron_server.algorithms.forecast import PhaseModel
-from quoron_server.algorithms.noisy.method import AdaptiveClip, NoisySGDParameters
-from quoron_server.plan import Need, Plan, Privacy
+from quoron_server.algorithms.noisy.method import AdaptiveClip, NoisySGDParameters, drawn
+from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
-
-if TYPE_CHECKING:
-    from dp_accounting import DpEvent
 
 CELLS_SHARE = 0.05  # of a round's μ², for the counts that an adaptive clip follows
 LOUDEST_CELLS = 0.2  # noise of a count's share beyond which it tells nothing of the clip
@@ -88,10 +84,11 @@ def adaptive_clip(
         raise ConfigError(f"Expected options.quantile in [0.4, 0.95], got quantile={options.quantile}.")
     cells = RadiusCells.for_mu(divisor=cohort, mu=mu, adjacency=adjacency)
     if cells.scale > LOUDEST_CELLS:
-        raise Infeasible(
+        raise Infeasible.too_few(
             name,
             f"the share of {cohort:,} users within a clip norm gets noise of {cells.scale:.2g}, which tells nothing",
-            f"n >= {math.ceil(problem.users * cells.scale / LOUDEST_CELLS):,}, or a clip_norm of your own",
+            math.ceil(problem.users * cells.scale / LOUDEST_CELLS),
+            also=", or a clip_norm of your own",
         )
     return AdaptiveClip(cells, options.quantile)
 
@@ -99,53 +96,6 @@ def adaptive_clip(
 def numeric_slack(problem: Problem, epsilon: float, releases: int, *, adaptive: bool = False) -> float:
     """What the sampler's total variation adds to δ, for `releases` vectors of d noise samples, cells beside them."""
     return (1 + math.exp(epsilon)) * total_variation(gaussians=releases * drawn(problem, adaptive))
-
-
-def drawn(problem: Problem, adaptive: object) -> int:
-    """Noise samples of one round."""
-    return problem.dimension + (CELLS if adaptive else 0)
-
-
-def everybody_every_round(plan: Plan) -> GaussianPromise | None:
-    """√T μ of a run that asks all users in each of its T rounds; None where cohorts are sampled.
-
-    A sampled run is √T μ-GDP too, but that forgets the sampling: it is worth far less than the run's (ε, δ).
-    """
-    p = plan.parameters
-    if p.cohort_size != plan.problem.users:
-        return None
-    mu = math.sqrt(p.rounds) * p.round_mu * (1 + 2.0**-50)
-    adaptive = getattr(p, "adaptive", None)
-    return GaussianPromise(mu, total_variation(gaussians=p.rounds * drawn(plan.problem, adaptive)))
-
-
-def secret_coins(plan: Plan) -> tuple[Need, ...]:
-    """What a run rests on that asks users by coins of their own."""
-    return ("secret-cohorts",) if plan.parameters.cohort_size < plan.problem.users else ()
-
-
-def secret_cohorts(plan: Plan) -> tuple[Need, ...]:
-    """What a run rests on that asks uniform cohorts of a fixed size."""
-    return (*coins, "forgetful-clients") if (coins := secret_coins(plan)) else ()
-
-
-def fixed_size_event(plan: Plan) -> "DpEvent":
-    """T rounds, each μ-GDP given a uniform cohort of B of the n - 1 users that a curious client knows less of."""
-    from dp_accounting import dp_event  # heavy
-
-    p = plan.parameters
-    others = max(p.cohort_size, plan.problem.users - 1)
-    once = dp_event.SampledWithoutReplacementDpEvent(others, p.cohort_size, dp_event.GaussianDpEvent(1 / p.round_mu))
-    return dp_event.SelfComposedDpEvent(once, p.rounds)
-
-
-def coins_event(plan: Plan) -> "DpEvent":
-    """T rounds, each μ-GDP when a user that joins with chance B/n is there against when it is not."""
-    from dp_accounting import dp_event  # heavy
-
-    p = plan.parameters
-    once = dp_event.PoissonSampledDpEvent(p.cohort_size / plan.problem.users, dp_event.GaussianDpEvent(1 / p.round_mu))
-    return dp_event.SelfComposedDpEvent(once, p.rounds)
 
 
 def noise_scale(sensitivity: float, problem: Problem, privacy: Privacy) -> float:
@@ -166,7 +116,7 @@ def scale_for(sensitivity: float, problem: Problem, mu: float) -> float:
 def require_cohorts(name: str, problem: Problem, rounds: int) -> None:
     """Infeasible unless `rounds` disjoint cohorts of at least two users exist."""
     if problem.users < 2 * rounds:
-        raise Infeasible(name, f"{problem.users} users cannot fill {rounds} cohorts of 2", f"n >= {2 * rounds}")
+        raise Infeasible.too_few(name, f"{problem.users} users cannot fill {rounds} cohorts of 2", 2 * rounds)
 
 
 def few_rounds(candidates: Iterable[tuple[float, PhaseModel]], *, tolerance: float = 0.05) -> tuple[float, PhaseModel]:
@@ -190,7 +140,7 @@ def require_within(plan: Plan, delta: float, recounted: Callable[[float], float]
 
 def verify_round(plan: Plan, adjacency: Adjacency) -> None:
     """One round's clip, fixed divisor, sensitivity and noise agree with its claimed GDP parameter."""
-    p: NoisySGDParameters = plan.parameters
+    p = plan.parameters_of(NoisySGDParameters)
     needed = mean_sensitivity(1.0 if p.adaptive else p.clip_norm, p.cohort_size, adjacency)
     if not p.sensitivity >= needed * (1 - 1e-12):
         raise VerificationError(f"Expected sensitivity >= {needed} for clip and cohort, got {p.sensitivity}.")

@@ -3,7 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from quoron_server.algorithms.info import AlgorithmInfo
+from quoron_server.algorithms.forecast import Factor
+from quoron_server.algorithms.info import AlgorithmInfo, NoBlackBoxes
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters
 from quoron_server.algorithms.search import round_grid, single_phases
@@ -56,13 +57,14 @@ INFO = AlgorithmInfo(
     name=NAME,
     summary="No privacy; the reference",
     paper="baseline; Polyak & Juditsky (1992) averaging",
-    algorithm_numbers="-",
-    exposure="none",
+    exposures=("none",),
     adjacency=("none",),
     theorem=THEOREM,
     options=SGDOptions,
+    parameters=NoisySGDParameters,
     planner=plan,
     verifier=lambda plan: None,
     maker=NoisySGD,
-    black_box="it has no privacy",
+    factor=Factor(known=1.0, unknown=1.0),
+    no_black_boxes=NoBlackBoxes("it has no privacy"),
 )

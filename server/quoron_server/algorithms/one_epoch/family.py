@@ -3,9 +3,10 @@
 from functools import partial
 from typing import Any
 
+from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo
 from quoron_server.algorithms.one_epoch import plan as planning
-from quoron_server.algorithms.one_epoch.method import Gradients, Method, OneEpoch
+from quoron_server.algorithms.one_epoch.method import Gradients, Method, OneEpoch, OneEpochParameters
 
 PAPER = "Choquette-Choo, Ganesh & Thakurta, Near-Optimal Rates for O(1)-Smooth DP-SCO with a Single Epoch"
 
@@ -16,15 +17,14 @@ ONLINE = "Zhang, Tran & Cutkosky (2022), Differentially Private Online-to-Batch 
 def _info(name: str, gradients: Gradients, method: Method, **more: Any) -> AlgorithmInfo:
     return AlgorithmInfo(
         name=name,
-        exposure="broadcast",
+        exposures=("broadcast",),
         adjacency=("replace-one",),
         theorem=planning.THEOREM,
         options=planning.FTRLOptions if gradients == "ftrl" else planning.OneEpochOptions,
+        parameters=OneEpochParameters,
         planner=partial(planning.plan, name, gradients, method),
         verifier=planning.verify,
         maker=OneEpoch,
-        gaussian_promise=planning.gaussian,
-        points=lambda plan: 2 if gradients == "recursive" else 1,
         **more,
     )
 
@@ -33,41 +33,40 @@ ACCELERATED_SRGD = _info(
     "accelerated-srgd",
     "recursive",
     "accelerated",
+    factor=Factor(known=5.0, unknown=3.0),
     summary="Accelerated SGD on recursive gradients with correlated noise; one epoch, about √n rounds or fewer",
-    paper=PAPER,
-    algorithm_numbers="1",
+    paper=f"{PAPER}, Algorithm 1",
     paper_planner=partial(planning.paper, "accelerated-srgd"),
 )
 ACCELERATED_SGD = _info(
     "accelerated-sgd",
     "independent",
     "accelerated",
+    factor=Factor(known=7.0, unknown=6.0),
     summary="Accelerated SGD on fresh gradients, independent noise; one epoch, very few rounds",
-    paper=PAPER,
-    algorithm_numbers="section 5.5",
+    paper=f"{PAPER}, section 5.5",
 )
 SRGD = _info(
     "srgd",
     "recursive",
     "plain",
+    factor=Factor(known=6.0, unknown=2.0),
     summary="The same without acceleration",
-    paper=PAPER,
-    algorithm_numbers="section 4.3",
+    paper=f"{PAPER}, section 4.3",
 )
 ONLINE_TO_BATCH = _info(
     "online-to-batch",
     "recursive",
     "anytime",
+    factor=Factor(known=8.0, unknown=1.5),
     summary="Online descent on recursive gradients at averaged points; one epoch, many rounds",
-    paper=ONLINE,
-    algorithm_numbers="1",
+    paper=f"{ONLINE}, Algorithm 1",
 )
 DP_FTRL = _info(
     "dp-ftrl",
     "ftrl",
     "ftrl",
+    factor=Factor(known=3.0, unknown=3.0),
     summary="Follow the regularised leader on noised prefix sums; one epoch, or several in the same order",
-    paper="baseline; Kairouz et al. (2021); Choquette-Choo et al. (2023) for several epochs",
-    algorithm_numbers="1",
-    asked=lambda plan: plan.parameters.epochs,
+    paper="baseline; Kairouz et al. (2021); Choquette-Choo et al. (2023) for several epochs, Algorithm 1",
 )

@@ -29,23 +29,26 @@ from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
-from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.prefix.noise import PrefixNoise, PrefixState
 from quoron_privacy.release import Release
 from quoron_privacy.sums import Integers, Sums
 from quoron_server.algorithm import Update, Vector
-from quoron_server.algorithms.noisy.method import AdaptiveClip
+from quoron_server.algorithms.noisy.method import AdaptiveClip, drawn
 from quoron_server.algorithms.one_epoch.reserves import first_answered
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import partition
-from quoron_server.plan import Plan, PlannedRelease
+from quoron_server.assumptions import Assumption, Kind
+from quoron_server.parameters import GaussianPromise, Parameters, PlannedRelease
+from quoron_server.plan import Plan
+from quoron_server.problem import Problem
 
 Gradients = Literal["recursive", "independent", "ftrl"]
 Method = Literal["accelerated", "plain", "ftrl", "anytime"]
 
 
 @dataclass(frozen=True, slots=True)
-class OneEpochParameters:
+class OneEpochParameters(Parameters):
     """Public numbers of one run."""
 
     gradients: Gradients
@@ -65,7 +68,7 @@ class OneEpochParameters:
     adaptive: AdaptiveClip | None = None  # of ftrl; then C is the first clip norm, and sums are of unit rows
 
     @property
-    def cohorts(self) -> int:
+    def batches(self) -> int:
         """b: disjoint ones, in whose order all epochs go. A user's rounds are exactly so far apart."""
         return -(-self.rounds // self.epochs)
 
@@ -74,7 +77,7 @@ class OneEpochParameters:
         """Of each round's mean when independent, else of the prefix sums."""
         if self.gradients == "independent":
             return GaussianNoise(self.sensitivity, self.noise_scale)
-        separation = self.cohorts if self.epochs > 1 else 1
+        separation = self.batches if self.epochs > 1 else 1
         return PrefixNoise(self.rounds, self.sensitivity, self.noise_scale, self.factorisation, self.epochs, separation)
 
     def entry(self) -> Release:
@@ -90,6 +93,30 @@ class OneEpochParameters:
         if adaptive is None:
             return (sums,)
         return sums, PlannedRelease(adaptive.cells, adaptive.cells.entry(), self.rounds, every, self.mu)
+
+    def cohorts(self) -> tuple[int, ...]:
+        """As many users in every round."""
+        return (self.cohort_size,) * self.rounds
+
+    def participations(self) -> int:
+        """Once an epoch."""
+        return self.epochs
+
+    def points_asked(self) -> int:
+        """Two of a recursive gradient."""
+        return 2 if self.gradients == "recursive" else 1
+
+    def gaussian(self, problem: Problem) -> GaussianPromise:
+        """srgd#s1: μ of the transcript. Sums carry the noise of all rounds, fresh gradients only the own round's."""
+        samples = drawn(problem, self.adaptive is not None) * (1 if self.gradients == "independent" else self.rounds)
+        return GaussianPromise(self.mu, total_variation(gaussians=samples))
+
+    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
+        """What becomes of users who do not answer."""
+        del problem
+        if self.cohort_size == self.divisor:
+            return (Assumption(Kind.ABSENT_IS_ZERO, (self.divisor,)),)
+        return (Assumption(Kind.FIRST_ANSWERS_COUNT, (self.divisor, self.cohort_size)),)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,7 +139,7 @@ class OneEpoch:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        p: OneEpochParameters = plan.parameters
+        p = plan.parameters_of(OneEpochParameters)
         self.parameters = p
         self._noise = p.noise
 
@@ -129,7 +156,7 @@ class OneEpoch:
         p, t = self.parameters, state.round
         if t == p.rounds:
             return None
-        first = t % p.cohorts * p.cohort_size
+        first = t % p.batches * p.cohort_size
         cohort = partition(seed=self.plan.seed, users=self.plan.problem.users)[first : first + p.cohort_size]
         scaling = self.plan.problem.user_smoothness
         if p.gradients == "recursive" and t > 0:

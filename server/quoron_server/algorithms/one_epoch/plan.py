@@ -13,11 +13,9 @@ from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import mean_sensitivity
-from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.prefix.factorisations import factorise
 from quoron_privacy.prefix.noise import PrefixNoise, corollary_9_scale
 from quoron_privacy.release import Adjacency
-from quoron_server.algorithms.defaults import GaussianPromise
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.one_epoch.forecast import bounded_risk, drift, isotropic_risk, response
 from quoron_server.algorithms.one_epoch.method import Gradients, Method, OneEpochParameters
@@ -74,8 +72,8 @@ def plan(
     found = list(_candidates(gradients, method, problem, privacy, options))
     if not found:
         fewest = 2 if options.rounds is None else _cohorts(options, options.rounds)
-        needed = fewest * (options.reserve + 1)
-        raise Infeasible(name, f"n={problem.users:,} users cannot fill the cohorts", f"n >= {needed:,}")
+        condition = f"n={problem.users:,} users cannot fill the cohorts"
+        raise Infeasible.too_few(name, condition, fewest * (options.reserve + 1))
     least = min(each.risk for each in found)
     chosen = min((each for each in found if each.risk <= 1.05 * least), key=lambda each: (each.rounds, each.risk))
     divisor = problem.users // _cohorts(options, chosen.rounds) - options.reserve
@@ -132,7 +130,7 @@ def paper(name: str, problem: Problem, privacy: Privacy, options: OneEpochOption
             smallest = math.ceil(1.01 * smallest)
         c, rounds = _printed_rounds(n, privacy.delta)
         if smallest > n:
-            raise Infeasible(name, f"the printed number of rounds {rounds:,} exceeds n={n:,}", f"n >= {smallest:,}")
+            raise Infeasible.too_few(name, f"the printed number of rounds {rounds:,} exceeds n={n:,}", smallest)
         clip, louder = c * lipschitz, 1.0
         beta = c**2 * lipschitz * max(1.0, math.sqrt(problem.dimension) / (privacy.epsilon * math.sqrt(n))) / radius
     else:
@@ -160,12 +158,12 @@ def _printed_rounds(users: int, delta: float) -> tuple[float, int]:
 
 def verify(plan: Plan) -> None:
     """Disjoint cohorts, the clip's sensitivity, the mechanism's μ, and (ε, δ) from μ; VerificationError otherwise."""
-    p: OneEpochParameters = plan.parameters
+    p = plan.parameters_of(OneEpochParameters)
     adjacency = plan.guarantee.adjacency
     if p.epochs < 1 or (p.epochs > 1 and p.gradients != "ftrl"):
         raise VerificationError(f"Expected one epoch of {plan.algorithm}, got {p.epochs}.")
-    if p.cohorts * p.cohort_size > plan.problem.users or not 1 <= p.divisor <= p.cohort_size <= 64 * p.divisor:
-        raise VerificationError(f"Expected {p.cohorts} disjoint cohorts of {p.cohort_size} among {plan.problem.users}.")
+    if p.batches * p.cohort_size > plan.problem.users or not 1 <= p.divisor <= p.cohort_size <= 64 * p.divisor:
+        raise VerificationError(f"Expected {p.batches} disjoint cohorts of {p.cohort_size} among {plan.problem.users}.")
     if p.divisor < p.cohort_size and adjacency != "replace-one":
         raise VerificationError(
             "Expected replace-one adjacency with reserves: an absence swaps one answer for another."
@@ -187,13 +185,6 @@ def verify(plan: Plan) -> None:
     spent = recount.gaussian(p.mu, plan.guarantee.epsilon) + slack
     if plan.guarantee.proved and not spent <= plan.guarantee.delta:
         raise VerificationError(f"Expected delta <= {plan.guarantee.delta}, the plan spends {spent}.")
-
-
-def gaussian(plan: Plan) -> GaussianPromise:
-    """srgd#s1: μ of the transcript. Sums carry the noise of all rounds, fresh gradients only the own round's."""
-    p: OneEpochParameters = plan.parameters
-    drawn = noisy.drawn(plan.problem, p.adaptive) * (1 if p.gradients == "independent" else p.rounds)
-    return GaussianPromise(p.mu, total_variation(gaussians=drawn))
 
 
 def _candidates(
@@ -360,18 +351,10 @@ def _plan(
     messages = p.rounds * p.cohort_size
     points = messages if p.gradients != "recursive" else messages + (p.rounds - 1) * p.cohort_size
     row = problem.dimension * 8
-    reserve = p.cohort_size - p.divisor
-    attendance = (
-        f"a user who does not answer counts as the zero vector, and the divisor stays {p.divisor}"
-        if reserve == 0
-        else f"the first {p.divisor} answers in slot order count, of {p.cohort_size} users asked in each round"
-    )
     return Plan(
         algorithm=name,
         problem=problem,
-        guarantee=Guarantee(
-            privacy.epsilon, privacy.delta, adjacency, "broadcast", (attendance,), THEOREM, proved=proved
-        ),
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, adjacency, "broadcast", (), THEOREM, proved=proved),
         cost=Cost(p.rounds, messages, points * problem.items_per_user, points * row, messages * row),
         parameters=p,
         predicted_excess_risk=risk,

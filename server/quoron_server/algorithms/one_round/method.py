@@ -15,18 +15,20 @@ import numpy as np
 
 from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.questions import Answers, Question, summed
-from quoron_privacy.means.moment import SecondMomentNoise
-from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.means.moment import SecondMomentNoise, packed
+from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Adjacency
 from quoron_privacy.sums import Sums
 from quoron_server.algorithm import Update, Vector
-from quoron_server.plan import Plan, PlannedRelease
+from quoron_server.parameters import GaussianPromise, Parameters, PlannedRelease
+from quoron_server.plan import Plan
+from quoron_server.problem import Problem
 
 LABEL_WEIGHT = 0.4**0.5  # κ: noise of S and of b, in the units of each, is about the same
 
 
 @dataclass(frozen=True, slots=True)
-class OneRoundParameters:
+class OneRoundParameters(Parameters):
     """Public numbers of one run."""
 
     cohort_size: int  # n: everybody
@@ -50,6 +52,18 @@ class OneRoundParameters:
         moment = self.moment(dimension)
         return (PlannedRelease(moment, moment.entry(), 1, range(1), self.mu),)
 
+    def cohorts(self) -> tuple[int, ...]:
+        """Everybody, once."""
+        return (self.cohort_size,) * self.rounds
+
+    def answer_length(self, problem: Problem) -> int:
+        """A second moment of features and label."""
+        return packed(problem.features + 1)
+
+    def gaussian(self, problem: Problem) -> GaussianPromise:
+        """μ of the one release."""
+        return GaussianPromise(self.mu, total_variation(gaussians=packed(problem.dimension + 1)))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OneRoundState:
@@ -64,7 +78,7 @@ class OneRoundLeastSquares:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.parameters: OneRoundParameters = plan.parameters
+        self.parameters = plan.parameters_of(OneRoundParameters)
 
     def init(self) -> OneRoundState:
         """Zero."""

@@ -8,7 +8,6 @@ from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.means.moment import SecondMomentNoise, packed
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
-from quoron_server.algorithms.defaults import GaussianPromise
 from quoron_server.algorithms.one_round.method import LABEL_WEIGHT, OneRoundParameters
 from quoron_server.algorithms.search import least_users
 from quoron_server.algorithms.whitened.forecast import starting_risk
@@ -42,7 +41,7 @@ def plan(problem: Problem, privacy: Privacy, options: OneRoundOptions, seed: int
     if resolution < LEAST_RESOLUTION:
         condition = f"n={users:,} users give one moment a resolution of nμ/√d = {resolution:.3g} < {LEAST_RESOLUTION:g}"
         enough = least_users(lambda n: n * mu / math.sqrt(d) >= LEAST_RESOLUTION, users, within=1.001, most=10**10)
-        raise Infeasible(NAME, condition, f"n >= {enough:,}" if enough else "fewer features")
+        raise Infeasible.too_few(NAME, condition, enough, otherwise="fewer features")
     adjacency: Adjacency = privacy.adjacency or "replace-one"
     norm, label = problem.feature_norm or 1.0, problem.beliefs.label_bound or 1.0
     longest = norm * math.hypot(1.0, LABEL_WEIGHT)
@@ -75,7 +74,7 @@ def plan(problem: Problem, privacy: Privacy, options: OneRoundOptions, seed: int
 
 def verify(plan: Plan) -> None:
     """Everybody once with divisor n, and docs/privacy/second-moment.md#sm2 for features and label."""
-    p: OneRoundParameters = plan.parameters
+    p = plan.parameters_of(OneRoundParameters)
     d, promise = plan.problem.dimension, plan.guarantee
     for what, holds, got in (
         (f"a cohort of all {plan.problem.users} users", p.cohort_size == plan.problem.users, p.cohort_size),
@@ -92,11 +91,6 @@ def verify(plan: Plan) -> None:
     spent = recount.gaussian(p.mu, promise.epsilon) + slack
     if not spent <= promise.delta:
         raise VerificationError(f"Expected delta <= {promise.delta}, the plan spends {spent}.")
-
-
-def gaussian(plan: Plan) -> GaussianPromise:
-    """μ of the one release."""
-    return GaussianPromise(plan.parameters.mu, total_variation(gaussians=packed(plan.problem.dimension + 1)))
 
 
 def _require(problem: Problem, options: OneRoundOptions) -> None:

@@ -31,11 +31,14 @@ from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.accelerated_erm.tested import decision, released_gradient
 from quoron_server.algorithms.slots import partition
-from quoron_server.plan import Plan, PlannedRelease
+from quoron_server.assumptions import Assumption, Kind
+from quoron_server.parameters import Parameters, PlannedRelease
+from quoron_server.plan import Plan
+from quoron_server.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
-class OutlierGDParameters:
+class OutlierGDParameters(Parameters):
     """Public numbers of one run."""
 
     test: Test
@@ -74,6 +77,23 @@ class OutlierGDParameters:
             PlannedRelease(self.accounting, self.noise.entry(), self.rounds, rounds, None, tested=True),
         )
 
+    def cohorts(self) -> tuple[int, ...]:
+        """Everybody, every round."""
+        return (self.cohort_size,) * self.rounds
+
+    def participations(self) -> int:
+        """In every round."""
+        return self.rounds
+
+    def smooths_loss(self) -> bool:
+        """Where its slope jumps."""
+        return bool(self.smoothing)
+
+    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
+        """What becomes of users who do not answer."""
+        del problem
+        return (Assumption(Kind.ABSENT_IS_OUTLIER),)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OutlierGDState:
@@ -92,7 +112,7 @@ class OutlierGD:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.parameters: OutlierGDParameters = plan.parameters
+        self.parameters = plan.parameters_of(OutlierGDParameters)
         self._smoothing = Moreau(self.parameters.smoothing) if self.parameters.smoothing else None
 
     def init(self) -> OutlierGDState:

@@ -31,7 +31,6 @@ Vector = NDArray[np.float64]
 
 NAME = "outlier-gd"
 THEOREM = "docs/privacy/outlier-gd.md#statement"
-ABSENT = "a user who does not answer counts as an outlier in its own slot"
 LARGEST_ROUNDS = 512
 BEYOND = (1e-4, 1e-3, 1e-2)  # shares of pairs that may lie beyond τ, each with a test that forgives as much
 WIDER = 1.2  # users' spread on the way, over that at the optimum, at least
@@ -83,7 +82,7 @@ def plan(problem: Problem, privacy: Privacy, options: OutlierGDOptions, seed: in
     return Plan(
         algorithm=NAME,
         problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "broadcast", (ABSENT,), THEOREM),
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "broadcast", (), THEOREM),
         cost=Cost.of(problem, rounds=parameters.rounds, messages=parameters.rounds * size),
         parameters=parameters,
         predicted_excess_risk=risk,
@@ -93,7 +92,7 @@ def plan(problem: Problem, privacy: Privacy, options: OutlierGDOptions, seed: in
 
 def verify(plan: Plan) -> None:
     """A proved test and aggregate over everybody, its theorem by a second route, noise as accounted for."""
-    p: OutlierGDParameters = plan.parameters
+    p = plan.parameters_of(OutlierGDParameters)
     mean = p.accounting.mean
     theorem_for(p.test, p.aggregate, "everybody", kappa=mean.kappa)
     for what, holds in (
@@ -286,5 +285,5 @@ def _infeasible(problem: Problem, privacy: Privacy, options: OutlierGDOptions) -
     if problem.beliefs.hostile_share:
         condition += f" with hostile_share={problem.beliefs.hostile_share:g}"
     users = least_users(enough, problem.users, within=1.1, most=LARGEST_USERS)
-    fix = "fewer features, more items a user, or a larger radius or epsilon" if users is None else f"n >= {users:,}"
-    return Infeasible(NAME, condition, fix)
+    fix = "fewer features, more items a user, or a larger radius or epsilon"
+    return Infeasible.too_few(NAME, condition, users, otherwise=fix)

@@ -50,7 +50,7 @@ class OutlierIterates:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.parameters: OutlierIterateParameters = plan.parameters
+        self.parameters = plan.parameters_of(OutlierIterateParameters)
         self._ends = np.cumsum([phase.users for phase in self.parameters.phases])
         self._largest = plan.problem.domain.norm_bound(plan.problem.dimension) * (1 + 1e-9)
 

@@ -7,7 +7,8 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.release import Release
 from quoron_privacy.robust.laplace_test import LaplaceOneShot
 from quoron_privacy.robust.lottery import OneShot
-from quoron_server.plan import PlannedRelease
+from quoron_server.parameters import Parameters, PlannedRelease
+from quoron_server.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class OutlierIterateParameters:
+class OutlierIterateParameters(Parameters):
     """Public numbers of one run."""
 
     cohort_size: int  # C: chains side by side, so users asked in a round
@@ -47,3 +48,11 @@ class OutlierIterateParameters:
             PlannedRelease(phase.release, phase.entry(index), 1, range(ends[index], ends[index + 1]), None)
             for index, phase in enumerate(self.phases)
         )
+
+    def cohorts(self) -> tuple[int, ...]:
+        """A user of every chain."""
+        return (self.cohort_size,) * sum(phase.users for phase in self.phases)
+
+    def answer_length(self, problem: Problem) -> int:
+        """The last iterate of a local pass, and their mean."""
+        return 2 * problem.dimension

@@ -119,11 +119,12 @@ def choose(
     forecast = _course(problem, stages, options)
     risk = float(forecast.risk)
     if risk >= trivial_risk(problem):
-        least = releases.smallest(wish, lost)
+        start = max(2 * problem.users, 20 * releases.smallest(wish, lost))
         raise Infeasible(
             NAME,
             f"with n={problem.users:,} the predicted excess risk {risk:.2g} is no better than not training",
-            f"more users (n >= {max(2 * problem.users, 20 * least):,} is a sensible start) or more items of each",
+            f"more users (n >= {start:,} is a sensible start) or more items of each",
+            users=start,
         )
     phases = tuple(
         Phase(
@@ -280,11 +281,12 @@ def _infeasible(problem: Problem, wish: Wish, options: OutlierIterateOptions, lo
     rounds = options.rounds or options.phases or 1
     chains = options.cohort_size or max(least, 1)
     if rounds * chains > problem.users:
-        return Infeasible(
+        return Infeasible.too_few(
             NAME,
             f"n={problem.users:,} users fill {rounds:,} rounds with {problem.users // rounds:,} chains, and the test "
             f"needs {chains:,} (C_min)",
-            f"n >= {rounds * chains:,} (better {3 * rounds * chains:,}), or fewer rounds",
+            rounds * chains,
+            also=f" (better {3 * rounds * chains:,}), or fewer rounds",
         )
     return Infeasible(
         NAME,
@@ -318,8 +320,8 @@ def _cost(problem: Problem, parameters: OutlierIterateParameters) -> Cost:
 
 
 def verify(plan: Plan) -> None:
-    """outlier-mean#o3 or #o5 for every phase at the plan's own numbers, disjoint users, and what clients see."""
-    p: OutlierIterateParameters = plan.parameters
+    """outlier-mean#o3 or #o5 for every phase at the plan's own numbers, disjoint users, and what clients get to see."""
+    p = plan.parameters_of(OutlierIterateParameters)
     wish = Privacy(plan.guarantee.epsilon, plan.guarantee.delta)
     if not p.phases or plan.cost != _cost(plan.problem, p) or plan.cost.messages > plan.problem.users:
         raise VerificationError(

@@ -21,13 +21,20 @@ import numpy as np
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.gaussian import GaussianNoise
-from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_server.algorithm import Update, Vector
-from quoron_server.algorithms.localised.rules import PlainMean
+from quoron_server.algorithms.localised.plain import PlainMean
 from quoron_server.algorithms.slots import partition
-from quoron_server.plan import Plan, PlannedRelease
+from quoron_server.assumptions import Assumption, Kind
+from quoron_server.parameters import GaussianPromise, Parameters, PlannedRelease
+from quoron_server.plan import Plan
+from quoron_server.problem import Problem
 
 Solver = Literal["gd", "agd"]
+SIMULATED = (
+    "solver='agd' rests on a certificate that one absent client voids; take solver='gd', whose bound holds for "
+    "absences, or simulate"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +56,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class PhasedERMParameters:
+class PhasedERMParameters(Parameters):
     """Public numbers of one run."""
 
     solver: Solver
@@ -64,6 +71,28 @@ class PhasedERMParameters:
             PlannedRelease(phase.noise, phase.noise.entry(), 1, range(ends[k], ends[k + 1]), self.mu)
             for k, phase in enumerate(self.phases)
         )
+
+    def cohorts(self) -> tuple[int, ...]:
+        """All users of a phase, in each of its steps."""
+        return tuple(phase.users for phase in self.phases for _ in range(phase.rounds))
+
+    def participations(self) -> int:
+        """Those of a phase, as phases share no user."""
+        return max(phase.rounds for phase in self.phases)
+
+    def gaussian(self, problem: Problem) -> GaussianPromise | None:
+        """A run is as private as its least private phase; only the release of the own user's phase has to be exact."""
+        return GaussianPromise(self.mu, total_variation(gaussians=problem.dimension)) if self.solver == "gd" else None
+
+    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
+        """Contraction, and whatever the solver's bound takes of absences."""
+        del problem
+        absent = Kind.UNMOVED_ATTENDANCE if self.solver == "gd" else Kind.FULL_ATTENDANCE
+        return tuple(map(Assumption, (Kind.CONTRACTING_LOSSES, Kind.TRUE_GRADIENTS, absent)))
+
+    def simulation_only(self) -> str | None:
+        """Of the accelerated solver."""
+        return SIMULATED if self.solver == "agd" else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +110,7 @@ class PhasedERM:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.parameters: PhasedERMParameters = plan.parameters
+        self.parameters = plan.parameters_of(PhasedERMParameters)
         self._ends = np.cumsum([phase.rounds for phase in self.parameters.phases])
 
     def init(self) -> PhasedERMState:

@@ -13,9 +13,7 @@ from numpy.typing import NDArray
 
 from quoron_privacy.accounts import recount
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_privacy.noise.streams import total_variation
-from quoron_server.algorithms.defaults import GaussianPromise
-from quoron_server.algorithms.localised.plan import ASSUMPTIONS, require_smooth
+from quoron_server.algorithms.localised.plan import require_smooth
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.phased_erm.forecast import PhaseModel, predicted
 from quoron_server.algorithms.phased_erm.method import Phase, PhasedERMParameters, Solver, momentum
@@ -27,10 +25,6 @@ Vector = NDArray[np.float64]
 
 NAME = "phased-erm"
 THEOREM = "docs/privacy/phased-erm.md#pe1"
-SIMULATED = (
-    "solver='agd' rests on a certificate that one absent client voids; take solver='gd', whose bound holds for "
-    "absences, or simulate"
-)
 LARGEST_ROUNDS = 512
 PHASES = (1, 2, 3)
 GROWTHS = (1.0, 4.0, 16.0)  # λ_{k+1} / λ_k
@@ -85,7 +79,7 @@ def plan(problem: Problem, privacy: Privacy, options: PhasedERMOptions, seed: in
     return Plan(
         algorithm=NAME,
         problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "model", ASSUMPTIONS, THEOREM),
+        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "model", (), THEOREM),
         cost=_cost(problem, phases),
         parameters=PhasedERMParameters(options.solver, phases, mu),
         predicted_excess_risk=risk,
@@ -95,7 +89,7 @@ def plan(problem: Problem, privacy: Privacy, options: PhasedERMOptions, seed: in
 
 def verify(plan: Plan) -> None:
     """Disjoint phases, steps that contract, Δ added up step by step, and a μ that gives (ε, δ)."""
-    p: PhasedERMParameters = plan.parameters
+    p = plan.parameters_of(PhasedERMParameters)
     problem, last = plan.problem, 0
     require_smooth(NAME, problem)
     beta = problem.beta or 0.0
@@ -136,17 +130,6 @@ def _apart(problem: Problem, solver: Solver, phase: Phase) -> float:
     for _ in range(phase.rounds):
         gap *= 1 - math.sqrt(pull / (beta + pull))
     return 2 * problem.lipschitz / (pull * phase.users) + 2 * math.sqrt(2 * gap / pull)
-
-
-def gaussian(plan: Plan) -> GaussianPromise | None:
-    """A run is as private as its least private phase; only the release of the own user's phase has to be exact."""
-    p: PhasedERMParameters = plan.parameters
-    return GaussianPromise(p.mu, total_variation(gaussians=plan.problem.dimension)) if p.solver == "gd" else None
-
-
-def simulated_only(plan: Plan) -> str | None:
-    """Why a plan with the accelerated solver is not for real clients."""
-    return SIMULATED if plan.parameters.solver == "agd" else None
 
 
 def _cost(problem: Problem, phases: tuple[Phase, ...]) -> Cost:

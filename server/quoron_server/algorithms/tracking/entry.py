@@ -1,25 +1,24 @@
 """`tracking-srgd` in the registry."""
 
-from quoron_privacy.means.moment import packed
-from quoron_server.algorithms.info import AlgorithmInfo
+from quoron_server.algorithms.forecast import Factor
+from quoron_server.algorithms.info import AlgorithmInfo, NoBlackBoxes
 from quoron_server.algorithms.tracking import plan as planning
 from quoron_server.algorithms.tracking.method import TrackingSRGD
+from quoron_server.algorithms.tracking.parameters import TrackingParameters
 
 INFO = AlgorithmInfo(
     name=planning.NAME,
     summary="One pass, private broadcasts: private metric, warm-up, recursive gradients, private radius (recommended)",
     paper="ours, after Bassily & Sun (2023) and Choquette-Choo, Ganesh & Thakurta",
-    algorithm_numbers="-",
-    exposure="broadcast",
+    exposures=("broadcast",),
     adjacency=("replace-one", "zero-out"),
     theorem=planning.THEOREM,
     options=planning.TrackingOptions,
+    parameters=TrackingParameters,
     planner=planning.plan,
     verifier=planning.verify,
     maker=TrackingSRGD,
-    wide=True,
-    gaussian_promise=planning.gaussian,
-    answer=lambda plan: max(packed(plan.problem.features), plan.problem.dimension),
-    black_box="it asks for the second moment of a user's features, which no gradient tells",
-    cohorts=lambda plan: tuple(plan.parameters.cohort(number)[1] for number in range(plan.parameters.rounds)),
+    factor=Factor(known=2.5, unknown=75.0),
+    noise_ignores_domain=True,
+    no_black_boxes=NoBlackBoxes("it asks for the second moment of a user's features, which no gradient tells"),
 )

@@ -61,7 +61,7 @@ class TrackingSRGD:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.parameters: TrackingParameters = plan.parameters
+        self.parameters = plan.parameters_of(TrackingParameters)
         self._mechanisms = mechanisms(self.parameters, plan.problem.features, plan.problem.dimension)
 
     def init(self) -> TrackingState:

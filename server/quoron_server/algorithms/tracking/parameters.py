@@ -3,16 +3,18 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from quoron_privacy.means.moment import SecondMomentNoise
+from quoron_privacy.means.moment import SecondMomentNoise, packed
 from quoron_privacy.means.norm_counts import PrefixTail, TailMean
+from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
-from quoron_server.plan import PlannedRelease
+from quoron_server.parameters import GaussianPromise, Parameters, PlannedRelease
+from quoron_server.problem import Problem
 
 Variant = Literal["recursive", "independent"]
 
 
 @dataclass(frozen=True, slots=True)
-class TrackingParameters:
+class TrackingParameters(Parameters):
     """Public numbers of one run."""
 
     variant: Variant
@@ -59,6 +61,19 @@ class TrackingParameters:
             PlannedRelease(made.main, made.main.entry(), len(main), main, mu, scaled=True),
         )
 
+    def cohorts(self) -> tuple[int, ...]:
+        """Pilot, warm-up and main."""
+        warmup, main = (self.warmup_cohort,) * self.warmup_rounds, (self.main_cohort,) * self.main_rounds
+        return (self.pilot_cohort, *warmup, *main)
+
+    def answer_length(self, problem: Problem) -> int:
+        """A second moment, or a gradient."""
+        return max(packed(problem.features), problem.dimension)
+
+    def gaussian(self, problem: Problem) -> GaussianPromise:
+        """tracking-srgd#t1: μ of the transcript, pilot and gradients together."""
+        return GaussianPromise(self.mu, total_variation(gaussians=drawn(problem, self.rounds)))
+
     def cohort(self, round_: int) -> tuple[int, int]:
         """(first slot, users) of a round."""
         if round_ == 0:
@@ -67,6 +82,11 @@ class TrackingParameters:
         main = max(0, round_ - 1 - self.warmup_rounds)
         start = self.pilot_cohort + warm * self.warmup_cohort + main * self.main_cohort
         return start, self.main_cohort if round_ > self.warmup_rounds else self.warmup_cohort
+
+
+def drawn(problem: Problem, rounds: int) -> int:
+    """Gaussian samples of a run: the pilot's moment, then a gradient and three shares a round."""
+    return packed(problem.features) + (rounds - 1) * (problem.dimension + 3)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,12 +22,12 @@ from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.prefix.factorisation import sqrt_coefficients
 from quoron_privacy.prefix.noise import DEFAULT
 from quoron_privacy.release import Adjacency
-from quoron_server.algorithms.defaults import GaussianPromise
 from quoron_server.algorithms.forecast import trivial_risk
 from quoron_server.algorithms.search import least_users
 from quoron_server.algorithms.tracking import schedule
 from quoron_server.algorithms.tracking.forecast import Assumed, Prediction, predict
-from quoron_server.algorithms.tracking.parameters import TrackingParameters, Variant, mechanisms
+from quoron_server.algorithms.tracking.parameters import TrackingParameters, Variant, drawn, mechanisms
+from quoron_server.assumptions import Assumption, Kind
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -85,10 +85,12 @@ def plan(problem: Problem, privacy: Privacy, options: TrackingOptions, seed: int
     sizes, prediction = _best(problem, mu, options, adjacency)
     worth = min(trivial_risk(problem), _no_training(problem))
     if sizes is None or prediction is None or prediction.total >= worth:
-        raise Infeasible(
+        raise Infeasible.too_few(
             NAME,
             _why(problem, prediction, worth),
             _enough_users(problem, mu, options, adjacency),
+            also=" (fewer features or a method of many passes also do)",
+            otherwise="fewer features, more items a user or a larger epsilon",
         )
     p = _calibrated(problem, privacy, options, sizes, _tail(prediction, problem.beliefs.hostile_share))
     row = 8 * problem.dimension
@@ -111,7 +113,7 @@ def plan(problem: Problem, privacy: Privacy, options: TrackingOptions, seed: int
 
 def verify(plan: Plan) -> None:
     """Disjoint cohorts, divisors as declared, and each cohort's releases together μ-GDP, whatever the radii are."""
-    p: TrackingParameters = plan.parameters
+    p = plan.parameters_of(TrackingParameters)
     _verify_shape(plan.problem, p)
     if p.adjacency != plan.guarantee.adjacency:
         raise VerificationError(f"Expected adjacency {plan.guarantee.adjacency!r}, got {p.adjacency!r}.")
@@ -127,12 +129,6 @@ def verify(plan: Plan) -> None:
     spent = recount.gaussian(p.mu, plan.guarantee.epsilon) + slack
     if not spent <= plan.guarantee.delta:
         raise VerificationError(f"Expected delta <= {plan.guarantee.delta}, the plan spends {spent}.")
-
-
-def gaussian(plan: Plan) -> GaussianPromise:
-    """tracking-srgd#t1: μ of the transcript, pilot and gradients together."""
-    p: TrackingParameters = plan.parameters
-    return GaussianPromise(p.mu, total_variation(gaussians=_drawn(plan.problem, p.rounds)))
 
 
 def _verify_shape(problem: Problem, p: TrackingParameters) -> None:
@@ -354,14 +350,9 @@ def _calibrated(
     )
 
 
-def _drawn(problem: Problem, rounds: int) -> int:
-    """Gaussian samples of a run: the pilot's moment, then a gradient and three shares a round."""
-    return packed(problem.features) + (rounds - 1) * (problem.dimension + 3)
-
-
 def _numeric_slack(problem: Problem, rounds: int, epsilon: float) -> float:
     """What the samplers' total variation adds to δ."""
-    return (1 + math.exp(epsilon)) * total_variation(gaussians=_drawn(problem, rounds))
+    return (1 + math.exp(epsilon)) * total_variation(gaussians=drawn(problem, rounds))
 
 
 def _why(problem: Problem, prediction: Prediction | None, worth: float) -> str:
@@ -373,7 +364,7 @@ def _why(problem: Problem, prediction: Prediction | None, worth: float) -> str:
     )
 
 
-def _enough_users(problem: Problem, mu: float, options: TrackingOptions, adjacency: Adjacency) -> str:
+def _enough_users(problem: Problem, mu: float, options: TrackingOptions, adjacency: Adjacency) -> int | None:
     """About the least number of users for which a plan is worth running; for that number there is one."""
 
     def enough(users: int) -> bool:
@@ -381,13 +372,10 @@ def _enough_users(problem: Problem, mu: float, options: TrackingOptions, adjacen
         _, risk = _best(asked, mu, options, adjacency, stride=2)  # of fewer plans, so for this many users there is one
         return risk is not None and float(risk.total) < min(trivial_risk(asked), _no_training(asked))
 
-    users = least_users(enough, problem.users, within=1.05, most=10**10)
-    if users is None:
-        return "fewer features, more items a user or a larger epsilon"
-    return f"n >= {users:,} (fewer features or a method of many passes also do)"
+    return least_users(enough, problem.users, within=1.05, most=10**10)
 
 
-def _attendance(options: TrackingOptions) -> str:
+def _attendance(options: TrackingOptions) -> Assumption:
     if options.attendance == 1:
-        return "a user who does not answer counts as the zero row, and divisors stay as planned"
-    return f"divisors count on an attendance of {options.attendance:g}, declared in advance; noise is scaled for it"
+        return Assumption(Kind.ABSENT_IS_ZERO_ROW)
+    return Assumption(Kind.DECLARED_ATTENDANCE, (options.attendance,))

@@ -1,27 +1,27 @@
 """`whitened-tracking` in the registry."""
 
-from quoron_privacy.means.moment import packed
-from quoron_server.algorithms.info import AlgorithmInfo
+from quoron_server.algorithms.forecast import Factor
+from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes
 from quoron_server.algorithms.whitened import plan as planning
 from quoron_server.algorithms.whitened.method import WhitenedTracking
+from quoron_server.algorithms.whitened.parameters import WhitenedParameters
 
 INFO = AlgorithmInfo(
     name=planning.NAME,
     summary="For tables and few users: whiten by a private metric, then everybody answers every round (private radius)",
     paper="ours",
-    algorithm_numbers="-",
-    exposure="broadcast",
+    exposures=("broadcast",),
     adjacency=("replace-one", "zero-out"),
     theorem=planning.THEOREM,
     options=planning.WhitenedOptions,
+    parameters=WhitenedParameters,
     planner=planning.plan,
     verifier=planning.verify,
     maker=WhitenedTracking,
-    wide=True,
-    passes="many",
-    gaussian_promise=planning.gaussian,
-    takes=planning.taken,
-    declines=planning.too_few,
-    answer=lambda plan: packed(plan.problem.features) + plan.problem.dimension,
-    black_box="it asks for the second moment of a user's features and for losses, which no gradient tells",
+    factor=Factor(known=1.0, unknown=1.0),  # it predicts a bound
+    noise_ignores_domain=True,
+    no_black_boxes=NoBlackBoxes(
+        "it asks for the second moment of a user's features and for losses, which no gradient tells"
+    ),
+    choosing=Choosing(many_passes=True, rule=planning.taken, too_few=planning.too_few),
 )

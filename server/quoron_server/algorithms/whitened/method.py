@@ -100,7 +100,7 @@ class WhitenedTracking:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.parameters: WhitenedParameters = plan.parameters
+        self.parameters = plan.parameters_of(WhitenedParameters)
 
     def init(self) -> WhitenedState:
         """Start at zero."""

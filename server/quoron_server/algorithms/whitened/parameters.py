@@ -6,13 +6,16 @@ from quoron_privacy.accounts import gdp
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import mean_sensitivity
 from quoron_privacy.means.free_presence import LogLength, MomentMean
+from quoron_privacy.means.moment import packed
 from quoron_privacy.means.norm_counts import TailMean
+from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
-from quoron_server.plan import PlannedRelease
+from quoron_server.parameters import GaussianPromise, Parameters, PlannedRelease
+from quoron_server.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
-class WhitenedParameters:
+class WhitenedParameters(Parameters):
     """Public numbers of one run."""
 
     cohort_size: int  # n: everybody, every round, and every divisor
@@ -76,3 +79,24 @@ class WhitenedParameters:
             *(PlannedRelease(each, each.entry(), 1, range(t, t + 1), mus[t]) for t, each in enumerate(means)),
             PlannedRelease(self.vote, self.vote.entry(), 1, range(last, last + 1), mus[last]),
         )
+
+    def cohorts(self) -> tuple[int, ...]:
+        """Everybody, every round."""
+        return (self.cohort_size,) * self.rounds
+
+    def participations(self) -> int:
+        """In every round."""
+        return self.rounds
+
+    def answer_length(self, problem: Problem) -> int:
+        """A second moment and a gradient."""
+        return packed(problem.features) + problem.dimension
+
+    def gaussian(self, problem: Problem) -> GaussianPromise:
+        """whitened-tracking#w1: μ of the transcript."""
+        return GaussianPromise(self.mu, total_variation(gaussians=drawn(problem, self.rounds)))
+
+
+def drawn(problem: Problem, rounds: int) -> int:
+    """Gaussian samples of a run: three lengths, two moments, T means, a vote."""
+    return 6 + 2 * (packed(problem.dimension) + 1) + (rounds - 1) * (problem.dimension + 3) + 1

@@ -16,10 +16,10 @@ from quoron_privacy.means.moment import packed
 from quoron_privacy.means.norm_counts import TailMean
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
-from quoron_server.algorithms.defaults import Allowance, GaussianPromise, Verdict
+from quoron_server.algorithms.allowance import Allowance, Verdict
 from quoron_server.algorithms.search import least_users
 from quoron_server.algorithms.whitened.forecast import LEAST_RESOLUTION, remaining, starting_risk
-from quoron_server.algorithms.whitened.parameters import WhitenedParameters
+from quoron_server.algorithms.whitened.parameters import WhitenedParameters, drawn
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -56,14 +56,10 @@ def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions, seed: int
     """The one plan for these numbers; Infeasible where its noise would leave nothing of the signal."""
     _require(problem, options)
     rounds, d, users = options.rounds or ROUNDS, problem.dimension, problem.users
-    slack = (1 + math.exp(privacy.epsilon)) * total_variation(gaussians=_drawn(problem, rounds))
-    if slack >= privacy.delta:
-        condition = f"delta={privacy.delta:g} is below the samplers' error {slack:.2g}"
-        raise Infeasible(NAME, condition, "a larger delta")
-    mu = gdp.mu_for(privacy.epsilon, (privacy.delta - slack) * (1 - 1e-9))
+    mu = _mu(problem, privacy, rounds)
+    if (refusal := _unlearnable(problem, mu, options)) is not None:  # whatever d is: no other method learns then
+        raise refusal
     left = resolution(problem, mu, options, users)
-    if left < LEAST_RESOLUTION:  # whatever d is: no other method learns then
-        raise Infeasible(NAME, _why(problem, left), _enough(problem, mu, options))
     if d > LARGEST_DIMENSION:
         condition = f"d={d} features make {packed(d):,} numbers of a second moment"
         raise Infeasible(NAME, condition, f"d <= {LARGEST_DIMENSION}")
@@ -89,7 +85,7 @@ def plan(problem: Problem, privacy: Privacy, options: WhitenedOptions, seed: int
 
 def verify(plan: Plan) -> None:
     """Everybody in every round with divisor n, the sensitivities of free-presence#p1 to #p3, and Σ μ_i² <= μ²."""
-    p: WhitenedParameters = plan.parameters
+    p = plan.parameters_of(WhitenedParameters)
     d, promise = plan.problem.dimension, plan.guarantee
     for what, holds, got in (
         (f"cohorts of all {plan.problem.users} users", p.cohort_size == plan.problem.users, p.cohort_size),
@@ -111,16 +107,10 @@ def verify(plan: Plan) -> None:
     squares = [mu * mu for mu in p.spent(d)]
     if not math.fsum(squares) <= p.mu**2 * (1 + 1e-12):
         raise VerificationError(f"Expected mu >= {math.fsum(squares) ** 0.5}, got {p.mu}: too little noise.")
-    slack = (1 + math.exp(promise.epsilon)) * total_variation(gaussians=_drawn(plan.problem, p.rounds))
+    slack = (1 + math.exp(promise.epsilon)) * total_variation(gaussians=drawn(plan.problem, p.rounds))
     spent = recount.gaussian(p.mu, promise.epsilon) + slack
     if not spent <= promise.delta:
         raise VerificationError(f"Expected delta <= {promise.delta}, the plan spends {spent}.")
-
-
-def gaussian(plan: Plan) -> GaussianPromise:
-    """whitened-tracking#w1: μ of the transcript."""
-    p: WhitenedParameters = plan.parameters
-    return GaussianPromise(p.mu, total_variation(gaussians=_drawn(plan.problem, p.rounds)))
 
 
 def taken(plan: Plan, allowed: Allowance) -> Verdict:
@@ -143,16 +133,26 @@ def taken(plan: Plan, allowed: Allowance) -> Verdict:
 
 def too_few(problem: Problem, privacy: Privacy) -> Infeasible | None:
     """Why nothing can be expected of few users at this ε: the best that we know would leave the start as it was."""
+    problem, options = problem.settled(wide=True), WhitenedOptions()
     try:
-        plan(problem.settled(wide=True), privacy, WhitenedOptions(), 0)
-    except Infeasible as error:
-        return error if error.condition.startswith(f"n={problem.users:,}") else None
-    return None
+        _require(problem, options)
+        return _unlearnable(problem, _mu(problem, privacy, ROUNDS), options)
+    except Infeasible:
+        return None
 
 
 def resolution(problem: Problem, mu: float, options: WhitenedOptions, users: int) -> float:
     """ν = nμ_g / √d, by which a forecast goes; n is the users expected to answer."""
     return options.attendance * users * mu * math.sqrt(_gradient_share(users, mu)) / math.sqrt(problem.dimension)
+
+
+def _mu(problem: Problem, privacy: Privacy, rounds: int) -> float:
+    """μ of a run; Infeasible where the samplers leave nothing of δ."""
+    slack = (1 + math.exp(privacy.epsilon)) * total_variation(gaussians=drawn(problem, rounds))
+    if slack >= privacy.delta:
+        condition = f"delta={privacy.delta:g} is below the samplers' error {slack:.2g}"
+        raise Infeasible(NAME, condition, "a larger delta")
+    return gdp.mu_for(privacy.epsilon, (privacy.delta - slack) * (1 - 1e-9))
 
 
 def _length_share(users: int, mu: float) -> float:
@@ -226,23 +226,18 @@ def _calibrated(
     )
 
 
-def _drawn(problem: Problem, rounds: int) -> int:
-    """Gaussian samples of a run: three lengths, two moments, T means, a vote."""
-    return 6 + 2 * (packed(problem.dimension) + 1) + (rounds - 1) * (problem.dimension + 3) + 1
-
-
-def _why(problem: Problem, found: float) -> str:
-    return (
-        f"n={problem.users:,} users at this epsilon give the gradients a resolution of nμ/√d = {found:.3g} < "
-        f"{LEAST_RESOLUTION:g}, at which more is lost to noise than learnt"
-    )
-
-
-def _enough(problem: Problem, mu: float, options: WhitenedOptions) -> str:
-    """The least n, and the least nμ, that would do."""
+def _unlearnable(problem: Problem, mu: float, options: WhitenedOptions) -> Infeasible | None:
+    """Why nothing can be learnt from so few users at this μ, with the least n that would do; None where it can."""
+    found = resolution(problem, mu, options, problem.users)
+    if found >= LEAST_RESOLUTION:
+        return None
 
     def enough(users: int) -> bool:
         return resolution(problem, mu, options, users) >= LEAST_RESOLUTION
 
+    condition = (
+        f"n={problem.users:,} users at this epsilon give the gradients a resolution of nμ/√d = {found:.3g} < "
+        f"{LEAST_RESOLUTION:g}, at which more is lost to noise than learnt"
+    )
     users = least_users(enough, problem.users, within=1.001, most=10**10)
-    return "fewer features or a larger epsilon" if users is None else f"n >= {users:,}"
+    return Infeasible.too_few(NAME, condition, users, otherwise="fewer features or a larger epsilon")

@@ -18,13 +18,16 @@ import numpy as np
 
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers, Question
+from quoron_privacy.means.rotation import padded
 from quoron_privacy.means.winsorised_mean import WinsorisedMean
-from quoron_privacy.noise.streams import NoiseSource
+from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.centring import public_signs
 from quoron_server.algorithms.slots import partition
-from quoron_server.plan import Plan, PlannedRelease
+from quoron_server.parameters import GaussianPromise, Parameters, PlannedRelease
+from quoron_server.plan import Plan
+from quoron_server.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class WinsorisedERMParameters:
+class WinsorisedERMParameters(Parameters):
     """Public numbers of one run."""
 
     radius: str  # which choice of h: usual, fresh, uniform, or given
@@ -61,6 +64,19 @@ class WinsorisedERMParameters:
                 found.append(PlannedRelease(mechanism, entry, phase.rounds, rounds, phase.round_mu))
         return tuple(found)
 
+    def cohorts(self) -> tuple[int, ...]:
+        """All users of a phase, in each of its rounds."""
+        return tuple(phase.users for phase in self.phases for _ in range(phase.rounds))
+
+    def participations(self) -> int:
+        """Those of a phase, as phases share no user."""
+        return max(phase.rounds for phase in self.phases)
+
+    def gaussian(self, problem: Problem) -> GaussianPromise:
+        """A run is as private as its least private phase; only the own user's phase has to be exact."""
+        samples = self.participations() * padded(problem.dimension)
+        return GaussianPromise(self.mu, total_variation(gaussians=samples))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WinsorisedERMState:
@@ -77,7 +93,7 @@ class WinsorisedERM:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.parameters: WinsorisedERMParameters = plan.parameters
+        self.parameters = plan.parameters_of(WinsorisedERMParameters)
         self._ends = np.cumsum([phase.rounds for phase in self.parameters.phases])
 
     def init(self) -> WinsorisedERMState:

@@ -21,7 +21,6 @@ from quoron_privacy.means.rotation import coordinate_bound, padded
 from quoron_privacy.means.winsorised_mean import WinsorisedMean, box_sensitivity
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
-from quoron_server.algorithms.defaults import GaussianPromise
 from quoron_server.algorithms.forecast import PhaseModels, averaging, excess_risks, trivial_risk
 from quoron_server.algorithms.phased_erm import forecast as regularised
 from quoron_server.algorithms.search import least_users, round_grid, step_grid, suffix_shares
@@ -129,7 +128,7 @@ def paper_plan(problem: Problem, privacy: Privacy, options: WinsorisedERMOptions
 
 def verify(plan: Plan) -> None:
     """Disjoint phases, each round's choices and box paid for, and a μ that gives (ε, δ)."""
-    p: WinsorisedERMParameters = plan.parameters
+    p = plan.parameters_of(WinsorisedERMParameters)
     problem, last, promise = plan.problem, 0, plan.guarantee
     length = padded(problem.dimension)
     for phase in p.phases:
@@ -164,13 +163,6 @@ def verify(plan: Plan) -> None:
     spent = recount.gaussian(p.mu, promise.epsilon) + _slack(problem, promise.epsilon, most)
     if not spent <= promise.delta:
         raise VerificationError(f"Expected delta <= {promise.delta}, the plan spends {spent}.")
-
-
-def gaussian(plan: Plan) -> GaussianPromise:
-    """A run is as private as its least private phase; only the own user's phase has to be exact."""
-    p: WinsorisedERMParameters = plan.parameters
-    most = max(phase.rounds for phase in p.phases)
-    return GaussianPromise(p.mu, total_variation(gaussians=most * padded(plan.problem.dimension)))
 
 
 def box(problem: Problem, radius: Radius | float, users: int, rounds: int) -> Box:
@@ -341,5 +333,4 @@ def _infeasible(problem: Problem, privacy: Privacy, options: WinsorisedERMOption
     condition = f"{problem.users:,} users are too few for a private range of {padded(problem.dimension)} coordinates"
     condition += f" in each of {rounds:,} rounds at epsilon={privacy.epsilon:g}, or for noise that is worth running"
     users = least_users(enough, max(problem.users, 2), within=1.1, most=LARGEST_USERS)
-    fix = "fewer features or a larger epsilon" if users is None else f"n >= {users:,}"
-    return Infeasible(NAME, condition, fix)
+    return Infeasible.too_few(NAME, condition, users, otherwise="fewer features or a larger epsilon")

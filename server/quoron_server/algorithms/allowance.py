@@ -1,0 +1,22 @@
+"""What a run may ask of users, and what a method's own rule says of a plan under that."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from quoron_server.budget import Budget
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a run may ask of users: public, and all that `auto`'s rules know beside a plan."""
+
+    budget: Budget = field(default_factory=Budget)
+    everybody: bool = False  # whether one machine holds all rows: to ask all users again then costs nobody anything
+    held: int | None = 1 << 29  # bytes of a round's answers that may be held at once; None: they can be made again
+
+
+class Verdict(NamedTuple):
+    """What a method's own rule says of a plan."""
+
+    taken: bool
+    because: str = ""  # a clause of the sentence that `auto` tells, if there is something to be told

@@ -1,0 +1,51 @@
+"""What the rules that leave outliers out have in common: how far apart users are taken to lie, and in which norm."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from quoron_privacy.robust.filter.concentration import Norm
+from quoron_server.algorithms.localised.method import CONTRACTION, LocalisedParameters, phase_releases
+from quoron_server.assumptions import Assumption, Kind
+from quoron_server.parameters import PlannedRelease
+from quoron_server.problem import Problem
+
+DOMINANT = Assumption(Kind.DOMINANT_HESSIANS)
+
+
+class Filter(Protocol):
+    """The numbers of a filter that its theorem is about, in units of the cohort."""
+
+    @property
+    def cohort_size(self) -> int:
+        """B."""
+
+    @property
+    def theta(self) -> float:
+        """τ d."""
+
+    @property
+    def eta_beta(self) -> float:
+        """Step size times smoothness, at most."""
+
+    def noise_scale(self, step: float, distance: float) -> float:
+        """σ of a phase's release."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilteringParameters(LocalisedParameters):
+    """What both filters have in common."""
+
+    temperature: float  # τ, an inverse length
+    distance: float  # d: how far apart ordinary users' average gradients are taken to lie
+    filter: Filter
+    norm: Norm = "l2"  # of τ and d
+
+    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
+        """One noisy average a phase, behind the filter and its cutoff, or its test."""
+        del dimension
+        return phase_releases(self.phases, [self.filter] * len(self.phases), None)
+
+    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
+        """In ℓ∞ steps are non-expansive for dominant Hessians alone."""
+        del problem
+        return (*CONTRACTION, DOMINANT) if self.norm == "linf" else CONTRACTION

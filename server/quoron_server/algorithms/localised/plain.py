@@ -1,0 +1,150 @@
+"""The rule of plain means: the mean of a cohort with a fixed divisor (Feldman, Koren & Talwar 2020, Algorithm 2)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from quoron_client.protocol.questions import Answers
+from quoron_privacy.noise.streams import NoiseSource, total_variation
+from quoron_server.algorithms.localised.method import CONTRACTION, Aggregate, LocalisedParameters, Phase, phase_releases
+from quoron_server.assumptions import Assumption
+from quoron_server.parameters import GaussianPromise, Parameters, PlannedRelease
+from quoron_server.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class PhasedParameters(LocalisedParameters):
+    """Public numbers of one run."""
+
+    mu: float  # GDP parameter of every phase, as computed
+
+    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
+        """One noisy average a phase."""
+        del dimension
+        return phase_releases(self.phases, [phase.noise for phase in self.phases], self.mu)
+
+    def gaussian(self, problem: Problem) -> GaussianPromise:
+        """A run is as private as its least private phase; only the release of the own user's phase has to be exact."""
+        return GaussianPromise(self.mu, total_variation(gaussians=problem.dimension))
+
+
+class PlainMean:
+    """The mean with fixed divisor B: absent users contribute zero."""
+
+    def __init__(self, cohort_size: int, lipschitz: float) -> None:
+        self.cohort_size, self.longest = cohort_size, lipschitz * (1 + 1e-6)
+
+    def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
+        """(1/B) Σ of the answers; absent rows are zero, and so are rows that no honest client can send."""
+        del noise, round_
+        with np.errstate(over="ignore"):  # an overflow is longer than anything, silently: nothing in the data may warn
+            lengths = np.sqrt(np.sum(answers.values**2, axis=1))
+        usable = answers.answered & (lengths <= self.longest)
+        columns = np.ascontiguousarray(np.where(usable[:, None], answers.values, 0.0).T)
+        # numpy adds contiguous numbers pairwise: the error stays below 1e-6 of b for any cohort that fits in memory
+        return Aggregate(np.sum(columns, axis=1) / self.cohort_size)
+
+    def combine(self, tally: float, more: float) -> float:
+        """Their sum."""
+        return tally + more
+
+    def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
+        """Always."""
+        del tally, noise, phase
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Whose places a phase uses: slots `first_user` on, places `first_place` on, each in one of `questions` visits."""
+
+    first_user: int
+    users: int
+    first_place: int
+    places: int  # k: of each user, a multiple of `questions`
+    questions: int  # to each user, about places / questions of its places each
+    cohorts: int  # into which the users are cut; those that are left over are never asked
+    cohort_size: int  # users asked in a round
+
+    @property
+    def asked_for(self) -> int:
+        """Places in one question."""
+        return self.places // self.questions
+
+    @property
+    def rounds(self) -> int:
+        """That ask each cohort `questions` times."""
+        return self.questions * self.cohorts
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedParameters(Parameters):
+    """Public numbers of one run on the items of users."""
+
+    layout: str  # "spread": a phase uses some places of all users; "disjoint": all places of some users
+    phases: tuple[Phase, ...]
+    shares: tuple[Share, ...]  # of each phase
+    mus: tuple[float, ...]  # GDP parameter of each phase's release
+    mu: float  # and of the run
+
+    @property
+    def cohort_size(self) -> int:
+        """Users asked in the first round."""
+        return self.shares[0].cohort_size
+
+    def share_of(self, round_: int) -> tuple[Share, int]:
+        """The share that a round belongs to, and its number among that share's rounds."""
+        for share in self.shares:
+            if round_ < share.rounds:
+                return share, round_
+            round_ -= share.rounds
+        raise IndexError(round_)
+
+    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
+        """One noisy average a phase."""
+        del dimension
+        alone = [
+            phase_releases(self.phases, [phase.noise for phase in self.phases], mu)[index]
+            for index, mu in enumerate(self.mus)
+        ]
+        return tuple(alone)
+
+    def cohorts(self) -> tuple[int, ...]:
+        """Those of each phase's share."""
+        return tuple(share.cohort_size for share in self.shares for _ in range(share.rounds))
+
+    def participations(self) -> int:
+        """Those of all phases where they share users, else of one."""
+        questions = [share.questions for share in self.shares]
+        return sum(questions) if self.layout == "spread" else max(questions)
+
+    def gaussian(self, problem: Problem) -> GaussianPromise:
+        """μ of the run; of the noise, that of the releases which a user is in has to be exact."""
+        releases = len(self.phases) if self.layout == "spread" else 1
+        return GaussianPromise(self.mu, total_variation(gaussians=releases * problem.dimension))
+
+    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
+        """Non-expansive steps, and attendance that tells nothing of the iterates."""
+        del problem
+        return CONTRACTION
+
+
+class PlainMeans:
+    """`PlainMean` of each round's own cohort."""
+
+    def __init__(self, parameters: GroupedParameters, lipschitz: float) -> None:
+        self.parameters, self.lipschitz = parameters, lipschitz
+
+    def aggregate(self, answers: Answers, noise: NoiseSource, round_: int) -> Aggregate:
+        """(1/B) Σ of the answers, B the round's cohort."""
+        share, _ = self.parameters.share_of(round_)
+        return PlainMean(share.cohort_size, self.lipschitz).aggregate(answers, noise, round_)
+
+    def combine(self, tally: float, more: float) -> float:
+        """Their sum."""
+        return tally + more
+
+    def passes(self, tally: float, noise: NoiseSource, phase: int) -> bool:
+        """Always."""
+        del tally, noise, phase
+        return True

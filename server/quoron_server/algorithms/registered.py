@@ -1,0 +1,260 @@
+"""What is done with every algorithm alike: planning with a quorum, the check of a whole promise, what it is worth in μ.
+
+    info = ALGORITHMS["tracking-srgd"]
+    plan = info.plan(problem, Privacy(2.0, 1e-6))
+    algorithm = info.make(plan)          # verifies the plan first
+
+No algorithm knows of this room, nor of the quorum and the look at the table that it puts around one.
+"""
+
+import math
+from contextlib import suppress
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+import numpy as np
+
+from quoron_privacy.accounts import gdp
+from quoron_privacy.errors import ConfigError, Infeasible, UsageError, VerificationError
+from quoron_privacy.noise.streams import total_variation
+from quoron_server.algorithm import Algorithm
+from quoron_server.algorithms import look
+from quoron_server.algorithms.info import AlgorithmInfo
+from quoron_server.algorithms.quorum import WithQuorum, left_by_quorum, verify_quorum, with_quorum
+from quoron_server.assumptions import Assumption, Kind, together
+from quoron_server.parameters import GaussianPromise
+from quoron_server.plan import Constants, Plan, Privacy
+from quoron_server.problem import Problem
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Registered(AlgorithmInfo):
+    """An algorithm as the rest of the system uses it."""
+
+    @classmethod
+    def of(cls, info: AlgorithmInfo) -> "Registered":
+        """The same algorithm."""
+        return cls(**{each.name: getattr(info, each.name) for each in fields(info)})
+
+    def plan(
+        self,
+        problem: Problem,
+        privacy: Privacy,
+        options: Any = None,
+        constants: Constants = "calibrated",
+        seed: int = 0,
+    ) -> Plan:
+        """The plan with the least predicted risk, with a quorum where one is wished for.
+
+        `options` are of the type `self.options`, None for its defaults; `seed` is public, and draws slots alone.
+        With a quorum it is for fewer rounds than it would take where only those ask enough users to count. Raises
+        ConfigError for constants that it does not know and for numbers that floating point cannot carry; Infeasible.
+        """
+        options = self.options() if options is None else options
+        problem = problem.settled(wide=self.noise_ignores_domain)
+        if privacy.quorum is None:
+            return self._own_plan(problem, privacy, options, constants, seed)
+        free = self.exposure == "local"  # whoever that protects against sees who answers
+        left = left_by_quorum(privacy, spent=not free)
+        made = self._own_plan(problem, left, options, constants, seed)
+        try:
+            return resting(with_quorum(made, privacy, free=free))
+        except Infeasible:
+            if getattr(options, "rounds", 0) is not None:
+                raise
+            rounds = made.cost.rounds
+            while (rounds := int(rounds / math.sqrt(2))) > 1:  # fewer rounds ask more users each
+                with suppress(Infeasible):
+                    fewer = self._own_plan(problem, left, replace(options, rounds=rounds), constants, seed)
+                    return resting(with_quorum(fewer, privacy, free=free))
+            raise
+
+    def _own_plan(self, problem: Problem, privacy: Privacy, options: Any, constants: Constants, seed: int) -> Plan:
+        planner = self.paper_planner if constants == "paper" else self.planner
+        if planner is None:
+            raise ConfigError(
+                f"Expected constants='calibrated' for {self.name}, got 'paper': nothing is printed for it."
+            )
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):  # infinite risks lose against every other
+                return self._sure(resting(planner(problem, privacy, options, seed)))
+        except (ArithmeticError, ValueError, IndexError) as error:
+            raise ConfigError(
+                f"Expected constants and options with which {self.name} can be planned in floating point, got some "
+                f"that cannot ({error}). Change the units, or leave options out."
+            ) from error
+
+    def _sure(self, plan: Plan) -> Plan:
+        """The plan with a predicted risk that holds in nine of ten problems; with none where nobody measured one."""
+        return replace(plan, predicted_excess_risk=self.factor.bound(plan.predicted_excess_risk, plan.problem))
+
+    def verify(self, plan: Plan) -> None:
+        """The plan promises what this algorithm's theorem is about, and its numbers keep it: VerificationError if not.
+
+        Everything is checked again, independently of how it was found.
+        """
+        if plan.guarantee.health is not None:
+            check_numbers(plan.guarantee.health, "health")
+            self.verify(plan.without_health())
+            look.verify_look(plan, self._gaussian(plan.without_health()))
+            return
+        self._check_promise(plan)
+        verify_quorum(plan)
+        own = plan.without_quorum()
+        self.verifier(replace(own, problem=own.problem.without_beliefs()))
+        if len(own.parameters.cohorts()) != plan.cost.rounds:  # budgets and clients are told the cost's
+            rounds = len(own.parameters.cohorts())
+            raise VerificationError(f"Expected cost.rounds={rounds}, as the parameters say, got {plan.cost.rounds}.")
+
+    def _check_promise(self, plan: Plan) -> None:
+        """The promise is of the algorithm's kind and names all that it rests on, and all numbers are numbers."""
+        promise = plan.guarantee
+        offered = self.adjacency if promise.proved else ("replace-one", "zero-out")
+        for name, expected, got in (
+            ("algorithm", (self.name,), plan.algorithm),
+            ("exposure", self.exposures, promise.exposure),
+            ("adjacency", offered, promise.adjacency),
+        ):
+            if got not in expected:
+                said = " or ".join(expected)
+                raise VerificationError(f"Expected {name} {said} in a plan of {self.name}, got {got!r}.")
+        plan.parameters_of(self.parameters)
+        check_numbers(plan.cost, "cost")
+        if not (plan.cost.rounds >= 1 and plan.cost.messages >= 1):
+            raise VerificationError(f"Expected at least one round and one message, got {plan.cost}.")
+        if promise.exposure == "none":
+            return  # without privacy an infinite clip is meant
+        check_numbers(plan.parameters, "parameters")
+        if promise.quorum is not None:
+            check_numbers(promise.quorum, "quorum")
+        if missing := [each.text for each in derived(plan) if each not in promise.assumptions]:
+            raise VerificationError(
+                f"Expected a promise of {self.name} that rests on this, too: {'; '.join(missing)}. Got one that does "
+                "not say so."
+            )
+
+    def make(self, plan: Plan) -> Algorithm[Any]:
+        """The algorithm of a plan that passes `verify`: what comes after a look at the table, if there is one."""
+        self.verify(plan)
+        plan = plan.without_health()
+        own, quorum = plan.without_quorum(), plan.guarantee.quorum
+        made = self.maker(own)
+        return made if quorum is None else WithQuorum(plan, quorum, made, own.parameters.cohorts())
+
+    def gaussian(self, plan: Plan) -> GaussianPromise | None:
+        """What a verified plan promises in terms of μ; None where nothing of the kind is proved."""
+        if not (self.may_be_gaussian and plan.guarantee.proved and plan.guarantee.exposure != "none"):
+            return None
+        self.verify(plan)  # a lifetime is charged what this says
+        return self._gaussian(plan)
+
+    def _gaussian(self, plan: Plan) -> GaussianPromise | None:
+        """The same of parts that are verified."""
+        promise = plan.guarantee
+        if not promise.proved or promise.exposure == "none":
+            return None
+        own = plan.parameters.gaussian(plan.problem)
+        if own is None:
+            return None
+        if promise.health is not None:
+            lacks = math.nextafter(own.variation + promise.health.variation, 1.0)
+            own = GaussianPromise(gdp.compose(own.mu, promise.health.effective_mu), lacks)
+        if promise.quorum is not None:
+            slack = total_variation(laplaces=promise.quorum.draws(plan.cost.rounds))
+            lacks = math.nextafter(own.variation + slack, 1.0)
+            own = GaussianPromise(gdp.compose(own.mu, promise.quorum.mu), lacks)
+        return own
+
+    def looking(self, own: Plan, privacy: Privacy, *, share: float, columns: int, labels: int) -> Plan | None:
+        """The whole plan of `privacy` whose rest is `own`, made for `table_health.rest` of it; None if it has no μ.
+
+        `columns` and `labels` are how many the look at the table tells apart.
+        """
+        promise = self.gaussian(own)
+        if promise is None or own.guarantee.quorum is not None:
+            return None
+        return look.with_look(own, promise, privacy, share=share, columns=columns, labels=labels)
+
+    def dp_event(self, plan: Plan) -> "DpEvent":
+        """What a run of the plan releases as an event of dp-accounting, for an accountant of your own.
+
+        A noise multiplier is in units of what one user moves under the plan's own adjacency, replace-one included: read
+        events with dp-accounting's default relation, and fixed-size cohorts with `RdpAccountant` and `REPLACE_ONE`
+        (docs/library.md). Decisions of a quorum that cost ε_q are an event whose loss is that of randomised response,
+        which every (ε_q, 0)-DP release is a function of; of two that say so, the one that whoever reads the rest reads,
+        too. Raises UsageError, naming algorithm and theorem, where dp-accounting has no event for the mechanism;
+        VerificationError for a plan that does not keep its promise.
+        """
+        from dp_accounting import dp_event  # heavy
+
+        self.verify(plan)
+        promise = plan.guarantee
+        if promise.exposure == "none":
+            return dp_event.NonPrivateDpEvent()
+        gaussian = self._gaussian(plan.without_quorum())  # with the look at the table, beside which there is no quorum
+        if gaussian is not None:
+            event = dp_event.GaussianDpEvent(1 / gaussian.mu)
+        else:
+            event = plan.parameters.event(plan.problem, promise.adjacency)
+        if event is None or not promise.proved:
+            raise UsageError(
+                f"Expected a plan whose mechanism dp-accounting has an event for, got one of {self.name}: its promise "
+                f"rests on {promise.theorem}, which `ALGORITHMS[{self.name!r}].verify` checks again."
+            )
+        if promise.quorum is None or not promise.quorum.epsilon:
+            return event
+        return dp_event.ComposedDpEvent([event, _decided(event, promise.quorum.epsilon)])
+
+
+def derived(plan: Plan) -> tuple[Assumption, ...]:
+    """What a promise rests on by its numbers; on a curator's own machine all is so but what somebody vouches for.
+
+    A quorum needs, where clients see iterates without noise, that these move nobody to answer: it would tell of them.
+    """
+    promise, vouched = plan.guarantee, plan.problem.vouched
+    if promise.exposure == "none":
+        return ()
+    constants = () if vouched is None else (Assumption(Kind.VOUCHED_CONSTANTS, (vouched,)),)
+    if promise.curated:
+        return constants
+    moved = promise.quorum is not None and promise.exposure == "model"
+    unmoved = (Assumption(Kind.UNMOVED_ATTENDANCE),) if moved else ()
+    return together(constants, plan.parameters.assumptions(plan.problem), unmoved)
+
+
+def resting(plan: Plan) -> Plan:
+    """The plan with all that its promise rests on."""
+    return plan.assuming(derived(plan))
+
+
+def _decided(event: "DpEvent", epsilon: float) -> "DpEvent":
+    """Decisions that are (ε, 0)-DP, beside `event`.
+
+    Fixed-size cohorts are read by Rényi divergences under replace-one alone, which know randomised response between
+    two answers, but no discrete Laplace noise; all others by loss distributions under the default relation, where it is
+    the other way round.
+    """
+    from dp_accounting import dp_event  # heavy
+
+    if isinstance(getattr(event, "event", None), dp_event.SampledWithoutReplacementDpEvent):
+        return dp_event.RandomizedResponseDpEvent(2 / (1 + math.exp(epsilon)), 2)
+    return dp_event.DiscreteLaplaceDpEvent(epsilon, 1)
+
+
+def check_numbers(value: Any, where: str) -> None:
+    """Every number finite and every count an integer: comparisons with NaN are False and would check nothing."""
+    if is_dataclass(value):
+        kinds = get_type_hints(type(value))
+        for item in fields(value):
+            held, place = getattr(value, item.name), f"{where}.{item.name}"
+            if kinds[item.name] is int and (not isinstance(held, int) or isinstance(held, bool)):
+                raise VerificationError(f"Expected {place} to be an integer, got {held!r}.")
+            check_numbers(held, place)
+    elif isinstance(value, tuple | list):
+        for index, held in enumerate(value):
+            check_numbers(held, f"{where}[{index}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise VerificationError(f"Expected {where} to be finite, got {value}.")

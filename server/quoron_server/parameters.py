@@ -1,0 +1,104 @@
+"""The face of every algorithm: what its public numbers say of a run.
+
+An algorithm's own frozen dataclass of numbers and mechanisms derives from `Parameters`. Whatever the rest of the system
+must know of a plan (whom it asks, what it releases and at what charge, what its promise rests on), it asks of the very
+numbers that the algorithm runs by.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from quoron_privacy.release import Adjacency, Release
+from quoron_server.assumptions import Assumption
+from quoron_server.problem import Problem
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRelease:
+    """What a run will release by one mechanism, how often, and what that is charged.
+
+    A run's ledger holds `count` entries equal to `entry`, written in some of `rounds`: for `scaled` ones to
+    `entry.scaled(radius)` with the public radius of their round; of `tested` ones, and of a run that ends early, fewer.
+    """
+
+    mechanism: object  # of quoron_privacy: what draws, or what the theorem is about
+    entry: Release
+    count: int
+    rounds: Sequence[int]  # whose answers go into it
+    mu: float | None  # charged for an answer in all that it goes into, as GDP; None: paid by the promise's (ε, δ)
+    scaled: bool = False  # for a radius of 1
+    tested: bool = False  # a private test may withhold it
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianPromise:
+    """Everything that a run releases is μ-GDP up to a total variation (docs/privacy/lifetime.md, "Gaussian runs").
+
+    That is: under the plan's adjacency and assumptions, with exact noise wherever the proof needs it for one user, it
+    is `mu`-GDP; and what it releases, as drawn, is within `variation` of that, whatever the dataset.
+    """
+
+    mu: float  # rounded up
+    variation: float  # s, rounded up
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters(ABC):
+    """Public numbers of one run. What a method here says by default is so of an algorithm that says nothing else."""
+
+    @abstractmethod
+    def releases(self, dimension: int) -> tuple[PlannedRelease, ...]:
+        """What these numbers release of `dimension` coordinates, by the mechanisms that the algorithm itself makes."""
+
+    @abstractmethod
+    def cohorts(self) -> tuple[int, ...]:
+        """Users asked in each round, as planned: expected ones where each joins by a coin of its own."""
+
+    @property
+    def by_coins(self) -> bool:
+        """Whether each user joins a cohort by a coin of its own."""
+        return False
+
+    def participations(self) -> int:
+        """Questions to one user, at most."""
+        return 1
+
+    def answer_length(self, problem: Problem) -> int:
+        """Numbers in the largest answer of any task: those of the model."""
+        return problem.dimension
+
+    def points_asked(self) -> int:
+        """Points at which a question asks for a gradient, at most."""
+        return 1
+
+    def smooths_loss(self) -> bool:
+        """Whether clients smooth their loss."""
+        return False
+
+    def gaussian(self, problem: Problem) -> GaussianPromise | None:
+        """Of a whole run; None where the theorem proves (ε, δ) only, as for secret samples, private tests and filters.
+
+        So it does for local reports: a client holds a hostile coordinator to (ε, δ), under which that may ask for bits
+        where vectors with Gaussian noise were planned.
+        """
+        del problem
+        return None
+
+    def event(self, problem: Problem, adjacency: Adjacency) -> "DpEvent | None":
+        """Of a run that is not μ-GDP as a whole; None: dp-accounting has none for tests, removals, clients' reports."""
+        del problem, adjacency
+        return None
+
+    def assumptions(self, problem: Problem) -> tuple[Assumption, ...]:
+        """What a promise of these numbers rests on."""
+        del problem
+        return ()
+
+    def simulation_only(self) -> str | None:
+        """Why a plan with these numbers is not for real clients; None: it is."""
+        return None

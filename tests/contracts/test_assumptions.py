@@ -1,0 +1,198 @@
+"""What a promise rests on is data: it follows from the parameters, rules read it, and nobody reads a sentence."""
+
+import ast
+from dataclasses import replace
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import quoron
+import quoron_server
+from contracts.scenes import PRIVACY, PROBLEM, PROBLEMS, SMALL, make_plan
+from contracts.test_quorum import WISH
+from quoron_privacy.errors import ConfigError, VerificationError
+from quoron_privacy.noise.sources import SeededNoise
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.registered import derived
+from quoron_server.assumptions import TEXTS, Assumption, Kind, together
+from quoron_server.plan import Plan, Privacy
+from quoron_server.specification import require_open_cohorts
+
+EVERY = list({**dict.fromkeys(ALGORITHMS), **SMALL})
+SECRET = {  # algorithms that may sample, whatever their options; each has a plan here that does
+    "dp-sgd-wor",
+    "dp-sgd-poisson",
+    "mean-sgd",
+    "accelerated-erm",
+    "group-dp-sgd",
+    "group-dp-sgd-zero-out",
+}
+every_plan = pytest.mark.parametrize("name", EVERY)
+quorums = pytest.mark.parametrize("wish", [PRIVACY, WISH], ids=["alone", "quorum"])
+
+
+def asked(plan: Plan, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Whom a run asks first, and for which of their items, with this noise."""
+    info = ALGORITHMS[plan.algorithm]
+    algorithm = info.maker(plan.without_quorum())
+    question = algorithm.request(algorithm.init(), SeededNoise(seed))
+    assert question is not None
+    return question.cohort, np.asarray(getattr(question.task, "places", ()))
+
+
+@cache
+def draws_secretly(name: str, wish: Privacy) -> bool:
+    """Whether noise decides who is asked, or for what: nobody may learn it, if the promise counts on it."""
+    plan = make_plan(name, None, wish)
+    (users, places), (others, elsewhere) = asked(plan, 1), asked(plan, 2)
+    return not (np.array_equal(users, others) and np.array_equal(places, elsewhere))
+
+
+@quorums
+@every_plan
+def test_whoever_is_asked_by_noise_rests_on_secret_cohorts_and_nobody_else(name: str, wish: Privacy) -> None:
+    plan = make_plan(name, None, wish)
+    assert plan.guarantee.rests_on(Kind.SECRET_COHORTS) == draws_secretly(name, wish)
+    assert plan.algorithm in SECRET or not plan.guarantee.rests_on(Kind.SECRET_COHORTS)
+
+
+@quorums
+@every_plan
+def test_early_ends_are_refused_to_whoever_rests_on_secret_cohorts(name: str, wish: Privacy) -> None:
+    plan = make_plan(name, None, wish)
+    if not draws_secretly(name, wish):
+        require_open_cohorts(plan)
+        return
+    with pytest.raises(ConfigError, match=f"early_ends=false for {plan.algorithm}"):
+        require_open_cohorts(plan)
+
+
+def test_every_algorithm_that_samples_has_a_plan_that_is_refused() -> None:
+    assert {name.partition("/")[0] for name in EVERY if draws_secretly(name, PRIVACY)} == SECRET
+
+
+BOTH = [
+    (name, adjacency) for name, info in ALGORITHMS.items() if len(info.adjacency) > 1 for adjacency in info.adjacency
+]
+
+
+@pytest.mark.parametrize(("name", "adjacency"), BOTH)
+def test_the_other_adjacency_rests_on_the_same(name: str, adjacency: Any) -> None:
+    info = ALGORITHMS[name]
+    named = {"adjacency": adjacency} if info.either_adjacency else {}
+    options = info.options(**SMALL.get(name, {}), **named)
+    plan = info.plan(PROBLEMS.get(name, PROBLEM), replace(PRIVACY, adjacency=adjacency), options, "calibrated", 7)
+    assert plan.guarantee.adjacency == adjacency
+    assert plan.guarantee.assumptions == make_plan(name).guarantee.assumptions
+
+
+RULES = {  # what each rule answers, as it follows from the parameters and the promise alone
+    Kind.SECRET_COHORTS: lambda name, plan: draws_secretly(name, PRIVACY),
+    Kind.FORGETFUL_CLIENTS: lambda name, plan: draws_secretly(name, PRIVACY) and not plan.parameters.by_coins,
+    Kind.DOMINANT_HESSIANS: lambda name, plan: (
+        plan.algorithm == "median-sgd" or getattr(plan.parameters, "norm", "l2") == "linf"
+    ),
+    Kind.FULL_ATTENDANCE: lambda name, plan: getattr(plan.parameters, "solver", "gd") == "agd",
+}
+MOVED = {"filtered-sgd", "soft-filtered-sgd", "median-sgd", "phased-sgd", "group-phased-sgd", "phased-erm"}
+
+
+@every_plan
+@pytest.mark.parametrize("kind", RULES)
+def test_every_rule_answers_what_follows_from_the_parameters(name: str, kind: Kind) -> None:
+    plan = make_plan(name)
+    assert plan.guarantee.rests_on(kind) == RULES[kind](name, plan)
+    assert plan.guarantee.rests_on(kind) == (kind in {each.kind for each in plan.parameters.assumptions(plan.problem)})
+
+
+@quorums
+@every_plan
+def test_attendance_may_not_be_moved_where_an_absence_changes_more_than_its_own_row(name: str, wish: Privacy) -> None:
+    """Where steps contract, or a quorum counts those who answer while they see iterates without noise."""
+    plan = make_plan(name, None, wish)
+    counted = plan.guarantee.quorum is not None and plan.guarantee.exposure == "model"
+    contracts = plan.algorithm in MOVED and not plan.guarantee.rests_on(Kind.FULL_ATTENDANCE)
+    assert plan.guarantee.rests_on(Kind.UNMOVED_ATTENDANCE) == (contracts or counted)
+
+
+@quorums
+@every_plan
+def test_a_promise_that_forgets_what_it_rests_on_is_refused(name: str, wish: Privacy) -> None:
+    plan = make_plan(name, None, wish)
+    for assumption in derived(plan):
+        others = tuple(other for other in plan.guarantee.assumptions if other != assumption)
+        assert len(others) == len(plan.guarantee.assumptions) - 1
+        with pytest.raises(VerificationError, match="rests on this, too") as refused:
+            ALGORITHMS[plan.algorithm].verify(replace(plan, guarantee=replace(plan.guarantee, assumptions=others)))
+        assert assumption.text in str(refused.value)
+
+
+@every_plan
+def test_people_are_told_all_that_a_promise_rests_on(name: str) -> None:
+    promise = make_plan(name).guarantee
+    for kind, words in TEXTS.items():
+        if "{" not in words:
+            assert (words in promise.sentence()) == promise.rests_on(kind)
+    assert all(each.text in promise.sentence() for each in promise.assumptions)
+    assert promise.assumptions == together(promise.assumptions), "in the order of their kinds, each once"
+    assert not promise.by_curator().assumptions, "on one machine everything is as it should be"
+
+
+def test_assumptions_are_put_together_in_the_order_of_their_kinds_each_once() -> None:
+    early, secret = Assumption(Kind.EARLY_ENDS), Assumption(Kind.SECRET_COHORTS)
+    one, other = (Assumption(Kind.VOUCHED_CONSTANTS, (who,)) for who in ("ada", "bob"))
+    assert together((secret, other), (early, secret), (one,)) == (other, one, early, secret)
+
+
+@pytest.mark.parametrize("of", [(), (1, 2), ("ada", "bob", "eve")])
+def test_an_assumption_says_all_that_its_text_asks_for(of: tuple[str | float, ...]) -> None:
+    with pytest.raises(ConfigError, match="declared-attendance"):
+        Assumption(Kind.DECLARED_ATTENDANCE, of)
+    with pytest.raises(ConfigError, match="early-ends"):
+        Assumption(Kind.EARLY_ENDS, (*of, 1))
+
+
+@pytest.mark.parametrize("name", ["dp-sgd-wor", "dp-sgd-poisson", "mean-sgd", "group-dp-sgd", "group-dp-sgd-zero-out"])
+def test_where_everybody_is_asked_for_everything_nothing_is_secret(name: str) -> None:
+    info = ALGORITHMS[name]
+    plan = info.plan(PROBLEM, PRIVACY, info.options(rounds=5, rate=1.0), "calibrated", 7)
+    assert plan.guarantee.assumptions == ()
+    require_open_cohorts(plan)
+
+
+def test_no_rule_looks_for_a_sentence_among_the_assumptions() -> None:
+    """`X in promise.assumptions` is asked by `verify` alone, of assumptions; texts are made and never compared."""
+    found = []
+    for package in (quoron, quoron_server):
+        for path in Path(package.__path__[0]).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Compare):
+                    words = [ast.unparse(each) for each in (node.left, *node.comparators)]
+                    if any(part in each for each in words for part in ("assumptions", "sentence()", "TEXTS")):
+                        found.append((path.name, ast.unparse(node)))
+    allowed = {
+        ("registered.py", "each not in promise.assumptions"),
+        ("assumptions.py", "TEXTS[self.kind].count('{') != len(self.of)"),
+    }
+    assert set(found) <= allowed
+
+
+def test_nothing_that_a_plan_is_made_of_knows_the_registry() -> None:
+    """What `plan.py` imports, at its top or anywhere in it, and what that imports: no algorithm, and no circle."""
+    seen: set[str] = set()
+    waiting = ["quoron_server.plan"]
+    while waiting:
+        name = waiting.pop()
+        spec = find_spec(name) if name not in seen else None
+        if spec is None or spec.origin is None:
+            continue
+        seen.add(name)
+        for node in ast.walk(ast.parse(Path(spec.origin).read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("quoron_"):
+                waiting.append(node.module)
+    assert {"quoron_server.plan", "quoron_server.parameters", "quoron_server.assumptions"} <= seen
+    assert not any(name.startswith("quoron_server.algorithm") for name in seen)

@@ -1,0 +1,61 @@
+"""The parameters are an algorithm's face: what they say of a plan is what the plan and its registration say."""
+
+from dataclasses import fields, replace
+from typing import Any, get_type_hints
+
+import pytest
+
+from contracts.scenes import PRIVACY, SMALL, make_plan
+from contracts.test_quorum import WISH
+from quoron_privacy.counts.quorum import Quorum
+from quoron_privacy.counts.table_health import TableHealth
+from quoron_privacy.errors import VerificationError
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.parameters import Parameters, PlannedRelease
+from quoron_server.plan import Guarantee, Plan, Privacy
+
+EVERY = list({**dict.fromkeys(ALGORITHMS), **SMALL})
+every_plan = pytest.mark.parametrize("name", EVERY)
+quorums = pytest.mark.parametrize("wish", [PRIVACY, WISH], ids=["alone", "quorum"])
+
+
+@quorums
+@every_plan
+def test_rounds_and_messages_are_those_of_the_cohorts(name: str, wish: Privacy) -> None:
+    plan = make_plan(name, None, wish)
+    cohorts = plan.parameters.cohorts()
+    assert (len(cohorts), sum(cohorts)) == (plan.cost.rounds, plan.cost.messages)
+    assert 1 <= plan.parameters.participations() <= plan.cost.rounds
+    assert plan.parameters.participations() == 1 or ALGORITHMS[plan.algorithm].choosing.many_passes or "ftrl" in name
+
+
+@every_plan
+def test_a_plan_for_other_rounds_than_its_cohorts_is_refused(name: str) -> None:
+    plan = make_plan(name)
+    wrong = replace(plan, cost=replace(plan.cost, rounds=plan.cost.rounds + 1))
+    with pytest.raises(VerificationError):
+        ALGORITHMS[plan.algorithm].verify(wrong)
+
+
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_another_algorithms_parameters_are_refused(name: str) -> None:
+    info, plan = ALGORITHMS[name], make_plan(name)
+    assert type(plan.parameters) is info.parameters
+    other = make_plan("phased-sgd" if name != "phased-sgd" else "filtered-sgd").parameters
+    said = f"Expected {info.parameters.__name__} in a plan of {name}, got {type(other).__name__}"
+    for use in (info.verify, info.make):
+        with pytest.raises(VerificationError, match=said):
+            use(replace(plan, parameters=other))
+
+
+@pytest.mark.parametrize("name", list(ALGORITHMS))
+def test_whose_parameters_can_have_a_mu_may_promise_one_and_nobody_else(name: str) -> None:
+    info, plan = ALGORITHMS[name], make_plan(name)
+    assert info.may_be_gaussian == (name != "sgd" and info.parameters.gaussian is not Parameters.gaussian)
+    assert info.may_be_gaussian or info.gaussian(plan) is None
+
+
+@pytest.mark.parametrize("kind", [Plan, PlannedRelease, Guarantee])
+def test_what_a_plan_holds_has_a_type(kind: type) -> None:
+    hints = get_type_hints(kind, localns={"Quorum": Quorum, "TableHealth": TableHealth})
+    assert not [each.name for each in fields(kind) if hints[each.name] is Any]
