@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy import recount
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise import total_variation
+from quoron_server.algorithms import checks
 from quoron_server.algorithms.defaults import GaussianPromise
 from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo
@@ -25,7 +25,7 @@ from quoron_server.algorithms.localised.plan import (
     ASSUMPTIONS,
     as_phases,
     best_schedule,
-    cohort_for,
+    cohorts,
     cost,
     needs,
     require_contraction,
@@ -58,19 +58,22 @@ def plan(problem: Problem, privacy: Privacy, options: PhasedOptions, seed: int) 
     """The plan with the smallest predicted excess risk. Raises Infeasible for losses that are not convex and smooth."""
     require_smooth(NAME, problem)
     largest = max(1, min(problem.users, LARGEST_ROUNDS))
-    if options.rounds:
-        cohorts = [cohort_for(NAME, problem, options.rounds, options.cohort_size)]
-    else:
-        cohorts = [options.cohort_size] if options.cohort_size else [problem.users // t for t in round_grid(largest)]
+    sizes = cohorts(
+        NAME,
+        problem,
+        options.rounds,
+        options.cohort_size,
+        lambda: [problem.users // total for total in round_grid(largest)],
+    )
 
-    def scale(sizes: Vector, _steps: Vector) -> Vector:
-        each, which = np.unique(sizes, return_inverse=True)
+    def scale(tried: Vector, _steps: Vector) -> Vector:
+        each, which = np.unique(tried, return_inverse=True)
         noise = [noisy.noise_scale(shift_per_step(problem, int(cohort)), problem, privacy) for cohort in each]
         return np.array(noise)[which]
 
     steps = [options.step_size] if options.step_size else None
     some = list(shapes((1, 2, 3, 5), (2.0, 4.0)))
-    found = best_schedule(problem, cohorts, scale, rounds=options.rounds, all_shapes=some, steps=steps)
+    found = best_schedule(problem, sizes, scale, rounds=options.rounds, all_shapes=some, steps=steps)
     if found is None:
         raise Infeasible(NAME, f"n={problem.users:,} users do not fill the cohorts", "smaller cohorts or fewer rounds")
     risk, schedule = found
@@ -107,11 +110,7 @@ def verify(plan: Plan) -> None:
             raise VerificationError(
                 f"Expected sensitivity >= {needed} and mu >= {mu}, got {phase.sensitivity}, {p.mu}."
             )
-    spent = recount.gaussian(p.mu, plan.guarantee.epsilon) + noisy.numeric_slack(
-        plan.problem, plan.guarantee.epsilon, 1
-    )
-    if not spent <= plan.guarantee.delta:
-        raise VerificationError(f"Expected delta <= {plan.guarantee.delta}, the plan spends {spent}.")
+    checks.require_spent(plan, p.mu, gaussians=plan.problem.dimension)
 
 
 def gaussian(plan: Plan) -> GaussianPromise:
