@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts.scenes import PRIVACY
 from problems import problem_of
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import Infeasible
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.search import NEAR, Candidate, best, distinct, exactly, ranked, too_few
+from quoron_server.plan import Privacy
 
 risks = st.one_of(st.floats(0.01, 2.0), st.just(math.inf))
 tried = st.lists(st.tuples(risks, st.integers(1, 3)), max_size=12).map(
@@ -83,6 +83,6 @@ def test_a_refusal_for_few_users_holds_the_number_that_it_tells(name):
         sigmoid=True,
     )
     with pytest.raises(Infeasible) as refused:
-        ALGORITHMS[name].plan(problem, PRIVACY)
+        ALGORITHMS[name].plan(problem, Privacy(0.1, 1e-6))
     assert refused.value.users is not None
     assert f"n >= {refused.value.users:,}" in refused.value.needs
