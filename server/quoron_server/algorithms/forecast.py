@@ -55,10 +55,13 @@ def excess_risk(problem: Problem, phases: Sequence[PhaseModel]) -> float:
 
 
 def excess_risks(problem: Problem, phases: Sequence[PhaseModels | PhaseModel]) -> Number:
-    """`excess_risk` of many candidates with equally many phases: the shape that their arrays broadcast to."""
-    if (curvature := problem.beliefs.isotropic) is not None:
-        return _isotropic(problem, curvature, phases)
-    return _worst_case(problem, phases)
+    """`excess_risk` of many candidates with equally many phases: the shape that their arrays broadcast to.
+
+    Infinite where steps are so long that floating point cannot follow them: such a candidate loses against any other.
+    """
+    curvature = problem.beliefs.isotropic
+    risks = _worst_case(problem, phases) if curvature is None else _isotropic(problem, curvature, phases)
+    return np.where(np.isnan(risks), np.inf, risks)
 
 
 @dataclass(frozen=True, slots=True)

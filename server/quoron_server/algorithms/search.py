@@ -1,26 +1,127 @@
-"""Choosing public numbers by predicted excess risk: the grids every planner shares."""
+"""One search for all planners: candidates, the least predicted risk of them, and what works out exactly.
+
+    tried = (Candidate(risk, price, option values) ...)        each with its risk, by estimates or by exact noise
+    best(tried)                                                of about the least risk, the cheapest
+    exactly(ranked(tried), calibrate)                          the first whose theorem has parameters for it
+
+All of it is about public numbers: a plan is as private as its calibration says, whichever candidate is taken.
+
+    >>> tried = [Candidate(1.00, (64,), "many"), Candidate(1.04, (16,), "few"), Candidate(1.30, (4,), "fewest")]
+    >>> best(tried).of, [each.of for each in ranked(tried)]
+    ('few', ['few', 'many', 'few', 'fewest'])
+"""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_privacy.errors import Infeasible
 from quoron_server.algorithms.forecast import PhaseModel, PhaseModels, excess_risks
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
 Integers = NDArray[np.int64]
+C = TypeVar("C")
+P = TypeVar("P")
 
 MOST_ROUNDS = 1_000_000  # that any plan may have; beyond, planning alone would exhaust memory
 SUFFIXES = (1.0, 0.5, 0.25)  # fractions of a phase's iterates that are averaged
+SMOOTHINGS = (1e-4, 1e-3, 1e-2, 0.1, 1.0)  # λ L / R that are tried where the loss has none of its own
+NEAR = 1.05  # times the least predicted risk counts as about as good
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate(Generic[C]):
+    """Option values with what they are predicted to leave."""
+
+    risk: float  # predicted excess risk
+    price: tuple[float, ...]  # compared where risks are about as good: rounds, answers or gradients
+    of: C
+
+
+def best(tried: Iterable[Candidate[C]], *, near: float = NEAR) -> Candidate[C] | None:
+    """The cheapest of those within `near` times the least risk; of equal ones the least risk, then the first.
+
+    None where nothing was tried.
+    """
+    found = list(tried)
+    least = min((each.risk for each in found), default=0.0)
+    close = (each for each in found if each.risk <= near * least)
+    return min(close, key=lambda each: (each.price, each.risk), default=None)
+
+
+def ranked(tried: Iterable[Candidate[C]]) -> list[Candidate[C]]:
+    """The `best`, then all of finite risk, the least first."""
+    found = sorted((each for each in tried if math.isfinite(each.risk)), key=lambda each: each.risk)
+    first = best(found)
+    return [] if first is None else [first, *found]
+
+
+def exactly(tried: Iterable[C], calibrate: Callable[[C], P | None], *, most: int) -> P | None:
+    """What `calibrate` makes of the first candidate for which it neither raises Infeasible nor gives None.
+
+    At most so many are tried: an exact account is slow, and the later ones promise less.
+    """
+    for each in islice(tried, most):
+        with suppress(Infeasible):
+            if (made := calibrate(each)) is not None:
+                return made
+    return None
+
+
+def distinct(tried: Iterable[C], key: Callable[[C], object]) -> Iterator[C]:
+    """The first candidate of each `key`."""
+    seen = set()
+    for each in tried:
+        if (what := key(each)) not in seen:
+            seen.add(what)
+            yield each
+
+
+def too_few(
+    name: str,
+    condition: str,
+    enough: Callable[[int], bool],
+    users: int,
+    *,
+    within: float = 1.1,
+    most: int = 10**10,
+    also: str = "",
+    otherwise: str = "",
+) -> Infeasible:
+    """Why `users` do not do, and about how many are `enough`; `otherwise` is needed where none up to `most` are."""
+    found = least_users(enough, users, within=within, most=most)
+    return Infeasible.too_few(name, condition, found, also=also, otherwise=otherwise)
 
 
 def round_grid(largest: int, *, smallest: int = 1) -> list[int]:
     """Integers from `smallest` to `largest`, a factor √2 apart."""
     count = max(0, math.floor(2 * math.log2(max(1, largest / smallest))))
     return sorted({round(smallest * 2 ** (k / 2)) for k in range(count + 1)} | {largest})
+
+
+def smoothings(problem: Problem, given: float | None, distance: float, *, none: bool) -> list[float]:
+    """λ of the Moreau envelope to try; 0 is no smoothing, which smooth losses have, and `none` says if others may."""
+    if problem.smoothness is not None:
+        return [0.0]
+    if given is not None:
+        return [given]
+    tried = [factor * distance / problem.lipschitz for factor in SMOOTHINGS]
+    return [0.0, *tried] if none else tried
+
+
+def smoothed(problem: Problem, parameter: float) -> Problem:
+    """The problem with the constants of the envelope with λ = `parameter`, for prediction."""
+    if not parameter:
+        return problem
+    return replace(problem, smoothness=1 / parameter + problem.ridge, user_smoothness=None)
 
 
 def step_grid(problem: Problem, rounds: int, *, largest_product: float = 2.0) -> list[float]:
@@ -49,37 +150,24 @@ def suffix_shares(problem: Problem) -> tuple[float, ...]:
     return SUFFIXES if problem.beliefs.curvature == "isotropic" else (1.0,)
 
 
-def single_phases(
-    problem: Problem, rounds: Iterable[int], variance: dict[int, float], steps: Sequence[float] | None = None
-) -> list[tuple[float, PhaseModel]]:
-    """(predicted excess risk, phase) for each T in `rounds`, with variance[T] the variance of one step."""
-    phases = [
-        PhaseModel(total, step, suffix, variance[total])
-        for total in rounds
-        for step in steps or step_grid(problem, total)
-        for suffix in suffix_grid(problem, total)
-    ]
-    columns = zip(*((p.rounds, p.step_size, p.suffix, p.step_variance) for p in phases), strict=True)
-    risks = excess_risks(problem, [PhaseModels(*(np.array(column, np.float64) for column in columns))])
-    return [(float(risk), phase) for risk, phase in zip(np.broadcast_to(risks, len(phases)), phases, strict=True)]
-
-
-def phase_grid(problem: Problem, rounds: Sequence[int], step_size: float | None) -> tuple[Vector, Integers]:
-    """Step sizes (W, K) and numbers of averaged iterates (W, S) to try for W numbers of rounds."""
-    steps = np.array([[step_size] if step_size else step_grid(problem, total) for total in rounds])
-    return steps, np.maximum(1, np.rint(np.outer(rounds, suffix_shares(problem)))).astype(np.int64)
-
-
 def best_phases(
-    problem: Problem, rounds: Sequence[int], steps: Vector, suffixes: Integers, variances: Vector
+    problem: Problem,
+    rounds: Sequence[int],
+    variances: Vector | Callable[[Vector, Integers], Vector],
+    *,
+    step_size: float | None = None,
 ) -> list[tuple[float, PhaseModel]]:
-    """(predicted excess risk, phase) at the best of K steps and S suffixes for each of W numbers of rounds.
+    """(predicted excess risk, phase) at the best step and suffix for each of W numbers of rounds.
 
-    `variances` of one step broadcast to shape (W, K, S).
+    `variances` of one step, shape (W,), or made of K step sizes (W, K) and S numbers of averaged iterates (W, S), of a
+    shape that broadcasts to (W, K, S). Without `step_size` steps are those of `step_grid`.
     """
+    steps = np.array([[step_size] if step_size else step_grid(problem, total) for total in rounds])
+    suffixes = np.maximum(1, np.rint(np.outer(rounds, suffix_shares(problem)))).astype(np.int64)
+    noise = variances(steps, suffixes) if callable(variances) else variances[:, None, None]
     totals, averaged = np.array(rounds, np.float64)[:, None, None], suffixes[:, None, :].astype(np.float64)
-    risks = np.asarray(excess_risks(problem, [PhaseModels(totals, steps[:, :, None], averaged, variances)]))
-    every = np.broadcast_to(variances, risks.shape)
+    risks = np.asarray(excess_risks(problem, [PhaseModels(totals, steps[:, :, None], averaged, noise)]))
+    every = np.broadcast_to(noise, risks.shape)
     found = []
     for place, total in enumerate(rounds):
         step, suffix = np.unravel_index(np.argmin(risks[place]), risks[place].shape)

@@ -12,7 +12,7 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_server.algorithms.forecast import PhaseModel, excess_risk
 from quoron_server.algorithms.localised.filter_plan import sampler_slack
 from quoron_server.algorithms.localised.plan import best_schedule, shapes
-from quoron_server.algorithms.search import best_phases, phase_grid, single_phases, step_grid, suffix_grid
+from quoron_server.algorithms.search import best_phases, step_grid, suffix_grid
 
 PROBLEM = problem_of(
     users=3000,
@@ -79,16 +79,28 @@ def test_the_best_schedule_is_the_best_of_all(cohorts, rounds, problem, numbers,
 
 
 @pytest.mark.parametrize("problem", [PROBLEM, changed(PROBLEM, curvature="unknown")])
-def test_single_phases_are_predicted_as_each_alone(problem):
+def test_the_best_phases_are_the_best_of_each_predicted_alone(problem):
     variance = {1: 0.3, 5: 0.2, 12: 0.1}
-    found = single_phases(problem, variance, variance)
-    assert {phase.rounds for _, phase in found} == set(variance)
-    assert [risk for risk, _ in found] == pytest.approx([excess_risk(problem, [phase]) for _, phase in found])
-    rounds = list(variance)
-    best = best_phases(problem, rounds, *phase_grid(problem, rounds, None), np.array([0.3, 0.2, 0.1])[:, None, None])
-    for total, (risk, phase) in zip(rounds, best, strict=True):
-        expected = min((entry for entry in found if entry[1].rounds == total), key=lambda entry: entry[0])
-        assert (risk, phase) == (pytest.approx(expected[0]), expected[1])
+    found = best_phases(problem, list(variance), np.array(list(variance.values())))
+    for (total, noise), (risk, phase) in zip(variance.items(), found, strict=True):
+        every = [
+            PhaseModel(total, step, suffix, noise)
+            for step in step_grid(problem, total)
+            for suffix in suffix_grid(problem, total)
+        ]
+        assert phase in every
+        assert risk == pytest.approx(min(excess_risk(problem, [each]) for each in every))
+
+
+def test_steps_that_floating_point_cannot_follow_lose_against_every_other():
+    steep = changed(PROBLEM, typical_curvature=2.4 * PROBLEM.smoothness / 2, least_curvature=None)
+    for rounds in (256, 1448, 4096):
+        with np.errstate(over="ignore", invalid="ignore"):  # as the registry plans
+            [(risk, phase)] = best_phases(steep, [rounds], np.array([0.1]))
+            wild = excess_risk(steep, [PhaseModel(rounds, 2 / PROBLEM.smoothness, rounds, 0.1)])
+        assert np.isfinite(risk)
+        assert phase.step_size * 2.4 * PROBLEM.smoothness / 2 < 2
+        assert wild > 1e6 * risk
 
 
 def test_the_samplers_take_next_to_nothing_of_delta_whatever_epsilon():

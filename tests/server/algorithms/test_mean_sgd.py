@@ -18,9 +18,8 @@ from quoron_privacy.accounts import gdp, subsampling
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.means import private_range
 from quoron_privacy.noise.sources import SeededNoise
-from quoron_server.algorithms import ALGORITHMS, centring
+from quoron_server.algorithms import ALGORITHMS, centring, checks
 from quoron_server.algorithms.mean.plan import known_rate
-from quoron_server.algorithms.noisy.plan import numeric_slack
 from quoron_server.plan import Privacy
 
 INFO = ALGORITHMS["mean-sgd"]
@@ -125,7 +124,7 @@ class TestAccounting:
         p = plan.parameters
         gaussian = p.noise.sensitivity / p.noise_scale
         choices = 4 * private_range.bounded_range_mu(p.range_epsilon) ** 2 if estimator == "range" else 0.0
-        delta = 1e-5 - numeric_slack(plan.problem, 2.0, 9)
+        delta = 1e-5 - checks.slack(2.0, gaussians=9 * plan.problem.dimension)
         spent = subsampling.wor_epsilon(known_rate(p.cohort_size, 20_000), 9, math.sqrt(choices + gaussian**2), delta)
         assert 0.98 * 2.0 <= spent <= 2.0
 

@@ -195,7 +195,7 @@ def test_more_users_than_one_cohort_can_hold_are_left_out():
         ({"rounds": 0}, "rounds=0"),
         ({"radius": -1.0}, "radius"),
         ({"step_size": 0.0}, "step_size"),
-        ({"smoothing": 0.1}, "slope jumps"),
+        ({"smoothing": 0.1}, "a loss that is smooth"),
         ({"test": "above-threshold", "aggregate": "random"}, "weighted mean only"),
         ({"test": "lottery", "aggregate": "random", "kappa": 1}, "kappa=2 only"),
     ],

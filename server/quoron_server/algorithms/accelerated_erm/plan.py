@@ -11,12 +11,12 @@ from quoron_privacy.accounts import recount, subsampling
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, positive
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import mean_sensitivity
-from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.robust import above_threshold, subsampled_lottery
 from quoron_privacy.robust.above_threshold import Series
 from quoron_privacy.robust.combinations import Aggregate, Sampling, Test, theorem_for
 from quoron_privacy.robust.outlier_mean import Kappa, Kind, OutlierMean, best_mean
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery, sampling_rate
+from quoron_server.algorithms import checks
 from quoron_server.algorithms.accelerated_erm.parameters import (
     AcceleratedERMOptions,
     AcceleratedERMParameters,
@@ -24,22 +24,28 @@ from quoron_server.algorithms.accelerated_erm.parameters import (
     Phase,
     participations,
 )
-from quoron_server.algorithms.accelerated_erm.search import Scene, Sketch, estimated, families, predicted, smoothings
+from quoron_server.algorithms.accelerated_erm.search import (
+    Family,
+    Scene,
+    Sketch,
+    estimated,
+    families,
+    predicted,
+    smoothings,
+)
 from quoron_server.algorithms.accelerated_erm.tested import Numbers
 from quoron_server.algorithms.forecast import trivial_risk
-from quoron_server.algorithms.noisy.plan import require_within
-from quoron_server.algorithms.search import least_users
+from quoron_server.algorithms.search import Candidate, distinct, exactly, ranked, too_few
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
 
 NAME = "accelerated-erm"
 THEOREM = "docs/privacy/accelerated-erm.md#e1"
 CLIPPED = "docs/privacy/accelerated-erm.md#e3"
-NEAR = 1.05  # times the least predicted risk counts as about as good
 TRIED = 8  # candidates that are calibrated, at most
-LARGEST_USERS = 10**10
 
 Phases = tuple[Sketch, ...]
+Made = tuple[float, Scene, Sampling, tuple[Phase, ...]]  # predicted risk, and the phases with exact noise
 
 
 def plan(problem: Problem, privacy: Privacy, options: AcceleratedERMOptions, seed: int) -> Plan:
@@ -49,7 +55,7 @@ def plan(problem: Problem, privacy: Privacy, options: AcceleratedERMOptions, see
     """
     _require(problem, options)
     scenes = [Scene(problem, privacy, options, smoothing) for smoothing in smoothings(problem, privacy, options)]
-    found = next(_attempts(scenes), None)
+    found = _found(scenes)
     if found is None:
         raise _infeasible(scenes[0])
     risk, scene, sampling, phases = found
@@ -91,22 +97,25 @@ def _verify_numbers(problem: Problem, p: AcceleratedERMParameters, phase: Phase)
     account = phase.accounting
     clipped = isinstance(account, Clipped)
     mean = account if isinstance(account, Clipped) else account.mean
-    for what, holds in (
+    checks.require_of(
+        NAME,
+        phase,
         ("stages of positive length", bool(phase.stages) and min(phase.stages) >= 1),
         ("2 <= cohort_size <= users", 2 <= phase.cohort_size <= phase.users),
         ("0 < strength <= smoothness", 0 < phase.strength <= phase.smoothness < math.inf),
         ("regularisation >= 0", 0 <= phase.regularisation < math.inf),
         ("radius > 0", 0 < phase.radius < math.inf),
-        ("smoothing exactly where the loss is not smooth", (p.smoothing is None) == (problem.smoothness is not None)),
+        (
+            "smoothing exactly where the loss is not smooth",
+            (p.smoothing is None) == (problem.smoothness is not None),
+        ),
         ("everybody asked", p.sampling != "everybody" or phase.cohort_size == phase.users),
         ("an account of this cohort", mean.cohort_size == phase.cohort_size),
         ("the aggregate named", clipped == (p.aggregate == "clipped-mean")),
         ("its weights", clipped or (getattr(mean, "kind", "") == "weighted") == (p.aggregate == "weighted-mean")),
         ("the test named", isinstance(account, SubsampledLottery) == (p.test == "lottery")),
         ("no test named where there is none", clipped == (p.test == "none")),
-    ):
-        if not holds:
-            raise VerificationError(f"Expected {what} in a plan of {NAME}, got {phase}.")
+    )
 
 
 def verify_privacy(plan: Plan, sampling: Sampling, phase: Numbers) -> None:
@@ -122,7 +131,7 @@ def verify_privacy(plan: Plan, sampling: Sampling, phase: Numbers) -> None:
         if not accounting.round_mu >= truth * (1 - 1e-12):
             raise VerificationError(f"Expected round_mu >= {truth}, got {accounting.round_mu}: too little noise.")
         rate, mu = sampling_rate(phase.users, phase.cohort_size), accounting.round_mu
-        require_within(plan, delta, lambda epsilon: recount.replaced(rate, phase.rounds, mu, epsilon, delta))
+        checks.require_within(plan, delta, lambda epsilon: recount.replaced(rate, phase.rounds, mu, epsilon, delta))
         return
     if isinstance(accounting, SubsampledLottery):
         secret = sampling == "without-replacement"
@@ -144,33 +153,30 @@ def verify_privacy(plan: Plan, sampling: Sampling, phase: Numbers) -> None:
             )
 
 
-def _attempts(scenes: list[Scene]) -> Iterator[tuple[float, Scene, Sampling, tuple[Phase, ...]]]:
-    """(risk, scene, sampling, phases) of the most promising candidates that work out, best estimate first."""
-    ranked = []  # of a family one candidate is enough: the others have the same noise
+def _found(scenes: list[Scene]) -> Made | None:
+    """The most promising candidate that works out, by estimates; of a family one is enough, as all have one noise."""
+
+    def calibrated(each: Candidate[tuple[Scene, Family, int]]) -> Made | None:
+        scene, family, place = each.of
+        phases = _calibrated(scene, family.at(place))
+        risk = float(predicted(scene, family, [phase.noise_scale for phase in phases])[place])
+        if scene.curvature is not None and not risk < trivial_risk(scene.problem):
+            return None
+        return risk, scene, scene.sampling(family.drafts[0]), phases
+
+    def noisy(each: Candidate[tuple[Scene, Family, int]]) -> object:
+        return tuple((draft.users, draft.cohort, draft.rounds) for draft in each.of[1].drafts)
+
+    return exactly(distinct(ranked(_candidates(scenes)), noisy), calibrated, most=TRIED)
+
+
+def _candidates(scenes: list[Scene]) -> Iterator[Candidate[tuple[Scene, Family, int]]]:
+    """The best of each family by estimated noise, priced by its gradients."""
     for scene in scenes:
         tried = list(families(scene))
-        best = zip(tried, estimated(scene, tried), strict=True)
-        ranked += [(float(risks.min()), scene, family, int(risks.argmin())) for family, risks in best]
-    ranked = sorted((entry for entry in ranked if math.isfinite(entry[0])), key=lambda entry: entry[0])
-    if not ranked:
-        return
-    near = [entry for entry in ranked if entry[0] <= NEAR * ranked[0][0]]
-    near.sort(key=lambda entry: sum(draft.rounds * draft.cohort for draft in entry[2].drafts))
-    seen: set[tuple[tuple[int, int, int], ...]] = set()
-    for _, scene, family, place in [near[0], *ranked]:
-        noisy = tuple((draft.users, draft.cohort, draft.rounds) for draft in family.drafts)
-        if noisy in seen:
-            continue
-        seen.add(noisy)
-        if len(seen) > TRIED:
-            return
-        try:
-            phases = _calibrated(scene, family.at(place))
-        except Infeasible:
-            continue
-        risk = float(predicted(scene, family, [phase.noise_scale for phase in phases])[place])
-        if scene.curvature is None or risk < trivial_risk(scene.problem):
-            yield risk, scene, scene.sampling(family.drafts[0]), phases
+        for family, risks in zip(tried, estimated(scene, tried), strict=True):
+            gradients = sum(draft.rounds * draft.cohort for draft in family.drafts)
+            yield Candidate(float(risks.min()), (gradients,), (scene, family, int(risks.argmin())))
 
 
 def _calibrated(scene: Scene, tried: Phases) -> tuple[Phase, ...]:
@@ -302,8 +308,8 @@ def noise_scale(dimension: int, phase: Numbers) -> float:
 
 def _delta_left(problem: Problem, epsilon: float, delta: float, rounds: int) -> float:
     """δ less what the samplers' total variation in one phase adds."""
-    inexact = total_variation(gaussians=rounds * problem.dimension, laplaces=rounds + 1)
-    return math.nextafter(delta - (1 + math.exp(epsilon)) * inexact, -1.0)  # less, however little it is
+    lacking = checks.slack(epsilon, gaussians=rounds * problem.dimension, laplaces=rounds + 1)
+    return math.nextafter(delta - lacking, -1.0)  # less, however little it is
 
 
 def _cost(problem: Problem, phases: tuple[Phase, ...]) -> Cost:
@@ -369,6 +375,4 @@ def _infeasible(scene: Scene) -> Infeasible:
     condition += f", delta={scene.privacy.delta:g}"
     if scene.problem.beliefs.hostile_share:
         condition += f" with hostile_share={scene.problem.beliefs.hostile_share:g}"
-    users = least_users(enough, n, within=1.1, most=LARGEST_USERS)
-    fix = "fewer features, more items a user or a larger epsilon"
-    return Infeasible.too_few(NAME, condition, users, otherwise=fix)
+    return too_few(NAME, condition, enough, n, otherwise="fewer features, more items a user or a larger epsilon")

@@ -16,12 +16,12 @@ from quoron_privacy import local
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.rotation import coordinate_bound, padded
-from quoron_server.algorithms import centring
+from quoron_server.algorithms import centring, checks
 from quoron_server.algorithms.forecast import statistical_floor, trivial_risk
 from quoron_server.algorithms.local_model.forecast import accelerated_risk, response
 from quoron_server.algorithms.local_model.parameters import Estimator, LocalModelParameters, Reports
 from quoron_server.algorithms.noisy import plan as noisy
-from quoron_server.algorithms.search import least_users, round_grid
+from quoron_server.algorithms.search import Candidate, best, round_grid, smoothings, too_few
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -34,7 +34,6 @@ LARGEST_STEPS = 256
 FAILURE = 1e-3  # chance that a range estimate misses in any step
 MOST_BINS = 1 << 8  # of a range report, one bit each
 SPLITS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6)  # shares of ε for the range that are tried
-SMOOTHINGS = (1e-4, 1e-3, 1e-2, 0.1, 1.0)  # λ L / R that are tried where the loss has none of its own
 STEPS = 2.0 ** np.arange(-8, 2.5, 0.5)  # of β - M, times what the bound for one variance asks for
 
 
@@ -64,36 +63,34 @@ class _Reports:
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidate:
+class _Run:
+    """What is chosen of a run."""
+
     estimator: Estimator
     steps: int
     sent: _Reports
     smoothing: float
     inverse_step: float
-    risk: float
-
-    @property
-    def rounds(self) -> int:
-        return self.steps * (2 if self.estimator == "range" else 1)
 
 
 def plan(problem: Problem, privacy: Privacy, options: LocalModelOptions, seed: int) -> Plan:
     """The plan of fewest interactions within 5 % of the least predicted risk; Infeasible, with the users it takes."""
     _require(problem, options)
     found = {name: _best(problem, privacy, options, name) for name in _wanted(options)}
-    feasible = [best for best in found.values() if best is not None]
+    feasible = [each for each in found.values() if each is not None]
     if not feasible or min(each.risk for each in feasible) >= _worth(problem):
         raise _infeasible(problem, privacy, options, feasible)
-    best = min(feasible, key=lambda each: each.risk)
-    sent, d = best.sent, problem.dimension
+    chosen = min(feasible, key=lambda each: each.risk)
+    run, d = chosen.of, problem.dimension
+    sent = run.sent
     p = LocalModelParameters(
-        estimator=best.estimator,
+        estimator=run.estimator,
         reason=_reason(found, options),
-        reports=options.reports if best.estimator == "range" else "disjoint",
-        steps=best.steps,
+        reports=options.reports if run.estimator == "range" else "disjoint",
+        steps=run.steps,
         scouts=sent.scouts,
         vectors=sent.vectors,
-        inverse_step=best.inverse_step,
+        inverse_step=run.inverse_step,
         first_radius=sent.radius,
         noise_scale=sent.scale,
         vector_epsilon=sent.epsilon,
@@ -103,19 +100,19 @@ def plan(problem: Problem, privacy: Privacy, options: LocalModelOptions, seed: i
         half_width=sent.half_width,
         spread=problem.user_deviation,
         sampling_variance=problem.user_deviation**2 / sent.vectors,
-        smoothness=_smoothness(problem, best.smoothing),
-        smoothing=best.smoothing,
+        smoothness=_smoothness(problem, run.smoothing),
+        smoothing=run.smoothing,
     )
-    messages = best.steps * (sent.scouts + sent.vectors)
-    down = best.steps * (sent.scouts * (2 * d + 1) + sent.vectors * 2 * d)
-    up = best.steps * (sent.scouts * sent.bins + sent.vectors * d)
+    messages = run.steps * (sent.scouts + sent.vectors)
+    down = run.steps * (sent.scouts * (2 * d + 1) + sent.vectors * 2 * d)
+    up = run.steps * (sent.scouts * sent.bins + sent.vectors * d)
     return Plan(
         algorithm=NAME,
         problem=problem,
         guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "local", (), THEOREM),
         cost=Cost(p.rounds, messages, messages * problem.items_per_user, 8 * down, 8 * up),
         parameters=p,
-        predicted_excess_risk=best.risk,
+        predicted_excess_risk=chosen.risk,
         seed=seed,
     )
 
@@ -126,7 +123,8 @@ def verify(plan: Plan) -> None:
     promise, ranged = plan.guarantee, p.estimator == "range"
     rough = plan.problem.smoothness is None
     slots = p.steps * p.users_a_step
-    for what, holds, got in (
+    checks.require(
+        NAME,
         ("estimator clip, tracking or range", p.estimator in ESTIMATORS, p.estimator),
         ("reports disjoint or split", p.reports in ("disjoint", "split"), p.reports),
         ("positive steps and reports", min(p.steps, p.vectors) >= 1, (p.steps, p.vectors)),
@@ -145,9 +143,7 @@ def verify(plan: Plan) -> None:
         ("a finite smoothness", 0 <= p.smoothness < math.inf, p.smoothness),
         ("smoothing exactly of a loss whose slope jumps", rough == (p.smoothing > 0), p.smoothing),
         ("noise_scale as clients compute it", _scale_as_computed(p, plan.problem.dimension), p.noise_scale),
-    ):
-        if not holds:
-            raise VerificationError(f"Expected {what} in a plan of {NAME}, got {got}.")
+    )
     spent = _spent(p, plan.problem.dimension, promise.epsilon)
     if not spent <= promise.delta:
         raise VerificationError(f"Expected delta <= {promise.delta} for what a user sends, the plan spends {spent}.")
@@ -187,20 +183,9 @@ def _scale(epsilon: float, delta: float, dimension: int) -> float:
 
 
 def _require(problem: Problem, options: LocalModelOptions) -> None:
-    for name, value, allowed in (
-        ("estimator", options.estimator, ("auto", *ESTIMATORS)),
-        ("reports", options.reports, ("disjoint", "split")),
-    ):
-        if value not in allowed:
-            raise ConfigError(f"Expected algorithm.options.{name} in {', '.join(allowed)}, got {name}={value!r}.")
-    for name in ("smoothing", "clip_norm"):
-        value = getattr(options, name)
-        if value is not None and not 1e-80 < value < 1e80:
-            raise ConfigError(f"Expected algorithm.options.{name} in (1e-80, 1e80), got {name}={value}.")
-    if options.smoothing is not None and problem.smoothness is not None:
-        raise ConfigError(
-            f"Expected no algorithm.options.smoothing for a loss that is smooth, got smoothing={options.smoothing}."
-        )
+    checks.require_choice(options, estimator=("auto", *ESTIMATORS), reports=("disjoint", "split"))
+    checks.require_options(options, "smoothing", "clip_norm", least=1e-80, most=1e80)
+    checks.require_rough(problem, options.smoothing)
     if options.reports == "split" and options.estimator != "range":
         raise ConfigError(f"Expected estimator 'range' with reports='split', got estimator={options.estimator!r}.")
 
@@ -209,18 +194,16 @@ def _wanted(options: LocalModelOptions) -> tuple[Estimator, ...]:
     return ESTIMATORS if options.estimator == "auto" else (options.estimator,)
 
 
-def _best(problem: Problem, privacy: Privacy, options: LocalModelOptions, estimator: Estimator) -> _Candidate | None:
+def _best(
+    problem: Problem, privacy: Privacy, options: LocalModelOptions, estimator: Estimator
+) -> Candidate[_Run] | None:
     """The estimator's candidate with fewest interactions among about the best; None where none is feasible."""
-    found = [
+    return best(
         each
         for steps in _steps(options, estimator)
         if (sent := _reports(problem, privacy, options, estimator, steps)) is not None
-        for each in _ranked(problem, options, estimator, steps, sent)
-    ]
-    if not found:
-        return None
-    least = min(each.risk for each in found)
-    return min((each for each in found if each.risk <= 1.05 * least), key=lambda each: (each.rounds, each.risk))
+        for each in _candidates(problem, options, estimator, steps, sent)
+    )
 
 
 def _steps(options: LocalModelOptions, estimator: Estimator) -> list[int]:
@@ -273,15 +256,15 @@ def _layout(problem: Problem, bound: float, failure: float) -> tuple[int, float,
     return bins, half_width, local.centred_radius(reach, dimension=d, users=n, failure=failure, width=width)
 
 
-def _ranked(
+def _candidates(
     problem: Problem, options: LocalModelOptions, estimator: Estimator, steps: int, sent: _Reports
-) -> Iterator[_Candidate]:
+) -> Iterator[Candidate[_Run]]:
     """All step sizes and smoothings for what a step's users send."""
     sampling = problem.user_deviation**2 / sent.vectors
     noise = problem.dimension * sent.scale**2 / sent.vectors
     loudest = math.sqrt(sampling + noise * sent.radius**2)
     root = loudest * math.sqrt(steps * (steps + 1) * (steps + 2) / 12) / problem.radius
-    for parameter in _smoothings(problem, options):
+    for parameter in smoothings(problem, options.smoothing, problem.radius, none=False):
         smoothness = _smoothness(problem, parameter)
         for factor in STEPS:
             beta = smoothness * (1 + 1e-3) + factor * root
@@ -299,17 +282,9 @@ def _ranked(
                     first=sent.radius,
                 )
             risk = accelerated_risk(problem, steps, beta, smoothness, variances)
-            bias = 0.5 * parameter * problem.lipschitz**2
-            yield _Candidate(estimator, steps, sent, parameter, float(beta), risk + bias + statistical_floor(problem))
-
-
-def _smoothings(problem: Problem, options: LocalModelOptions) -> list[float]:
-    """λ to try; 0 is no smoothing."""
-    if problem.smoothness is not None:
-        return [0.0]
-    if options.smoothing is not None:
-        return [options.smoothing]
-    return [factor * problem.radius / problem.lipschitz for factor in SMOOTHINGS]
+            risk += 0.5 * parameter * problem.lipschitz**2
+            run = _Run(estimator, steps, sent, parameter, float(beta))
+            yield Candidate(risk + statistical_floor(problem), (steps,), run)
 
 
 def _smoothness(problem: Problem, parameter: float) -> float:
@@ -332,7 +307,7 @@ def _worth(problem: Problem) -> float:
     return min(start, problem.even_bend * (problem.feature_norm * far) ** 2 / (2 * problem.features))
 
 
-def _reason(found: dict[Estimator, _Candidate | None], options: LocalModelOptions) -> str:
+def _reason(found: dict[Estimator, Candidate[_Run] | None], options: LocalModelOptions) -> str:
     """Why this estimator, in one phrase."""
     if options.estimator != "auto":
         return "asked for"
@@ -341,7 +316,7 @@ def _reason(found: dict[Estimator, _Candidate | None], options: LocalModelOption
 
 
 def _infeasible(
-    problem: Problem, privacy: Privacy, options: LocalModelOptions, feasible: list[_Candidate]
+    problem: Problem, privacy: Privacy, options: LocalModelOptions, feasible: list[Candidate[_Run]]
 ) -> Infeasible:
     if options.rounds is not None and options.estimator == "range" and options.rounds % 2:
         return Infeasible(NAME, f"{options.rounds} rounds are no pairs of range and vector", "an even rounds")
@@ -356,8 +331,7 @@ def _infeasible(
     def enough(users: int) -> bool:
         asked = replace(problem, users=users)
         found = (_best(asked, privacy, options, name) for name in _wanted(options))
-        return any(best is not None and best.risk < _worth(asked) for best in found)
+        return any(each is not None and each.risk < _worth(asked) for each in found)
 
-    users = least_users(enough, problem.users, within=1.05, most=10**12)
     fix = "a larger epsilon, fewer features or a trusted coordinator"
-    return Infeasible.too_few(NAME, condition, users, otherwise=fix)
+    return too_few(NAME, condition, enough, problem.users, within=1.05, most=10**12, otherwise=fix)

@@ -25,11 +25,13 @@ from quoron_server.algorithms.localised.filtering import FilteringParameters
 from quoron_server.algorithms.localised.geometry import FAILURE, Geometry, against_mean, coordinatewise
 from quoron_server.algorithms.localised.plan import (
     Schedule,
-    Shape,
     as_phases,
     best_schedule,
     cohort_for,
+    cohorts,
     cost,
+    printed_shape,
+    require_conditions,
     require_contraction,
     require_smooth,
 )
@@ -180,9 +182,7 @@ def check_phases(plan: Plan) -> None:
             f.release_scale >= release_scale(p.filter, f.step_size, geometry.length, dimension) for f in p.phases
         ),
     }
-    for condition, holds in conditions.items():
-        if not holds:
-            raise VerificationError(f"Expected {condition} in the plan of {plan.algorithm}; it does not hold.")
+    require_conditions(plan.algorithm, conditions)
 
 
 def remarks(plan: Plan) -> tuple[str, ...]:
@@ -218,10 +218,7 @@ def search(
     edge_for = _edge_curve(smallest)
     noise = _noise_curve(smallest, calibrate, problem.dimension)
 
-    if options.rounds:
-        cohorts = [cohort_for(name, problem, options.rounds, options.cohort_size)]
-    else:
-        cohorts = [options.cohort_size] if options.cohort_size else _cohorts(problem.users)
+    tried = cohorts(name, problem, options.rounds, options.cohort_size, lambda: _cohorts(problem.users))
     steps = [options.step_size] if options.step_size else None
     best: tuple[float, Schedule, Geometry] | None = None
     for geometry in allowed:
@@ -231,7 +228,7 @@ def search(
             ratios = sizes / edge_for(steep)
             return np.where((ratios >= 1) & (steep <= 2), geometry.length * noise(ratios) / sizes, np.inf)
 
-        found = best_schedule(problem, cohorts, scale, rounds=options.rounds, steps=steps)
+        found = best_schedule(problem, tried, scale, rounds=options.rounds, steps=steps)
         if found is not None and math.isfinite(found[0]) and (best is None or found[0] < best[0]):
             best = (*found, geometry)
     if best is None:
@@ -332,15 +329,13 @@ def paper(name: str, problem: Problem, privacy: Privacy, options: FilterOptions)
         raise Infeasible.too_few(name, f"the printed cohort_size={size:,} exceeds n/2={problem.users // 2:,}", 2 * size)
     rounds = options.rounds or problem.users // size
     cohort_for(name, problem, rounds, size)
-    shares = [2.0**-phase for phase in range(1, max(1, int(math.log2(rounds))) + 1)]
-    shape = Shape(tuple(share / sum(shares) for share in shares), 4.0)
     steps = [options.step_size] if options.step_size else None
     found = best_schedule(
         problem,
         [size],
         lambda sizes, _: np.full_like(sizes, printed.release_noise),
         rounds=rounds,
-        all_shapes=[shape],
+        all_shapes=[printed_shape(rounds)],
         steps=steps,
     )
     assert found is not None

@@ -21,18 +21,17 @@ import numpy as np
 
 from quoron_client.protocol.gradients import PlacedGradient
 from quoron_client.protocol.questions import Question
-from quoron_privacy.accounts import recount
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_server.algorithm import Vector
+from quoron_server.algorithms import checks
 from quoron_server.algorithms.forecast import Factor, PhaseModels, excess_risks
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing
 from quoron_server.algorithms.localised.method import LocalisedSGD, Phase
 from quoron_server.algorithms.localised.plain import GroupedParameters, PlainMeans, Share
 from quoron_server.algorithms.localised.plan import Shape, require_smooth, shapes
-from quoron_server.algorithms.noisy import plan as noisy
-from quoron_server.algorithms.search import round_grid, step_grid, suffix_shares
+from quoron_server.algorithms.search import Candidate, best, round_grid, step_grid, suffix_shares
 from quoron_server.algorithms.slots import partition
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
@@ -55,9 +54,9 @@ class GroupedOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidate:
-    risk: float
-    rounds: int
+class _Laid:
+    """Phases laid out over users and places."""
+
     shares: tuple[Share, ...]
     steps: tuple[float, ...]
     suffixes: tuple[int, ...]
@@ -71,15 +70,15 @@ def plan(problem: Problem, privacy: Privacy, options: GroupedOptions, seed: int)
         raise Infeasible(NAME, "items' losses are not smooth", "a smooth loss, such as logistic or huber")
     if options.layout not in ("spread", "disjoint"):
         raise Infeasible(NAME, f"layout={options.layout!r} is unknown", "layout spread or disjoint")
-    found = list(_candidates(problem, privacy, options))
-    if not found:
+    found = best(_candidates(problem, privacy, options), near=1.0)
+    if found is None:
         m, q = problem.items_per_user, options.questions
         raise Infeasible(
             NAME,
             f"n={problem.users:,} users of m={m:,} items do not fill the rounds and phases with questions={q}",
             "fewer rounds, phases or questions",
         )
-    chosen = min(found, key=lambda each: (each.risk, each.rounds))
+    chosen = found.of
     drifts = [_shift(problem, share) for share in chosen.shares]
     phases = tuple(
         Phase(share.rounds, step, suffix, step * drift, step * chosen.scale)
@@ -94,7 +93,7 @@ def plan(problem: Problem, privacy: Privacy, options: GroupedOptions, seed: int)
         guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "model", (), THEOREM),
         cost=_cost(problem, chosen.shares),
         parameters=GroupedParameters(options.layout, phases, chosen.shares, mus, _total(options.layout, mus)),
-        predicted_excess_risk=chosen.risk,
+        predicted_excess_risk=found.risk,
         seed=seed,
     )
 
@@ -122,7 +121,7 @@ def _cost(problem: Problem, shares: tuple[Share, ...]) -> Cost:
     return Cost(rounds, messages, sum(count * places for count, places in asked), down, messages * row)
 
 
-def _candidates(problem: Problem, privacy: Privacy, options: GroupedOptions) -> Iterator[_Candidate]:
+def _candidates(problem: Problem, privacy: Privacy, options: GroupedOptions) -> Iterator[Candidate[_Laid]]:
     """The best step and suffix of every number of rounds with every shape; a shape's totals are predicted together."""
     items = replace(problem, user_smoothness=None)  # steps are of single items: β is theirs
     totals = [options.rounds] if options.rounds else round_grid(min(problem.users, LARGEST_ROUNDS))
@@ -143,14 +142,13 @@ def _candidates(problem: Problem, privacy: Privacy, options: GroupedOptions) -> 
         risks = np.broadcast_to(excess_risks(items, phases), (*steps.shape, len(suffixes)))
         for place, (_, shares) in enumerate(fitting):
             step, suffix = np.unravel_index(np.argmin(risks[place]), risks[place].shape)
-            yield _Candidate(
-                float(risks[place, step, suffix]),
-                sum(share.rounds for share in shares),
+            laid = _Laid(
                 shares,
                 tuple(float(steps[place, step]) / shape.shrink**index for index in range(len(shares))),
                 tuple(max(1, round(share.rounds * float(suffixes[suffix]))) for share in shares),
                 scales[place],
             )
+            yield Candidate(float(risks[place, step, suffix]), (sum(share.rounds for share in shares),), laid)
 
 
 def _steps(items: Problem, options: GroupedOptions, total: int) -> list[float]:
@@ -181,10 +179,8 @@ def _together(layout: str, drifts: Sequence[float]) -> float:
 
 def _noise(problem: Problem, privacy: Privacy, releases: int) -> float:
     """σ_s/η_s, per unit of Δ/η, at which the releases that one user is in cost the promise together."""
-    slack = noisy.numeric_slack(problem, privacy.epsilon, releases)
-    if slack >= privacy.delta:
-        raise Infeasible(NAME, f"delta={privacy.delta:g} is below the samplers' error {slack:.2g}", "a larger delta")
-    mu = mu_for(privacy.epsilon, (privacy.delta - slack) * (1 - 1e-9)) * (1 - 1e-9)
+    left = checks.left_of_delta(NAME, privacy, gaussians=releases * problem.dimension)
+    mu = mu_for(privacy.epsilon, left * (1 - 1e-9)) * (1 - 1e-9)
     # the grid of each release costs a little of its own: leave that aside for all of them
     grid = GaussianNoise(1.0, 1.0).effective_mu(problem.dimension) - 1.0
     if mu <= releases * grid:
@@ -219,7 +215,7 @@ def _parts(shape: Shape, whole: int) -> list[int]:
 def verify(plan: Plan) -> None:
     """Contraction for items, disjoint places, each phase's sensitivity from its integers, and a μ that gives (ε, δ)."""
     p = plan.parameters_of(GroupedParameters)
-    problem, promise = plan.problem, plan.guarantee
+    problem = plan.problem
     require_smooth(NAME, problem)
     if not (len(p.phases) == len(p.shares) == len(p.mus) >= 1 and p.layout in ("spread", "disjoint")):
         raise VerificationError(f"Expected phases with their shares and mus, got {p}.")
@@ -240,9 +236,7 @@ def verify(plan: Plan) -> None:
     if not p.mu >= together * (1 - 1e-12):
         raise VerificationError(f"Expected mu >= {together} of the run, got {p.mu}.")
     releases = len(p.phases) if p.layout == "spread" else 1
-    spent = recount.gaussian(p.mu, promise.epsilon) + noisy.numeric_slack(problem, promise.epsilon, releases)
-    if not spent <= promise.delta:
-        raise VerificationError(f"Expected delta <= {promise.delta}, the plan spends {spent}.")
+    checks.require_spent(plan, p.mu, gaussians=releases * problem.dimension)
 
 
 def _check_places(problem: Problem, p: GroupedParameters) -> None:

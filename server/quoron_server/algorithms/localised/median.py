@@ -27,11 +27,13 @@ from quoron_server.algorithms.localised.geometry import Geometry, against_mean, 
 from quoron_server.algorithms.localised.method import LocalisedSGD
 from quoron_server.algorithms.localised.plan import (
     Schedule,
-    Shape,
     as_phases,
     best_schedule,
     cohort_for,
+    cohorts,
     cost,
+    printed_shape,
+    require_conditions,
     require_contraction,
     require_smooth,
 )
@@ -92,7 +94,8 @@ def plan(problem: Problem, privacy: Privacy, options: MedianOptions, seed: int) 
         return geometry.length * np.array([factor(int(size), each) if each <= 2 else math.inf for size, each in pairs])
 
     steps = [options.step_size] if options.step_size else _steps(geometry)
-    found = best_schedule(problem, _cohorts(problem, options), scale, rounds=options.rounds, steps=steps)
+    sizes = cohorts(NAME, problem, options.rounds, options.cohort_size, lambda: _cohorts(problem))
+    found = best_schedule(problem, sizes, scale, rounds=options.rounds, steps=steps)
     if found is None or math.isinf(found[0]):
         raise _infeasible(problem, privacy, options)
     _, schedule = found
@@ -117,14 +120,12 @@ def paper_plan(problem: Problem, privacy: Privacy, options: MedianOptions, seed:
     cohort_for(NAME, problem, rounds, size)
     temperature = math.sqrt(problem.items_per_user) / (problem.coordinate_bound * (log + math.log(privacy.delta)))
     gaussian = math.sqrt(2 * math.log(1.25 / (privacy.delta / 2))) / (epsilon / 2)
-    shares = [2.0**-phase for phase in range(1, max(1, int(math.log2(rounds))) + 1)]
-    shape = Shape(tuple(share / sum(shares) for share in shares), 4.0)
     found = best_schedule(
         problem,
         [size],
         lambda sizes, _: np.full_like(sizes, 6 * gaussian * geometry.stretch / temperature),
         rounds=rounds,
-        all_shapes=[shape],
+        all_shapes=[printed_shape(rounds)],
         steps=[options.step_size] if options.step_size else _steps(geometry),
     )
     assert found is not None
@@ -166,9 +167,7 @@ def verify(plan: Plan) -> None:
             f.release_scale >= release_scale(median, f.step_size, geometry) for f in p.phases
         ),
     }
-    for condition, holds in conditions.items():
-        if not holds:
-            raise VerificationError(f"Expected {condition} in the plan of {NAME}; it does not hold.")
+    require_conditions(NAME, conditions)
     if plan.guarantee.proved:
         promise = plan.guarantee
         slack = sampler_slack(problem, Privacy(promise.epsilon, promise.delta))
@@ -239,11 +238,7 @@ def _assembled(
     )
 
 
-def _cohorts(problem: Problem, options: MedianOptions) -> list[int]:
-    if options.rounds:
-        return [cohort_for(NAME, problem, options.rounds, options.cohort_size)]
-    if options.cohort_size:
-        return [options.cohort_size]
+def _cohorts(problem: Problem) -> list[int]:
     sizes = {problem.users // rounds for rounds in round_grid(MOST_COHORTS)}
     return sorted(size for size in sizes if 3 <= size <= LARGEST_COHORT)
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.accounts import recount
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
+from quoron_server.algorithms import checks
 from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo
 from quoron_server.algorithms.localised.method import LocalisedSGD
@@ -23,7 +23,7 @@ from quoron_server.algorithms.localised.plain import PhasedParameters, PlainMean
 from quoron_server.algorithms.localised.plan import (
     as_phases,
     best_schedule,
-    cohort_for,
+    cohorts,
     cost,
     require_contraction,
     require_smooth,
@@ -54,19 +54,22 @@ def plan(problem: Problem, privacy: Privacy, options: PhasedOptions, seed: int) 
     """The plan with the smallest predicted excess risk. Raises Infeasible for losses that are not convex and smooth."""
     require_smooth(NAME, problem)
     largest = max(1, min(problem.users, LARGEST_ROUNDS))
-    if options.rounds:
-        cohorts = [cohort_for(NAME, problem, options.rounds, options.cohort_size)]
-    else:
-        cohorts = [options.cohort_size] if options.cohort_size else [problem.users // t for t in round_grid(largest)]
+    sizes = cohorts(
+        NAME,
+        problem,
+        options.rounds,
+        options.cohort_size,
+        lambda: [problem.users // total for total in round_grid(largest)],
+    )
 
-    def scale(sizes: Vector, _steps: Vector) -> Vector:
-        each, which = np.unique(sizes, return_inverse=True)
+    def scale(tried: Vector, _steps: Vector) -> Vector:
+        each, which = np.unique(tried, return_inverse=True)
         noise = [noisy.noise_scale(shift_per_step(problem, int(cohort)), problem, privacy) for cohort in each]
         return np.array(noise)[which]
 
     steps = [options.step_size] if options.step_size else None
     some = list(shapes((1, 2, 3, 5), (2.0, 4.0)))
-    found = best_schedule(problem, cohorts, scale, rounds=options.rounds, all_shapes=some, steps=steps)
+    found = best_schedule(problem, sizes, scale, rounds=options.rounds, all_shapes=some, steps=steps)
     if found is None:
         raise Infeasible(NAME, f"n={problem.users:,} users do not fill the cohorts", "smaller cohorts or fewer rounds")
     risk, schedule = found
@@ -103,11 +106,7 @@ def verify(plan: Plan) -> None:
             raise VerificationError(
                 f"Expected sensitivity >= {needed} and mu >= {mu}, got {phase.sensitivity}, {p.mu}."
             )
-    spent = recount.gaussian(p.mu, plan.guarantee.epsilon) + noisy.numeric_slack(
-        plan.problem, plan.guarantee.epsilon, 1
-    )
-    if not spent <= plan.guarantee.delta:
-        raise VerificationError(f"Expected delta <= {plan.guarantee.delta}, the plan spends {spent}.")
+    checks.require_spent(plan, p.mu, gaussians=plan.problem.dimension)
 
 
 def make(plan: Plan) -> LocalisedSGD:

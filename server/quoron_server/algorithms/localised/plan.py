@@ -5,7 +5,7 @@ takes the one with the least predicted risk (docs/privacy/outlier-filter-discuss
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -158,6 +158,28 @@ def cohort_for(name: str, problem: Problem, rounds: int, cohort_size: int | None
         condition = f"n={problem.users:,} users cannot fill {rounds:,} cohorts of {least:,}"
         raise Infeasible.too_few(name, condition, rounds * least, also=", or fewer rounds")
     return cohort
+
+
+def cohorts(
+    name: str, problem: Problem, rounds: int | None, cohort_size: int | None, sizes: Callable[[], Sequence[int]]
+) -> Sequence[int]:
+    """Cohort sizes to try: what options fix, else `sizes`."""
+    if rounds:
+        return [cohort_for(name, problem, rounds, cohort_size)]
+    return [cohort_size] if cohort_size else sizes()
+
+
+def printed_shape(rounds: int) -> Shape:
+    """The papers': each phase has half the rounds of the one before, and a quarter of its step."""
+    shares = [2.0**-phase for phase in range(1, max(1, int(math.log2(rounds))) + 1)]
+    return Shape(tuple(share / sum(shares) for share in shares), 4.0)
+
+
+def require_conditions(name: str, conditions: Mapping[str, bool]) -> None:
+    """VerificationError naming the first that does not hold in a plan of `name`."""
+    for condition, holds in conditions.items():
+        if not holds:
+            raise VerificationError(f"Expected {condition} in the plan of {name}; it does not hold.")
 
 
 def as_phases(schedule: Schedule, shift_per_step: float) -> tuple[Phase, ...]:

@@ -12,18 +12,27 @@ from typing import Literal
 import numpy as np
 
 from quoron_privacy.accounts import gdp, recount, subsampling
-from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means import private_range, truncated_mean
 from quoron_privacy.means.clipping import mean_sensitivity
 from quoron_privacy.means.private_range import PrivateRange
 from quoron_privacy.means.rotation import coordinate_bound
-from quoron_server.algorithms import centring
+from quoron_server.algorithms import centring, checks
 from quoron_server.algorithms.forecast import PhaseModel, statistical_floor
 from quoron_server.algorithms.mean.parameters import Estimator, MeanSGDParameters
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.dp_sgd import RATES, ranking_mu
-from quoron_server.algorithms.search import best_phases, phase_grid, round_grid
+from quoron_server.algorithms.search import (
+    Candidate,
+    Integers,
+    Vector,
+    best,
+    best_phases,
+    round_grid,
+    smoothed,
+    smoothings,
+)
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -32,7 +41,6 @@ THEOREM = "docs/privacy/mean-sgd.md#ms1"
 ESTIMATORS: tuple[Estimator, ...] = ("clip", "tracking", "range")
 LARGEST_ROUNDS = 1024
 FAILURE = 1e-3  # chance that a private range misses in any round
-SMOOTHINGS = (1e-4, 1e-3, 1e-2, 0.1, 1.0)  # λ L / R that are tried where the loss has none of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +56,13 @@ class MeanSGDOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidate:
+class _Run:
+    """What is chosen of a run."""
+
     estimator: Estimator
     rate: float
     smoothing: float
     phase: PhaseModel
-    risk: float
 
 
 def plan(problem: Problem, privacy: Privacy, options: MeanSGDOptions, seed: int) -> Plan:
@@ -65,7 +74,7 @@ def plan(problem: Problem, privacy: Privacy, options: MeanSGDOptions, seed: int)
     if not feasible:
         raise _infeasible(problem, privacy, options)
     name = min(feasible, key=lambda each: feasible[each].risk)
-    return _calibrated(problem, privacy, options, feasible[name], _reason(found, name, options), seed)
+    return _calibrated(problem, privacy, options, feasible[name].of, _reason(found, name, options), seed)
 
 
 def verify(plan: Plan) -> None:
@@ -73,24 +82,35 @@ def verify(plan: Plan) -> None:
     p = plan.parameters_of(MeanSGDParameters)
     d, users = plan.problem.dimension, plan.problem.users
     rough = plan.problem.smoothness is None
-    for what, holds, got in (
+    checks.require(
+        NAME,
         ("estimator clip, tracking or range", p.estimator in ESTIMATORS, p.estimator),
         (f"1 <= cohort_size <= {users}", 1 <= p.cohort_size <= users, p.cohort_size),
         ("1 <= suffix <= rounds", 1 <= p.suffix <= p.rounds, p.suffix),
-        ("a range exactly when the estimator is range", (p.estimator == "range") == (p.range_epsilon > 0), p.estimator),
+        (
+            "a range exactly when the estimator is range",
+            (p.estimator == "range") == (p.range_epsilon > 0),
+            p.estimator,
+        ),
         ("a first radius in (1e-140, 1e140)", 1e-140 < p.first_radius < 1e140, p.first_radius),
-        ("a finite smoothness when tracking", p.estimator != "tracking" or 0 <= p.smoothness < math.inf, p.smoothness),
-        ("smoothing only of a loss whose slope jumps", p.smoothing == 0 or (rough and p.smoothing > 0), p.smoothing),
-    ):
-        if not holds:
-            raise VerificationError(f"Expected {what} in a plan of {NAME}, got {got}.")
+        (
+            "a finite smoothness when tracking",
+            p.estimator != "tracking" or 0 <= p.smoothness < math.inf,
+            p.smoothness,
+        ),
+        (
+            "smoothing only of a loss whose slope jumps",
+            p.smoothing == 0 or (rough and p.smoothing > 0),
+            p.smoothing,
+        ),
+    )
     crude = p.crude
     truth = gdp.compose(p.noise.effective_mu(d), crude.mu(d) if crude else 0.0)
     if not p.round_mu >= truth * (1 - 1e-12):
         raise VerificationError(f"Expected round_mu >= {truth}, got {p.round_mu}: too little noise for the claim.")
-    delta = plan.guarantee.delta - noisy.numeric_slack(plan.problem, plan.guarantee.epsilon, p.rounds)
+    delta = plan.guarantee.delta - checks.slack(plan.guarantee.epsilon, gaussians=p.rounds * d)
     rate = known_rate(p.cohort_size, users)
-    noisy.require_within(plan, delta, lambda epsilon: recount.replaced(rate, p.rounds, p.round_mu, epsilon, delta))
+    checks.require_within(plan, delta, lambda epsilon: recount.replaced(rate, p.rounds, p.round_mu, epsilon, delta))
 
 
 def known_rate(cohort: int, users: int) -> float:
@@ -99,30 +119,17 @@ def known_rate(cohort: int, users: int) -> float:
 
 
 def _require(problem: Problem, options: MeanSGDOptions) -> None:
-    if options.estimator not in ("auto", *ESTIMATORS):
-        allowed = ", ".join(("auto", *ESTIMATORS))
-        raise ConfigError(f"Expected algorithm.options.estimator in {allowed}, got estimator={options.estimator!r}.")
-    for name in ("smoothing", "clip_norm", "step_size"):
-        value = getattr(options, name)
-        if value is not None and not 0 < value < 1e100:
-            raise ConfigError(f"Expected algorithm.options.{name} in (0, 1e100), got {name}={value}.")
-    if options.smoothing is not None and problem.smoothness is not None:
-        raise ConfigError(
-            f"Expected no algorithm.options.smoothing for a loss that is smooth, got smoothing={options.smoothing}."
-        )
+    checks.require_choice(options, estimator=("auto", *ESTIMATORS))
+    checks.require_options(options, "smoothing", "clip_norm", "step_size")
+    checks.require_rough(problem, options.smoothing)
     noisy.require_cohorts(NAME, problem, 1)
 
 
-def _best(problem: Problem, privacy: Privacy, options: MeanSGDOptions, estimator: Estimator) -> _Candidate | None:
+def _best(problem: Problem, privacy: Privacy, options: MeanSGDOptions, estimator: Estimator) -> Candidate[_Run] | None:
     """The estimator's candidate with fewest answers among about the best; None where none is feasible."""
     total = gdp.mu_for(privacy.epsilon, privacy.delta)
     grid = [(rate, rounds) for rate in _rates(problem, options) for rounds in _rounds(options)]
-    found = _ranked(problem, options, estimator, [(*each, ranking_mu(*each, total)) for each in grid])
-    if not found:
-        return None
-    least = min(each.risk for each in found)
-    near = [each for each in found if each.risk <= 1.05 * least]
-    return min(near, key=lambda each: (each.rate * each.phase.rounds, each.risk))
+    return best(_candidates(problem, options, estimator, [(*each, ranking_mu(*each, total)) for each in grid]))
 
 
 def _rates(problem: Problem, options: MeanSGDOptions) -> list[float]:
@@ -133,18 +140,16 @@ def _rounds(options: MeanSGDOptions) -> list[int]:
     return [options.rounds] if options.rounds else round_grid(LARGEST_ROUNDS, smallest=4)
 
 
-def _ranked(
+def _candidates(
     problem: Problem, options: MeanSGDOptions, estimator: Estimator, wanted: Sequence[tuple[float, int, float]]
-) -> list[_Candidate]:
+) -> list[Candidate[_Run]]:
     """The best step and suffix for each smoothing and each feasible (rate, number of rounds, μ a round)."""
     within = [(rate, rounds, *_within(problem, options, estimator, rate, rounds, mu)) for rate, rounds, mu in wanted]
     feasible = [each for each in within if each[3] > 0]
     if not feasible:
         return []
-    tried = [
-        _best_steps(problem, options, estimator, feasible, each) for each in _smoothings(problem, options, estimator)
-    ]
-    return [candidate for found in tried for candidate in found]
+    tried = smoothings(problem, options.smoothing, problem.distance, none=estimator != "tracking")
+    return [found for each in tried for found in _best_steps(problem, options, estimator, feasible, each)]
 
 
 def _within(
@@ -163,17 +168,17 @@ def _best_steps(
     estimator: Estimator,
     feasible: Sequence[tuple[float, int, float, float]],
     parameter: float,
-) -> list[_Candidate]:
+) -> list[Candidate[_Run]]:
     """The best step and suffix for each (rate, rounds, first radius, μ)."""
-    seen = _smoothed(problem, parameter)
+    seen = smoothed(problem, parameter)
     rates, _, firsts, mus = (np.array(column) for column in zip(*feasible, strict=True))
     rounds, cohorts = [each[1] for each in feasible], np.array([_cohort(problem, rate) for rate, *_ in feasible])
-    steps, suffixes = phase_grid(seen, rounds, options.step_size)
     units = np.array([mean_sensitivity(1.0, int(cohort)) for cohort in cohorts]) / mus
     samplings = (1 - rates) * problem.user_deviation**2 / cohorts
-    if estimator == "tracking":
-        # Early rounds are noisier, but decay in the average: those that enter it decide.
-        variances = centring.sgd_variances(
+
+    def tracked(steps: Vector, suffixes: Integers) -> Vector:
+        """Early rounds are noisier, but decay in the average: those that enter it decide."""
+        return centring.sgd_variances(
             seen,
             smoothness=seen.beta or 0.0,
             rounds=np.array(rounds),
@@ -184,31 +189,14 @@ def _best_steps(
             spread=problem.user_deviation,
             first=_first_radius(problem, options),
         )
-    else:
-        variances = (samplings + problem.dimension * (units * firsts) ** 2)[:, None, None]
+
+    variances = tracked if estimator == "tracking" else samplings + problem.dimension * (units * firsts) ** 2
     extra = 0.5 * parameter * problem.lipschitz**2 + statistical_floor(problem)
-    best = best_phases(seen, rounds, steps, suffixes, variances)
+    found = best_phases(seen, rounds, variances, step_size=options.step_size)
     return [
-        _Candidate(estimator, rate, parameter, phase, risk + extra)
-        for (rate, *_), (risk, phase) in zip(feasible, best, strict=True)
+        Candidate(risk + extra, (rate * phase.rounds,), _Run(estimator, rate, parameter, phase))
+        for (rate, *_), (risk, phase) in zip(feasible, found, strict=True)
     ]
-
-
-def _smoothings(problem: Problem, options: MeanSGDOptions, estimator: Estimator) -> list[float]:
-    """λ to try; 0 is no smoothing."""
-    if problem.smoothness is not None:
-        return [0.0]
-    if options.smoothing is not None:
-        return [options.smoothing]
-    tried = [factor * problem.distance / problem.lipschitz for factor in SMOOTHINGS]
-    return tried if estimator == "tracking" else [0.0, *tried]
-
-
-def _smoothed(problem: Problem, parameter: float) -> Problem:
-    """The problem with the stand-in's constants, for prediction."""
-    if not parameter:
-        return problem
-    return replace(problem, smoothness=1 / parameter + problem.ridge, user_smoothness=None)
 
 
 def _cohort(problem: Problem, rate: float) -> int:
@@ -244,21 +232,18 @@ def _range(
     return mean.crude, mean.radius, math.sqrt(mu**2 - mean.crude.mu(problem.dimension) ** 2)
 
 
-def _calibrated(
-    problem: Problem, privacy: Privacy, options: MeanSGDOptions, best: _Candidate, reason: str, seed: int
-) -> Plan:
-    rounds, cohort = best.phase.rounds, _cohort(problem, best.rate)
-    delta = privacy.delta - noisy.numeric_slack(problem, privacy.epsilon, rounds)
-    if delta <= 0:
-        raise Infeasible(NAME, f"delta={privacy.delta:g} is below the samplers' error", "a larger delta")
+def _calibrated(problem: Problem, privacy: Privacy, options: MeanSGDOptions, run: _Run, reason: str, seed: int) -> Plan:
+    rounds, cohort = run.phase.rounds, _cohort(problem, run.rate)
+    delta = checks.left_of_delta(NAME, privacy, gaussians=rounds * problem.dimension)
     mu = subsampling.wor_round_mu(known_rate(cohort, problem.users), rounds, privacy.epsilon, delta)
-    fixed = replace(options, smoothing=best.smoothing or None)
-    final = _ranked(problem, fixed, best.estimator, [(best.rate, rounds, mu)])
-    if not final:
+    fixed = replace(options, smoothing=run.smoothing or None)
+    final = _candidates(problem, fixed, run.estimator, [(run.rate, rounds, mu)])
+    chosen = best((each for each in final if each.of.smoothing == run.smoothing), near=1.0)
+    if chosen is None:
         raise _infeasible(problem, privacy, options)
-    chosen = min((each for each in final if each.smoothing == best.smoothing), key=lambda each: each.risk)
+    phase = chosen.of.phase
     first, left, epsilon, bins, half_width = _first_radius(problem, options), mu, 0.0, 0, 0.0
-    if best.estimator == "range" and (found := _range(problem, options, cohort, rounds, mu)) is not None:
+    if run.estimator == "range" and (found := _range(problem, options, cohort, rounds, mu)) is not None:
         crude, first, left = found
         epsilon, bins, half_width = crude.epsilon, crude.bins, crude.half_width
     noise = GaussianNoise.for_mu(
@@ -270,18 +255,18 @@ def _calibrated(
         guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "broadcast", (), THEOREM),
         cost=Cost.of(problem, rounds=rounds, messages=rounds * cohort),
         parameters=MeanSGDParameters(
-            estimator=best.estimator,
+            estimator=run.estimator,
             reason=reason,
             cohort_size=cohort,
             rounds=rounds,
-            step_size=chosen.phase.step_size,
-            suffix=chosen.phase.suffix,
+            step_size=phase.step_size,
+            suffix=phase.suffix,
             first_radius=first,
             noise_scale=noise.scale,
             spread=problem.user_deviation,
             sampling_variance=problem.user_deviation**2 / cohort,
-            smoothness=_smoothed(problem, best.smoothing).beta or 0.0,
-            smoothing=best.smoothing,
+            smoothness=smoothed(problem, run.smoothing).beta or 0.0,
+            smoothing=run.smoothing,
             range_epsilon=epsilon,
             bins=bins,
             half_width=half_width,
@@ -292,7 +277,7 @@ def _calibrated(
     )
 
 
-def _reason(found: dict[Estimator, _Candidate | None], chosen: Estimator, options: MeanSGDOptions) -> str:
+def _reason(found: dict[Estimator, Candidate[_Run] | None], chosen: Estimator, options: MeanSGDOptions) -> str:
     """Why this estimator, in one phrase."""
     if options.estimator != "auto":
         return "asked for"

@@ -18,15 +18,17 @@ from scipy.special import ndtr
 from quoron_privacy.accounts import recount, subsampling
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.accounts.roots import root
-from quoron_privacy.errors import Infeasible, VerificationError
+from quoron_privacy.errors import VerificationError
 from quoron_privacy.means.clipping import mean_sensitivity
 from quoron_privacy.release import Adjacency
-from quoron_server.algorithms.forecast import Factor, PhaseModel, statistical_floor
+from quoron_server.algorithms import checks
+from quoron_server.algorithms.forecast import Factor, PhaseModel
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters, Sampling
+from quoron_server.algorithms.noisy.method import drawn as samples
 from quoron_server.algorithms.optimisers import OptimiserOptions
-from quoron_server.algorithms.search import best_phases, phase_grid, round_grid
+from quoron_server.algorithms.search import Candidate, best, round_grid
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -65,17 +67,16 @@ def _plan(scheme: _Scheme, problem: Problem, privacy: Privacy, options: DPSGDOpt
     rounds = [options.rounds] if options.rounds else round_grid(LARGEST_ROUNDS, smallest=4)
     total_mu = mu_for(privacy.epsilon, privacy.delta)
     wanted = [(rate, total, ranking_mu(rate, total, total_mu)) for rate in rates for total in rounds]
-    ranked = _candidates(scheme, problem, options, clip, wanted)
-    least = min(risk for risk, _, _ in ranked)
-    near = [(rate * phase.rounds, phase, rate) for risk, phase, rate in ranked if risk <= 1.05 * least]
-    _, phase, rate = min(near, key=lambda entry: entry[0])  # fewest answers among plans about as good as the best
+    found = best(_candidates(scheme, problem, options, clip, wanted))
+    assert found is not None
+    rate, phase = found.of
     cohort = max(1, round(rate * problem.users))
     rate = cohort / problem.users
-    delta = privacy.delta - noisy.numeric_slack(problem, privacy.epsilon, phase.rounds, adaptive=options.adaptive)
-    if delta <= 0:
-        raise Infeasible(scheme.name, f"delta={privacy.delta:g} is below the samplers' error", "a larger delta")
+    drawn = phase.rounds * samples(problem, options.adaptive)
+    delta = checks.left_of_delta(scheme.name, privacy, gaussians=drawn)
     mu = scheme.round_mu(_effective_rate(scheme, rate, problem.users), phase.rounds, privacy.epsilon, delta)
-    [(risk, phase, _)] = _candidates(scheme, problem, options, clip, [(rate, phase.rounds, mu)])
+    [exact] = _candidates(scheme, problem, options, clip, [(rate, phase.rounds, mu)])
+    _, phase = exact.of
     made = noisy.clipped(scheme.name, problem, options, clip, cohort, scheme.adjacency, mu)
     where = f"{THEOREM}#{scheme.sampling}"
     return Plan(
@@ -96,25 +97,22 @@ def _plan(scheme: _Scheme, problem: Problem, privacy: Privacy, options: DPSGDOpt
             optimiser=optimiser,
             adaptive=made.adaptive,
         ),
-        predicted_excess_risk=risk if optimiser.plain and not options.adaptive else None,
+        predicted_excess_risk=exact.risk if optimiser.plain and not options.adaptive else None,
         seed=seed,
     )
 
 
 def _candidates(
     scheme: _Scheme, problem: Problem, options: DPSGDOptions, clip: float, wanted: Sequence[tuple[float, int, float]]
-) -> list[tuple[float, PhaseModel, float]]:
-    """(risk, phase, rate) with the best step and suffix for each (rate, number of rounds, μ a round)."""
-    rounds = [total for _, total, _ in wanted]
+) -> list[Candidate[tuple[float, PhaseModel]]]:
+    """The best step and suffix for each (rate, number of rounds, μ a round)."""
+    rates, rounds, _ = zip(*wanted, strict=True)
     variances = []
     for rate, _, mu in wanted:
         cohort = max(1, round(rate * problem.users))
         sigma = mean_sensitivity(clip, cohort, scheme.adjacency) / mu
         variances.append((1 - rate) * problem.user_deviation**2 / cohort + problem.dimension * sigma**2)
-    grid = phase_grid(problem, rounds, options.step_size)
-    best = best_phases(problem, rounds, *grid, np.array(variances)[:, None, None])
-    floor = statistical_floor(problem)
-    return [(risk + floor, phase, rate) for (risk, phase), (rate, _, _) in zip(best, wanted, strict=True)]
+    return noisy.sampled(problem, rates, rounds, np.array(variances), step_size=options.step_size)
 
 
 def _effective_rate(scheme: _Scheme, rate: float, users: int) -> float:
@@ -140,12 +138,12 @@ def _verify(scheme: _Scheme, plan: Plan) -> None:
     """Each round's Gaussian is μ-GDP as claimed, and all rounds stay within (ε, δ) by the second account."""
     p = plan.parameters_of(NoisySGDParameters)
     noisy.verify_round(plan, scheme.adjacency)
-    lacking = noisy.numeric_slack(plan.problem, plan.guarantee.epsilon, p.rounds, adaptive=p.adaptive is not None)
-    delta = plan.guarantee.delta - lacking
     rate = _effective_rate(scheme, p.cohort_size / plan.problem.users, plan.problem.users)
     if p.sampling != scheme.sampling:
         raise VerificationError(f"Expected sampling {scheme.sampling} in a plan of {scheme.name}, got {p.sampling}.")
-    noisy.require_within(plan, delta, lambda epsilon: scheme.recounted(rate, p.rounds, p.round_mu, epsilon, delta))
+    drawn, promise = p.rounds * samples(plan.problem, p.adaptive), plan.guarantee
+    delta = promise.delta - checks.slack(promise.epsilon, gaussians=drawn)
+    checks.require_within(plan, delta, lambda epsilon: scheme.recounted(rate, p.rounds, p.round_mu, epsilon, delta))
 
 
 def _info(scheme: _Scheme, summary: str) -> AlgorithmInfo:

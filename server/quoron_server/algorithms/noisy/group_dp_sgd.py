@@ -19,11 +19,12 @@ from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import mean_sensitivity
 from quoron_privacy.release import Adjacency
-from quoron_server.algorithms.forecast import Factor, PhaseModel, statistical_floor
+from quoron_server.algorithms import checks
+from quoron_server.algorithms.forecast import Factor, PhaseModel
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.group_method import GroupSGD, GroupSGDParameters
-from quoron_server.algorithms.search import best_phases, phase_grid, round_grid
+from quoron_server.algorithms.search import Candidate, best, round_grid
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -60,15 +61,13 @@ def _plan(
     ends = 2 if adjacency == "replace-one" else 1
     # the noise of a mean hardly depends on the rate: rank by that of all items, then by the fewest answers
     wanted = [(rate, total, ends * m * math.sqrt(total) / mu * rate) for rate in rates for total in rounds]
-    ranked = _candidates(problem, options, clip, wanted)
-    least = min(risk for risk, _, _ in ranked)
-    near = [(rate * phase.rounds, phase, rate) for risk, phase, rate in ranked if risk <= 1.05 * least]
-    _, phase, rate = min(near, key=lambda entry: entry[0])
-    delta = privacy.delta - noisy.numeric_slack(problem, privacy.epsilon, phase.rounds)
-    if delta <= 0:
-        raise Infeasible(name, f"delta={privacy.delta:g} is below the samplers' error", "a larger delta")
+    found = best(_candidates(problem, options, clip, wanted))
+    assert found is not None
+    rate, phase = found.of
+    delta = checks.left_of_delta(name, privacy, gaussians=phase.rounds * problem.dimension)
     z = item_sampling.multiplier(rate, m, phase.rounds, privacy.epsilon, delta, adjacency)
-    [(risk, phase, _)] = _candidates(problem, options, clip, [(rate, phase.rounds, z)])
+    [exact] = _candidates(problem, options, clip, [(rate, phase.rounds, z)])
+    _, phase = exact.of
     asked = max(1, round(n * -math.expm1(m * math.log1p(-rate)))) if rate < 1 else n
     expected = math.ceil(rate * n * m / asked)
     return Plan(
@@ -90,7 +89,7 @@ def _plan(
             noise_scale=_scale(problem, rate, clip, asked, z, adjacency),
             multiplier=z,
         ),
-        predicted_excess_risk=risk,
+        predicted_excess_risk=exact.risk,
         seed=seed,
     )
 
@@ -120,21 +119,17 @@ def _scale(problem: Problem, rate: float, clip: float, asked: int, z: float, adj
 
 def _candidates(
     problem: Problem, options: GroupDPSGDOptions, clip: float, wanted: list[tuple[float, int, float]]
-) -> list[tuple[float, PhaseModel, float]]:
-    """(risk, phase, rate) with the best step and suffix for each (rate, number of rounds, z)."""
+) -> list[Candidate[tuple[float, PhaseModel]]]:
+    """The best step and suffix for each (rate, number of rounds, z)."""
     n, m = problem.users, problem.items_per_user
-    rounds = [total for _, total, _ in wanted]
+    rates, rounds, _ = zip(*wanted, strict=True)
     between = problem.beliefs.heterogeneity**2
     square = problem.deviation**2 + between + problem.start**2  # coins weigh whole gradients, not their deviations
     variances = []
     for rate, _, z in wanted:
         sampling = (1 - rate) * square / (rate * n * m)
         variances.append(sampling + problem.dimension * (z * clip / (rate * n * m)) ** 2)
-    best = best_phases(
-        problem, rounds, *phase_grid(problem, rounds, options.step_size), np.array(variances)[:, None, None]
-    )
-    floor = statistical_floor(problem)
-    return [(risk + floor, phase, rate) for (risk, phase), (rate, _, _) in zip(best, wanted, strict=True)]
+    return noisy.sampled(problem, rates, rounds, np.array(variances), step_size=options.step_size)
 
 
 def _verify(adjacency: Adjacency, plan: Plan) -> None:
@@ -151,8 +146,8 @@ def _verify(adjacency: Adjacency, plan: Plan) -> None:
     z = 1 / GaussianNoise(once, p.noise_scale).effective_mu(problem.dimension)
     if not z >= p.multiplier * (1 - 1e-9):
         raise VerificationError(f"Expected multiplier <= {z}, got {p.multiplier}: too little noise for the claim.")
-    delta = promise.delta - noisy.numeric_slack(problem, promise.epsilon, p.rounds)
-    noisy.require_within(
+    delta = promise.delta - checks.slack(promise.epsilon, gaussians=p.rounds * problem.dimension)
+    checks.require_within(
         plan,
         delta,
         lambda epsilon: recount.items(p.rate, p.items, p.rounds, p.multiplier, epsilon, delta, adjacency),

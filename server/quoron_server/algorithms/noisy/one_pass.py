@@ -7,20 +7,19 @@ to beat, and with `clip_norm` at the scale of user averages a strong one.
 Statement and proof: docs/privacy/gaussian.md (parallel composition).
 """
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from quoron_privacy.accounts import recount
 from quoron_privacy.accounts.gdp import mu_for
-from quoron_privacy.errors import Infeasible, VerificationError
+from quoron_privacy.errors import VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import mean_sensitivity
+from quoron_server.algorithms import checks
 from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters
+from quoron_server.algorithms.noisy.method import drawn as samples
 from quoron_server.algorithms.optimisers import OptimiserOptions
-from quoron_server.algorithms.search import round_grid, single_phases
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -39,27 +38,18 @@ class OnePassOptions(noisy.ClipOptions, OptimiserOptions):
 def plan(problem: Problem, privacy: Privacy, options: OnePassOptions, seed: int) -> Plan:
     """The plan with the smallest predicted excess risk. Raises Infeasible below 2 users a round."""
     clip, optimiser = options.clip_norm or noisy.default_clip(problem), options.made(options.step_size)
-    rounds = [options.rounds] if options.rounds else round_grid(max(1, min(problem.users // 2, 4096)))
-    noisy.require_cohorts(NAME, problem, min(rounds))
 
-    def scale(total: int) -> float:
-        cohort = problem.users // total
+    def scale(cohort: int) -> float:
         return noisy.noise_scale(mean_sensitivity(clip, cohort), problem, privacy)
 
-    variance = {
-        total: problem.user_deviation**2 / (problem.users // total) + problem.dimension * scale(total) ** 2
-        for total in rounds
-    }
-    steps = [options.step_size] if options.step_size else None
-    risk, phase = noisy.few_rounds(single_phases(problem, rounds, variance, steps))
+    chosen = noisy.disjoint(NAME, problem, options.rounds, options.step_size, scale)
+    phase = chosen.of
     cohort = problem.users // phase.rounds
-    mechanism = GaussianNoise(mean_sensitivity(clip, cohort), scale(phase.rounds))
+    mechanism = GaussianNoise(mean_sensitivity(clip, cohort), scale(cohort))
     made = noisy.Clipped(clip, mechanism.sensitivity, mechanism.scale, mechanism.effective_mu(problem.dimension), None)
     if options.adaptive:
-        left = privacy.delta * (1 - 1e-9) - noisy.numeric_slack(problem, privacy.epsilon, 1, adaptive=True)
-        if left <= 0:
-            raise Infeasible(NAME, f"delta={privacy.delta:g} is below the samplers' error", "a larger delta")
-        mu = mu_for(privacy.epsilon, left)
+        kept = replace(privacy, delta=privacy.delta * (1 - 1e-9))
+        mu = mu_for(kept.epsilon, checks.left_of_delta(NAME, kept, gaussians=samples(problem, adaptive=True)))
         made = noisy.clipped(NAME, problem, options, clip, cohort, "replace-one", mu)
     return Plan(
         algorithm=NAME,
@@ -79,7 +69,7 @@ def plan(problem: Problem, privacy: Privacy, options: OnePassOptions, seed: int)
             adaptive=made.adaptive,
             optimiser=optimiser,
         ),
-        predicted_excess_risk=risk if optimiser.plain and not options.adaptive else None,
+        predicted_excess_risk=chosen.risk if optimiser.plain and not options.adaptive else None,
         seed=seed,
     )
 
@@ -90,10 +80,7 @@ def verify(plan: Plan) -> None:
     noisy.verify_round(plan, "replace-one")
     if p.sampling != "disjoint" or p.rounds * p.cohort_size > plan.problem.users:
         raise VerificationError(f"Expected {p.rounds} disjoint cohorts of {p.cohort_size} among {plan.problem.users}.")
-    slack = noisy.numeric_slack(plan.problem, plan.guarantee.epsilon, 1, adaptive=p.adaptive is not None)
-    spent = recount.gaussian(p.round_mu, plan.guarantee.epsilon) + slack
-    if not spent <= plan.guarantee.delta or not math.isfinite(spent):
-        raise VerificationError(f"Expected delta <= {plan.guarantee.delta}, the plan spends {spent}.")
+    checks.require_spent(plan, p.round_mu, gaussians=samples(plan.problem, p.adaptive))
 
 
 INFO = AlgorithmInfo(

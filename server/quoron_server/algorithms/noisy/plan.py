@@ -1,22 +1,25 @@
 """What the planners of clipped noisy SGD share: the clip, the noise for a promise, and the re-check of one round."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+import numpy as np
 
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import mean_sensitivity
 from quoron_privacy.means.radius_cells import RadiusCells
-from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
-from quoron_server.algorithms.forecast import PhaseModel
-from quoron_server.algorithms.noisy.method import AdaptiveClip, NoisySGDParameters, drawn
+from quoron_server.algorithms.forecast import PhaseModel, statistical_floor
+from quoron_server.algorithms.noisy.method import AdaptiveClip, NoisySGDParameters
+from quoron_server.algorithms.search import Candidate, Vector, best, best_phases, round_grid
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
 CELLS_SHARE = 0.05  # of a round's μ², for the counts that an adaptive clip follows
+LARGEST_ROUNDS = 4096  # of one pass
 LOUDEST_CELLS = 0.2  # noise of a count's share beyond which it tells nothing of the clip
 
 
@@ -93,11 +96,6 @@ def adaptive_clip(
     return AdaptiveClip(cells, options.quantile)
 
 
-def numeric_slack(problem: Problem, epsilon: float, releases: int, *, adaptive: bool = False) -> float:
-    """What the sampler's total variation adds to δ, for `releases` vectors of d noise samples, cells beside them."""
-    return (1 + math.exp(epsilon)) * total_variation(gaussians=releases * drawn(problem, adaptive))
-
-
 def noise_scale(sensitivity: float, problem: Problem, privacy: Privacy) -> float:
     """σ that makes one Gaussian release of this ℓ2 sensitivity (ε, δ)-DP, grid and sampler errors included."""
     return GaussianNoise.calibrate(
@@ -119,23 +117,42 @@ def require_cohorts(name: str, problem: Problem, rounds: int) -> None:
         raise Infeasible.too_few(name, f"{problem.users} users cannot fill {rounds} cohorts of 2", 2 * rounds)
 
 
-def few_rounds(candidates: Iterable[tuple[float, PhaseModel]], *, tolerance: float = 0.05) -> tuple[float, PhaseModel]:
-    """Among candidates within `tolerance` of the least predicted risk, the best of those with fewest rounds."""
-    found = list(candidates)
-    best = min(risk for risk, _ in found)
-    near = [(phase.rounds, risk, phase) for risk, phase in found if risk <= (1 + tolerance) * best]
-    _, risk, phase = min(near, key=lambda entry: entry[:2])
-    return risk, phase
+def sampled(
+    problem: Problem,
+    rates: Sequence[float],
+    rounds: Sequence[int],
+    variances: Vector,
+    *,
+    step_size: float | None,
+) -> list[Candidate[tuple[float, PhaseModel]]]:
+    """(rate, phase) at the best step and suffix for each rate and number of rounds, priced by the answers."""
+    floor = statistical_floor(problem)
+    found = best_phases(problem, rounds, variances, step_size=step_size)
+    return [
+        Candidate(risk + floor, (rate * phase.rounds,), (rate, phase))
+        for rate, (risk, phase) in zip(rates, found, strict=True)
+    ]
 
 
-def require_within(plan: Plan, delta: float, recounted: Callable[[float], float]) -> None:
-    """VerificationError unless the second account finds at most `delta`, what samplers leave of δ, at the plan's ε."""
-    epsilon = plan.guarantee.epsilon
-    if not delta > 0:
-        raise VerificationError(f"Expected delta above the samplers' error, got delta={plan.guarantee.delta}.")
-    spent = recounted(epsilon * (1 + 1e-9))  # where everybody is asked both accounts are exact, and round
-    if not spent <= delta:
-        raise VerificationError(f"Expected delta <= {delta} at epsilon={epsilon}, the plan spends {spent}.")
+def disjoint(
+    name: str,
+    problem: Problem,
+    rounds: int | None,
+    step_size: float | None,
+    noise: Callable[[int], float] = lambda cohort: 0.0,
+) -> Candidate[PhaseModel]:
+    """One pass over disjoint cohorts: the fewest rounds of about the least risk, `noise(cohort)` the σ of a round.
+
+    Infeasible below two users a round.
+    """
+    tried = [rounds] if rounds else round_grid(max(1, min(problem.users // 2, LARGEST_ROUNDS)))
+    require_cohorts(name, problem, min(tried))
+    cohorts = [problem.users // total for total in tried]
+    variances = [problem.user_deviation**2 / cohort + problem.dimension * noise(cohort) ** 2 for cohort in cohorts]
+    found = best_phases(problem, tried, np.array(variances), step_size=step_size)
+    chosen = best(Candidate(risk, (phase.rounds,), phase) for risk, phase in found)
+    assert chosen is not None
+    return chosen
 
 
 def verify_round(plan: Plan, adjacency: Adjacency) -> None:

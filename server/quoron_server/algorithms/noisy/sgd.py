@@ -7,7 +7,6 @@ from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo, NoBlackBoxes
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters
-from quoron_server.algorithms.search import round_grid, single_phases
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -26,11 +25,8 @@ class SGDOptions:
 def plan(problem: Problem, privacy: Privacy, options: SGDOptions, seed: int) -> Plan:
     """The plan with the smallest predicted excess risk; `privacy` plays no part."""
     del privacy
-    rounds = [options.rounds] if options.rounds else round_grid(max(1, min(problem.users // 2, 4096)))
-    noisy.require_cohorts(NAME, problem, min(rounds))
-    variance = {total: problem.user_deviation**2 / (problem.users // total) for total in rounds}
-    steps = [options.step_size] if options.step_size else None
-    risk, phase = noisy.few_rounds(single_phases(problem, rounds, variance, steps))
+    chosen = noisy.disjoint(NAME, problem, options.rounds, options.step_size)
+    phase = chosen.of
     cohort = problem.users // phase.rounds
     return Plan(
         algorithm=NAME,
@@ -48,7 +44,7 @@ def plan(problem: Problem, privacy: Privacy, options: SGDOptions, seed: int) -> 
             noise_scale=0.0,
             round_mu=math.inf,
         ),
-        predicted_excess_risk=risk,
+        predicted_excess_risk=chosen.risk,
         seed=seed,
     )
 

@@ -8,7 +8,6 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.accounts import recount
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
@@ -16,11 +15,13 @@ from quoron_privacy.means.clipping import mean_sensitivity
 from quoron_privacy.prefix.factorisations import factorise
 from quoron_privacy.prefix.noise import PrefixNoise, corollary_9_scale
 from quoron_privacy.release import Adjacency
+from quoron_server.algorithms import checks
 from quoron_server.algorithms.noisy import plan as noisy
+from quoron_server.algorithms.noisy.method import drawn as samples
 from quoron_server.algorithms.one_epoch.forecast import bounded_risk, drift, isotropic_risk, response
 from quoron_server.algorithms.one_epoch.method import Gradients, Method, OneEpochParameters
 from quoron_server.algorithms.optimisers import OptimiserOptions
-from quoron_server.algorithms.search import round_grid, step_grid, suffix_grid
+from quoron_server.algorithms.search import Candidate, best, round_grid, step_grid, suffix_grid
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -50,8 +51,9 @@ class FTRLOptions(noisy.ClipOptions, OptimiserOptions, OneEpochOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidate:
-    risk: float
+class _Steps:
+    """What is chosen of a run."""
+
     rounds: int
     beta: float
     suffix: int
@@ -69,18 +71,17 @@ def plan(
 ) -> Plan:
     """The plan with the least predicted excess risk, or the one of fewest rounds within 5 % of it."""
     _require(name, method, problem, options)
-    found = list(_candidates(gradients, method, problem, privacy, options))
-    if not found:
+    found = best(_candidates(gradients, method, problem, privacy, options))
+    if found is None:
         fewest = 2 if options.rounds is None else _cohorts(options, options.rounds)
         condition = f"n={problem.users:,} users cannot fill the cohorts"
         raise Infeasible.too_few(name, condition, fewest * (options.reserve + 1))
-    least = min(each.risk for each in found)
-    chosen = min((each for each in found if each.risk <= 1.05 * least), key=lambda each: (each.rounds, each.risk))
+    chosen = found.of
     divisor = problem.users // _cohorts(options, chosen.rounds) - options.reserve
     sensitivity = mean_sensitivity(1.0 if _adaptive(options) else chosen.clip, divisor)
     scale, mu = _calibrated(gradients, problem, privacy, options, chosen.rounds, sensitivity)
     parameters = _parameters(gradients, method, options, chosen, divisor, sensitivity, scale, mu)
-    risk: float | None = chosen.risk
+    risk: float | None = found.risk
     if isinstance(options, FTRLOptions):
         optimiser = options.made(options.inverse_step, "inverse_step")
         suffix = options.averaged(parameters.suffix, chosen.rounds)
@@ -143,7 +144,7 @@ def paper(name: str, problem: Problem, privacy: Privacy, options: OneEpochOption
     scale = louder * corollary_9_scale(
         sensitivity=sensitivity, rounds=max(2, rounds), epsilon=privacy.epsilon, delta=privacy.delta
     )
-    chosen = _Candidate(math.nan, rounds, beta, 1, clip)
+    chosen = _Steps(rounds, beta, 1, clip)
     tree = OneEpochOptions(factorisation="tree")
     mu = PrefixNoise(rounds, sensitivity, scale, "tree").effective_mu(problem.dimension)
     parameters = _parameters("recursive", "accelerated", tree, chosen, divisor, sensitivity, scale, mu)
@@ -181,15 +182,13 @@ def verify(plan: Plan) -> None:
     if not p.mu >= truth * (1 - 1e-12):
         raise VerificationError(f"Expected mu >= {truth}, got {p.mu}: too little noise for the claim.")
     rounds, adaptive = 1 if independent else p.rounds, p.adaptive is not None
-    slack = noisy.numeric_slack(plan.problem, plan.guarantee.epsilon, rounds, adaptive=adaptive)
-    spent = recount.gaussian(p.mu, plan.guarantee.epsilon) + slack
-    if plan.guarantee.proved and not spent <= plan.guarantee.delta:
-        raise VerificationError(f"Expected delta <= {plan.guarantee.delta}, the plan spends {spent}.")
+    if plan.guarantee.proved:
+        checks.require_spent(plan, p.mu, gaussians=rounds * samples(plan.problem, adaptive))
 
 
 def _candidates(
     gradients: Gradients, method: Method, problem: Problem, privacy: Privacy, options: OneEpochOptions
-) -> Iterator[_Candidate]:
+) -> Iterator[Candidate[_Steps]]:
     epochs = _epochs(options)
     most = min(max(LARGEST_ROUNDS, epochs), epochs * (problem.users // (2 + options.reserve)))
     for rounds in [options.rounds] if options.rounds else round_grid(most, smallest=max(2, epochs)):
@@ -225,7 +224,7 @@ def _candidates(
         for risk, beta, suffix, clip in zip(
             risks.tolist(), inverse_steps.tolist(), averaged.tolist(), clips.tolist(), strict=True
         ):
-            yield _Candidate(risk, rounds, beta, suffix, clip)
+            yield Candidate(risk, (rounds,), _Steps(rounds, beta, suffix, clip))
 
 
 def _suffixes(method: Method, problem: Problem, rounds: int) -> list[int]:
@@ -300,12 +299,8 @@ def _calibrated(
 ) -> tuple[float, float]:
     """Seed noise and μ for this sensitivity."""
     drawn, adaptive = 1 if gradients == "independent" else rounds, _adaptive(options)
-    slack = noisy.numeric_slack(problem, privacy.epsilon, drawn, adaptive=adaptive)
-    if slack >= privacy.delta:
-        raise Infeasible(
-            "one-epoch", f"delta={privacy.delta:g} is below the samplers' error {slack:.2g}", "a larger delta"
-        )
-    mu = mu_for(privacy.epsilon, privacy.delta - slack)
+    left = checks.left_of_delta("one-epoch", privacy, gaussians=drawn * samples(problem, adaptive))
+    mu = mu_for(privacy.epsilon, left)
     own = mu * (math.sqrt(1 - noisy.CELLS_SHARE) * (1 - 1e-9) if adaptive else 1.0)
     factorisation = _factorisation(options, rounds)
     return sensitivity * _unit_scale(gradients, problem.dimension, own, rounds, factorisation, _epochs(options)), mu
@@ -315,7 +310,7 @@ def _parameters(
     gradients: Gradients,
     method: Method,
     options: OneEpochOptions,
-    chosen: _Candidate,
+    chosen: _Steps,
     divisor: int,
     sensitivity: float,
     scale: float,

@@ -3,13 +3,13 @@
 import math
 from dataclasses import dataclass
 
-from quoron_privacy.accounts import gdp, recount
+from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.means.moment import SecondMomentNoise, packed
-from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
+from quoron_server.algorithms import checks
 from quoron_server.algorithms.one_round.method import LABEL_WEIGHT, OneRoundParameters
-from quoron_server.algorithms.search import least_users
+from quoron_server.algorithms.search import too_few
 from quoron_server.algorithms.whitened.forecast import starting_risk
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
@@ -32,16 +32,18 @@ def plan(problem: Problem, privacy: Privacy, options: OneRoundOptions, seed: int
     """The one plan for these numbers; Infeasible where noise would leave nothing of the signal."""
     _require(problem, options)
     users, d = problem.users, problem.dimension
-    slack = (1 + math.exp(privacy.epsilon)) * total_variation(gaussians=packed(d + 1))
-    if slack >= privacy.delta:
-        condition = f"delta={privacy.delta:g} is below the samplers' error {slack:.2g}"
-        raise Infeasible(NAME, condition, "a larger delta")
-    mu = gdp.mu_for(privacy.epsilon, (privacy.delta - slack) * (1 - 1e-9))
+    mu = gdp.mu_for(privacy.epsilon, checks.left_of_delta(NAME, privacy, gaussians=packed(d + 1)) * (1 - 1e-9))
     resolution = users * mu / math.sqrt(d)
     if resolution < LEAST_RESOLUTION:
         condition = f"n={users:,} users give one moment a resolution of nμ/√d = {resolution:.3g} < {LEAST_RESOLUTION:g}"
-        enough = least_users(lambda n: n * mu / math.sqrt(d) >= LEAST_RESOLUTION, users, within=1.001, most=10**10)
-        raise Infeasible.too_few(NAME, condition, enough, otherwise="fewer features")
+        raise too_few(
+            NAME,
+            condition,
+            lambda n: n * mu / math.sqrt(d) >= LEAST_RESOLUTION,
+            users,
+            within=1.001,
+            otherwise="fewer features",
+        )
     adjacency: Adjacency = privacy.adjacency or "replace-one"
     norm, label = problem.feature_norm or 1.0, problem.beliefs.label_bound or 1.0
     longest = norm * math.hypot(1.0, LABEL_WEIGHT)
@@ -76,21 +78,17 @@ def verify(plan: Plan) -> None:
     """Everybody once with divisor n, and docs/privacy/second-moment.md#sm2 for features and label."""
     p = plan.parameters_of(OneRoundParameters)
     d, promise = plan.problem.dimension, plan.guarantee
-    for what, holds, got in (
+    checks.require(
+        NAME,
         (f"a cohort of all {plan.problem.users} users", p.cohort_size == plan.problem.users, p.cohort_size),
         ("one round", p.rounds == 1, p.rounds),
         ("one prediction an item", plan.problem.outputs == 1, plan.problem.outputs),
         ("the promised adjacency", p.adjacency == promise.adjacency, p.adjacency),
         ("positive scales", min(p.label_scale, p.label_bound, p.moment_norm, p.target) > 0, p.label_scale),
-    ):
-        if not holds:
-            raise VerificationError(f"Expected {what} in a plan of {NAME}, got {got}.")
+    )
     if not p.moment(d).effective_mu <= p.mu:
         raise VerificationError(f"Expected mu >= {p.moment(d).effective_mu}, got {p.mu}: too little noise.")
-    slack = (1 + math.exp(promise.epsilon)) * total_variation(gaussians=packed(d + 1))
-    spent = recount.gaussian(p.mu, promise.epsilon) + slack
-    if not spent <= promise.delta:
-        raise VerificationError(f"Expected delta <= {promise.delta}, the plan spends {spent}.")
+    checks.require_spent(plan, p.mu, gaussians=packed(d + 1))
 
 
 def _require(problem: Problem, options: OneRoundOptions) -> None:

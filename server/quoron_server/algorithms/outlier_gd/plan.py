@@ -17,13 +17,23 @@ from quoron_privacy.errors import ConfigError, Infeasible, VerificationError, no
 from quoron_privacy.robust.combinations import Aggregate, Test, theorem_for
 from quoron_privacy.robust.outlier_mean import LARGEST_COHORT
 from quoron_privacy.robust.subsampled_lottery import SubsampledLottery
+from quoron_server.algorithms import checks
 from quoron_server.algorithms.accelerated_erm.noise import lottery_noise, threshold_noise
 from quoron_server.algorithms.accelerated_erm.parameters import Clipped
 from quoron_server.algorithms.accelerated_erm.plan import account, noise_scale, release_chance, verify_privacy
 from quoron_server.algorithms.accelerated_erm.search import FARTHER
 from quoron_server.algorithms.forecast import PhaseModel, statistical_floor, trivial_risk
 from quoron_server.algorithms.outlier_gd.method import OutlierGDParameters
-from quoron_server.algorithms.search import best_phases, least_users, phase_grid, round_grid
+from quoron_server.algorithms.search import (
+    Candidate,
+    best_phases,
+    exactly,
+    ranked,
+    round_grid,
+    smoothed,
+    smoothings,
+    too_few,
+)
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -35,11 +45,8 @@ LARGEST_ROUNDS = 512
 BEYOND = (1e-4, 1e-3, 1e-2)  # shares of pairs that may lie beyond τ, each with a test that forgives as much
 WIDER = 1.2  # users' spread on the way, over that at the optimum, at least
 STRAYS = (0.005, 0.01, 0.02, 0.03)  # what tests forgive in addition, of the average count: the most that costs little
-SMOOTHINGS = (1e-4, 1e-3, 1e-2, 0.1, 1.0)  # λ L / R that are tried where the loss is not smooth
 TESTS: tuple[Test, ...] = ("above-threshold", "lottery")
-NEAR = 1.05  # times the least predicted risk counts as about as good
 TRIED = 6  # candidates that are calibrated, at most
-LARGEST_USERS = 10**10
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +64,15 @@ class OutlierGDOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidate:
+class _Tested:
+    """Descent behind a test."""
+
     test: Test
     radius: float
     beyond: float
     stray: float
     smoothing: float
     phase: PhaseModel
-    risk: float
 
 
 def plan(problem: Problem, privacy: Privacy, options: OutlierGDOptions, seed: int) -> Plan:
@@ -73,8 +81,11 @@ def plan(problem: Problem, privacy: Privacy, options: OutlierGDOptions, seed: in
     Raises UnsoundCombination for a test and an aggregate without a proof, Infeasible naming users that suffice.
     """
     _require(options, problem)
-    ranked = sorted(_candidates(problem, privacy, options), key=lambda each: each.risk)
-    found = _calibrated(problem, privacy, options, ranked)
+    found = exactly(
+        ranked(_candidates(problem, privacy, options)),
+        lambda each: _calibrated(problem, privacy, options, each.of),
+        most=TRIED,
+    )
     if found is None:
         raise _infeasible(problem, privacy, options)
     risk, parameters = found
@@ -95,7 +106,9 @@ def verify(plan: Plan) -> None:
     p = plan.parameters_of(OutlierGDParameters)
     mean = p.accounting.mean
     theorem_for(p.test, p.aggregate, "everybody", kappa=mean.kappa)
-    for what, holds in (
+    checks.require_of(
+        NAME,
+        p,
         (f"4 <= cohort_size <= {plan.problem.users}", 4 <= p.cohort_size <= plan.problem.users),
         ("1 <= suffix <= rounds", 1 <= p.suffix <= p.rounds),
         ("step_size > 0", p.step_size > 0),
@@ -105,9 +118,7 @@ def verify(plan: Plan) -> None:
         ("the test named", isinstance(p.accounting, SubsampledLottery) == (p.test == "lottery")),
         ("smoothing only of a loss whose slope jumps", p.smoothing == 0 or plan.problem.smoothness is None),
         ("smoothing >= 0", p.smoothing >= 0),
-    ):
-        if not holds:
-            raise VerificationError(f"Expected {what} in a plan of {NAME}, got {p}.")
+    )
     verify_privacy(plan, "everybody", p)
     expected = Cost.of(plan.problem, rounds=p.rounds, messages=p.rounds * p.cohort_size)
     if plan.cost != expected:
@@ -141,8 +152,11 @@ def forgiven(problem: Problem, cohort: int, share: float) -> int:
     return math.ceil(share * cohort + 2 * (hostile + 4 * math.sqrt(hostile)))
 
 
-def _candidates(problem: Problem, privacy: Privacy, options: OutlierGDOptions) -> Iterator[_Candidate]:
-    """The best step and suffix for each number of rounds, test, τ and smoothing, with estimated noise."""
+def _candidates(problem: Problem, privacy: Privacy, options: OutlierGDOptions) -> Iterator[Candidate[_Tested]]:
+    """The best step and suffix for each number of rounds, test, τ and smoothing, with estimated noise.
+
+    Of those about as good the one that forgives most comes first, in fewest rounds.
+    """
     cohort = min(problem.users, LARGEST_COHORT)
     if cohort < 4:
         return
@@ -162,57 +176,37 @@ def _candidates(problem: Problem, privacy: Privacy, options: OutlierGDOptions) -
             fit = np.isfinite(noise)
             some = [total for total, each in zip(rounds, fit, strict=True) if each]
             if some:
-                for smoothing in _smoothings(problem, options):
-                    found = _best(problem, options, some, noise[fit] * radius, smoothing)
-                    for risk, phase in found:
-                        yield _Candidate(test, radius, share, stray, smoothing, phase, risk)
+                for smoothing in smoothings(problem, options.smoothing, problem.distance, none=True):
+                    for risk, phase in _best(problem, options, some, noise[fit] * radius, smoothing):
+                        tried = _Tested(test, radius, share, stray, smoothing, phase)
+                        yield Candidate(risk, (-stray, phase.rounds), tried)
 
 
 def _best(
     problem: Problem, options: OutlierGDOptions, rounds: list[int], scales: Vector, smoothing: float
 ) -> list[tuple[float, PhaseModel]]:
     """(predicted excess risk, phase) of the best step and suffix for each number of rounds with its noise."""
-    seen = problem
-    if smoothing:
-        seen = replace(problem, smoothness=1 / smoothing + problem.ridge, user_smoothness=None)
-    steps, suffixes = phase_grid(seen, rounds, options.step_size)
-    variances = (problem.dimension * scales**2)[:, None, None]
+    found = best_phases(
+        smoothed(problem, smoothing), rounds, problem.dimension * scales**2, step_size=options.step_size
+    )
     extra = statistical_floor(replace(problem, users=min(problem.users, LARGEST_COHORT)))
     extra += 0.5 * smoothing * problem.lipschitz**2
-    return [(risk + extra, phase) for risk, phase in best_phases(seen, rounds, steps, suffixes, variances)]
-
-
-def _smoothings(problem: Problem, options: OutlierGDOptions) -> list[float]:
-    """λ to try; 0 is no smoothing."""
-    if problem.smoothness is not None:
-        return [0.0]
-    if options.smoothing is not None:
-        return [options.smoothing]
-    return [0.0, *(factor * problem.distance / problem.lipschitz for factor in SMOOTHINGS)]
+    return [(risk + extra, phase) for risk, phase in found]
 
 
 def _calibrated(
-    problem: Problem, privacy: Privacy, options: OutlierGDOptions, ranked: list[_Candidate]
+    problem: Problem, privacy: Privacy, options: OutlierGDOptions, each: _Tested
 ) -> tuple[float, OutlierGDParameters] | None:
-    """(predicted risk, public numbers) of the first candidate that works out, with exact noise."""
-    usable = [each for each in ranked if math.isfinite(each.risk)]
-    if not usable:
+    """(predicted risk, public numbers) with exact noise; None where they are no better than not training."""
+    p = _exactly(problem, privacy, options, each)
+    chosen = replace(options, step_size=p.step_size)
+    [(risk, phase)] = _best(problem, chosen, [p.rounds], np.array([p.noise_scale]), p.smoothing)
+    if problem.beliefs.isotropic is not None and not risk < trivial_risk(problem):
         return None
-    near = [each for each in usable if each.risk <= NEAR * usable[0].risk]
-    first = min(near, key=lambda each: (-each.stray, each.phase.rounds, each.risk))
-    for candidate in [first, *usable][:TRIED]:
-        try:
-            p = _exactly(problem, privacy, options, candidate)
-        except Infeasible:
-            continue
-        chosen = replace(options, step_size=p.step_size)
-        [(risk, phase)] = _best(problem, chosen, [p.rounds], np.array([p.noise_scale]), p.smoothing)
-        if problem.beliefs.isotropic is None or risk < trivial_risk(problem):
-            return risk, replace(p, suffix=min(options.suffix or phase.suffix, p.rounds))
-    return None
+    return risk, replace(p, suffix=min(options.suffix or phase.suffix, p.rounds))
 
 
-def _exactly(problem: Problem, privacy: Privacy, options: OutlierGDOptions, each: _Candidate) -> OutlierGDParameters:
+def _exactly(problem: Problem, privacy: Privacy, options: OutlierGDOptions, each: _Tested) -> OutlierGDParameters:
     """Infeasible where the test leaves nothing, or declared outliers fail it."""
     cohort, rounds = min(problem.users, LARGEST_COHORT), each.phase.rounds
     theorem_for(each.test, _aggregate(options), "everybody", kappa=options.kappa or 2)
@@ -265,8 +259,7 @@ def _require(options: OutlierGDOptions, problem: Problem) -> None:
         non_negative(smoothing=options.smoothing)
     if options.suffix is not None and options.suffix < 1:
         raise ConfigError(f"Expected algorithm.options.suffix >= 1, got suffix={options.suffix}.")
-    if options.smoothing and problem.smoothness is not None:
-        raise ConfigError("Expected smoothing for losses whose slope jumps only, got it for a smooth loss.")
+    checks.require_rough(problem, options.smoothing)
     if options.test != "auto":
         theorem_for(options.test, _aggregate(options), "everybody", kappa=options.kappa or 2)
 
@@ -284,6 +277,5 @@ def _infeasible(problem: Problem, privacy: Privacy, options: OutlierGDOptions) -
         condition += f", with {100 * share:.2g} % of pairs beyond radius={options.radius:g}"
     if problem.beliefs.hostile_share:
         condition += f" with hostile_share={problem.beliefs.hostile_share:g}"
-    users = least_users(enough, problem.users, within=1.1, most=LARGEST_USERS)
     fix = "fewer features, more items a user, or a larger radius or epsilon"
-    return Infeasible.too_few(NAME, condition, users, otherwise=fix)
+    return too_few(NAME, condition, enough, problem.users, otherwise=fix)

@@ -11,13 +11,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.accounts import recount
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_server.algorithms import checks
 from quoron_server.algorithms.localised.plan import require_smooth
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.phased_erm.forecast import PhaseModel, predicted
 from quoron_server.algorithms.phased_erm.method import Phase, PhasedERMParameters, Solver, momentum
-from quoron_server.algorithms.search import round_grid
+from quoron_server.algorithms.search import Candidate, best, round_grid
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -31,7 +31,6 @@ GROWTHS = (1.0, 4.0, 16.0)  # λ_{k+1} / λ_k
 PULLS = (0.0, 1e-3, 1e-2, 0.03, 0.1, 0.5)  # λ_1 over the curvature, where that is known
 RULES = (0.25, 1.0, 4.0)  # λ_1 over the rule's, where it is not
 STEPS = (0.1, 0.25, 0.5, 1.0)  # η over 2 / (β + 2λ)
-NEAR = 1.05  # times the least predicted risk counts as about as good
 ROUNDING = 1 + 2e-6  # half for rows as long as counts, half for sums and iterates ("Floating point" of the page)
 
 
@@ -69,12 +68,10 @@ def _geometric(share: float, rounds: int) -> float:
 def plan(problem: Problem, privacy: Privacy, options: PhasedERMOptions, seed: int) -> Plan:
     """The plan of least predicted risk; among those about as good, one with few gradients. Infeasible if not convex."""
     _require(problem, options)
-    found = [each for each in _candidates(problem, privacy, options) if math.isfinite(each[0])]
-    if not found:
+    found = best(each for each in _candidates(problem, privacy, options) if math.isfinite(each.risk))
+    if found is None:
         raise Infeasible(NAME, f"n={problem.users:,} users do not fill the phases", "fewer phases or more rounds")
-    least = min(risk for risk, _ in found)
-    near = [each for each in found if each[0] <= NEAR * least]
-    risk, phases = min(near, key=lambda each: (sum(p.users * p.rounds for p in each[1]), each[0]))
+    phases = found.of
     mu = max(phase.noise.effective_mu(problem.dimension) for phase in phases)
     return Plan(
         algorithm=NAME,
@@ -82,7 +79,7 @@ def plan(problem: Problem, privacy: Privacy, options: PhasedERMOptions, seed: in
         guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "model", (), THEOREM),
         cost=_cost(problem, phases),
         parameters=PhasedERMParameters(options.solver, phases, mu),
-        predicted_excess_risk=risk,
+        predicted_excess_risk=found.risk,
         seed=seed,
     )
 
@@ -94,7 +91,9 @@ def verify(plan: Plan) -> None:
     require_smooth(NAME, problem)
     beta = problem.beta or 0.0
     for phase in p.phases:
-        for what, holds in (
+        checks.require_of(
+            NAME,
+            phase,
             ("solver gd or agd", p.solver in ("gd", "agd")),
             ("at least one user and one round", phase.users >= 1 and phase.rounds >= 1),
             ("phases on disjoint users", last <= phase.first and phase.first + phase.users <= problem.users),
@@ -102,9 +101,7 @@ def verify(plan: Plan) -> None:
             ("regularisation > 0 with agd", p.solver == "gd" or phase.regularisation > 0),
             ("step_size > 0", phase.step_size > 0),
             ("step_size <= 2 / (β + 2λ)", phase.step_size * (beta + 2 * phase.regularisation) <= 2 * (1 + 1e-12)),
-        ):
-            if not holds:
-                raise VerificationError(f"Expected {what} in a plan of {NAME}, got {phase}.")
+        )
         last = phase.first + phase.users
         apart = _apart(problem, p.solver, phase)
         mu = phase.noise.effective_mu(problem.dimension)
@@ -112,9 +109,7 @@ def verify(plan: Plan) -> None:
             raise VerificationError(f"Expected sensitivity >= {apart} and mu >= {mu}, got {phase.sensitivity}, {p.mu}.")
     if not p.phases or plan.cost != _cost(problem, p.phases):
         raise VerificationError(f"Expected the cost of the phases, {_cost(problem, p.phases)}, got {plan.cost}.")
-    spent = recount.gaussian(p.mu, plan.guarantee.epsilon) + noisy.numeric_slack(problem, plan.guarantee.epsilon, 1)
-    if not spent <= plan.guarantee.delta:
-        raise VerificationError(f"Expected delta <= {plan.guarantee.delta}, the plan spends {spent}.")
+    checks.require_spent(plan, p.mu, gaussians=problem.dimension)
 
 
 def _apart(problem: Problem, solver: Solver, phase: Phase) -> float:
@@ -139,17 +134,11 @@ def _cost(problem: Problem, phases: tuple[Phase, ...]) -> Cost:
 
 def _require(problem: Problem, options: PhasedERMOptions) -> None:
     require_smooth(NAME, problem)
-    for name in ("rounds", "phases"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise ConfigError(f"Expected algorithm.options.{name} >= 1, got {name}={value}.")
-    for name, least in (("step_size", 0.0), ("regularisation", -1.0)):
-        value = getattr(options, name)
-        if value is not None and not least < value < 1e100:
-            raise ConfigError(f"Expected algorithm.options.{name} in (0, 1e100), got {name}={value}.")
+    checks.require_options(options, "rounds", "phases", least=1, above=False)
+    checks.require_options(options, "step_size")
+    checks.require_options(options, "regularisation", above=False)
     pull, step, beta = options.regularisation or 0.0, options.step_size, problem.beta or 0.0
-    if options.solver not in ("gd", "agd"):
-        raise ConfigError(f"Expected algorithm.options.solver gd or agd, got solver={options.solver!r}.")
+    checks.require_choice(options, solver=("gd", "agd"))
     if options.solver == "agd" and (step is not None or options.regularisation == 0):
         raise ConfigError("Expected no step_size and a regularisation > 0 with solver=agd, got others.")
     if step is not None and not step * (beta + 2 * pull) <= 2:
@@ -161,8 +150,8 @@ def _require(problem: Problem, options: PhasedERMOptions) -> None:
 
 def _candidates(
     problem: Problem, privacy: Privacy, options: PhasedERMOptions
-) -> Iterator[tuple[float, tuple[Phase, ...]]]:
-    """(predicted risk, phases), the noise exact; plans of equally many phases are predicted together."""
+) -> Iterator[Candidate[tuple[Phase, ...]]]:
+    """Phases priced by their gradients, the noise exact; plans of equally many phases are predicted together."""
     unit = noisy.noise_scale(1.0, problem, privacy)  # σ for a Δ of 1
     totals = [options.rounds] if options.rounds else round_grid(LARGEST_ROUNDS)
     shares = (1.0,) if options.step_size or options.solver == "agd" else STEPS
@@ -178,7 +167,8 @@ def _candidates(
             if (phases := _phases(problem, options, unit, sizes, _growing(first, growth, number), total, share))
         ]
         if tried:
-            yield from zip(map(float, _risks(problem, options.solver, tried)), tried, strict=True)
+            for risk, phases in zip(map(float, _risks(problem, options.solver, tried)), tried, strict=True):
+                yield Candidate(risk, (sum(each.users * each.rounds for each in phases),), phases)
 
 
 def _growing(first: float, growth: float, number: int) -> list[float]:

@@ -13,17 +13,16 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import chdtri
 
-from quoron_privacy.accounts import recount
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.means.moment import SecondMomentNoise, packed
 from quoron_privacy.means.norm_counts import PrefixTail, TailMean
-from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.prefix.factorisation import sqrt_coefficients
 from quoron_privacy.prefix.noise import DEFAULT
 from quoron_privacy.release import Adjacency
+from quoron_server.algorithms import checks
 from quoron_server.algorithms.forecast import trivial_risk
-from quoron_server.algorithms.search import least_users
+from quoron_server.algorithms.search import too_few
 from quoron_server.algorithms.tracking import schedule
 from quoron_server.algorithms.tracking.forecast import Assumed, Prediction, predict
 from quoron_server.algorithms.tracking.parameters import TrackingParameters, Variant, drawn, mechanisms
@@ -83,15 +82,8 @@ def plan(problem: Problem, privacy: Privacy, options: TrackingOptions, seed: int
     mu = mu_for(privacy.epsilon, privacy.delta)
     adjacency: Adjacency = privacy.adjacency or "replace-one"
     sizes, prediction = _best(problem, mu, options, adjacency)
-    worth = min(trivial_risk(problem), _no_training(problem))
-    if sizes is None or prediction is None or prediction.total >= worth:
-        raise Infeasible.too_few(
-            NAME,
-            _why(problem, prediction, worth),
-            _enough_users(problem, mu, options, adjacency),
-            also=" (fewer features or a method of many passes also do)",
-            otherwise="fewer features, more items a user or a larger epsilon",
-        )
+    if sizes is None or prediction is None or prediction.total >= _worth(problem):
+        raise _infeasible(problem, mu, options, adjacency, prediction)
     p = _calibrated(problem, privacy, options, sizes, _tail(prediction, problem.beliefs.hostile_share))
     row = 8 * problem.dimension
     down = p.warmup_rounds * p.warmup_cohort * 2 * row + p.main_rounds * p.main_cohort * 2 * row
@@ -125,22 +117,24 @@ def verify(plan: Plan) -> None:
     ):
         if not spent <= p.mu:
             raise VerificationError(f"Expected mu >= {spent} for the {name} cohorts, got {p.mu}: too little noise.")
-    slack = _numeric_slack(plan.problem, p.rounds, plan.guarantee.epsilon)
-    spent = recount.gaussian(p.mu, plan.guarantee.epsilon) + slack
-    if not spent <= plan.guarantee.delta:
-        raise VerificationError(f"Expected delta <= {plan.guarantee.delta}, the plan spends {spent}.")
+    checks.require_spent(plan, p.mu, gaussians=drawn(plan.problem, p.rounds))
 
 
 def _verify_shape(problem: Problem, p: TrackingParameters) -> None:
     """Slots, divisors and everything that a round divides by; VerificationError naming the first that is wrong."""
     cohorts = (p.pilot_cohort, p.warmup_cohort, p.main_cohort)
     divisors = (p.pilot_divisor, p.warmup_divisor, p.main_divisor)
-    for what, holds, got in (
+    checks.require(
+        NAME,
         ("positive cohorts and rounds", min(*cohorts, p.warmup_rounds, p.main_rounds) >= 1, cohorts),
         (f"at most {problem.users} users with a slot", p.asked <= problem.users, p.asked),
         ("divisors of at least 1/64 of their cohort", _counts(cohorts, divisors), divisors),
         ("variant recursive or independent", p.variant in ("recursive", "independent"), p.variant),
-        ("a factorisation exactly when recursive", (p.variant == "recursive") == (p.factorisation != "-"), p.variant),
+        (
+            "a factorisation exactly when recursive",
+            (p.variant == "recursive") == (p.factorisation != "-"),
+            p.variant,
+        ),
         ("the problem's feature norm", p.feature_norm == problem.feature_norm, p.feature_norm),
         ("the problem's curvature", p.link_curvature == problem.link_curvature, p.link_curvature),
         ("the problem's ridge", p.ridge == problem.ridge, p.ridge),
@@ -149,9 +143,7 @@ def _verify_shape(problem: Problem, p: TrackingParameters) -> None:
         ("margin > 0", 0 < p.margin < math.inf, p.margin),
         ("tail in (0, 1)", 0 < p.tail < 1, p.tail),
         ("reference_items >= 1", p.reference_items >= 1, p.reference_items),
-    ):
-        if not holds:
-            raise VerificationError(f"Expected {what} in a plan of {NAME}, got {got}.")
+    )
 
 
 def _counts(cohorts: tuple[int, ...], divisors: tuple[int, ...]) -> bool:
@@ -279,10 +271,11 @@ def _first_radius(problem: Problem, options: TrackingOptions) -> float:
     return options.first_radius or start
 
 
-def _no_training(problem: Problem) -> float:
-    """Excess risk of the start point for a solution at distance 3/R, of an isotropic design."""
+def _worth(problem: Problem) -> float:
+    """Excess risk of the start point, which a plan has to beat: of an isotropic design, for a solution at 3/R."""
     r, bend = problem.feature_norm or 1.0, problem.even_bend or 1.0
-    return 0.5 * bend * r * r * min(3 / r, problem.distance) ** 2 / problem.features
+    far = 0.5 * bend * r * r * min(3 / r, problem.distance) ** 2 / problem.features
+    return min(trivial_risk(problem), far)
 
 
 def _tail(prediction: Prediction, hostile: float) -> float:
@@ -296,11 +289,8 @@ def _calibrated(
     problem: Problem, privacy: Privacy, options: TrackingOptions, sizes: _Sizes, tail: float
 ) -> TrackingParameters:
     d, adjacency = problem.dimension, privacy.adjacency or "replace-one"
-    slack = _numeric_slack(problem, sizes.total, privacy.epsilon)
-    if slack >= privacy.delta:
-        condition = f"delta={privacy.delta:g} is below the samplers' error {slack:.2g}"
-        raise Infeasible(NAME, condition, "a larger delta")
-    mu = mu_for(privacy.epsilon, (privacy.delta - slack) * (1 - 1e-9))
+    left = checks.left_of_delta(NAME, privacy, gaussians=drawn(problem, sizes.total))
+    mu = mu_for(privacy.epsilon, left * (1 - 1e-9))
     target = mu * (1 - 1e-8)  # a plan is re-checked by other arithmetic
     pilot, warm, main = (
         max(1, math.floor(options.attendance * size)) for size in (sizes.pilot, sizes.warmup, sizes.main)
@@ -350,29 +340,29 @@ def _calibrated(
     )
 
 
-def _numeric_slack(problem: Problem, rounds: int, epsilon: float) -> float:
-    """What the samplers' total variation adds to δ."""
-    return (1 + math.exp(epsilon)) * total_variation(gaussians=drawn(problem, rounds))
-
-
-def _why(problem: Problem, prediction: Prediction | None, worth: float) -> str:
-    if prediction is None:
-        return f"one pass over {problem.users:,} users leaves cohorts too small for the radius to settle"
-    return (
-        f"one pass over {problem.users:,} users predicts an excess risk of {prediction.total:.2g}, no better than the "
-        f"{worth:.2g} of not training"
-    )
-
-
-def _enough_users(problem: Problem, mu: float, options: TrackingOptions, adjacency: Adjacency) -> int | None:
-    """About the least number of users for which a plan is worth running; for that number there is one."""
+def _infeasible(
+    problem: Problem, mu: float, options: TrackingOptions, adjacency: Adjacency, prediction: Prediction | None
+) -> Infeasible:
+    """Names about the least number of users for which a plan is worth running; for that number there is one."""
 
     def enough(users: int) -> bool:
         asked = replace(problem, users=users)
         _, risk = _best(asked, mu, options, adjacency, stride=2)  # of fewer plans, so for this many users there is one
-        return risk is not None and float(risk.total) < min(trivial_risk(asked), _no_training(asked))
+        return risk is not None and float(risk.total) < _worth(asked)
 
-    return least_users(enough, problem.users, within=1.05, most=10**10)
+    condition = f"one pass over {problem.users:,} users leaves cohorts too small for the radius to settle"
+    if prediction is not None:
+        condition = f"one pass over {problem.users:,} users predicts an excess risk of {prediction.total:.2g}, no "
+        condition += f"better than the {_worth(problem):.2g} of not training"
+    return too_few(
+        NAME,
+        condition,
+        enough,
+        problem.users,
+        within=1.05,
+        also=" (fewer features or a method of many passes also do)",
+        otherwise="fewer features, more items a user or a larger epsilon",
+    )
 
 
 def _attendance(options: TrackingOptions) -> Assumption:

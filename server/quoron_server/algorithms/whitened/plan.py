@@ -7,17 +7,17 @@ docs/privacy/whitened-tracking.md#w1.
 import math
 from dataclasses import dataclass
 
-from quoron_privacy.accounts import gdp, recount
+from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import mean_sensitivity
 from quoron_privacy.means.free_presence import LogLength, MomentMean
 from quoron_privacy.means.moment import packed
 from quoron_privacy.means.norm_counts import TailMean
-from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
+from quoron_server.algorithms import checks
 from quoron_server.algorithms.allowance import Allowance, Verdict
-from quoron_server.algorithms.search import least_users
+from quoron_server.algorithms.search import too_few as refused
 from quoron_server.algorithms.whitened.forecast import LEAST_RESOLUTION, remaining, starting_risk
 from quoron_server.algorithms.whitened.parameters import WhitenedParameters, drawn
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
@@ -87,7 +87,8 @@ def verify(plan: Plan) -> None:
     """Everybody in every round with divisor n, the sensitivities of free-presence#p1 to #p3, and Σ μ_i² <= μ²."""
     p = plan.parameters_of(WhitenedParameters)
     d, promise = plan.problem.dimension, plan.guarantee
-    for what, holds, got in (
+    checks.require(
+        NAME,
         (f"cohorts of all {plan.problem.users} users", p.cohort_size == plan.problem.users, p.cohort_size),
         ("the promised adjacency", p.adjacency == promise.adjacency, p.adjacency),
         ("one prediction an item", plan.problem.outputs == 1, plan.problem.outputs),
@@ -101,16 +102,11 @@ def verify(plan: Plan) -> None:
         ("0 <= least_tail <= 1/2", 0 <= p.least_tail <= 0.5, p.least_tail),
         ("a largest factor of at least 1", p.largest_factor >= 1, p.largest_factor),
         ("most_lengths of at least 1", p.most_lengths >= 1, p.most_lengths),
-    ):
-        if not holds:
-            raise VerificationError(f"Expected {what} in a plan of {NAME}, got {got}.")
+    )
     squares = [mu * mu for mu in p.spent(d)]
     if not math.fsum(squares) <= p.mu**2 * (1 + 1e-12):
         raise VerificationError(f"Expected mu >= {math.fsum(squares) ** 0.5}, got {p.mu}: too little noise.")
-    slack = (1 + math.exp(promise.epsilon)) * total_variation(gaussians=drawn(plan.problem, p.rounds))
-    spent = recount.gaussian(p.mu, promise.epsilon) + slack
-    if not spent <= promise.delta:
-        raise VerificationError(f"Expected delta <= {promise.delta}, the plan spends {spent}.")
+    checks.require_spent(plan, p.mu, gaussians=drawn(plan.problem, p.rounds))
 
 
 def taken(plan: Plan, allowed: Allowance) -> Verdict:
@@ -148,11 +144,8 @@ def resolution(problem: Problem, mu: float, options: WhitenedOptions, users: int
 
 def _mu(problem: Problem, privacy: Privacy, rounds: int) -> float:
     """μ of a run; Infeasible where the samplers leave nothing of δ."""
-    slack = (1 + math.exp(privacy.epsilon)) * total_variation(gaussians=drawn(problem, rounds))
-    if slack >= privacy.delta:
-        condition = f"delta={privacy.delta:g} is below the samplers' error {slack:.2g}"
-        raise Infeasible(NAME, condition, "a larger delta")
-    return gdp.mu_for(privacy.epsilon, (privacy.delta - slack) * (1 - 1e-9))
+    left = checks.left_of_delta(NAME, privacy, gaussians=drawn(problem, rounds))
+    return gdp.mu_for(privacy.epsilon, left * (1 - 1e-9))
 
 
 def _length_share(users: int, mu: float) -> float:
@@ -239,5 +232,5 @@ def _unlearnable(problem: Problem, mu: float, options: WhitenedOptions) -> Infea
         f"n={problem.users:,} users at this epsilon give the gradients a resolution of nμ/√d = {found:.3g} < "
         f"{LEAST_RESOLUTION:g}, at which more is lost to noise than learnt"
     )
-    users = least_users(enough, problem.users, within=1.001, most=10**10)
-    return Infeasible.too_few(NAME, condition, users, otherwise="fewer features or a larger epsilon")
+    fix = "fewer features or a larger epsilon"
+    return refused(NAME, condition, enough, problem.users, within=1.001, otherwise=fix)

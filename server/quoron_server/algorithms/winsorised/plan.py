@@ -13,17 +13,17 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.accounts import gdp, recount
+from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.private_range import PrivateRange, bounded_range_mu, range_epsilon
 from quoron_privacy.means.rotation import coordinate_bound, padded
 from quoron_privacy.means.winsorised_mean import WinsorisedMean, box_sensitivity
-from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.release import Adjacency
+from quoron_server.algorithms import checks
 from quoron_server.algorithms.forecast import PhaseModels, averaging, excess_risks, trivial_risk
 from quoron_server.algorithms.phased_erm import forecast as regularised
-from quoron_server.algorithms.search import least_users, round_grid, step_grid, suffix_shares
+from quoron_server.algorithms.search import Candidate, best, round_grid, step_grid, suffix_shares, too_few
 from quoron_server.algorithms.winsorised.method import Phase, WinsorisedERMParameters
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
@@ -40,8 +40,6 @@ FAILURE = 1e-3  # chance that choices miss, or with fresh and uniform that a coo
 BIN_WIDTH = 0.25  # β_w: half a bin, in units of the largest rotated deviation
 DEVIATIONS = 3.0  # of a coordinate of the usual box
 MOST_BINS = 1 << 12
-NEAR = 1.05  # times the least predicted risk counts as about as good
-LARGEST_USERS = 10**10
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +66,11 @@ class Box:
 def plan(problem: Problem, privacy: Privacy, options: WinsorisedERMOptions, seed: int) -> Plan:
     """The plan of least predicted risk; among those about as good, one with few answers. Infeasible for few users."""
     _require(problem, options)
-    found = list(_candidates(problem, privacy, options))
+    found = best(tried := list(_candidates(problem, privacy, options)))
     worth = trivial_risk(problem) if problem.beliefs.isotropic is not None else math.inf
-    if not found or min(risk for risk, _ in found) >= worth:
+    if found is None or min(each.risk for each in tried) >= worth:
         raise _infeasible(problem, privacy, options)
-    least = min(risk for risk, _ in found)
-    near = [each for each in found if each[0] <= NEAR * least]
-    risk, phases = min(near, key=lambda each: (sum(p.users * p.rounds for p in each[1]), each[0]))
+    phases = found.of
     mu = max(math.sqrt(phase.rounds) * phase.round_mu for phase in phases)
     return Plan(
         algorithm=NAME,
@@ -82,7 +78,7 @@ def plan(problem: Problem, privacy: Privacy, options: WinsorisedERMOptions, seed
         guarantee=Guarantee(privacy.epsilon, privacy.delta, options.adjacency, "broadcast", (), THEOREM),
         cost=_cost(problem, phases),
         parameters=WinsorisedERMParameters(_rule(options), options.adjacency, phases, mu * (1 + 1e-12)),
-        predicted_excess_risk=risk,
+        predicted_excess_risk=found.risk,
         seed=seed,
     )
 
@@ -111,8 +107,8 @@ def paper_plan(problem: Problem, privacy: Privacy, options: WinsorisedERMOptions
         steps = np.array([options.step_size] if options.step_size else step_grid(problem, rounds))
         phases = (Phase(0, users, rounds, 1.0, 0.0, rounds, mean, mu),)
         risks = _risks(problem, phases, steps)
-        best = int(np.argmin(risks))
-        found.append((float(risks[best]), (replace(phases[0], step_size=float(steps[best])),)))
+        least = int(np.argmin(risks))
+        found.append((float(risks[least]), (replace(phases[0], step_size=float(steps[least])),)))
     risk, phases = min(found, key=lambda entry: entry[0])
     mu = math.sqrt(phases[0].rounds) * phases[0].round_mu * (1 + 1e-12)
     return Plan(
@@ -133,16 +129,16 @@ def verify(plan: Plan) -> None:
     length = padded(problem.dimension)
     for phase in p.phases:
         mean = phase.mean
-        for what, holds in (
+        checks.require_of(
+            NAME,
+            phase,
             ("phases on disjoint users", last <= phase.first and phase.first + phase.users <= problem.users),
             ("at least one user and one round", phase.users >= 1 and phase.rounds >= 1),
             ("1 <= suffix <= rounds", 1 <= phase.suffix <= phase.rounds),
             ("step_size > 0 and regularisation >= 0", phase.step_size > 0 and phase.regularisation >= 0),
             ("a mean of the phase's users", mean.users == phase.users),
             ("the adjacency promised", mean.adjacency == p.adjacency == promise.adjacency),
-        ):
-            if not holds:
-                raise VerificationError(f"Expected {what} in a plan of {NAME}, got {phase}.")
+        )
         last = phase.first + phase.users
         # Every coordinate's choice, and the box's diagonal: between its ends, for zero-out from its middle.
         ends = 2 if promise.adjacency == "replace-one" else 1
@@ -159,10 +155,7 @@ def verify(plan: Plan) -> None:
         raise VerificationError(f"Expected the cost of the phases, {_cost(problem, p.phases)}, got {plan.cost}.")
     if not promise.proved:
         return
-    most = max(phase.rounds for phase in p.phases)
-    spent = recount.gaussian(p.mu, promise.epsilon) + _slack(problem, promise.epsilon, most)
-    if not spent <= promise.delta:
-        raise VerificationError(f"Expected delta <= {promise.delta}, the plan spends {spent}.")
+    checks.require_spent(plan, p.mu, gaussians=_drawn(problem, max(phase.rounds for phase in p.phases)))
 
 
 def box(problem: Problem, radius: Radius | float, users: int, rounds: int) -> Box:
@@ -199,16 +192,9 @@ def concentration(problem: Problem, radius: Radius, users: int, rounds: int) -> 
 
 
 def _require(problem: Problem, options: WinsorisedERMOptions) -> None:
-    for name in ("rounds", "phases"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise ConfigError(f"Expected algorithm.options.{name} >= 1, got {name}={value}.")
-    for name in ("step_size", "radius"):
-        value = getattr(options, name)
-        if isinstance(value, float | int) and not 1e-100 < value < 1e100:
-            raise ConfigError(f"Expected algorithm.options.{name} in (1e-100, 1e100), got {name}={value}.")
-    if options.regularisation is not None and not 0 <= options.regularisation < 1e100:
-        raise ConfigError(f"Expected algorithm.options.regularisation >= 0, got {options.regularisation}.")
+    checks.require_options(options, "rounds", "phases", least=1, above=False)
+    checks.require_options(options, "step_size", "radius", least=1e-100)
+    checks.require_options(options, "regularisation", above=False)
     if options.radius == "uniform":
         concentration(problem, "uniform", problem.users, 1)
 
@@ -240,18 +226,19 @@ def _mean(problem: Problem, options: WinsorisedERMOptions, users: int, rounds: i
 
 def _total_mu(problem: Problem, privacy: Privacy, rounds: int) -> float:
     """μ of a whole phase of at most so many rounds; 0 where the samplers leave nothing."""
-    delta = privacy.delta * (1 - 1e-9) - _slack(problem, privacy.epsilon, rounds)
+    delta = privacy.delta * (1 - 1e-9) - checks.slack(privacy.epsilon, gaussians=_drawn(problem, rounds))
     return gdp.mu_for(privacy.epsilon, delta) if delta > 0 else 0.0
 
 
-def _slack(problem: Problem, epsilon: float, rounds: int) -> float:
-    return (1 + math.exp(epsilon)) * total_variation(gaussians=rounds * padded(problem.dimension))
+def _drawn(problem: Problem, rounds: int) -> int:
+    """Gaussian samples of a phase."""
+    return rounds * padded(problem.dimension)
 
 
 def _candidates(
     problem: Problem, privacy: Privacy, options: WinsorisedERMOptions
-) -> Iterator[tuple[float, tuple[Phase, ...]]]:
-    """(predicted risk, phases) with exact noise, the best step and suffix of each."""
+) -> Iterator[Candidate[tuple[Phase, ...]]]:
+    """Phases priced by their answers, with exact noise, the best step and suffix of each."""
     totals = [options.rounds] if options.rounds else round_grid(LARGEST_ROUNDS)
     curvature = problem.beliefs.isotropic
     for number in [options.phases] if options.phases else PHASES:
@@ -284,10 +271,10 @@ def _candidates(
                     for k, (count, mean) in enumerate(zip(counts, means, strict=True))
                 )
                 risks = _risks(problem, phases, steps)
-                best = int(np.argmin(risks))
-                if math.isfinite(risks[best]):
-                    step = float(steps[best])
-                    yield float(risks[best]), tuple(replace(phase, step_size=step) for phase in phases)
+                least = int(np.argmin(risks))
+                if math.isfinite(risks[least]):
+                    made = tuple(replace(phase, step_size=float(steps[least])) for phase in phases)
+                    yield Candidate(float(risks[least]), (sum(each.users * each.rounds for each in made),), made)
 
 
 def _risks(problem: Problem, phases: tuple[Phase, ...], steps: Vector) -> Vector:
@@ -328,9 +315,8 @@ def _infeasible(problem: Problem, privacy: Privacy, options: WinsorisedERMOption
             return False
         few = replace(options, rounds=rounds)
         worth = trivial_risk(larger) if problem.beliefs.isotropic is not None else math.inf
-        return any(risk < 0.8 * worth for risk, _ in _candidates(larger, privacy, few))
+        return any(each.risk < 0.8 * worth for each in _candidates(larger, privacy, few))
 
     condition = f"{problem.users:,} users are too few for a private range of {padded(problem.dimension)} coordinates"
     condition += f" in each of {rounds:,} rounds at epsilon={privacy.epsilon:g}, or for noise that is worth running"
-    users = least_users(enough, max(problem.users, 2), within=1.1, most=LARGEST_USERS)
-    return Infeasible.too_few(NAME, condition, users, otherwise="fewer features or a larger epsilon")
+    return too_few(NAME, condition, enough, max(problem.users, 2), otherwise="fewer features or a larger epsilon")

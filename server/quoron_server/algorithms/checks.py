@@ -1,0 +1,78 @@
+"""What every planner leaves to its samplers, and what every `verify` asks of a plan, each said once."""
+
+import math
+from collections.abc import Callable
+
+from quoron_privacy.accounts import recount
+from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
+from quoron_privacy.noise.streams import total_variation
+from quoron_server.plan import Plan, Privacy
+from quoron_server.problem import Problem
+
+
+def slack(epsilon: float, *, gaussians: int, laplaces: int = 0) -> float:
+    """What the total variation of so many samples adds to δ (docs/privacy/noise.md)."""
+    return (1 + math.exp(epsilon)) * total_variation(gaussians=gaussians, laplaces=laplaces)
+
+
+def left_of_delta(name: str, privacy: Privacy, *, gaussians: int) -> float:
+    """δ less what the samplers lack; Infeasible where that is nothing."""
+    lacking = slack(privacy.epsilon, gaussians=gaussians)
+    if lacking >= privacy.delta:
+        condition = f"delta={privacy.delta:g} is below the samplers' error {lacking:.2g}"
+        raise Infeasible(name, condition, "a larger delta")
+    return privacy.delta - lacking
+
+
+def require_options(options: object, *names: str, least: float = 0.0, most: float = 1e100, above: bool = True) -> None:
+    """ConfigError for an option out of (least, most), or that may be `least` without `above`; None stands for any."""
+    for name in names:
+        value = getattr(options, name)
+        if isinstance(value, float | int) and not (least < value < most or (value == least and not above)):
+            allowed = f"in ({least:g}, {most:g})" if above else f">= {least:g}"
+            raise ConfigError(f"Expected algorithm.options.{name} {allowed}, got {name}={value}.")
+
+
+def require_choice(options: object, **allowed: tuple[str, ...]) -> None:
+    """ConfigError for an option that is none of those allowed."""
+    for name, choices in allowed.items():
+        if (value := getattr(options, name)) not in choices:
+            raise ConfigError(f"Expected algorithm.options.{name} in {', '.join(choices)}, got {name}={value!r}.")
+
+
+def require_rough(problem: Problem, smoothing: float | None) -> None:
+    """ConfigError where a smooth loss is to be smoothed."""
+    if smoothing and problem.smoothness is not None:
+        raise ConfigError(
+            f"Expected no algorithm.options.smoothing for a loss that is smooth, got smoothing={smoothing}."
+        )
+
+
+def require(name: str, *conditions: tuple[str, bool, object]) -> None:
+    """VerificationError, in a plan of `name`, for the first (what is expected, whether it holds, what there is)."""
+    for what, holds, got in conditions:
+        if not holds:
+            raise VerificationError(f"Expected {what} in a plan of {name}, got {got}.")
+
+
+def require_of(name: str, got: object, *conditions: tuple[str, bool]) -> None:
+    """`require` of several things about one part of a plan."""
+    require(name, *((what, holds, got) for what, holds in conditions))
+
+
+def require_spent(plan: Plan, mu: float, *, gaussians: int) -> None:
+    """VerificationError unless what is μ-GDP keeps the promise by the second account, its samplers included."""
+    promise = plan.guarantee
+    spent = recount.gaussian(mu, promise.epsilon) + slack(promise.epsilon, gaussians=gaussians)
+    if not spent <= promise.delta:
+        raise VerificationError(f"Expected delta <= {promise.delta}, the plan spends {spent}.")
+
+
+def require_within(plan: Plan, delta: float, recounted: Callable[[float], float]) -> None:
+    """VerificationError unless the second account finds at most `delta`, what samplers leave of δ, at the plan's ε."""
+    epsilon = plan.guarantee.epsilon
+    if not delta > 0:
+        raise VerificationError(f"Expected delta above the samplers' error, got delta={plan.guarantee.delta}.")
+    spent = recounted(epsilon * (1 + 1e-9))  # where everybody is asked both accounts are exact, and round
+    if not spent <= delta:
+        raise VerificationError(f"Expected delta <= {delta} at epsilon={epsilon}, the plan spends {spent}.")

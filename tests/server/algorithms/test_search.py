@@ -1,0 +1,88 @@
+"""The one search of all planners: the cheapest of about the best, the first that works out, and how many would do."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from problems import problem_of
+from quoron_client.protocol.domains import L2Ball
+from quoron_privacy.errors import Infeasible
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.search import NEAR, Candidate, best, distinct, exactly, ranked, too_few
+from quoron_server.plan import Privacy
+
+risks = st.one_of(st.floats(0.01, 2.0), st.just(math.inf))
+tried = st.lists(st.tuples(risks, st.integers(1, 3)), max_size=12).map(
+    lambda pairs: [Candidate(risk, (price,), place) for place, (risk, price) in enumerate(pairs)]
+)
+
+
+@given(found=tried)
+@settings(derandomize=True, deadline=None)
+def test_the_cheapest_of_about_the_best_is_taken(found):
+    chosen = best(found)
+    if chosen is None:
+        assert not found
+        return
+    least = min(each.risk for each in found)
+    assert chosen.risk <= NEAR * least
+    for each in found:
+        if each.risk <= NEAR * least:
+            assert (chosen.price, chosen.risk, chosen.of) <= (each.price, each.risk, each.of)
+
+
+@given(found=tried)
+@settings(derandomize=True, deadline=None)
+def test_after_the_best_come_all_that_can_be_predicted_the_least_risk_first(found):
+    order = ranked(found)
+    finite = [each for each in found if math.isfinite(each.risk)]
+    assert len(order) == len(finite) + bool(finite)
+    if finite:
+        assert order[0] == best(finite)
+        assert [each.risk for each in order[1:]] == sorted(each.risk for each in finite)
+
+
+def test_what_does_not_work_out_is_passed_over_and_only_so_many_are_tried():
+    asked = []
+
+    def calibrate(number):
+        asked.append(number)
+        if number == 0:
+            raise Infeasible("some", "its test leaves nothing", "more users")
+        return None if number == 1 else f"made of {number}"
+
+    assert exactly(range(10), calibrate, most=5) == "made of 2"
+    assert asked == [0, 1, 2]
+    assert exactly(range(10), calibrate, most=2) is None
+    assert list(distinct(["a1", "b1", "a2", "c1", "b2"], key=lambda each: each[0])) == ["a1", "b1", "c1"]
+
+
+def test_how_many_users_would_do_is_a_number_and_the_same_in_words():
+    told = too_few("some", "n=70 users are too few", lambda users: users >= 1000, 70, also=", or none")
+    assert told.users is not None
+    assert 1000 <= told.users <= 1101
+    assert told.needs == f"n >= {told.users:,}, or none"
+    never = too_few("some", "n=70 users are too few", lambda users: False, 70, most=10**4, otherwise="a larger epsilon")
+    assert (never.users, never.needs) == (None, "a larger epsilon")
+
+
+@pytest.mark.parametrize("name", ["tracking-srgd", "whitened-tracking", "one-round-least-squares", "soft-filtered-sgd"])
+def test_a_refusal_for_few_users_holds_the_number_that_it_tells(name):
+    problem = problem_of(
+        users=60,
+        items_per_user=5,
+        dimension=10,
+        domain=L2Ball(3.0),
+        lipschitz=1.0,
+        smoothness=0.25,
+        start_gradient=0.5,
+        feature_norm=1.0,
+        link_curvature=0.25,
+        sigmoid=True,
+    )
+    with pytest.raises(Infeasible) as refused:
+        ALGORITHMS[name].plan(problem, Privacy(0.1, 1e-6))
+    assert refused.value.users is not None
+    assert f"n >= {refused.value.users:,}" in refused.value.needs
