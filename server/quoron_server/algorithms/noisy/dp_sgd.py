@@ -141,7 +141,7 @@ def _verify(scheme: _Scheme, plan: Plan) -> None:
     rate = _effective_rate(scheme, p.cohort_size / plan.problem.users, plan.problem.users)
     if p.sampling != scheme.sampling:
         raise VerificationError(f"Expected sampling {scheme.sampling} in a plan of {scheme.name}, got {p.sampling}.")
-    drawn, promise = p.rounds * samples(plan.problem, p.adaptive), plan.guarantee
+    drawn, promise = p.rounds * samples(plan.problem, p.adaptive is not None), plan.guarantee
     delta = promise.delta - checks.slack(promise.epsilon, gaussians=drawn)
     checks.require_within(plan, delta, lambda epsilon: scheme.recounted(rate, p.rounds, p.round_mu, epsilon, delta))
 
