@@ -343,7 +343,7 @@ def test_a_killed_run_goes_on_from_its_own_start_whatever_module_the_script_make
         np.testing.assert_array_equal(again.model, whole.model)
     complete = trained(tmp_path / "run", Own(3), **more)
     np.testing.assert_array_equal(complete.model, again.model)
-    with pytest.raises(LedgerError, match=r"began with others: .*problem"):
+    with pytest.raises(LedgerError, match=r"Different here: .*problem"):
         trained(tmp_path / "run", network(), **more)
     with np.load(tmp_path / "run" / "start.npz", allow_pickle=False) as arrays:
         assert {name: arrays[name].dtype for name in arrays.files}["start"] == np.float32

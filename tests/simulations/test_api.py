@@ -88,7 +88,7 @@ def test_a_table_that_changed_since_the_run_began_is_refused(frame: pd.DataFrame
     asked = {"user": "patient", "label": "stay > 6", "numeric": {"age": (0, 100)}}
     quoron.simulate(frame, **asked, algorithm="one-pass-dp-sgd", out="mine")  # type: ignore[arg-type]
     frame.assign(stay=7.0).to_parquet(place / "mine" / "population.parquet")
-    with pytest.raises(LedgerError, match="same configuration or table"):
+    with pytest.raises(LedgerError, match="same configuration and data"):
         quoron.resume("mine")
 
 

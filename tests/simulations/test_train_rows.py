@@ -269,7 +269,7 @@ def test_a_run_goes_on_from_the_start_that_it_began_with_and_another_is_refused_
     with pytest.raises(Killed):
         trained(tmp_path / "run", dying, start=begun)
     dies.clear()
-    with pytest.raises(LedgerError, match="began with others: start"):
+    with pytest.raises(LedgerError, match="Different here: start"):
         trained(tmp_path / "run", dying, start=begun + 1e-12)
     np.testing.assert_array_equal(trained(tmp_path / "run", dying).model, whole)
     np.testing.assert_array_equal(trained(tmp_path / "run", dying, start=begun).model, whole)
@@ -286,7 +286,7 @@ def test_other_settings_are_another_run(tmp_path: Path) -> None:
         {"simulation_seed": None},
         {"simulation_seed": 6},
     ):
-        with pytest.raises(LedgerError, match=f"began with others: .*{next(iter(changed))}"):
+        with pytest.raises(LedgerError, match=f"Different here: .*{next(iter(changed))}"):
             trained(tmp_path / "run", **changed)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
@@ -411,7 +411,7 @@ def test_a_real_run_goes_on_to_the_same_privacy_and_not_the_same_bits(tmp_path: 
 
     with pytest.raises(Killed):
         trained(tmp_path / "run", dying, simulation_seed=None)
-    with pytest.raises(LedgerError, match="began with others"):
+    with pytest.raises(LedgerError, match="it began with another"):
         trained(tmp_path / "run", simulation_seed=None, smoothness=0.5)
     model = trained(tmp_path / "run", simulation_seed=None).model
     complete = trained(tmp_path / "run", lambda users, point: pytest.fail("asked"), simulation_seed=None)

@@ -26,7 +26,6 @@ from quoron_privacy.errors import ConfigError, RunError
 from quoron_privacy.sums import Sums
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.black_box import plan_for
-from quoron_server.books.books import Books
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.registry import OPEN
 from quoron_server.flower.black_boxes import Attendance, BlackBoxes, Identities
@@ -35,6 +34,7 @@ from quoron_server.flower.serving import to_the_end
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 from quoron_server.rounds import Engine
+from quoron_server.runs import Books
 from quoron_server.specification import ending_early, require_open_cohorts
 
 ASSUMED: Mapping[str, str] = MappingProxyType(

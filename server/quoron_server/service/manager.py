@@ -26,12 +26,12 @@ from quoron_client.protocol.charges import replace_one
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, OtherVersion, QuoronError, WithoutQuorum
 from quoron_privacy.lifetime import Charge, Limit
 from quoron_server import specification as specifications
-from quoron_server.books.books import Books
 from quoron_server.books.database import Database
 from quoron_server.books.registry import OPEN, SERVICE, State
 from quoron_server.plan import Plan
 from quoron_server.round_clock import opening
 from quoron_server.rounds import RoundEvent
+from quoron_server.runs import Books
 from quoron_server.service.engine import GrpcEngine, RunStopped
 from quoron_server.service.feed import Feed, public
 from quoron_server.service.records import Records, outside, retried_once

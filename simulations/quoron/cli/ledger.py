@@ -101,8 +101,8 @@ def show(
     from rich.markup import escape
 
     from quoron.reports.showing import console, table
-    from quoron.simulation.folder import dumps
     from quoron_server.books.lifetime_ledger import known_of
+    from quoron_server.books.serial import dumps
 
     known = known_of(source.rows())
     names = sorted({*known.held, *known.accounts}) if group is None else [group]

@@ -26,9 +26,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.simulation.folder import dumps, write
+from quoron.simulation.folder import write
 from quoron_privacy.errors import ConfigError, QuoronError, RunError
 from quoron_server.books.durable import public
+from quoron_server.books.serial import dumps
 from quoron_server.plan import Plan
 from quoron_server.rounds import RoundEvent
 

@@ -29,12 +29,12 @@ from quoron.training.start import Start
 from quoron_privacy.errors import ConfigError, LedgerError
 from quoron_privacy.quorum import spent_on
 from quoron_privacy.validate import positive
-from quoron_server.books.books import Books
 from quoron_server.books.database import Database
 from quoron_server.books.durable import OWN, make_folder
 from quoron_server.flower.apps import Training, train
 from quoron_server.flower.black_boxes import Identities
 from quoron_server.plan import check_delta
+from quoron_server.runs import Books
 
 BOOKS = "books.sqlite"
 

@@ -16,11 +16,12 @@ from quoron.presets import presets
 from quoron.reports import curve as curve_plot
 from quoron.reports.summary import size, time_rows
 from quoron.reports.terminal import Terminal
-from quoron.simulation.folder import dumps, write
+from quoron.simulation.folder import write
 from quoron.simulation.run import RunResult
 from quoron_privacy.errors import Infeasible
 from quoron_server.algorithms import ALGORITHMS, AlgorithmInfo
 from quoron_server.algorithms.refused import REFUSED
+from quoron_server.books.serial import dumps
 
 if TYPE_CHECKING:
     from quoron.comparing.comparison import Comparison

@@ -33,29 +33,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.simulation.folder import ROWS, RunFolder, claim_rows, dumps, flat
+from quoron.simulation.folder import ROWS, RunFolder, claim_rows, flat
 from quoron.training import lifetime
 from quoron.training.black_box import Trained, Vector, origin_of, problem_of
 from quoron.training.prepared import Identity
 from quoron.training.result import public_row
-from quoron.training.run import settle
 from quoron.training.start import Start, has_begun
 from quoron_client.protocol.black_box import combined
 from quoron_client.protocol.questions import FAR, Answers, Question, Status
 from quoron_privacy.clipping import ClippedSum
-from quoron_privacy.errors import ConfigError, LedgerError, OtherVersion, RunError
-from quoron_privacy.noise import NoiseSource, SecureNoise, SeededNoise
+from quoron_privacy.errors import OtherVersion, RunError
+from quoron_privacy.noise import NoiseSource
 from quoron_privacy.noise_ahead import StartedNoise, of_the_run
 from quoron_privacy.sums import Sums
 from quoron_privacy.validate import count
-from quoron_server import rounds
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.black_box import plan_for
-from quoron_server.books.books import charge_of
-from quoron_server.books.ledger import Ledger
 from quoron_server.plan import Plan, Privacy, check_delta
 from quoron_server.problem import Problem
 from quoron_server.rounds import Observer
+from quoron_server.runs import Run, end
 
 Users = NDArray[np.int64]
 Rows = Callable[[Users, Vector], Any]  # users (k,), point (d,) -> (k, d): numpy, or anything with DLPack
@@ -290,40 +287,39 @@ def carry_out(
     if chunk is not None:
         count(chunk=chunk)
     begun = None if out is None else _begun(RunFolder(Path(out)))
-    seed = setting.simulation_seed
+    seed, place = setting.simulation_seed, lifetime.place(ledger)
     identity = begun or (Identity.fresh("rows") if seed is None else replace(Identity.fresh("rows"), seed=seed))
-    plan, place = setting.plan(identity.seed), lifetime.place(ledger)
-    charged = seed is None  # a simulation promises nothing
-    if charged:
-        with lifetime.opened(place) as kept:
-            kept.check(identity.run, setting.population, **charge_of(plan))
+    run = Run(
+        name=identity.run,
+        plan=setting.plan(identity.seed),
+        digest=hashlib.sha256(setting.as_text().encode()).hexdigest(),
+        group=setting.population,
+        account=lifetime.account(place) if seed is None else None,  # a simulation promises nothing
+        simulation_seed=seed,
+    )
+    run.check()
     folder = claim_rows(out)
     if begun is None:
         start.keep(folder)
         folder.write_json(ROWS, {"identity": asdict(identity), "setting": setting.as_text()})
-        folder.write_json("plan.json", plan.as_json())
-    with closing(_ledger(folder, setting, plan)) as own:
-        if charged:
-            with lifetime.opened(place) as kept:
-                statement = plan.guarantee.sentence()
-                kept.charge(identity.run, setting.population, statement=statement, **charge_of(plan))
-        noise = SecureNoise.fresh() if own.finished else _noise(own, seed)
-        started = StartedNoise.fresh if charged else StartedNoise.simulated
-        moved = rounds.run(
-            ALGORITHMS[plan.algorithm].make(plan),
-            RowsEngine(compute, plan.problem, start.weights, started(noise), chunk, watch, summing),
-            own,
-            noise,
-            observers=observers,
-            simulation=not charged,
-        )
+        folder.write_json("plan.json", run.plan.as_json())
+    try:
+        own = run.begin(folder.ledger)
+    except OtherVersion as error:
+        raise OtherVersion(f"{error}{_differing(folder, setting)}") from None
+    with closing(own):
+        run.charge()
+        words = (StartedNoise.fresh if seed is None else StartedNoise.simulated)(run.noise(own))
+        engine = RowsEngine(compute, run.plan.problem, start.weights, words, chunk, watch, summing)
+        moved = run.carry_out(own, engine, observers)
         events = own.events()
     folder.write_model(start.weights + moved)
-    folder.write_rounds([public_row(event) if charged else flat(event) for event in events])
-    folder.write_json("summary.json", {"statement": plan.guarantee.sentence(), "rounds": len(events)})
-    if charged:
-        settle(identity.run, place, moved)
-    return Trained(start.weights + moved, plan)
+    folder.write_rounds([public_row(event) if seed is None else flat(event) for event in events])
+    folder.write_json("summary.json", {"statement": run.plan.guarantee.sentence(), "rounds": len(events)})
+    if run.account is not None:
+        with run.account() as kept:
+            end(kept, run.name, model=moved)
+    return Trained(start.weights + moved, run.plan)
 
 
 def _begun(folder: RunFolder) -> Identity | None:
@@ -333,34 +329,9 @@ def _begun(folder: RunFolder) -> Identity | None:
     return Identity(**folder.read_json(ROWS)["identity"])
 
 
-def _ledger(folder: RunFolder, setting: Setting, plan: Plan) -> Ledger:
-    """The run's ledger, begun if there is none; LedgerError if it was begun with another plan or other settings."""
-    text, made = hashlib.sha256(setting.as_text().encode()).hexdigest(), dumps(plan.as_json())
-    if not folder.ledger.is_file():
-        fresh = SecureNoise.fresh() if setting.simulation_seed is None else SeededNoise(setting.simulation_seed)
-        return Ledger.create(folder.ledger, plan=made, config_digest=text, noise_key=fresh.export_key())
-    ledger = Ledger.open(folder.ledger)
-    for thing, stored, ours in (("settings", ledger.config_digest, text), ("plan", ledger.plan_json, made)):
-        if stored != ours:
-            ledger.close()
-            raise LedgerError(
-                f"Expected {folder.path} to hold a run with the same {thing}, but it began with others"
-                f"{_differing(folder, setting)}. Go on with the same call and the version of quoron that began it, or "
-                "choose another folder."
-            )
-    return ledger
-
-
-def _noise(ledger: Ledger, seed: int | None) -> NoiseSource:
-    try:
-        return SecureNoise(ledger.noise_key) if seed is None else SeededNoise(seed)
-    except ConfigError:
-        raise OtherVersion(f"Expected the kind of noise that began the run in {ledger.path}, got another.") from None
-
-
 def _differing(folder: RunFolder, setting: Setting) -> str:
     """The names of settings that are not those that the run began with."""
     stored = json.loads(json.loads((folder.path / ROWS).read_text(encoding="utf-8"))["setting"])
     own = json.loads(setting.as_text())
     names = [name for name in own if own[name] != stored.get(name)]
-    return f": {', '.join(names)}" if names else ""
+    return f" Different here: {', '.join(names)}." if names else ""
