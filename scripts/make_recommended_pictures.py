@@ -18,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import quoron
+from quoron import Keep, Method
 from quoron.reports.page import BLUE, GREY, ORANGE, STYLE
 from quoron.simulation.folder import RunFolder
 from quoron.simulation.run import RunResult
@@ -42,7 +43,7 @@ class Shown:
 
 def carry_out(preset: str, folder: Path) -> Shown:
     """Run a preset with its seed."""
-    result = quoron.simulate(preset, algorithm=ALGORITHM, out=folder / preset)
+    result = quoron.simulate(preset, method=Method(ALGORITHM), keep=Keep(folder / preset))
     return Shown(result, RunFolder(result.directory).rounds(), true_spread(result))
 
 

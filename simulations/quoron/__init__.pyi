@@ -14,6 +14,9 @@ from .api import (
     plan as plan,
 )
 from .api import (
+    plan_training as plan_training,
+)
+from .api import (
     report as report,
 )
 from .api import (
@@ -39,14 +42,17 @@ from .planning.plans import (
 from .planning.plans import (
     RoundsCurve as RoundsCurve,
 )
-from .planning.questions import Answers as Answers
+from .planning.questions import Advice as Advice
 from .planning.questions import Enough as Enough
 from .planning.questions import EpsilonPoint as EpsilonPoint
 from .reports.summary import Summary as Summary
+from .sections import Keep as Keep
+from .sections import Method as Method
+from .sections import Privacy as Privacy
 from .simulation.engines import EngineChoice as EngineChoice
 from .simulation.run import RunResult as RunResult
 from .training.model import Model as Model
-from .training.result import Trained as Trained
 from .training.rows import train_rows as train_rows
+from .training.trained import Trained as Trained
 
 __version__: str

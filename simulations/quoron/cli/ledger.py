@@ -143,17 +143,17 @@ def verify(
 @shared_options
 def export(
     source: Source,
-    out: Annotated[Path | None, typer.Option("--out", help="A file; standard output without.")] = None,
+    file: Annotated[Path | None, typer.Option("--file", help="A file; standard output without.")] = None,
 ) -> None:
     """The whole verified chain as JSON. Keep it where the coordinator's operator cannot change it."""
     from quoron.simulation.folder import write
     from quoron_server.books.lifetime_ledger import export_of
 
     text = export_of(source.rows())
-    if out is None:
+    if file is None:
         typer.echo(text, nl=False)
     else:
-        write(out, text.encode())
+        write(file, text.encode())
 
 
 @app.command()

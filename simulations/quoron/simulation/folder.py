@@ -24,7 +24,8 @@ import json
 import os
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,6 +75,15 @@ class RunFolder:
     def ledger(self) -> Path:
         """Path of the ledger."""
         return self.path / "ledger.sqlite"
+
+    @contextmanager
+    def resumable(self) -> Iterator[None]:
+        """Note on an interruption how to go on."""
+        try:
+            yield
+        except KeyboardInterrupt as stopped:
+            stopped.add_note(f"Interrupted. Continue with: quoron resume {self.path}")
+            raise
 
     def config(self) -> Config:
         """The stored configuration; ConfigError if this is no run folder."""

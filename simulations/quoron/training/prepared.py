@@ -55,7 +55,7 @@ class Prepared:
             name=self.identity.run,
             plan=self.planned.plan,
             digest=self.config.digest(),
-            group=self.config.train.population,
+            group=self.config.train.group,
             account=lifetime.account(self.ledger),
             trust_clients=True,
             budget=Budget(**self.config.budget.model_dump()),

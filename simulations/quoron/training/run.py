@@ -33,7 +33,7 @@ from quoron.training import lifetime, look, result
 from quoron.training.curator import CuratorEngine
 from quoron.training.model import Model
 from quoron.training.prepared import Identity, Prepared
-from quoron.training.result import Trained
+from quoron.training.result import TrainedTable
 from quoron.training.table import hold
 from quoron_client.data.items import ItemBatch
 from quoron_privacy.errors import ConfigError
@@ -60,9 +60,11 @@ def prepare(
 ) -> Prepared:
     """Read, check and plan; every wrong request is refused here.
 
-    A run that began in `folder` keeps its name and seed. `assumptions` on the table stand in its promise. Raises
-    ConfigError, DataError, Infeasible; BudgetExceeded if the population's limit leaves no room.
+    A run that began in `folder`, by default `run.out`, keeps its name and seed. `assumptions` on the table stand in its
+    promise. Raises ConfigError, DataError, Infeasible; BudgetExceeded if the group's limit leaves no room.
     """
+    if folder is None and config.run.out is not None:
+        folder = RunFolder(Path(config.run.out))
     begun = folder is not None and folder.is_training and folder.ledger.is_file()
     identity = _identity(folder) if folder is not None and begun else Identity.fresh(name)
     prepared = _planned(config, base, identity, frame, assumptions)
@@ -88,7 +90,7 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
 
 
 def _planned(config: Config, base: Path, identity: Identity, frame: Any, assumptions: tuple[str, ...]) -> Prepared:
-    """A run whose plan is verified, before anybody asks whether the population's account has room for it."""
+    """A run whose plan is verified, before anybody asks whether the group's account has room for it."""
     held = hold(config, base, frame)
     seeded = config.model_copy(update={"run": config.run.model_copy(update={"seed": identity.seed})})
     planned, unlooked = look.plan(seeded, problem_of(config, held.declared), held.encoding)
@@ -100,7 +102,7 @@ def _planned(config: Config, base: Path, identity: Identity, frame: Any, assumpt
 
 def carry_out(
     prepared: Prepared, folder: RunFolder, observers: Sequence[Observer] = (), *, sharing: Sharing | None = None
-) -> Trained:
+) -> TrainedTable:
     """Train in `folder` from wherever its ledger stands, and write every file of the run folder.
 
     With `sharing` other processes answer for the users, to the same bits.
@@ -133,7 +135,7 @@ def carry_out(
     return trained
 
 
-def resume(folder: RunFolder, observers: Sequence[Observer] = (), *, sharing: Sharing | None = None) -> Trained:
+def resume(folder: RunFolder, observers: Sequence[Observer] = (), *, sharing: Sharing | None = None) -> TrainedTable:
     """Go on with the run in `folder`, from its last committed round and for one charge; a complete one is read.
 
     What it has released stands, to the bit; what a kill left uncommitted is drawn anew (docs/durability.md).
@@ -149,7 +151,7 @@ def resume(folder: RunFolder, observers: Sequence[Observer] = (), *, sharing: Sh
     if config.population.kind == "table" and config.population.path == FRAME:
         raise ConfigError(
             f"Expected a run on a file, got {folder.path} on a DataFrame, which is stored nowhere. Go on with the same "
-            f"call of quoron.train and out={str(folder.path)!r}."
+            f"call of quoron.train and keep=Keep(out={str(folder.path)!r})."
         )
     prepared = prepare(config, folder.path, name=folder.path.name, folder=folder)
     return carry_out(prepared, folder, observers, sharing=sharing)
