@@ -39,14 +39,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.errors import ConfigError, OtherVersion
+from quoron_privacy.errors import ConfigError, OtherVersion, RunError
 from quoron_privacy.noise import NoiseSource, SecureNoise, SeededNoise
 from quoron_server import rounds
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger, charges_of
-from quoron_server.books.registry import OPEN, Registry, State
+from quoron_server.books.registry import OPEN, Front, Registry, State
 from quoron_server.books.serial import dumps
 from quoron_server.budget import Budget
 from quoron_server.plan import Plan
@@ -221,6 +221,19 @@ class Books:
         VerificationError for a plan that does not keep its promise in μ.
         """
         self._run(specification, plan).check()
+
+    def enter(self, specification: Described, plan: Plan, front: Front) -> bool:
+        """Take a run on, by the front that brings its questions to users; whether it is complete already.
+
+        Raises what `check` and `Registry.add_run` do; RunError for a run that has ended without a model.
+        """
+        run = specification.run
+        self.check(specification, plan)
+        self.registry.add_run(run, specification.as_text(), front)
+        row = self.registry.run(run)
+        if row is not None and row.state not in (*OPEN, "complete"):
+            raise RunError(f"Expected run {run} to go on, but it is {row.state}: {row.error}. Choose another name.")
+        return row is not None and row.state == "complete"
 
     def begin(self, specification: Described, plan: Plan) -> NDArray[np.int64]:
         """Members of a submitted run, user by slot, shape (n,); afterwards its first question may leave.

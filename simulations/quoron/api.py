@@ -101,7 +101,7 @@ def train(
 
     sharing = training_sharing(_engine(engine))
     said = sections(privacy, method, keep, door="train", without=_SECRET, epsilon=epsilon)
-    config, name, frame = _described(source, columns, (*_listed(settings), said))
+    config, name, frame = _described(source, columns, settings, said)
     with display(quiet=not (sys.stderr.isatty() if progress is None else progress)) as shown:
         prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
         folder = claim(config, name)
@@ -127,7 +127,7 @@ def plan_training(
     from quoron.training import run as training
 
     said = sections(privacy, method, keep, door="plan_training", without=_SECRET, epsilon=epsilon)
-    config, name, frame = _described(source, columns, (*_listed(settings), said))
+    config, name, frame = _described(source, columns, settings, said)
     return training.prepare(config, Path.cwd(), name=name, frame=frame).shown
 
 
@@ -168,8 +168,8 @@ def simulate(
 
     where = _engine(engine)
     said = sections(privacy, method, keep, door="simulate", epsilon=epsilon, simulation_seed=simulation_seed)
-    config, name, frame = _described(source, columns, (*_listed(settings), said))
-    table = None if frame is None else needed(frame, config)
+    config, name, frame = _described(source, columns, settings, said)
+    table = needed(frame, config)
     with rounds_compiled_meanwhile():
         prepared = runs.prepare(config, Path.cwd(), frame=table)
     folder = claim(config, name)
@@ -217,14 +217,14 @@ def compare(
 
     out = None if keep is None else keep.out
     said = sections(privacy, None if keep is None else replace(keep, out=None), door="compare")
-    config, name, frame = _described(source, columns, (*_listed(settings), said))
-    table = None if frame is None else as_parquet(needed(frame, config))
+    config, name, frame = _described(source, columns, settings, said)
+    table = needed(frame, config)
     request = Request.of(config, algorithms=algorithms, vary=vary, seeds=seeds)
     where = _engine(engine)
     comparison_sharing(where)
     folder = comparisons.claim(out, name)
     if table is not None:
-        write(folder / FRAME, table)
+        write(folder / FRAME, as_parquet(table))
     return _compared(request, folder, where, progress)
 
 
@@ -253,8 +253,8 @@ def plan(
     Arguments are those of `simulate`. Of a DataFrame users are counted, and columns given without values are read.
     """
     said = sections(privacy, method, door="plan", epsilon=epsilon)
-    config, _, frame = _described(source, columns, (*_listed(settings), said))
-    table = None if frame is None else needed(frame, config)
+    config, _, frame = _described(source, columns, settings, said)
+    table = needed(frame, config)
     return runs.prepare(config, Path.cwd(), frame=table, compare=True).planned
 
 
@@ -282,8 +282,8 @@ def ask(
     from quoron.simulation import asking
 
     said = sections(privacy, method, door="ask", epsilon=epsilon)
-    config, _, frame = _described(source, columns, (*_listed(settings), said))
-    table = None if frame is None else needed(frame, config)
+    config, _, frame = _described(source, columns, settings, said)
+    table = needed(frame, config)
     return asking.ask(config, Path.cwd(), frame=table, risk=risk, accuracy=accuracy, epsilons=epsilons)
 
 
@@ -365,12 +365,11 @@ def _engine(engine: str | EngineChoice) -> EngineChoice:
     return EngineChoice.of(engine) if isinstance(engine, str) else engine
 
 
-def _listed(settings: Settings) -> tuple[Setting, ...]:
-    return (settings,) if isinstance(settings, Mapping) else tuple(settings)
-
-
-def _described(source: Source, columns: Mapping[str, Any], settings: Sequence[Setting]) -> tuple[Config, str, Frame]:
+def _described(
+    source: Source, columns: Mapping[str, Any], settings: Settings, said: Mapping[str, Any]
+) -> tuple[Config, str, Frame]:
     """Configuration, name and DataFrame, if any, of a source; `columns` describe a table, and only that."""
+    settings = (*((settings,) if isinstance(settings, Mapping) else settings), said)
     if not isinstance(source, str | Path | Config):
         return framed(columns, settings), "table", source
     if not isinstance(source, Config) and Path(source).suffix in (".csv", ".parquet"):

@@ -31,8 +31,10 @@ def framed(columns: Mapping[str, Any], settings: Sequence[Setting], path: str = 
     return configs.from_tree(overlay({"population": population}, settings))
 
 
-def needed(frame: Frame, config: Config) -> "pa.Table":
-    """The columns of a DataFrame that a configuration names. ConfigError where their types do not fit it."""
+def needed(frame: Frame | None, config: Config) -> "pa.Table | None":
+    """The columns of a DataFrame, if any, that a configuration names. ConfigError where their types do not fit it."""
+    if frame is None:
+        return None
     from quoron.simulation.scene import encoding_of, loss_of
     from quoron_client.data import columns
     from quoron_client.data.declared import check_types, types_of

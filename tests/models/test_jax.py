@@ -15,6 +15,7 @@ from quoron.jax.computing import Rows
 from quoron.training import lifetime
 from quoron.training.items import Items
 from quoron.training.timetable import LocalSGD, Timetable
+from quoron.training.trained import TrainedRows
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise import SeededNoise
 from quoron_server.plan import SEEDED
@@ -147,7 +148,7 @@ def test_what_is_no_loss_or_no_parameters_is_refused_by_name(
     assert not (tmp_path / "run").exists()
 
 
-def trained(out: Path, **changed: Any) -> quoron.jax.Trained:
+def trained(out: Path, **changed: Any) -> TrainedRows[Any]:
     draw = np.random.default_rng(2)
     owners = np.repeat(np.arange(12), 5)
     given: dict[str, Any] = {"loss": loss, "params": params(), "user": owners, "items_per_user": 5, "epsilon": 8.0}

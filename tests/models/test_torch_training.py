@@ -17,6 +17,7 @@ from quoron.torch.computing import Rows
 from quoron.torch.modules import Network
 from quoron.training import lifetime
 from quoron.training.items import items_of
+from quoron.training.trained import TrainedRows
 from quoron_privacy.errors import ConfigError, DataError, LedgerError
 from quoron_privacy.noise import SeededNoise
 from quoron_server.plan import SEEDED
@@ -43,7 +44,7 @@ def people() -> tuple[tuple[torch.Tensor, torch.Tensor], np.ndarray]:
     return (x, torch.tensor(draw.integers(0, 3, len(owners)))), owners
 
 
-def trained(out: Path, module: nn.Module | None = None, **changed: Any) -> quoron.torch.Trained:
+def trained(out: Path, module: nn.Module | None = None, **changed: Any) -> TrainedRows[Any]:
     data, owners = people()
     given: dict[str, Any] = {"data": data, "user": owners, "loss": CROSS, "items_per_user": ITEMS, "epsilon": 8.0}
     given |= {

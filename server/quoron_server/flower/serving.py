@@ -92,15 +92,8 @@ def serve(
     with Database(database) as opened:
         books = Books(opened)
         books.settle()
-        books.check(specification, plan)
-        books.registry.add_run(specification.run, specification.as_text(), "flower")
-        row = books.registry.run(specification.run)
         try:
-            if row is not None and row.state not in (*OPEN, "complete"):
-                raise RunError(
-                    f"Expected run {row.run} to go on, but it is {row.state}: {row.error}. Choose another name."
-                )
-            if row is None or row.state != "complete":
+            if not books.enter(specification, plan, "flower"):
                 _carry_out(grid, books, specification, plan, waiting)
         except QuoronError:
             _say_farewell(grid, books, specification.run)

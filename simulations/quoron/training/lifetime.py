@@ -3,7 +3,7 @@
     with opened(place(None)) as ledger:
         ledger.charge("visits-3f2a", "default", epsilon=1.0, delta=1e-6)
 
-Runs are charged to a population: a name that whoever trains declares for "these people". It is never guessed from the
+Runs are charged to a group: a name that whoever trains declares for "these people". It is never guessed from the
 data, and a fingerprint of the data is stored nowhere: either would tell something of who is in the table.
 """
 
