@@ -1,6 +1,6 @@
 """Runs, one thread each: begun when enough users are enrolled, resumed when the coordinator comes back.
 
-A run is entered after its plan was made and verified and the population's budget asked; `quoron_server.books` says
+A run is entered after its plan was made and verified and the population's budget asked; `quoron_server.runs` says
 what is written from then on, in which order. While the database is away a run pauses, then goes on from what the ledger
 holds. A run that this coordinator may not go on with (another version's or configuration's, a simulation where none is
 allowed, one of Flower's) is left as it is, for one that may, or for `cancel`.
