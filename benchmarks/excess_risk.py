@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import fmean
 
 import quoron
+from quoron import Keep, Method
 from quoron_privacy.errors import Infeasible
 
 FIGURES = {
@@ -37,11 +38,10 @@ def main(settings: list[str]) -> None:
                     try:
                         run = quoron.simulate(
                             "quickstart",
-                            algorithm=algorithm,
-                            seed=seed,
+                            method=Method(algorithm, seed=seed),
+                            keep=Keep(Path(folder) / "run"),
                             simulation_seed=seed,
                             settings=chosen,
-                            out=Path(folder) / "run",
                         )
                     except Infeasible as error:
                         print(f"{users:10,}  {algorithm:18s}  {error}")

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import quoron
+from quoron import Keep
 
 FLAT = {2_000: 5.7e-2, 6_000: 1.63e-2, 20_000: 7.35e-3, 60_000: 4.1e-3}
 ROUNDS = tuple(round(8 * 2 ** (k / 2)) for k in range(15))
@@ -36,7 +37,7 @@ def excess(name: str, users: int, rounds: int, more: list[str], seeds: int) -> f
                 f"run.seed={seed}",
                 f"run.simulation_seed={seed}",
             ]
-            result = quoron.simulate("flat-direction", out=Path(folder) / "run", settings=told)
+            result = quoron.simulate("flat-direction", keep=Keep(Path(folder) / "run"), settings=told)
             found.append(result.summary.excess_risk)
     return float(np.mean(found))
 

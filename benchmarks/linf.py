@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import fmean
 
 import quoron
+from quoron import Keep, Method
 from quoron.populations import hardest_spread, lower_bound
 from quoron_privacy.errors import Infeasible
 
@@ -32,11 +33,10 @@ def measured(algorithm: str, settings: list[str], seeds: range = range(3)) -> fl
         with tempfile.TemporaryDirectory() as folder:
             run = quoron.simulate(
                 "linf",
-                algorithm=algorithm,
-                seed=seed,
+                method=Method(algorithm, seed=seed),
+                keep=Keep(Path(folder) / "run"),
                 simulation_seed=seed,
                 settings=[*settings, f"population.seed={seed}"],
-                out=Path(folder) / "run",
             )
             risks.append(run.summary.excess_risk or 0.0)
     return fmean(risks)

@@ -27,6 +27,7 @@ from models_pfl import network, shape_of
 from torch import nn
 
 import quoron.torch
+from quoron import Keep, Method, Privacy
 from quoron.torch.computing import Rows
 from quoron.torch.modules import Network
 from quoron.training.items import Items
@@ -130,18 +131,18 @@ def whole(shape: Shape, device: str, chunk: int, rounds: int, local: LocalSGD | 
             items.parts,
             offsets=items.offsets,
             loss=LOSS,
-            items_per_user=shape.items,
-            epsilon=8.0,
-            delta=1e-6,
-            clip_norm=1.0,
-            radius=100.0,
-            algorithm="dp-sgd-wor",
-            options={"rounds": rounds + WARM, "rate": shape.cohort / shape.users, "step_size": 1.0},
-            local=local,
+            privacy=Privacy(8.0, 1e-6),
+            method=Method(
+                "dp-sgd-wor",
+                {"rounds": rounds + WARM, "rate": shape.cohort / shape.users, "step_size": 1.0},
+                items_per_user=shape.items,
+                radius=100.0,
+                clip_norm=1.0,
+                local=local,
+                chunk=chunk,
+            ),
+            keep=Keep(Path(folder) / "run", ledger=Path(folder) / "lifetime.sqlite"),
             device=device,
-            chunk=chunk,
-            ledger=Path(folder) / "lifetime.sqlite",
-            out=Path(folder) / "run",
             observers=[turns],
         )
     return turns

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from quoron.sections import Method
 from quoron.torch.computing import Rows
 from quoron.torch.modules import Network
 from quoron.training.black_box import problem_of
@@ -65,9 +66,8 @@ def accuracy(items: Items, epsilon: float | None, rounds: int, rate: float, seed
     """Of a network trained with this promise, with no noise if None, on images of nobody."""
     torch.manual_seed(seed)
     net = Network.of(network(), nn.functional.cross_entropy, "cuda" if torch.cuda.is_available() else "cpu")
-    problem = problem_of(
-        users=items.users, items_per_user=ITEMS, dimension=net.dimension, radius=50.0, clip_norm=CLIP, smoothness=None
-    )
+    method = Method(items_per_user=ITEMS, radius=50.0, clip_norm=CLIP)
+    problem = problem_of(method, users=items.users, dimension=net.dimension, door="train_rows")
     plan = Setting(
         problem=problem,
         epsilon=epsilon or 8.0,

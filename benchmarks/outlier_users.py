@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import fmean
 
 import quoron
+from quoron import Keep, Method
 from quoron_privacy.errors import Infeasible
 from quoron_server.algorithms import ALGORITHMS
 
@@ -29,11 +30,10 @@ def measure(name: str, settings: list[str]) -> tuple[float, float, int]:
         with tempfile.TemporaryDirectory() as folder:
             run = quoron.simulate(
                 "outlier-iterates",
-                algorithm=name,
-                seed=seed,
+                method=Method(name, seed=seed),
+                keep=Keep(Path(folder) / "run"),
                 simulation_seed=seed,
                 settings=settings,
-                out=Path(folder) / "run",
             )
         risks.append(run.summary.excess_risk or 0.0)
         predicted, rounds = run.plan.predicted_excess_risk or float("nan"), run.plan.cost.rounds

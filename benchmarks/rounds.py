@@ -17,6 +17,7 @@ from statistics import fmean, stdev
 import numpy as np
 
 import quoron
+from quoron import Keep, Method
 from quoron_privacy.errors import Infeasible
 
 USERS = (10_000, 100_000, 1_000_000)
@@ -65,7 +66,9 @@ def excess_risk(preset: str, algorithm: str, users: int, rounds: int, seed: int)
     """Of one run of exactly `rounds` rounds."""
     settings = [f"population.users={users}", f"algorithm.name={algorithm}", f"algorithm.options={{rounds={rounds}}}"]
     with tempfile.TemporaryDirectory() as folder:
-        run = quoron.simulate(preset, seed=seed, simulation_seed=seed, settings=settings, out=Path(folder) / "run")
+        run = quoron.simulate(
+            preset, method=Method(seed=seed), keep=Keep(Path(folder) / "run"), simulation_seed=seed, settings=settings
+        )
     return run.summary.excess_risk or 0.0
 
 

@@ -13,13 +13,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 import quoron
+from quoron import Keep
 
 
 def main(settings: list[str]) -> None:
     """Run the preset `million` and print where its time went."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        run = quoron.simulate("million", settings=settings, out=Path(folder) / "run")
+        run = quoron.simulate("million", settings=settings, keep=Keep(Path(folder) / "run"))
         seconds = time.perf_counter() - began
         rounds = pq.read_table(run.directory / "rounds.parquet").to_pydict()
     clients, server = sum(rounds["seconds_clients"]), sum(rounds["seconds_server"])

@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import mean
 
 import quoron
+from quoron import Keep, Method
 from quoron.errors import QuoronError
 
 TABLES = {  # preset, figure, whether more of it is better
@@ -41,9 +42,8 @@ def figures(table: str, epsilon: float, algorithm: str, seeds: int) -> list[quor
                 run = quoron.simulate(
                     table,
                     epsilon=epsilon,
-                    algorithm=algorithm,
-                    seed=seed,
-                    out=Path(folder) / "run",
+                    method=Method(algorithm, seed=seed),
+                    keep=Keep(Path(folder) / "run"),
                     settings=["algorithm.trust_clients=true"],
                 )
             except QuoronError:

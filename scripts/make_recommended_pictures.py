@@ -18,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import quoron
+from quoron import Keep, Method
 from quoron.reports.plots import BLUE, GREY, ORANGE, STYLE
 from quoron.run_folder import RunFolder
 from quoron.simulation.run import RunResult
@@ -43,7 +44,7 @@ class Shown:
 
 def carry_out(preset: str, folder: Path) -> Shown:
     """Run a preset with its seed."""
-    result = quoron.simulate(preset, algorithm=ALGORITHM, out=folder / preset)
+    result = quoron.simulate(preset, method=Method(ALGORITHM), keep=Keep(folder / preset))
     return Shown(result, RunFolder(result.directory).rounds(), true_spread(result))
 
 

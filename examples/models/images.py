@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import quoron.torch
+from quoron import Keep, Method, Privacy
 
 
 def images(count: int, standing: torch.Tensor, draw: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
@@ -59,20 +60,20 @@ def main() -> None:
         (pictures, labels),
         user=owners.numpy(),
         loss=nn.functional.cross_entropy,
-        items_per_user=12,
-        epsilon=given.epsilon,
-        delta=1e-6,
-        clip_norm=0.5,
-        radius=20.0,
-        algorithm="dp-sgd-wor",
-        options={"rounds": given.rounds, "rate": 0.1, "step_size": 1.0},
-        local=quoron.torch.LocalSGD(epochs=1, batch_size=4, step_size=0.2),
-        simulation_seed=given.simulation_seed,
-        out=given.out,
+        privacy=Privacy(given.epsilon, 1e-6, simulation_seed=given.simulation_seed),
+        method=Method(
+            "dp-sgd-wor",
+            {"rounds": given.rounds, "rate": 0.1, "step_size": 1.0},
+            items_per_user=12,
+            radius=20.0,
+            clip_norm=0.5,
+            local=quoron.torch.LocalSGD(epochs=1, batch_size=4, step_size=0.2),
+        ),
+        keep=Keep(given.out),
         watch=watch,
     )
     print(trained.guarantee.sentence())
-    print(f"at the end: {accuracy(trained.module, public, truth):.1%} of public images")
+    print(f"at the end: {accuracy(trained.model, public, truth):.1%} of public images")
 
 
 def accuracy(module: nn.Module, pictures: torch.Tensor, labels: torch.Tensor) -> float:

@@ -8,10 +8,13 @@
     Counter(round=3)
 
 A state may hold other states, such as that of a mechanism: the field `x` of `inner` is stored as `inner.x`, and `inner`
-as the name of its class. The encoding is deterministic, so equal states are equal bytes.
+as the name of its class. The encoding is deterministic, so equal states are equal bytes. What people and other
+programs read is JSON, by `dumps`.
 """
 
-from collections.abc import Iterator
+import json
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -99,3 +102,20 @@ def _python(value: wire.Value) -> Any:
     dtype = np.dtype(array.dtype)
     flat = np.frombuffer(array.data, dtype=dtype.newbyteorder("<")).astype(dtype)
     return flat.reshape(tuple(array.shape))
+
+
+def dumps(value: Any) -> str:
+    """Strict JSON: numpy values as plain ones, non-finite numbers as null."""
+    return json.dumps(_plain(value), allow_nan=False, ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

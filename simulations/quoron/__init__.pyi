@@ -3,6 +3,7 @@ from .api import ask as ask
 from .api import compare as compare
 from .api import load as load
 from .api import plan as plan
+from .api import plan_training as plan_training
 from .api import report as report
 from .api import resume as resume
 from .api import simulate as simulate
@@ -17,12 +18,15 @@ from .model import Model as Model
 from .planning.plans import Candidate as Candidate
 from .planning.plans import Planned as Planned
 from .planning.plans import RoundsCurve as RoundsCurve
-from .planning.questions import Answers as Answers
+from .planning.questions import Advice as Advice
 from .planning.questions import Enough as Enough
 from .planning.questions import EpsilonPoint as EpsilonPoint
 from .reports.summary import Summary as Summary
+from .sections import Keep as Keep
+from .sections import Method as Method
+from .sections import Privacy as Privacy
 from .simulation.run import RunResult as RunResult
-from .training.result import Trained as Trained
 from .training.rows import train_rows as train_rows
+from .training.trained import Trained as Trained
 
 __version__: str

@@ -11,9 +11,9 @@
 Wrong requests and failed runs raise QuoronError, with the thing, its value and the fix.
 """
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
@@ -22,10 +22,11 @@ from quoron.config import Config
 from quoron.engines import EngineChoice, comparison_sharing, training_sharing
 from quoron.frames import Frame, framed, needed
 from quoron.planning.plans import Planned
-from quoron.planning.questions import Answers
+from quoron.planning.questions import Advice
 from quoron.presets import preset
 from quoron.reports.summary import from_json
 from quoron.run_folder import FRAME, RunFolder, as_parquet, claim, write
+from quoron.sections import Keep, Method, Privacy, Setting, door, overlay, sections
 from quoron.simulation import run as runs
 from quoron.simulation.run import RunResult
 from quoron_privacy.errors import ConfigError
@@ -35,13 +36,15 @@ if TYPE_CHECKING:  # planning needs no table, and no database
     from quoron.comparing.comparison import Comparison
     from quoron.comparing.request import Request
     from quoron.model import Model
-    from quoron.training.result import Trained
+    from quoron.training.result import TrainedTable
 
 Source = str | Path | Config | Frame
+Settings = Sequence[Setting] | Mapping[str, Any]
+_SECRET = ("simulation_seed", "seed")  # what a run for real draws by itself
 
 
 class TableColumns(TypedDict, total=False):
-    """How the rows of a DataFrame become items: the keys of the table section, docs/config-reference.md."""
+    """How the rows of a table become items: the keys of the table section, docs/config-reference.md."""
 
     user: str  # column that says whose item a row is; needed
     label: str  # column, or a comparison such as "delay > 15"; needed but for the linear loss
@@ -56,81 +59,88 @@ class TableColumns(TypedDict, total=False):
     unit_rows: bool  # whether rows are divided by their own length
 
 
+@door
 def train(
     source: Source,
     *,
     epsilon: float | None = None,
-    delta: float | None = None,
-    algorithm: str | None = None,
-    items_per_user: int | None = None,
-    population: str | None = None,
-    ledger: str | Path | None = None,
-    health: float | None = None,
-    allow_large_delta: bool | None = None,
-    out: str | Path | None = None,
-    settings: Sequence[str] = (),
+    privacy: Privacy | None = None,
+    method: Method | None = None,
+    keep: Keep | None = None,
+    settings: Settings = (),
     observers: Sequence[Observer] = (),
     progress: bool | None = None,
     engine: str | EngineChoice = "inline",
     **columns: Unpack[TableColumns],
-) -> "Trained":
+) -> "TrainedTable":
     """Train for real on a table that you hold: secret noise, every user, one model that may be shown to anybody.
 
     Args:
-        source: a TOML file's path, a `Config`, or a DataFrame with one item a row.
-        epsilon, delta, algorithm, items_per_user, out: short for the keys privacy.epsilon, privacy.delta,
-            algorithm.name, problem.items_per_user and run.out. Undeclared, a user's items are planned as 1.
-        population, ledger: whose lifetime account is charged (train.population), and the file that keeps it.
-        health: share of μ² for a look at how well the table fits its declarations (train.health), by default from 0.005
-            to 0.05; 0: nobody looks. What it says is in `Trained.health` and in the summary's warnings.
-        allow_large_delta: accept a δ above 1/n (privacy.allow_large_delta).
-        settings: further `dotted.key=value` texts, as with `--set`.
+        source: a TOML file's path, a `Config`, a DataFrame with one item a row, or the path of such a table (.csv,
+            .parquet), described by `columns`.
+        epsilon: short for `privacy=Privacy(epsilon)`.
+        privacy: the promise; `health` is the share of μ² for a look at how well the table fits its declarations, by
+            default from 0.005 to 0.05; 0: nobody looks. What it says is in `health` of the result, and its warnings.
+        method: the algorithm. Undeclared, a user's items are planned as 1.
+        keep: the run's folder, and whose lifetime account is charged, in which file.
+        settings: further keys: texts `dotted.key=value`, as with `--set`, or sections as mappings.
         observers: told of every round, in public figures.
         progress: whether a bar is shown on standard error; by default if that is a terminal.
         engine: as of `simulate`, but for "flower".
-        columns: for a DataFrame, how its rows become items, see `TableColumns`. Nothing of them is taken from the data.
+        columns: of a table, how its rows become items, see `TableColumns`. Nothing of them is taken from the data.
 
-    The plan reads nothing from the table but the number of users. The run is charged to the population's ledger before
-    any value is looked at. Interrupted, it goes on with the same call and `out`, or `quoron resume`, for that charge:
-    what is committed stands, what was under way is drawn anew.
+    The plan reads nothing from the table but the number of users. The run is charged to the group's account before
+    any value is looked at. Interrupted, it goes on with the same call and `keep.out`, or `quoron resume`, for that
+    charge: what is committed stands, what was under way is drawn anew.
 
     Raises:
-        QuoronError: with the thing, its value and the fix; BudgetExceeded beyond the population's limit.
+        QuoronError: with the thing, its value and the fix; BudgetExceeded beyond the group's limit.
     """
     from quoron.reports.progress import display
     from quoron.training import run as training
 
-    short = short_keys(
-        epsilon=epsilon,
-        delta=delta,
-        algorithm=algorithm,
-        out=out,
-        items_per_user=items_per_user,
-        population=population,
-        ledger=ledger,
-        health=health,
-        allow_large_delta=allow_large_delta,
-    )
-    sharing = training_sharing(EngineChoice.of(engine) if isinstance(engine, str) else engine)
-    config, name, frame = _described(source, columns, (*settings, *short))
-    folder = None if config.run.out is None else RunFolder(Path(config.run.out))
+    sharing = training_sharing(_engine(engine))
+    said = sections(privacy, method, keep, door="train", without=_SECRET, epsilon=epsilon)
+    config, name, frame = _described(source, columns, settings, said)
     with display(quiet=not (sys.stderr.isatty() if progress is None else progress)) as shown:
-        prepared = training.prepare(config, Path.cwd(), name=name, folder=folder, frame=frame)
-        return training.carry_out(prepared, claim(config, name), (*observers, shown), sharing=sharing)
+        prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
+        folder = claim(config, name)
+        with folder.resumable():
+            return training.carry_out(prepared, folder, (*observers, shown), sharing=sharing)
 
 
+@door
+def plan_training(
+    source: Source,
+    *,
+    epsilon: float | None = None,
+    privacy: Privacy | None = None,
+    method: Method | None = None,
+    keep: Keep | None = None,
+    settings: Settings = (),
+    **columns: Unpack[TableColumns],
+) -> Planned:
+    """What `train`, called so, would promise and cost. Nothing is charged, and no value of the table is looked at.
+
+    Arguments and errors are those of `train`.
+    """
+    from quoron.training import run as training
+
+    said = sections(privacy, method, keep, door="plan_training", without=_SECRET, epsilon=epsilon)
+    config, name, frame = _described(source, columns, settings, said)
+    return training.prepare(config, Path.cwd(), name=name, frame=frame).shown
+
+
+@door
 def simulate(
     source: Source = "quickstart",
     *,
     epsilon: float | None = None,
-    delta: float | None = None,
-    algorithm: str | None = None,
-    seed: int | None = None,
     simulation_seed: int | None = None,
-    items_per_user: int | None = None,
-    network: str | None = None,
-    out: str | Path | None = None,
-    settings: Sequence[str] = (),
+    privacy: Privacy | None = None,
+    method: Method | None = None,
+    keep: Keep | None = None,
+    settings: Settings = (),
     observers: Sequence[Observer] = (),
     engine: str | EngineChoice = "inline",
     **columns: Unpack[TableColumns],
@@ -138,79 +148,64 @@ def simulate(
     """Simulate a private training run and return its model, summary, plan and folder.
 
     Args:
-        source: a preset's name, a path of a TOML file, a `Config`, or a DataFrame with one item a row.
-        epsilon, delta, algorithm, seed, simulation_seed, items_per_user, network, out: short for the keys
-            privacy.epsilon, privacy.delta, algorithm.name, run.seed (of slots), run.simulation_seed (of noise),
-            problem.items_per_user, run.network and run.out.
-        settings: further `dotted.key=value` texts, as with `--set`.
+        source: a preset's name, a path of a TOML file, a `Config`, a DataFrame with one item a row, or the path of
+            such a table (.csv, .parquet), described by `columns`.
+        epsilon, simulation_seed: short for those of `privacy`; the second is the seed of noise (run.simulation_seed).
+        privacy, method, keep: the promise, the algorithm (its `seed` is that of slots), and the run's folder.
+        settings: further keys: texts `dotted.key=value`, as with `--set`, or sections as mappings.
         observers: told of every round.
         engine: "inline" computes in this process, "flower" on 50 simulated nodes of Flower; the bits are the same.
             `EngineChoice.of("flower", nodes=..., cpus=...)` has other nodes, `superlink=` those of a federation;
             `EngineChoice.of(workers=4)` shares the users between processes, `EngineChoice.of("ray", address=...)`
             between the nodes of a Ray cluster.
-        columns: for a DataFrame, how its rows become items, see `TableColumns`. Categorical columns given without
+        columns: of a table, how its rows become items, see `TableColumns`. Categorical columns given without
             values take those in the data, which thereby become public.
 
     Raises:
         QuoronError: with the thing, its value and the fix; see quoron_privacy.errors.
     """
-    where = EngineChoice.of(engine) if isinstance(engine, str) else engine
-    short = short_keys(
-        epsilon=epsilon,
-        delta=delta,
-        algorithm=algorithm,
-        seed=seed,
-        simulation_seed=simulation_seed,
-        out=out,
-        network=network,
-        items_per_user=items_per_user,
-    )
-    config, name, frame = _described(source, columns, (*settings, *short))
-    table = None if frame is None else needed(frame, config)
-    prepared = runs.prepare(config, Path.cwd(), frame=table)
+    from quoron.kernels import rounds_compiled_meanwhile
+
+    where = _engine(engine)
+    said = sections(privacy, method, keep, door="simulate", epsilon=epsilon, simulation_seed=simulation_seed)
+    config, name, frame = _described(source, columns, settings, said)
+    table = needed(frame, config)
+    with rounds_compiled_meanwhile():
+        prepared = runs.prepare(config, Path.cwd(), frame=table)
     folder = claim(config, name)
-    if table is None:
-        return where.carry_out(prepared, folder, Path.cwd(), observers)
-    if not folder.ledger.exists():
+    if table is not None and not folder.ledger.exists():
         write(folder.path / FRAME, as_parquet(table))
-    return where.carry_out(prepared, folder, folder.path, observers)
+    with folder.resumable():
+        return where.carry_out(prepared, folder, Path.cwd() if table is None else folder.path, observers)
 
 
+@door
 def compare(
     source: Source = "quickstart",
     *,
     algorithms: Sequence[str] | None = None,
     vary: Mapping[str, Sequence[Any]] | None = None,
     seeds: int = 5,
-    workers: int | None = None,
-    engine: str | EngineChoice = "inline",
-    epsilon: float | None = None,
-    delta: float | None = None,
-    seed: int | None = None,
-    simulation_seed: int | None = None,
-    items_per_user: int | None = None,
-    network: str | None = None,
-    out: str | Path | None = None,
-    settings: Sequence[str] = (),
+    privacy: Privacy | None = None,
+    keep: Keep | None = None,
+    settings: Settings = (),
     progress: bool | None = None,
+    engine: str | EngineChoice = "inline",
     **columns: Unpack[TableColumns],
 ) -> "Comparison":
     """Simulate several algorithms, and settings, on the same users with the same budget and seeds, and compare them.
 
     Args:
-        source: a preset's name, a path of a TOML file, a `Config`, or a DataFrame with one item a row.
+        source, privacy, settings, columns: as of `simulate`.
         algorithms: names, `auto` among them; default: all that promise privacy. Infeasible ones are told with why.
         vary: dotted keys, each with the values to try, such as `{"privacy.epsilon": [1, 4]}`; all combinations.
         seeds: runs of each, with seeds from run.simulation_seed and run.seed on; confidence intervals need two or more.
-        workers: runs at once, each in a process that holds the users in memory; default: one a processor.
-        engine: `EngineChoice.of("ray", workers=..., address=...)` carries out one run at a time on a Ray cluster
-            instead, its users shared between so many workers; the bits are the same.
-        epsilon, delta, seed, simulation_seed, items_per_user, network: as of `simulate`.
-        out: the comparison's folder; default: runs/NAME-compare-1 or the next that is free. What is complete in it is
-            not carried out again, so an interrupted comparison goes on, and one may be extended.
-        settings: further `dotted.key=value` texts, as with `--set`.
+        keep: `out`: the comparison's folder; default: runs/NAME-compare-1 or the next that is free. What is complete in
+            it is not carried out again, so an interrupted comparison goes on, and one may be extended.
         progress: whether bars are shown on standard error; by default if that is a terminal.
-        columns: for a DataFrame, as of `simulate`.
+        engine: `EngineChoice.of(workers=...)`: runs at once, each in a process that holds the users in memory, one a
+            processor unless told. `EngineChoice.of("ray", workers=..., address=...)` carries out one run at a time on a
+            Ray cluster instead, its users shared between so many workers; the bits are the same.
 
     `Comparison.frame()` is a pandas DataFrame of one row a cell (an algorithm under a setting).
 
@@ -220,63 +215,50 @@ def compare(
     from quoron.comparing import comparison as comparisons
     from quoron.comparing.request import Request
 
-    short = short_keys(
-        epsilon=epsilon,
-        delta=delta,
-        seed=seed,
-        simulation_seed=simulation_seed,
-        network=network,
-        items_per_user=items_per_user,
-    )
-    config, name, frame = _described(source, columns, (*settings, *short))
-    table = None if frame is None else as_parquet(needed(frame, config))
+    out = None if keep is None else keep.out
+    said = sections(privacy, None if keep is None else replace(keep, out=None), door="compare")
+    config, name, frame = _described(source, columns, settings, said)
+    table = needed(frame, config)
     request = Request.of(config, algorithms=algorithms, vary=vary, seeds=seeds)
-    where = EngineChoice.of(engine, workers=workers) if isinstance(engine, str) else engine
+    where = _engine(engine)
     comparison_sharing(where)
     folder = comparisons.claim(out, name)
     if table is not None:
-        write(folder / FRAME, table)
-    quiet = not (sys.stderr.isatty() if progress is None else progress)
-    return _compared(request, folder, where, workers=workers, quiet=quiet)
+        write(folder / FRAME, as_parquet(table))
+    return _compared(request, folder, where, progress)
 
 
-def _compared(
-    request: "Request", folder: Path, engine: EngineChoice, *, workers: int | None = None, quiet: bool
-) -> "Comparison":
+def _compared(request: "Request", folder: Path, engine: EngineChoice, progress: bool | None) -> "Comparison":
     from quoron.comparing import comparison as comparisons
     from quoron.reports.progress import runs_display
 
-    with runs_display(quiet=quiet) as watcher:
+    quiet = not (sys.stderr.isatty() if progress is None else progress)
+    with RunFolder(folder).resumable(), runs_display(quiet=quiet) as watcher:
         sharing = comparison_sharing(engine)
-        return comparisons.carry_out(
-            request, folder, watcher=watcher, workers=engine.workers or workers, sharing=sharing
-        )
+        return comparisons.carry_out(request, folder, watcher=watcher, workers=engine.workers, sharing=sharing)
 
 
+@door
 def plan(
     source: Source = "quickstart",
     *,
     epsilon: float | None = None,
-    delta: float | None = None,
-    algorithm: str | None = None,
-    seed: int | None = None,
-    items_per_user: int | None = None,
-    network: str | None = None,
-    settings: Sequence[str] = (),
+    privacy: Privacy | None = None,
+    method: Method | None = None,
+    settings: Settings = (),
     **columns: Unpack[TableColumns],
 ) -> Planned:
     """What a run would promise and cost, fixed before any data is touched; Infeasible if nothing satisfies it.
 
     Arguments are those of `simulate`. Of a DataFrame users are counted, and columns given without values are read.
     """
-    short = short_keys(
-        epsilon=epsilon, delta=delta, algorithm=algorithm, seed=seed, network=network, items_per_user=items_per_user
-    )
-    config, _, frame = _described(source, columns, (*settings, *short))
-    table = None if frame is None else needed(frame, config)
+    said = sections(privacy, method, door="plan", epsilon=epsilon)
+    config, _, frame = _described(source, columns, settings, said)
+    table = needed(frame, config)
     return runs.prepare(config, Path.cwd(), frame=table, compare=True).planned
 
 
+@door
 def ask(
     source: Source = "quickstart",
     *,
@@ -284,53 +266,56 @@ def ask(
     accuracy: float | None = None,
     epsilons: bool = False,
     epsilon: float | None = None,
-    delta: float | None = None,
-    algorithm: str | None = None,
-    items_per_user: int | None = None,
-    settings: Sequence[str] = (),
+    privacy: Privacy | None = None,
+    method: Method | None = None,
+    settings: Settings = (),
     **columns: Unpack[TableColumns],
-) -> Answers:
+) -> Advice:
     """How many users, or which ε, would do for a risk or an accuracy, and what does each ε buy?
 
     Args:
-        source, epsilon, delta, algorithm, items_per_user, settings, columns: as of `simulate`.
+        source, epsilon, privacy, method, settings, columns: as of `simulate`.
         risk: predicted excess risk, or a share of the bound on the start's such as "5%".
         accuracy: instead of a risk, in [0, 1]; what it is in risk is found on the data, so it is for simulations only.
         epsilons: whether to plan for several ε, from an eighth of the given one to eight times as much.
     """
     from quoron.simulation import asking
 
-    short = short_keys(epsilon=epsilon, delta=delta, algorithm=algorithm, items_per_user=items_per_user)
-    config, _, frame = _described(source, columns, (*settings, *short))
-    table = None if frame is None else needed(frame, config)
+    said = sections(privacy, method, door="ask", epsilon=epsilon)
+    config, _, frame = _described(source, columns, settings, said)
+    table = needed(frame, config)
     return asking.ask(config, Path.cwd(), frame=table, risk=risk, accuracy=accuracy, epsilons=epsilons)
 
 
 def resume(
-    directory: str | Path, observers: Sequence[Observer] = (), *, engine: str | EngineChoice = "inline"
-) -> "RunResult | Trained | Comparison":
+    directory: str | Path,
+    observers: Sequence[Observer] = (),
+    *,
+    progress: bool | None = None,
+    engine: str | EngineChoice = "inline",
+) -> "RunResult | TrainedTable | Comparison":
     """Continue an interrupted run from its last committed round; a complete one is returned.
 
     A simulation goes on to identical bits; a run of `train` to the same promise, with noise of this start.
 
-    Of a comparison the runs that are not complete are carried out, in processes of their own.
+    Of a comparison the runs that are not complete are carried out, in processes of their own; `progress` says whether
+    bars are shown of them on standard error.
 
     Any engine continues what any began, a simulation that is: a run of `train` is carried out here. One on a DataFrame
     goes on with the same call of `train`, as its table is stored nowhere.
     """
     from quoron.comparing import comparison as comparisons
 
+    where = _engine(engine)
     if comparisons.is_comparison(Path(directory)):
-        request = comparisons.stored_request(Path(directory))
-        where = EngineChoice.of(engine) if isinstance(engine, str) else engine
-        return _compared(request, Path(directory), where, quiet=not sys.stderr.isatty())
-    where = EngineChoice.of(engine) if isinstance(engine, str) else engine
+        return _compared(comparisons.stored_request(Path(directory)), Path(directory), where, progress)
     folder = RunFolder(Path(directory))
-    if folder.is_training:
-        from quoron.training import run as training
+    with folder.resumable():
+        if folder.is_training:
+            from quoron.training import run as training
 
-        return training.resume(folder, observers, sharing=training_sharing(where))
-    return where.carry_out(runs.prepare(folder.config(), folder.path), folder, folder.path, observers)
+            return training.resume(folder, observers, sharing=training_sharing(where))
+        return where.carry_out(runs.prepare(folder.config(), folder.path), folder, folder.path, observers)
 
 
 def report(directory: str | Path) -> Path:
@@ -366,7 +351,7 @@ def load(path: str | Path) -> "Model":
     return Model.load(given / MODEL if given.is_dir() else given)
 
 
-def resolve(source: str | Path, settings: Sequence[str] = ()) -> tuple[Config, str]:
+def resolve(source: str | Path, settings: Sequence[Setting] = ()) -> tuple[Config, str]:
     """The configuration of a preset's name or a TOML file's path, and a name for its runs."""
     path = Path(source)
     if path.suffix == ".toml":
@@ -376,39 +361,22 @@ def resolve(source: str | Path, settings: Sequence[str] = ()) -> tuple[Config, s
     return configs.located(config, Path.cwd()), chosen.name
 
 
-def _config(source: str | Path | Config, settings: Sequence[str]) -> tuple[Config, str]:
-    if isinstance(source, Config):
-        tree = configs.overlay(source.model_dump(mode="json", exclude_none=True), settings)
-        return configs.located(configs.from_tree(tree), Path.cwd()), "run"
-    return resolve(source, settings)
+def _engine(engine: str | EngineChoice) -> EngineChoice:
+    return EngineChoice.of(engine) if isinstance(engine, str) else engine
 
 
-def short_keys(**values: Any) -> tuple[str, ...]:
-    """`dotted.key=value` texts for the arguments that are not None; a ledger's path is relative to where we are."""
-    if values.get("ledger") is not None:
-        values["ledger"] = Path(values["ledger"]).expanduser().resolve()
-    keys = {
-        "epsilon": "privacy.epsilon",
-        "delta": "privacy.delta",
-        "algorithm": "algorithm.name",
-        "seed": "run.seed",
-        "simulation_seed": "run.simulation_seed",
-        "out": "run.out",
-        "network": "run.network",
-        "items_per_user": "problem.items_per_user",
-        "population": "train.population",
-        "ledger": "train.ledger",
-        "health": "train.health",
-        "allow_large_delta": "privacy.allow_large_delta",
-    }
-    given = {keys[name]: value for name, value in values.items() if value is not None}
-    return tuple(f"{key}={json.dumps(value, default=str)}" for key, value in given.items())
-
-
-def _described(source: Source, columns: Mapping[str, Any], settings: Sequence[str]) -> tuple[Config, str, Frame | None]:
-    """Configuration, name and DataFrame of a source; `columns` describe a DataFrame, and only that."""
+def _described(
+    source: Source, columns: Mapping[str, Any], settings: Settings, said: Mapping[str, Any]
+) -> tuple[Config, str, Frame]:
+    """Configuration, name and DataFrame, if any, of a source; `columns` describe a table, and only that."""
+    settings = (*((settings,) if isinstance(settings, Mapping) else settings), said)
     if not isinstance(source, str | Path | Config):
         return framed(columns, settings), "table", source
+    if not isinstance(source, Config) and Path(source).suffix in (".csv", ".parquet"):
+        return configs.located(framed(columns, settings, str(source)), Path.cwd()), Path(source).stem, None
     if any(given is not None for given in columns.values()):
-        raise ConfigError(f"Expected {', '.join(columns)} with a DataFrame only, got a configuration.")
-    return *_config(source, settings), None
+        raise ConfigError(f"Expected {', '.join(columns)} with a table only, got a configuration.")
+    if isinstance(source, Config):
+        tree = overlay(source.model_dump(mode="json", exclude_none=True), settings)
+        return configs.located(configs.from_tree(tree), Path.cwd()), "run", None
+    return *resolve(source, settings), None

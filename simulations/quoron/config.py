@@ -21,6 +21,7 @@ from quoron import toml_text
 from quoron._explain import explain
 from quoron.network import Network
 from quoron.paths import PACKAGED, is_url
+from quoron.sections import Setting, overlay
 from quoron_privacy.errors import ConfigError
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -326,7 +327,7 @@ class RunSection(Section):
 class TrainSection(Section):
     """Training for real on a table that one machine holds: `quoron train`. Simulations leave it alone."""
 
-    population: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$")] = Field(
+    group: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$")] = Field(
         default="default",
         description="name for the people in the table: all runs on the same people are charged to one name",
     )
@@ -376,12 +377,12 @@ def from_tree(tree: Mapping[str, Any]) -> Config:
         raise ConfigError(explain(error, Config)) from None
 
 
-def parse(text: str, source: str = "the configuration", settings: Sequence[str] = ()) -> Config:
-    """The configuration of a TOML text, with `key=value` settings laid over it."""
+def parse(text: str, source: str = "the configuration", settings: Sequence[Setting] = ()) -> Config:
+    """The configuration of a TOML text, with settings laid over it."""
     return from_tree(overlay(toml_text.parse(text, source), settings))
 
 
-def load(path: Path, settings: Sequence[str] = ()) -> Config:
+def load(path: Path, settings: Sequence[Setting] = ()) -> Config:
     """The configuration of a file; a table's path is taken relative to that file."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -403,27 +404,6 @@ def located(config: Config, folder: Path) -> Config:
         return config
     path = str((folder / config.population.path).resolve())
     return config.model_copy(update={"population": config.population.model_copy(update={"path": path})})
-
-
-def overlay(tree: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
-    """`tree` with `dotted.key=value` settings laid over it; another algorithm starts without the tree's options.
-
-    Settings that name an algorithm are laid first, so options given beside the name count wherever they stand.
-    """
-    merged = dict(tree)
-    given = [toml_text.assignment(setting) for setting in settings]
-    for above in sorted(given, key=lambda each: "name" not in each.get("algorithm", {})):
-        if _renames(merged.get("algorithm"), above.get("algorithm")):
-            merged["algorithm"] = {key: value for key, value in merged["algorithm"].items() if key != "options"}
-        merged = toml_text.merge(merged, above)
-    return merged
-
-
-def _renames(below: object, above: object) -> bool:
-    """Whether `above` names an algorithm other than the one of `below`."""
-    if not (isinstance(below, Mapping) and isinstance(above, Mapping)):
-        return False
-    return "name" in above and above["name"] != below.get("name", "auto")
 
 
 def _with_kind(tree: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -3,7 +3,7 @@
     >>> import pandas as pd
     >>> wards = ["CBCACB"[row // 3 % 6] for row in range(9000)]
     >>> visits = pd.DataFrame({"who": [row // 3 for row in range(9000)], "ward": wards})
-    >>> told = declare(visits, user="who", epsilon=2.0, delta=1e-6, items=True, categorical=["ward"], simulation_seed=1)
+    >>> told = declare(visits, user="who", privacy=Privacy(2.0, simulation_seed=1), items=True, categorical=["ward"])
     >>> print(told.toml())
     # SIMULATED, noise from a seed: released with (2, 1e-06)-differential privacy for replacing one of 3,000 users.
     # Proofs: docs/privacy/votes.md. Categories with fewer than 36 users' votes may be missing.
@@ -25,7 +25,7 @@ asked for, and charged before anything is told.
 import math
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +34,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from quoron import toml_text
+from quoron.sections import Keep, Privacy, door, only
 from quoron.training import lifetime
-from quoron_client.data import columns
-from quoron_client.data.encoding import group
+from quoron_client.data import columns, encoding
 from quoron_client.data.first_rows import Reading, most_rows, only_first
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import facts
@@ -48,6 +48,7 @@ from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.release import Release
 from quoron_server.plan import check_delta
 
+DELTA = 1e-6  # of all categorical columns, unless told
 VARIATION = 2.0**-60  # ranks are drawn exactly; the ledger wants a bound above zero
 SECTIONS = {"numeric": "population.numeric", "categorical": "population.categorical", "items": "problem"}
 
@@ -104,38 +105,34 @@ class Declaration:
         return "\n\n".join(parts)
 
 
+@door
 def declare(
     source: Any,
     *,
     user: str,
-    epsilon: float,
-    delta: float = 1e-6,
+    privacy: Privacy,
     items: bool = False,
     numeric: Sequence[str] = (),
     categorical: Sequence[str] = (),
     most_votes: int = 1,
     most_outside: float = facts.MOST_OUTSIDE,
     most_below: float = facts.MOST_BELOW,
-    population: str = "default",
-    ledger: str | Path | None = None,
-    simulation_seed: int | None = None,
-    allow_large_delta: bool = False,
+    keep: Keep = Keep(),  # noqa: B008  # frozen
 ) -> Declaration:
     """Release what is asked for of a CSV or Parquet file, a DataFrame or a pyarrow Table, with one item a row.
 
     Args:
         source: the table; of a file, only the columns that are named are read.
         user: column that says whose item a row is. How many users there are is public.
-        epsilon: the cost of all of it together, shared equally.
-        delta: that of all categorical columns together; without any, nothing is spent of it.
+        privacy: `epsilon`: the cost of all of it together, shared equally; `delta`: that of all categorical columns
+            together, 1e-6 unless told; without any, nothing is spent of it. `simulation_seed`: SIMULATED: the noise
+            comes from it, comes again, and protects nobody, as the declaration then begins; charged to a given ledger
+            only. A `delta` above 1/n is refused without `allow_large_delta`.
         items: release a number of items per user that at least a share 1 - `most_below` of the users hold.
         numeric: columns whose range is released; at most a share `most_outside` of the users have numbers outside.
         categorical: columns whose categories are released, also the classes of a label.
         most_votes: categories of one column that a user votes for.
-        population, ledger: charge this name for the people in the table, in this file or where training has its own.
-        simulation_seed: SIMULATED: the noise comes from it, comes again, and protects nobody, as the declaration then
-            begins; charged to a given ledger only.
-        allow_large_delta: accept a `delta` above 1/n.
+        keep: `group`: charge this name for the people in the table, in the file `ledger` or where training has its own.
 
     Raises:
         ConfigError: nothing asked for, a column asked for twice or that of the user, a parameter out of range.
@@ -143,6 +140,10 @@ def declare(
         Infeasible: too few users for an ε, told before anything is released, with what would do.
         BudgetExceeded: the group's limit leaves no room; nothing is released.
     """
+    only("declare", ("epsilon", "delta", "allow_large_delta", "simulation_seed"), privacy)
+    only("declare", ("group", "ledger"), keep)
+    epsilon, delta = replace(privacy, delta=DELTA if privacy.delta is None else privacy.delta).needed("declare")
+    ledger, simulation_seed = keep.ledger, privacy.simulation_seed
     names = [*numeric, *categorical]
     parts = len(names) + items
     if not parts or len(set(names)) < len(names):
@@ -156,7 +157,7 @@ def declare(
         verify(bins, each, each_delta)
     table, owners, users = read(source, user, names)
     if categorical:
-        check_delta(delta, users, allowed=allow_large_delta, key="allow_large_delta")
+        check_delta(delta, users, allowed=privacy.allow_large_delta, key="allow_large_delta")
     ends = [
         _feasible(facts.range_choice, f"range of {_key(name)}", users, each, parts, most_outside=most_outside)
         for name in numeric
@@ -168,7 +169,7 @@ def declare(
     mu = None if categorical else gdp.compose(*(choice.mu for choice in ends))
     run = None
     if simulation_seed is None or ledger is not None:
-        run = charge(ledger, population, epsilon=epsilon, delta=spent_delta, mu=mu)
+        run = charge(ledger, keep.group or "default", epsilon=epsilon, delta=spent_delta, mu=mu)
     noise: NoiseSource = SecureNoise.fresh() if simulation_seed is None else SeededNoise(simulation_seed)
     declared = [
         _range(name, columns.numbers(table, name), owners, users, each, most_outside, _stream(noise, name))
@@ -188,8 +189,8 @@ def declare(
     return Declaration(path, user, users, tuple(declared), epsilon, spent_delta, mu, votes, simulation_seed is not None)
 
 
-def charge(ledger: str | Path | None, population: str, *, epsilon: float, delta: float, mu: float | None) -> str:
-    """Charge a population in its lifetime ledger before anything is released; the name that the charge stands under.
+def charge(ledger: str | Path | None, group: str, *, epsilon: float, delta: float, mu: float | None) -> str:
+    """Charge a group in its lifetime ledger before anything is released; the name that the charge stands under.
 
     BudgetExceeded if there is no room.
 
@@ -199,7 +200,7 @@ def charge(ledger: str | Path | None, population: str, *, epsilon: float, delta:
     with lifetime.opened(lifetime.place(ledger)) as kept:
         kept.charge(
             run,
-            population,
+            group,
             epsilon=epsilon,
             delta=delta,
             mu=mu,
@@ -227,7 +228,7 @@ def read(source: Any, user: str, names: Sequence[str]) -> tuple[pa.Table, NDArra
     for name in names:
         columns.check(table, name)
     table = table.filter(columns.texts(table, user).is_valid())
-    users, owners = group(table, user, without_rows=True)
+    users, owners = encoding.group(table, user, without_rows=True)
     if not users:
         raise DataError(f"Expected a user in some row of column {user!r}, got none.")
     return *only_first(table, owners, most), users

@@ -94,7 +94,8 @@ class EngineChoice:
     ) -> RunResult:
         """Run in `folder` from wherever its ledger stands; a table's relative path is relative to `base`."""
         if self.name != "flower":
-            return self._here(prepared, folder, observers)
+            with shared(prepared, self.sharing) as prepared:
+                return runs.carry_out(prepared, folder, observers)
         from quoron.flower import simulation
         from quoron.flower.commands import Connection
 
@@ -104,11 +105,6 @@ class EngineChoice:
         with TemporaryDirectory(prefix="quoron-flower-", ignore_cleanup_errors=True) as home:
             connection = Connection(Path(home), self.superlink, self.authority)
             return simulation.simulate(prepared, folder, base, observers, connection=connection)
-
-    def _here(self, prepared: Prepared, folder: RunFolder, observers: Sequence[Observer]) -> RunResult:
-        """The round loop in this process, the users' work wherever it is to be."""
-        with shared(prepared, self.sharing) as prepared:
-            return runs.carry_out(prepared, folder, observers)
 
 
 INLINE = EngineChoice()

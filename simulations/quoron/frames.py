@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from quoron import config as configs
 from quoron.config import Config, Table
 from quoron.run_folder import FRAME
+from quoron.sections import Setting, overlay
 from quoron_privacy.errors import ConfigError
 
 if TYPE_CHECKING:  # planning needs no table
@@ -14,24 +15,26 @@ if TYPE_CHECKING:  # planning needs no table
 Frame = Any  # a pandas or polars DataFrame, or a pyarrow Table
 
 
-def framed(columns: Mapping[str, Any], settings: Sequence[str]) -> Config:
+def framed(columns: Mapping[str, Any], settings: Sequence[Setting], path: str = FRAME) -> Config:
     """The configuration of a table whose columns are described so. ConfigError without a user or a label."""
     given = {name: value for name, value in columns.items() if value is not None}
     if "user" not in given or "label" not in given:
         user, label = columns.get("user"), columns.get("label")
-        raise ConfigError(f"Expected user and label with a DataFrame, got user={user!r} and label={label!r}.")
+        raise ConfigError(f"Expected user and label with a table, got user={user!r} and label={label!r}.")
     population = {
         **{name: _plain(value) for name, value in given.items()},
         "kind": Table.model_fields["kind"].default,
-        "path": FRAME,
+        "path": path,
         "numeric": {column: list(ends) for column, ends in given.get("numeric", {}).items()},
         "categorical": {column: list(values) for column, values in _vocabularies(given.get("categorical")).items()},
     }
-    return configs.from_tree(configs.overlay({"population": population}, settings))
+    return configs.from_tree(overlay({"population": population}, settings))
 
 
-def needed(frame: Frame, config: Config) -> "pa.Table":
-    """The columns of a DataFrame that a configuration names. ConfigError where their types do not fit it."""
+def needed(frame: Frame | None, config: Config) -> "pa.Table | None":
+    """The columns of a DataFrame, if any, that a configuration names. ConfigError where their types do not fit it."""
+    if frame is None:
+        return None
     from quoron.simulation.scene import encoding_of, loss_of
     from quoron_client.data import columns
     from quoron_client.data.declared import check_types, types_of

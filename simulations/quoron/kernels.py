@@ -25,6 +25,7 @@ import numpy as np
 
 import quoron_client
 from quoron.populations import Cube, Synthetic
+from quoron.sections import Keep, Method
 from quoron_client.compute.gradients import _gradients, gradient_sums
 from quoron_client.compute.user_loops import UserLoop
 from quoron_client.compute.work import answer
@@ -69,7 +70,7 @@ def compile_all() -> None:
         for number, (name, options) in enumerate(runs):
             zero_out = ("privacy.adjacency=zero-out",) if ALGORITHMS[name].adjacency == ("zero-out",) else ()
             settings = (*SMALL, *NEEDS.get(name, ()), *zero_out, *options)
-            api.simulate("quickstart", algorithm=name, out=Path(folder) / str(number), settings=settings)
+            api.simulate("quickstart", method=Method(name), keep=Keep(Path(folder) / str(number)), settings=settings)
     Cube(users=1, items_per_user=1, dimension=1, domain=Box(1.0), spread=0.1).items(np.arange(1))
 
 

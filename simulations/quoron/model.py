@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.run_folder import dumps, write
+from quoron.run_folder import write
 from quoron_client.data import columns
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.features import Numeric
@@ -29,6 +29,7 @@ from quoron_client.data.labels import Classes, Range, Signs
 from quoron_client.losses import Loss, make_loss
 from quoron_privacy.errors import DataError, QuoronError, UsageError
 from quoron_server.plan import Plan
+from quoron_server.serial import dumps
 from quoron_server.specification import digest
 
 FORMAT = "quoron model 2"

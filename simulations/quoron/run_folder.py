@@ -21,11 +21,11 @@ write in the folder and wants to deceive its owner.
 import hashlib
 import io
 import json
-import math
 import os
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,7 @@ from quoron import config as configs
 from quoron.config import Config
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.books.durable import SHARED, make_folder, public, sync_folder
+from quoron_server.serial import dumps
 
 if TYPE_CHECKING:  # only a stored table needs it
     import pyarrow as pa
@@ -74,6 +75,15 @@ class RunFolder:
     def ledger(self) -> Path:
         """Path of the ledger."""
         return self.path / "ledger.sqlite"
+
+    @contextmanager
+    def resumable(self) -> Iterator[None]:
+        """Note on an interruption how to go on."""
+        try:
+            yield
+        except KeyboardInterrupt as stopped:
+            stopped.add_note(f"Interrupted. Continue with: quoron resume {self.path}")
+            raise
 
     def config(self) -> Config:
         """The stored configuration; ConfigError if this is no run folder."""
@@ -239,11 +249,6 @@ def as_parquet(table: "pa.Table") -> bytes:
     return bytes(buffer.getvalue().to_pybytes())
 
 
-def dumps(value: Any) -> str:
-    """Strict JSON: numpy values as plain ones, non-finite numbers as null."""
-    return json.dumps(_plain(value), allow_nan=False, ensure_ascii=False)
-
-
 def _digest(told: Mapping[str, Any]) -> str:
     text = json.dumps(told, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -284,15 +289,3 @@ def _make(path: Path) -> None:
         make_folder(path)
     except OSError as error:
         raise RunError(f"Cannot make the run folder {path}: {error.strerror}. Choose another with --out.") from error
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

@@ -1,11 +1,11 @@
 """scikit-learn estimators whose fit is private for every user as a whole: pip install 'quoron[sklearn]'.
 
-    model = PrivateLogisticRegression(epsilon=2.0, bounds=(0, 100), classes=[0, 1], population="clinic")
+    model = PrivateLogisticRegression(epsilon=2.0, bounds=(0, 100), classes=[0, 1], group="clinic")
     model.fit(X, y, groups=patients)
     model.guarantee_.sentence()
 
 All rows of one group are protected together. A fit is `quoron.train` on the arrays: secret noise, charged to the
-population's lifetime ledger before it trains. What is not private is said by a named warning.
+group's lifetime account before it trains. What is not private is said by a named warning.
 
 **Scores have no noise.** `score`, cross-validation and searches such as GridSearchCV look at private rows and tell what
 they see: neither a score nor the choice of the best setting is covered by `guarantee_`, and every fit of a search is
@@ -28,6 +28,7 @@ from quoron import config as configs
 from quoron.model import Model
 from quoron.reports.health import Health
 from quoron.run_folder import RunFolder
+from quoron.sections import Setting, overlay
 from quoron.training import arrays, run
 from quoron.training.arrays import InputError, Label, RandomState
 from quoron_privacy.errors import RunError
@@ -83,7 +84,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
     bounds: Bounds | None = None  # public (low, high) of the features, numbers or (p,) each; values outside are held
     unit: str = "user"  # whom the promise is for: a user, all of a group's rows; or "row", each a user of its own
     items_per_user: int | None = None  # rows that a user typically has; None: planned as 1
-    population: str | None = None  # whose lifetime account is charged; None: "default", or "default rows" by row
+    group: str | None = None  # whose lifetime account is charged; None: "default", or "default rows" by row
     ledger: str | Path | None = None  # the file of the accounts; None: as QUORON_LEDGER or the platform says
     fit_intercept: bool = True  # whether there is a constant
     radius: float | None = None  # of the ball that scaled coefficients live in (domain.radius); None: by the method
@@ -91,7 +92,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
     algorithm: str = "auto"  # a name from `quoron algorithms`
     rounds: int | None = None  # exactly so many; None: as many as the plan finds best
     health: float | None = None  # share of μ² for a look at how well the rows fit; None: by the plan; 0: nobody looks
-    settings: Sequence[str] = ()  # further keys of the configuration, as in "algorithm.options.rounds=3"
+    settings: Sequence[Setting] = ()  # further keys of the configuration, as in "algorithm.options.rounds=3"
     out: str | Path | None = None  # a folder that keeps a run folder for every fit; None: none is kept
     random_state: RandomState = None  # None: secret noise. A number: noise from a seed, which protects nobody
 
@@ -103,7 +104,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
         Raises:
             InputError: a ValueError, for arrays and arguments that cannot be meant, such as missing groups.
             QuoronError: with the thing, its value and the fix; Infeasible with too few users, BudgetExceeded beyond
-                the population's limit.
+                the group's limit.
         """
         seed = arrays.seed_of(self.random_state)
         features = self._features(X, reset=True)
@@ -199,13 +200,13 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
             "algorithm": {"name": self.algorithm},
             "budget": {"rounds": self.rounds},
             "train": {
-                "population": self.population or ("default rows" if by_row else "default"),
+                "group": self.group or ("default rows" if by_row else "default"),
                 "ledger": None if self.ledger is None else str(self.ledger),
                 "health": self.health,
             },
         }
         tree = {name: {k: v for k, v in table.items() if v is not None} for name, table in asked.items()}
-        return configs.from_tree(configs.overlay(tree, self.settings))
+        return configs.from_tree(overlay(tree, self.settings))
 
     @abstractmethod
     def _loss(self, section: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,10 +19,10 @@ from quoron_privacy.errors import LedgerError, UsageError, VerificationError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.release import Release
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.books.books import charge_of
 from quoron_server.books.ledger import Ledger
 from quoron_server.plan import PREFACE, Plan, Privacy
 from quoron_server.rounds import run
+from quoron_server.runs import charge_of
 
 SHARE, SIZES = 0.05, {"columns": 4, "labels": 2}
 OTHERS = tuple(name for name in ALGORITHMS if name not in GAUSSIAN)

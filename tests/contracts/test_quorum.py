@@ -15,10 +15,10 @@ from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.quorum import MET, NOT_MET
 from quoron_server.assumptions import Assumption, Kind
-from quoron_server.books.books import charge_of
 from quoron_server.books.ledger import Ledger
 from quoron_server.plan import Plan, Privacy
 from quoron_server.rounds import run
+from quoron_server.runs import charge_of
 
 WISH = Privacy(epsilon=8.0, delta=1e-3, quorum=0.5, quorum_epsilon=1.7)
 EVERY = list({**dict.fromkeys(ALGORITHMS), **SMALL})

@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from quoron.__main__ import main
-from quoron_server.books.books import Books
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import Registry
+from quoron_server.runs import Books
 from quoron_server.service.sessions import Sessions
 
 Read = Callable[[tuple[Any, ...]], int]

@@ -16,11 +16,11 @@ from sqlalchemy.engine.default import DefaultDialect
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question
 from quoron_privacy.release import Release
-from quoron_server.books.books import Books
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import OPEN, Registry
+from quoron_server.runs import Books
 
 ROUNDS = 2
 WRITES = ("INSERT", "UPDATE", "DELETE", "CREATE")

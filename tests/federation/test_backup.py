@@ -13,11 +13,11 @@ from quoron.cli.app import invoke
 from quoron.operate.control import Address, Control
 from quoron_privacy.errors import BudgetExceeded, LedgerError, LedgerUnavailable, OtherVersion, QuoronError
 from quoron_server.books.backup import accept, back_up, restore
-from quoron_server.books.books import Books
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import SERVICE, Registry
+from quoron_server.runs import Books
 from quoron_server.service import tokens
 
 

@@ -7,10 +7,10 @@ import pytest
 from federation.crowd import specification
 from quoron.cli.app import invoke
 from quoron_server.books import connections as _connections
-from quoron_server.books.books import Books
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
+from quoron_server.runs import Books
 from quoron_server.specification import make_plan
 
 

@@ -13,6 +13,7 @@ import pytest
 import small_run
 from quoron.api import simulate
 from quoron.cli.app import invoke
+from quoron.sections import Keep
 from quoron_client.federation import Record
 from quoron_privacy.errors import ConfigError
 from quoron_server.books.database import Database
@@ -129,7 +130,7 @@ class TestWithoutAUmask:
         del no_pictures
         make_folder(tmp_path / "a")
         (tmp_path / "small.toml").write_text(small_run.TOML)
-        simulate(str(tmp_path / "small.toml"), out=tmp_path / "a" / "runs" / "one")
+        simulate(str(tmp_path / "small.toml"), keep=Keep(tmp_path / "a" / "runs" / "one"))
         assert open_to_others(tmp_path / "a") == []
 
     def test_nothing_that_the_program_writes_by_any_library_is_open_to_others(self, tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_what_fits_is_what_a_charge_then_takes(filled, capsys):
 
 def test_an_export_is_verified_with_and_without_its_database(filled, capsys, tmp_path):
     out = tmp_path / "export.json"
-    invoke("export", "--database", filled, "--out", str(out))
+    invoke("export", "--database", filled, "--file", str(out))
     invoke("export", "--database", filled)
     assert capsys.readouterr().out == out.read_text(encoding="utf-8")
     head = json.loads(out.read_text(encoding="utf-8"))["head"]
@@ -174,7 +174,7 @@ def test_a_running_coordinator_is_asked_for_its_ledger_and_limited(tmp_path, cap
         invoke("limit", *where, *numbers)
         monkeypatch.setenv("QUORON_TOKEN", auditor)
         invoke("show", *where, "--json")
-        invoke("export", *where, "--out", str(out))
+        invoke("export", *where, "--file", str(out))
         head = json.loads(out.read_text(encoding="utf-8"))["head"]
         invoke("verify", *where, "--head", head)
         limited, shown, verified = capsys.readouterr().out.splitlines()
@@ -203,7 +203,7 @@ def test_a_running_coordinator_is_asked_for_its_ledger_and_limited(tmp_path, cap
         charged, fitting, _ = capsys.readouterr().out.splitlines()
         assert charged == "everyone: opendp charged with ε = 0.2, δ = 0 (replace-one)"
         assert "counted so far: ε = 0.7 of 0.8" in fitting
-        invoke("export", *where, "--out", str(out))
+        invoke("export", *where, "--file", str(out))
         with pytest.raises(LedgerError, match="no row has the hash"):
             invoke("verify", *where, "--head", "f" * 64)
 

@@ -26,9 +26,9 @@ from quoron.cli import health as cli_health
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, RunError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
-from quoron_server.books.books import Books
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
+from quoron_server.runs import Books
 from quoron_server.service import Coordinator, RunSpecification, records, tokens
 
 NAME, USERS = "one-pass-dp-sgd", 20

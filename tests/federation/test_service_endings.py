@@ -14,7 +14,7 @@ from federation.crowd import Honest, carried_out, complete, coordinator, crowd, 
 from quoron_privacy.errors import ConfigError, LedgerError, OtherVersion, RunError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server import rounds, serial
-from quoron_server.books import books
+from quoron_server import runs as books
 from quoron_server.books import ledger as ledgers
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger

@@ -14,10 +14,11 @@ from flwr.serverapp import Grid, ServerApp
 
 from quoron import api
 from quoron.flower.simulated import RUN
-from quoron.run_folder import RunFolder, dumps
+from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
 from quoron_server.flower.engine import FlowerEngine
 from quoron_server.flower.shards import Shards
+from quoron_server.serial import dumps
 
 server_app = ServerApp()
 

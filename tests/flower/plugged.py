@@ -9,8 +9,10 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from flower.grids import FakeGrid
-from quoron.flower import Trained, train_privately
+from quoron.flower import train_privately
+from quoron.training.trained import TrainedRows
 from quoron_client.flower.answering import answer_with
+from said import said
 
 USERS, DIMENSION, CLIP = 6, 3, 0.5
 
@@ -73,7 +75,7 @@ def people(users: int = USERS) -> dict[int, Gradient]:
     return {user: pulls(user) for user in range(users)}
 
 
-def trained(grid: FakeGrid, folder: Path, name: str = "one-pass-dp-sgd", **changed: Any) -> Trained:
+def trained(grid: FakeGrid, folder: Path, name: str = "one-pass-dp-sgd", **changed: Any) -> TrainedRows[Any]:
     given = {"users": USERS, "dimension": DIMENSION, "epsilon": 8.0, "delta": 1e-3, "clip_norm": CLIP, "radius": 2.0}
     given |= {
         "algorithm": name,
@@ -83,4 +85,4 @@ def trained(grid: FakeGrid, folder: Path, name: str = "one-pass-dp-sgd", **chang
         "early_ends": True,
         "waiting": 0.01,
     }
-    return train_privately(grid, folder=folder, **(given | changed))
+    return train_privately(grid, **said(out=folder, **given | changed))

@@ -154,11 +154,7 @@ def test_a_start_ends_what_was_ended_but_not_to_its_last_line(
     with monkeypatch.context() as dies:
         if fails:
             dies.setattr(serving.Books, "carry_out", _raises(RunError("no room")))
-        place = (
-            "quoron_server.books.books.Ledger.abandon"
-            if fails
-            else "quoron_server.books.books.PopulationLedger.release"
-        )
+        place = "quoron_server.runs.Ledger.abandon" if fails else "quoron_server.runs.PopulationLedger.release"
         dies.setattr(place, _raises(Killed()))
         with pytest.raises(Killed):
             serve(tmp_path)

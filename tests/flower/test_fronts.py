@@ -7,10 +7,10 @@ import pytest
 
 from federation.crowd import specification
 from quoron_privacy.errors import OtherVersion
-from quoron_server.books.books import Books
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.flower import apps, serving
+from quoron_server.runs import Books
 from quoron_server.specification import make_plan
 
 WANTED = specification("one-pass-dp-sgd")

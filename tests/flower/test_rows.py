@@ -8,6 +8,7 @@ import pytest
 
 import quoron
 from flower.plugged import CLIP, DIMENSION, SMALL, USERS, plugged, trained
+from quoron.sections import Keep, Method, Privacy
 from quoron_privacy.noise.sources import SeededNoise
 
 EPOCHS = {"rounds": 5, "epochs": 2, "inverse_step": 5.0, "optimiser": "adam"}
@@ -24,15 +25,9 @@ def test_rows_and_the_plug_in_train_the_same_bits_by_one_plan(
         lambda users, point: point - own[users],
         users=USERS,
         dimension=DIMENSION,
-        epsilon=8.0,
-        delta=1e-3,
-        clip_norm=CLIP,
-        radius=2.0,
-        algorithm=name,
-        options=options,
-        smoothness=1.0,
-        simulation_seed=5,
-        out=tmp_path / "rows",
+        privacy=Privacy(8.0, 1e-3, simulation_seed=5),
+        method=Method(name, options, radius=2.0, smoothness=1.0, clip_norm=CLIP),
+        keep=Keep(tmp_path / "rows"),
     )
     order = SeededNoise(5).stream("order of users").permutation(USERS)
     people = {slot: (lambda model, user=user: model - own[user]) for slot, user in enumerate(order)}

@@ -15,9 +15,11 @@ from quoron.jax.computing import Rows
 from quoron.training import lifetime
 from quoron.training.items import Items
 from quoron.training.timetable import LocalSGD, Timetable
+from quoron.training.trained import TrainedRows
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.plan import SEEDED
+from said import said
 
 NOISE = SeededNoise(9)
 COUNTS = (5, 1, 0, 8, 3)
@@ -146,22 +148,22 @@ def test_what_is_no_loss_or_no_parameters_is_refused_by_name(
     assert not (tmp_path / "run").exists()
 
 
-def trained(out: Path, **changed: Any) -> quoron.jax.Trained:
+def trained(out: Path, **changed: Any) -> TrainedRows[Any]:
     draw = np.random.default_rng(2)
     owners = np.repeat(np.arange(12), 5)
     given: dict[str, Any] = {"loss": loss, "params": params(), "user": owners, "items_per_user": 5, "epsilon": 8.0}
     given |= {"data": (draw.normal(size=(60, 4)).astype(np.float32), draw.integers(0, 3, 60)), "delta": 1e-3}
     given |= {"clip_norm": 0.5, "radius": 5.0, "algorithm": "dp-sgd-wor", "simulation_seed": 5, "out": out, "chunk": 4}
     given |= {"options": {"rounds": 3, "rate": 0.5, "step_size": 0.5}} | changed
-    return quoron.jax.train(given.pop("loss"), given.pop("params"), given.pop("data"), **given)
+    return quoron.jax.train(given.pop("loss"), given.pop("params"), given.pop("data"), **said(**given))
 
 
 def test_parameters_come_back_as_the_tree_that_was_given(tmp_path: Path) -> None:
     seen: list[int] = []
     found = trained(tmp_path / "run", watch=lambda round_, tree: seen.append(round_))
     assert seen == [0, 1, 2]
-    assert jax.tree.structure(found.params) == jax.tree.structure(params())
-    np.testing.assert_allclose(ravel_pytree(found.params)[0], found.model, rtol=1e-6)
+    assert jax.tree.structure(found.model) == jax.tree.structure(params())
+    np.testing.assert_allclose(ravel_pytree(found.model)[0], found.weights, rtol=1e-6)
     assert found.guarantee.sentence().startswith(SEEDED)
     assert not trained(tmp_path / "secret", simulation_seed=None).guarantee.sentence().startswith(SEEDED)
 
@@ -169,7 +171,7 @@ def test_parameters_come_back_as_the_tree_that_was_given(tmp_path: Path) -> None
 @pytest.mark.parametrize("local", [None, LocalSGD(batch_size=2)])
 def test_a_killed_run_goes_on_to_the_same_bits(local: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     more: dict[str, Any] = {"local": local, "loss": dropped, "draws": True}
-    whole, real = trained(tmp_path / "whole", **more).model, Rows.__call__
+    whole, real = trained(tmp_path / "whole", **more).weights, Rows.__call__
 
     def dying(self: Rows, round_: int, *given: Any) -> np.ndarray:
         if round_ == 1:
@@ -180,7 +182,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(local: Any, tmp_path: Path, monke
     with pytest.raises(Killed):
         trained(tmp_path / "run", **more)
     monkeypatch.setattr(Rows, "__call__", real)
-    np.testing.assert_array_equal(trained(tmp_path / "run", **more).model, whole)
+    np.testing.assert_array_equal(trained(tmp_path / "run", **more).weights, whole)
 
 
 def test_a_killed_run_goes_on_from_its_own_start_whatever_the_script_makes(
@@ -188,7 +190,7 @@ def test_a_killed_run_goes_on_from_its_own_start_whatever_the_script_makes(
 ) -> None:
     first = params()
     other = jax.tree.map(lambda leaf: 1.0 - leaf, first)
-    whole, real = trained(tmp_path / "whole", params=first).model, Rows.__call__
+    whole, real = trained(tmp_path / "whole", params=first).weights, Rows.__call__
 
     def dying(self: Rows, round_: int, *given: Any) -> np.ndarray:
         if round_ == 1:
@@ -199,5 +201,5 @@ def test_a_killed_run_goes_on_from_its_own_start_whatever_the_script_makes(
     with pytest.raises(Killed):
         trained(tmp_path / "run", params=first)
     monkeypatch.setattr(Rows, "__call__", real)
-    np.testing.assert_array_equal(trained(tmp_path / "run", params=other).model, whole)
+    np.testing.assert_array_equal(trained(tmp_path / "run", params=other).weights, whole)
     assert "are not those that the run in" in caplog.text

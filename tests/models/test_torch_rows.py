@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from audits.harness import epsilon_lower_bound
+from quoron.sections import Method
 from quoron.torch.computing import Rows
 from quoron.torch.modules import Network
 from quoron.training.black_box import problem_of
@@ -173,7 +174,7 @@ def test_whom_torch_batches_is_not_decided_by_data() -> None:
     assert rows_of("branches", None, held).why_looped is not None
 
 
-PROBLEM = problem_of(users=5, items_per_user=MOST, dimension=15, radius=1e6, clip_norm=1.0, smoothness=None)
+PROBLEM = problem_of(Method(radius=1e6, items_per_user=MOST, clip_norm=1.0), users=5, dimension=15, door="train_rows")
 PLAN = Setting(
     problem=PROBLEM,
     algorithm="one-pass-dp-sgd",
@@ -216,7 +217,9 @@ def test_one_user_moves_a_released_sum_by_at_most_what_the_plan_says(held: list[
 
 def test_the_sum_does_not_depend_on_the_order_of_users_and_rows_not_on_chunks_but_by_rounding() -> None:
     compute, noise = rows_of("layers", None), NOISE
-    problem = problem_of(users=5, items_per_user=MOST, dimension=53, radius=9.0, clip_norm=1.0, smoothness=None)
+    problem = problem_of(
+        Method(radius=9.0, items_per_user=MOST, clip_norm=1.0), users=5, dimension=53, door="train_rows"
+    )
     question = Question(0, np.arange(5), AverageGradient(np.zeros((1, 53)), (1.0,)))
     start = Network.of(made("layers"), CROSS, "cpu").flat()
     whole = RowsEngine(compute, problem, start, noise, None).ask(question).values

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quoron.sections import Method
 from quoron.torch import summing
 from quoron.torch.computing import Rows
 from quoron.torch.modules import Network
@@ -126,7 +127,7 @@ def rows_of(held: Items, local: LocalSGD | None, activation: type = torch.nn.SiL
 def test_an_engine_that_sums_on_the_device_answers_as_one_that_brings_rows(local: LocalSGD | None) -> None:
     compute, start = rows_of(items(), local)
     d, noise = len(start), SeededNoise(4)
-    problem = problem_of(users=5, items_per_user=5, dimension=d, radius=9.0, clip_norm=1.0, smoothness=None)
+    problem = problem_of(Method(radius=9.0, items_per_user=5, clip_norm=1.0), users=5, dimension=d, door="train_rows")
     points = np.stack([np.zeros(d), np.full(d, 0.1)])
     for task, centre in (
         (AverageGradient(points[:1], (1.0,)), None),
@@ -143,7 +144,7 @@ def test_an_engine_that_sums_on_the_device_answers_as_one_that_brings_rows(local
         assert ours.clipped
 
 
-PROBLEM = problem_of(users=5, items_per_user=5, dimension=43, radius=1e6, clip_norm=1.0, smoothness=None)
+PROBLEM = problem_of(Method(radius=1e6, items_per_user=5, clip_norm=1.0), users=5, dimension=43, door="train_rows")
 PLAN = Setting(
     problem=PROBLEM,
     algorithm="one-pass-dp-sgd",

@@ -17,9 +17,11 @@ from quoron.torch.computing import Rows
 from quoron.torch.modules import Network
 from quoron.training import lifetime
 from quoron.training.items import items_of
+from quoron.training.trained import TrainedRows
 from quoron_privacy.errors import ConfigError, DataError, LedgerError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.plan import SEEDED
+from said import said
 
 USERS, ITEMS = 12, 5
 CROSS = nn.functional.cross_entropy
@@ -42,7 +44,7 @@ def people() -> tuple[tuple[torch.Tensor, torch.Tensor], np.ndarray]:
     return (x, torch.tensor(draw.integers(0, 3, len(owners)))), owners
 
 
-def trained(out: Path, module: nn.Module | None = None, **changed: Any) -> quoron.torch.Trained:
+def trained(out: Path, module: nn.Module | None = None, **changed: Any) -> TrainedRows[Any]:
     data, owners = people()
     given: dict[str, Any] = {"data": data, "user": owners, "loss": CROSS, "items_per_user": ITEMS, "epsilon": 8.0}
     given |= {
@@ -56,7 +58,7 @@ def trained(out: Path, module: nn.Module | None = None, **changed: Any) -> quoro
     given |= {"options": {"rounds": 3, "rate": 0.5, "step_size": 0.5}} | changed
     if given.get("offsets") is not None:
         given["user"] = None
-    return quoron.torch.train(network() if module is None else module, given.pop("data"), **given)
+    return quoron.torch.train(network() if module is None else module, given.pop("data"), **said(**given))
 
 
 def test_a_module_is_trained_in_a_copy_and_says_what_is_promised(tmp_path: Path) -> None:
@@ -64,8 +66,8 @@ def test_a_module_is_trained_in_a_copy_and_says_what_is_promised(tmp_path: Path)
     before = [weight.clone() for weight in module.parameters()]
     found = trained(tmp_path / "run", module)
     assert all(torch.equal(a, b) for a, b in zip(before, module.parameters(), strict=True))
-    flat = torch.cat([weight.flatten() for weight in found.module.parameters()]).detach().numpy()
-    np.testing.assert_allclose(flat, found.model, rtol=1e-6)
+    flat = torch.cat([weight.flatten() for weight in found.model.parameters()]).detach().numpy()
+    np.testing.assert_allclose(flat, found.weights, rtol=1e-6)
     assert found.guarantee.sentence().startswith(SEEDED)
     assert not trained(tmp_path / "secret", module, simulation_seed=None).guarantee.sentence().startswith(SEEDED)
 
@@ -87,13 +89,13 @@ def test_without_noise_worth_naming_it_learns(tmp_path: Path) -> None:
         clip_norm=1.0,
         epsilon=15.0,
     )
-    assert CROSS(found.module(x), y) < 0.5 * CROSS(network()(x), y)
+    assert CROSS(found.model(x), y) < 0.5 * CROSS(network()(x), y)
 
 
 def test_data_of_every_kind_is_the_same_data(tmp_path: Path) -> None:
     (x, y), owners = people()
     shuffle = np.random.default_rng(4).permutation(len(owners))
-    base = trained(tmp_path / "base").model
+    base = trained(tmp_path / "base").weights
     frame = pd.DataFrame(x.numpy(), columns=list("abcd")).assign(y=y.numpy(), who=[f"u{o:02}" for o in owners])
 
     class Listed(torch.utils.data.Dataset):
@@ -124,9 +126,9 @@ def test_data_of_every_kind_is_the_same_data(tmp_path: Path) -> None:
         },
     }
     for name, how in same.items():
-        np.testing.assert_array_equal(trained(tmp_path / name, **how).model, base)
+        np.testing.assert_array_equal(trained(tmp_path / name, **how).weights, base)
     # items in another order are the same items, up to the rounding of a user's sum
-    mixed = trained(tmp_path / "mixed", data=(x[shuffle], y[shuffle]), user=owners[shuffle]).model
+    mixed = trained(tmp_path / "mixed", data=(x[shuffle], y[shuffle]), user=owners[shuffle]).weights
     np.testing.assert_allclose(mixed, base, atol=0.5)
 
 
@@ -190,15 +192,15 @@ def test_a_module_that_carries_items_from_user_to_user_is_refused_with_the_repla
 
 
 def test_frozen_statistics_are_public_and_allowed(tmp_path: Path) -> None:
-    assert np.isfinite(trained(tmp_path / "run", network(nn.BatchNorm1d(6).eval())).model).all()
+    assert np.isfinite(trained(tmp_path / "run", network(nn.BatchNorm1d(6).eval())).weights).all()
 
 
 def test_only_what_requires_gradients_is_trained(tmp_path: Path) -> None:
     module = network()
     module[0].requires_grad_(False)
     found = trained(tmp_path / "run", module)
-    assert len(found.model) == 6 * 3 + 3
-    assert torch.equal(found.module[0].weight, module[0].weight)
+    assert len(found.weights) == 6 * 3 + 3
+    assert torch.equal(found.model[0].weight, module[0].weight)
     with pytest.raises(ConfigError, match="parameters that require gradients"):
         trained(tmp_path / "none", module.requires_grad_(False))
 
@@ -213,7 +215,7 @@ def test_only_what_requires_gradients_is_trained(tmp_path: Path) -> None:
 )
 def test_a_loss_is_one_number_of_an_item(changed: dict[str, Any], words: str | None, tmp_path: Path) -> None:
     if words is None:
-        np.testing.assert_array_equal(trained(tmp_path / "a", **changed).model, trained(tmp_path / "b").model)
+        np.testing.assert_array_equal(trained(tmp_path / "a", **changed).weights, trained(tmp_path / "b").weights)
     else:
         with pytest.raises(ConfigError, match=words):
             trained(tmp_path / "run", **changed)
@@ -233,7 +235,7 @@ def test_what_torch_cannot_batch_is_computed_user_by_user_and_said(
     with caplog.at_level(logging.WARNING, logger="quoron"):
         alone = trained(tmp_path / "alone", Branches())
     assert "computed one by one" in caplog.text
-    np.testing.assert_allclose(alone.model, trained(tmp_path / "together").model, atol=0.5)
+    np.testing.assert_allclose(alone.weights, trained(tmp_path / "together").weights, atol=0.5)
 
 
 def test_what_torch_cannot_compile_is_computed_without_and_said(
@@ -249,7 +251,7 @@ def test_what_torch_cannot_compile_is_computed_without_and_said(
     with caplog.at_level(logging.WARNING, logger="quoron"):
         without = trained(tmp_path / "without", compiled=True)
     assert "without torch.compile, which failed: RuntimeError: no compiler here" in caplog.text
-    np.testing.assert_array_equal(without.model, trained(tmp_path / "eager", compiled=False).model)
+    np.testing.assert_array_equal(without.weights, trained(tmp_path / "eager", compiled=False).weights)
 
 
 def test_on_a_processor_nothing_is_compiled_unless_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,7 +287,7 @@ def test_compiled_rows_are_the_rows(local: Any) -> None:
 def test_a_killed_run_goes_on_to_the_same_bits_with_dropout(
     local: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, real = trained(tmp_path / "whole", network(nn.Dropout(0.5)), local=local).model, Rows.__call__
+    whole, real = trained(tmp_path / "whole", network(nn.Dropout(0.5)), local=local).weights, Rows.__call__
     for dies_at in (0, 1, 2):
 
         def dying(self: Rows, round_: int, *more: Any, dies_at: int = dies_at) -> np.ndarray:
@@ -297,7 +299,7 @@ def test_a_killed_run_goes_on_to_the_same_bits_with_dropout(
         with pytest.raises(Killed):
             trained(tmp_path / f"{dies_at}", network(nn.Dropout(0.5)), local=local)
         monkeypatch.setattr(Rows, "__call__", real)
-        again = trained(tmp_path / f"{dies_at}", network(nn.Dropout(0.5)), local=local).model
+        again = trained(tmp_path / f"{dies_at}", network(nn.Dropout(0.5)), local=local).weights
         np.testing.assert_array_equal(again, whole)
 
 
@@ -335,15 +337,15 @@ def test_a_killed_run_goes_on_from_its_own_start_whatever_module_the_script_make
     again = trained(tmp_path / "run", Own(2), **more)
     assert "is not the one that the run in" in caplog.text
     begun = torch.nn.utils.parameters_to_vector(Own(1).last.parameters()).detach().double().numpy()
-    assert np.linalg.norm(again.model - begun) <= 1e-3 * (1 + 1e-6)  # about the first start, not the second
+    assert np.linalg.norm(again.weights - begun) <= 1e-3 * (1 + 1e-6)  # about the first start, not the second
     for name, own in Own(1).state_dict().items():
         if not name.startswith("last"):
-            assert torch.equal(again.module.state_dict()[name], own), name
+            assert torch.equal(again.model.state_dict()[name], own), name
     if seed is not None:
-        np.testing.assert_array_equal(again.model, whole.model)
+        np.testing.assert_array_equal(again.weights, whole.weights)
     complete = trained(tmp_path / "run", Own(3), **more)
-    np.testing.assert_array_equal(complete.model, again.model)
-    with pytest.raises(LedgerError, match=r"began with others: .*problem"):
+    np.testing.assert_array_equal(complete.weights, again.weights)
+    with pytest.raises(LedgerError, match=r"Different here: .*problem"):
         trained(tmp_path / "run", network(), **more)
     with np.load(tmp_path / "run" / "start.npz", allow_pickle=False) as arrays:
         assert {name: arrays[name].dtype for name in arrays.files}["start"] == np.float32
@@ -376,7 +378,7 @@ def test_every_way_to_release_trains_a_network_and_comes_again_with_its_seed(
     owners, x = np.repeat(np.arange(160), 2), torch.tensor(draw.normal(size=(320, 4)).astype(np.float32))
     given = {"data": (x, (x[:, 0] > 0).long()), "user": owners, "items_per_user": 2, "algorithm": algorithm}
     given |= {"options": options, "clip_norm": clip_norm}
-    models = [trained(tmp_path / f"{number}", **given).model for number in range(2)]
+    models = [trained(tmp_path / f"{number}", **given).weights for number in range(2)]
     np.testing.assert_array_equal(*models)
     start = torch.cat([weight.flatten() for weight in network().parameters()]).detach().numpy()
     assert 0 < np.linalg.norm(models[0] - start) <= 5.0 + 1e-6

@@ -8,13 +8,14 @@ import pandas as pd
 import pytest
 
 import quoron
-from quoron import api
+from quoron import Keep, Method, api
 from quoron import config as configs
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
 from quoron_privacy.errors import ConfigError, DataError, Infeasible, LedgerError, QuoronError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import SEEDED
+from said import said
 from small_run import TOML
 
 SMALL = configs.parse(TOML)
@@ -39,7 +40,7 @@ def frame() -> pd.DataFrame:
 
 
 def test_three_lines_give_a_model_a_summary_a_plan_and_a_folder(place: Path) -> None:
-    run = quoron.simulate(SMALL, epsilon=2.0, simulation_seed=5, out="mine")
+    run = quoron.simulate(SMALL, epsilon=2.0, simulation_seed=5, keep=Keep("mine"))
     assert run.model.shape == (3,)
     assert run.summary.epsilon == run.plan.guarantee.epsilon == 2.0
     assert "excess risk" in str(run.summary)
@@ -54,7 +55,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_gives_others() -> None:
 
 
 def test_the_reference_without_privacy_says_so_and_claims_nothing() -> None:
-    run = quoron.simulate(SMALL, algorithm="sgd")
+    run = quoron.simulate(SMALL, method=Method("sgd"))
     assert (run.summary.epsilon, run.summary.exposure) == (None, "none")
     assert "none: the non-private reference" in str(run.summary)
     assert "No privacy" in (run.directory / "report.html").read_text()
@@ -62,13 +63,13 @@ def test_the_reference_without_privacy_says_so_and_claims_nothing() -> None:
 
 
 def test_the_stored_configuration_runs_again_to_the_same_bits(place: Path) -> None:
-    run = quoron.simulate(SMALL, out="mine")
-    again = quoron.simulate(place / "mine" / "config.toml", out="again")
+    run = quoron.simulate(SMALL, keep=Keep("mine"))
+    again = quoron.simulate(place / "mine" / "config.toml", keep=Keep("again"))
     assert np.array_equal(run.model, again.model)
 
 
 def test_rounds_are_stored_one_a_row_with_private_columns_named_so() -> None:
-    run = quoron.simulate(SMALL, out="mine")
+    run = quoron.simulate(SMALL, keep=Keep("mine"))
     rows = RunFolder(run.directory).rounds()
     assert [row["round"] for row in rows] == list(range(8))
     assert rows[-1]["total_messages"] == run.summary.messages
@@ -78,7 +79,7 @@ def test_rounds_are_stored_one_a_row_with_private_columns_named_so() -> None:
 
 def test_a_data_frame_is_a_population_and_its_run_resumes(frame: pd.DataFrame) -> None:
     asked = {"user": "patient", "label": "stay > 6", "numeric": {"age": (0, 100)}, "categorical": ["ward"]}
-    run = quoron.simulate(frame, **asked, epsilon=8.0, algorithm="one-pass-dp-sgd", out="mine")  # type: ignore[arg-type]
+    run = quoron.simulate(frame, **said(**asked, epsilon=8.0, algorithm="one-pass-dp-sgd", out="mine"))  # type: ignore[arg-type]
     assert run.plan.problem.users == 480
     assert run.summary.test["auc"] > 0.6
     assert np.array_equal(quoron.resume("mine").model, run.model)
@@ -86,14 +87,14 @@ def test_a_data_frame_is_a_population_and_its_run_resumes(frame: pd.DataFrame) -
 
 def test_a_table_that_changed_since_the_run_began_is_refused(frame: pd.DataFrame, place: Path) -> None:
     asked = {"user": "patient", "label": "stay > 6", "numeric": {"age": (0, 100)}}
-    quoron.simulate(frame, **asked, algorithm="one-pass-dp-sgd", out="mine")  # type: ignore[arg-type]
+    quoron.simulate(frame, **said(**asked, algorithm="one-pass-dp-sgd", out="mine"))  # type: ignore[arg-type]
     frame.assign(stay=7.0).to_parquet(place / "mine" / "population.parquet")
-    with pytest.raises(LedgerError, match="same configuration or table"):
+    with pytest.raises(LedgerError, match="same configuration and data"):
         quoron.resume("mine")
 
 
 def test_wrong_frames_are_refused_with_the_column_or_the_argument(frame: pd.DataFrame) -> None:
-    with pytest.raises(ConfigError, match="Expected user and label with a DataFrame"):
+    with pytest.raises(ConfigError, match="Expected user and label with a table"):
         quoron.simulate(frame)
     with pytest.raises(DataError, match="Expected column 'wrad' in the table, got columns patient, age"):
         quoron.simulate(frame, user="patient", label="stay > 6", categorical=["wrad"])
@@ -101,7 +102,7 @@ def test_wrong_frames_are_refused_with_the_column_or_the_argument(frame: pd.Data
         quoron.simulate(frame, user="patients", label="stay > 6", numeric={"age": (0, 100)})
     with pytest.raises(DataError, match="a DataFrame or a pyarrow Table, got int"):
         quoron.simulate(3, user="patient", label="stay")
-    with pytest.raises(ConfigError, match="with a DataFrame only"):
+    with pytest.raises(ConfigError, match="with a table only"):
         quoron.simulate(SMALL, user="patient")
 
 
@@ -121,7 +122,7 @@ def test_everything_raised_on_purpose_is_a_quoron_error() -> None:
 
 
 def test_a_run_resumes_before_its_ledger_exists(place: Path) -> None:
-    run = quoron.simulate(SMALL, out="mine")
+    run = quoron.simulate(SMALL, keep=Keep("mine"))
     for name in ("ledger.sqlite", "ledger.sqlite-acknowledged", "summary.json", "model.npz"):
         (place / "mine" / name).unlink()
     assert np.array_equal(quoron.resume("mine").model, run.model)
@@ -133,7 +134,7 @@ def test_a_run_resumes_before_its_ledger_exists(place: Path) -> None:
 def test_options_out_of_range_are_refused_by_name_and_value(setting: str) -> None:
     name, value = setting.split("=")
     with pytest.raises(ConfigError, match=rf"Expected algorithm\.options\.{name} in .* got .*{value[:2]}"):
-        quoron.plan(algorithm="dp-sgd-wor", settings=[f"algorithm.options.{name}={value}"])
+        quoron.plan(method=Method("dp-sgd-wor"), settings=[f"algorithm.options.{name}={value}"])
 
 
 def test_a_rate_is_accounted_for_at_the_cohort_that_is_really_drawn() -> None:
@@ -149,7 +150,7 @@ def test_noise_from_a_seed_is_never_told_as_a_promise(tmp_path: Path) -> None:
     options = ["population.users=2000", "algorithm.options.rounds=1", "algorithm.options.step_size=1.0"]
     runs_ = {
         epsilon: quoron.simulate(
-            algorithm="one-pass-dp-sgd", epsilon=epsilon, out=tmp_path / f"{epsilon}", settings=options
+            method=Method("one-pass-dp-sgd"), keep=Keep(tmp_path / f"{epsilon}"), epsilon=epsilon, settings=options
         )
         for epsilon in (1.0, 2.0)
     }
@@ -160,14 +161,14 @@ def test_noise_from_a_seed_is_never_told_as_a_promise(tmp_path: Path) -> None:
             assert sentence.startswith(SEEDED)
             assert f"With secret noise: ({epsilon:g}, " in sentence
         assert SEEDED in page
-    assert not quoron.plan(algorithm="one-pass-dp-sgd").plan.guarantee.sentence().startswith(SEEDED)
+    assert not quoron.plan(method=Method("one-pass-dp-sgd")).plan.guarantee.sentence().startswith(SEEDED)
 
 
 def test_a_named_algorithm_keeps_the_adjacency_that_was_asked_for() -> None:
     with pytest.raises(ConfigError, match=r"Expected privacy\.adjacency='zero-out' with dp-sgd-poisson"):
-        quoron.plan(algorithm="dp-sgd-poisson")
+        quoron.plan(method=Method("dp-sgd-poisson"))
 
 
 def test_auto_declines_where_nothing_can_be_learnt_and_says_how_many_users_would_do() -> None:
     with pytest.raises(Infeasible, match=r"resolution of nμ/√d = .* needs n >= [\d,]+, or a larger epsilon"):
-        quoron.plan(algorithm="auto", settings=["population.users=3", "population.dimension=50"])
+        quoron.plan(method=Method("auto"), settings=["population.users=3", "population.dimension=50"])

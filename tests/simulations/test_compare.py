@@ -23,13 +23,16 @@ from quoron.comparing import page as report
 from quoron.comparing import pool
 from quoron.comparing.cells import Outcome, cell_rows, interval, run_rows
 from quoron.comparing.request import Request, sweep
+from quoron.engines import EngineChoice
 from quoron.reports.progress import RunBars, RunLines, SilentRuns, runs_display
 from quoron.reports.summary import EXAMPLE, Summary
-from quoron.run_folder import RunFolder, dumps
+from quoron.run_folder import RunFolder
+from quoron.sections import Keep, Privacy
 from quoron.sharding.choice import Sharing
 from quoron.simulation import run as runs
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.serial import dumps
 from small_run import TOML
 
 SMALL = configs.parse(TOML, "small", ["algorithm.options={}"])
@@ -219,9 +222,17 @@ def test_the_users_of_a_data_frame_are_compared_on_too(tmp_path: Path) -> None:
     age = random.uniform(0, 100, len(who))
     frame = pd.DataFrame({"who": who, "age": age, "ill": age + random.normal(0, 30, len(who)) > 50})
     told = quoron.compare(
-        frame, user="who", label="ill", numeric={"age": (0, 100)}, algorithms=["mean-sgd", "tracking-srgd"], seeds=1,
-        epsilon=8.0, delta=1e-5, out=tmp_path / "frame", workers=1, progress=False,
-    )  # fmt: skip
+        frame,
+        user="who",
+        label="ill",
+        numeric={"age": (0, 100)},
+        algorithms=["mean-sgd", "tracking-srgd"],
+        seeds=1,
+        privacy=Privacy(8.0, 1e-5),
+        keep=Keep(tmp_path / "frame"),
+        engine=EngineChoice.of(workers=1),
+        progress=False,
+    )
     assert [row["runs"] for row in told.cells] == [1, 1]
     starts = {row["excess_risk_at_start"] for row in told.runs}
     assert len(starts) == 1  # whatever their domains

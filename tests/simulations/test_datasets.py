@@ -19,8 +19,10 @@ from quoron.datasets.files import Files
 from quoron.datasets.index import opened, renewed
 from quoron.datasets.population import DatasetPopulation, from_dataset
 from quoron.datasets.rows import Stretch
+from quoron.engines import EngineChoice
 from quoron.populations import Outliers, TablePopulation
 from quoron.populations.table import encoded_table
+from quoron.sections import Keep
 from quoron_client.compute.enforcement import bounded
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, read_label
 from quoron_client.data.items import ItemBatch
@@ -201,7 +203,7 @@ def test_simulating_a_folder_gives_the_bits_of_the_table(algorithm, tmp_path):
     table = in_buckets(rows(2000), tmp_path / "d")
     pq.write_table(table, tmp_path / "one.parquet")
     runs = [
-        quoron.simulate(described(tmp_path, path, algorithm=algorithm), out=tmp_path / f"run-{path}")
+        quoron.simulate(described(tmp_path, path, algorithm=algorithm), keep=Keep(tmp_path / f"run-{path}"))
         for path in ("d", "one.parquet")
     ]
     np.testing.assert_array_equal(runs[0].model, runs[1].model)
@@ -350,7 +352,7 @@ def test_an_index_of_other_lengths_is_refused(tmp_path):
 def test_a_run_whose_files_change_loses_nothing(tmp_path):
     """Interrupted, then the folder differs: refused by name; put back, the run goes on to the same bits."""
     in_order(rows(1200), tmp_path / "d")
-    whole = quoron.simulate(described(tmp_path, "d"), out=tmp_path / "whole")
+    whole = quoron.simulate(described(tmp_path, "d"), keep=Keep(tmp_path / "whole"))
 
     class Stop(Exception):
         pass
@@ -367,7 +369,7 @@ def test_a_run_whose_files_change_loses_nothing(tmp_path):
             pass
 
     with pytest.raises(Stop):
-        quoron.simulate(described(tmp_path, "d"), out=tmp_path / "run", observers=[Stopping()])
+        quoron.simulate(described(tmp_path, "d"), keep=Keep(tmp_path / "run"), observers=[Stopping()])
     path = tmp_path / "d" / "part-000.parquet"
     stood = path.stat().st_mtime_ns
     os.utime(path, ns=(1, 1))
@@ -397,7 +399,11 @@ def folder_and_file(tmp_path):
 def test_comparisons_take_a_folder(tmp_path):
     told = [
         quoron.compare(
-            described(tmp_path, path), algorithms=["tracking-srgd"], seeds=2, workers=1, out=tmp_path / f"c-{path}"
+            described(tmp_path, path),
+            algorithms=["tracking-srgd"],
+            seeds=2,
+            engine=EngineChoice.of(workers=1),
+            keep=Keep(tmp_path / f"c-{path}"),
         ).cells[0]
         for path in folder_and_file(tmp_path)
     ]

@@ -20,6 +20,7 @@ from quoron.cli.app import invoke
 from quoron.datasets import _folder, _names
 from quoron.datasets.index import Index, opened, renewed
 from quoron.datasets.population import from_dataset
+from quoron.sections import Keep
 from quoron_client.losses import Logistic
 from quoron_privacy.errors import DataError, QuoronError, RunError
 from row_files import RULES, described, in_buckets, in_order, little, rows
@@ -213,11 +214,11 @@ class TestWhoseRowsTheyAre:
         renewed(path.parent, "who")
         rewritten(path, as_another)
         with pytest.raises(DataError, match=r"group \d+ of 'x.parquet' to have the users .*`quoron index --anew`"):
-            quoron.train(config, out=tmp_path / "run")
+            quoron.train(config, keep=Keep(tmp_path / "run"))
         assert not (tmp_path / "run" / "model.json").exists()
         assert invoke(["index", str(path.parent), "--user", "who", "--anew", "--quiet"]) == 0
         shutil.rmtree(tmp_path / "run")
-        assert (quoron.train(config, out=tmp_path / "run").directory / "model.json").is_file()
+        assert (quoron.train(config, keep=Keep(tmp_path / "run")).directory / "model.json").is_file()
 
     def test_an_index_that_makes_one_user_several_is_refused_however_it_came_there(self, tmp_path):
         """Written whole, with fitting digests, in the right place: only the rows themselves can tell."""

@@ -14,9 +14,11 @@ import pytest
 from quoron.cli.app import invoke
 from quoron.config import Table
 from quoron.declare import VARIATION, declare
+from quoron.sections import Keep, Privacy
 from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, Infeasible
 from quoron_server.books.database import Database
 from quoron_server.books.lifetime_ledger import PopulationLedger
+from said import said
 
 pytestmark = pytest.mark.usefixtures("own_ledger")
 USERS = 3000
@@ -78,7 +80,7 @@ def test_every_kind_of_table_has_its_declarations(kind: str, tmp_path: Path) -> 
     if kind == "parquet":
         pyarrow.parquet.write_table(source, tmp_path / "visits.parquet")
         source = tmp_path / "visits.parquet"
-    declaration = declare(source, **ASKED, **ALL)
+    declaration = declare(source, **said(**ASKED, **ALL))
     told = tomllib.loads(declaration.toml())
     check(told)
     assert declaration.users == USERS
@@ -90,7 +92,7 @@ def test_every_kind_of_table_has_its_declarations(kind: str, tmp_path: Path) -> 
 
 def test_columns_that_cannot_be_told_are_comments_with_their_cost() -> None:
     table = frame().assign(nothing="?", zero=0)
-    declaration = declare(table, numeric=["nothing", "zero"], categorical=["secret"], **ASKED)
+    declaration = declare(table, **said(numeric=["nothing", "zero"], categorical=["secret"], **ASKED))
     told = declaration.toml()
     assert "# nothing: too few users have numbers here (epsilon = 2.66667)" in told
     assert "# zero: zero for nearly everybody" in told
@@ -101,9 +103,16 @@ def test_columns_that_cannot_be_told_are_comments_with_their_cost() -> None:
 
 def test_too_few_users_are_told_before_anything_is_charged_or_released(tmp_path: Path) -> None:
     with pytest.raises(Infeasible, match=r"range of delay: 3,000 users .* for it alone, and epsilon is shared by 2"):
-        declare(frame(), numeric=["delay"], items=True, ledger=str(tmp_path / "none.sqlite"), user="who", epsilon=0.5)
+        declare(
+            frame(),
+            numeric=["delay"],
+            items=True,
+            privacy=Privacy(0.5),
+            keep=Keep(ledger=str(tmp_path / "none.sqlite")),
+            user="who",
+        )
     with pytest.raises(Infeasible, match=r"items per user: 3,000 users"):
-        declare(frame(), items=True, user="who", epsilon=0.01)
+        declare(frame(), items=True, user="who", privacy=Privacy(0.01))
 
 
 class TestLedger:
@@ -119,17 +128,17 @@ class TestLedger:
             return PopulationLedger(opened).charges("patients")
 
     def test_everything_is_charged_once_and_again_when_released_again(self, ledger: Path) -> None:
-        asked = {"items": True, "user": "who", "population": "patients", "ledger": str(ledger)}
-        declare(frame(), categorical=["ward"], epsilon=2.0, delta=1e-6, **asked)
-        only = declare(frame(), epsilon=3.0, **asked)
+        asked = {"items": True, "user": "who", "group": "patients", "ledger": str(ledger)}
+        declare(frame(), **said(categorical=["ward"], epsilon=2.0, delta=1e-6, **asked))
+        only = declare(frame(), **said(epsilon=3.0, **asked))
         first, second = self.charges(ledger)
         assert (first.epsilon, first.delta, first.mu) == (2.0, 1e-6, None)
         assert (second.epsilon, second.delta, second.mu, second.variation) == (3.0, 0.0, only.mu, VARIATION)
         assert first.run != second.run
 
     def test_its_mechanisms_are_on_the_ledger_and_none_of_its_values(self, ledger: Path) -> None:
-        asked = {"user": "who", "population": "patients", "ledger": str(ledger), "epsilon": 4.0, "delta": 1e-6}
-        told = declare(frame(), items=True, numeric=["delay"], categorical=["ward"], **asked)
+        asked = {"user": "who", "group": "patients", "ledger": str(ledger), "epsilon": 4.0, "delta": 1e-6}
+        told = declare(frame(), **said(items=True, numeric=["delay"], categorical=["ward"], **asked))
         with Database(f"sqlite:///{ledger}") as opened:
             rows = [
                 row for row in PopulationLedger(opened).rows() if row["payload"].get("run", "").startswith("declare")
@@ -143,13 +152,15 @@ class TestLedger:
 
     def test_what_the_limit_leaves_no_room_for_is_not_released(self, ledger: Path) -> None:
         with pytest.raises(BudgetExceeded, match="patients"):
-            declare(frame(), items=True, user="who", epsilon=10.5, population="patients", ledger=str(ledger))
+            declare(
+                frame(), items=True, user="who", privacy=Privacy(10.5), keep=Keep(group="patients", ledger=str(ledger))
+            )
         assert self.charges(ledger) == []
 
     def test_without_a_ledger_the_usual_one_is_charged_unless_it_is_a_simulation(self, own_ledger: Path) -> None:
-        declare(frame(), items=True, user="who", epsilon=1.0, simulation_seed=1)
+        declare(frame(), items=True, user="who", privacy=Privacy(1.0, simulation_seed=1))
         assert not own_ledger.exists()
-        declare(frame(), items=True, user="who", epsilon=1.0)
+        declare(frame(), items=True, user="who", privacy=Privacy(1.0))
         with Database(f"sqlite:///{own_ledger}") as opened:
             assert [charge.epsilon for charge in PopulationLedger(opened).charges("default")] == [1.0]
 
@@ -190,16 +201,16 @@ def test_no_other_value_raises_either(value: object) -> None:
 
 def accepted(value: object) -> None:
     table = pd.DataFrame({"who": [*range(200), 1, 2], "odd": [*["a"] * 200, value, value]}, dtype=object)
-    told = declare(table, user="who", epsilon=32.0, numeric=["odd"], most_outside=0.9, simulation_seed=1)
+    told = declare(table, user="who", privacy=Privacy(32.0, simulation_seed=1), numeric=["odd"], most_outside=0.9)
     assert told.declared[0].value is None
-    told = declare(table, user="who", epsilon=8.0, items=True, categorical=["odd"], simulation_seed=1)
+    told = declare(table, user="who", privacy=Privacy(8.0, simulation_seed=1), items=True, categorical=["odd"])
     assert told.declared[0].value == ["a"]
 
 
 def test_a_missing_user_is_nobody() -> None:
     for names in ([None, "", *map(str, range(200))], [math.nan, *range(200)]):
         table = pd.DataFrame({"who": names})
-        assert declare(table, user="who", epsilon=8.0, items=True, simulation_seed=1).users == 200
+        assert declare(table, user="who", privacy=Privacy(8.0, simulation_seed=1), items=True).users == 200
 
 
 @pytest.mark.parametrize(
@@ -214,16 +225,16 @@ def test_a_missing_user_is_nobody() -> None:
 )
 def test_bad_requests_are_refused_by_name(asked: dict, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        declare(frame(), **({"user": "who", "epsilon": 8.0} | asked))
+        declare(frame(), **said(**{"user": "who", "epsilon": 8.0} | asked))
 
 
 def test_columns_that_are_not_there_or_of_another_type_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="Expected column 'x' in the table"):
-        declare(frame(), user="x", epsilon=1.0, items=True)
+        declare(frame(), user="x", privacy=Privacy(1.0), items=True)
     dates = pa.table({"who": [1, 2], "day": pa.array([0, 1], pa.timestamp("ns"))})
     with pytest.raises(DataError, match=r"Expected column 'day' to hold numbers or text, got type timestamp\[ns\]"):
-        declare(dates, user="who", epsilon=1.0, numeric=["day"])
+        declare(dates, user="who", privacy=Privacy(1.0), numeric=["day"])
     with pytest.raises(DataError, match="Expected a user in some row of column 'who'"):
-        declare(pd.DataFrame({"who": [None]}), user="who", epsilon=1.0, items=True)
+        declare(pd.DataFrame({"who": [None]}), user="who", privacy=Privacy(1.0), items=True)
     with pytest.raises(DataError, match="found no such file"):
-        declare(tmp_path / "none.csv", user="who", epsilon=1.0, items=True)
+        declare(tmp_path / "none.csv", user="who", privacy=Privacy(1.0), items=True)

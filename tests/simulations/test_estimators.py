@@ -70,7 +70,7 @@ def charges(ledger: Path, population: str = "default") -> list[Charge]:
 
 
 def test_secret_noise_differs_from_fit_to_fit_and_each_is_charged(ledger):
-    one, two = (classifier(population="clinic 7").fit(X, Y, groups=USERS) for _ in range(2))
+    one, two = (classifier(group="clinic 7").fit(X, Y, groups=USERS) for _ in range(2))
     assert not np.array_equal(one.coef_, two.coef_)
     assert [(each.epsilon, each.delta) for each in charges(ledger, "clinic 7")] == [(8.0, 1e-5)] * 2
 

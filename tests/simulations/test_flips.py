@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import quoron
+from quoron.sections import Keep
 from quoron.training import lifetime
 from quoron_privacy.errors import QuoronError
 from quoron_server.books.ledger import Ledger
@@ -51,7 +52,7 @@ class Scene:
         settings = ["algorithm.options.rounds=4"]
         with lifetime.opened(scene.at / "lifetime.sqlite") as ledger:
             ledger.limit("default", epsilon=40.0, delta=0.1)
-        quoron.train(config, out=scene.at / "done", settings=settings)
+        quoron.train(config, keep=Keep(scene.at / "done"), settings=settings)
         commit = Ledger.commit
 
         def breaking(self: Ledger, round_: int, *given: Any) -> None:
@@ -61,7 +62,7 @@ class Scene:
 
         monkeypatch.setattr(Ledger, "commit", breaking)
         with pytest.raises(KeyboardInterrupt):
-            quoron.train(config, out=scene.at / "open", settings=settings)
+            quoron.train(config, keep=Keep(scene.at / "open"), settings=settings)
         monkeypatch.setattr(Ledger, "commit", commit)
         shutil.copytree(scene.at, scene.kept)
         scene.expected = {name: scene.read(name) for name in ("open", "done")}
@@ -78,7 +79,7 @@ class Scene:
             with lifetime.opened(self.at / "lifetime.sqlite") as ledger:
                 charges, account = ledger.charges("default"), ledger.account("default")
             told = [run.summary.users, run.summary.statement, run.summary.rounds, run.plan["problem"], charges, account]
-            told += [run.model.promise, run.model.encoding, run.summary.population_limit]
+            told += [run.model.promise, run.model.encoding, run.summary.group_limit]
             told += (
                 [run.model.weights.tolist(), run.summary] if name == "done" else [np.isfinite(run.model.weights).all()]
             )

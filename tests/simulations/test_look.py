@@ -19,6 +19,7 @@ from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.declare import declare
 from quoron.reports import health as words
+from quoron.sections import Keep, Privacy
 from quoron.training import lifetime
 from quoron.training.table import hold
 from quoron_client.data.encoding import Categorical, Classes, Encoding, Numeric, Range, Signs
@@ -29,6 +30,7 @@ from quoron_privacy.counts.table_health import Shares, TableHealth
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_privacy.noise.sources import SecureNoise
 from quoron_server.books.ledger import Ledger
+from said import said
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -67,7 +69,7 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def train(people: Any, out: Path, **more: Any) -> Any:
-    return quoron.train(people, out=out, **COLUMNS | QUICK | more)
+    return quoron.train(people, **said(out=out, **COLUMNS | QUICK | more))
 
 
 def half_with_commas(people: pd.DataFrame) -> pd.DataFrame:
@@ -268,7 +270,7 @@ def test_of_many_users_some_are_drawn_in_secret_and_nobody_else_is_looked_at(
     drawn = []
     for name in "ab":
         seen.clear()
-        trained = quoron.train(source, out=tmp_path / name, health=0.2, **given)
+        trained = quoron.train(source, **said(out=tmp_path / name, health=0.2, **given))
         assert trained.health.users == 400
         drawn.append(sorted({ages[age] for part in seen for age in part}))
         assert sum(map(len, seen)) == 800
@@ -359,7 +361,7 @@ def arrow(people: pd.DataFrame, **columns: pa.Array) -> pa.Table:
 
 
 @pytest.mark.parametrize(
-    ("change", "columns", "error", "said"),
+    ("change", "columns", "error", "why"),
     [
         ({}, {"numeric": {}}, ConfigError, "numeric or categorical features, got none"),
         ({}, {"categorical": {"age": [1, 2]}}, ConfigError, "every feature once"),
@@ -374,12 +376,12 @@ def arrow(people: pd.DataFrame, **columns: pa.Array) -> pa.Table:
 )
 @pytest.mark.parametrize("door", ["train", "simulate", "plan"])
 def test_what_declarations_and_types_show_is_refused_at_every_door_before_the_charge(
-    door, change, columns, error, said, people, ledger, tmp_path
+    door, change, columns, error, why, people, ledger, tmp_path
 ):
     table = arrow(people, **change)
     given = PLAIN | {"algorithm": "one-pass-dp-sgd", "epsilon": 1.0} | columns
-    with pytest.raises(error, match=said):
-        getattr(quoron, door)(table, **given, **({"out": tmp_path / "run"} if door != "plan" else {}))
+    with pytest.raises(error, match=why):
+        getattr(quoron, door)(table, **said(**given, **({"out": tmp_path / "run"} if door != "plan" else {})))
     assert not ledger.exists()
     assert not (tmp_path / "run").exists()
 
@@ -391,24 +393,24 @@ def test_no_value_of_a_text_column_is_refused(people, ledger, tmp_path):
     assert any("column 'ill' is no true/false" in each for each in trained.summary.warnings)
     odd.to_csv(tmp_path / "people.csv", index=False)
     config = described(str(tmp_path / "people.csv"), algorithm={"name": "one-pass-dp-sgd", "options": {"rounds": 3}})
-    trained = quoron.train(config, out=tmp_path / "file")
+    trained = quoron.train(config, keep=Keep(tmp_path / "file"))
     assert any("column 'ill' is no true/false" in each for each in trained.summary.warnings)
 
 
 def test_a_large_delta_is_taken_where_somebody_says_so(people, ledger, tmp_path):
     assert train(people, tmp_path / "a", delta=1e-2, allow_large_delta=True).summary.delta == 1e-2
     with pytest.raises(ConfigError, match="allow_large_delta"):
-        declare(people, user="who", epsilon=1.0, delta=1e-2, categorical=["ill"])
-    told = declare(people, user="who", epsilon=1.0, delta=1e-2, categorical=["ill"], allow_large_delta=True)
+        declare(people, user="who", privacy=Privacy(1.0, 1e-2), categorical=["ill"])
+    told = declare(people, user="who", privacy=Privacy(1.0, 1e-2, allow_large_delta=True), categorical=["ill"])
     assert told.delta == 1e-2
     given = {"users": 10, "dimension": 2, "epsilon": 1.0, "delta": 0.2, "clip_norm": 1.0, "radius": 1.0}
     with pytest.raises(ConfigError, match="allow_large_delta"):
-        quoron.train_rows(lambda users, point: np.zeros((len(users), 2)), **given)
+        quoron.train_rows(lambda users, point: np.zeros((len(users), 2)), **said(**given))
 
 
 def test_the_user_column_is_no_fact_to_release(people, ledger):
     with pytest.raises(ConfigError, match="other than the user's own"):
-        declare(people, user="who", epsilon=1.0, categorical=["who"])
+        declare(people, user="who", privacy=Privacy(1.0), categorical=["who"])
 
 
 def test_a_look_has_noise_of_its_start_and_the_runs_key_says_nothing_of_it(people, ledger, tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ from quoron import config as configs
 from quoron.operate.submission import specify
 from quoron.populations import Numeric, Outliers, from_table
 from quoron.populations._objective import TrainingObjective
+from quoron.sections import Keep, Method, Privacy
 from quoron.simulation.inline import InlineEngine
 from quoron.simulation.scene import setup
 from quoron_client import Answers, L2Ball, Question, make_loss
@@ -73,10 +74,9 @@ def test_three_classes_are_learnt(algorithm, part, settings, tmp_path):
         user="who",
         label="kind",
         numeric=RANGES,
-        epsilon=8.0,
-        delta=1e-5,
-        algorithm=algorithm,
-        out=tmp_path / "run",
+        privacy=Privacy(8.0, 1e-5),
+        method=Method(algorithm),
+        keep=Keep(tmp_path / "run"),
         settings=[*SOFTMAX, *settings, "algorithm.trust_clients=true"],
     )
     assert result.plan.problem.outputs == 3
@@ -92,11 +92,9 @@ def test_training_on_ones_own_table_gives_a_model_of_three_classes(tmp_path, mon
         user="who",
         label="kind",
         numeric=RANGES,
-        epsilon=8.0,
-        delta=1e-5,
-        algorithm="tracking-srgd",
-        items_per_user=ITEMS,
-        out=tmp_path / "run",
+        privacy=Privacy(8.0, 1e-5),
+        method=Method("tracking-srgd", items_per_user=ITEMS),
+        keep=Keep(tmp_path / "run"),
         settings=[*SOFTMAX, "algorithm.options.rounds=16"],
     )
     rows = frame()

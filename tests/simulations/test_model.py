@@ -120,7 +120,7 @@ def test_predictions_of_a_file_are_those_of_its_rows(tmp_path: Path, capsys):
     assert told.prediction.tolist() == made.predict(ROWS).tolist()
     np.testing.assert_allclose(told.probability_ill, made.predict_proba(ROWS)[:, 1])
     for name in ("told.parquet", "again.csv"):
-        command = ["predict", str(tmp_path), str(tmp_path / "new.csv"), "--out", str(tmp_path / name)]
+        command = ["predict", str(tmp_path), str(tmp_path / "new.csv"), "--file", str(tmp_path / name)]
         assert invoke(command) == 0
     assert pd.read_parquet(tmp_path / "told.parquet").prediction.tolist() == told.prediction.tolist()
-    assert invoke(["predict", str(tmp_path), str(tmp_path / "new.csv"), "--out", str(tmp_path / "x.txt")]) == 2
+    assert invoke(["predict", str(tmp_path), str(tmp_path / "new.csv"), "--file", str(tmp_path / "x.txt")]) == 2

@@ -11,6 +11,7 @@ from quoron.cli.app import invoke
 from quoron.network import DEADLINE, SERVER, Counts, Network, Times, total
 from quoron.populations import Synthetic
 from quoron.run_folder import RunFolder
+from quoron.sections import Keep
 from quoron.simulation.inline import InlineEngine
 from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.gradients import AverageGradient
@@ -143,7 +144,7 @@ def test_parts_sum_to_the_whole() -> None:
 
 def test_a_run_is_projected_round_by_round(small: Path) -> None:
     text = "rtt=80ms,up=1Mbps,down=10Mbps,compute=1000items/s,ends=early"
-    result = quoron.simulate("small.toml", network=text, out=small / "run")
+    result = quoron.simulate("small.toml", settings=[{"run": {"network": text}}], keep=Keep(small / "run"))
     rows = RunFolder(small / "run").rounds()
     shown = result.summary.network
     assert shown is not None
@@ -166,7 +167,7 @@ def test_a_run_is_projected_round_by_round(small: Path) -> None:
 
 @pytest.mark.usefixtures("no_pictures")
 def test_bytes_on_the_wire_are_told_without_a_network_too(small: Path) -> None:
-    result = quoron.simulate("small.toml", out=small / "run")
+    result = quoron.simulate("small.toml", keep=Keep(small / "run"))
     assert result.summary.network is None
     assert result.summary.wire_down > result.summary.bytes_down
     assert "network.total" not in RunFolder(small / "run").rounds()[0]
@@ -175,9 +176,9 @@ def test_bytes_on_the_wire_are_told_without_a_network_too(small: Path) -> None:
 @pytest.mark.usefixtures("no_pictures")
 def test_a_plan_projects_what_the_run_then_counts(small: Path) -> None:
     text = "rtt=80ms,up=1Mbps,down=10Mbps,compute=1000items/s,ends=early"
-    planned = quoron.plan("small.toml", network=text)
+    planned = quoron.plan("small.toml", settings=[{"run": {"network": text}}])
     assert planned.network is not None
-    run = quoron.simulate("small.toml", network=text, out=small / "run").summary
+    run = quoron.simulate("small.toml", settings=[{"run": {"network": text}}], keep=Keep(small / "run")).summary
     assert run.network is not None
     expected = {**run.network["seconds"], "aggregating": 0.0}  # which nothing has measured yet
     expected["total"] -= run.network["seconds"]["aggregating"]
@@ -190,7 +191,7 @@ def test_a_plan_projects_what_the_run_then_counts(small: Path) -> None:
 @pytest.mark.usefixtures("no_pictures")
 def test_dropouts_are_missing_in_the_run_and_the_links_speed_changes_no_bit(small: Path) -> None:
     models = [
-        quoron.simulate("small.toml", network=text, out=small / str(number)).model
+        quoron.simulate("small.toml", settings=[{"run": {"network": text}}], keep=Keep(small / str(number))).model
         for number, text in enumerate(["rtt=1ms", "rtt=9ms", "rtt=1ms,dropout=40%", "rtt=9ms,dropout=40%"])
     ]
     assert np.array_equal(models[0], models[1])
@@ -219,7 +220,7 @@ def test_who_drops_out_is_drawn_anew_in_every_round_and_by_public_seed_alone() -
 @pytest.mark.usefixtures("no_pictures")
 def test_a_resumed_run_keeps_its_network(small: Path) -> None:
     text = "rtt=80ms,dropout=5%,ends=early"
-    quoron.simulate("small.toml", network=text, out=small / "run")
+    quoron.simulate("small.toml", settings=[{"run": {"network": text}}], keep=Keep(small / "run"))
     assert RunFolder(small / "run").config().run.network == text
     again = quoron.resume(small / "run").summary.network
     assert again is not None

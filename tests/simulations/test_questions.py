@@ -17,10 +17,12 @@ from quoron.cli.app import invoke
 from quoron.planning.plans import choose
 from quoron.planning.questions import EPSILONS, enough, epsilon_curve, least, up, wanted_risk
 from quoron.reports import plots
+from quoron.sections import Method
 from quoron.simulation.asking import accuracy_of, ask, risk_of
 from quoron.simulation.scene import setup
 from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_server.algorithms.forecast import trivial_risk
+from said import said
 from small_run import TOML
 
 pytestmark = pytest.mark.usefixtures("planned_once")
@@ -183,13 +185,13 @@ def test_a_data_frame_is_planned_and_asked_about_without_a_file() -> None:
     who, age = np.repeat(np.arange(900), 3), random.uniform(0, 100, 2700)
     frame = pd.DataFrame({"who": who, "age": age, "ill": age + random.normal(0, 30, 2700) > 50})
     columns = {"user": "who", "label": "ill", "numeric": {"age": (0, 100)}, "epsilon": 4.0, "algorithm": "mean-sgd"}
-    planned = quoron.plan(frame, **columns)
+    planned = quoron.plan(frame, **said(**columns))
     assert planned.plan.problem.users == 720  # a fifth is held out
-    answers = quoron.ask(frame, risk="5%", **columns)
+    answers = quoron.ask(frame, **said(risk="5%", **columns))
     assert answers.enough is not None
     assert answers.enough.users is not None
     assert answers.as_json()["enough"]["users"] == answers.enough.users
-    curve = quoron.ask(frame, epsilons=True, **columns).curve
+    curve = quoron.ask(frame, **said(epsilons=True, **columns)).curve
     assert curve is not None
     assert all(point.accuracy is None for point in curve)  # which would be a figure of somebody's own data
 
@@ -218,4 +220,4 @@ def test_a_dry_run_of_a_federation_shows_the_plan_and_asks_nobody(
 
 def test_infeasible_is_still_raised_where_nothing_was_asked(tmp_path: Path) -> None:
     with pytest.raises(Infeasible):
-        quoron.plan("quickstart", algorithm="filtered-sgd", settings=["population.users=100"])
+        quoron.plan("quickstart", method=Method("filtered-sgd"), settings=["population.users=100"])

@@ -6,6 +6,7 @@ import pytest
 
 import quoron
 from quoron.populations import Categorical, Numeric, from_table
+from quoron.sections import Keep, Method
 from quoron_client.data.encoding import Classes, Range
 from quoron_client.losses import LeastSquares, make_loss
 from quoron_client.protocol.domains import Box, L2Ball
@@ -53,7 +54,8 @@ class TestRemarks:
             (visits(age=[None] * 200 + [1.0] * 200), {}, ("50 % of the rows", "'age' (200)", "missing = 'middle'")),
             (visits(sick=["Y"] * 200 + ["1"] * 200), {}, ("50 % of the rows", "'sick' (200)", "positive = value")),
             (
-                visits(sick=["Y", "N", "maybe"] * 133 + ["Y"]), {"label": Classes("sick", ("N", "Y"))},
+                visits(sick=["Y", "N", "maybe"] * 133 + ["Y"]),
+                {"label": Classes("sick", ("N", "Y"))},
                 ("33.2 % of the rows", "Declare all classes"),
             ),
             (visits(who="me"), {}, ("one user", "Name the column that tells users apart")),
@@ -61,11 +63,12 @@ class TestRemarks:
             (visits(), {"items_per_user": None}, ("items_per_user is not declared", "problem.items_per_user")),
             (visits(), {"features": (FEATURES[0], Categorical("ward", "from-data"))}, ("'ward'", "List them")),
             (
-                visits(), {"label": Range("cost", 0, 600), "loss": LeastSquares()},
+                visits(),
+                {"label": Range("cost", 0, 600), "loss": LeastSquares()},
                 ("of the labels 'cost' lie outside label_range", "Declare a wider label_range"),
             ),
         ],
-    )  # fmt: skip
+    )
     def test_name_what_is_amiss_and_the_fix(self, frame, changes, words):
         found = said_of(*remarks(frame, **changes))
         for word in words:
@@ -92,9 +95,14 @@ class TestRemarks:
 
     def test_reach_the_summary_and_the_stored_run(self, tmp_path):
         run = quoron.simulate(
-            visits(age=np.arange(ROWS) * 0.5), user="who", label="sick", numeric={"age": (0, 100)}, epsilon=8.0,
-            algorithm="one-pass-dp-sgd", out=tmp_path / "run",
-        )  # fmt: skip
+            visits(age=np.arange(ROWS) * 0.5),
+            user="who",
+            label="sick",
+            numeric={"age": (0, 100)},
+            epsilon=8.0,
+            method=Method("one-pass-dp-sgd"),
+            keep=Keep(tmp_path / "run"),
+        )
         assert ["items_per_user" in told for told in run.summary.remarks_simulation_only] == [True, False]
         assert run.summary.clipped_simulation_only == {"age": pytest.approx(0.4975)}
         assert "Declare a wider range" in (tmp_path / "run" / "report.html").read_text()

@@ -6,6 +6,7 @@ from statistics import fmean
 import pytest
 
 import quoron
+from quoron.sections import Keep, Method
 
 # Users of 8 items, 4 features, a generous promise: the filter is feasible with few users.
 BASE = [
@@ -26,7 +27,7 @@ def ran(tmp_path_factory):
     def carried_out(algorithm, *settings, seed):
         out = place / str(carried_out.cache_info().misses)
         return quoron.simulate(
-            algorithm=algorithm, seed=seed, simulation_seed=seed, settings=[*BASE, *settings], out=out
+            method=Method(algorithm, seed=seed), keep=Keep(out), simulation_seed=seed, settings=[*BASE, *settings]
         )
 
     with pytest.MonkeyPatch.context() as patched:

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 import quoron
+from quoron.sections import Keep, Method, Privacy
 
 pytestmark = pytest.mark.usefixtures("no_pictures", "planned_once")
 
@@ -26,10 +27,9 @@ def test_the_hinge_is_learnt_through_its_envelope(algorithm, tmp_path):
         user="who",
         label="good",
         numeric={"a": (-1.0, 1.0), "b": (-1.0, 1.0)},
-        epsilon=8.0,
-        delta=1e-5,
-        algorithm=algorithm,
-        out=tmp_path / "run",
+        privacy=Privacy(8.0, 1e-5),
+        method=Method(algorithm),
+        keep=Keep(tmp_path / "run"),
         settings=["loss.name=hinge", "algorithm.options.smoothing=2.0", "algorithm.options.rounds=16"],
     )
     assert result.plan.parameters.smoothing == 2.0

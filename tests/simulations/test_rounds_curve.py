@@ -15,6 +15,7 @@ from quoron.cli.app import invoke
 from quoron.planning.plans import Planned, RoundsCurve, choose, rounds_curve
 from quoron.reports import curve as curve_plot
 from quoron.reports import plots
+from quoron.sections import Keep, Method
 from quoron.simulation import run as runs
 from quoron.simulation.scene import setup
 from quoron_privacy.errors import ConfigError, Infeasible
@@ -92,7 +93,7 @@ def test_a_few_users_fill_exactly_the_rounds_asked_for() -> None:
 
 @pytest.mark.parametrize("name", ["one-pass-dp-sgd", "phased-sgd", "accelerated-srgd"])
 def test_a_budget_of_rounds_runs_exactly_that_many(name: str) -> None:
-    run = quoron.simulate("tiny.toml", algorithm=name, settings=["budget.rounds=9"], out="run")
+    run = quoron.simulate("tiny.toml", method=Method(name), keep=Keep("run"), settings=["budget.rounds=9"])
     assert run.summary.rounds == 9
     assert run.config.budget.rounds == 9
 
@@ -111,9 +112,9 @@ def test_infeasible_rounds_say_so_and_what_would_do() -> None:
     with pytest.raises(
         Infeasible, match=r"filtered-sgd: n=300,000 users fill 500 cohorts of 600, .*at most \d+ rounds"
     ):
-        quoron.plan("quickstart", algorithm="filtered-sgd", settings=["budget.rounds=500"])
+        quoron.plan("quickstart", method=Method("filtered-sgd"), settings=["budget.rounds=500"])
     with pytest.raises(Infeasible, match=r"cannot fill 700 cohorts of 1; needs n >= 700, or fewer rounds"):
-        quoron.plan("tiny.toml", algorithm="phased-sgd", settings=["budget.rounds=700"])
+        quoron.plan("tiny.toml", method=Method("phased-sgd"), settings=["budget.rounds=700"])
     with pytest.raises(Infeasible, match="cannot fill 700 cohorts"):
         quoron.plan("tiny.toml", settings=["budget.rounds=700"])
 
@@ -121,7 +122,7 @@ def test_infeasible_rounds_say_so_and_what_would_do() -> None:
 def test_a_cohort_and_rounds_that_need_more_users_than_there_are_are_refused() -> None:
     chosen = ["algorithm.options={ rounds = 61, cohort_size = 10 }"]
     with pytest.raises(Infeasible, match=r"n=600 users cannot fill 61 cohorts of 10; needs n >= 610, or fewer rounds"):
-        quoron.plan("tiny.toml", algorithm="phased-sgd", settings=["algorithm.name=phased-sgd", *chosen])
+        quoron.plan("tiny.toml", method=Method("phased-sgd"), settings=["algorithm.name=phased-sgd", *chosen])
 
 
 def test_printed_constants_that_fix_the_rounds_refuse_another_number() -> None:
@@ -138,7 +139,7 @@ def test_senseless_rounds_are_refused(rounds: int) -> None:
 
 def test_a_huge_budget_of_rounds_is_refused_not_tried() -> None:
     with pytest.raises(ConfigError, match="Expected algorithm"):
-        quoron.plan("tiny.toml", algorithm="dp-sgd-wor", settings=["budget.rounds=1_000_000_000"])
+        quoron.plan("tiny.toml", method=Method("dp-sgd-wor"), settings=["budget.rounds=1_000_000_000"])
 
 
 positive = st.floats(1e-9, 1e3, allow_nan=False)

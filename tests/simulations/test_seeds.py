@@ -22,7 +22,9 @@ from flower.plugged import CLIP, SMALL, USERS
 from quoron import config as configs
 from quoron.declare import declare
 from quoron.operate.submission import specify
+from quoron.sections import Keep
 from quoron.training import lifetime
+from said import said
 from small_run import TOML
 
 ROOT = Path(__file__).parents[2]
@@ -31,10 +33,9 @@ SIMULATED = "SIMULATED"
 
 # What any other seed draws. None of it is noise, but where the last lines say so.
 OTHERS = {
-    "quoron/api.py": "slots of the plan, public",
+    "quoron/sections.py": "slots of the plan, public: of Flower's plug-in too, whose noise is secret",
     "quoron/cli/app.py": "slots of the plan, public",
     "quoron/config.py": "slots of the plan, public; made-up users",
-    "quoron/flower/training.py": "slots of the plan, public: the noise is secret, and the promise kept",
     "quoron/training/curator.py": "slots of the plan, public",
     "quoron/training/prepared.py": "slots of the plan, public",
     "quoron/training/rows.py": "slots of the plan, public",
@@ -100,23 +101,26 @@ def _mean(method: str) -> Callable[[int | None, Path], str]:
 def _declared(seed: int | None, folder: Path) -> str:
     table = pd.DataFrame({"who": np.arange(900), "age": np.arange(900) % 90})
     asked: dict[str, Any] = {"user": "who", "epsilon": 4.0, "numeric": ["age"], "ledger": folder / "own.sqlite"}
-    return declare(table, simulation_seed=seed, **asked).toml().removeprefix("# ")
+    return declare(table, **said(simulation_seed=seed, **asked)).toml().removeprefix("# ")
 
 
 def _rows(seed: int | None, folder: Path) -> str:
     given: dict[str, Any] = {"users": USERS, "dimension": 2, "epsilon": 8.0, "delta": 1e-3, "clip_norm": CLIP}
     given |= {"radius": 2.0, "options": SMALL["one-pass-dp-sgd"], "smoothness": 1.0, "out": folder / "rows"}
-    done = quoron.train_rows(lambda users, point: np.tile(point, (len(users), 1)), simulation_seed=seed, **given)
+    done = quoron.train_rows(
+        lambda users, point: np.tile(point, (len(users), 1)), **said(simulation_seed=seed, **given)
+    )
     return done.guarantee.sentence()
 
 
 def _simulated(seed: int | None, folder: Path) -> str:
-    return quoron.simulate(configs.parse(TOML), simulation_seed=seed, out=folder / "run").summary.statement
+    return quoron.simulate(configs.parse(TOML), simulation_seed=seed, keep=Keep(folder / "run")).summary.statement
 
 
 def _compared(seed: int | None, folder: Path) -> str:
-    asked: dict[str, Any] = {"algorithms": ["mean-sgd"], "seeds": 1, "workers": 1, "out": folder / "compared"}
-    made = quoron.compare(configs.parse(TOML), simulation_seed=seed, **asked)
+    asked: dict[str, Any] = {"algorithms": ["mean-sgd"], "seeds": 1, "out": folder / "compared"}
+    asked["engine"] = quoron.EngineChoice.of(workers=1)
+    made = quoron.compare(configs.parse(TOML), **said(simulation_seed=seed, **asked))
     return next(iter(made.directory.glob("runs/*/summary.json"))).read_text().partition('"statement": "')[2]
 
 
@@ -172,10 +176,12 @@ def test_every_public_function_with_a_seed_of_noise_is_tried_here() -> None:
         f"{name}.{each}"
         for name, door in doors.items()
         for each in door.__all__
-        if inspect.isfunction(it := getattr(door, each)) and "simulation_seed" in inspect.signature(it).parameters
+        if inspect.isfunction(it := getattr(door, each))
+        and {"simulation_seed", "privacy"} & set(inspect.signature(it).parameters)
     }
-    modules = {("quoron/declare.py", "declare"), ("quoron/operate/submission.py", "specify")}
-    modules |= {(f"quoron/{each}/training.py", "train") for each in ("torch", "jax")}
+    public -= {f"quoron.{each}" for each in ("plan", "ask")}  # they draw no noise
+    public -= {f"quoron.{each}" for each in ("train", "plan_training")}  # they refuse a seed: test_sections.py
+    modules = {("quoron/sections.py", "Privacy"), ("quoron/operate/submission.py", "specify")}
     assert modules <= {(where, owner) for where, owner, name in seeds() if name == "simulation_seed"}
     public |= {"quoron.declare.declare", "quoron.operate.submission.specify", *ELSEWHERE}
     assert public == {each.partition(" ")[0] for each in SAID} | ELSEWHERE

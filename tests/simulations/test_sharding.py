@@ -21,6 +21,7 @@ from quoron.datasets.population import from_dataset
 from quoron.populations import Outliers, Synthetic, TablePopulation
 from quoron.populations.table import encoded_table
 from quoron.run_folder import RunFolder
+from quoron.sections import Keep
 from quoron.sharding import engine as engines
 from quoron.sharding import processes
 from quoron.sharding.engine import Died, ShardedEngine
@@ -42,6 +43,7 @@ from quoron_server.algorithms.slots import partition
 from quoron_server.books.ledger import Ledger
 from quoron_server.rounds import Engine
 from row_files import RULES, described, in_buckets, rows
+from said import said
 
 pytestmark = pytest.mark.usefixtures("no_pictures", "planned_once")
 
@@ -260,7 +262,9 @@ class TestProcesses:
         settings = [*kernels.SMALL]
         given = {"algorithm": "local-model", "settings": settings}
         models = [
-            quoron.simulate("quickstart", out=tmp_path / str(k), engine=EngineChoice.of(workers=k), **given).model
+            quoron.simulate(
+                "quickstart", **said(out=tmp_path / str(k), engine=EngineChoice.of(workers=k), **given)
+            ).model
             for k in (None, 2)
         ]
         np.testing.assert_array_equal(*models)
@@ -275,8 +279,8 @@ def test_training_with_workers_releases_the_model_of_one_process(path, folder, t
     monkeypatch.setattr(StartedNoise, "fresh", StartedNoise.simulated)
     monkeypatch.setattr(prepared.secrets, "randbits", lambda bits: 12345)
     source = described(folder, path)
-    first = quoron.train(source, out=tmp_path / "a", engine=EngineChoice.of(), population="a")
-    second = quoron.train(source, out=tmp_path / "b", engine=EngineChoice.of(workers=2), population="b")
+    first = quoron.train(source, keep=Keep(tmp_path / "a", group="a"), engine=EngineChoice.of())
+    second = quoron.train(source, keep=Keep(tmp_path / "b", group="b"), engine=EngineChoice.of(workers=2))
     np.testing.assert_array_equal(first.model.weights, second.model.weights)
 
 
@@ -339,7 +343,7 @@ def gone(number: int) -> bool:
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="Linux tells when a process of others ends")
 def test_a_killed_driver_leaves_no_worker_and_its_run_goes_on_with_another_number_of_them(folder, tmp_path):
     source = described(folder, "d")
-    whole = quoron.simulate(source, out=tmp_path / "whole")
+    whole = quoron.simulate(source, keep=Keep(tmp_path / "whole"))
     words = ["simulate", str(source), "--quiet", "--workers", "2", "--out", str(tmp_path / "run")]
     ended = subprocess.run([sys.executable, "-c", KILLER, *words], env=dict(os.environ), check=False)
     assert ended.returncode == -signal.SIGKILL

@@ -22,6 +22,7 @@ from quoron_client.data.encoding import Encoding
 from quoron_privacy.errors import BudgetExceeded, ConfigError, DataError, LedgerError
 from quoron_privacy.noise.sources import SecureNoise
 from quoron_server.books.ledger import Ledger
+from said import said
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -71,7 +72,7 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def train(people: pd.DataFrame, out: Path, **more: Any) -> Any:
-    return quoron.train(people, out=out, **COLUMNS | QUICK | more)
+    return quoron.train(people, **said(out=out, **COLUMNS | QUICK | more))
 
 
 def charged(ledger: Path, population: str = "default") -> list[float]:
@@ -83,8 +84,8 @@ def test_two_runs_on_one_table_have_noise_of_their_own_and_are_both_charged(peop
     one, two = (train(people, tmp_path / name) for name in "ab")
     assert not np.array_equal(one.model.weights, two.model.weights)
     assert charged(ledger) == [8.0, 8.0]
-    assert two.summary.population_epsilon <= 16
-    assert two.summary.population_epsilon > 8
+    assert two.summary.group_epsilon <= 16
+    assert two.summary.group_epsilon > 8
 
 
 def test_a_model_learns_what_the_table_shows(people, ledger, tmp_path):
@@ -118,7 +119,7 @@ def test_a_run_is_charged_before_a_value_is_looked_at(people, ledger, tmp_path, 
 
     monkeypatch.setattr(Encoding, "encode", looking)
     with pytest.raises(InterruptedError):
-        train(people, tmp_path / "run", population="clinic 7")
+        train(people, tmp_path / "run", group="clinic 7")
 
 
 def test_what_is_private_has_mode_0600_while_open_and_is_erased_at_the_end(people, ledger, tmp_path, monkeypatch):
@@ -300,6 +301,6 @@ def test_categories_that_are_not_declared_are_refused(people, ledger, tmp_path):
 
 
 def test_a_simulations_folder_is_not_trained_in(people, ledger, tmp_path):
-    quoron.simulate(people, out=tmp_path / "run", **COLUMNS | QUICK)
+    quoron.simulate(people, **said(out=tmp_path / "run", **COLUMNS | QUICK))
     with pytest.raises(ConfigError, match="simulation"):
         train(people, tmp_path / "run")

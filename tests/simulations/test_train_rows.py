@@ -16,10 +16,12 @@ from audits.harness import epsilon_lower_bound
 from flower.plugged import CLIP, DIMENSION, SMALL, Killed
 from quoron.populations.users import Declared
 from quoron.run_folder import RunFolder
+from quoron.sections import Method
 from quoron.training import lifetime
-from quoron.training.black_box import Trained, problem_of
+from quoron.training.black_box import problem_of
 from quoron.training.curator import CuratorEngine
 from quoron.training.rows import RowsEngine, Setting
+from quoron.training.trained import TrainedRows
 from quoron_client import L2Ball, make_loss
 from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.gradients import AverageGradient
@@ -31,6 +33,7 @@ from quoron_server.algorithms import ALGORITHMS
 from quoron_server.assumptions import TEXTS, Kind
 from quoron_server.books.ledger import Ledger
 from quoron_server.plan import SEEDED
+from said import said
 
 USERS = 6
 FIT = tuple(SMALL)
@@ -50,10 +53,10 @@ def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def trained(out: Path, compute: Any = pulls, name: str = "one-pass-dp-sgd", **changed: Any) -> Trained:
+def trained(out: Path, compute: Any = pulls, name: str = "one-pass-dp-sgd", **changed: Any) -> TrainedRows[Any]:
     given = {"users": USERS, "dimension": DIMENSION, "epsilon": 8.0, "delta": 1e-3, "clip_norm": CLIP, "radius": 2.0}
     given |= {"algorithm": name, "options": SMALL.get(name, {}), "smoothness": 1.0, "simulation_seed": 5}
-    return quoron.train_rows(compute, out=out, **(given | changed))
+    return quoron.train_rows(compute, **said(out=out, **given | changed))
 
 
 def test_rows_answer_as_the_curators_engine_does() -> None:
@@ -69,7 +72,7 @@ def test_rows_answer_as_the_curators_engine_does() -> None:
     def compute(round_: int, users: np.ndarray, point: np.ndarray, dice: Any) -> np.ndarray:
         return np.stack([-np.asarray(batch.features[3 * u : 3 * u + 3], float).mean(axis=0) for u in users])
 
-    problem = problem_of(users=20, items_per_user=3, dimension=2, radius=3.0, clip_norm=1.0, smoothness=None)
+    problem = problem_of(Method(radius=3.0, items_per_user=3, clip_norm=1.0), users=20, dimension=2, door="train_rows")
     reduction = ClippedSum(1.0, 15)
     for chunk in (None, 1, 4):
         ours = RowsEngine(compute, problem, np.zeros(2), noise, chunk).ask(question).values
@@ -196,7 +199,7 @@ def test_the_account_is_charged_before_a_row_is_made_and_the_key_is_erased(tmp_p
         assert stat.S_IMODE(ledger.stat().st_mode) == 0o600
         return pulls(users, point)
 
-    found = trained(tmp_path / "run", compute, simulation_seed=None, population="patients")
+    found = trained(tmp_path / "run", compute, simulation_seed=None, group="patients")
     assert seen == [8.0] * 3
     assert found.guarantee.curated
     assert TEXTS[Kind.OWN_ROWS] in found.guarantee.sentence()
@@ -215,9 +218,7 @@ def test_a_run_beyond_the_populations_limit_calls_nothing(tmp_path: Path, accoun
     with lifetime.opened(account) as kept:
         kept.limit("patients", epsilon=5.0, delta=1e-2)
     with pytest.raises(BudgetExceeded):
-        trained(
-            tmp_path / "run", lambda users, point: pytest.fail("asked"), simulation_seed=None, population="patients"
-        )
+        trained(tmp_path / "run", lambda users, point: pytest.fail("asked"), simulation_seed=None, group="patients")
     assert not (tmp_path / "run").exists()
 
 
@@ -271,7 +272,7 @@ def test_a_run_goes_on_from_the_start_that_it_began_with_and_another_is_refused_
     with pytest.raises(Killed):
         trained(tmp_path / "run", dying, start=begun)
     dies.clear()
-    with pytest.raises(LedgerError, match="began with others: start"):
+    with pytest.raises(LedgerError, match="Different here: start"):
         trained(tmp_path / "run", dying, start=begun + 1e-12)
     np.testing.assert_array_equal(trained(tmp_path / "run", dying).model, whole)
     np.testing.assert_array_equal(trained(tmp_path / "run", dying, start=begun).model, whole)
@@ -288,7 +289,7 @@ def test_other_settings_are_another_run(tmp_path: Path) -> None:
         {"simulation_seed": None},
         {"simulation_seed": 6},
     ):
-        with pytest.raises(LedgerError, match=f"began with others: .*{next(iter(changed))}"):
+        with pytest.raises(LedgerError, match=f"Different here: .*{next(iter(changed))}"):
             trained(tmp_path / "run", **changed)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
@@ -315,7 +316,9 @@ def test_training_counts_from_the_start_and_a_watcher_sees_the_points_of_questio
 
 @pytest.mark.parametrize(("rate", "assumed"), [(0.5, True), (1.0, False)])
 def test_the_promise_for_cohorts_of_a_fixed_size_assumes_that_the_function_forgets(rate: float, assumed: bool) -> None:
-    problem = problem_of(users=USERS, items_per_user=1, dimension=3, radius=2.0, clip_norm=CLIP, smoothness=1.0)
+    problem = problem_of(
+        Method(radius=2.0, clip_norm=CLIP, smoothness=1.0), users=USERS, dimension=3, door="train_rows"
+    )
     promise = {"epsilon": 8.0, "delta": 1e-3, "clip_norm": CLIP}
     for name in ("dp-sgd-wor", "mean-sgd", "dp-sgd-poisson"):
         options = {"rounds": 1, "rate": rate}
@@ -324,7 +327,7 @@ def test_the_promise_for_cohorts_of_a_fixed_size_assumes_that_the_function_forge
 
 
 def test_users_are_asked_in_an_order_that_the_noise_alone_decides() -> None:
-    problem = problem_of(users=50, items_per_user=1, dimension=1, radius=2.0, clip_norm=1.0, smoothness=None)
+    problem = problem_of(Method(radius=2.0, clip_norm=1.0), users=50, dimension=1, door="train_rows")
     question = Question(0, np.arange(50), AverageGradient(np.zeros((1, 1)), (1.0,)))
 
     def order(key: int) -> np.ndarray:
@@ -338,7 +341,7 @@ def test_users_are_asked_in_an_order_that_the_noise_alone_decides() -> None:
 
 def released(own: float, leak: float = 0.0, clip: float = 1.0) -> Any:
     """Released means of four users' rows, one of them `own`; `leak` of it gets into all, as in a batch norm."""
-    problem = problem_of(users=4, items_per_user=1, dimension=1, radius=1e6, clip_norm=1.0, smoothness=None)
+    problem = problem_of(Method(radius=1e6, clip_norm=1.0), users=4, dimension=1, door="train_rows")
     promise = {"epsilon": 2.0, "delta": 1e-3, "clip_norm": 1.0}
     options = {"rounds": 1, "step_size": 1.0}
     plan = Setting(problem=problem, algorithm="one-pass-dp-sgd", options=options, **promise).plan(0)
@@ -413,7 +416,7 @@ def test_a_real_run_goes_on_to_the_same_privacy_and_not_the_same_bits(tmp_path: 
 
     with pytest.raises(Killed):
         trained(tmp_path / "run", dying, simulation_seed=None)
-    with pytest.raises(LedgerError, match="began with others"):
+    with pytest.raises(LedgerError, match="it began with another"):
         trained(tmp_path / "run", simulation_seed=None, smoothness=0.5)
     model = trained(tmp_path / "run", simulation_seed=None).model
     complete = trained(tmp_path / "run", lambda users, point: pytest.fail("asked"), simulation_seed=None)
@@ -424,7 +427,9 @@ def test_a_real_run_goes_on_to_the_same_privacy_and_not_the_same_bits(tmp_path: 
 
 def test_ten_million_numbers_in_fifteen_hundred_rounds_have_a_plan_on_one_machine() -> None:
     """No message limits them, and what the samplers lack is nothing beside δ."""
-    problem = problem_of(users=1000, items_per_user=50, dimension=10**7, radius=20.0, clip_norm=0.5, smoothness=None)
+    problem = problem_of(
+        Method(radius=20.0, items_per_user=50, clip_norm=0.5), users=1000, dimension=10**7, door="train_rows"
+    )
     options = {"rounds": 1500, "rate": 1.0, "step_size": 1.0}
     promise = {"epsilon": 8.0, "delta": 1e-6, "clip_norm": 0.5, "options": options}
     plan = Setting(problem=problem, algorithm="dp-sgd-wor", **promise).plan(0)

@@ -10,15 +10,18 @@ import quoron
 from audits.harness import epsilon_lower_bound
 from flower.plugged import Killed, people, plugged
 from flower.plugged import trained as plugged_trained
+from quoron.sections import Method
 from quoron.training import lifetime
-from quoron.training.black_box import Trained, problem_of
+from quoron.training.black_box import problem_of
 from quoron.training.rows import RowsEngine, Setting
+from quoron.training.trained import TrainedRows
 from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.robust import outlier_mean
 from quoron_privacy.robust.neighbour_counts import neighbour_counts
 from quoron_privacy.robust.outlier_mean import OutlierMean
 from quoron_server.algorithms import ALGORITHMS
+from said import said
 
 USERS, OUTLIERS = 300, 4
 POINTS = np.random.default_rng(0).normal(0.3, 0.05, (USERS, 3))
@@ -36,9 +39,11 @@ def pulls(users: np.ndarray, point: np.ndarray) -> np.ndarray:
     return point - POINTS[users]
 
 
-def trained(out: Path, compute: Any = pulls, **changed: Any) -> Trained:
+def trained(out: Path, compute: Any = pulls, **changed: Any) -> TrainedRows[Any]:
     given = {"users": USERS, "dimension": 3, "epsilon": 8.0, "delta": 1e-3, "radius": 9.0, "simulation_seed": 5}
-    return quoron.train_rows(compute, out=out, **(given | {"algorithm": "outlier-gd", "options": OPTIONS} | changed))
+    return quoron.train_rows(
+        compute, **said(out=out, **given | {"algorithm": "outlier-gd", "options": OPTIONS} | changed)
+    )
 
 
 def test_a_few_users_with_rows_of_any_length_move_nothing_that_the_noise_does_not(tmp_path: Path) -> None:
@@ -90,7 +95,7 @@ def test_a_federation_does_without(tmp_path: Path) -> None:
 
 def released(own: np.ndarray) -> Any:
     """Released means of rows of 300 users, all zero but for one; the statistic is where they were pulled."""
-    problem = problem_of(users=USERS, items_per_user=1, dimension=2, radius=1e6, clip_norm=None, smoothness=None)
+    problem = problem_of(Method(radius=1e6), users=USERS, dimension=2, door="train_rows")
     options = {"rounds": 1, "step_size": 1.0, "radius": 1.0, "test": "lottery"}
     promise = {"epsilon": 2.0, "delta": 1e-3, "clip_norm": None}
     plan = Setting(problem=problem, algorithm="outlier-gd", options=options, **promise).plan(0)

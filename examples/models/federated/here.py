@@ -6,12 +6,14 @@ On a federation: README.md beside this file.
 """
 
 import argparse
+from dataclasses import replace
 
 import numpy as np
 import torch
 from network import promise, task
 
 import quoron.torch
+from quoron import Keep, Privacy
 
 
 def main() -> None:
@@ -31,13 +33,12 @@ def main() -> None:
         tuple(torch.cat(parts) for parts in zip(*held, strict=True)),
         user=np.repeat(np.arange(given.users), task.ITEMS),
         loss=task.loss,
-        local=promise.local(config),
-        simulation_seed=given.simulation_seed,
-        out=given.out,
-        **promise.promise(config),
+        privacy=Privacy(config["epsilon"], config["delta"], simulation_seed=given.simulation_seed),
+        method=replace(promise.method(config), local=promise.local(config)),
+        keep=Keep(given.out),
     )
     print(trained.guarantee.sentence())
-    print(f"accuracy on one machine: {task.accuracy(trained.module):.3f}")
+    print(f"accuracy on one machine: {task.accuracy(trained.model):.3f}")
 
 
 if __name__ == "__main__":

@@ -27,15 +27,14 @@ from quoron_privacy.sums import Sums
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.assumptions import Assumption, Kind
 from quoron_server.black_box import plan_for
-from quoron_server.books.books import Books
 from quoron_server.books.ledger import Ledger
-from quoron_server.books.registry import OPEN
 from quoron_server.flower.black_boxes import Attendance, BlackBoxes, Identities
 from quoron_server.flower.engine import FlowerEngine
 from quoron_server.flower.serving import to_the_end
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 from quoron_server.rounds import Engine
+from quoron_server.runs import Books
 from quoron_server.specification import ending_early, require_open_cohorts
 
 ASSUMED: Mapping[Identities, Assumption] = MappingProxyType(
@@ -140,11 +139,7 @@ def train(
     has ended without a model; SuperLinkAway.
     """
     run = training.run
-    books.check(training, plan)
-    books.registry.add_run(run, training.as_text(), "flower-app")
-    row = books.registry.run(run)
-    if row is not None and row.state not in (*OPEN, "complete"):
-        raise RunError(f"Expected run {run} to go on, but it is {row.state}: {row.error}. Choose another name.")
+    books.enter(training, plan, "flower-app")
     complete = Ledger.begun(books.database, run) and Ledger.within(books.database, run).finished
     there = Attendance(grid, action, identities=training.identities, users=plan.problem.users)
     if not complete:

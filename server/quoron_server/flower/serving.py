@@ -30,7 +30,6 @@ from quoron_privacy.errors import (
 )
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server import specification as specifications
-from quoron_server.books.books import Books, Described
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.registry import EVERYONE, OPEN, State
@@ -40,6 +39,7 @@ from quoron_server.flower.pulls import Pulls
 from quoron_server.flower.users import Users, identity
 from quoron_server.plan import NO_QUORUM, Plan
 from quoron_server.rounds import Engine, RoundEvent
+from quoron_server.runs import Books, Described
 from quoron_server.specification import RunSpecification
 
 LONGEST_WAIT = 7 * 86400.0  # seconds for users to come, in which the books are closed to other runs
@@ -92,15 +92,8 @@ def serve(
     with Database(database) as opened:
         books = Books(opened)
         books.settle()
-        books.check(specification, plan)
-        books.registry.add_run(specification.run, specification.as_text(), "flower")
-        row = books.registry.run(specification.run)
         try:
-            if row is not None and row.state not in (*OPEN, "complete"):
-                raise RunError(
-                    f"Expected run {row.run} to go on, but it is {row.state}: {row.error}. Choose another name."
-                )
-            if row is None or row.state != "complete":
+            if not books.enter(specification, plan, "flower"):
                 _carry_out(grid, books, specification, plan, waiting)
         except QuoronError:
             _say_farewell(grid, books, specification.run)

@@ -1,6 +1,6 @@
 """Runs, one thread each: begun when enough users are enrolled, resumed when the coordinator comes back.
 
-A run is entered after its plan was made and verified and the population's budget asked; `quoron_server.books` says
+A run is entered after its plan was made and verified and the population's budget asked; `quoron_server.runs` says
 what is written from then on, in which order. While the database is away a run pauses, then goes on from what the ledger
 holds. A run that this coordinator may not go on with (another version's or configuration's, a simulation where none is
 allowed, one of Flower's) is left as it is, for one that may, or for `cancel`.
@@ -26,12 +26,12 @@ from quoron_client.protocol.charges import replace_one
 from quoron_privacy.accounts.lifetime import Charge, Limit
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, OtherVersion, QuoronError, WithoutQuorum
 from quoron_server import specification as specifications
-from quoron_server.books.books import Books
 from quoron_server.books.database import Database
 from quoron_server.books.registry import OPEN, SERVICE, State
 from quoron_server.plan import Plan
 from quoron_server.round_clock import opening
 from quoron_server.rounds import RoundEvent
+from quoron_server.runs import Books
 from quoron_server.service.engine import GrpcEngine, RunStopped
 from quoron_server.service.feed import Feed, public
 from quoron_server.service.records import Records, outside, retried_once

@@ -33,9 +33,10 @@ from quoron.cli.common import (
     Workers,
     err,
     interruptible,
+    networked,
     progress,
 )
-from quoron.cli.compare import carry_on, compare
+from quoron.cli.compare import compare
 from quoron.cli.connection import shared_options
 from quoron.cli.declare import declare
 from quoron.cli.health import health
@@ -120,20 +121,20 @@ def simulate(
     quiet: Quiet = False,
 ) -> None:
     """Train privately over a simulated population, and show what it reached and what it cost."""
-    from quoron import api, kernels
+    from quoron import api
     from quoron.cli import showing
-    from quoron.run_folder import claim
-    from quoron.simulation import run as runs
+    from quoron.sections import Keep, Method
 
-    chosen = engine.choice()
-    short = api.short_keys(seed=seed, simulation_seed=simulation_seed, out=out, network=network)
-    config, name = api.resolve(source, (*(settings or ()), *short))
-    with progress(as_json=as_json, quiet=quiet) as observer:
-        with kernels.rounds_compiled_meanwhile():
-            prepared = runs.prepare(config, Path.cwd())
-        folder = claim(config, name)
-        with interruptible(folder.path):
-            result = chosen.carry_out(prepared, folder, Path.cwd(), [observer])
+    with progress(as_json=as_json, quiet=quiet) as observer, interruptible():
+        result = api.simulate(
+            source,
+            simulation_seed=simulation_seed,
+            method=Method(seed=seed),
+            keep=Keep(out),
+            settings=(*(settings or ()), *networked(network)),
+            observers=[observer],
+            engine=engine.choice(),
+        )
     showing.show_result(result, as_json=as_json)
 
 
@@ -141,22 +142,13 @@ def simulate(
 @shared_options
 def resume(engine: Engine, run: Run, as_json: Json = False, quiet: Quiet = False) -> None:
     """Continue an interrupted run or comparison; a simulation to identical bits on any engine, whichever began it."""
+    from quoron import api
     from quoron.cli import showing
-    from quoron.comparing.comparison import is_comparison, stored_request
-    from quoron.run_folder import RunFolder
-    from quoron.simulation import run as runs
-    from quoron.training import run as training
 
-    if is_comparison(run):
-        carry_on(stored_request(run), run, engine.choice(), as_json=as_json, quiet=quiet)
-        return
-    chosen, folder = engine.choice(), RunFolder(run)
-    with progress(as_json=as_json, quiet=quiet) as observer, interruptible(folder.path):
-        if folder.is_training:
-            showing.show_trained(training.resume(folder, observers=[observer], sharing=chosen.sharing), as_json=as_json)
-            return
-        result = chosen.carry_out(runs.prepare(folder.config(), folder.path), folder, folder.path, [observer])
-    showing.show_result(result, as_json=as_json)
+    bars = not quiet and (not as_json or sys.stderr.isatty())
+    with progress(as_json=as_json, quiet=quiet) as observer, interruptible():
+        result = api.resume(run, [observer], progress=bars, engine=engine.choice())
+    showing.show(result, as_json=as_json)
 
 
 @app.command()
@@ -180,16 +172,15 @@ def plan(
     """Say what a run would promise and cost, and how many rounds it needs, before any data is touched."""
     from quoron import api
     from quoron.cli import showing
-    from quoron.simulation import asking
-    from quoron.simulation import run as runs
+    from quoron.sections import Method
 
     _check_picture(picture)
-    config, _ = api.resolve(source, (*(settings or ()), *api.short_keys(seed=seed, network=network)))
-    answers = asking.ask(config, Path.cwd(), risk=risk, accuracy=accuracy, epsilons=epsilons)
+    said, method = (*(settings or ()), *networked(network)), Method(seed=seed)
+    answers = api.ask(source, risk=risk, accuracy=accuracy, epsilons=epsilons, method=method, settings=said)
     if picture is not None and epsilons:
         showing.draw_epsilons(picture, answers)
     try:
-        planned = runs.prepare(config, Path.cwd(), compare=True).planned
+        planned = api.plan(source, method=method, settings=said)
     except Infeasible as error:  # what would be feasible is told before it is said that this is not
         if answers.asked:
             showing.show_answers(answers, as_json={"infeasible": str(error)} if as_json else None)

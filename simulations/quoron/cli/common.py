@@ -61,6 +61,11 @@ Address = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 
 
+def networked(link: str | None) -> tuple[dict[str, dict[str, str]], ...]:
+    """The section that a network is a key of, if one is given."""
+    return () if link is None else ({"run": {"network": link}},)
+
+
 def progress(*, as_json: bool, quiet: bool) -> "Display":
     """A bar or lines on standard error; nothing for a program that reads JSON."""
     from quoron.reports.progress import display
@@ -69,13 +74,13 @@ def progress(*, as_json: bool, quiet: bool) -> "Display":
 
 
 @contextmanager
-def interruptible(folder: Path) -> Iterator[None]:
-    """Say how to go on with what is in `folder` where someone interrupts."""
+def interruptible() -> Iterator[None]:
+    """Tell what an interruption says of how to go on."""
     try:
         yield
-    except KeyboardInterrupt:
-        how = f"Interrupted. Continue with: quoron resume {folder}"
-        err().print(how, soft_wrap=True, highlight=False, markup=False)
+    except KeyboardInterrupt as stopped:
+        for how in getattr(stopped, "__notes__", ()):
+            err().print(how, soft_wrap=True, highlight=False, markup=False)
         raise typer.Exit(INTERRUPTED) from None
 
 

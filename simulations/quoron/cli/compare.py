@@ -2,15 +2,11 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from quoron.cli.common import Address, Json, Link, Quiet, Settings, Source, interruptible
-
-if TYPE_CHECKING:
-    from quoron.comparing.request import Request
-    from quoron.engines import EngineChoice
+from quoron.cli.common import Address, Json, Link, Quiet, Settings, Source, interruptible, networked
 
 
 def compare(
@@ -42,27 +38,21 @@ def compare(
 ) -> None:
     """Simulate algorithms and settings side by side: excess risk with intervals, rounds, gradients, bytes."""
     from quoron import api
-    from quoron.comparing import comparison as comparisons
-    from quoron.comparing.request import Request, sweep
-    from quoron.engines import EngineChoice, comparison_sharing
-
-    config, name = api.resolve(source, (*(settings or ()), *api.short_keys(network=network)))
-    names = None if algorithms is None else [each.strip() for each in algorithms.split(",") if each.strip()]
-    request = Request.of(config, algorithms=names, vary=sweep(vary or ()), seeds=seeds)
-    chosen = EngineChoice.of(engine, workers=workers, address=address)
-    comparison_sharing(chosen)
-    carry_on(request, comparisons.claim(out, name), chosen, as_json=as_json, quiet=quiet)
-
-
-def carry_on(request: "Request", folder: Path, engine: "EngineChoice", *, as_json: bool, quiet: bool) -> None:
-    """Carry a comparison out from wherever its folder stands, and show it; when interrupted, say how to go on."""
     from quoron.cli import showing
-    from quoron.comparing import comparison as comparisons
-    from quoron.engines import comparison_sharing
-    from quoron.reports.progress import runs_display
+    from quoron.comparing.request import sweep
+    from quoron.engines import EngineChoice
+    from quoron.sections import Keep
 
-    silent = quiet or (as_json and not sys.stderr.isatty())
-    with interruptible(folder), runs_display(quiet=silent) as watcher:
-        sharing = comparison_sharing(engine)
-        comparison = comparisons.carry_out(request, folder, watcher=watcher, workers=engine.workers, sharing=sharing)
+    names = None if algorithms is None else [each.strip() for each in algorithms.split(",") if each.strip()]
+    with interruptible():
+        comparison = api.compare(
+            source,
+            algorithms=names,
+            vary=sweep(vary or ()),
+            seeds=seeds,
+            keep=Keep(out),
+            settings=(*(settings or ()), *networked(network)),
+            progress=not quiet and (not as_json or sys.stderr.isatty()),
+            engine=EngineChoice.of(engine, workers=workers, address=address),
+        )
     showing.show_comparison(comparison, as_json=as_json)

@@ -32,8 +32,8 @@ def declare(
     allow_large_delta: Annotated[
         bool, typer.Option("--allow-large-delta", help="Accept a δ above 1/n, n the number of users.")
     ] = False,
-    population: Annotated[
-        str, typer.Option("--population", metavar="NAME", help="Whose lifetime account is charged.")
+    group: Annotated[
+        str, typer.Option("--group", metavar="NAME", help="Whose lifetime account is charged.")
     ] = "default",
     ledger: Annotated[
         Path | None, typer.Option("--ledger", envvar="QUORON_LEDGER", help="The lifetime ledger, if not the usual one.")
@@ -41,24 +41,22 @@ def declare(
 ) -> None:
     """Release what a configuration has to declare of a table and nobody knows, as TOML with the cost of each line.
 
-    All of it is charged to the population's lifetime account before anything is told, as training is. Asking again
+    All of it is charged to the group's lifetime account before anything is told, as training is. Asking again
     costs again.
     """
     from quoron import declare as declaring
+    from quoron.sections import Keep, Privacy
 
     told = declaring.declare(
         table,
         user=user,
-        epsilon=epsilon,
-        delta=delta,
+        privacy=Privacy(epsilon, delta, allow_large_delta=allow_large_delta),
         items=items,
         numeric=_names(numeric),
         categorical=_names(categorical),
         most_votes=most_votes,
         most_outside=most_outside,
-        population=population,
-        ledger=ledger,
-        allow_large_delta=allow_large_delta,
+        keep=Keep(group=group, ledger=ledger),
     )
     typer.echo(told.toml())
 

@@ -181,7 +181,7 @@ def submit(
 @shared_options
 def runs(connection: Connection, as_json: Json = False) -> None:
     """List the runs of a coordinator."""
-    from quoron.run_folder import dumps
+    from quoron_server.serial import dumps
 
     with connection.open() as control:
         for each in control.runs():
@@ -193,7 +193,7 @@ def runs(connection: Connection, as_json: Json = False) -> None:
 def watch(connection: Connection, run: Name, as_json: Json = False) -> None:
     """Follow a run, and what it awaits, to its end; exit code 1 if it ends without a model, 3 without a quorum."""
     from quoron.operate.control import words
-    from quoron.run_folder import dumps
+    from quoron_server.serial import dumps
 
     ended: dict[str, Any] = {}
     with connection.open() as control:
@@ -222,8 +222,8 @@ def cancel(
         with connection.open() as control:
             print(f"{run}: {control.cancel(run)['state']}")
         return
-    from quoron_server.books.books import Books
     from quoron_server.books.database import Database
+    from quoron_server.runs import Books
 
     try:
         opened = Database(database, create=False)  # as its owner: whoever carries out its runs is not there

@@ -101,8 +101,8 @@ def show(
     from rich.markup import escape
 
     from quoron.cli.showing import console, table
-    from quoron.run_folder import dumps
     from quoron_server.books.lifetime_ledger import known_of
+    from quoron_server.serial import dumps
 
     known = known_of(source.rows())
     names = sorted({*known.held, *known.accounts}) if group is None else [group]
@@ -143,17 +143,17 @@ def verify(
 @shared_options
 def export(
     source: Source,
-    out: Annotated[Path | None, typer.Option("--out", help="A file; standard output without.")] = None,
+    file: Annotated[Path | None, typer.Option("--file", help="A file; standard output without.")] = None,
 ) -> None:
     """The whole verified chain as JSON. Keep it where the coordinator's operator cannot change it."""
     from quoron.run_folder import write
     from quoron_server.books.lifetime_ledger import export_of
 
     text = export_of(source.rows())
-    if out is None:
+    if file is None:
         typer.echo(text, nl=False)
     else:
-        write(out, text.encode())
+        write(file, text.encode())
 
 
 @app.command()

@@ -11,21 +11,33 @@ from rich.table import Table
 
 from quoron.planning.choosing import Candidate, refusals
 from quoron.planning.plans import SURE, Planned
-from quoron.planning.questions import EPSILONS, MOST_USERS, Answers, Enough
+from quoron.planning.questions import EPSILONS, MOST_USERS, Advice, Enough
 from quoron.presets import presets
 from quoron.reports import curve as curve_plot
 from quoron.reports.page import pictures
 from quoron.reports.summary import size, time_rows
 from quoron.reports.terminal import Terminal
-from quoron.run_folder import dumps, write
+from quoron.run_folder import write
 from quoron.simulation.run import RunResult
+from quoron.training.trained import Trained
 from quoron_privacy.errors import Infeasible
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.refused import REFUSED
+from quoron_server.serial import dumps
 
 if TYPE_CHECKING:
     from quoron.comparing.comparison import Comparison
-    from quoron.training.result import Trained
+    from quoron.training.result import TrainedTable
+
+
+def show(result: "RunResult | TrainedTable | Comparison", *, as_json: bool) -> None:
+    """Whatever has been carried out."""
+    if isinstance(result, RunResult):
+        show_result(result, as_json=as_json)
+    elif isinstance(result, Trained):
+        show_trained(result, as_json=as_json)
+    else:
+        show_comparison(result, as_json=as_json)
 
 
 def show_result(result: RunResult, *, as_json: bool) -> None:
@@ -49,7 +61,7 @@ def show_result(result: RunResult, *, as_json: bool) -> None:
     )
 
 
-def show_trained(trained: "Trained", *, as_json: bool) -> None:
+def show_trained(trained: "TrainedTable", *, as_json: bool) -> None:
     """A curator's complete run: its promise, its public figures, the coefficients, and where the model is."""
     if as_json:
         print(dumps(trained.summary.as_json() | {"directory": str(trained.directory)}))
@@ -112,9 +124,9 @@ def show_comparison(comparison: "Comparison", *, as_json: bool) -> None:
     )
 
 
-def show_plan(planned: Planned, answers: Answers | None = None, *, as_json: bool) -> None:
+def show_plan(planned: Planned, answers: Advice | None = None, *, as_json: bool) -> None:
     """A plan: its promise, its numbers, what others would do or why they cannot, rounds curve, answers to questions."""
-    answers = Answers() if answers is None else answers
+    answers = Advice() if answers is None else answers
     if as_json:
         print(dumps(planned.as_json() | answers.as_json()))
         return
@@ -138,7 +150,7 @@ def show_plan(planned: Planned, answers: Answers | None = None, *, as_json: bool
     show_answers(answers)
 
 
-def show_answers(answers: Answers, *, as_json: Mapping[str, Any] | None = None) -> None:
+def show_answers(answers: Advice, *, as_json: Mapping[str, Any] | None = None) -> None:
     """What would do for a risk, and what each ε buys; as JSON beside what is given."""
     if as_json is not None:
         print(dumps(dict(as_json) | answers.as_json()))
@@ -217,7 +229,7 @@ def show_presets() -> None:
     console().print(listed)
 
 
-def draw_epsilons(picture: Path, answers: Answers) -> None:
+def draw_epsilons(picture: Path, answers: Advice) -> None:
     """Write what ε buys as a picture."""
     write(picture, pictures().epsilon_svg(answers.curve or ()), advice="Choose another place for --plot.")
 

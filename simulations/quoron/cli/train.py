@@ -1,6 +1,5 @@
 """`quoron train` and `quoron predict`: a private model of one's own table, and what it says of new rows."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -14,9 +13,7 @@ Table = Annotated[str, typer.Argument(metavar="TABLE.TOML", help="A TOML file th
 def train(
     source: Table,
     epsilon: Annotated[float | None, typer.Option(help="ε; short for privacy.epsilon.")] = None,
-    population: Annotated[
-        str | None, typer.Option(help="Whose lifetime account is charged; short for train.population.")
-    ] = None,
+    group: Annotated[str | None, typer.Option(help="Whose lifetime account is charged; short for train.group.")] = None,
     ledger: Annotated[
         Path | None, typer.Option(envvar="QUORON_LEDGER", help="The lifetime ledger; short for train.ledger.")
     ] = None,
@@ -43,40 +40,33 @@ def train(
     """Train for real on a table that you hold: secret noise, every user, a model that may be shown to anybody."""
     from quoron import api
     from quoron.cli import showing
-    from quoron.cli.showing import show_trained
-    from quoron.engines import EngineChoice, training_sharing
-    from quoron.run_folder import RunFolder, claim
-    from quoron.training import run as training
+    from quoron.engines import EngineChoice
+    from quoron.sections import Keep, Privacy
 
-    sharing = training_sharing(EngineChoice.of(engine, workers=workers, address=address))
-    short = api.short_keys(
-        epsilon=epsilon,
-        population=population,
-        ledger=ledger,
-        health=health,
-        allow_large_delta=allow_large_delta or None,
-        out=out,
-    )
-    config, name = api.resolve(source, (*(settings or ()), *short))
-    begun = None if config.run.out is None else RunFolder(Path(config.run.out))
-    with progress(as_json=as_json, quiet=quiet) as observer:
-        prepared = training.prepare(config, Path.cwd(), name=name, folder=begun)
-        if dry_run:
-            showing.show_plan(prepared.shown, as_json=as_json)
-            return
-        folder = claim(config, name)
-        if not quiet:
-            print(f"Until the run is complete, {folder.ledger} is private: keep it to yourself.", file=sys.stderr)
-        with interruptible(folder.path):
-            trained = training.carry_out(prepared, folder, [observer], sharing=sharing)
-    show_trained(trained, as_json=as_json)
+    choice = EngineChoice.of(engine, workers=workers, address=address)
+    privacy = Privacy(epsilon, health=health, allow_large_delta=allow_large_delta)
+    keep, given = Keep(out, group=group, ledger=ledger), settings or ()
+    if dry_run:
+        showing.show_plan(api.plan_training(source, privacy=privacy, keep=keep, settings=given), as_json=as_json)
+        return
+    with progress(as_json=as_json, quiet=quiet) as observer, interruptible():
+        trained = api.train(
+            source,
+            privacy=privacy,
+            keep=keep,
+            settings=given,
+            observers=[observer],
+            progress=False,
+            engine=choice,
+        )
+    showing.show_trained(trained, as_json=as_json)
 
 
 def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, or the folder of a run.")],
     table: Annotated[Path, typer.Argument(metavar="NEW.CSV", help="Rows to predict for, .csv or .parquet.")],
-    out: Annotated[
-        Path | None, typer.Option("--out", help="A .csv or .parquet file; CSV on standard output without.")
+    file: Annotated[
+        Path | None, typer.Option("--file", help="A .csv or .parquet file; CSV on standard output without.")
     ] = None,
     scores: Annotated[
         bool, typer.Option("--scores", help="Probabilities of the classes, or scores where the loss has none, too.")
@@ -86,15 +76,15 @@ def predict(
     from quoron import api
     from quoron.training.predicting import predictions, write_predictions
 
-    write_predictions(predictions(api.load(model), table, scores=scores), out)
+    write_predictions(predictions(api.load(model), table, scores=scores), file)
 
 
 def example(
     name: Annotated[str, typer.Argument(metavar="PRESET", help="A preset over a table that ships with quoron.")],
-    folder: Annotated[Path, typer.Option("--folder", help="Where the files go.")] = Path(),
+    out: Annotated[Path, typer.Option("--out", help="Folder where the files go.")] = Path(),
 ) -> None:
     """Write a shipped table as NAME.csv and its description as NAME.toml, to try things on and to start from."""
     from quoron.training.examples import write_example
 
-    for path in write_example(name, folder):
+    for path in write_example(name, out):
         print(path)

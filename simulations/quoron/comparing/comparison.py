@@ -23,12 +23,13 @@ from quoron.comparing.cells import Outcome, Rows, cell_rows, run_rows
 from quoron.comparing.pool import Job, Watcher
 from quoron.comparing.request import Request
 from quoron.reports.summary import from_json
-from quoron.run_folder import RunFolder, as_parquet, dumps, numbered, write
+from quoron.run_folder import RunFolder, as_parquet, numbered, write
 from quoron.sharding.choice import Sharing
 from quoron.simulation import run as runs
 from quoron.simulation.scene import setup
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_server.books.durable import make_folder
+from quoron_server.serial import dumps
 
 if TYPE_CHECKING:
     import pandas as pd

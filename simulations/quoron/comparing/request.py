@@ -14,6 +14,7 @@ from typing import Any
 from quoron import config as configs
 from quoron import toml_text
 from quoron.config import Config
+from quoron.sections import overlay
 from quoron_privacy.errors import ConfigError
 from quoron_server.algorithms import ALGORITHMS
 
@@ -94,7 +95,7 @@ class Request:
         texts = [f"algorithm.name={toml_text.literal(algorithm)}"]
         texts += [f"{key}={toml_text.literal(value)}" for key, value in varied]
         tree = self.config.model_dump(mode="json", exclude_none=True)
-        return configs.from_tree(configs.overlay(tree, texts))
+        return configs.from_tree(overlay(tree, texts))
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, from which `from_json` makes it again."""

@@ -1,6 +1,5 @@
 """Flower for people: its simulation as an engine, runs submitted to a federation, private aggregation in their apps."""
 
-from quoron.flower.training import train_privately
-from quoron.training.black_box import Trained
+from quoron.flower.training import Timing, train_privately
 
-__all__ = ["Trained", "train_privately"]
+__all__ = ["Timing", "train_privately"]

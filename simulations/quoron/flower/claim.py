@@ -26,11 +26,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.run_folder import dumps, write
+from quoron.run_folder import write
 from quoron_privacy.errors import ConfigError, QuoronError, RunError
 from quoron_server.books.durable import public
 from quoron_server.plan import Plan
 from quoron_server.rounds import RoundEvent
+from quoron_server.serial import dumps
 
 CLAIM, LINES = "flower-claim.json", "flower-events.jsonl"
 _LOOK = 0.5  # seconds between two looks of the ServerApp at the claim

@@ -3,9 +3,14 @@
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         trained = train_privately(
-            grid, users=5, dimension=1000, epsilon=2, delta=1e-6, clip_norm=1, radius=10, folder=Path("private-run")
+            grid,
+            users=5,
+            dimension=1000,
+            privacy=Privacy(2, 1e-6),
+            method=Method(clip_norm=1, radius=10),
+            keep=Keep("private-run"),
         )
-        print(trained.guarantee.sentence())
+        print(trained.statement)
         np.save("model.npy", trained.model)
 
 Clients answer with `quoron_client.flower.answering.answer_with`.
@@ -14,83 +19,73 @@ Clients answer with `quoron_client.flower.answering.answer_with`.
 import hashlib
 import logging
 import os
-from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from quoron.flower.permission import require_secret_noise, require_users
-from quoron.training.black_box import Trained, origin_of, problem_of
+from quoron.sections import Keep, Method, Privacy, door, only
+from quoron.training.black_box import ONE_PASS, origin_of, problem_of
+from quoron.training.rows import METHOD, PRIVACY
 from quoron.training.start import Start
+from quoron.training.trained import TrainedRows
 from quoron_privacy.counts.quorum import spent_on
 from quoron_privacy.errors import ConfigError, LedgerError, positive
-from quoron_server.books.books import Books
 from quoron_server.books.database import Database
 from quoron_server.books.durable import OWN, make_folder
+from quoron_server.books.registry import EVERYONE
 from quoron_server.flower.apps import Training, train
 from quoron_server.flower.black_boxes import Identities
 from quoron_server.plan import check_delta
+from quoron_server.runs import Books
 
 BOOKS = "books.sqlite"
 
 
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long a server waits: public, as who sees it must learn nothing of who answered."""
+
+    seconds: float = 60.0  # that a round takes answers, also when all have answered before
+    waiting: float = 600.0  # for users to come
+    early_ends: bool = False  # a round ends once all have answered: who sees when learns whether one was absent
+
+
+@door
 def train_privately(
     grid: Grid,
     *,
     users: int,
     dimension: int,
-    epsilon: float,
-    delta: float,
-    clip_norm: float | None = None,
-    radius: float,
-    folder: Path,
-    algorithm: str = "one-pass-dp-sgd",
-    options: Mapping[str, Any] | None = None,
-    smoothness: float | None = None,
+    privacy: Privacy,
+    method: Method,
+    keep: Keep,
     start: NDArray[np.float64] | None = None,
-    items_per_user: int = 1,
     action: str = "private",
-    seconds: float = 60.0,
-    early_ends: bool = False,
-    waiting: float = 600.0,
-    quorum: float | None = None,
-    quorum_epsilon: float | None = None,
-    run: str = "private",
-    group: str = "everyone",
+    timing: Timing = Timing(),  # frozen
     identities: Identities = "keys",
-    seed: int = 0,
-    simulation_seed: int | None = None,
-    allow_large_delta: bool = False,
-) -> Trained:
+) -> TrainedRows[NDArray[np.float64]]:
     """Train a model of `dimension` numbers on `users` nodes with (ε, δ)-differential privacy for all items of a user.
 
-    | argument          | meaning                                                                                 |
-    | ----------------- | --------------------------------------------------------------------------------------- |
-    | `clip_norm`       | a user's answer is shortened to this Euclidean norm, on the server: the promise's base. |
-    |                   | None: it follows the users, privately, for a share of ε; `options` need a `step_size`   |
-    | `radius`          | the model stays within this distance of `start`                                         |
-    | `start`           | public start, shape (d,); zero by default. Its values must not depend on protected data |
-    | `options`         | of the algorithm: `rounds`, `step_size`, `rate`, ...; the plan chooses what is left out |
-    | `smoothness`      | of users' average losses, if known: sets step sizes only                                |
-    | `items_per_user`  | a public guess, which sets step sizes only                                              |
-    | `folder`          | keeps the books: members, spent budget, ledger. Secret until the run is complete; yours |
-    | `seconds`         | that a round takes answers, also when all have answered before                          |
-    | `early_ends`      | a round ends once all have answered: who sees when learns whether one was absent, so    |
-    |                   | the promise says so; refused where cohorts are secret. With "partitions" always         |
-    | `waiting`         | seconds for users to come                                                               |
-    | `quorum`          | a share of those asked: a round in which fewer answer, by a noisy count, ends the run   |
-    |                   | as `WithoutQuorum`. None: nobody checks whether anyone answers                          |
-    | `quorum_epsilon`  | of `epsilon`, for the quorum; a twentieth unless told                                   |
-    | `run`, `group`    | the name of this run in the books, and whose lifetime budget it is charged to           |
-    | `identities`      | "keys": a user is a SuperNode's key, proved by `--enable-supernode-auth`; "partitions": |
-    |                   | a partition of Flower's simulation, where all data are yours anyway                     |
-    | `simulation_seed` | repeatable noise, for made-up data only                                                 |
-
-    A δ above 1/n is refused without `allow_large_delta`.
+    | argument     | meaning                                                                                       |
+    | ------------ | --------------------------------------------------------------------------------------------- |
+    | `privacy`    | epsilon and delta; `simulation_seed`: repeatable noise, for made-up data only. `quorum`: a    |
+    |              | share of those asked; a round in which fewer answer, by a noisy count, ends the run as        |
+    |              | `WithoutQuorum`, for `quorum_epsilon` of epsilon, a twentieth unless told. None: nobody       |
+    |              | checks. A δ above 1/n is refused without `allow_large_delta`                                  |
+    | `method`     | as of `quoron.train_rows`: `radius`, `clip_norm`, at which a user's answer is shortened on    |
+    |              | the server, `options`, ...; `seed`, public, of slots                                          |
+    | `keep`       | `out`, needed: a folder for the books: members, spent budget, ledger. Secret until the run is |
+    |              | complete; yours. `run` and `group`: the name of this run in them, and whose lifetime budget   |
+    |              | it is charged to, "everyone" unless told                                                      |
+    | `start`      | public start, shape (d,); zero by default. Its values must not depend on protected data       |
+    | `timing`     | see `Timing`. With `early_ends` the promise says so; refused where cohorts are secret. With   |
+    |              | "partitions" always                                                                           |
+    | `identities` | "keys": a user is a SuperNode's key, proved by `--enable-supernode-auth`; "partitions": a     |
+    |              | partition of Flower's simulation, where all data are yours anyway                             |
 
     With "keys" the environment of the ServerApp has to say QUORON_SUPERNODE_AUTH=1, that the SuperLink does verify
     them; QUORON_ALLOW_SIMULATION=1 there allows made-up users, and a seed, instead.
@@ -102,36 +97,35 @@ def train_privately(
     WithoutQuorum, RunError.
     """
     _speak()
-    origin = origin_of(start, dimension)
-    positive(seconds=seconds, waiting=waiting)
+    origin, seed = origin_of(start, dimension), privacy.simulation_seed
+    only("train_privately", (*PRIVACY, "quorum", "quorum_epsilon"), privacy)
+    only("train_privately", (*METHOD, "seed"), method)
+    only("train_privately", ("out", "run", "group"), keep)
+    (epsilon, delta), run = privacy.needed("train_privately"), keep.run or "private"
+    if keep.out is None:
+        raise ConfigError("Expected keep=Keep(out=...) for train_privately, a folder for its books; got none.")
+    folder, quorum = Path(keep.out), None if privacy.quorum == "none" else privacy.quorum
+    positive(seconds=timing.seconds, waiting=timing.waiting)
     if identities == "keys":
-        require_secret_noise(os.environ, simulation_seed)
+        require_secret_noise(os.environ, seed)
         require_users(os.environ)
-    if simulation_seed is None:
-        check_delta(delta, users, allowed=allow_large_delta, key="allow_large_delta")
-    problem = problem_of(
-        users=users,
-        items_per_user=items_per_user,
-        dimension=dimension,
-        radius=radius,
-        clip_norm=clip_norm,
-        smoothness=smoothness,
-    )
+    if seed is None:
+        check_delta(delta, users, allowed=privacy.allow_large_delta, key="allow_large_delta")
     training = Training(
         run=run,
-        algorithm=algorithm,
-        problem=problem,
+        algorithm=method.algorithm or ONE_PASS,
+        problem=problem_of(method, users=users, dimension=dimension, door="train_privately"),
         epsilon=epsilon,
         delta=delta,
-        clip_norm=clip_norm,
-        options=dict(options or {}),
+        clip_norm=method.clip_norm,
+        options=dict(method.options),
         identities=identities,
-        group=group,
-        seed=seed,
-        simulation_seed=simulation_seed,
-        early_ends=early_ends,
+        group=keep.group or EVERYONE,
+        seed=method.seed or 0,
+        simulation_seed=seed,
+        early_ends=timing.early_ends,
         quorum=quorum,
-        quorum_epsilon=spent_on(quorum, epsilon, quorum_epsilon),
+        quorum_epsilon=spent_on(quorum, epsilon, privacy.quorum_epsilon),
     )
     plan = training.plan()
     _make_ours(folder)
@@ -141,8 +135,11 @@ def train_privately(
         begin = _start(folder, run, Start(origin), known=known, given=start is not None)
         origin, training = begin.weights, replace(training, start=begin.digest)
         books.settle()
-        moved = train(grid, training, plan, books, origin, action=action, seconds=seconds, waiting=waiting)
-    return Trained(origin + moved, plan)
+        moved = train(
+            grid, training, plan, books, origin, action=action, seconds=timing.seconds, waiting=timing.waiting
+        )
+    model = origin + moved
+    return TrainedRows(model, model, plan.guarantee.sentence(), folder, plan)
 
 
 def _start(folder: Path, run: str, asked: Start, *, known: bool, given: bool) -> Start:

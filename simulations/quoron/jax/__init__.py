@@ -1,13 +1,13 @@
 """User-level privacy for a pure loss over a tree of parameters: per-user gradients or local SGD, for all users at once.
 
-    import quoron.jax
+    from quoron import Method, Privacy
+    from quoron.jax import LocalSGD
 
     trained = quoron.jax.train(
-        loss, params, (images, labels), user=owners, items_per_user=50,
-        local=quoron.jax.LocalSGD(batch_size=10), algorithm="dp-sgd-wor",
-        epsilon=8, delta=1e-6, clip_norm=1, radius=10,
+        loss, params, (images, labels), user=owners, privacy=Privacy(8, 1e-6),
+        method=Method("dp-sgd-wor", items_per_user=50, local=LocalSGD(batch_size=10), clip_norm=1, radius=10),
     )
-    trained.params, trained.guarantee.sentence()
+    trained.model, trained.statement
 
 Needs the extra `jax`, which nothing else of quoron imports. Page: docs/models.md.
 """
@@ -19,7 +19,7 @@ except ModuleNotFoundError as missing:
         raise
     raise ModuleNotFoundError("quoron.jax needs jax. Install it: pip install 'quoron[jax]'.", name="jax") from missing
 
-from quoron.jax.training import Trained, train
+from quoron.jax.training import train
 from quoron.training.timetable import LocalSGD
 
-__all__ = ["LocalSGD", "Trained", "train"]
+__all__ = ["LocalSGD", "train"]

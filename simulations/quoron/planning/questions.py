@@ -56,7 +56,7 @@ class Enough:
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class Advice:
     """What was asked beside a plan; None for what was not."""
 
     curve: tuple[EpsilonPoint, ...] | None = None

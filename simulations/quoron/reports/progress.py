@@ -68,6 +68,10 @@ class Silence:
 class Lines(Silence):
     """A plain line now and then, on standard error."""
 
+    def started(self, plan: Plan) -> None:
+        """What to take care of, if anything."""
+        _warn(plan)
+
     def round_finished(self, event: RoundEvent) -> None:
         """One line in every tenth of the rounds."""
         if event.round % max(1, event.rounds // LINES) == 0 or event.round == event.rounds - 1:
@@ -99,11 +103,18 @@ class Bar(Silence):
 
     def started(self, plan: Plan) -> None:
         """Show the plan's rounds as the length of the bar."""
+        _warn(plan)
         self._bar.update(self._task, description=plan.algorithm, total=plan.cost.rounds)
 
     def round_finished(self, event: RoundEvent) -> None:
         """Move the bar."""
         self._bar.update(self._task, completed=event.round + 1, figures=_figures(event))
+
+
+def _warn(plan: Plan) -> None:
+    if plan.guarantee.curated and not plan.guarantee.seeded:
+        how = "Until the run is complete, ledger.sqlite in its folder is private: keep it to yourself."
+        print(how, file=sys.stderr, flush=True)
 
 
 def _figures(event: RoundEvent) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 from quoron.config import Config, Table
 from quoron.paths import PACKAGED
-from quoron.planning.questions import Answers, enough, epsilon_curve, wanted_risk
+from quoron.planning.questions import Advice, enough, epsilon_curve, wanted_risk
 from quoron.populations import Population
 from quoron.populations.metrics import binary, classes
 from quoron.populations.users import Vector
@@ -39,7 +39,7 @@ def ask(
     risk: str | float | None = None,
     accuracy: float | None = None,
     epsilons: bool = False,
-) -> Answers:
+) -> Advice:
     """How many users, or which ε, would do for a risk or for an accuracy, and what does each ε buy?
 
     A table of somebody's own is looked at only for an `accuracy` that is asked about. ConfigError where both a risk and
@@ -48,7 +48,7 @@ def ask(
     if risk is not None and accuracy is not None:
         raise ConfigError("Expected a risk or an accuracy to ask about, got both.")
     if risk is None and accuracy is None and not epsilons:
-        return Answers()
+        return Advice()
     scene = setup(config, folder, frame)
     if accuracy is not None:
         found = replace(enough(config, scene.problem, risk_of(scene.population, accuracy)), accuracy=accuracy)
@@ -57,13 +57,13 @@ def ask(
     else:
         found = None
     if not epsilons:
-        return Answers(None, found)
+        return Advice(None, found)
     points = epsilon_curve(config, scene.problem)
     if speaks_of_accuracy(scene.population) and (accuracy is not None or _is_public(config)):
         risks = [point.predicted_excess_risk for point in points]
         told = [None if each is None else accuracy_of(scene.population, each) for each in risks]
         points = tuple(replace(point, accuracy=each) for point, each in zip(points, told, strict=True))
-    return Answers(points, found)
+    return Advice(points, found)
 
 
 def _is_public(config: Config) -> bool:

@@ -17,20 +17,18 @@ from quoron.planning import projection
 from quoron.planning.plans import Planned, choose
 from quoron.populations import Population
 from quoron.reports.summary import Summary, from_json
-from quoron.run_folder import RunFolder, as_parquet, dumps, flat
+from quoron.run_folder import RunFolder, as_parquet, flat
 from quoron.simulation.scene import Setup, setup
-from quoron_privacy.errors import LedgerError
-from quoron_privacy.noise.sources import SeededNoise
-from quoron_server.algorithms import ALGORITHMS
 from quoron_server.budget import Budget
 from quoron_server.plan import Plan, check_delta
-from quoron_server.rounds import Observer, run
+from quoron_server.rounds import Observer
 
 if TYPE_CHECKING:  # planning needs neither
     import pyarrow as pa
 
     from quoron.model import Model
     from quoron_server.books.ledger import Ledger
+    from quoron_server.runs import Run
 
 
 LOOK = (
@@ -101,20 +99,10 @@ def carry_out(
     prepared: Prepared, folder: RunFolder, observers: Sequence[Observer] = (), *, page: bool = True
 ) -> RunResult:
     """Run in `folder` from wherever its ledger stands, and write the run folder, report.html with `page`."""
-    config, scene, plan = prepared.config, prepared.scene, prepared.planned.plan
-    with _ledger(prepared, folder) as ledger:
+    scene, (run, own) = prepared.scene, _begun(prepared, folder)
+    with own as ledger:
         before = sum(event["seconds_clients"] + event["seconds_server"] for event in ledger.events())
-        model = run(
-            ALGORITHMS[plan.algorithm].make(plan),
-            scene.engine,
-            ledger,
-            SeededNoise(config.run.simulation_seed),
-            budget=Budget(**config.budget.model_dump()),
-            observers=observers,
-            simulation=True,
-            evaluate=scene.evaluate,
-            trust_clients=config.algorithm.trust_clients,
-        )
+        model = run.carry_out(ledger, scene.engine, observers, evaluate=scene.evaluate)
         seconds = before + time.perf_counter() - prepared.began
         summary, rows = _results(prepared, ledger, model, seconds)
     folder.write_rounds(rows)
@@ -129,12 +117,12 @@ def carry_out(
 
         name, remarks = folder.path.resolve().name, summary.remarks_simulation_only
         folder.write_text("report.html", report_page.page(summary, rows, name=name, tables=tables, remarks=remarks))
-    return RunResult(model, summary, plan, folder.path, config, prepared.planned, released)
+    return RunResult(model, summary, run.plan, folder.path, prepared.config, prepared.planned, released)
 
 
 def begin(prepared: Prepared, folder: RunFolder) -> bool:
-    """Begin a run's ledger if there is none, and say whether the run is complete. LedgerError as in `carry_out`."""
-    with _ledger(prepared, folder) as ledger:
+    """Begin a run's ledger if there is none, and say whether the run is complete. OtherVersion as in `carry_out`."""
+    with _begun(prepared, folder)[1] as ledger:
         return ledger.finished
 
 
@@ -157,29 +145,23 @@ def _table_model(prepared: Prepared, weights: NDArray[np.float64]) -> "Model | N
     return Model.released(weights, encoding, prepared.scene.population.loss, prepared.planned.plan, made=None)
 
 
-def _ledger(prepared: Prepared, folder: RunFolder) -> "Ledger":
-    """The run's ledger, begun if there is none; LedgerError if it was begun with another plan or other data."""
-    from quoron_server.books.ledger import Ledger
+def _begun(prepared: Prepared, folder: RunFolder) -> "tuple[Run, Ledger]":
+    """The run, and its ledger, begun if there is none; OtherVersion if that is of another plan or other data."""
+    from quoron_server.runs import Run
 
-    config, planned, digest = prepared.config, prepared.planned, prepared.digest
-    plan = dumps(planned.plan.as_json())
+    config, plan = prepared.config, prepared.planned.plan
     if not folder.ledger.is_file():
         folder.write_text("config.toml", config.as_toml())
-        folder.write_json("plan.json", planned.as_json())
-        key = SeededNoise(config.run.simulation_seed).export_key()
-        return Ledger.create(folder.ledger, plan=plan, config_digest=digest, noise_key=key)
-    ledger = Ledger.open(folder.ledger)
-    for thing, stored, ours in (
-        ("configuration or table", ledger.config_digest, digest),
-        ("plan", ledger.plan_json, plan),
-    ):
-        if stored != ours:
-            ledger.close()
-            raise LedgerError(
-                f"Expected {folder.path} to hold a run with the same {thing}, but it began with another. Resume it "
-                "with the data and the version of quoron that began it, or start a new run with `quoron simulate`."
-            )
-    return ledger
+        folder.write_json("plan.json", prepared.planned.as_json())
+    run = Run(
+        name=folder.path.name,
+        plan=plan,
+        digest=prepared.digest,
+        simulation_seed=config.run.simulation_seed,
+        trust_clients=config.algorithm.trust_clients,
+        budget=Budget(**config.budget.model_dump()),
+    )
+    return run, run.begin(folder.ledger)
 
 
 def fingerprint(config: Config, folder: Path, frame: "pa.Table | None" = None) -> str:

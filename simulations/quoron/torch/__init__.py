@@ -1,13 +1,14 @@
 """User-level privacy for an unmodified torch module: per-user gradients or local SGD, for all users on one machine.
 
-    import quoron.torch
+    from quoron import Method, Privacy
+    from quoron.torch import LocalSGD
 
     trained = quoron.torch.train(
-        network, (images, labels), user=owners, loss=torch.nn.functional.cross_entropy, items_per_user=50,
-        local=quoron.torch.LocalSGD(batch_size=10), algorithm="dp-sgd-wor",
-        epsilon=8, delta=1e-6, clip_norm=1, radius=10,
+        network, (images, labels), user=owners, loss=torch.nn.functional.cross_entropy,
+        privacy=Privacy(8, 1e-6),
+        method=Method("dp-sgd-wor", items_per_user=50, local=LocalSGD(batch_size=10), clip_norm=1, radius=10),
     )
-    trained.module, trained.guarantee.sentence()
+    trained.model, trained.statement
 
 Needs the extra `torch`, which nothing else of quoron imports. Page: docs/models.md.
 """
@@ -22,7 +23,7 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 from quoron.torch.federated import answering, weights, with_weights
-from quoron.torch.training import Trained, train
+from quoron.torch.training import train
 from quoron.training.timetable import LocalSGD
 
-__all__ = ["LocalSGD", "Trained", "answering", "train", "weights", "with_weights"]
+__all__ = ["LocalSGD", "answering", "train", "weights", "with_weights"]

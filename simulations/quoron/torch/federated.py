@@ -6,7 +6,7 @@
         return answer_with(message, context, rows)
 
 The server's side is `quoron.flower.train_privately(grid, start=weights(network), dimension=len(start), ...)`, and
-`with_weights(network, trained.model)` at its end. Page: docs/models.md.
+`with_weights(network, trained.weights)` at its end. Page: docs/models.md.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def answering(
     Dataset. Shuffles and dropout are drawn anew in each call.
     """
     size = len(data[0]) if isinstance(data, tuple | list) else len(data)
-    items = items_of(data, user=None, offsets=np.array([0, size]), features=None, label=None)
+    items = items_of(data, offsets=np.array([0, size]))
     rows = Rows(Network.of(module, loss, device), items, items_per_user=items_per_user, local=local)
 
     def answer(model: Vector) -> Vector:

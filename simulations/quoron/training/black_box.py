@@ -1,51 +1,36 @@
-"""What both doors for black boxes share: the plug-in for Flower and `quoron.train_rows`."""
-
-from dataclasses import dataclass
+"""What all doors for black boxes share: the plug-in for Flower, `quoron.train_rows`, torch and JAX."""
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron.sections import Method
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import ConfigError, positive
 from quoron_server.black_box import UNKNOWN_CLIP
-from quoron_server.plan import Guarantee, Plan
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Trained:
-    """A released model and what was promised for it."""
-
-    model: Vector  # (d,)
-    plan: Plan
-
-    @property
-    def guarantee(self) -> Guarantee:
-        """ε, δ, adjacency, exposure and assumptions; `sentence()` says it in words."""
-        return self.plan.guarantee
+ONE_PASS = "one-pass-dp-sgd"
 
 
-def problem_of(
-    *,
-    users: int,
-    items_per_user: int,
-    dimension: int,
-    radius: float,
-    clip_norm: float | None,
-    smoothness: float | None,
-) -> Problem:
+def problem_of(method: Method, *, users: int, dimension: int, door: str) -> Problem:
     """The problem of a black box: its bound on gradients is the clip, and nothing is said of convexity."""
-    if clip_norm is not None:
-        positive(clip_norm=clip_norm)
+    if method.radius is None or isinstance(method.smoothness, str):
+        raise ConfigError(
+            f"Expected method=Method(radius=...) for {door}, and a smoothness that is a number or none, got "
+            f"radius={method.radius} and smoothness={method.smoothness!r}."
+        )
+    if method.clip_norm is not None:
+        positive(clip_norm=method.clip_norm)
     return Problem(
         users=users,
-        items_per_user=items_per_user,
+        items_per_user=1 if method.items_per_user is None else method.items_per_user,
         dimension=dimension,
-        domain=L2Ball(radius),
-        lipschitz=UNKNOWN_CLIP if clip_norm is None else clip_norm,
-        smoothness=smoothness,
+        domain=L2Ball(method.radius),
+        lipschitz=UNKNOWN_CLIP if method.clip_norm is None else method.clip_norm,
+        smoothness=method.smoothness,
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,15 @@ from quoron_privacy.errors import DataError
 
 Array = NDArray[Any]
 Data = Any  # a DataFrame, a Dataset of Hugging Face, an array or tensor, a tuple of them, or a torch Dataset
+
+
+class Described(TypedDict, total=False):
+    """Whose each item is, and of a table which columns it has."""
+
+    user: str | Sequence[Any] | NDArray[Any] | None  # a column of a table, or whose each item is
+    offsets: Sequence[int] | NDArray[np.int64] | None  # where items are sorted by user: user u has those from u's on
+    features: Sequence[str] | None  # columns of a table
+    label: str | None  # column of a table
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,10 +52,10 @@ class Items:
 def items_of(
     data: Data,
     *,
-    user: str | Sequence[Any] | NDArray[Any] | None,
-    offsets: Sequence[int] | NDArray[np.int64] | None,
-    features: Sequence[str] | None,
-    label: str | None,
+    user: str | Sequence[Any] | NDArray[Any] | None = None,
+    offsets: Sequence[int] | NDArray[np.int64] | None = None,
+    features: Sequence[str] | None = None,
+    label: str | None = None,
 ) -> Items:
     """Items of `data`; `user` is a column of a table, or whose each item is, `offsets` says it for sorted arrays.
 

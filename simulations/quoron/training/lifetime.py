@@ -3,7 +3,7 @@
     with opened(place(None)) as ledger:
         ledger.charge("visits-3f2a", "default", epsilon=1.0, delta=1e-6)
 
-Runs are charged to a population: a name that whoever trains declares for "these people". It is never guessed from the
+Runs are charged to a group: a name that whoever trains declares for "these people". It is never guessed from the
 data, and a fingerprint of the data is stored nowhere: either would tell something of who is in the table.
 """
 
@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from platformdirs import user_data_path
@@ -22,6 +22,7 @@ from quoron_privacy.errors import LedgerError, LedgerUnavailable
 from quoron_server.books.database import Database
 from quoron_server.books.durable import OWN, PRIVATE, make_folder
 from quoron_server.books.lifetime_ledger import Known, PopulationLedger
+from quoron_server.runs import Account
 
 VARIABLE = "QUORON_LEDGER"
 PATIENCE = 60.0  # seconds that a run waits for others, which hold the file for a few milliseconds each
@@ -32,6 +33,11 @@ def place(given: str | Path | None) -> Path:
     """The ledger's file: as given, else as QUORON_LEDGER says, else where the platform keeps a program's data."""
     chosen = given or os.environ.get(VARIABLE)
     return Path(chosen).expanduser() if chosen else user_data_path("quoron") / "ledger.sqlite"
+
+
+def account(path: Path) -> Account:
+    """The ledger at `path`, for whoever charges it."""
+    return partial(opened, path)
 
 
 @contextmanager

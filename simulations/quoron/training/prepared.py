@@ -10,6 +10,8 @@ from quoron.planning.plans import Planned
 from quoron.populations.users import Declared
 from quoron.training import lifetime
 from quoron.training.table import Held, HeldFiles
+from quoron_server.budget import Budget
+from quoron_server.runs import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,19 @@ class Prepared:
             return self.planned
         why = f"Nobody looks at how well the table fits its declarations: {self.unlooked}."
         return replace(self.planned, remarks=(*self.planned.remarks, why))
+
+    @property
+    def run(self) -> Run:
+        """What begins, is charged and is carried out."""
+        return Run(
+            name=self.identity.run,
+            plan=self.planned.plan,
+            digest=self.config.digest(),
+            group=self.config.train.group,
+            account=lifetime.account(self.ledger),
+            trust_clients=True,
+            budget=Budget(**self.config.budget.model_dump()),
+        )
 
     @property
     def ledger(self) -> Path:

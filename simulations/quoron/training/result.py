@@ -13,6 +13,7 @@ from quoron.reports.health import Health, read, unseen
 from quoron.run_folder import RunFolder, flat
 from quoron.training import lifetime
 from quoron.training.prepared import Identity, Prepared
+from quoron.training.trained import Trained
 from quoron_privacy.accounts.lifetime import Account
 from quoron_privacy.counts.table_health import Shares
 from quoron_server.plan import Plan
@@ -38,10 +39,10 @@ class Summary:
     rounds: int
     halted: bool
     predicted_excess_risk: float | None
-    population: str
-    population_epsilon: float  # of everything charged to the population so far
-    population_delta: float
-    population_limit: str  # in words
+    group: str
+    group_epsilon: float  # of everything charged to the group so far
+    group_delta: float
+    group_limit: str  # in words
     warnings: tuple[str, ...]  # of what is public: declarations, and the model itself
     unseen: str  # what no warning can be about
     choice: str | None
@@ -65,18 +66,16 @@ class Summary:
             rows.append(("excess risk, predicted", f"at most {self.predicted_excess_risk:.2g}{unfit}"))
         if self.health is not None:
             rows += self.health.table()[:1]
-        so_far = f"ε = {self.population_epsilon:.4g} at δ = {self.population_delta:.3g}, limit {self.population_limit}"
-        rows.append((f"population {self.population!r} so far", so_far))
+        so_far = f"ε = {self.group_epsilon:.4g} at δ = {self.group_delta:.3g}, limit {self.group_limit}"
+        rows.append((f"group {self.group!r} so far", so_far))
         return rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Trained:
-    """A complete run: the model that it released, its public figures, and where they are kept."""
+class TrainedTable(Trained[Model]):
+    """What was trained on a table, and its public figures."""
 
-    model: Model
     summary: Summary
-    directory: Path
 
     @property
     def health(self) -> Health | None:
@@ -95,7 +94,7 @@ def write(
     weights: NDArray[np.float64],
     events: Sequence[Mapping[str, Any]],
     seen: Shares | None = None,
-) -> Trained:
+) -> TrainedTable:
     """Keep what a complete run released, what was `seen` of the table among it; the result.
 
     The model comes last: where it is, all of the folder is.
@@ -108,15 +107,16 @@ def write(
     folder.write_json("summary.json", summary.as_json())
     write_report(folder, summary, model, rows)
     folder.write_text(MODEL, model.as_text())
-    return Trained(model, summary, folder.path)
+    return TrainedTable(model, model.weights, summary.statement, folder.path, summary)
 
 
-def stored(folder: RunFolder) -> Trained:
+def stored(folder: RunFolder) -> TrainedTable:
     """A complete run as its folder keeps it. RunError before it is complete."""
     told = folder.summary()
     health = None if told["health"] is None else Health.from_json(told["health"])
     summary = Summary(**told | {"warnings": tuple(told["warnings"]), "health": health})
-    return Trained(Model.load(folder.path / MODEL), summary, folder.path)
+    model = Model.load(folder.path / MODEL)
+    return TrainedTable(model, model.weights, summary.statement, folder.path, summary)
 
 
 def write_report(folder: RunFolder, summary: Summary, model: Model, rows: Sequence[Mapping[str, Any]]) -> Path:
@@ -137,9 +137,9 @@ def _summary(
 ) -> Summary:
     looked = prepared.planned.plan.guarantee.health
     health = None if looked is None or seen is None else read(looked, seen, prepared.held.encoding)
-    plan, population = prepared.planned.plan, prepared.config.train.population
+    plan, group = prepared.planned.plan, prepared.config.train.group
     with lifetime.opened(prepared.ledger) as ledger:
-        spent, account = ledger.spent(population), ledger.account(population)
+        spent, account = ledger.spent(group), ledger.account(group)
     return Summary(
         run=identity.run,
         algorithm=plan.algorithm,
@@ -153,10 +153,10 @@ def _summary(
         rounds=len(events),
         halted=any(event["public"].get("halted", False) for event in events),
         predicted_excess_risk=plan.predicted_excess_risk,
-        population=population,
-        population_epsilon=spent.epsilon,
-        population_delta=spent.delta,
-        population_limit="none" if account is None else _limit_words(account),
+        group=group,
+        group_epsilon=spent.epsilon,
+        group_delta=spent.delta,
+        group_limit="none" if account is None else _limit_words(account),
         warnings=(*prepared.held.warnings, *(health.warnings if health else ()), *_boundary(model, plan)),
         unseen=unseen(health, prepared.unlooked),
         choice=prepared.planned.choice,

@@ -3,8 +3,10 @@
     def rows(users, point):                      # users (k,), point (d,): one row a user, (k, d)
         return np.stack([average_gradient(point, items[user]) for user in users])
 
-    trained = quoron.train_rows(rows, users=1000, dimension=d, epsilon=2, delta=1e-6, clip_norm=1, radius=10)
-    trained.model, trained.guarantee.sentence()
+    trained = quoron.train_rows(
+        rows, users=1000, dimension=d, privacy=Privacy(2, 1e-6), method=Method(clip_norm=1, radius=10)
+    )
+    trained.model, trained.statement
 
 `rows` is a black box, so plans, refusals and proofs are those of the plug-in for Flower (docs/flower.md): rows are
 clipped here, nothing is assumed of convexity, smoothness or size. What is written, and in which order, each step
@@ -33,36 +35,39 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.run_folder import ROWS, RunFolder, claim_rows, dumps, flat
+from quoron.run_folder import ROWS, RunFolder, claim_rows, flat
+from quoron.sections import Keep, Method, Privacy, door, only
 from quoron.training import lifetime
-from quoron.training.black_box import Trained, Vector, origin_of, problem_of
+from quoron.training.black_box import ONE_PASS, Vector, origin_of, problem_of
 from quoron.training.prepared import Identity
 from quoron.training.result import public_row
-from quoron.training.run import settle
 from quoron.training.start import Start, has_begun
+from quoron.training.trained import TrainedRows
 from quoron_client.protocol.black_box import combined
 from quoron_client.protocol.questions import FAR, Answers, Question, Status
-from quoron_privacy.errors import ConfigError, LedgerError, OtherVersion, RunError, count
+from quoron_privacy.errors import ConfigError, OtherVersion, RunError, count
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.ahead import StartedNoise, of_the_run
-from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.sums import Sums
-from quoron_server import rounds
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.assumptions import Assumption, Kind
 from quoron_server.black_box import plan_for
-from quoron_server.books.books import charge_of
-from quoron_server.books.ledger import Ledger
-from quoron_server.plan import Plan, Privacy, check_delta
+from quoron_server.plan import Plan, check_delta
+from quoron_server.plan import Privacy as Wish
 from quoron_server.problem import Problem
 from quoron_server.rounds import Observer
+from quoron_server.runs import Run, end
 
 Users = NDArray[np.int64]
 Rows = Callable[[Users, Vector], Any]  # users (k,), point (d,) -> (k, d): numpy, or anything with DLPack
 Computation = Callable[[int, Users, Vector, NoiseSource], Any]  # the same, told the round, with dice of the run's own
 Summation = Callable[[Question, Users, Vector, NoiseSource, float], Sums]  # the reduction of users' answers, made there
 Watch = Callable[[int, Vector], None]  # a round from 0, and the point (d,) of its question
+
+PRIVACY = ("epsilon", "delta", "allow_large_delta", "simulation_seed")
+CHUNK = 64  # users whose rows a framework computes at once
+METHOD = ("algorithm", "options", "items_per_user", "radius", "smoothness", "clip_norm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +83,30 @@ class Setting:
     start: str = ""  # digest of the model that training starts from
     model: str = ""  # what else whoever calls wants to be the same after an interruption
     simulation_seed: int | None = None  # of a simulation
-    population: str = "default"
+    group: str = "default"
     allow_large_delta: bool = False  # accept δ above 1/n
+
+    @classmethod
+    def of(
+        cls, privacy: Privacy, method: Method, keep: Keep, *, users: int, start: "Start", door: str, model: str = ""
+    ) -> "Setting":
+        """Of a door's values. ConfigError for what is missing, or means nothing to it."""
+        only(door, PRIVACY, privacy)
+        only(door, ("out", "group", "ledger"), keep)
+        epsilon, delta = privacy.needed(door)
+        return cls(
+            problem=problem_of(method, users=users, dimension=len(start.weights), door=door),
+            epsilon=epsilon,
+            delta=delta,
+            clip_norm=method.clip_norm,
+            algorithm=method.algorithm or ONE_PASS,
+            options=dict(method.options),
+            start=start.digest,
+            model=model,
+            simulation_seed=privacy.simulation_seed,
+            group=keep.group or "default",
+            allow_large_delta=privacy.allow_large_delta,
+        )
 
     def as_text(self) -> str:
         """The same run has the same text."""
@@ -92,7 +119,7 @@ class Setting:
             check_delta(self.delta, self.problem.users, allowed=allowed, key="allow_large_delta")
         made = plan_for(
             self.problem,
-            Privacy(self.epsilon, self.delta),
+            Wish(self.epsilon, self.delta),
             algorithm=self.algorithm,
             clip_norm=self.clip_norm,
             options=self.options,
@@ -164,6 +191,13 @@ class RowsEngine:
         return FAR * question.task.honest(self.problem.bounds)
 
 
+def items_needed(method: Method, door: str) -> int:
+    """The most items of a user that take part. ConfigError without: each round's cost hangs on it."""
+    if method.items_per_user is None:
+        raise ConfigError(f"Expected method=Method(items_per_user=...) for {door}, got none. It is public.")
+    return method.items_per_user
+
+
 def as_matrix(rows: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
     """Rows of any framework as float64. RunError for another shape, or for what neither numpy nor DLPack can carry."""
     if not isinstance(rows, np.ndarray) and hasattr(rows, "__dlpack__"):
@@ -183,29 +217,19 @@ def as_matrix(rows: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
     return found
 
 
+@door
 def train_rows(
     rows: Rows,
     *,
     users: int,
     dimension: int,
-    epsilon: float,
-    delta: float,
-    clip_norm: float | None = None,
-    radius: float,
-    algorithm: str = "one-pass-dp-sgd",
-    options: Mapping[str, Any] | None = None,
-    smoothness: float | None = None,
+    privacy: Privacy,
+    method: Method,
+    keep: Keep = Keep(),  # noqa: B008  # frozen
     start: NDArray[np.float64] | None = None,
-    items_per_user: int = 1,
-    chunk: int | None = None,
-    population: str = "default",
-    ledger: str | Path | None = None,
-    out: str | Path | None = None,
-    simulation_seed: int | None = None,
-    allow_large_delta: bool = False,
     watch: Watch | None = None,
     observers: Sequence[Observer] = (),
-) -> Trained:
+) -> TrainedRows[Vector]:
     """Train any model of `dimension` numbers with (ε, δ)-differential privacy for all items of each of `users` users.
 
     `rows(user_ids, point)` gets distinct numbers below `users`, shape (k,), and a model, shape (d,); it returns (k, d),
@@ -213,26 +237,24 @@ def train_rows(
     makes of it. Rows are clipped at `clip_norm` here. One that is not finite is the zero row, as a user without items
     should be.
 
-    | argument         | meaning                                                                                   |
-    | ---------------- | ----------------------------------------------------------------------------------------- |
-    | `clip_norm`      | longer rows are shortened to it. None: it follows the users, privately, for a share of ε; |
-    |                  | then `options` need a `step_size`                                                         |
-    | `radius`         | the model stays within this distance of `start`                                           |
-    | `start`          | public start, shape (d,); zero by default. Its values must not depend on protected data.  |
-    |                  | It is kept with the run, which goes on from it: another one is refused by name, none taken |
-    | `options`        | of the algorithm: `rounds`, `step_size`, `rate`, ...; the plan chooses what is left out   |
-    | `smoothness`     | of users' average losses, if known: sets step sizes only                                  |
-    | `items_per_user` | a public guess, which sets step sizes only                                                |
-    | `chunk`          | users in one call of `rows`, at most: bounds its memory. A cohort at once by default      |
-    | `population`     | whose lifetime account is charged, in the file `ledger` (or QUORON_LEDGER, or the usual)  |
-    | `out`            | the run's folder; by default runs/rows-1, or the next that is free                        |
-    | `simulation_`    | for made-up data only: noise that comes again. The promise then begins with SIMULATED,    |
-    | `seed`           | and nothing is charged                                                                    |
-    | `watch`          | called before each round with its number and the released point that it asks at; evaluate |
-    |                  | on public data there                                                                      |
+    | argument  | meaning                                                                                          |
+    | --------- | ------------------------------------------------------------------------------------------------ |
+    | `privacy` | epsilon and delta; `simulation_seed`, for made-up data only: noise that comes again. The promise |
+    |           | then begins with SIMULATED, and nothing is charged. A δ above 1/n is refused without             |
+    |           | `allow_large_delta`                                                                              |
+    | `method`  | `radius`: the model stays within this distance of `start`. `clip_norm`: longer rows are          |
+    |           | shortened to it; None: it follows the users, privately, for a share of ε, and `options` need a   |
+    |           | `step_size`. `options` of the algorithm: `rounds`, `step_size`, `rate`, ...; the plan chooses    |
+    |           | what is left out. `smoothness` and `items_per_user` set step sizes only. `chunk`: users in one   |
+    |           | call of `rows`, at most: bounds its memory; a cohort at once by default                          |
+    | `keep`    | `group`: whose lifetime account is charged, in the file `ledger`. `out`: the run's folder; by    |
+    |           | default runs/rows-1, or the next that is free                                                    |
+    | `start`   | public start, shape (d,); zero by default. Its values must not depend on protected data. It is   |
+    |           | kept with the run, which goes on from it: another one is refused by name, none taken             |
+    | `watch`   | called before each round with its number and the released point that it asks at; evaluate on     |
+    |           | public data there                                                                                |
 
-    A δ above 1/n is refused without `allow_large_delta`. Nobody looks at what the items are
-    (docs/train.md): `rows` alone knows.
+    Nobody looks at what the items are (docs/train.md): `rows` alone knows.
 
     The plan reads nothing but these arguments. The run is charged before `rows` is first called. Interrupted, the same
     call with the same `out` and the same data goes on after the last committed round, which stands, with noise of its
@@ -240,86 +262,67 @@ def train_rows(
     complete run returns its model and calls nothing. Raises ConfigError, naming why, for algorithms that need more than
     gradients; Infeasible, BudgetExceeded, LedgerError, OtherVersion, RunError.
     """
-    problem = problem_of(
-        users=users,
-        items_per_user=items_per_user,
-        dimension=dimension,
-        radius=radius,
-        clip_norm=clip_norm,
-        smoothness=smoothness,
-    )
-    kept = None if start is not None or out is None else Start.of_run(RunFolder(Path(out)))
+    only("train_rows", (*METHOD, "chunk"), method)
+    kept = None if start is not None or keep.out is None else Start.of_run(RunFolder(Path(keep.out)))
     begin = kept or Start(origin_of(start, dimension))
-    setting = Setting(
-        problem=problem,
-        epsilon=epsilon,
-        delta=delta,
-        clip_norm=clip_norm,
-        algorithm=algorithm,
-        options=dict(options or {}),
-        start=begin.digest,
-        simulation_seed=simulation_seed,
-        population=population,
-        allow_large_delta=allow_large_delta,
-    )
+    setting = Setting.of(privacy, method, keep, users=users, start=begin, door="train_rows")
 
     def compute(round_: int, asked: Users, point: Vector, noise: NoiseSource) -> Any:
         del round_, noise
         return rows(asked, point)
 
-    return carry_out(compute, setting, begin, chunk=chunk, ledger=ledger, out=out, watch=watch, observers=observers)
+    return carry_out(compute, setting, begin, keep, chunk=method.chunk, watch=watch, observers=observers)
 
 
 def carry_out(
     compute: Computation,
     setting: Setting,
     start: Start,
+    keep: Keep,
     *,
     chunk: int | None,
-    ledger: str | Path | None,
-    out: str | Path | None,
     watch: Watch | None,
     observers: Sequence[Observer],
     summing: Summation | None = None,
-) -> Trained:
+) -> TrainedRows[Vector]:
     """Plan, charge, train from wherever the books stand, keep the model, erase what is secret."""
     if chunk is not None:
         count(chunk=chunk)
-    begun = None if out is None else _begun(RunFolder(Path(out)))
-    seed = setting.simulation_seed
+    begun = None if keep.out is None else _begun(RunFolder(Path(keep.out)))
+    seed, place = setting.simulation_seed, lifetime.place(keep.ledger)
     identity = begun or (Identity.fresh("rows") if seed is None else replace(Identity.fresh("rows"), seed=seed))
-    plan, place = setting.plan(identity.seed), lifetime.place(ledger)
-    charged = seed is None  # a simulation promises nothing
-    if charged:
-        with lifetime.opened(place) as kept:
-            kept.check(identity.run, setting.population, **charge_of(plan))
-    folder = claim_rows(out)
+    run = Run(
+        name=identity.run,
+        plan=setting.plan(identity.seed),
+        digest=hashlib.sha256(setting.as_text().encode()).hexdigest(),
+        group=setting.group,
+        account=lifetime.account(place) if seed is None else None,  # a simulation promises nothing
+        simulation_seed=seed,
+    )
+    run.check()
+    folder = claim_rows(keep.out)
     if begun is None:
         start.keep(folder)
         folder.write_json(ROWS, {"identity": asdict(identity), "setting": setting.as_text()})
-        folder.write_json("plan.json", plan.as_json())
-    with closing(_ledger(folder, setting, plan)) as own:
-        if charged:
-            with lifetime.opened(place) as kept:
-                statement = plan.guarantee.sentence()
-                kept.charge(identity.run, setting.population, statement=statement, **charge_of(plan))
-        noise = SecureNoise.fresh() if own.finished else _noise(own, seed)
-        started = StartedNoise.fresh if charged else StartedNoise.simulated
-        moved = rounds.run(
-            ALGORITHMS[plan.algorithm].make(plan),
-            RowsEngine(compute, plan.problem, start.weights, started(noise), chunk, watch, summing),
-            own,
-            noise,
-            observers=observers,
-            simulation=not charged,
-        )
+        folder.write_json("plan.json", run.plan.as_json())
+    try:
+        own = run.begin(folder.ledger)
+    except OtherVersion as error:
+        raise OtherVersion(f"{error}{_differing(folder, setting)}") from None
+    with closing(own):
+        run.charge()
+        words = (StartedNoise.fresh if seed is None else StartedNoise.simulated)(run.noise(own))
+        engine = RowsEngine(compute, run.plan.problem, start.weights, words, chunk, watch, summing)
+        moved = run.carry_out(own, engine, observers)
         events = own.events()
-    folder.write_model(start.weights + moved)
-    folder.write_rounds([public_row(event) if charged else flat(event) for event in events])
-    folder.write_json("summary.json", {"statement": plan.guarantee.sentence(), "rounds": len(events)})
-    if charged:
-        settle(identity.run, place, moved)
-    return Trained(start.weights + moved, plan)
+    model, statement = start.weights + moved, run.plan.guarantee.sentence()
+    folder.write_model(model)
+    folder.write_rounds([public_row(event) if seed is None else flat(event) for event in events])
+    folder.write_json("summary.json", {"statement": statement, "rounds": len(events)})
+    if run.account is not None:
+        with run.account() as kept:
+            end(kept, run.name, model=moved)
+    return TrainedRows(model, model, statement, folder.path, run.plan)
 
 
 def _begun(folder: RunFolder) -> Identity | None:
@@ -329,34 +332,9 @@ def _begun(folder: RunFolder) -> Identity | None:
     return Identity(**folder.read_json(ROWS)["identity"])
 
 
-def _ledger(folder: RunFolder, setting: Setting, plan: Plan) -> Ledger:
-    """The run's ledger, begun if there is none; LedgerError if it was begun with another plan or other settings."""
-    text, made = hashlib.sha256(setting.as_text().encode()).hexdigest(), dumps(plan.as_json())
-    if not folder.ledger.is_file():
-        fresh = SecureNoise.fresh() if setting.simulation_seed is None else SeededNoise(setting.simulation_seed)
-        return Ledger.create(folder.ledger, plan=made, config_digest=text, noise_key=fresh.export_key())
-    ledger = Ledger.open(folder.ledger)
-    for thing, stored, ours in (("settings", ledger.config_digest, text), ("plan", ledger.plan_json, made)):
-        if stored != ours:
-            ledger.close()
-            raise LedgerError(
-                f"Expected {folder.path} to hold a run with the same {thing}, but it began with others"
-                f"{_differing(folder, setting)}. Go on with the same call and the version of quoron that began it, or "
-                "choose another folder."
-            )
-    return ledger
-
-
-def _noise(ledger: Ledger, seed: int | None) -> NoiseSource:
-    try:
-        return SecureNoise(ledger.noise_key) if seed is None else SeededNoise(seed)
-    except ConfigError:
-        raise OtherVersion(f"Expected the kind of noise that began the run in {ledger.path}, got another.") from None
-
-
 def _differing(folder: RunFolder, setting: Setting) -> str:
     """The names of settings that are not those that the run began with."""
     stored = json.loads(json.loads((folder.path / ROWS).read_text(encoding="utf-8"))["setting"])
     own = json.loads(setting.as_text())
     names = [name for name in own if own[name] != stored.get(name)]
-    return f": {', '.join(names)}" if names else ""
+    return f" Different here: {', '.join(names)}." if names else ""

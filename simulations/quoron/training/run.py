@@ -27,26 +27,24 @@ from numpy.typing import NDArray
 
 from quoron.config import Config
 from quoron.model import Model
-from quoron.run_folder import FRAME, RECORD, RunFolder, dumps
+from quoron.run_folder import FRAME, RECORD, RunFolder
 from quoron.sharding.choice import Sharing
 from quoron.simulation.scene import problem as problem_of
 from quoron.training import lifetime, look, result
 from quoron.training.curator import CuratorEngine
 from quoron.training.prepared import Identity, Prepared
-from quoron.training.result import Trained
+from quoron.training.result import TrainedTable
 from quoron.training.table import hold
 from quoron_client.data.items import ItemBatch
-from quoron_privacy.errors import ConfigError, LedgerError
+from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.ahead import StartedNoise
-from quoron_privacy.noise.sources import SecureNoise, SeededNoise
-from quoron_server import rounds
+from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.assumptions import Assumption
-from quoron_server.books.books import charge_of
 from quoron_server.books.ledger import Ledger
-from quoron_server.budget import Budget
 from quoron_server.plan import Plan
 from quoron_server.rounds import Observer
+from quoron_server.runs import end, other_run
 
 if TYPE_CHECKING:  # only a folder needs it
     from quoron.datasets.rows import Rows
@@ -63,14 +61,15 @@ def prepare(
 ) -> Prepared:
     """Read, check and plan; every wrong request is refused here.
 
-    A run that began in `folder` keeps its name and seed. `assumptions` on the table stand in its promise. Raises
-    ConfigError, DataError, Infeasible; BudgetExceeded if the population's limit leaves no room.
+    A run that began in `folder`, by default `run.out`, keeps its name and seed. `assumptions` on the table stand in its
+    promise. Raises ConfigError, DataError, Infeasible; BudgetExceeded if the group's limit leaves no room.
     """
+    if folder is None and config.run.out is not None:
+        folder = RunFolder(Path(config.run.out))
     begun = folder is not None and folder.is_training and folder.ledger.is_file()
     identity = _identity(folder) if folder is not None and begun else Identity.fresh(name)
     prepared = _planned(config, base, identity, frame, assumptions)
-    with lifetime.opened(prepared.ledger) as ledger:
-        ledger.check(identity.run, config.train.population, **charge_of(prepared.planned.plan))
+    prepared.run.check()
     return prepared
 
 
@@ -92,7 +91,7 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
 
 
 def _planned(config: Config, base: Path, identity: Identity, frame: Any, assumptions: Sequence[Assumption]) -> Prepared:
-    """A run whose plan is verified, before anybody asks whether the population's account has room for it."""
+    """A run whose plan is verified, before anybody asks whether the group's account has room for it."""
     held = hold(config, base, frame)
     seeded = config.model_copy(update={"run": config.run.model_copy(update={"seed": identity.seed})})
     planned, unlooked = look.plan(seeded, problem_of(config, held.declared), held.encoding)
@@ -104,12 +103,12 @@ def _planned(config: Config, base: Path, identity: Identity, frame: Any, assumpt
 
 def carry_out(
     prepared: Prepared, folder: RunFolder, observers: Sequence[Observer] = (), *, sharing: Sharing | None = None
-) -> Trained:
+) -> TrainedTable:
     """Train in `folder` from wherever its ledger stands, and write every file of the run folder.
 
     With `sharing` other processes answer for the users, to the same bits.
     """
-    config, plan, identity = prepared.config, prepared.planned.plan, prepared.identity
+    run = prepared.run
     if _released(folder) is not None:  # of which table, nothing here may tell
         raise ConfigError(
             f"Expected a folder for a new or an interrupted run, got {folder.path} of a complete one. Read its model "
@@ -117,38 +116,27 @@ def carry_out(
         )
     room = prepared.held.room()
     if not folder.ledger.exists():
-        folder.write_json(RECORD, asdict(identity))
-        folder.write_text("config.toml", config.as_toml())
+        folder.write_json(RECORD, asdict(prepared.identity))
+        folder.write_text("config.toml", prepared.config.as_toml())
         folder.write_json("plan.json", prepared.planned.as_json())
     elif not folder.is_training:
         raise ConfigError(f"Expected a folder for a new run, got {folder.path} with a simulation. Choose another.")
-    with closing(_ledger(prepared, folder)) as own:
-        statement = plan.guarantee.sentence()
-        with lifetime.opened(prepared.ledger) as ledger:
-            ledger.charge(identity.run, config.train.population, statement=statement, **charge_of(plan))
+    with closing(run.begin(folder.ledger)) as own:
+        run.charge()
         items = prepared.held.items(room)
         if not own.finished and not own.same_inputs(_digest(items)):
-            raise _other(folder, "table")
-        seen = look.release(prepared, own)
-        noise = SecureNoise.fresh() if own.finished else SecureNoise(own.noise_key)
-        words = StartedNoise.fresh(noise)
-        with closing(CuratorEngine(prepared.declared, items, words, seed=plan.seed, sharing=sharing)) as engine:
-            model = rounds.run(
-                ALGORITHMS[plan.algorithm].make(plan),
-                engine,
-                own,
-                noise,
-                budget=Budget(**config.budget.model_dump()),
-                observers=observers,
-                trust_clients=True,
-            )
+            raise other_run(folder.path, "table")
+        seen, words = look.release(prepared, own), StartedNoise.fresh(run.noise(own))
+        with closing(CuratorEngine(prepared.declared, items, words, seed=run.plan.seed, sharing=sharing)) as engine:
+            model = run.carry_out(own, engine, observers)
         events = own.events()
     trained = result.write(prepared, folder, model, events, seen)
-    settle(identity.run, prepared.ledger, model)
+    with lifetime.opened(prepared.ledger) as ledger:
+        end(ledger, run.name, model=model)
     return trained
 
 
-def resume(folder: RunFolder, observers: Sequence[Observer] = (), *, sharing: Sharing | None = None) -> Trained:
+def resume(folder: RunFolder, observers: Sequence[Observer] = (), *, sharing: Sharing | None = None) -> TrainedTable:
     """Go on with the run in `folder`, from its last committed round and for one charge; a complete one is read.
 
     What it has released stands, to the bit; what a kill left uncommitted is drawn anew (docs/durability.md).
@@ -157,13 +145,14 @@ def resume(folder: RunFolder, observers: Sequence[Observer] = (), *, sharing: Sh
     if model is not None:
         with closing(Ledger.open(folder.ledger)) as own:
             if own.config_digest != config.digest():
-                raise _other(folder, "configuration")
-        settle(_identity(folder).run, lifetime.place(config.train.ledger), model)
+                raise other_run(folder.path, "configuration")
+        with lifetime.opened(lifetime.place(config.train.ledger)) as ledger:
+            end(ledger, _identity(folder).run, model=model)
         return result.stored(folder)
     if config.population.kind == "table" and config.population.path == FRAME:
         raise ConfigError(
             f"Expected a run on a file, got {folder.path} on a DataFrame, which is stored nowhere. Go on with the same "
-            f"call of quoron.train and out={str(folder.path)!r}."
+            f"call of quoron.train and keep=Keep(out={str(folder.path)!r})."
         )
     prepared = prepare(config, folder.path, name=folder.path.name, folder=folder)
     return carry_out(prepared, folder, observers, sharing=sharing)
@@ -183,39 +172,8 @@ def _released(folder: RunFolder) -> NDArray[np.float64] | None:
         return own.model if own.finished else None
 
 
-def settle(run: str, ledger: Path, model: NDArray[np.float64]) -> None:
-    """The last lines of the lifetime ledger; written once, however often this is called."""
-    with lifetime.opened(ledger) as kept:
-        kept.release(run, {"model": hashlib.sha256(model.astype("<f8").tobytes()).hexdigest()})
-        kept.end(run, "complete")
-
-
 def _identity(folder: RunFolder) -> Identity:
     return Identity(**folder.read_json(RECORD))
-
-
-def _ledger(prepared: Prepared, folder: RunFolder) -> Ledger:
-    """The run's ledger, begun if there is none; LedgerError if it was begun with another plan or configuration."""
-    plan, configuration = dumps(prepared.planned.plan.as_json()), prepared.config.digest()
-    if not folder.ledger.is_file():
-        key = SecureNoise.fresh().export_key()
-        return Ledger.create(folder.ledger, plan=plan, config_digest=configuration, noise_key=key)
-    ledger = Ledger.open(folder.ledger)
-    for thing, stored, ours in (
-        ("configuration", ledger.config_digest, configuration),
-        ("plan", ledger.plan_json, plan),
-    ):
-        if stored != ours:
-            ledger.close()
-            raise _other(folder, thing)
-    return ledger
-
-
-def _other(folder: RunFolder, thing: str) -> LedgerError:
-    return LedgerError(
-        f"Expected {folder.path} to hold a run with the same {thing}, but it began with another. Resume it with the "
-        "table, the settings and the version of quoron that began it, or begin a new run."
-    )
 
 
 def _digest(items: "ItemBatch | Rows") -> bytes:

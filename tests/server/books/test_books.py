@@ -10,12 +10,12 @@ import sqlalchemy as sa
 from federation.crowd import SEED, inline_model, people, specification
 from quoron.simulation.inline import InlineEngine
 from quoron_privacy.errors import BudgetExceeded, LedgerError, OtherVersion
-from quoron_server.books import books as module
-from quoron_server.books.books import Books
+from quoron_server import runs as module
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import Registry, State
+from quoron_server.runs import Books
 from quoron_server.specification import make_plan
 
 NAME, USERS = "one-pass-dp-sgd", 20

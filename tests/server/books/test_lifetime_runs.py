@@ -11,9 +11,9 @@ from quoron_privacy.accounts.lifetime import SAMPLERS, Charge
 from quoron_privacy.errors import BudgetExceeded
 from quoron_privacy.noise.streams import total_variation
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.books.books import Books
 from quoron_server.books.database import Database
 from quoron_server.plan import Plan
+from quoron_server.runs import Books
 from quoron_server.specification import RunSpecification, make_plan
 
 EPSILON, DELTA = 4.0, 1e-5  # the limit

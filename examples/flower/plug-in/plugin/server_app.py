@@ -1,13 +1,13 @@
 """The ServerApp: train privately, and look at the model."""
 
 import json
-from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from plugin import task
-from quoron.flower import train_privately
+from quoron import Keep, Method, Privacy
+from quoron.flower import Timing, train_privately
 
 app = ServerApp()
 
@@ -21,17 +21,17 @@ def main(grid: Grid, context: Context) -> None:
         grid,
         users=int(config["users"]),
         dimension=task.DIMENSION,
-        epsilon=float(config["epsilon"]),
-        delta=float(config["delta"]),
-        clip_norm=float(config["clip-norm"]),
-        radius=float(config["radius"]),
-        seconds=float(config["seconds"]),
-        algorithm=str(config["algorithm"]),
-        options={"rounds": config["rounds"], **json.loads(str(config["options"]))},
+        privacy=Privacy(float(config["epsilon"]), float(config["delta"]), simulation_seed=None if seed == -1 else seed),
+        method=Method(
+            str(config["algorithm"]),
+            {"rounds": config["rounds"], **json.loads(str(config["options"]))},
+            radius=float(config["radius"]),
+            clip_norm=float(config["clip-norm"]),
+        ),
+        keep=Keep(str(config["folder"])),
+        timing=Timing(float(config["seconds"])),
         start=task.first_model(),
-        folder=Path(str(config["folder"])),
         identities=str(config["identities"]),
-        simulation_seed=None if seed == -1 else seed,
     )
     print(trained.guarantee.sentence())
     points, labels = task.items(seed=0, count=5000)  # made up as well, by nobody

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from network import task
+from quoron import Method
 from quoron.torch import LocalSGD
 
 Config = Mapping[str, Any]
@@ -19,17 +20,15 @@ def defaults() -> dict[str, Any]:
     return found
 
 
-def promise(config: Config) -> dict[str, Any]:
-    """Arguments that both `quoron.torch.train` and `quoron.flower.train_privately` take."""
-    return {
-        "epsilon": float(config["epsilon"]),
-        "delta": float(config["delta"]),
-        "clip_norm": float(config["clip-norm"]),
-        "radius": float(config["radius"]),
-        "algorithm": str(config["algorithm"]),
-        "options": {"rounds": config["rounds"], **json.loads(str(config["options"]))},
-        "items_per_user": task.ITEMS,
-    }
+def method(config: Config) -> Method:
+    """What both `quoron.torch.train` and `quoron.flower.train_privately` are told."""
+    return Method(
+        str(config["algorithm"]),
+        {"rounds": config["rounds"], **json.loads(str(config["options"]))},
+        clip_norm=float(config["clip-norm"]),
+        radius=float(config["radius"]),
+        items_per_user=task.ITEMS,
+    )
 
 
 def local(config: Config) -> LocalSGD:

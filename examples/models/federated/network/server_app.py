@@ -1,13 +1,12 @@
 """The ServerApp: train privately on a federation."""
 
-from pathlib import Path
-
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from network import task
-from network.promise import promise
-from quoron.flower import train_privately
+from network.promise import method
+from quoron import Keep, Privacy
+from quoron.flower import Timing, train_privately
 from quoron.torch import weights, with_weights
 
 app = ServerApp()
@@ -22,12 +21,12 @@ def main(grid: Grid, context: Context) -> None:
         grid,
         users=int(config["users"]),
         dimension=len(start),
+        privacy=Privacy(float(config["epsilon"]), float(config["delta"]), simulation_seed=None if seed == -1 else seed),
+        method=method(config),
+        keep=Keep(str(config["folder"])),
         start=start,
-        seconds=float(config["seconds"]),
-        folder=Path(str(config["folder"])),
+        timing=Timing(float(config["seconds"])),
         identities=str(config["identities"]),
-        simulation_seed=None if seed == -1 else seed,
-        **promise(config),
     )
     print(trained.guarantee.sentence())
-    print(f"accuracy on a federation: {task.accuracy(with_weights(task.network(), trained.model)):.3f}")
+    print(f"accuracy on a federation: {task.accuracy(with_weights(task.network(), trained.weights)):.3f}")

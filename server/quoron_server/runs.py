@@ -1,0 +1,311 @@
+"""A run, wherever its books are: check, charge, begin, carry out, end. The one way in which anything here is run.
+
+    run = Run(name="visits-3f2a", plan=plan, digest=digest, account=account)
+    run.check()                                  # nothing is written
+    with closing(run.begin(path)) as ledger:     # in a file, or in a database
+        run.charge()                             # before any value is looked at
+        model = run.carry_out(ledger, engine)
+    with account() as population:
+        end(population, run.name, model=model)
+
+In a file the noise key is written first, as a run of ours is its key; in a database the charge, as a run there is its
+name. Every step is harmless to repeat, and a run that was killed goes on with the step that it had come to.
+
+`Books` are all that one database holds of a federation's runs: who takes part, what was promised, what was asked, how
+it ended.
+
+    books = Books(database)
+    books.settle()                                  # at every start
+    books.check(specification, plan)                # before a run is taken on
+    members = books.begin(specification, plan)      # before its first question, and again after every restart
+    model = books.carry_out(specification, plan, engine)
+    books.end(run, "complete")
+
+Whatever brings questions to users keeps the same books: our own service, or a server of another framework. What is
+written, and in which order:
+
+    begin       members, charge of the population's ledger, the run's own ledger with a fresh noise key
+    every round spend, commit (`rounds.run`)
+    end         the run's state; its secrets erased; model and end in the population's ledger
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_privacy.errors import ConfigError, OtherVersion, RunError
+from quoron_privacy.noise.sources import SecureNoise, SeededNoise
+from quoron_privacy.noise.streams import NoiseSource
+from quoron_server import rounds
+from quoron_server.algorithms import ALGORITHMS
+from quoron_server.books.database import Database
+from quoron_server.books.ledger import Ledger
+from quoron_server.books.lifetime_ledger import PopulationLedger, charges_of
+from quoron_server.books.registry import OPEN, Front, Registry, State
+from quoron_server.budget import Budget
+from quoron_server.plan import Plan
+from quoron_server.rounds import Engine, Evaluate, Observer
+from quoron_server.serial import dumps
+
+Vector = NDArray[np.float64]
+Account = Callable[[], AbstractContextManager[PopulationLedger]]  # the lifetime ledger, for as long as it is needed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What a run is, before it begins and whenever it goes on."""
+
+    name: str  # in the lifetime ledger
+    plan: Plan
+    digest: str  # of all that makes it this run and no other, beside its plan
+    group: str = "default"  # whose lifetime account it is charged to
+    account: Account | None = None  # that holds it; None: nothing is charged
+    simulation_seed: int | None = None  # of a simulation
+    trust_clients: bool = False
+    budget: Budget = field(default_factory=Budget)
+
+    def check(self) -> None:
+        """BudgetExceeded or OtherVersion if the account would not take the charge now.
+
+        VerificationError for a plan that does not keep its promise in μ.
+        """
+        if self._charged is not None:
+            with self._charged() as population:
+                population.check(self.name, group=self.group, **charge_of(self.plan))
+
+    def charge(self) -> None:
+        """Enter what it may cost, once however often it is called. Raises what `check` raises."""
+        if self._charged is not None:
+            statement = self.plan.guarantee.sentence()
+            with self._charged() as population:
+                population.charge(self.name, group=self.group, statement=statement, **charge_of(self.plan))
+
+    def begun(self, place: Path | Database) -> Ledger | None:
+        """Its ledger, in a file or a database, if there is one; OtherVersion if that began with another run."""
+        if isinstance(place, Database):
+            ledger = Ledger.within(place, self.name) if Ledger.begun(place, self.name) else None
+        else:
+            ledger = Ledger.open(place) if place.is_file() else None
+        if ledger is not None:
+            thing = "configuration and data" if ledger.config_digest != self.digest else "plan"
+            if thing != "plan" or ledger.plan_json != self._text:
+                ledger.close()
+                raise other_run(ledger.path, thing)
+        return ledger
+
+    def begin(self, place: Path | Database) -> Ledger:
+        """Its ledger there, with a noise key of its own unless it has begun; to be closed. Raises what `begun` does."""
+        ledger = self.begun(place)
+        if ledger is not None:
+            return ledger
+        told: dict[str, Any] = {"plan": self._text, "config_digest": self.digest}
+        key = self._fresh().export_key()
+        if not isinstance(place, Database):
+            return Ledger.create(place, noise_key=key, **told)
+        ledger = Ledger.begin(place, self.name, noise_key=key, **told)
+        place.checkpoint()  # charge and key no longer rest on the journal alone
+        return ledger
+
+    def noise(self, ledger: Ledger) -> NoiseSource:
+        """The noise of the key that it began with; of a complete run some noise, which nothing is drawn from."""
+        if ledger.finished:
+            return self._fresh()
+        key = ledger.noise_key
+        try:
+            return SecureNoise(key) if self.simulation_seed is None else SeededNoise(int(key))
+        except (ConfigError, ValueError):
+            raise OtherVersion(
+                f"Expected the kind of noise that began the run in {ledger.path}, got another. Use its configuration."
+            ) from None
+
+    def carry_out(
+        self, ledger: Ledger, engine: Engine, observers: Sequence[Observer] = (), *, evaluate: Evaluate | None = None
+    ) -> Vector:
+        """Ask on from where the ledger of a begun and charged run stands, to the end: the released model, shape (d,).
+
+        Raises what `rounds.run` raises.
+        """
+        return rounds.run(
+            ALGORITHMS[self.plan.algorithm].make(self.plan),
+            engine,
+            ledger,
+            self.noise(ledger),
+            budget=self.budget,
+            observers=observers,
+            simulation=self.simulation_seed is not None,
+            evaluate=evaluate,
+            trust_clients=self.trust_clients,
+        )
+
+    @property
+    def _charged(self) -> Account | None:
+        return None if self.plan.guarantee.exposure == "none" else self.account
+
+    @property
+    def _text(self) -> str:
+        return dumps(self.plan.as_json())
+
+    def _fresh(self) -> NoiseSource:
+        return SecureNoise.fresh() if self.simulation_seed is None else SeededNoise(self.simulation_seed)
+
+
+def end(population: PopulationLedger, run: str, how: State = "complete", *, model: Vector | None) -> None:
+    """The last lines of a lifetime ledger, with what was released; written once, however often this is called."""
+    if model is not None:
+        population.release(run, {"model": hashlib.sha256(model.astype("<f8").tobytes()).hexdigest()})
+    population.end(run, how)
+
+
+def other_run(place: Path | str, thing: str) -> OtherVersion:
+    """What is said where another run has begun."""
+    return OtherVersion(
+        f"Expected {place} to hold a run with the same {thing}, but it began with another. Go on with the data, the "
+        "settings and the version of quoron that began it, or begin a new run elsewhere."
+    )
+
+
+def charge_of(plan: Plan) -> dict[str, Any]:
+    """What a plan's promise costs over a lifetime, as `PopulationLedger.charge` takes it."""
+    promise, gaussian = plan.guarantee, ALGORITHMS[plan.algorithm].gaussian(plan)
+    return {
+        "epsilon": promise.epsilon,
+        "delta": promise.delta,
+        "mu": None if gaussian is None else gaussian.mu,
+        "variation": 0.0 if gaussian is None else gaussian.variation,
+        "adjacency": promise.adjacency,
+    }
+
+
+class Described(Protocol):
+    """What the books must know of a run beside its plan."""
+
+    @property
+    def run(self) -> str:
+        """Its name."""
+
+    @property
+    def group(self) -> str:
+        """Whose lifetime budget it draws on."""
+
+    @property
+    def simulation_seed(self) -> int | None:
+        """The seed of a simulation, whose noise comes from it."""
+
+    @property
+    def trust_clients(self) -> bool:
+        """Whether exposure `model` is accepted."""
+
+    def as_text(self) -> str:
+        """All that makes it this run and no other: the same run has the same text."""
+
+
+class Books:
+    """The durable side of every run of one database. Methods block; every one may be repeated.
+
+    All raise LedgerUnavailable while the database is away, and LedgerError when it is another's by now.
+    """
+
+    def __init__(self, database: Database) -> None:
+        """Makes its tables if they are missing."""
+        self.database = database
+        self.registry, self.population = Registry(database), PopulationLedger(database)
+
+    def check(self, specification: Described, plan: Plan) -> None:
+        """Raises BudgetExceeded or OtherVersion if the population's ledger would not take the charge of a run now.
+
+        VerificationError for a plan that does not keep its promise in μ.
+        """
+        self._run(specification, plan).check()
+
+    def enter(self, specification: Described, plan: Plan, front: Front) -> bool:
+        """Take a run on, by the front that brings its questions to users; whether it is complete already.
+
+        Raises what `check` and `Registry.add_run` do; RunError for a run that has ended without a model.
+        """
+        run = specification.run
+        self.check(specification, plan)
+        self.registry.add_run(run, specification.as_text(), front)
+        row = self.registry.run(run)
+        if row is not None and row.state not in (*OPEN, "complete"):
+            raise RunError(f"Expected run {run} to go on, but it is {row.state}: {row.error}. Choose another name.")
+        return row is not None and row.state == "complete"
+
+    def begin(self, specification: Described, plan: Plan) -> NDArray[np.int64]:
+        """Members of a submitted run, user by slot, shape (n,); afterwards its first question may leave.
+
+        OtherVersion, with every secret kept, if it began with another plan, charge or number of members;
+        BudgetExceeded, with nothing charged, if its group's limit leaves no room; LedgerError if too few are enrolled.
+        """
+        run = self._run(specification, plan)
+        run.begun(self.database)
+        members = self.registry.fix_members(run.name, plan.problem.users, run.group)
+        run.charge()
+        run.begin(self.database)
+        self.registry.set_state(run.name, "running")
+        return np.asarray(members, np.int64)
+
+    def carry_out(
+        self, specification: Described, plan: Plan, engine: Engine, observers: Sequence[Observer] = ()
+    ) -> Vector:
+        """Ask on from where the ledger of a begun run stands, to the end: the released model, shape (d,).
+
+        Raises what `rounds.run` raises. Call `end` afterwards, unless it was OtherVersion or LedgerUnavailable, or the
+        engine gave up because this process leaves.
+        """
+        ledger = Ledger.within(self.database, specification.run)
+        return self._run(specification, plan).carry_out(ledger, engine, observers)
+
+    def end(self, run: str, how: State, error: str | None = None) -> State:
+        """How it ended: complete, whatever came after, if its model is released; otherwise as was said first.
+
+        The state comes first: from then on no question is asked, and `settle` makes good what a crash left out.
+        """
+        row = self.registry.run(run)
+        if row is not None and row.state not in OPEN:
+            how, error = row.state, row.error
+        ledger = Ledger.within(self.database, run) if Ledger.begun(self.database, run) else None
+        model = ledger.model if ledger is not None and ledger.finished else None
+        if model is not None:
+            how, error = "complete", None
+        self.registry.set_state(run, how, error)
+        if ledger is not None and model is None:
+            ledger.abandon()
+        if self.population.charged(run) is not None:
+            end(self.population, run, how, model=model)
+        return how
+
+    def settle(self) -> None:
+        """At a start: end once more whatever was ended, but not to its last line, before this process came.
+
+        Secrets first: LedgerError, of a population's ledger that does not hold together, leaves none of them.
+        """
+        ended, held = [row for row in self.registry.runs() if row.state not in OPEN], Ledger.unreleased(self.database)
+        for row in ended:
+            if row.run in held:
+                Ledger.within(self.database, row.run).abandon()
+        rows = self.population.rows()
+        open_ = set(charges_of(rows)) - {row["payload"]["run"] for row in rows if row["kind"] == "end"}
+        for row in ended:
+            if row.run in open_:
+                self.end(row.run, row.state, row.error)
+
+    def cancel(self, run: str) -> State | None:
+        """End a run that nobody carries out; what has ended keeps its state. None if unknown."""
+        return None if self.registry.run(run) is None else self.end(run, "cancelled")
+
+    def _run(self, specification: Described, plan: Plan) -> Run:
+        return Run(
+            name=specification.run,
+            plan=plan,
+            digest=hashlib.sha256(specification.as_text().encode()).hexdigest(),
+            group=specification.group,
+            account=lambda: nullcontext(self.population),
+            simulation_seed=specification.simulation_seed,
+            trust_clients=specification.trust_clients,
+        )

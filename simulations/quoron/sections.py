@@ -1,0 +1,183 @@
+"""What every door is told in the same words: the promise, how it is kept, and what is kept of it.
+
+    quoron.train(visits, user="patient", label="ill", privacy=Privacy(2.0, 1e-6), keep=Keep(group="clinic"))
+    quoron.train_rows(rows, users=1000, dimension=d, privacy=Privacy(2.0, 1e-6), method=Method(radius=10, clip_norm=1))
+
+What is left out (None) is as the source says, else as docs/config-reference.md does. What means nothing to a door is
+refused there.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, ParamSpec, TypeVar
+
+from quoron import toml_text
+from quoron_privacy.errors import ConfigError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Setting = str | Mapping[str, Any]  # a text "dotted.key=value", or sections as nested mappings
+
+
+@dataclass(frozen=True, slots=True)
+class Privacy:
+    """The promise wanted for one whole user."""
+
+    epsilon: float | None = None  # ε
+    delta: float | None = None  # δ
+    _: KW_ONLY
+    adjacency: Literal["replace-one", "zero-out"] | None = None  # a user's data replaced, or only left out (weaker)
+    quorum: float | Literal["none"] | None = None  # share of those asked who must answer, by a noisy count
+    quorum_epsilon: float | None = None  # of epsilon, for the quorum; None: a twentieth
+    health: float | None = None  # share of μ² for a look at how well a table fits its declarations; 0: nobody looks
+    allow_large_delta: bool = False  # accept a δ above 1/n
+    simulation_seed: int | None = None  # of made-up data: noise that comes again, and protects nobody
+
+    def needed(self, door: str) -> tuple[float, float]:
+        """(ε, δ) where no configuration has any. ConfigError without."""
+        if self.epsilon is None or self.delta is None:
+            raise ConfigError(
+                f"Expected privacy=Privacy(epsilon, delta) for {door}, got epsilon={self.epsilon} and "
+                f"delta={self.delta}. Say both."
+            )
+        return self.epsilon, self.delta
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """Which algorithm, and the public numbers that it is planned with."""
+
+    algorithm: str | None = None  # a name from `quoron algorithms`; None: a rule chooses, or "one-pass-dp-sgd" by rows
+    options: Mapping[str, Any] = field(default_factory=dict)  # of that algorithm: `rounds`, `step_size`, ...
+    _: KW_ONLY
+    items_per_user: int | None = None  # as planned; of torch and JAX the most that take part, drawn anew each round
+    radius: float | None = None  # the model stays so near to where it starts
+    smoothness: float | str | None = None  # of users' average losses, if known
+    seed: int | None = None  # public: who is asked when; never of noise
+    clip_norm: float | None = None  # of a user's row: the promise's base. None: it follows the users, for a share of ε
+    local: Any = None  # LocalSGD: a row is what it makes of the model; None: the average gradient
+    chunk: int | None = None  # users computed at once: bounds memory
+    compiled: bool | None = None  # by `torch.compile`; None: where it was measured to pay
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Where a run is kept, and whom it is charged to."""
+
+    out: str | Path | None = None  # the run's folder; None: the next under runs/
+    _: KW_ONLY
+    group: str | None = None  # whose lifetime account is charged: a name for these people; None: "default"
+    ledger: str | Path | None = None  # the file of lifetime accounts; None: QUORON_LEDGER, or the platform's place
+    run: str | None = None  # its name in the books of a Flower project; None: "private"
+
+
+Part = Privacy | Method | Keep
+KEYS = {  # of the configuration
+    "epsilon": ("privacy", "epsilon"),
+    "delta": ("privacy", "delta"),
+    "adjacency": ("privacy", "adjacency"),
+    "quorum": ("privacy", "quorum"),
+    "quorum_epsilon": ("privacy", "quorum_epsilon"),
+    "health": ("train", "health"),
+    "allow_large_delta": ("privacy", "allow_large_delta"),
+    "simulation_seed": ("run", "simulation_seed"),
+    "algorithm": ("algorithm", "name"),
+    "options": ("algorithm", "options"),
+    "items_per_user": ("problem", "items_per_user"),
+    "radius": ("domain", "radius"),
+    "smoothness": ("problem", "user_smoothness"),
+    "seed": ("run", "seed"),
+    "out": ("run", "out"),
+    "group": ("train", "group"),
+    "ledger": ("train", "ledger"),
+}
+_ELSEWHERE = {
+    "population": "keep=Keep(group=...)",
+    "folder": "keep=Keep(out=...)",
+    "network": 'settings=[{"run": {"network": ...}}]',
+    "workers": "engine=EngineChoice.of(workers=...)",
+    "seconds": "timing=Timing(seconds=...)",
+    "waiting": "timing=Timing(waiting=...)",
+    "early_ends": "timing=Timing(early_ends=...)",
+}
+
+
+def sections(*parts: Part | None, door: str, without: tuple[str, ...] = (), **short: Any) -> dict[str, dict[str, Any]]:
+    """The sections of a configuration that are given, `short` keywords last; a ledger's path is from where we are.
+
+    ConfigError for what means nothing to a `door`: rows of one's own, and what stands in `without`.
+    """
+    told = [pair for part in parts if part is not None for pair in given(part).items()]
+    tree: dict[str, dict[str, Any]] = {}
+    for name, value in [*told, *((name, value) for name, value in short.items() if value is not None)]:
+        if name not in KEYS or name in without:
+            raise _useless(name, value, door)
+        section, key = KEYS[name]
+        is_ledger = name == "ledger"
+        tree.setdefault(section, {})[key] = Path(value).expanduser().resolve() if is_ledger else value
+    return tree
+
+
+def overlay(tree: Mapping[str, Any], settings: Sequence[Setting]) -> dict[str, Any]:
+    """`tree` with settings laid over it, the last of them on top; another algorithm starts without the tree's options.
+
+    Names of algorithms are laid first, so options given beside a name count wherever they stand.
+    """
+    merged = dict(tree)
+    told = [toml_text.assignment(each) if isinstance(each, str) else dict(each) for each in settings]
+    for above in told:
+        own = above.get("algorithm")
+        if not (isinstance(own, Mapping) and "name" in own):
+            continue
+        below = merged.get("algorithm")
+        if isinstance(below, Mapping) and own["name"] != below.get("name", "auto"):
+            merged["algorithm"] = {key: value for key, value in below.items() if key != "options"}
+        merged = toml_text.merge(merged, {"algorithm": {"name": own["name"]}})
+        above["algorithm"] = {key: value for key, value in own.items() if key != "name"}
+    for above in told:
+        merged = toml_text.merge(merged, above)
+    return merged
+
+
+def given(part: Part) -> dict[str, Any]:
+    """What somebody has said of it."""
+    told = {each.name: getattr(part, each.name) for each in fields(part)}
+    return {name: value for name, value in told.items() if value is not None and value is not False and value != {}}
+
+
+def only(door: str, allowed: tuple[str, ...], *parts: Part) -> None:
+    """ConfigError for what is said and not among the names that mean something to a door."""
+    for part in parts:
+        for name, value in given(part).items():
+            if name not in allowed:
+                raise _useless(name, value, door)
+
+
+def _useless(name: str, value: Any, door: str) -> ConfigError:
+    return ConfigError(f"Expected no {name} for {door}, got {name}={value!r}: it means nothing there. Leave it out.")
+
+
+def door(function: Callable[P, T]) -> Callable[P, T]:
+    """The same function, which says of a keyword that it does not have where that is said."""
+    known = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def opened(*args: P.args, **kwargs: P.kwargs) -> T:
+        for name in kwargs:
+            if name not in known and name in _homes():
+                raise ConfigError(
+                    f"Expected {name} as {_homes()[name]} for {function.__name__}, got it as a keyword of its own."
+                )
+        return function(*args, **kwargs)
+
+    return opened
+
+
+@functools.cache
+def _homes() -> dict[str, str]:
+    """Where each word is said."""
+    named = [(part.__name__, each.name) for part in (Privacy, Method, Keep) for each in fields(part)]
+    return {word: f"{part.lower()}={part}({word}=...)" for part, word in named} | _ELSEWHERE

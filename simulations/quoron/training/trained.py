@@ -1,0 +1,34 @@
+"""What training released, whatever was trained: a table's model, a module, a tree of parameters, an array."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_server.plan import Guarantee, Plan
+
+M = TypeVar("M")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trained(Generic[M]):
+    """A complete run: the model that it released, what was promised for it, and where it is kept."""
+
+    model: M  # in the terms of whoever asked: a `quoron.Model`, a torch module, a tree of JAX, an array (d,)
+    weights: NDArray[np.float64]  # (d,): its numbers
+    statement: str  # the promise, in a sentence
+    directory: Path  # the run's folder, or that of the books in a Flower project
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainedRows(Trained[M]):
+    """What was trained by rows that somebody else computes."""
+
+    plan: Plan
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """ε, δ, adjacency, exposure and assumptions; `sentence()` says it in words."""
+        return self.plan.guarantee

@@ -1,0 +1,17 @@
+"""Words for a door, laid into its sections: tests vary one word at a time."""
+
+from dataclasses import fields
+from typing import Any
+
+from quoron.flower.training import Timing
+from quoron.sections import Keep, Method, Privacy
+
+
+def said(**words: Any) -> dict[str, Any]:
+    """`privacy`, `method`, `keep` and `timing` of the words that are theirs, and the other words as they are."""
+    told = dict(words)
+    for part in (Privacy, Method, Keep, Timing):
+        own = {each.name: told.pop(each.name) for each in fields(part) if each.name in told}
+        if own:
+            told[part.__name__.lower()] = part(**own)
+    return told

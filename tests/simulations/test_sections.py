@@ -1,0 +1,165 @@
+"""Every door is told in the same words: few of them, one meaning each, and what is wrong is named with its place."""
+
+import ast
+import inspect
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import quoron
+from quoron import Keep, Method, Privacy, api, declare, sections
+from quoron import config as configs
+from quoron.flower import train_privately
+from quoron.training.result import TrainedTable
+from quoron.training.trained import TrainedRows
+from quoron_privacy.errors import ConfigError
+
+ROOT = Path(__file__).parent.parent.parent
+DOORS: dict[str, Any] = {
+    "train": api.train,
+    "plan_training": api.plan_training,
+    "simulate": api.simulate,
+    "compare": api.compare,
+    "plan": api.plan,
+    "ask": api.ask,
+    "resume": api.resume,
+    "train_rows": quoron.train_rows,
+    "train_privately": train_privately,
+    "private_mean": quoron.private_mean,
+    "declare": declare.declare,
+}
+FRAMEWORKS = ("torch", "jax")  # read, as they may not be installed
+
+
+def arguments(name: str) -> int:
+    if name not in FRAMEWORKS:
+        return len(inspect.signature(DOORS[name]).parameters)
+    text = (ROOT / "simulations" / "quoron" / name / "training.py").read_text(encoding="utf-8")
+    (found,) = (
+        node.args for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name == "train"
+    )
+    return len(found.args) + len(found.kwonlyargs) + (found.kwarg is not None)
+
+
+@pytest.mark.parametrize("name", [*DOORS, *FRAMEWORKS])
+def test_a_door_has_at_most_ten_arguments(name: str) -> None:
+    assert 2 < arguments(name) <= 10
+
+
+@pytest.mark.parametrize(
+    ("door", "word", "home"),
+    [
+        ("train", {"delta": 1e-6}, r"delta as privacy=Privacy\(delta=\.\.\.\) for train"),
+        ("train", {"population": "clinic"}, r"population as keep=Keep\(group=\.\.\.\)"),
+        ("simulate", {"algorithm": "srgd"}, r"algorithm as method=Method\(algorithm=\.\.\.\)"),
+        ("simulate", {"out": "here"}, r"out as keep=Keep\(out=\.\.\.\)"),
+        ("simulate", {"network": "rtt=1ms"}, r"network as settings="),
+        ("plan", {"seed": 3}, r"seed as method=Method\(seed=\.\.\.\)"),
+        ("compare", {"workers": 2}, r"workers as engine=EngineChoice"),
+        ("train_rows", {"epsilon": 1.0}, r"epsilon as privacy=Privacy\(epsilon=\.\.\.\) for train_rows"),
+        ("train_privately", {"seconds": 3}, r"seconds as timing=Timing"),
+        ("declare", {"ledger": "l"}, r"ledger as keep=Keep"),
+    ],
+)
+def test_a_word_that_is_said_elsewhere_is_sent_there(door: str, word: dict[str, Any], home: str) -> None:
+    with pytest.raises(ConfigError, match=home):
+        DOORS[door](**word)
+
+
+@pytest.mark.parametrize(
+    ("door", "given", "name"),
+    [
+        ("train", {"privacy": Privacy(simulation_seed=3)}, "simulation_seed=3"),
+        ("train", {"method": Method(seed=3)}, "seed=3"),
+        ("simulate", {"method": Method(clip_norm=1.0)}, "clip_norm=1.0"),
+        ("simulate", {"keep": Keep(run="first")}, "run='first'"),
+        ("compare", {"keep": Keep(run="first")}, "run='first'"),
+    ],
+)
+def test_what_means_nothing_to_a_door_is_refused(door: str, given: dict[str, Any], name: str) -> None:
+    with pytest.raises(ConfigError, match=f"Expected no .* for {door}, got {name}"):
+        DOORS[door]("quickstart", **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({"privacy": Privacy(1.0, 1e-6, health=0.1)}, "health"),
+        ({"privacy": Privacy(1.0)}, "delta=None"),
+        ({"method": Method(clip_norm=1.0)}, "radius=None"),
+        ({"method": Method(radius=1.0, smoothness="isotropic")}, "smoothness='isotropic'"),
+        ({"method": Method(radius=1.0, local=3)}, "local"),
+        ({"keep": Keep(run="first")}, "run"),
+    ],
+)
+def test_rows_need_both_numbers_of_a_promise_and_a_radius(given: dict[str, Any], name: str) -> None:
+    whole = {"privacy": Privacy(1.0, 1e-6), "method": Method(radius=1.0)} | given
+    with pytest.raises(ConfigError, match=name):
+        quoron.train_rows(lambda users, point: pytest.fail("asked"), users=9, dimension=2, **whole)  # type: ignore[arg-type]
+
+
+def test_sections_are_the_settings_they_stand_for() -> None:
+    texts = ["privacy.epsilon=2.0", "privacy.delta=1e-5", "algorithm.name=dp-ftrl", "algorithm.options.rounds=4"]
+    texts += ["problem.items_per_user=3", "domain.radius=2.0", "run.seed=4", "train.group=clinic", "run.out=here"]
+    method = Method("dp-ftrl", {"rounds": 4}, items_per_user=3, radius=2.0, seed=4)
+    said = sections.sections(Privacy(2.0, 1e-5), method, Keep("here", group="clinic"), door="plan")
+    assert configs.parse("", settings=[said]) == configs.parse("", settings=texts)
+
+
+def test_short_words_win_over_values_and_both_over_settings() -> None:
+    told = quoron.plan("quickstart", epsilon=3.0, privacy=Privacy(2.0, 1e-5), settings={"privacy": {"epsilon": 1.0}})
+    assert (told.plan.guarantee.epsilon, told.plan.guarantee.delta) == (3.0, 1e-5)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_table_is_its_path_and_three_words(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QUORON_LEDGER", str(tmp_path / "ledger.sqlite"))
+    dice = np.random.default_rng(0)
+    rows = pd.DataFrame({"tail": np.arange(600) // 2, "hour": dice.uniform(0, 24, 600), "late": dice.random(600) < 0.3})
+    rows.to_csv("flights.csv", index=False) if kind == "csv" else rows.to_parquet("flights.parquet")
+    seen = {"numeric": {"hour": (0, 24)}, "settings": ["privacy.delta=1e-4", "budget.rounds=2"]}
+    planned = quoron.plan_training(f"flights.{kind}", user="tail", label="late", epsilon=8, **seen)
+    assert planned.plan.problem.users == 300
+    trained = quoron.train(f"flights.{kind}", user="tail", label="late", epsilon=8, **seen)
+    assert isinstance(trained, quoron.Trained)
+    assert trained.statement == trained.summary.statement
+    np.testing.assert_array_equal(trained.weights, trained.model.weights)
+    assert trained.directory == Path("runs/flights-1")
+
+
+def test_whatever_trains_returns_one_type(tmp_path: Path) -> None:
+    privacy, method = Privacy(8.0, 1e-3, simulation_seed=1), Method("dp-ftrl", {"rounds": 2}, radius=1.0, clip_norm=1.0)
+    trained = quoron.train_rows(
+        lambda users, point: np.zeros((len(users), 2)),
+        users=200,
+        dimension=2,
+        privacy=privacy,
+        method=method,
+        keep=Keep(tmp_path / "rows"),
+    )
+    assert isinstance(trained, quoron.Trained)
+    assert trained.statement.startswith("SIMULATED")
+    assert trained.directory == tmp_path / "rows"
+    assert issubclass(TrainedTable, quoron.Trained)
+    for framework in FRAMEWORKS:
+        text = (ROOT / "simulations" / "quoron" / framework / "training.py").read_text(encoding="utf-8")
+        assert "return TrainedRows(" in text
+    assert issubclass(TrainedRows, quoron.Trained)
+
+
+def test_commands_that_run_something_go_through_the_doors() -> None:
+    for name in ("app", "train", "compare"):
+        text = (ROOT / "simulations" / "quoron" / "cli" / f"{name}.py").read_text(encoding="utf-8")
+        imports = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
+        rooms = {node.module for node in imports}
+        assert not rooms & {"quoron.simulation.run", "quoron.training.run", "quoron.comparing.comparison"}
+
+
+def test_a_value_that_names_an_algorithm_still_wins_over_settings() -> None:
+    said = sections.sections(Privacy(3.0), Method("dp-ftrl"), door="plan")
+    told = configs.parse("", settings=["privacy.epsilon=1.0", "algorithm.options.rounds=4", said])
+    assert (told.privacy.epsilon, told.algorithm.name, told.algorithm.options) == (3.0, "dp-ftrl", {"rounds": 4})
