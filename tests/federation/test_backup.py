@@ -12,12 +12,13 @@ from federation.crowd import carried_out, coordinator
 from quoron.cli.app import invoke
 from quoron.operate.control import Address, Control
 from quoron_privacy.errors import BudgetExceeded, LedgerError, LedgerUnavailable, OtherVersion, QuoronError
-from quoron_server.books.backup import accept, back_up, restore
+from quoron_server.books.backup import back_up
 from quoron_server.books.books import Books
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import SERVICE, Registry
+from quoron_server.books.restoring import accept, restore
 from quoron_server.service import tokens
 
 

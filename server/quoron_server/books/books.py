@@ -17,7 +17,7 @@ written, and in which order, each step harmless to repeat:
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,6 +31,7 @@ from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger, charges_of
 from quoron_server.books.registry import OPEN, Registry, State
+from quoron_server.books.restoring import continue_held
 from quoron_server.plan import Plan
 from quoron_server.rounds import Engine, Observer
 
@@ -148,6 +149,21 @@ class Books:
                 self.population.release(run, {"model": hashlib.sha256(model).hexdigest()})
             self.population.end(run, how)
         return how
+
+    def continue_held(self, run: str, planned: Callable[[str], tuple[Described, Plan]]) -> int | None:
+        """Let a run that is held in restored books go on; how many more copies of it were charged, None if unknown.
+
+        `planned` makes a specification and its verified plan of the text of a run that has no charge yet. Raises what
+        `restoring.continue_held` and `planned` raise.
+        """
+        row = self.registry.run(run)
+        if row is None:
+            return None
+        promise = None
+        if row.held and self.population.charged(run) is None:
+            specification, plan = planned(row.specification)
+            promise = {"group": specification.group, **charge_of(plan)} if _is_private(plan) else None
+        return continue_held(self.database, run, promise)
 
     def settle(self) -> None:
         """At a start: end once more whatever was ended, but not to its last line, before this process came.

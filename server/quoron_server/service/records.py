@@ -43,7 +43,7 @@ class Records:
 
     async def status(self, run: str) -> dict[str, Any]:
         """State of one run; an error says why it failed, or why it is paused."""
-        return self._told(await self._row(run))
+        return self._told(await self.row(run))
 
     async def runs(self) -> list[dict[str, Any]]:
         """State of every run, in order of submission."""
@@ -55,7 +55,7 @@ class Records:
 
     async def plan(self, run: str) -> dict[str, Any]:
         """The plan of a run, as it is stored once the run has begun, with the columns and the loss of its items."""
-        row = await self._row(run)
+        row = await self.row(run)
         specification = RunSpecification.parse(row.specification)
         stored = await self._read(lambda: self._stored_plan(run))
         plan = (await self.make_plan(specification)).as_json() if stored is None else stored
@@ -68,7 +68,7 @@ class Records:
 
     async def model(self, run: str) -> NDArray[np.float64]:
         """The released model of a complete run, shape (d,); RunError before."""
-        row = await self._row(run)
+        row = await self.row(run)
         if row.state != "complete":
             raise RunError(f"Expected run {run} to be complete, got state {row.state}. Watch it with `quoron watch`.")
         return await self._read(lambda: Ledger.within(self._database, run).model)
@@ -78,7 +78,7 @@ class Records:
         if not run:
             exported: dict[str, Any] = json.loads(await self._read(self._population.export))
             return exported
-        row = await self._row(run)
+        row = await self.row(run)
         return await self._read(lambda: self._spent(row))
 
     async def back_up(self, *, with_secrets: bool) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class Records:
 
     async def feed(self, run: str) -> Feed:
         """The public events of a run that has ended, or that nobody carries out now."""
-        row = await self._row(run)
+        row = await self.row(run)
         feed = Feed(await self._read(lambda: self.events(run)))
         if row.state in OPEN:
             feed.add({"kind": "paused", "error": self._error(row)})
@@ -113,7 +113,8 @@ class Records:
             return []
         return [public(event) for event in Ledger.within(self._database, run).events()]
 
-    async def _row(self, run: str) -> RunRow:
+    async def row(self, run: str) -> RunRow:
+        """One run as it is stored."""
         row = await self._read(lambda: self._registry.run(run))
         if row is None:
             raise UnknownRun(f"Expected the name of a run, got {run!r}. `quoron runs` lists them.")
