@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_client.protocol.charges import MOST_TOLD, run_mark
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, QuoronError, RunError
 from quoron_server.books.backup import back_up
 from quoron_server.books.database import Database
@@ -93,6 +94,10 @@ class Records:
         digest = await self._read(lambda: back_up(self._database, out, with_secrets=with_secrets))
         return {"file": out.name, "sha256": digest}
 
+    async def books(self, group: str, seen: int) -> dict[str, Any]:
+        """Which books these are, as a client of a group is told that has seen so many rows of the lifetime ledger."""
+        return await self._read(lambda: self._books(group, seen))
+
     async def users(self, group: str) -> int:
         """How many users of a group have enrolled."""
         return await self._read(lambda: self._registry.users_count(group))
@@ -128,6 +133,12 @@ class Records:
             return None
         stored: dict[str, Any] = json.loads(Ledger.within(self._database, run).plan_json)
         return stored
+
+    def _books(self, group: str, seen: int) -> dict[str, Any]:
+        rows, head, then = self._population.standing(min(seen, 2**31 - 1))
+        charged = [run_mark(charge.run) for charge in reversed(self._population.charges(group)[-MOST_TOLD:])]
+        told = {"incarnations": self._database.incarnations, "rows": rows, "head": head, "then": then}
+        return told | {"charged": charged}
 
     def _told(self, row: RunRow) -> dict[str, Any]:
         return {"run": row.run, "state": row.state, "created": row.created, "error": self._error(row)}
