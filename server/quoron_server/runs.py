@@ -48,6 +48,7 @@ from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger, charges_of
 from quoron_server.books.registry import OPEN, Front, Registry, State
+from quoron_server.books.restoring import continue_held
 from quoron_server.budget import Budget
 from quoron_server.plan import Plan
 from quoron_server.rounds import Engine, Evaluate, Observer
@@ -279,6 +280,22 @@ class Books:
         if self.population.charged(run) is not None:
             end(self.population, run, how, model=model)
         return how
+
+    def continue_held(self, run: str, planned: Callable[[str], tuple[Described, Plan]]) -> int | None:
+        """Let a run that is held in restored books go on; how many more copies of it were charged, None if unknown.
+
+        `planned` makes a specification and its verified plan of the text of a run that has no charge yet. Raises what
+        `restoring.continue_held` and `planned` raise.
+        """
+        row = self.registry.run(run)
+        if row is None:
+            return None
+        promise = None
+        if row.held and self.population.charged(run) is None:
+            specification, plan = planned(row.specification)
+            private = plan.guarantee.exposure != "none"
+            promise = {"group": specification.group, **charge_of(plan)} if private else None
+        return continue_held(self.database, run, promise)
 
     def settle(self) -> None:
         """At a start: end once more whatever was ended, but not to its last line, before this process came.

@@ -113,6 +113,12 @@ def digest(plan: Plan) -> str:
     return hashlib.sha256(json.dumps(plan.as_json(), sort_keys=True, default=str).encode()).hexdigest()
 
 
+def planned(text: str) -> tuple[RunSpecification, Plan]:
+    """A specification's text, and its plan. Raises what `RunSpecification.parse` and `make_plan` raise."""
+    specification = RunSpecification.parse(text)
+    return specification, make_plan(specification)
+
+
 def make_plan(specification: RunSpecification) -> Plan:
     """The plan, verified against its theorem.
 

@@ -17,6 +17,7 @@ from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.books.registry import SERVICE, Registry
+from quoron_server.books.restoring import accept, restore
 from quoron_server.runs import Books
 from quoron_server.service import tokens
 

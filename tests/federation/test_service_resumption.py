@@ -98,11 +98,12 @@ def test_a_session_taken_up_again_lets_nobody_in_whose_certificate_is_no_longer_
     own = certificates.load_certificate(folder / "client.pem")
     enrolment = pb.EnrolRequest(protocol=1).SerializeToString()
     hello = pb.ClientMessage(hello=pb.Hello(protocol=1)).SerializeToString()
-    reply = pb.EnrolReply(user=1).SerializeToString()
 
-    async def scene() -> list[tuple[bool, bytes]]:
+    async def scene() -> tuple[bytes, list[tuple[bool, bytes]]]:
         async with coordinator(tmp_path, transport=transport) as running:
             await running.manager.enrol("somebody", security.EVERYONE)
+            books = pb.Books(**await running.manager.records.books(security.EVERYONE, 0))
+            reply = pb.EnrolReply(user=1, books=books).SerializeToString()
             client = Client(running.listen, folder, version)
             heard = [await asyncio.to_thread(client.call, "Enrol", enrolment) for _ in "ab"]
             if lost == "expired":
@@ -113,9 +114,9 @@ def test_a_session_taken_up_again_lets_nobody_in_whose_certificate_is_no_longer_
             for method, message in (("Enrol", enrolment), ("Work", hello)):
                 heard.append(await asyncio.to_thread(client.call, method, message))
             assert running.sessions.connected == 0
-            return heard
+            return reply, heard
 
-    first, again, *later = carried_out(scene())
+    reply, (first, again, *later) = carried_out(scene())
     accepted = b"\0" + len(reply).to_bytes(4, "big") + reply
     assert (first[0], again[0]) == (False, True), "otherwise this shows nothing"
     assert accepted in first[1]

@@ -38,6 +38,7 @@ GRADIENT = federation.AverageGradient(
     smoothing=federation.Smoothing(moreau=0.5),
 )  # fmt: skip
 BALL, DIRECTIONS = federation.Domain(ball_radius=3.0), federation.Smoothing(convolution_radius=0.5)
+BOOKS = federation.Books(incarnations=["a", "b"], rows=7, head="c", then="d", charged=[2**63])
 AGREED = federation.Agreed(run="r", epsilon=1.5, delta=0.5)
 HELLO = federation.Hello(protocol=1, software="quoron 1")
 ANSWER = federation.Answer(run="r", round=7, digest=DIGEST, status=federation.STATUS_REJECTED, values=ARRAY)
@@ -52,9 +53,10 @@ MESSAGES = {
     "Value.text": values.Value(text="é"),
     "Value.absent": values.Value(absent=True),
     "Record": values.Record(type="State", fields={"x": values.Value(real=1.5)}),
-    "EnrolRequest": federation.EnrolRequest(protocol=1, software="quoron 1"),
-    "EnrolReply": federation.EnrolReply(user=300, agreed=[AGREED]),
+    "EnrolRequest": federation.EnrolRequest(protocol=1, software="quoron 1", seen=300),
+    "EnrolReply": federation.EnrolReply(user=300, agreed=[AGREED], books=BOOKS),
     "Agreed": AGREED,
+    "Books": BOOKS,
     "ClientMessage": federation.ClientMessage(hello=HELLO),
     "ClientMessage.consent": federation.ClientMessage(consent=federation.Consent(run="r", takes_part=True)),
     "ClientMessage.answer": federation.ClientMessage(answer=ANSWER),
@@ -112,8 +114,11 @@ GOLDEN: dict[str, str] = {
     "Value.text": "2a02c3a9",
     "Value.absent": "3001",
     "Record": "0a055374617465120e0a0178120911000000000000f83f",
-    "EnrolRequest": "0801120871756f726f6e2031",
-    "EnrolReply": "08ac0212150a017211000000000000f83f19000000000000e03f",
+    "EnrolRequest": "0801120871756f726f6e203118ac02",
+    "EnrolReply": (
+        "08ac0212150a017211000000000000f83f19000000000000e03f1a180a01610a016210071a01632201642a080000000000000080"
+    ),
+    "Books": "0a01610a016210071a01632201642a080000000000000080",
     "Agreed": "0a017211000000000000f83f19000000000000e03f",
     "ClientMessage": "0a0c0801120871756f726f6e2031",
     "ClientMessage.consent": "12050a01721001",

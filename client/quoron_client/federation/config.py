@@ -28,6 +28,7 @@ class ClientConfig(Owner):
     insecure: bool = False
     insecure_anywhere: bool = False
     client_name: str | None = None
+    other_books: bool = False  # the coordinator's are older than, or others than, those seen, and that is all there is
     retry_seconds: float = field(default=0.5)  # before the first attempt to connect again; doubles up to a minute
 
     def __post_init__(self) -> None:

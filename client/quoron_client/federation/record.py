@@ -10,13 +10,15 @@
     >>> record.close()
 
 It does not trust the coordinator. For each round of a run there is one answer, made once: written here before it is
-sent, sent again for the same question, and refused for any other. A run is charged in full with its first answer; the
-charges of all runs add up, which is sound however the coordinator composes them, and stay within the owner's limits.
+sent, sent again for the same question, and refused for any other. A run is charged in full with its first answer, or
+at a start without one (`witness`); the charges of all runs add up, which is sound however the coordinator composes
+them, and stay within the owner's limits.
 
 Stored in SQLite with full synchronisation: an answer that was sent survives a crash and a loss of power. Between two
 writes all of it is in the one file, and how much was written is counted, in the file and beside it (`-acknowledged`): a
 copy that is older, empty or torn is refused by name, and so is one that lacks a run which a coordinator says this key
-has agreed to. Whoever has nothing else says so (`anew`): what coordinators say is then entered as spent.
+has agreed to. Whoever has nothing else says so (`anew`): what coordinators say is then entered as spent. In turn it
+keeps what it has seen of each coordinator's books, and refuses older ones by name (`books`).
 
 Answers may be functions of the owner's data, so the file is its owner's alone, and they are erased when the run has
 ended. Whoever loses the file loses these protections: keep it with the data.
@@ -33,29 +35,36 @@ from threading import RLock
 from typing import Self
 
 from quoron_client.durable import Tally
+from quoron_client.federation.books import Books, Seen, objection
 from quoron_privacy.errors import LedgerError, printable
 
-_VERSION = 2
+_VERSION = 3
 _MOST_OPEN = 1000  # agreements without an answer, which nothing rests on: a coordinator could announce runs for ever
 _TABLES = """
 CREATE TABLE runs (
     run TEXT PRIMARY KEY, terms BLOB NOT NULL, epsilon REAL NOT NULL, delta REAL NOT NULL,
-    participations INTEGER NOT NULL, charged INTEGER NOT NULL DEFAULT 0, ended INTEGER NOT NULL DEFAULT 0
+    participations INTEGER NOT NULL, charged INTEGER NOT NULL DEFAULT 0, ended INTEGER NOT NULL DEFAULT 0,
+    books TEXT
 ) STRICT;
 CREATE TABLE answers (
     run TEXT NOT NULL REFERENCES runs, round INTEGER NOT NULL, digest BLOB NOT NULL, answer BLOB,
     epsilon REAL NOT NULL, delta REAL NOT NULL, PRIMARY KEY (run, round)
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE books (
+    root TEXT PRIMARY KEY, place TEXT NOT NULL, incarnation TEXT NOT NULL, rows INTEGER NOT NULL, head TEXT NOT NULL
+) STRICT;
 CREATE TABLE written (
     acknowledged INTEGER NOT NULL, runs INTEGER NOT NULL, charged INTEGER NOT NULL, ended INTEGER NOT NULL,
-    answers INTEGER NOT NULL
+    answers INTEGER NOT NULL, books INTEGER NOT NULL
 ) STRICT;
-INSERT INTO written VALUES (0, 0, 0, 0, 0);
-PRAGMA user_version = 2;
+INSERT INTO written VALUES (0, 0, 0, 0, 0, 0);
+PRAGMA user_version = 3;
 """
 _FOUND = """(SELECT count(*) FROM runs), (SELECT total(charged) FROM runs), (SELECT total(ended) FROM runs),
-    (SELECT count(*) FROM answers)"""
-_COUNT = f"UPDATE written SET (runs, charged, ended, answers) = (SELECT {_FOUND}), acknowledged = acknowledged + 1"
+    (SELECT count(*) FROM answers), (SELECT total(rows + 1) FROM books)"""
+_COUNT = (
+    f"UPDATE written SET (runs, charged, ended, answers, books) = (SELECT {_FOUND}), acknowledged = acknowledged + 1"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +86,16 @@ class Record:
         self._limits = epsilon, delta
         self._lock = RLock()  # one thread at a time; closing waits for what is being written
         self._tally = Tally(path)
-        self._anew = False
+        self._anew = self._other_books = False
+        self._root: str | None = None  # of the coordinator's books that runs are agreed to with now
+        self._before = 0  # number of the last run that another process agreed to
 
     @classmethod
-    def open(cls, path: Path, *, epsilon: float, delta: float, anew: bool = False) -> Self:
+    def open(cls, path: Path, *, epsilon: float, delta: float, anew: bool = False, other_books: bool = False) -> Self:
         """The record in `path`, a new one if there is none, with its owner's lifetime limits.
 
-        `anew` takes it for all that there is, though it is older than its count or than what a coordinator knows.
+        `anew` takes it for all that there is, though it is older than its count or than what a coordinator knows;
+        `other_books` takes a coordinator's books for all that there is, though they are older than what was seen.
         LedgerError for a file that is no record, or not whole, or older.
         """
         try:
@@ -93,7 +105,7 @@ class Record:
         except (OSError, sqlite3.Error) as error:
             raise LedgerError(f"Expected a client's record at {str(path)!r}, cannot open it: {error}.") from None
         record = cls(database, path, epsilon, delta)
-        record._anew = anew
+        record._anew, record._other_books = anew, other_books
         try:
             record._prepare()
         except BaseException:
@@ -118,11 +130,16 @@ class Record:
                     )
                 self._check_whole()
                 self._check_count()
+                (self._before,) = self._database.execute("SELECT coalesce(max(rowid), 0) FROM runs").fetchone()
 
     def _check_whole(self) -> None:
         """A copy that was made in the middle of a write has pages of before and of after."""
         whole = [row[0] for row in self._database.execute("PRAGMA integrity_check")] == ["ok"]
-        rows = self._database.execute("SELECT runs, charged, ended, answers FROM written").fetchall() if whole else []
+        rows = (
+            self._database.execute("SELECT runs, charged, ended, answers, books FROM written").fetchall()
+            if whole
+            else []
+        )
         if not whole or rows != [tuple(map(int, self._database.execute(f"SELECT {_FOUND}").fetchone()))]:
             raise LedgerError(
                 f"Expected a whole client's record in {str(self._path)!r}, got one that was damaged, or copied in the "
@@ -167,6 +184,9 @@ class Record:
 
         LedgerError if the record lacks one: it is an older copy, or the coordinator lies, which can only keep this
         client away. A record opened `anew` counts them as spent instead, and answers nothing more in them.
+
+        A run that another process agreed to and that has no answer here counts as spent from now on: this may be a copy
+        of before its first answer, and nobody can tell.
         """
         with self._errors(), self._transaction():
             have = {row[0] for row in self._database.execute("SELECT run FROM runs")}
@@ -180,8 +200,61 @@ class Record:
                 )
             for run, epsilon, delta in lacking:
                 self._database.execute(
-                    "INSERT INTO runs VALUES (?, ?, ?, ?, 0, 1, 1) ON CONFLICT DO NOTHING", (run, b"", epsilon, delta)
+                    "INSERT INTO runs VALUES (?, ?, ?, ?, 0, 1, 1, NULL) ON CONFLICT DO NOTHING",
+                    (run, b"", epsilon, delta),
                 )
+            for run, _, _ in known:
+                self._count(run)
+
+    def _count(self, run: str) -> None:
+        """Charge an open run that another process agreed to; beyond the limits it also ends."""
+        query = "SELECT epsilon, delta FROM runs WHERE run = ? AND NOT charged AND NOT ended AND rowid <= ?"
+        found = self._database.execute(query, (run, self._before)).fetchone()
+        if found is not None:
+            ended = self._beyond_limits(*found) is not None
+            self._database.execute("UPDATE runs SET charged = 1, ended = ? WHERE run = ?", (ended, run))
+
+    def seen(self, place: str) -> int:
+        """Rows of the lifetime ledger that were seen of the coordinator at this address."""
+        with self._errors():
+            found = self._database.execute("SELECT max(rows) FROM books WHERE place = ?", (place,)).fetchone()
+        return int(found[0] or 0)
+
+    def saw(self, place: str, told: Books, named: int) -> None:
+        """Keep what a coordinator at an address says of its books, after `seen` has `named` rows to it.
+
+        LedgerError for books that are older than, or others than, those that were seen, or that lack a run which is
+        charged here; a record opened for `other_books` takes them, and asks for those runs no more.
+        """
+        with self._errors(), self._transaction():
+            root = told.incarnations[0]
+            query = "SELECT root, incarnation, rows, head FROM books WHERE root = ? OR place = ? ORDER BY root = ? DESC"
+            found = self._database.execute(query, (root, place, root)).fetchone()
+            seen = None if found is None else Seen(*found)
+            wrong = None if seen is None else objection(seen, told, named)
+            lacking = []
+            if seen is not None and seen.incarnation != told.incarnations[-1]:  # otherwise rows and hash say as much
+                charged = "SELECT run FROM runs WHERE books = ? AND charged AND epsilon < 9e999"
+                lacking = told.lacks(row[0] for row in self._database.execute(charged, (root,)).fetchall())
+            if wrong is None and lacking:
+                wrong = (
+                    f"a lifetime ledger without run {printable(lacking[0])!r}, and {len(lacking)} such in all, which "
+                    "was answered here: the operator enters what is missing (quoron ledger charge --spent)"
+                )
+            if seen is not None and wrong is not None and not self._other_books:
+                raise LedgerError(
+                    f"Expected the books of coordinator {place} that this client has seen, incarnation "
+                    f"{seen.incarnation} of {seen.rows} rows, or newer ones, got {wrong}. The coordinator's books are "
+                    "older than what this client saw, or others: its operator puts back the newer ones. If there is "
+                    "nothing else, say --other-books: what they have forgotten then counts in this record alone."
+                )
+            if wrong is not None:
+                self._database.execute("DELETE FROM books WHERE place = ?", (place,))
+                self._database.executemany("UPDATE runs SET books = NULL WHERE run = ?", [(run,) for run in lacking])
+            row = (root, place, told.incarnations[-1], told.rows, told.head)
+            if self._database.execute("SELECT * FROM books WHERE root = ?", (root,)).fetchone() != row:
+                self._database.execute("INSERT OR REPLACE INTO books VALUES (?, ?, ?, ?, ?)", row)
+            self._root = root
 
     def close(self) -> None:
         """Close the file; nothing is lost without it."""
@@ -213,9 +286,10 @@ class Record:
                 if objection is not None:
                     return objection
             if found is None:
-                row = (a.run, a.terms, a.epsilon, a.delta, a.participations)
+                row = (a.run, a.terms, a.epsilon, a.delta, a.participations, self._root)
                 self._database.execute(
-                    "INSERT INTO runs (run, terms, epsilon, delta, participations) VALUES (?, ?, ?, ?, ?)", row
+                    "INSERT INTO runs (run, terms, epsilon, delta, participations, books) VALUES (?, ?, ?, ?, ?, ?)",
+                    row,
                 )
                 self._database.execute(
                     "DELETE FROM runs WHERE NOT charged AND rowid <= (SELECT max(rowid) FROM runs) - ?", (_MOST_OPEN,)

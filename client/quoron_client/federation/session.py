@@ -23,6 +23,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
+from quoron_client.federation.books import Books
 from quoron_client.federation.config import ClientConfig
 from quoron_client.federation.identity import check_identity, credentials, warn_of_readers
 from quoron_client.federation.own_table import check_one_user
@@ -65,7 +66,7 @@ async def run_client(config: ClientConfig, *, stop: asyncio.Event | None = None)
     if config.certificate is not None and config.key is not None and config.authority is not None:
         check_identity(config.certificate, config.key, config.authority)
     limits = {"epsilon": config.lifetime_epsilon, "delta": config.lifetime_delta}
-    with Record.open(config.record, **limits, anew=config.new_record) as record:
+    with Record.open(config.record, **limits, anew=config.new_record, other_books=config.other_books) as record:
         for path in (config.record, config.key):
             warn_of_readers(path)
         session = _Session(config, Worker(config, record))
@@ -131,11 +132,15 @@ class _Session:
         metadata = None if name is None else grpc.aio.Metadata(("quoron-client", name))
         async with _channel(self._config) as channel:
             stub = ClientPlaneStub(channel)
-            place = federation.EnrolRequest(protocol=wire.PROTOCOL, software=software)
-            enrolled = await stub.Enrol(place, metadata=metadata, timeout=_ENROL_SECONDS)
+            place, record = self._config.coordinator, self._worker.record
+            seen = await asyncio.to_thread(record.seen, place)
+            asked = federation.EnrolRequest(protocol=wire.PROTOCOL, software=software, seen=seen)
+            enrolled = await stub.Enrol(asked, metadata=metadata, timeout=_ENROL_SECONDS)
             if enrolled.user >= 2**63:
                 raise WireError(f"Expected a user number below 2^63, got {enrolled.user}.")
-            await asyncio.to_thread(self._worker.record.witness, _agreed(enrolled))
+            agreed, books = _agreed(enrolled), Books.read(enrolled.books)
+            await asyncio.to_thread(record.saw, place, books, seen)
+            await asyncio.to_thread(record.witness, agreed)
             call = stub.Work(metadata=metadata)
             try:
                 hello = federation.Hello(protocol=wire.PROTOCOL, software=software)

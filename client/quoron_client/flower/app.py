@@ -120,8 +120,8 @@ def _ask(owner: Owner) -> None:
 
 
 def _opened(owner: Owner) -> Record:
-    limits = {"epsilon": owner.lifetime_epsilon, "delta": owner.lifetime_delta}
-    return Record.open(owner.record, **limits, anew=owner.new_record)
+    epsilon, delta = owner.lifetime_epsilon, owner.lifetime_delta
+    return Record.open(owner.record, epsilon=epsilon, delta=delta, anew=owner.new_record)
 
 
 app = make_app(OneUser())

@@ -1,8 +1,14 @@
 """What a run costs its user over a lifetime: what a client counts, and a coordinator says of those that it has seen."""
 
+from hashlib import blake2b
 from math import exp
 
 MOST_TOLD = 500  # runs, the latest, that a coordinator tells whoever enrols
+
+
+def run_mark(run: str) -> int:
+    """64 bits by which a run is known to whoever knows its name, and to nobody else."""
+    return int.from_bytes(blake2b(run.encode(), digest_size=8, person=b"quoron-run").digest(), "little")
 
 
 def replace_one(epsilon: float, delta: float, *, adjacency: str, exposure: str) -> tuple[float, float]:

@@ -29,20 +29,38 @@ VERDICT_DUPLICATE: Verdict
 VERDICT_NOT_ASKED: Verdict
 
 class EnrolRequest(_message.Message):
-    __slots__ = ("protocol", "software")
+    __slots__ = ("protocol", "software", "seen")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     software: str
-    def __init__(self, protocol: _Optional[int] = ..., software: _Optional[str] = ...) -> None: ...
+    seen: int
+    def __init__(self, protocol: _Optional[int] = ..., software: _Optional[str] = ..., seen: _Optional[int] = ...) -> None: ...
 
 class EnrolReply(_message.Message):
-    __slots__ = ("user", "agreed")
+    __slots__ = ("user", "agreed", "books")
     USER_FIELD_NUMBER: _ClassVar[int]
     AGREED_FIELD_NUMBER: _ClassVar[int]
+    BOOKS_FIELD_NUMBER: _ClassVar[int]
     user: int
     agreed: _containers.RepeatedCompositeFieldContainer[Agreed]
-    def __init__(self, user: _Optional[int] = ..., agreed: _Optional[_Iterable[_Union[Agreed, _Mapping]]] = ...) -> None: ...
+    books: Books
+    def __init__(self, user: _Optional[int] = ..., agreed: _Optional[_Iterable[_Union[Agreed, _Mapping]]] = ..., books: _Optional[_Union[Books, _Mapping]] = ...) -> None: ...
+
+class Books(_message.Message):
+    __slots__ = ("incarnations", "rows", "head", "then", "charged")
+    INCARNATIONS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    THEN_FIELD_NUMBER: _ClassVar[int]
+    CHARGED_FIELD_NUMBER: _ClassVar[int]
+    incarnations: _containers.RepeatedScalarFieldContainer[str]
+    rows: int
+    head: str
+    then: str
+    charged: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, incarnations: _Optional[_Iterable[str]] = ..., rows: _Optional[int] = ..., head: _Optional[str] = ..., then: _Optional[str] = ..., charged: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Agreed(_message.Message):
     __slots__ = ("run", "epsilon", "delta")

@@ -176,6 +176,11 @@ class ControlPlaneStub:
                 request_serializer=quoron__protos_dot_v1_dot_federation__pb2.RunReference.SerializeToString,
                 response_deserializer=quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
                 _registered_method=True)
+        self.ContinueRestored = channel.unary_unary(
+                '/quoron.v1.ControlPlane/ContinueRestored',
+                request_serializer=quoron__protos_dot_v1_dot_federation__pb2.RunReference.SerializeToString,
+                response_deserializer=quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
+                _registered_method=True)
         self.Plan = channel.unary_unary(
                 '/quoron.v1.ControlPlane/Plan',
                 request_serializer=quoron__protos_dot_v1_dot_federation__pb2.RunReference.SerializeToString,
@@ -237,6 +242,13 @@ class ControlPlaneServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ContinueRestored(self, request, context):
+        """of a run that is held: one more copy, charged as one
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Plan(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -293,6 +305,11 @@ def add_ControlPlaneServicer_to_server(servicer, server):
             ),
             'Cancel': grpc.unary_unary_rpc_method_handler(
                     servicer.Cancel,
+                    request_deserializer=quoron__protos_dot_v1_dot_federation__pb2.RunReference.FromString,
+                    response_serializer=quoron__protos_dot_v1_dot_federation__pb2.Document.SerializeToString,
+            ),
+            'ContinueRestored': grpc.unary_unary_rpc_method_handler(
+                    servicer.ContinueRestored,
                     request_deserializer=quoron__protos_dot_v1_dot_federation__pb2.RunReference.FromString,
                     response_serializer=quoron__protos_dot_v1_dot_federation__pb2.Document.SerializeToString,
             ),
@@ -434,6 +451,33 @@ class ControlPlane:
             request,
             target,
             '/quoron.v1.ControlPlane/Cancel',
+            quoron__protos_dot_v1_dot_federation__pb2.RunReference.SerializeToString,
+            quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ContinueRestored(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quoron.v1.ControlPlane/ContinueRestored',
             quoron__protos_dot_v1_dot_federation__pb2.RunReference.SerializeToString,
             quoron__protos_dot_v1_dot_federation__pb2.Document.FromString,
             options,

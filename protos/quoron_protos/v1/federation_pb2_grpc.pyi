@@ -82,6 +82,8 @@ class ControlPlaneStub:
     Watch: _grpc.UnaryStreamMultiCallable[_federation_pb2.RunReference, _federation_pb2.Document]
     """public events from the first, then as they happen"""
     Cancel: _grpc.UnaryUnaryMultiCallable[_federation_pb2.RunReference, _federation_pb2.Document]
+    ContinueRestored: _grpc.UnaryUnaryMultiCallable[_federation_pb2.RunReference, _federation_pb2.Document]
+    """of a run that is held: one more copy, charged as one"""
     Plan: _grpc.UnaryUnaryMultiCallable[_federation_pb2.RunReference, _federation_pb2.Document]
     Model: _grpc.UnaryUnaryMultiCallable[_federation_pb2.RunReference, _values_pb2.Array]
     Ledger: _grpc.UnaryUnaryMultiCallable[_federation_pb2.LedgerRequest, _federation_pb2.Document]
@@ -99,6 +101,8 @@ class ControlPlaneAsyncStub(ControlPlaneStub):
     Watch: _aio.UnaryStreamMultiCallable[_federation_pb2.RunReference, _federation_pb2.Document]  # type: ignore[assignment]
     """public events from the first, then as they happen"""
     Cancel: _aio.UnaryUnaryMultiCallable[_federation_pb2.RunReference, _federation_pb2.Document]  # type: ignore[assignment]
+    ContinueRestored: _aio.UnaryUnaryMultiCallable[_federation_pb2.RunReference, _federation_pb2.Document]  # type: ignore[assignment]
+    """of a run that is held: one more copy, charged as one"""
     Plan: _aio.UnaryUnaryMultiCallable[_federation_pb2.RunReference, _federation_pb2.Document]  # type: ignore[assignment]
     Model: _aio.UnaryUnaryMultiCallable[_federation_pb2.RunReference, _values_pb2.Array]  # type: ignore[assignment]
     Ledger: _aio.UnaryUnaryMultiCallable[_federation_pb2.LedgerRequest, _federation_pb2.Document]  # type: ignore[assignment]
@@ -137,6 +141,14 @@ class ControlPlaneServicer(metaclass=_abc_1.ABCMeta):
         request: _federation_pb2.RunReference,
         context: _ServicerContext,
     ) -> _typing.Union[_federation_pb2.Document, _abc.Awaitable[_federation_pb2.Document]]: ...
+
+    @_abc_1.abstractmethod
+    def ContinueRestored(
+        self,
+        request: _federation_pb2.RunReference,
+        context: _ServicerContext,
+    ) -> _typing.Union[_federation_pb2.Document, _abc.Awaitable[_federation_pb2.Document]]:
+        """of a run that is held: one more copy, charged as one"""
 
     @_abc_1.abstractmethod
     def Plan(

@@ -32,7 +32,7 @@ _meta = sa.Table(
     _schema,
     sa.Column("format", sa.Integer, nullable=False),
     sa.Column("owner", sa.Text),  # random word of the last process that owned the database
-    sa.Column("incarnation", sa.Text),  # random word of these books: others once they are restored
+    sa.Column("incarnation", sa.Text),  # random words of these books: one more, the last, each time they are restored
     sa.Column("acknowledged", sa.Integer, nullable=False, server_default="0"),  # transactions that wrote; SQLite only
 )
 
@@ -64,6 +64,7 @@ class Database:
         self._owner: str | None = None
         self._mutex = threading.RLock()
         self._connection: sa.Connection | None = None
+        self._joined: sa.Connection | None = None
         self._engine = make_engine(self._url)
         self._tally = Tally(Path(self._url.database)) if self.sqlite and self._url.database else None
         try:
@@ -98,6 +99,9 @@ class Database:
         as a whole or not at all, and only the database knows: read before writing again.
         """
         with self._mutex:
+            if self._joined is not None:  # this thread's, as it has the mutex
+                yield self._joined
+                return
             try:
                 connection = self._connected()
                 with connection.begin():
@@ -111,6 +115,16 @@ class Database:
             if count is not None:
                 self._keep(count)
 
+    @contextmanager
+    def together(self) -> Iterator[sa.Connection]:
+        """One transaction, as `writing`, of all that this thread does with the database within the block."""
+        with self._mutex, self.writing() as connection:
+            self._joined = connection
+            try:
+                yield connection
+            finally:
+                self._joined = None
+
     def all(self, query: Any) -> Sequence[Any]:
         """Every row of `query`."""
         with self.writing() as connection:
@@ -122,13 +136,20 @@ class Database:
         return Path(self._url.database) if self.sqlite and self._url.database else None
 
     @property
-    def incarnation(self) -> str:
-        """The random word of these books."""
-        return str(self.all(sa.select(_meta.c.incarnation))[0][0])
+    def incarnations(self) -> tuple[str, ...]:
+        """The random words of these books: that with which they began, and one for each time they were restored."""
+        with self.writing() as connection:
+            return tuple(incarnations(connection))
 
-    def renew(self, connection: sa.Connection) -> None:
-        """Restored books are others than those that they were copied from."""
-        connection.execute(_meta.update().values(incarnation=secrets.token_hex(8)))
+    @property
+    def incarnation(self) -> str:
+        """The last of them, which no other books have."""
+        return self.incarnations[-1]
+
+    def renew(self, connection: sa.Connection, before: Sequence[str]) -> None:
+        """Restored books are others than those `before`, that they were copied from."""
+        words = " ".join([*before, secrets.token_hex(8)])
+        connection.execute(_meta.update().values(incarnation=words))
 
     def probe(self) -> None:
         """Raises what any use would raise now."""
@@ -285,6 +306,11 @@ class Database:
         elif "meta" not in tables:
             raise LedgerError(f"Expected a ledger in {self.name}, found something else: it is not a quoron ledger.")
         return list(connection.execute(sa.select(_meta.c.format)).scalars())
+
+
+def incarnations(connection: sa.Connection) -> list[str]:
+    """As `Database.incarnations`, within a transaction."""
+    return str(connection.scalar(sa.select(_meta.c.incarnation))).split()
 
 
 def now() -> str:

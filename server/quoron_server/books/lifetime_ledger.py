@@ -183,6 +183,13 @@ class PopulationLedger:
         """The charge of `run`; None if it has none."""
         return self._now().charges.get(run)
 
+    def standing(self, rows: int) -> tuple[int, str, str]:
+        """How many rows there are, the hash of the last, and that of the last of the first `rows`; "" if fewer."""
+        with self._lock, self._database.writing() as connection:
+            known = self._latest(connection)
+            then = connection.scalar(sa.select(_chain.c.hash).where(_chain.c.sequence == rows - 1))
+        return known.count, known.head, START if rows == 0 else then or ""
+
     def groups(self) -> list[str]:
         """Every group with a charge or a limit, by name."""
         known = self._now()

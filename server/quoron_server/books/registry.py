@@ -49,9 +49,9 @@ _runs = sa.Table(
     sa.Column("created", sa.Text, nullable=False),
     sa.Column("error", sa.Text),
     sa.Column("front", sa.Text, nullable=False, server_default=SERVICE),
-    sa.Column("held", sa.Integer, nullable=False, server_default="0"),  # open when the books were put back
+    sa.Column("held", sa.Integer, nullable=False, server_default="0"),  # restorations, open, since it went on
 )
-SCHEMA, RUNS = _schema, _runs  # for `backup`
+SCHEMA, RUNS = _schema, _runs  # for `backup` and `restoring`
 _slots = sa.Table(
     "slots",
     _schema,
@@ -80,21 +80,25 @@ class RunRow:
     created: str  # for people
     error: str | None
     front: Front
-    held: bool = False
+    held: int = 0  # how often the books were put back since it went on; 0: it may go on
 
     def require(self, front: Front) -> None:
-        """OtherVersion unless it was entered by this front, as the members of another hear of no question, and was not
-        open when the books were put back."""
+        """OtherVersion unless it was entered by this front, as the members of another hear of no question, and is not
+        held: it was open when the books were put back."""
+        self.require_front(front)
+        if self.held:
+            raise OtherVersion(
+                f"Expected run {self.run} as it was left, but these books were restored: what it has shown since may "
+                "be missing, and going on costs one more copy of it. Cancel it; or let it go on with `quoron "
+                "continue-restored`, which charges that copy."
+            )
+
+    def require_front(self, front: Front) -> None:
+        """The first half of `require`."""
         if self.front != front:
             raise OtherVersion(
                 f"Expected run {self.run} to go on by {FRONTS.get(self.front, self.front)}, which it was submitted "
                 f"through, got {FRONTS[front]}. Go on with it there, or cancel it."
-            )
-        if self.held:
-            raise OtherVersion(
-                f"Expected run {self.run} as it was left, but these books were restored: what it has shown since may "
-                "be missing, and going on costs one more copy of it. Cancel it; or restore again with "
-                "--continue-restored, which charges that copy."
             )
 
 
@@ -237,5 +241,5 @@ def _next(connection: sa.Connection, column: sa.Column[Any]) -> int:
 
 def _row(stored: Any) -> RunRow:
     return RunRow(
-        stored.run, stored.specification, stored.state, stored.created, stored.error, stored.front, bool(stored.held)
+        stored.run, stored.specification, stored.state, stored.created, stored.error, stored.front, int(stored.held)
     )

@@ -87,20 +87,21 @@ class ClientPlane:
             raise Refused(grpc.StatusCode.DEADLINE_EXCEEDED, _SLOW) from None
         _check_length(request, _LONGEST_GREETING)
         try:
-            protocol = pb.EnrolRequest.FromString(request).protocol
+            asked = pb.EnrolRequest.FromString(request)
         except DecodeError:
             raise Refused(grpc.StatusCode.INVALID_ARGUMENT, NONSENSE) from None
-        _check_protocol(protocol)
+        _check_protocol(asked.protocol)
         try:
             user = await self._manager.enrol(caller.identity, caller.group)
             agreed = await self._manager.agreed(user)
+            books = pb.Books(**await self._manager.records.books(caller.group, asked.seen))
         except RunStopped:
             raise Refused(grpc.StatusCode.UNAVAILABLE, LEAVING) from None
         except OtherGroup as error:
             _log.warning("refused an enrolment: %s", error)
             raise Refused(grpc.StatusCode.FAILED_PRECONDITION, "This client cannot be enrolled here.") from None
         told = [pb.Agreed(run=run, epsilon=epsilon, delta=delta) for run, epsilon, delta in agreed]
-        return pb.EnrolReply(user=user, agreed=told).SerializeToString()
+        return pb.EnrolReply(user=user, agreed=told, books=books).SerializeToString()
 
     async def work(self, requests: AsyncIterator[bytes], context: Context) -> None:
         """Hello, then announcements, consents, questions, answers and receipts until either side leaves."""

@@ -121,6 +121,11 @@ class ControlPlane(federation_pb2_grpc.ControlPlaneServicer):
         await self._require(context, operator=True)
         return _document(await _told(self._manager.cancel(request.run), context))
 
+    async def ContinueRestored(self, request: pb.RunReference, context: Context) -> pb.Document:
+        """Let a run go on that is held because the books were restored, as one more copy."""
+        await self._require(context, operator=True)
+        return _document(await _told(self._manager.continue_restored(request.run), context))
+
     async def Plan(self, request: pb.RunReference, context: Context) -> pb.Document:
         """The plan of a run."""
         await self._require(context)

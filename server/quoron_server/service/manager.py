@@ -116,14 +116,18 @@ class Manager:
                     continue
                 try:
                     row.require(SERVICE)
-                    specification = RunSpecification.parse(row.specification)
-                    plan = await self.records.make_plan(specification)
-                    self._require_possible(specification, plan)
+                    run = await self._planned(row.specification)
                 except QuoronError as error:
                     self._pause(row.run, Feed(await self._stored(self.records.events, row.run)), error)
                     continue
-                self._waiting[row.run] = _Run(specification, plan)
+                self._waiting[row.run] = run
         await self._begin_those_that_can()
+
+    async def _planned(self, text: str) -> _Run:
+        specification = RunSpecification.parse(text)
+        plan = await self.records.make_plan(specification)
+        self._require_possible(specification, plan)
+        return _Run(specification, plan)
 
     async def stop(self) -> None:
         """Leave every run where it is; the next start takes it up."""
@@ -163,11 +167,9 @@ class Manager:
 
         Raises ConfigError, Infeasible, VerificationError, BudgetExceeded and LedgerError.
         """
-        specification = RunSpecification.parse(text)
-        plan = await self.records.make_plan(specification)
-        self._require_possible(specification, plan)
-        await retried_once(lambda: self._books.check(specification, plan))
-        name = specification.run
+        run = await self._planned(text)
+        specification, name = run.specification, run.name
+        await retried_once(lambda: self._books.check(specification, run.plan))
         async with self._taking:
             new = await retried_once(lambda: self._registry.add_run(name, specification.as_text()))
             if not new and name not in self._waiting and name not in self._active:  # entered, but never acknowledged?
@@ -175,7 +177,7 @@ class Manager:
                 new = row is not None and row.state == "waiting"
             if new:
                 self._go_on(name)
-                self._waiting[name] = _Run(specification, plan)
+                self._waiting[name] = run
         if new:
             await self._begin_those_that_can()
         return name
@@ -206,6 +208,21 @@ class Manager:
                 active.engine.stop()
             if active.task is not None:
                 await asyncio.wait({active.task})  # whoever stops waiting does not stop the run
+        return await self.records.status(run)
+
+    async def continue_restored(self, run: str) -> dict[str, Any]:
+        """Let a run go on that is held because the books were restored, as one more copy for each time; its state.
+
+        UnknownRun; OtherVersion for a run of another front; and what `Books.continue_held` raises: it is held then.
+        """
+        row = await self.records.row(run)
+        row.require_front(SERVICE)
+        known = await self._planned(row.specification)
+        async with self._taking:
+            await retried_once(lambda: self._books.continue_held(run, lambda _: (known.specification, known.plan)))
+            self._go_on(run)
+            self._waiting[run] = known
+        await self._begin_those_that_can()
         return await self.records.status(run)
 
     async def limit(self, group: str, *, epsilon: float, delta: float, gaussian_share: float, exceeded: bool) -> Limit:

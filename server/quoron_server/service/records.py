@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_client.protocol.charges import MOST_TOLD, run_mark
 from quoron_privacy.errors import ConfigError, LedgerError, LedgerUnavailable, QuoronError, RunError
 from quoron_server.books.backup import back_up
 from quoron_server.books.database import Database
@@ -43,7 +44,7 @@ class Records:
 
     async def status(self, run: str) -> dict[str, Any]:
         """State of one run; an error says why it failed, or why it is paused."""
-        return self._told(await self._row(run))
+        return self._told(await self.row(run))
 
     async def runs(self) -> list[dict[str, Any]]:
         """State of every run, in order of submission."""
@@ -55,7 +56,7 @@ class Records:
 
     async def plan(self, run: str) -> dict[str, Any]:
         """The plan of a run, as it is stored once the run has begun, with the columns and the loss of its items."""
-        row = await self._row(run)
+        row = await self.row(run)
         specification = RunSpecification.parse(row.specification)
         stored = await self._read(lambda: self._stored_plan(run))
         plan = (await self.make_plan(specification)).as_json() if stored is None else stored
@@ -68,7 +69,7 @@ class Records:
 
     async def model(self, run: str) -> NDArray[np.float64]:
         """The released model of a complete run, shape (d,); RunError before."""
-        row = await self._row(run)
+        row = await self.row(run)
         if row.state != "complete":
             raise RunError(f"Expected run {run} to be complete, got state {row.state}. Watch it with `quoron watch`.")
         return await self._read(lambda: Ledger.within(self._database, run).model)
@@ -78,7 +79,7 @@ class Records:
         if not run:
             exported: dict[str, Any] = json.loads(await self._read(self._population.export))
             return exported
-        row = await self._row(run)
+        row = await self.row(run)
         return await self._read(lambda: self._spent(row))
 
     async def back_up(self, *, with_secrets: bool) -> dict[str, Any]:
@@ -93,13 +94,17 @@ class Records:
         digest = await self._read(lambda: back_up(self._database, out, with_secrets=with_secrets))
         return {"file": out.name, "sha256": digest}
 
+    async def books(self, group: str, seen: int) -> dict[str, Any]:
+        """Which books these are, as a client of a group is told that has seen so many rows of the lifetime ledger."""
+        return await self._read(lambda: self._books(group, seen))
+
     async def users(self, group: str) -> int:
         """How many users of a group have enrolled."""
         return await self._read(lambda: self._registry.users_count(group))
 
     async def feed(self, run: str) -> Feed:
         """The public events of a run that has ended, or that nobody carries out now."""
-        row = await self._row(run)
+        row = await self.row(run)
         feed = Feed(await self._read(lambda: self.events(run)))
         if row.state in OPEN:
             feed.add({"kind": "paused", "error": self._error(row)})
@@ -113,7 +118,8 @@ class Records:
             return []
         return [public(event) for event in Ledger.within(self._database, run).events()]
 
-    async def _row(self, run: str) -> RunRow:
+    async def row(self, run: str) -> RunRow:
+        """One run as it is stored."""
         row = await self._read(lambda: self._registry.run(run))
         if row is None:
             raise UnknownRun(f"Expected the name of a run, got {run!r}. `quoron runs` lists them.")
@@ -127,6 +133,12 @@ class Records:
             return None
         stored: dict[str, Any] = json.loads(Ledger.within(self._database, run).plan_json)
         return stored
+
+    def _books(self, group: str, seen: int) -> dict[str, Any]:
+        rows, head, then = self._population.standing(min(seen, 2**31 - 1))
+        charged = [run_mark(charge.run) for charge in reversed(self._population.charges(group)[-MOST_TOLD:])]
+        told = {"incarnations": self._database.incarnations, "rows": rows, "head": head, "then": then}
+        return told | {"charged": charged}
 
     def _told(self, row: RunRow) -> dict[str, Any]:
         return {"run": row.run, "state": row.state, "created": row.created, "error": self._error(row)}

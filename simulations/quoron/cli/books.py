@@ -1,13 +1,15 @@
-"""`quoron backup` and `quoron restore`: a copy of the books while they are used, and books put back from one."""
+"""A copy of the books while they are used, books put back from one, and runs that go on in restored books."""
 
 from pathlib import Path
 from typing import Annotated
 
+import click
 import typer
+from click.core import ParameterSource
 
-from quoron.cli.connection import shared_options
+from quoron.cli.connection import Connection, shared_options
 from quoron.cli.ledger import Source
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, LedgerUnavailable
 
 _MAGIC = b"SQLite format 3\0"
 Url = Annotated[
@@ -49,30 +51,85 @@ def restore(
     database: Url = None,
     continue_restored: Annotated[
         bool,
-        typer.Option("--continue-restored", help="Let open runs go on: each is one more copy, and is charged as one."),
+        typer.Option("--continue-restored", help="Let running runs go on: each is one more copy, charged as one."),
     ] = False,
     head: Annotated[
         str | None,
         typer.Option("--head", metavar="HASH", help="A kept head of the lifetime ledger: refuse what is older."),
     ] = None,
+    lost: Annotated[
+        list[str] | None,
+        typer.Option("--lost", metavar="WORD", help="An incarnation of these books that is gone: counts as a copy."),
+    ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option("--ledger", help="Of a run folder: the lifetime ledger that its run was charged to."),
+    ] = None,
 ) -> None:
     """Put books back, as a new incarnation in which runs that were open are held; cancel them, or say that they go on.
 
-    A SQLite file is taken in its place for all that there is; a backup needs a database without books.
+    A SQLite file, of a coordinator or of a run folder, is taken in its place for all that there is; a backup needs a
+    database without books. `quoron continue-restored` lets a held run go on later.
     """
-    from quoron_server.books import backup as books
+    from quoron.run_folder import RunFolder
+    from quoron.training.copies import charge_copy
+    from quoron_server.books import restoring
 
     try:
         with source.open("rb") as opened:
             bare = opened.read(len(_MAGIC)) == _MAGIC
     except OSError as error:
         raise ConfigError(f"Expected a backup at {source}, cannot read it: {error.strerror}.") from None
-    if bare:
-        made = books.accept(source, continue_open=continue_restored, head=head)
-    else:
+    gone = lost or ()
+    if not bare:
         url = database or "sqlite:///coordinator.sqlite"
-        made = books.restore(source, url, continue_open=continue_restored, head=head)
+        made = restoring.restore(source, url, continue_open=continue_restored, head=head, lost=gone)
+    elif click.get_current_context().get_parameter_source("database") is ParameterSource.COMMANDLINE:
+        raise ConfigError(
+            f"Expected no --database with {source}, a SQLite file that is taken in its place, got one. Back it up "
+            "then, and restore the backup there."
+        )
+    else:
+        folder = RunFolder(source.parent)
+
+        def charge(incarnation: str) -> None:
+            charge_copy(folder, incarnation, ledger)
+
+        made = restoring.accept(source, continue_open=continue_restored, head=head, lost=gone, charge=charge)
     print(f"restored as {made.incarnation}")
     for words, runs in (("held", made.held), ("goes on, as one more copy", made.continued)):
         for run in runs:
             print(f"{run}: {words}")
+
+
+@shared_options
+def continue_restored(
+    connection: Connection,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Name of a run that is held.")],
+    database: Annotated[
+        str | None,
+        typer.Option(help="In these books, which no process has open: sqlite:///FILE or postgresql://..."),
+    ] = None,
+) -> None:
+    """Let a run go on that is held because its books were restored: one more copy for each time, charged as the run is.
+
+    A run that still waited may have begun since: it is charged for that, and again when it begins. `quoron cancel` ends
+    a held run instead.
+    """
+    if database is None:
+        with connection.open() as control:
+            print(f"{run}: {control.continue_restored(run)['state']}")
+        return
+    from quoron_server.books.database import Database
+    from quoron_server.runs import Books
+    from quoron_server.specification import planned
+
+    try:
+        opened = Database(database, create=False)  # as its owner: whoever carries out its runs is not there
+    except LedgerUnavailable as error:
+        raise LedgerUnavailable(f"{error} Ask a coordinator that has it with --coordinator.") from None
+    with opened:
+        copies = Books(opened).continue_held(run, planned)
+    if copies is None:
+        raise ConfigError(f"Expected the name of a run in these books, got {run!r}.")
+    print(f"{run}: goes on, charged for {copies} more {'copy' if copies == 1 else 'copies'}")

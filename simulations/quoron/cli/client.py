@@ -36,6 +36,12 @@ def client(
             "--new-record", help="Once: an older or empty record is all that is left; count what is known as spent."
         ),
     ] = False,
+    other_books: Annotated[
+        bool,
+        typer.Option(
+            "--other-books", help="Once: take a coordinator's books that are older than those seen, or others."
+        ),
+    ] = False,
     lifetime_epsilon: Annotated[
         float, typer.Option(envvar="QUORON_LIFETIME_EPSILON", help="Most ε over all runs, ever.")
     ] = 1.0,
@@ -88,6 +94,7 @@ def client(
         data=data,
         record=record,
         new_record=new_record,
+        other_books=other_books,
         lifetime_epsilon=lifetime_epsilon,
         lifetime_delta=lifetime_delta,
         certificate=certificate,

@@ -83,6 +83,13 @@ class Control:
             reference = pb.RunReference(run=run)
             return dict(json.loads(self._stub.Cancel(reference, metadata=self._metadata, timeout=10 * PATIENCE).json))
 
+    def continue_restored(self, run: str) -> dict[str, Any]:
+        """Let a run go on that is held because the books were restored; its state."""
+        with self._told():
+            reference = pb.RunReference(run=run)
+            told = self._stub.ContinueRestored(reference, metadata=self._metadata, timeout=10 * PATIENCE)
+        return dict(json.loads(told.json))
+
     def plan(self, run: str) -> dict[str, Any]:
         """The plan of a run."""
         with self._told():

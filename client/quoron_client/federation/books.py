@@ -1,0 +1,84 @@
+"""Which books a coordinator says that it keeps, and whether they are older than what this client has seen of them.
+
+    >>> word, head = "0" * 16, "a" * 64
+    >>> told = Books((word,), rows=7, head=head, then=head, charged=frozenset())
+    >>> print(objection(Seen(word, word, 7, head), told, 7))
+    None
+    >>> print(objection(Seen(word, word, 8, head), told, 8))
+    7 rows of the lifetime ledger, where this client saw 8
+
+Books have a random word from their beginning, and one more each time they are restored: the last is their incarnation.
+Within one, rows of the lifetime ledger are only ever added, and each row's hash depends on all before it. Books that
+were restored, and say so, may have fewer: they must know every run that this client has been charged for.
+
+A coordinator that lies can keep this client away, and lower nothing: its own record decides what it answers.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from quoron_client.protocol.charges import MOST_TOLD, run_mark
+from quoron_privacy.errors import WireError
+from quoron_protos.v1 import federation_pb2 as federation
+
+_MOST_RESTORED = 1000
+_WORD, _HASH = re.compile("[0-9a-f]{16}"), re.compile("[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """What a coordinator says of its books."""
+
+    incarnations: tuple[str, ...]  # from the first
+    rows: int  # of the lifetime ledger
+    head: str  # hash of the last; of 64 zeros without one
+    then: str  # hash of the last row of those that the client named; empty if there are fewer
+    charged: frozenset[int] | None  # marks of runs that are charged to this client's group; None if not all were told
+
+    @classmethod
+    def read(cls, told: federation.Books) -> "Books":
+        """As it came. WireError for what cannot be."""
+        words, charged = tuple(told.incarnations), told.charged
+        if (
+            not 0 < len(words) <= _MOST_RESTORED
+            or not all(map(_WORD.fullmatch, words))
+            or told.rows >= 2**31
+            or _HASH.fullmatch(told.head) is None
+            or (told.then and _HASH.fullmatch(told.then) is None)
+            or len(charged) > MOST_TOLD
+        ):
+            raise WireError("Expected to hear which books these are, got something else.")
+        return cls(words, told.rows, told.head, told.then, None if len(charged) == MOST_TOLD else frozenset(charged))
+
+    def lacks(self, runs: Iterable[str]) -> list[str]:
+        """Those of `runs` that are not charged in these books, as far as can be told."""
+        return [] if self.charged is None else [run for run in runs if run_mark(run) not in self.charged]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a client has seen of a coordinator's books."""
+
+    root: str  # the word with which they began
+    incarnation: str
+    rows: int
+    head: str
+
+
+def objection(seen: Seen, told: Books, named: int) -> str | None:
+    """In which way books are older than, or others than, those that were seen; None if they are neither.
+
+    `named` is the number of rows of which the hash was asked.
+    """
+    if told.incarnations[0] != seen.root:
+        return f"others, which began as {told.incarnations[0]}"
+    if seen.incarnation not in told.incarnations:
+        return f"incarnation {told.incarnations[-1]}, which comes from before that or beside it"
+    if seen.incarnation != told.incarnations[-1]:
+        return None  # restored since, and openly
+    if told.rows < seen.rows:
+        return f"{told.rows} rows of the lifetime ledger, where this client saw {seen.rows}"
+    if seen.rows and named == seen.rows and told.then != seen.head:
+        return f"other rows among the first {seen.rows} of the lifetime ledger"
+    return None

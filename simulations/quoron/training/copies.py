@@ -1,0 +1,46 @@
+"""One more copy of a run in a folder, whose ledger was put back from a copy: charged as the run was, before it goes on.
+
+Why, and by how much: docs/privacy/restored-books.md.
+"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from quoron.run_folder import RECORD, ROWS, RunFolder
+from quoron.training import lifetime
+from quoron_privacy.errors import LedgerError
+from quoron_server.books import restoring
+
+
+def charge_copy(folder: RunFolder, incarnation: str, ledger: Path | None = None) -> None:
+    """Charge the run in a folder once more; nothing for a simulation, which promises nothing.
+
+    `ledger` is the lifetime ledger that it was charged to, where the folder does not say. LedgerError if that has no
+    such charge, BudgetExceeded if there is no room.
+    """
+    found = _charged(folder)
+    if found is None:
+        return
+    run, stated = found
+    place = lifetime.place(ledger or stated)
+    with lifetime.opened(place, create=False) as kept:
+        charge = kept.charged(run)
+        if charge is None:
+            raise LedgerError(
+                f"Expected the charge of run {run} in the lifetime ledger {place}, found none: one more copy costs as "
+                "much. Name the ledger that it was charged to (--ledger or QUORON_LEDGER), or begin a new run."
+            )
+        (copy,) = restoring.copies(run, incarnation)
+        restoring.charge_copy(kept, run, copy, asdict(charge))
+
+
+def _charged(folder: RunFolder) -> tuple[str, str | None] | None:
+    """Name of a run that promises something, and where it was charged if that is written there."""
+    if folder.is_training:
+        return str(folder.read_json(RECORD)["run"]), folder.config().train.ledger
+    if not (folder.path / ROWS).is_file():
+        return None
+    told = folder.read_json(ROWS)
+    simulated = json.loads(told["setting"])["simulation_seed"] is not None
+    return None if simulated else (str(told["identity"]["run"]), None)

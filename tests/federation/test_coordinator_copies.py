@@ -1,0 +1,207 @@
+"""Copies of any of a coordinator's files, from any instant of its life: the limits of then, or a refusal by name.
+
+Older books whose files agree with each other cannot tell that they are older. A client that has seen them can, and so
+can whoever kept a head of the lifetime ledger. What neither can tell is on the page: docs/durability.md.
+"""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+
+import postgres_server
+import warden
+from quoron_client.durable import Tally
+from quoron_client.federation.books import Books as Told
+from quoron_client.federation.books import Seen, objection
+from quoron_client.protocol.charges import run_mark
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.questions import Question
+from quoron_privacy.errors import LedgerError, OtherVersion
+from quoron_privacy.release import Release
+from quoron_server.books.database import Database
+from quoron_server.books.ledger import Ledger
+from quoron_server.books.registry import OPEN, SERVICE
+from quoron_server.books.restoring import accept
+from quoron_server.runs import Books
+
+Files = dict[str, bytes]
+NAMES = ("books.sqlite", "books.sqlite-wal", "books.sqlite-acknowledged")
+FROM = ("older", "last", "nowhere")
+WAYS = [way for way in product(FROM, repeat=3) if set(way) != {"last"}]
+
+
+@dataclass(frozen=True)
+class Life:
+    """What there was at each instant, and what witnesses kept of the end."""
+
+    instants: list[Files]
+    closed: Files
+    killed: Files
+    seen: Seen
+    charged: tuple[str, ...]
+    counted: str
+
+
+def one_run(books: Books, number: int) -> None:
+    """Another user, a run of some rounds, and one of its ends; every fourth stays open."""
+    books.settle()
+    run, members = f"run {number}", number + 2
+    books.registry.enrol(f"user {members}")
+    books.registry.add_run(run, "{}")
+    books.registry.fix_members(run, members)
+    books.population.charge(run, "everyone", epsilon=0.5 + number / 100, delta=1e-6)
+    ledger = Ledger.begin(books.database, run, plan="p" * 2000, config_digest="c", noise_key=b"k" * 32)
+    books.database.checkpoint()
+    books.registry.set_state(run, "running")
+    ledger.commit(-1, b"state" * 500, (), {})
+    for round_ in range(3):
+        question = Question(round_, np.arange(members), AverageGradient(np.full((1, 2), float(round_)), (1.0,)))
+        ledger.spend(question, users=members, gradient_evaluations=2 * members)
+        books.registry.note_agreed(run, range(round_ + 1), epsilon=0.5, delta=1e-6)
+        ledger.commit(round_, bytes([round_]) * 2500, (Release("gaussian", {"scale": 1.0}),), {"round": round_})
+    if number % 4 == 3:
+        return
+    if number % 4 == 0:
+        ledger.finish(np.ones(2))
+    books.end(run, "failed" if number % 4 == 1 else "complete" if number % 4 == 0 else "cancelled")
+
+
+@cache
+def lived(runs: int) -> Life:
+    """A coordinator that is stopped and started again after each run; looked at around each acknowledgement."""
+    instants: list[Files] = []
+    write = Tally.write
+    with TemporaryDirectory(prefix=warden.prefix(), dir=postgres_server.quick_folder()) as name:
+        place = Path(name)
+
+        def look() -> Files:
+            instants.append({each.name: each.read_bytes() for each in place.iterdir() if each.name in NAMES})
+            return instants[-1]
+
+        def written(tally: Tally, count: int) -> None:
+            look()
+            write(tally, count)
+            look()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Tally, "write", written)
+            for number in range(runs):
+                with Database(f"sqlite:///{place}/books.sqlite") as database:
+                    books = Books(database)
+                    if number == 0:
+                        for user in range(2):
+                            books.registry.enrol(f"user {user}")
+                        books.population.limit("everyone", epsilon=30.0, delta=1e-3)
+                    one_run(books, number)
+                    killed = look()
+                    rows, head, _ = books.population.standing(0)
+                    word, charges = database.incarnation, books.population.charges("everyone")
+                    counted = books.population.account("everyone").words()
+        closed = look()
+    names = tuple(charge.run for charge in charges)
+    return Life(instants[:-2], closed, killed, Seen(word, word, rows, head), names, counted)
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder of its own in memory."""
+    with TemporaryDirectory(prefix=warden.prefix(), dir=postgres_server.quick_folder()) as name:
+        yield Path(name) / "books"
+
+
+def put(place: Path, older: Files, last: Files, way: tuple[str, ...]) -> Path:
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+    for name, source in zip(NAMES, way, strict=True):
+        content = {"older": older, "last": last, "nowhere": {}}[source].get(name)
+        if content is not None:
+            (place / name).write_bytes(content)
+    return place / NAMES[0]
+
+
+def said(database: Database, life: Life) -> tuple[Books, Told]:
+    """What a coordinator reads at its start and for each run, and what it then tells a client that has seen the end."""
+    books = Books(database)
+    books.settle()
+    for row in books.registry.runs():
+        if Ledger.begun(database, row.run):
+            ledger = Ledger.within(database, row.run)
+            _ = ledger.resume_point(), ledger.events(), ledger.releases(), ledger.spent(), ledger.finished
+    rows, head, then = books.population.standing(life.seen.rows)
+    charged = frozenset(run_mark(charge.run) for charge in books.population.charges("everyone"))
+    return books, Told(database.incarnations, rows, head, then, charged)
+
+
+def started(path: Path, life: Life) -> str:
+    """How a start on these files goes: refused by name, as the original, or older and refused by every witness."""
+    try:
+        with Database(f"sqlite:///{path}") as database:
+            books, told = said(database, life)
+            if told.then == life.seen.head:
+                assert books.population.account("everyone").words() == life.counted
+                return "kept"
+            assert objection(life.seen, told, life.seen.rows) is not None
+            with pytest.raises(LedgerError, match="no row has the hash"):
+                books.population.verify(life.seen.head)
+            return "seen"
+    except LedgerError:
+        return "refused"
+
+
+def taken(path: Path, life: Life) -> str:
+    """The same after `quoron restore`, which takes a file for all that there is and says so."""
+    try:
+        accept(path)
+        with Database(f"sqlite:///{path}", create=False) as database:
+            books, told = said(database, life)
+            for row in books.registry.runs():
+                if row.state in OPEN:
+                    with pytest.raises(OtherVersion, match="these books were restored"):
+                        row.require(SERVICE)
+            lacking = told.lacks(life.charged)
+            assert bool(lacking) == (
+                {charge.run for charge in books.population.charges("everyone")} != set(life.charged)
+            )
+            if told.incarnations[0] != life.seen.root or lacking:
+                return "seen"
+            assert books.population.account("everyone").words() == life.counted
+            return "kept"
+    except LedgerError:
+        return "refused"
+
+
+@pytest.mark.parametrize(
+    ("runs", "every", "least", "ways"),
+    [pytest.param(4, 5, 20, 1, id="some"), pytest.param(9, 1, 200, 4, id="all", marks=pytest.mark.slow)],
+)
+def test_any_files_of_any_instant_keep_the_limits_or_are_refused_by_name_where_a_witness_is_newer(
+    runs: int, every: int, least: int, ways: int, place: Path
+) -> None:
+    life, draw = lived(runs), np.random.default_rng(32)
+    assert len(life.instants[::every]) >= least
+    found = {"kept": 0, "seen": 0, "refused": 0}
+    for older in life.instants[::every]:
+        for index in draw.permutation(len(WAYS))[:ways]:
+            last = life.closed if draw.random() < 0.5 else life.killed
+            path = put(place, older, last, WAYS[index])
+            how = started(path, life)
+            found[how] += 1
+            if how == "refused" and path.exists():
+                path = put(place, older, last, WAYS[index])
+                taken(path, life)
+    assert min(found.values()) > 0
+
+
+def test_all_files_of_an_instant_are_older_books_that_only_witnesses_refuse(place: Path) -> None:
+    life = lived(4)
+    how = [started(put(place, older, life.closed, ("older",) * 3), life) for older in life.instants[::9]]
+    assert "refused" not in how[1:]
+    assert how.count("seen") > len(how) // 2
+    assert started(put(place, {}, life.closed, ("nowhere",) * 3), life) == "seen"  # begun anew

@@ -1,0 +1,228 @@
+"""A coordinator whose books are older than what a client saw of them is refused by name, whoever put them back."""
+
+import asyncio
+import logging
+import re
+import shutil
+from pathlib import Path
+
+import grpc
+import pytest
+
+from fake_coordinator import coordinator as scripted
+from federation.conversation import asked, made, running, terms
+from federation.crowd import carried_out, coordinator, until
+from federation.test_backup import backed_up, other
+from quoron_client.federation import ClientConfig, Record, run_client, session
+from quoron_client.federation.books import Books, Seen, objection
+from quoron_client.federation.record import Agreement
+from quoron_client.protocol.charges import MOST_TOLD, run_mark
+from quoron_client.protocol.questions import Status
+from quoron_privacy.errors import LedgerError
+from quoron_protos.v1 import federation_pb2 as pb
+from quoron_server.books.database import Database
+from quoron_server.books.lifetime_ledger import PopulationLedger
+from quoron_server.books.restoring import restore
+
+A, B, C = ("a" * 16, "b" * 16, "c" * 16)
+SEEN = Seen(A, B, 7, "f" * 64)
+
+
+def told(words: str = A + B, rows: int = 7, then: str = "f" * 64, charged: tuple[str, ...] | None = ()) -> Books:
+    incarnations = tuple(words[at : at + 16] for at in range(0, len(words), 16))
+    return Books(incarnations, rows, "f" * 64, then, None if charged is None else frozenset(map(run_mark, charged)))
+
+
+@pytest.mark.parametrize(
+    ("books", "words"),
+    [
+        (told(), None),
+        (told(rows=9), None),
+        (told(A + B + C, rows=2, then=""), None),  # restored since, and openly
+        (told(rows=6, then=""), "6 rows of the lifetime ledger, where this client saw 7"),
+        (told(rows=9, then="8" * 64), "other rows among the first 7"),
+        (told(A), f"incarnation {A}, which comes from before that or beside it"),
+        (told(A + C), f"incarnation {C}, which comes from before that or beside it"),
+        (told(C), f"others, which began as {C}"),
+        (told(C + B), f"others, which began as {C}"),
+    ],
+)
+def test_books_are_older_unless_they_hold_what_was_seen_or_say_that_they_were_restored(
+    books: Books, words: str | None
+) -> None:
+    said = objection(SEEN, books, 7)
+    assert said is None if words is None else words in said
+
+
+def opened(folder: Path, **how: bool) -> Record:
+    return Record.open(folder / "record.sqlite", epsilon=5.0, delta=1e-3, **how)
+
+
+def answered(record: Record, run: str) -> None:
+    assert record.agree(Agreement(run, bytes(16), 1.0, 1e-6, 1)) is None
+    assert record.keep(run, 0, bytes(16), b"answer") == b"answer"
+
+
+def test_what_was_seen_is_kept_for_each_coordinator_and_never_goes_back(tmp_path: Path) -> None:
+    with opened(tmp_path) as record:
+        assert record.seen("here:1") == 0
+        record.saw("here:1", told(), 0)
+        record.saw("there:1", told(C, rows=2), 0)
+    for _ in "ab":
+        with opened(tmp_path) as record:
+            assert (record.seen("here:1"), record.seen("there:1"), record.seen("new:1")) == (7, 2, 0)
+            for place in ("here:1", "moved:1"):  # books are known wherever they are
+                with pytest.raises(LedgerError, match="got 6 rows of the lifetime ledger, where this client saw 7"):
+                    record.saw(place, told(rows=6, then=""), 7)
+            with pytest.raises(LedgerError, match=f"of coordinator here:1 that this client has seen, incarnation {B}"):
+                record.saw("here:1", told("d" * 16), 7)
+
+
+def test_restored_books_that_lack_what_was_answered_are_refused_until_the_operator_enters_it(tmp_path: Path) -> None:
+    with opened(tmp_path) as record:
+        record.saw("here:1", told(A, rows=0), 0)
+        answered(record, "r")
+        answered(record, "s")
+        record.saw("here:1", told(A, rows=3, charged=("r", "s")), 0)
+        for charged in ((), ("s",), ("x",)):
+            with pytest.raises(LedgerError, match=r"without run 'r', and . such in all, .*ledger charge --spent"):
+                record.saw("here:1", told(A + B, rows=1, then="", charged=charged), 3)
+        record.saw("here:1", told(A + B, rows=1, then="", charged=("s", "r")), 3)
+        assert record.seen("here:1") == 1
+        with pytest.raises(LedgerError, match=r"incarnation aaaa.*, which comes from before that"):
+            record.saw("here:1", told(A, rows=9), 1)
+        record.saw("here:1", told(A + B + C, rows=1, then="", charged=None), 1)  # too many to be told
+
+
+def test_an_owner_who_says_so_takes_other_books_once_and_keeps_what_was_spent(tmp_path: Path) -> None:
+    with opened(tmp_path) as record:
+        record.saw("here:1", told(A), 0)
+        answered(record, "r")
+    for books in (told(A + B, charged=()), told(C)):
+        with opened(tmp_path) as record, pytest.raises(LedgerError, match="say --other-books"):
+            record.saw("here:1", books, 7)
+        with opened(tmp_path, other_books=True) as record:
+            record.saw("here:1", books, 7)
+        with opened(tmp_path) as record:
+            record.saw("here:1", books, 7)
+            assert record.spent == (1.0, 1e-6)
+
+
+async def ended(config: ClientConfig) -> str:
+    with pytest.raises(LedgerError) as refused:
+        await run_client(config)
+    return str(refused.value)
+
+
+def test_a_client_is_ended_by_name_and_goes_on_where_its_owner_says_so(data: Path) -> None:
+    async def scene() -> None:
+        async with scripted() as fake:
+            fake.books = pb.Books(incarnations=[A], rows=3, head="3" * 64, then="0" * 64)
+            async with running(made(data, fake.port)):
+                await fake.hears("hello")
+                assert await fake.announce("r", terms())
+                assert (await fake.ask(asked())).status == Status.ANSWERED
+            fake.books = pb.Books(incarnations=[A], rows=2, head="2" * 64)
+            words = await ended(made(data, fake.port))
+            assert "2 rows of the lifetime ledger, where this client saw 3" in words
+            assert "books are older than what this client saw" in words
+            async with running(made(data, fake.port, other_books=True)):
+                await fake.hears("hello")
+            fake.books.then = fake.books.head
+            async with running(made(data, fake.port)):
+                await fake.hears("hello")
+
+    carried_out(scene())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"incarnations": []},
+        {"incarnations": [A] * 1001},
+        {"incarnations": [A.upper()]},
+        {"rows": 2**31},
+        {"head": "\x1b[31m"},
+        {"then": "7"},
+        {"charged": range(MOST_TOLD + 1)},
+    ],
+)
+def test_what_cannot_be_is_no_message_of_the_protocol_and_is_not_kept(
+    data: Path, wrong: dict, our_logs: pytest.LogCaptureFixture
+) -> None:
+    async def scene() -> None:
+        async with scripted() as fake:
+            right, whole = fake.books, {"incarnations": [A], "rows": 1, "head": "1" * 64, "then": ""}
+            fake.books = pb.Books(**whole | wrong)
+            async with running(made(data, fake.port)):
+                while len(fake.callers) < 2:
+                    await asyncio.sleep(0)
+                fake.books = right
+                await fake.hears("hello")
+
+    with our_logs.at_level(logging.WARNING):
+        carried_out(scene())
+    assert "no message of this protocol" in our_logs.text
+
+
+def test_a_client_sees_through_every_way_of_putting_a_coordinators_books_back(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All files of before; a new database; a copy that says that it was restored, with and without what is missing."""
+    place, address = tmp_path / "books", "coordinator.example:7443"
+    url = other(place, "coordinator")
+
+    async def meet() -> None:
+        async with coordinator(place) as up:
+            monkeypatch.setattr(session, "_channel", lambda _: grpc.aio.insecure_channel(up.listen))  # at one address
+            config, stop = made(data, 0, coordinator=address, insecure=False, insecure_anywhere=True), asyncio.Event()
+            client = asyncio.create_task(run_client(config, stop=stop))
+            await until(lambda: client.done() or up.sessions.connected)
+            stop.set()
+            await client
+
+    def begun_with(files: dict[Path, bytes]) -> None:
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir()
+        for each, content in files.items():
+            each.write_bytes(content)
+
+    def charge(run: str) -> tuple[str, str]:
+        with Database(url) as database:
+            ledger = PopulationLedger(database)
+            ledger.charge(run, "everyone", epsilon=1.0, delta=1e-6, elsewhere=True, spent=True)
+            return database.incarnation, ledger.verify()
+
+    begun_with({})
+    word, head = charge("before")
+    carried_out(meet())
+    older = {each: each.read_bytes() for each in place.iterdir()}
+    backed_up(url, tmp_path / "older", with_secrets=False)
+    with opened(data.parent) as record:
+        record.saw(address, Books((word,), 1, head, head, frozenset()), 1)
+        answered(record, "r")
+    charge("r")
+    backed_up(url, tmp_path / "all", with_secrets=False)
+    carried_out(meet())
+    begun_with(older)
+    with pytest.raises(LedgerError, match="got 1 rows of the lifetime ledger, where this client saw 2"):
+        carried_out(meet())
+    charge("another")  # as many as before, and still not those
+    with pytest.raises(LedgerError, match="got other rows among the first 2"):
+        carried_out(meet())
+    begun_with({})
+    with pytest.raises(LedgerError, match="got others, which began as"):
+        carried_out(meet())
+    begun_with({})
+    restore(tmp_path / "older", url)
+    with pytest.raises(LedgerError, match="a lifetime ledger without run 'r'"):
+        carried_out(meet())
+    charge("r")
+    carried_out(meet())
+    begun_with({})
+    beside = restore(tmp_path / "all", url).incarnation
+    with pytest.raises(LedgerError, match=f"{beside}, which comes from before that or beside it") as refused:
+        carried_out(meet())
+    begun_with({})
+    restore(tmp_path / "all", url, lost=re.findall("[0-9a-f]{16}", str(refused.value))[:1])
+    carried_out(meet())
