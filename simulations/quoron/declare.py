@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from quoron import _toml
 from quoron.training import lifetime
-from quoron_client.data import columns
+from quoron_client.data import columns, spans
 from quoron_client.data.encoding import group
 from quoron_client.data.first_rows import Reading, most_rows, only_first
 from quoron_privacy import facts, gdp
@@ -127,7 +127,8 @@ def declare(
         epsilon: the cost of all of it together, shared equally.
         delta: that of all categorical columns together; without any, nothing is spent of it.
         items: release a number of items per user that at least a share 1 - `most_below` of the users hold.
-        numeric: columns whose range is released; at most a share `most_outside` of the users have numbers outside.
+        numeric: columns whose range is released, also as a pattern `x*` or a span `x[0:9]`; at most a share
+            `most_outside` of the users have numbers outside.
         categorical: columns whose categories are released, also the classes of a label.
         most_votes: categories of one column that a user votes for.
         population, ledger: charge this name for the people in the table, in this file or where training has its own.
@@ -141,7 +142,8 @@ def declare(
         Infeasible: too few users for an ε, told before anything is released, with what would do.
         BudgetExceeded: the group's limit leaves no room; nothing is released.
     """
-    names = [*numeric, *categorical]
+    names, many = _named(source, user, [*numeric, *categorical], len(numeric))
+    numeric, categorical = names[:many], names[many:]
     parts = len(names) + items
     if not parts or len(set(names)) < len(names):
         raise ConfigError(f"Expected items, numeric or categorical columns, each once, got {names}.")
@@ -184,6 +186,13 @@ def declare(
     path = str(source) if isinstance(source, str | Path) else None
     votes = bins.kept_from(0.99) if bins else None
     return Declaration(path, user, users, tuple(declared), epsilon, spent_delta, mu, votes, simulation_seed is not None)
+
+
+def _named(source: Any, user: str, declared: Sequence[str], first: int) -> tuple[list[str], int]:
+    """The columns that names, patterns and spans stand for, and how many those of the `first` entries are."""
+    header = columns.names(source) if any(spans.WILD in each for each in declared) else []
+    meant = spans.meant(declared, header, roles={user})
+    return [name for some in meant for name in some], sum(map(len, meant[:first]))
 
 
 def charge(ledger: str | Path | None, population: str, *, epsilon: float, delta: float, mu: float | None) -> str:

@@ -1,16 +1,20 @@
 """From a configuration to what a coordinator is given: the same problem, loss and columns as in a simulation.
 
-The table is never read: what a run needs to know of it is public and stands in the configuration.
+The table is never read: what a run needs to know of it is public and stands in the configuration. Where columns are
+declared by patterns its header says which they are, and that is what the coordinator and its clients are told.
 """
+
+from pathlib import Path
 
 from quoron.config import Config, Table
 from quoron.planning.plans import Planned, choose, wish
 from quoron.populations._base import Declared, PublicKnowledge
+from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import encoding_of, loss_of, make_domain, problem
 from quoron_client.data.encoding import Encoding
 from quoron_client.losses import Loss
 from quoron_client.protocol import wire
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, DataError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import NO_QUORUM, Plan, check_delta
 from quoron_server.problem import Problem
@@ -103,7 +107,14 @@ def promised(plan: Plan) -> str:
 
 
 def _encoding(config: Config, loss: Loss) -> Encoding:
-    table = config.population
+    try:
+        table = with_columns(config, Path.cwd()).population
+    except DataError as error:
+        raise ConfigError(
+            "Expected columns by name or as a span such as 'x[0:100000]' for a federation, got a pattern, and no "
+            f"header at population.path to look it up in. {error} Write the columns, or have a table with that header "
+            "there."
+        ) from None
     if not isinstance(table, Table):
         raise ConfigError(
             f"Expected population.kind='table' for a federation, got {table.kind!r}: clients must know their columns."
