@@ -26,7 +26,21 @@ _MOST_WAITING = 8 * MOST_UNSENT  # then the conversation ends; more than whoever
 _SPARE = 1 << 20  # bytes that wait, beyond one message of each kind and run
 _PARTING_SECONDS = 30.0  # for a client to read what is on its way before it can hear of the end
 _LATE_PARTING_SECONDS = 1.0  # for one that is hung up on because it does not read
+_QUESTION = pb.ServerMessage.QUESTION_FIELD_NUMBER << 3 | 2  # its tag: a field of bytes
 Context = Any  # grpc.aio.ServicerContext[bytes, bytes]
+
+
+def whole(message: pb.ServerMessage, body: bytes) -> bytes:
+    """The bytes of a message, a question with its `body`, which is not parsed: they are what protobuf would write."""
+    if not body:
+        return message.SerializeToString()
+    head = message.question.SerializeToString()
+    length, said = len(head) + len(body), bytearray([_QUESTION])
+    while length > 0x7F:
+        said.append(length & 0x7F | 0x80)
+        length >>= 7
+    said.append(length)
+    return b"".join((said, head, body))
 
 
 class Backlog:
@@ -115,11 +129,14 @@ class Conversation:
         self._handler = asyncio.current_task()
         self._pump: asyncio.Task[None] | None = None
 
-    def send(self, message: pb.ServerMessage) -> int:
-        """Queue a message: its bytes, 0 if it will not be sent. A client that leaves too much unread is hung up on."""
+    def send(self, message: pb.ServerMessage, body: bytes = b"") -> int:
+        """Queue a message: its bytes, 0 if it will not be sent. A client that leaves too much unread is hung up on.
+
+        `body` is the end of a question, which many have in common.
+        """
         if self.ending is not None:
             return 0
-        data, kind = message.SerializeToString(), message.WhichOneof("kind")
+        data, kind = whole(message, body), message.WhichOneof("kind")
         if kind in ("run", "question", "ended"):  # what the coordinator says by itself, and says again
             which = kind, getattr(message, kind).run
             self._largest[which] = max(self._largest.get(which, 0), len(data))
