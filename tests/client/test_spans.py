@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from federation.conversation import terms
 from quoron import config as configs
-from quoron.operate.submission import specify
+from quoron.operate.submission import dry_run, specify
 from quoron_client.data import spans
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, Signs
 from quoron_client.data.features import together
@@ -259,10 +259,18 @@ class TestAWideRun:
             read_terms("wide", json.dumps(describe(long, plan)))
 
     def test_beyond_what_messages_hold_is_refused_before_it_is_sent(self) -> None:
-        classes = f"classes = {[*range(100)]}, label = 'sick'"
-        config = wanted('"x[0:30000]" = [0, 1]', label=classes)
-        with pytest.raises(ConfigError, match=r"Expected messages of at most 67,108,864 bytes"):
+        config = wanted('"x[0:30000]" = [0, 1]', label="classes = '0:1000', label = 'sick'")
+        with pytest.raises(ConfigError, match=r"Expected messages of at most 536,870,912 bytes"):
             specify(config, run="wide", users=10**6, seconds=60)
+        less = wanted('"x[0:30000]" = [0, 1]', label="classes = '0:100', label = 'sick'")
+        with pytest.raises(ConfigError, match=r"Expected messages of at most 67,108,864 bytes"):
+            specify(less, run="wide", users=10**6, seconds=60, whole=True)
+
+    @pytest.mark.slow
+    def test_beyond_what_messages_hold_is_refused_by_a_dry_run_too(self) -> None:
+        config = wanted('"x[0:30000]" = [0, 1]', label="classes = '0:1000', label = 'sick'")
+        with pytest.raises(ConfigError, match=r"Expected messages of at most 536,870,912 bytes"):
+            dry_run(config, 10**6)
 
 
 def test_a_client_makes_no_more_of_a_span_than_is_allowed() -> None:

@@ -59,7 +59,7 @@ class Listener:
     sessions: Sessions
     asked: list[tuple[int, float]] = field(default_factory=list)  # round, time
 
-    def send(self, message: pb.ServerMessage, body: bytes = b"") -> int:
+    def send(self, message: pb.ServerMessage, body: wire.Body | None = None) -> int:
         if message.WhichOneof("kind") == "question":
             loop, asked = asyncio.get_running_loop(), message.question
             self.asked.append((asked.round, loop.time()))

@@ -126,10 +126,10 @@ class Listener:
     def __init__(self, user: int, order: list[int]) -> None:
         self.user, self.order = user, order
 
-    def send(self, message: pb.ServerMessage, body: bytes = b"") -> int:
+    def send(self, message: pb.ServerMessage, body: wire.Body | None = None) -> int:
         if message.WhichOneof("kind") == "question":
             self.order.append(self.user)
-        return message.ByteSize() + len(body)
+        return message.ByteSize()
 
     def end(self, why: str, code: grpc.StatusCode = grpc.StatusCode.ABORTED) -> None:
         pass
@@ -194,9 +194,9 @@ def test_questions_leave_in_a_secret_order_that_is_new_in_each_round() -> None:
 class Writer(Listener):
     """A conversation that notes what it is sent among what is made."""
 
-    def send(self, message: pb.ServerMessage, body: bytes = b"") -> int:
+    def send(self, message: pb.ServerMessage, body: wire.Body | None = None) -> int:
         if message.WhichOneof("kind") == "question":
-            self.order.append(("sent", self.user, conversation.whole(message, body)))
+            self.order.append(("sent", self.user, b"".join(conversation.packets(message, body))))
         return 1
 
 
@@ -400,7 +400,7 @@ def test_a_run_whose_answers_are_too_long_is_refused_and_says_which_option_to_ra
         require_fitting(long, 4 << 20)
     require_fitting(long, 5 << 20)
     with pytest.raises(ConfigError, match="fewer features"):
-        require_fitting(replace(plan, problem=replace(plan.problem, dimension=3_000_000)), wire.MAX_MESSAGE)
+        require_fitting(replace(plan, problem=replace(plan.problem, dimension=30_000_000)), wire.MAX_MESSAGE)
 
     async def scene() -> None:
         async with coordinator(tmp_path) as running:

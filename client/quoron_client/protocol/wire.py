@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_client.protocol import parts
 from quoron_client.protocol.domains import Box, Domain, L2Ball
 from quoron_client.protocol.questions import (
     AverageGradient,
@@ -38,8 +39,10 @@ from quoron_protos.v1 import federation_pb2 as federation
 from quoron_protos.v1 import values_pb2 as values
 
 PROTOCOL = 1
-MAX_MESSAGE = 64 << 20  # bytes
+MAX_MESSAGE = 512 << 20  # bytes of a question or an answer, in parts (`parts`): a client's record is a value of SQLite
+MAX_WHOLE = 64 << 20  # bytes of one that travels whole, as through Flower
 MAX_DESCRIPTION = 1 << 20  # characters of an announcement
+MOST_VECTORS = 4  # in a question to one user
 MAX_NUMBERS = MAX_MESSAGE // 8 - 1024  # of one array, so that what surrounds it fits as well
 DIGEST_SIZE = 16  # bytes
 MAX_NAME = 200  # characters of a run's name
@@ -56,6 +59,7 @@ class Body(NamedTuple):
 
     data: bytes
     begins: int  # where in them the task's own message does
+    follows: federation.Follows | None  # of those that are too long for one message
 
     @classmethod
     def of(cls, task: Task) -> "Body":
@@ -63,7 +67,8 @@ class Body(NamedTuple):
         kind, encode, _ = _CODECS[type(task)]
         part = encode(task)
         data = federation.Question(**{kind: part}).SerializeToString(deterministic=True)
-        return cls(data, len(data) - part.ByteSize())
+        follows = None if parts.fits(len(data) + parts.BESIDE) else parts.follows(data)
+        return cls(data, len(data) - part.ByteSize(), follows)
 
 
 def question_to_wire(question: Question, slot: int, *, run: str, user: int, seconds: int) -> federation.Question:
@@ -75,8 +80,12 @@ def question_to_wire(question: Question, slot: int, *, run: str, user: int, seco
 
 
 def question_head(body: Body, *, run: str, round: int, user: int, seconds: int) -> federation.Question:
-    """All of a question to `user` but its task; as bytes it is what stands before the body."""
-    digest = question_digest(run, round, user, memoryview(body.data)[body.begins :])
+    """All of a question to `user` but its task; as bytes it is what stands before the body.
+
+    A body that follows in parts is named by its digest: it may be long, and many are asked the same.
+    """
+    named = memoryview(body.data)[body.begins :] if body.follows is None else body.follows.digest
+    digest = question_digest(run, round, user, named)
     return federation.Question(run=run, round=round, digest=digest, seconds=seconds)
 
 

@@ -38,8 +38,11 @@ class Connection(Protocol):
 
     user: int
 
-    def send(self, message: pb.ServerMessage, body: bytes = b"") -> int:
-        """Queue a message, which ends with `body`: its bytes, 0 if it will not be sent; never blocks, never raises."""
+    def send(self, message: pb.ServerMessage, body: wire.Body | None = None) -> int:
+        """Queue a message, a question with its body: its bytes, 0 if it will not be sent; never blocks nor raises."""
+
+    def over(self, run: str) -> None:
+        """The round of a run is over: what is still to be said of a question in parts is not said."""
 
     def end(self, why: str, code: StatusCode = StatusCode.ABORTED) -> None:
         """Hang up. Who is told ABORTED stays away, who is told UNAVAILABLE comes back."""
@@ -180,8 +183,25 @@ class Sessions:
         """The most numbers that a user was asked for at once, in the runs that go on."""
         return max((session.longest for session in self.runs.values() if user in session.users), default=0)
 
+    def expects(self, user: int, message: pb.Answer) -> int | None:
+        """How many numbers an answer may have that is there but for its values; None for one that nobody waits for."""
+        found = self._awaited(user, message)
+        return math.prod(found[0].shape) if isinstance(found, tuple) else None
+
     def answer(self, user: int, message: pb.Answer, size: int = 0) -> pb.Verdict:
         """Take an answer, which came in `size` bytes, if it is one to the question that is open for this user."""
+        found = self._awaited(user, message)
+        if not isinstance(found, tuple):
+            return found
+        current, asked = found
+        row = current.rows[user]
+        current.values[row], current.status[row] = wire.answer_from_wire(message, current.shape)
+        current.up += GRPC + size
+        self._heard(current, asked)
+        return pb.VERDICT_TAKEN
+
+    def _awaited(self, user: int, message: pb.Answer) -> "tuple[_Open, _Asked] | pb.Verdict":
+        """What an answer is to, by its name alone; the verdict on it where that is nothing that is open."""
         session = self.runs.get(message.run)
         if session is None or user not in session.users:
             return pb.VERDICT_NOT_ASKED
@@ -200,11 +220,7 @@ class Sessions:
             return pb.VERDICT_DUPLICATE
         if current is None or message.round != current.question.round:
             return pb.VERDICT_LATE
-        row = current.rows[user]
-        current.values[row], current.status[row] = wire.answer_from_wire(message, current.shape)
-        current.up += GRPC + size
-        self._heard(current, asked)
-        return pb.VERDICT_TAKEN
+        return current, asked
 
     async def ask(
         self,
@@ -262,6 +278,9 @@ class Sessions:
             session.open, session.moved = None, (current.down, current.up)
             session.due = -math.inf if early_ends else round_clock.rests(opened, seconds)
             current.passed.set()
+            if any(body.follows is not None for body in current.made.values()):
+                for told in [asked.told for user in rows if (asked := session.asked.get(user)) and asked.told]:
+                    told.over(session.run)
         return Answers(current.values, current.status)
 
     async def _until_due(self, session: RunSession, seconds: float) -> float:
@@ -308,14 +327,14 @@ class Sessions:
             size = here.send(message, body)
             current.down += GRPC + size if size else 0
 
-    def _ask(self, session: RunSession, current: _Open, user: int) -> tuple[pb.ServerMessage, bytes, _Asked]:
+    def _ask(self, session: RunSession, current: _Open, user: int) -> tuple[pb.ServerMessage, wire.Body, _Asked]:
         """The open question to a user: what stands before its task, the task, and a note of it."""
         question, row = current.question, current.rows[user]
         seconds = max(1, math.ceil(current.closes - asyncio.get_running_loop().time()))
         body = current.made.get(row if question.task.own else 0) or _made(question.task, [row])[row]
         head = wire.question_head(body, run=session.run, round=question.round, user=user, seconds=seconds)
         asked = session.asked[user] = _Asked(question.round, head.digest)
-        return pb.ServerMessage(question=head), body.data, asked
+        return pb.ServerMessage(question=head), body, asked
 
     def _heard(self, current: _Open, asked: _Asked) -> None:
         asked.heard = True

@@ -18,7 +18,14 @@ from quoron_privacy.errors import ConfigError, DataError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import NO_QUORUM, Plan, check_delta
 from quoron_server.problem import Problem
-from quoron_server.specification import RunSpecification, digest, ending_early, require_fitting, require_telling
+from quoron_server.specification import (
+    RunSpecification,
+    digest,
+    ending_early,
+    require_fitting,
+    require_storable,
+    require_telling,
+)
 
 
 def specify(
@@ -30,11 +37,13 @@ def specify(
     group: str = "everyone",
     simulation_seed: int | None = None,
     early_ends: bool = False,
+    whole: bool = False,
 ) -> tuple[RunSpecification, Plan]:
     """The specification of a run over the first `users` enrolled users of `group`, and the plan that goes with it.
 
     With `simulation_seed` it is a simulation: seeded noise, for tests of a federation. With `early_ends` rounds end
-    once everybody has answered, and the promise says what that assumes. Raises ConfigError for a
+    once everybody has answered, and the promise says what that assumes. Messages travel `whole` through Flower, and may
+    then be no longer than that takes. Raises ConfigError for a
     configuration that leaves something public unsaid, and what planning raises.
     """
     loss = loss_of(config.loss)
@@ -70,7 +79,7 @@ def specify(
         allow_large_delta=config.privacy.allow_large_delta,
         plan_digest=digest(plan),
     )
-    require_fitting(plan, wire.MAX_MESSAGE)
+    _require_fitting(plan, whole=whole)
     require_telling(specification, plan)
     plan = ending_early(plan) if early_ends else plan
     return specification, plan.simulated() if specification.simulation else plan
@@ -91,10 +100,21 @@ def declared(config: Config, users: int) -> Problem:
     return problem(config, Declared(users, items, columns.dimension * loss.outputs, loss, domain, known))
 
 
-def dry_run(config: Config, users: int) -> Planned:
-    """What a run of so many users would promise, predict and cost, beside every other algorithm; nobody is asked."""
+def dry_run(config: Config, users: int, *, whole: bool = False) -> Planned:
+    """What a run of so many users would promise, predict and cost, beside every other algorithm; nobody is asked.
+
+    ConfigError as `specify`.
+    """
     check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
-    return choose(config, declared(config, users), compare=True, federated=True)
+    planned = choose(config, declared(config, users), compare=True, federated=True)
+    _require_fitting(planned.plan, whole=whole)
+    return planned
+
+
+def _require_fitting(plan: Plan, *, whole: bool) -> None:
+    most = wire.MAX_WHOLE if whole else wire.MAX_MESSAGE
+    require_fitting(plan, most, most=most)
+    require_storable(plan)
 
 
 def promised(plan: Plan) -> str:
