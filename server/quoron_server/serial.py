@@ -35,6 +35,11 @@ def encode(state: Any) -> bytes:
     return bytes(record.SerializeToString(deterministic=True))
 
 
+def size(state: Any) -> int:
+    """Bytes of the arrays of a state, which are nearly all of `encode`'s."""
+    return sum(value.nbytes for _, value in _flat(state) if isinstance(value, np.ndarray))
+
+
 def decode(like: T, data: bytes) -> T:
     """The instance that `encode` wrote; OtherVersion if these bytes are none of the class of `like`.
 

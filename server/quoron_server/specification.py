@@ -17,18 +17,18 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from quoron_client.data.encoding import Encoding
 from quoron_client.losses import make_loss
-from quoron_client.protocol import wire
+from quoron_client.protocol import parts, wire
 from quoron_client.protocol.domains import L2Ball
 from quoron_privacy.errors import ConfigError
+from quoron_server import serial
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.options import options_of
 from quoron_server.assumptions import Assumption, Kind
 from quoron_server.plan import Plan, Privacy, check_delta
 from quoron_server.problem import Beliefs, Problem
 
+MOST_STATE = 700_000_000  # bytes; SQLite and PostgreSQL take 10⁹ in one value
 LONGEST = 1 << 20  # bytes of a specification, in UTF-8
-AROUND = 4 << 10  # bytes of a question or an answer beside its vectors
-_MOST_VECTORS = 4  # in a question to one user
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
@@ -236,13 +236,13 @@ def require_connections(specification: RunSpecification, most_clients: int) -> N
         )
 
 
-def require_fitting(plan: Plan, largest_message: int) -> None:
-    """ConfigError unless an answer fits into `largest_message` bytes, and a question into what a client takes."""
-    answer = 8 * plan.parameters.answer_length(plan.problem) + AROUND
-    question = 8 * _MOST_VECTORS * plan.problem.dimension + AROUND
-    if max(answer, question) > wire.MAX_MESSAGE:
+def require_fitting(plan: Plan, largest_message: int, *, most: int = wire.MAX_MESSAGE) -> None:
+    """ConfigError unless an answer fits into `largest_message` bytes, and it and a question into `most`."""
+    answer = 8 * plan.parameters.answer_length(plan.problem) + parts.BESIDE
+    question = 8 * wire.MOST_VECTORS * plan.problem.dimension + parts.BESIDE
+    if max(answer, question) > most:
         raise ConfigError(
-            f"Expected messages of at most {wire.MAX_MESSAGE:,} bytes, got {max(answer, question):,} for "
+            f"Expected messages of at most {most:,} bytes, got {max(answer, question):,} for "
             f"{plan.algorithm} with problem.dimension={plan.problem.dimension:,}. Use fewer features or another "
             "algorithm."
         )
@@ -251,6 +251,36 @@ def require_fitting(plan: Plan, largest_message: int) -> None:
             f"Expected answers of at most {largest_message:,} bytes, got {answer:,} for {plan.algorithm} with "
             f"problem.dimension={plan.problem.dimension:,}. Start the coordinator with --largest-message "
             f"{-(-answer >> 20)}MiB."
+        )
+
+
+def require_storable(plan: Plan) -> None:
+    """ConfigError unless a database takes the state of a run as one value, as it is before the first round.
+
+    Rounds add a third at most. Of models that fit into a message of `wire.MAX_WHOLE` bytes every state is short enough.
+    """
+    numbers = max(plan.parameters.answer_length(plan.problem), wire.MOST_VECTORS * plan.problem.dimension)
+    if 8 * numbers <= wire.MAX_WHOLE:
+        return
+    needed = serial.size(ALGORITHMS[plan.algorithm].make(plan).init())
+    if needed > MOST_STATE:
+        raise ConfigError(
+            f"Expected a run whose state takes at most {MOST_STATE:,} bytes, as databases have it, got {needed:,} for "
+            f"{plan.algorithm} with problem.dimension={plan.problem.dimension:,}. Use fewer features, or an algorithm "
+            "that keeps fewer vectors, such as one-pass-dp-sgd."
+        )
+
+
+def require_room(plan: Plan, memory: int) -> None:
+    """ConfigError unless the answers of a round, and as much again on their way in, fit into `memory` bytes."""
+    info, users = ALGORITHMS[plan.algorithm], plan.problem.users
+    answers = -(-plan.cost.messages // plan.cost.rounds) if plan.cost.rounds else 0  # of a round, on the average
+    needed = 2 * 8 * info.answer(plan) * min(users, answers)
+    if needed > memory:
+        raise ConfigError(
+            f"Expected rounds whose answers take at most {memory:,} bytes on this coordinator, twice, got {needed:,}: "
+            f"{min(users, answers):,} users are asked for {info.answer(plan):,} numbers each by {plan.algorithm}. Use "
+            "fewer features, smaller cohorts, or a machine with more memory."
         )
 
 

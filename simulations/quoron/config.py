@@ -22,6 +22,7 @@ from quoron._explain import explain
 from quoron.network import Network
 from quoron.paths import PACKAGED, is_url
 from quoron.sections import Setting, overlay
+from quoron_client.data.spans import Vocabulary, values
 from quoron_privacy.errors import ConfigError
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -103,7 +104,7 @@ class Table(Simulated):
     positive: bool | int | str | None = Field(
         default=None, description="the label's value that counts as positive: a text, an integer or true; others do not"
     )
-    classes: tuple[str | int, ...] = Field(
+    classes: Vocabulary = Field(
         default=(), description="public values of the label: two, the first of them negative, or more for softmax"
     )
     label_range: tuple[float, float] | None = Field(
@@ -112,12 +113,12 @@ class Table(Simulated):
         "the ends",
     )
     numeric: dict[str, tuple[float, float]] = Field(
-        default_factory=dict, description="numeric features, { column = [low, high] }, public; `x[0:9]`: x0 to x8"
+        default_factory=dict, description="numeric features, { column = [low, high] }, public; `x[0:9]`: x0 to x8; `x*`"
     )
-    categorical: dict[str, tuple[str | int, ...]] = Field(
+    categorical: dict[str, Vocabulary] = Field(
         default_factory=dict,
-        description="categorical features with their public values, { column = [values] }; an empty list takes the "
-        "values in the data, which thereby become public",
+        description="categorical features with their public values, { column = [values] }, or `'0:9'` for 0 to 8; an "
+        "empty list takes the values in the data, which thereby become public",
     )
     weight: Weighted | None = Field(
         default=None,
@@ -419,12 +420,11 @@ def _with_loss(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     population, loss = tree.get("population"), tree.get("loss", {})
     if not (isinstance(population, Mapping) and isinstance(loss, Mapping)):
         return tree
-    classes = population.get("classes")
-    many = len(classes) if isinstance(classes, Sequence) and not isinstance(classes, str) and len(classes) > 2 else None
-    chosen = "least_squares" if population.get("label_range") else "softmax" if many else None
+    many = len(values(population.get("classes")))
+    chosen = "least_squares" if population.get("label_range") else "softmax" if many > 2 else None
     name = loss.get("name", "auto")
     if chosen and name == "auto":
         name, loss = chosen, {**loss, "name": chosen}
-    if many and name == "softmax" and loss.get("classes") is None:
+    if many > 2 and name == "softmax" and loss.get("classes") is None:
         loss = {**loss, "classes": many}
     return {**tree, "loss": loss} if loss else tree

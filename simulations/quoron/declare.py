@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from quoron import toml_text
 from quoron.sections import Keep, Privacy, door, only
 from quoron.training import lifetime
-from quoron_client.data import columns, encoding
+from quoron_client.data import columns, encoding, spans
 from quoron_client.data.first_rows import Reading, most_rows, only_first
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import facts
@@ -129,7 +129,8 @@ def declare(
             comes from it, comes again, and protects nobody, as the declaration then begins; charged to a given ledger
             only. A `delta` above 1/n is refused without `allow_large_delta`.
         items: release a number of items per user that at least a share 1 - `most_below` of the users hold.
-        numeric: columns whose range is released; at most a share `most_outside` of the users have numbers outside.
+        numeric: columns whose range is released, also as a pattern `x*` or a span `x[0:9]`; at most a share
+            `most_outside` of the users have numbers outside.
         categorical: columns whose categories are released, also the classes of a label.
         most_votes: categories of one column that a user votes for.
         keep: `group`: charge this name for the people in the table, in the file `ledger` or where training has its own.
@@ -144,7 +145,8 @@ def declare(
     only("declare", ("group", "ledger"), keep)
     epsilon, delta = replace(privacy, delta=DELTA if privacy.delta is None else privacy.delta).needed("declare")
     ledger, simulation_seed = keep.ledger, privacy.simulation_seed
-    names = [*numeric, *categorical]
+    names, many = _named(source, user, [*numeric, *categorical], len(numeric))
+    numeric, categorical = names[:many], names[many:]
     parts = len(names) + items
     if not parts or len(set(names)) < len(names):
         raise ConfigError(f"Expected items, numeric or categorical columns, each once, got {names}.")
@@ -187,6 +189,13 @@ def declare(
     path = str(source) if isinstance(source, str | Path) else None
     votes = bins.kept_from(0.99) if bins else None
     return Declaration(path, user, users, tuple(declared), epsilon, spent_delta, mu, votes, simulation_seed is not None)
+
+
+def _named(source: Any, user: str, declared: Sequence[str], first: int) -> tuple[list[str], int]:
+    """The columns that names, patterns and spans stand for, and how many those of the `first` entries are."""
+    header = columns.names(source) if any(spans.WILD in each for each in declared) else []
+    meant = spans.meant(declared, header, roles={user})
+    return [name for some in meant for name in some], sum(map(len, meant[:first]))
 
 
 def charge(ledger: str | Path | None, group: str, *, epsilon: float, delta: float, mu: float | None) -> str:

@@ -1,12 +1,14 @@
 """A DataFrame in place of a file: the configuration that its described columns make, and what of it is read."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quoron import config as configs
 from quoron.config import Config, Table
 from quoron.run_folder import FRAME
 from quoron.sections import Setting, overlay
+from quoron.simulation.patterns import with_columns
 from quoron_privacy.errors import ConfigError
 
 if TYPE_CHECKING:  # planning needs no table
@@ -26,7 +28,7 @@ def framed(columns: Mapping[str, Any], settings: Sequence[Setting], path: str = 
         "kind": Table.model_fields["kind"].default,
         "path": path,
         "numeric": {column: list(ends) for column, ends in given.get("numeric", {}).items()},
-        "categorical": {column: list(values) for column, values in _vocabularies(given.get("categorical")).items()},
+        "categorical": {column: _plain(values) for column, values in _vocabularies(given.get("categorical")).items()},
     }
     return configs.from_tree(overlay({"population": population}, settings))
 
@@ -39,7 +41,7 @@ def needed(frame: Frame | None, config: Config) -> "pa.Table | None":
     from quoron_client.data import columns
     from quoron_client.data.declared import check_types, types_of
 
-    section = config.population
+    section = with_columns(config, Path.cwd(), frame).population
     if not isinstance(section, Table):
         raise ConfigError(f"Expected population.kind='table' with a DataFrame, got {section.kind!r}.")
     encoding = encoding_of(section, loss_of(config.loss))
@@ -56,5 +58,7 @@ def _vocabularies(
 
 
 def _plain(value: Any) -> Any:
-    """Sequences as lists."""
-    return list(value) if isinstance(value, tuple | set | frozenset) else value
+    """Sequences as lists, integers that count up as one text."""
+    if isinstance(value, range) and value.step == 1 and value:
+        return f"{value.start}:{value.stop}"
+    return list(value) if isinstance(value, Iterable) and not isinstance(value, str | Mapping) else value

@@ -60,7 +60,7 @@ __all__ = [
 ]
 
 Vector = NDArray[np.float64]
-Bounds = tuple[ArrayLike, ArrayLike]
+Bounds = tuple[ArrayLike, ArrayLike] | Mapping[str, tuple[float, float]]
 
 
 class DataDependentBounds(UserWarning):
@@ -81,7 +81,7 @@ class _PrivateLinear(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn 
 
     epsilon: float = 1.0  # ε of one fit, for all rows of one user at once
     delta: float = 1e-6  # δ
-    bounds: Bounds | None = None  # public (low, high) of the features, numbers or (p,) each; values outside are held
+    bounds: Bounds | None = None  # public (low, high), numbers or (p,), or by name {"x*": (0, 1)}; held within
     unit: str = "user"  # whom the promise is for: a user, all of a group's rows; or "row", each a user of its own
     items_per_user: int | None = None  # rows that a user typically has; None: planned as 1
     group: str | None = None  # whose lifetime account is charged; None: "default", or "default rows" by row

@@ -1,6 +1,7 @@
 """Columns that count up are one entry wherever they are told, and the same columns wherever they are read."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from federation.conversation import terms
 from quoron import config as configs
-from quoron.operate.submission import specify
+from quoron.operate.submission import dry_run, specify
 from quoron_client.data import spans
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, Signs
 from quoron_client.data.features import together
@@ -110,6 +111,113 @@ class TestASpan:
             Encoding((Numeric("x[0:50000]", 0, 1),), label=Signs("x7"))
 
 
+class TestAPattern:
+    HEADER = ("who", "x1", "age", "x2", "xx", "late", "x_sick")
+
+    @pytest.mark.parametrize(
+        ("pattern", "names"),
+        [
+            ("x*", ("x1", "x2", "xx", "x_sick")),
+            ("*x*", ("x1", "x2", "xx", "x_sick")),
+            ("x*x", ("xx",)),
+            ("*", ("x1", "age", "x2", "xx", "late", "x_sick")),
+            ("*a*e", ("age", "late")),
+            ("x1*", ("x1",)),
+            ("age", ("age",)),
+            ("x[0:9]", ("x[0:9]",)),
+        ],
+    )
+    def test_stands_for_columns_of_the_header_in_its_order(self, pattern: str, names: tuple[str, ...]) -> None:
+        assert spans.resolved([pattern], self.HEADER, roles={"who"}) == [names]
+
+    def test_stands_for_no_column_that_has_another_role(self) -> None:
+        assert spans.resolved(["x*"], self.HEADER, roles={"who", "x_sick"}) == [("x1", "x2", "xx")]
+
+    @pytest.mark.parametrize(
+        ("declared", "message"),
+        [
+            (
+                ["z*"],
+                r"columns that 'z\*' stands for, got none among the 7 of the table: 'who', 'x1', 'age', 'x2', 'xx', ",
+            ),
+            (["who*"], r"got none among"),
+            (["x*", "x2"], r"declared once, got 'x2' as 'x\*' and as 'x2'. Write patterns"),
+            (["x2", "x*"], r"declared once, got 'x2' as 'x2' and as 'x\*'"),
+            (["x*", "*1"], r"got 'x1' as 'x\*' and as '\*1'"),
+            (["x[0:2]", "x*"], r"got 'x1' as 'x\[0:2\]' and as 'x\*'"),
+            (["x*", "x*"], r"got 'x1' as"),
+            (["x*[0:2]"], r"got 'x\*\[0:2\]': both in one"),
+        ],
+    )
+    def test_that_is_empty_or_can_be_meant_in_two_ways_is_refused(self, declared: list[str], message: str) -> None:
+        with pytest.raises(ConfigError, match=message):
+            spans.resolved(declared, self.HEADER, roles={"who"})
+
+    def test_is_a_column_whose_own_name_it_is_if_it_is_no_other(self) -> None:
+        assert spans.resolved(["age*sex"], ["age", "sex", "age*sex"], roles=()) == [("age*sex",)]
+        with pytest.raises(ConfigError, match=r"got column 'age\*sex', which could be meant in two ways. Rename it"):
+            spans.resolved(["age*sex"], ["age*sex", "agexsex"], roles=())
+        with pytest.raises(ConfigError, match=r"got column 'x\[0:9\]', which could"):
+            spans.resolved(["x*"], ["x[0:9]", "x1"], roles=())
+
+    @given(st.text("ab*", max_size=8), st.text("ab", max_size=8))
+    def test_fits_what_a_regular_expression_says(self, pattern: str, name: str) -> None:
+        pattern += "*"
+        wanted = ".*".join(map(re.escape, pattern.split("*")))
+        assert spans._fits(name, pattern) == (re.fullmatch(wanted, name) is not None)
+
+    def test_of_many_stars_takes_no_time(self) -> None:
+        """Backtracking would take longer than the universe has been there."""
+        assert not spans._fits("a" * 5000, "a*" * 2000 + "b")
+
+    def test_finds_the_same_again_in_what_it_found(self) -> None:
+        """So a run folder, whose configuration has the columns, is read as it was written."""
+        header = [*(f"x{each}" for each in range(300)), "age*sex", "who"]
+        found = spans.resolved(["x*", "age*sex"], header, roles={"who"})
+        told = [name for some in found for name in spans.spanned(some)]
+        assert told == ["x[0:300]", "age*sex"]
+        assert spans.meant(told, header, roles={"who"}) == found
+
+
+class TestManyIntegers:
+    def test_are_told_as_one_text(self) -> None:
+        rules = Encoding((Categorical("k", tuple(range(-5, 50_000))), Categorical("w", (1, 2, 3))))
+        told = json.dumps(rules.as_json())
+        assert '"categories": "-5:50000"' in told
+        assert '"categories": [1, 2, 3]' in told
+        assert (
+            Encoding.from_json(json.loads(told))
+            == rules
+            == Encoding((Categorical("k", range(-5, 50_000)), rules.features[1]))
+        )
+        assert rules.dimension == 50_005 + 3 + 1
+
+    def test_are_encoded_as_listed_ones_are(self) -> None:
+        table = pa.table({"k": [0, 99, 100, None], "t": ["0", "99", "x", ""]})
+        counted = Encoding((Categorical("k", range(100)), Categorical("t", range(100))))
+        listed = Encoding(tuple(Categorical(each, tuple(range(99, -1, -1))) for each in "kt"))
+        found, other = (each.encode(table).features[:, :200].reshape(4, 2, 100) for each in (counted, listed))
+        np.testing.assert_array_equal(found, other[:, :, ::-1])
+
+    @pytest.mark.parametrize("values", ["0:0", "5:2", "0:1048577", "9007199254740991:9007199254740993", "a:b", "0", ""])
+    def test_of_none_or_of_too_many_are_refused(self, values: str) -> None:
+        with pytest.raises(ConfigError, match="Expected values as a list, or from 1 to 1,048,576 integers"):
+            spans.counted(values)
+        with pytest.raises(ConfigError):
+            Encoding.from_json({"features": [{"column": "k", "categories": values}]})
+
+    def test_cannot_make_a_client_hold_more_than_is_allowed(self) -> None:
+        """2²⁰ values a column, of 20,000 columns, are 10¹¹: refused by their number, before any is made."""
+        each = {"column": "k", "categories": "0:1048576"}
+        with pytest.raises(WireError, match=r"at most 1,048,576 categories as ranges, got 20,971,520,000"):
+            read_terms("r", terms(columns={"features": [each] * 20_000}))
+        with pytest.raises(WireError, match=r"got 1,000,000,000"):
+            read_terms("r", terms(columns={"features": [{"column": "k[0:1000]", "categories": "0:1000000"}]}))
+
+    def test_and_texts_that_look_so_are_not_the_same(self) -> None:
+        assert Categorical("time", ("10:30", "10:45")).categories == ("10:30", "10:45")
+
+
 class TestAWideRun:
     def test_is_told_to_coordinator_and_clients(self) -> None:
         """10⁵ columns, told in a line at each step."""
@@ -151,10 +259,18 @@ class TestAWideRun:
             read_terms("wide", json.dumps(describe(long, plan)))
 
     def test_beyond_what_messages_hold_is_refused_before_it_is_sent(self) -> None:
-        classes = f"classes = {[*range(100)]}, label = 'sick'"
-        config = wanted('"x[0:30000]" = [0, 1]', label=classes)
-        with pytest.raises(ConfigError, match=r"Expected messages of at most 67,108,864 bytes"):
+        config = wanted('"x[0:30000]" = [0, 1]', label="classes = '0:1000', label = 'sick'")
+        with pytest.raises(ConfigError, match=r"Expected messages of at most 536,870,912 bytes"):
             specify(config, run="wide", users=10**6, seconds=60)
+        less = wanted('"x[0:30000]" = [0, 1]', label="classes = '0:100', label = 'sick'")
+        with pytest.raises(ConfigError, match=r"Expected messages of at most 67,108,864 bytes"):
+            specify(less, run="wide", users=10**6, seconds=60, whole=True)
+
+    @pytest.mark.slow
+    def test_beyond_what_messages_hold_is_refused_by_a_dry_run_too(self) -> None:
+        config = wanted('"x[0:30000]" = [0, 1]', label="classes = '0:1000', label = 'sick'")
+        with pytest.raises(ConfigError, match=r"Expected messages of at most 536,870,912 bytes"):
+            dry_run(config, 10**6)
 
 
 def test_a_client_makes_no_more_of_a_span_than_is_allowed() -> None:

@@ -16,7 +16,7 @@ from problems import problem_of
 from quoron.populations import Population, Synthetic, TablePopulation, from_table
 from quoron.simulation.inline import InlineEngine
 from quoron_client.data.encoding import Encoding, Numeric, Signs
-from quoron_client.protocol import wire
+from quoron_client.protocol import parts, wire
 from quoron_client.protocol.domains import Box, L2Ball
 from quoron_client.protocol.questions import Question, Status
 from quoron_privacy.noise.sources import SeededNoise
@@ -208,6 +208,10 @@ class Peer:
     async def send(self, **kind: object) -> None:
         await self.call.write(pb.ClientMessage(**kind))
 
+    async def answers(self, answer: pb.Answer) -> None:
+        for message in parts.said(answer):
+            await self.call.write(message)
+
     async def next(self, kind: str) -> object:
         """The next message of a kind; others before it are dropped."""
         while True:
@@ -223,14 +227,18 @@ class Peer:
         return "disconnected"
 
     async def _work(self, answering: Answering, runs: int) -> str:
-        while (message := await self.call.read()) is not grpc.aio.EOF:
-            kind = message.WhichOneof("kind")
+        arriving = parts.Arriving[pb.ServerMessage]()
+        while (heard := await self.call.read()) is not grpc.aio.EOF:
+            message = arriving.take(heard, lambda _: wire.MAX_MESSAGE)
+            if message is None:
+                continue
+            kind = "question" if isinstance(message, pb.Question) else message.WhichOneof("kind")
             if kind == "run":
                 await self.send(consent=pb.Consent(run=message.run.run, takes_part=True))
             elif kind == "question":
-                answer = answering(self.user, message.question)
+                answer = answering(self.user, message if isinstance(message, pb.Question) else message.question)
                 if answer is not None:
-                    await self.send(answer=answer)
+                    await self.answers(answer)
             elif kind == "receipt":
                 self.receipts.append(message.receipt)
             elif kind == "ended":

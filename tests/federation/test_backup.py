@@ -12,7 +12,7 @@ from federation.crowd import carried_out, coordinator
 from quoron.cli.app import invoke
 from quoron.operate.control import Address, Control
 from quoron_privacy.errors import BudgetExceeded, LedgerError, LedgerUnavailable, OtherVersion, QuoronError
-from quoron_server.books.backup import accept, back_up, restore
+from quoron_server.books.backup import back_up
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger

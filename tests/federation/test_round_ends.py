@@ -61,13 +61,13 @@ class Listener:
     sessions: Sessions
     asked: list[tuple[int, float]] = field(default_factory=list)  # round, time
 
-    def send(self, message: pb.ServerMessage) -> int:
+    def send(self, message: pb.ServerMessage, body: wire.Body | None = None) -> int:
         if message.WhichOneof("kind") == "question":
             loop, asked = asyncio.get_running_loop(), message.question
             self.asked.append((asked.round, loop.time()))
             delay = self.answers_after(asked.round)
             if delay is not None:
-                name, number, digest, _ = wire.question_from_wire(asked)
+                name, number, digest = wire.question_name(asked)
                 answer = wire.answer_to_wire(name, number, digest, np.zeros(2), Status.ANSWERED)
                 loop.call_later(delay, self.sessions.answer, self.user, answer)
         return 1

@@ -20,8 +20,11 @@ from federation.crowd import (
     until,
 )
 from quoron_client.protocol import wire
-from quoron_client.protocol.gradients import AverageGradient
-from quoron_client.protocol.questions import Answers, Question, Status
+from quoron_client.protocol.domains import L2Ball
+from quoron_client.protocol.gradients import AverageGradient, PlacedGradient
+from quoron_client.protocol.local_sgd import LocalSGD
+from quoron_client.protocol.questions import Answers, Question, Status, Task
+from quoron_client.protocol.reports import RangeReport
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
@@ -117,7 +120,7 @@ class Listener:
     def __init__(self, user: int, order: list[int]) -> None:
         self.user, self.order = user, order
 
-    def send(self, message: pb.ServerMessage) -> int:
+    def send(self, message: pb.ServerMessage, body: wire.Body | None = None) -> int:
         if message.WhichOneof("kind") == "question":
             self.order.append(self.user)
         return message.ByteSize()
@@ -180,6 +183,97 @@ def test_questions_leave_in_a_secret_order_that_is_new_in_each_round() -> None:
     assert sorted(first) == sorted(second) == list(range(40))
     assert first != sorted(first)
     assert second not in (first, sorted(first))
+
+
+class Writer(Listener):
+    """A conversation that notes what it is sent among what is made."""
+
+    def send(self, message: pb.ServerMessage, body: wire.Body | None = None) -> int:
+        if message.WhichOneof("kind") == "question":
+            self.order.append(("sent", self.user, b"".join(conversation.packets(message, body))))
+        return 1
+
+
+TASKS = {
+    "the same for all": AverageGradient(np.ones((1, 2)), (1.0,)),
+    "a number of each one's own": RangeReport(
+        AverageGradient(np.ones((1, 16)), (1.0,)), 1.0, 4, 1.0, np.ones(16), np.arange(12)
+    ),
+    "a point of each one's own": LocalSGD(np.arange(24.0).reshape(12, 2), 0.1, L2Ball(1.0)),
+    "items of each one's own": PlacedGradient(np.ones((1, 2)), np.arange(36).reshape(12, 3), 1.0, None, 3),
+}
+
+
+def asked_while_made(task: Task, monkeypatch: pytest.MonkeyPatch, here: range, ready: int) -> list[tuple]:
+    """What is made and what leaves, in order, when twelve are asked of whom some are here."""
+    seen: list[tuple] = []
+
+    class Noting(wire.Body):
+        @classmethod
+        def of(cls, task: Task) -> wire.Body:
+            seen.append(("made", 0 if task.own is None else getattr(task, task.own).tobytes()))
+            return made(task)
+
+    made = wire.Body.of
+    monkeypatch.setattr("quoron_server.service.sessions._READY", ready)
+    monkeypatch.setattr("quoron_client.protocol.wire.Body", Noting)
+
+    async def scene() -> None:
+        sessions = Sessions()
+        session = sessions.open("trial", "{}", np.arange(12)[::-1])
+        for user in here:
+            sessions.enter(Writer(user, seen))
+            await sessions.consent(sessions._here[user], pb.Consent(run="trial", takes_part=True))
+        asking = asyncio.create_task(
+            sessions.ask(session, Question(0, np.arange(12), task), shape=(2,), seconds=600.0, early_ends=True)
+        )
+        while sum(each[0] == "sent" for each in seen) < len(here):
+            await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait({asking})
+
+    carried_out(scene())
+    monkeypatch.undo()
+    return seen
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_question_is_made_before_the_first_leaves(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of users who are not here too: what a round does before anybody hears of it says nothing of who does."""
+    task = TASKS[name]
+    seen = asked_while_made(task, monkeypatch, range(5), 1 << 20)
+    own = [0] if task.own is None else [row.tobytes() for row in getattr(task, task.own)]
+    assert sorted(each[1] for each in seen[: len(own)]) == sorted(own)
+    assert [each[0] for each in seen] == ["made"] * len(own) + ["sent"] * 5
+
+
+@pytest.mark.parametrize("name", [each for each in TASKS if TASKS[each].own])
+def test_what_does_not_fit_into_memory_is_made_in_batches_of_one_size_in_the_secret_order(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sizes follow from the question's shape, who is in which batch from the order alone, never from who is here."""
+    task = TASKS[name]
+    ready = 4 * (8 * task.numbers_down(task.model_size) + 1)
+    orders = set()
+    for _ in range(4):
+        seen = asked_while_made(task, monkeypatch, range(12), ready)
+        assert [each[0] for each in seen] == (["made"] * 4 + ["sent"] * 4) * 3
+        orders.add(tuple(each[1] for each in seen if each[0] == "sent"))
+    assert len(orders) > 1  # four times the same of 12! orders: never
+    for here in (range(3), range(1)):
+        kinds = "".join(each[0][0] for each in asked_while_made(task, monkeypatch, here, ready))
+        assert all(len(made) % 4 == 0 for made in kinds.split("s"))
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_question_is_the_bytes_that_protobuf_writes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = TASKS[name]
+    for _, user, data in [
+        each for each in asked_while_made(task, monkeypatch, range(12), 1 << 20) if each[0] == "sent"
+    ]:
+        question = Question(0, np.arange(12), task)
+        wanted = wire.question_to_wire(question, 11 - user, run="trial", user=user, seconds=600)
+        assert data == pb.ServerMessage(question=wanted).SerializeToString(deterministic=True)
 
 
 def test_who_is_slow_and_comes_in_the_middle_of_a_round_waits_for_the_others() -> None:
@@ -300,7 +394,7 @@ def test_a_run_whose_answers_are_too_long_is_refused_and_says_which_option_to_ra
         require_fitting(long, 4 << 20)
     require_fitting(long, 5 << 20)
     with pytest.raises(ConfigError, match="fewer features"):
-        require_fitting(replace(plan, problem=replace(plan.problem, dimension=3_000_000)), wire.MAX_MESSAGE)
+        require_fitting(replace(plan, problem=replace(plan.problem, dimension=30_000_000)), wire.MAX_MESSAGE)
 
     async def scene() -> None:
         async with coordinator(tmp_path) as running:

@@ -17,6 +17,7 @@ from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_client.protocol.smoothing import Convolution, Moreau
 from quoron_client.protocol.wire import (
     DIGEST_SIZE,
+    MAX_MESSAGE,
     MAX_NUMBERS,
     answer_from_wire,
     answer_to_wire,
@@ -44,6 +45,7 @@ HELLO = federation.Hello(protocol=1, software="quoron 1")
 ANSWER = federation.Answer(run="r", round=7, digest=DIGEST, status=federation.STATUS_REJECTED, values=ARRAY)
 
 # Field numbers and types may never change: each message with every field set, and each choice of a oneof.
+FOLLOWS, PART = federation.Follows(length=(6 << 20) + 4096, digest=b"\n"), federation.Part(offset=4 << 20, data=b"\1")
 MESSAGES = {
     "Array": ARRAY,
     "Value": values.Value(array=ARRAY),
@@ -92,6 +94,12 @@ MESSAGES = {
     "Smoothing": DIRECTIONS,
     "Smoothing.moreau": federation.Smoothing(moreau=0.5),
     "Answer": ANSWER,
+    "Answer.follows": federation.Answer(follows=FOLLOWS),
+    "Question.follows": federation.Question(follows=FOLLOWS),
+    "Follows": FOLLOWS,
+    "Part": PART,
+    "ClientMessage.part": federation.ClientMessage(part=PART),
+    "ServerMessage.part": federation.ServerMessage(part=PART),
     "Receipt": federation.Receipt(run="r", round=7, verdict=federation.VERDICT_NOT_ASKED),
     "Ended": federation.Ended(run="r", how="complete"),
     "SubmitRequest": federation.SubmitRequest(specification="{}"),
@@ -185,6 +193,12 @@ GOLDEN: dict[str, str] = {
         "0a017210071a10000102030405060708090a0b0c0d0e0f20022a1f0a07666c6f61743634120201021a10000000000000f03f"
         "00000000000000c0"
     ),
+    "Answer.follows": "32080880a0800312010a",
+    "Question.follows": "6a080880a0800312010a",
+    "Follows": "0880a0800312010a",
+    "Part": "0880808002120101",
+    "ClientMessage.part": "22080880808002120101",
+    "ServerMessage.part": "32080880808002120101",
     "Receipt": "0a017210071803",
     "Ended": "0a01721208636f6d706c657465",
     "SubmitRequest": "0a027b7d",
@@ -440,4 +454,4 @@ class TestArrays:
             array_from_wire(array_to_wire(np.zeros(6)), dtype="float64", max_numbers=5)
 
     def test_of_the_largest_size_fit_into_a_message(self):
-        assert 8 * MAX_NUMBERS < 64 << 20
+        assert 8 * MAX_NUMBERS < MAX_MESSAGE

@@ -137,7 +137,7 @@ def test_the_operator_decides_whose_lifetime_budget_is_drawn_on(
 def test_a_run_whose_messages_no_client_takes_is_refused(
     environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quoron_client.protocol.wire.MAX_MESSAGE", 4100)
+    monkeypatch.setattr("quoron_client.protocol.wire.MAX_WHOLE", 4100)
     with pytest.raises(ConfigError, match="Expected messages of at most 4,100 bytes"):
         serve(tmp_path)
 

@@ -18,7 +18,7 @@ from flower.plugged import CLIP, DIMENSION, SMALL, USERS, Killed, people, plugge
 from postgres_server import quick_folder
 from quoron.flower.training import BOOKS
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.wire import MAX_NUMBERS
+from quoron_client.protocol.wire import MAX_WHOLE
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, OtherVersion
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.assumptions import TEXTS, Kind
@@ -119,7 +119,7 @@ def planned(name: str, *, dimension: int = DIMENSION, options: dict[str, Any] | 
 
 @pytest.mark.parametrize(("name", "points"), [("one-pass-dp-sgd", 1), ("dp-sgd-poisson", 1), ("srgd", 2)])
 def test_a_question_that_no_client_takes_is_never_planned_for(name: str, points: int) -> None:
-    most = MAX_NUMBERS // points
+    most = (MAX_WHOLE // 8 - 1024) // points
     with pytest.raises(ConfigError, match=f"Expected dimension to be at most {most:,}"):
         planned(name, dimension=most + 1)
     planned(name, dimension=most)

@@ -336,3 +336,31 @@ def test_a_fit_warns_of_rows_that_do_not_fit_by_a_look_that_it_has_paid_for(ledg
     blind = classifier(**given, health=0).fit(many, ill, groups=whose)
     assert blind.health_ is None
     assert charges(ledger)[0].mu == pytest.approx(charges(ledger)[1].mu, rel=1e-6)
+
+
+@SEEDED
+def test_bounds_are_declared_by_names_patterns_and_spans_too() -> None:
+    draw = np.random.Generator(np.random.Philox(6))
+    wide = pd.DataFrame(draw.uniform(size=(len(X), 4)), columns=["x0", "x1", "x2", "age"])
+    given = {
+        "epsilon": 8.0,
+        "delta": 1e-5,
+        "algorithm": "dp-sgd-wor",
+        "rounds": 1,
+        "items_per_user": 3,
+        "classes": [0, 1],
+    }
+    low, high = np.zeros(4), np.array([1, 1, 1, 100])
+    wanted = PrivateLogisticRegression(**given, bounds=(low, high), random_state=1).fit(wide, Y, groups=USERS)
+    for bounds in ({"x*": (0, 1), "age": (0, 100)}, {"age": (0, 100), "x[0:3]": (0, 1)}):
+        found = PrivateLogisticRegression(**given, bounds=bounds, random_state=1).fit(wide, Y, groups=USERS)
+        np.testing.assert_array_equal(found.coef_, wanted.coef_)
+    for bounds, message in (
+        ({"x*": (0, 1)}, "got 0 for feature 'age'"),
+        ({"*": (0, 1), "agee": (0, 1)}, "got some for 'agee'"),
+        ({"*": (0, 1), "x1": (0, 1)}, "got 'x1' as"),
+        ({"x[0:2]": (0, 1), "x1": (0, 1), "x2": (0, 1), "age": (0, 1)}, "got 2 for feature 'x1'"),
+        ({"*": 3}, "Expected bounds="),
+    ):
+        with pytest.raises(InputError, match=message):
+            PrivateLogisticRegression(**given, bounds=bounds, random_state=1).fit(wide, Y, groups=USERS)

@@ -20,7 +20,7 @@ A value is not.
 """
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,17 @@ def header(path: Path) -> pa.Table:
         return pa.schema([(name, pa.large_string()) for name in csv_file.names(path)]).empty_table()
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(path, error) from None
+
+
+def names(source: Any) -> list[str]:
+    """The columns' names of whatever `read` reads, in the table's order, without its rows. Raises DataError."""
+    if isinstance(source, str | Path):
+        return list(header(Path(source)).column_names)
+    if isinstance(source, pa.Table):
+        return list(source.column_names)
+    if hasattr(source, "columns"):
+        return [str(name) for name in source.columns]
+    return list(read(source).column_names)
 
 
 def column(table: pa.Table, name: str) -> pa.Array:
@@ -148,7 +159,7 @@ def texts(table: pa.Table, name: str) -> pa.Array:
     return cells.texts(coded.dictionary.to_pylist()).take(coded.indices)
 
 
-def places(table: pa.Table, name: str, vocabulary: tuple[str | int, ...]) -> NDArray[np.int64]:
+def places(table: pa.Table, name: str, vocabulary: Sequence[str | int]) -> NDArray[np.int64]:
     """Place of every value in the vocabulary, -1 where it is in none, shape (N,). Raises DataError as `check` does."""
     if isinstance(vocabulary[0], str):
         values, known = texts(table, name), pa.array(vocabulary, pa.large_string())

@@ -182,8 +182,7 @@ class Encoding:
     @property
     def dimension(self) -> int:
         """Number of features p."""
-        widths = (1 + len(f.edges) if isinstance(f, Numeric) and f.edges else len(f.names) for f in self.features)
-        return sum(widths) + self.intercept
+        return sum(feature.width for feature in self.features) + self.intercept
 
     @property
     def scale(self) -> float:

@@ -11,8 +11,6 @@ from pydantic import ConfigDict
 from quoron_client.data import spans
 from quoron_privacy.errors import ConfigError
 
-_LARGEST = 2**53  # integer categories below it are what they are as float64 too
-
 
 @dataclass(frozen=True, slots=True)
 class Numeric:
@@ -44,28 +42,40 @@ class Numeric:
         borders = ["-inf", *(f"{edge:g}" for edge in self.edges), "inf"]
         return tuple(f"{self.column} in [{a}, {b})" for a, b in pairwise(borders))
 
+    @property
+    def width(self) -> int:
+        """How many columns it becomes."""
+        return 1 + len(self.edges)
+
 
 @dataclass(frozen=True, slots=True)
 class Categorical:
     """One 0/1 column for each declared category; other values, and nulls, are all zeros.
 
-    Text categories are compared as text, integer ones as integers. `"from-data"` takes the values found, for
-    simulation only: in a deployment the vocabulary itself would leak.
+    Text categories are compared as text, integer ones as integers. A hundred integers or more that count up are a
+    range, told as `0:50000`. `"from-data"` takes the values found, for simulation only: in a deployment the vocabulary
+    itself would leak.
     """
 
     column: str
-    categories: tuple[str | int, ...] | Literal["from-data"]
+    categories: spans.Vocabulary | Literal["from-data"]
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     def __post_init__(self) -> None:
         if self.categories != "from-data":
-            check_vocabulary(f"categorical feature {self.column!r}", tuple(self.categories))
+            check_vocabulary(f"categorical feature {self.column!r}", self.categories)
+            object.__setattr__(self, "categories", spans.counting(self.categories) or tuple(self.categories))
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the columns it becomes."""
         return tuple(f"{self.column}={category}" for category in self.categories)
+
+    @property
+    def width(self) -> int:
+        """How many columns it becomes."""
+        return len(self.categories)
 
 
 Feature = Numeric | Categorical
@@ -73,9 +83,13 @@ _NAMES = {kind: tuple(each.name for each in fields(kind)) for kind in (Numeric, 
 
 
 def apart(features: Iterable[Feature]) -> tuple[Feature, ...]:
-    """Features of one column each. ConfigError for spans of none or of too many."""
+    """Features of one column each. ConfigError for spans of none or of too many, of columns or of categories."""
     given = tuple(features)
     sizes = [spans.size(each.column) for each in given]
+    ranges = [isinstance(each, Categorical) and isinstance(each.categories, range) for each in given]
+    values = sum(each.width * (size or 1) for each, size, some in zip(given, sizes, ranges, strict=True) if some)
+    if values > spans.MOST:
+        raise ConfigError(f"Expected at most {spans.MOST:,} categories as ranges, got {values:,}. Declare fewer.")
     if all(size is None for size in sizes):
         return given
     many = sum(size or 1 for size in sizes)
@@ -113,15 +127,18 @@ def _public(feature: Feature) -> tuple[object, ...]:
     return tuple(getattr(feature, name) for name in _NAMES[type(feature)] if name != "column")
 
 
-def check_vocabulary(what: str, values: tuple[str | int, ...]) -> None:
+def check_vocabulary(what: str, values: Sequence[str | int | bool]) -> None:
     """ConfigError unless there are values, all text or all integers, each once."""
     if not values:
         raise ConfigError(f"Expected the public values of {what}, got none. List them.")
+    if isinstance(values, range):
+        spans.counted(f"{values.start}:{values.stop}")
+        return
     if len({isinstance(value, str) for value in values}) > 1:
         raise ConfigError(f"Expected the values of {what} to be all text or all integers, got both.")
     if len(set(values)) < len(values):
         raise ConfigError(f"Expected different values of {what}, got one twice.")
     if "" in values:
         raise ConfigError(f"Expected values of {what} with at least a character, got an empty one: it means missing.")
-    if any(not isinstance(value, str) and not -_LARGEST < value < _LARGEST for value in values):
+    if any(not isinstance(value, str) and not -spans.LARGEST < value < spans.LARGEST for value in values):
         raise ConfigError(f"Expected integers below 2**53 as values of {what}, got a larger one. Write them as text.")

@@ -8,16 +8,31 @@
 What stands in brackets are the first number and the one after the last, as Python slices are. Numbers have as many
 digits as the first, if that begins with 0. So a run over 10⁵ columns is told in a line: in a configuration, to a
 coordinator, to its clients and in a model's file.
+
+Where a table's header is known, `x*` is every column whose name begins with x. It is looked up once, and what is told
+from then on are the columns themselves. Categories that are integers and count up are one text likewise.
+
+    >>> resolved(["x*", "age"], ["who", "x1", "age", "x2"], roles={"who"})
+    [('x1', 'x2'), ('age',)]
+    >>> counted("0:50000")
+    range(0, 50000)
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from typing import Annotated, Any
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 
 from quoron_privacy.errors import ConfigError
 
 MOST = 1 << 20  # columns of one encoding: their names take some 100 MB, and whoever announces a run may name a span
-_LEAST = 100  # columns in a row that are told as a span
+LARGEST = 2**53  # integer categories below it are what they are as float64 too
+WILD = "*"  # any characters, also none
+LEAST = 100  # columns, or integers, in a row that are told as a span
 _SPAN = re.compile(r"(.*)\[(\d{1,9}):(\d{1,9})\]", re.ASCII | re.DOTALL)
+_COUNTED = re.compile(r"(-?\d{1,16}):(-?\d{1,16})", re.ASCII)
 _NUMBERED = re.compile(r"(.*?)(\d{1,9})", re.ASCII | re.DOTALL)
 
 
@@ -47,9 +62,128 @@ def spanned(names: Sequence[str]) -> list[str]:
     """The shortest list of declared names that stands for these, in this order: spans where 100 or more follow."""
     told: list[str] = []
     for prefix, first, some in _runs(names):
-        short = len(some) >= _LEAST and first is not None
+        short = len(some) >= LEAST and first is not None
         told += [f"{prefix}[{first}:{int(str(first)) + len(some)}]"] if short else some
     return told
+
+
+def counted(text: str) -> range:
+    """The integers that `0:50000` stands for, the first and the one after the last. ConfigError for another text."""
+    found = _COUNTED.fullmatch(text)
+    many = range(int(found[1]), int(found[2])) if found is not None else range(0)
+    if not 0 < len(many) <= MOST or not -LARGEST < many[0] <= many[-1] < LARGEST:
+        raise ConfigError(
+            f"Expected values as a list, or from 1 to {MOST:,} integers as 'first:end' such as '0:50000', got {text!r}."
+        )
+    return many
+
+
+def values(told: Any) -> Sequence[Any]:
+    """Those of a list, or of a text as of `counted`, in a tree that is not checked yet; none of anything else."""
+    try:
+        found = counted(told) if isinstance(told, str) else told
+    except ConfigError:
+        return ()
+    return found if isinstance(found, Sequence) else ()
+
+
+def counting(values: Sequence[str | int]) -> range | None:
+    """The same as a range, where they are `LEAST` integers or more of which each is one above that before it."""
+    first = values[0] if values else ""
+    if isinstance(values, range) or len(values) < LEAST or isinstance(first, str):
+        return values if isinstance(values, range) else None
+    many = range(first, first + len(values))
+    return many if all(type(a) is int and a == b for a, b in zip(values, many, strict=True)) else None
+
+
+class _Told:
+    """How JSON tells public values: a list, or integers that count up as one text."""
+
+    @staticmethod
+    def __get_pydantic_core_schema__(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        del source
+        listed = handler(tuple[str | int, ...])
+        said = core_schema.plain_serializer_function_ser_schema(_said)
+        return core_schema.no_info_wrap_validator_function(_read, listed, serialization=said)
+
+
+Vocabulary = Annotated[tuple[str | int, ...] | range, _Told()]
+
+
+def _said(values: tuple[str | int, ...] | range | str) -> tuple[str | int, ...] | str:
+    return f"{values.start}:{values.stop}" if isinstance(values, range) else values
+
+
+def _read(told: Any, listed: core_schema.ValidatorFunctionWrapHandler) -> Any:
+    if isinstance(told, str):
+        try:
+            return counted(told)
+        except ConfigError:
+            raise ValueError(f"to be a list, or from 1 to {MOST:,} integers such as '0:50000'") from None
+    return told if isinstance(told, range) else listed(tuple(told) if isinstance(told, list) else told)
+
+
+def resolved(declared: Sequence[str], header: Sequence[str], *, roles: Collection[str]) -> list[tuple[str, ...]]:
+    """What each declared name stands for in a table of these columns: itself, or the columns of a pattern in order.
+
+    Nothing but names is looked at. Columns that have a role of their own, the user's, the label's and the weight's, are
+    in no pattern. ConfigError for a pattern that stands for no column, or for one that could be told in two ways.
+    """
+    found = [_matched(each, header, roles) if WILD in each else (each,) for each in declared]
+    if all(WILD not in each for each in declared):
+        return found
+    entry: dict[str, int] = {}
+    for place, some in enumerate(found):
+        for name in some if WILD in declared[place] else named(declared[place]):
+            if entry.setdefault(name, place) != place and any(WILD in declared[at] for at in (entry[name], place)):
+                raise ConfigError(
+                    f"Expected every column to be declared once, got {name!r} as {declared[entry[name]]!r} and as "
+                    f"{declared[place]!r}. Write patterns that have no column in common."
+                )
+    return found
+
+
+def meant(declared: Sequence[str], header: Sequence[str], *, roles: Collection[str]) -> list[tuple[str, ...]]:
+    """As `resolved`, and spans as their columns too."""
+    found = zip(declared, resolved(declared, header, roles=roles), strict=True)
+    return [some if WILD in given else named(given) for given, some in found]
+
+
+def _matched(pattern: str, header: Sequence[str], roles: Collection[str]) -> tuple[str, ...]:
+    if _SPAN.fullmatch(pattern) is not None:
+        raise ConfigError(f"Expected a pattern such as 'x*' or a span such as 'x[0:9]', got {pattern!r}: both in one.")
+    some = [name for name in dict.fromkeys(header) if name not in roles and _fits(name, pattern)]
+    if some == [pattern]:
+        return (pattern,)  # a column whose own name it is
+    if not some:
+        first = ", ".join(map(repr, header[:5])) + (", ..." if len(header) > 5 else "")
+        raise ConfigError(
+            f"Expected columns that {pattern!r} stands for, got none among the {len(header):,} of the table: {first}. "
+            "Letters count as they are written; '*' is any of them, also none."
+        )
+    odd = next((name for name in some if WILD in name or _SPAN.fullmatch(name) is not None), None)
+    if odd is not None:
+        raise ConfigError(
+            f"Expected names without '*' or a span's brackets for the pattern {pattern!r}, got column {odd!r}, which "
+            "could be meant in two ways. Rename it, or write a pattern without it."
+        )
+    if len(some) > MOST:
+        raise ConfigError(f"Expected at most {MOST:,} columns as {pattern!r}, got {len(some):,}. Declare fewer.")
+    return tuple(some)
+
+
+def _fits(name: str, pattern: str) -> bool:
+    """Whether a name is the pattern with some text in place of each `*`; in time that is linear in both."""
+    first, *between, last = pattern.split(WILD)
+    if len(name) < len(first) + len(last) or not (name.startswith(first) and name.endswith(last)):
+        return False
+    place, end = len(first), len(name) - len(last)
+    for part in between:
+        found = name.find(part, place, end)
+        if found < 0:
+            return False
+        place = found + len(part)
+    return True
 
 
 def _runs(names: Sequence[str]) -> Iterator[tuple[str, str | None, list[str]]]:

@@ -15,7 +15,7 @@ asyncio.run(run_client(ClientConfig(coordinator="localhost:7443", data=Path("min
 import asyncio
 import logging
 import random
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from importlib.metadata import version
 from typing import Any
@@ -29,7 +29,7 @@ from quoron_client.federation.identity import check_identity, credentials, warn_
 from quoron_client.federation.own_table import check_one_user
 from quoron_client.federation.record import Record
 from quoron_client.federation.work import Worker
-from quoron_client.protocol import wire
+from quoron_client.protocol import parts, wire
 from quoron_client.protocol.charges import MOST_TOLD
 from quoron_privacy.errors import IdentityError, QuoronError, RunError, WireError, printable
 from quoron_protos.v1 import federation_pb2 as federation
@@ -40,8 +40,8 @@ _Call = grpc.aio.StreamStreamCall[federation.ClientMessage, federation.ServerMes
 _LONGEST_WAIT = 60.0  # seconds between attempts to connect
 _ENROL_SECONDS = 30.0
 _OPTIONS = (
-    ("grpc.max_receive_message_length", wire.MAX_MESSAGE),
-    ("grpc.max_send_message_length", wire.MAX_MESSAGE),
+    ("grpc.max_receive_message_length", parts.MOST + parts.BESIDE),
+    ("grpc.max_send_message_length", parts.MOST + parts.BESIDE),
     ("grpc.keepalive_time_ms", 1000 * wire.KEEPALIVE_SECONDS),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -115,8 +115,11 @@ class _Session:
             self._again(*_told(error, self._config))
         except (IdentityError, OSError) as error:  # of our own files, which may be about to be renewed
             self._again(logging.WARNING, str(error).rstrip("."))
-        except (DecodeError, WireError):
+        except DecodeError:
             self._again(logging.WARNING, "it sent something that is no message of this protocol")
+        except WireError as error:
+            said = str(error).rstrip(".")
+            self._again(logging.WARNING, f"it sent something that is no message of this protocol. {said}")
         except QuoronError:
             raise
         except Exception:
@@ -141,34 +144,45 @@ class _Session:
             agreed, books = _agreed(enrolled), Books.read(enrolled.books)
             await asyncio.to_thread(record.saw, place, books, seen)
             await asyncio.to_thread(record.witness, agreed)
-            call = stub.Work(metadata=metadata)
+            call, arriving = stub.Work(metadata=metadata), parts.Arriving[federation.ServerMessage]()
             try:
                 hello = federation.Hello(protocol=wire.PROTOCOL, software=software)
                 await _say(call, federation.ClientMessage(hello=hello))
                 while isinstance(message := await call.read(), federation.ServerMessage):  # else: the end
-                    reply = await self._react(message, enrolled.user)
-                    if reply is not None:
+                    heard = arriving.take(message, self._worker.wanted)
+                    for reply in () if heard is None else await self._react(heard, enrolled.user):
                         await _say(call, reply)
             finally:
                 call.cancel()
 
-    async def _react(self, message: federation.ServerMessage, user: int) -> federation.ClientMessage | None:
+    async def _react(
+        self, message: federation.ServerMessage | parts.Long, user: int
+    ) -> Iterable[federation.ClientMessage]:
         """What to say to a message; computing leaves the event loop free to answer the transport's pings."""
-        kind, worker = message.WhichOneof("kind"), self._worker
+        worker = self._worker
+        if not isinstance(message, federation.ServerMessage):
+            return await self._answered(message)
+        kind = message.WhichOneof("kind")
         if kind == "welcome":
             self._welcomed = asyncio.get_running_loop().time()
             _LOG.info("Coordinator %s: enrolled, waiting for runs.", self._config.coordinator)
         elif kind == "run":
-            return federation.ClientMessage(consent=await asyncio.to_thread(worker.consider, message.run, user))
+            consent = await asyncio.to_thread(worker.consider, message.run, user)
+            return (federation.ClientMessage(consent=consent),)
         elif kind == "question":
-            answer = await asyncio.to_thread(worker.reply, message.question)
-            return None if answer is None else federation.ClientMessage(answer=federation.Answer.FromString(answer))
+            return await self._answered(message.question)
         elif kind == "receipt":
             receipt = message.receipt
             _LOG.debug("Round %d of run %r: verdict %d.", receipt.round, receipt.run, receipt.verdict)
         elif kind == "ended" and await asyncio.to_thread(worker.forget, message.ended.run):
             _LOG.info("Run %r has ended: %s.", message.ended.run, _printable(message.ended.how))
-        return None
+        return ()
+
+    async def _answered(self, question: parts.Long) -> Iterable[federation.ClientMessage]:
+        """The answer, in as many messages as it takes."""
+        assert isinstance(question, federation.Question)
+        answer = await asyncio.to_thread(self._worker.reply, question)
+        return () if answer is None else parts.said(federation.Answer.FromString(answer))
 
 
 def _agreed(enrolled: federation.EnrolReply) -> list[tuple[str, float, float]]:

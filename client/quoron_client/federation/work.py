@@ -22,9 +22,17 @@ from quoron_client.federation.terms import Terms, read_terms, terms_digest
 from quoron_client.protocol.charges import replace_one
 from quoron_client.protocol.local_sgd import LocalSGD
 from quoron_client.protocol.moments import MomentAndGradient, SecondMoment
+from quoron_client.protocol.parts import BESIDE, Long
 from quoron_client.protocol.questions import Status, Task
 from quoron_client.protocol.reports import LocalReport
-from quoron_client.protocol.wire import MAX_NAME, answer_to_wire, question_from_wire, question_name
+from quoron_client.protocol.wire import (
+    MAX_MESSAGE,
+    MAX_NAME,
+    MOST_VECTORS,
+    answer_to_wire,
+    question_from_wire,
+    question_name,
+)
 from quoron_client.randomisers import LocalRandomness, SeededRandomness, SystemRandomness, local_report
 from quoron_privacy.errors import DataError, WireError
 from quoron_protos.v1 import federation_pb2 as federation
@@ -113,6 +121,14 @@ class Worker:
         if terms.epsilon <= 0 and terms.exposure != "none":
             return f"Expected a run of ε > 0, got ε = {terms.epsilon:g}."
         return None
+
+    def wanted(self, head: Long) -> int | None:
+        """How many bytes may follow a question of which all but its task is there; None: none of them is wanted.
+
+        As the run was announced, so that a coordinator cannot make this client hold more than was agreed to.
+        """
+        part = self.parts.get(head.run)
+        return None if part is None else min(8 * MOST_VECTORS * part.terms.dimension + BESIDE, MAX_MESSAGE)
 
     def reply(self, message: federation.Question) -> bytes | None:
         """The answer to a question, as bytes; None where the question has no name to answer to. Raises LedgerError."""

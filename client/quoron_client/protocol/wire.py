@@ -12,11 +12,12 @@ is not of this protocol raises `WireError`; what a client sends never raises: it
 from collections.abc import Callable
 from hashlib import blake2b
 from math import isfinite, prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quoron_client.protocol import parts
 from quoron_client.protocol.domains import Box, Domain, L2Ball
 from quoron_client.protocol.gradients import AverageGradient, AverageLoss, PlacedGradient
 from quoron_client.protocol.local_sgd import LocalSGD
@@ -29,8 +30,10 @@ from quoron_protos.v1 import federation_pb2 as federation
 from quoron_protos.v1 import values_pb2 as values
 
 PROTOCOL = 1
-MAX_MESSAGE = 64 << 20  # bytes
+MAX_MESSAGE = 512 << 20  # bytes of a question or an answer, in parts (`parts`): a client's record is a value of SQLite
+MAX_WHOLE = 64 << 20  # bytes of one that travels whole, as through Flower
 MAX_DESCRIPTION = 1 << 20  # characters of an announcement
+MOST_VECTORS = 4  # in a question to one user
 MAX_NUMBERS = MAX_MESSAGE // 8 - 1024  # of one array, so that what surrounds it fits as well
 DIGEST_SIZE = 16  # bytes
 MAX_NAME = 200  # characters of a run's name
@@ -42,15 +45,39 @@ _AXES = 3
 _NUMBERS = ("float64", "int64")
 
 
+class Body(NamedTuple):
+    """The task of one user as bytes: the end of a question's message, the same for all who are asked the same."""
+
+    data: bytes
+    begins: int  # where in them the task's own message does
+    follows: federation.Follows | None  # of those that are too long for one message
+
+    @classmethod
+    def of(cls, task: Task) -> "Body":
+        """Of a task that is the part of one user."""
+        kind, encode, _ = _CODECS[type(task)]
+        part = encode(task)
+        data = federation.Question(**{kind: part}).SerializeToString(deterministic=True)
+        follows = None if parts.fits(len(data) + parts.BESIDE) else parts.follows(data)
+        return cls(data, len(data) - part.ByteSize(), follows)
+
+
 def question_to_wire(question: Question, slot: int, *, run: str, user: int, seconds: int) -> federation.Question:
     """The part of cohort row `slot`, who is `user`, of a question whose round closes in `seconds`."""
-    message = federation.Question(run=run, round=question.round, seconds=seconds)
-    task = question.task
-    kind, encode, _ = _CODECS[type(task)]
-    part = encode(task.part(slice(slot, slot + 1)))
-    getattr(message, kind).CopyFrom(part)
-    message.digest = question_digest(run, question.round, user, part.SerializeToString(deterministic=True))
+    body = Body.of(question.task.part(slice(slot, slot + 1)))
+    message = question_head(body, run=run, round=question.round, user=user, seconds=seconds)
+    message.MergeFromString(body.data)
     return message
+
+
+def question_head(body: Body, *, run: str, round: int, user: int, seconds: int) -> federation.Question:
+    """All of a question to `user` but its task; as bytes it is what stands before the body.
+
+    A body that follows in parts is named by its digest: it may be long, and many are asked the same.
+    """
+    named = memoryview(body.data)[body.begins :] if body.follows is None else body.follows.digest
+    digest = question_digest(run, round, user, named)
+    return federation.Question(run=run, round=round, digest=digest, seconds=seconds)
 
 
 def task_name(task: Task) -> str:
@@ -58,10 +85,12 @@ def task_name(task: Task) -> str:
     return _CODECS[type(task)][0]
 
 
-def question_digest(run: str, round: int, user: int, task: bytes) -> bytes:
+def question_digest(run: str, round: int, user: int, task: bytes | memoryview) -> bytes:
     """The name of a question to one user, 16 bytes; `task` is the task's message as bytes."""
     label = f"{len(run)}/{run}/{round}/{user}/".encode()
-    return blake2b(label + task, digest_size=DIGEST_SIZE, person=b"quoron-question").digest()
+    found = blake2b(label, digest_size=DIGEST_SIZE, person=b"quoron-question")
+    found.update(task)
+    return found.digest()
 
 
 def question_name(message: federation.Question) -> tuple[str, int, bytes]:

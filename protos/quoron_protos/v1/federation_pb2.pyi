@@ -73,14 +73,32 @@ class Agreed(_message.Message):
     def __init__(self, run: _Optional[str] = ..., epsilon: _Optional[float] = ..., delta: _Optional[float] = ...) -> None: ...
 
 class ClientMessage(_message.Message):
-    __slots__ = ("hello", "consent", "answer")
+    __slots__ = ("hello", "consent", "answer", "part")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     CONSENT_FIELD_NUMBER: _ClassVar[int]
     ANSWER_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     consent: Consent
     answer: Answer
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., consent: _Optional[_Union[Consent, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ...) -> None: ...
+    part: Part
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., consent: _Optional[_Union[Consent, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., part: _Optional[_Union[Part, _Mapping]] = ...) -> None: ...
+
+class Follows(_message.Message):
+    __slots__ = ("length", "digest")
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    length: int
+    digest: bytes
+    def __init__(self, length: _Optional[int] = ..., digest: _Optional[bytes] = ...) -> None: ...
+
+class Part(_message.Message):
+    __slots__ = ("offset", "data")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    data: bytes
+    def __init__(self, offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("protocol", "software")
@@ -99,18 +117,20 @@ class Consent(_message.Message):
     def __init__(self, run: _Optional[str] = ..., takes_part: _Optional[bool] = ...) -> None: ...
 
 class ServerMessage(_message.Message):
-    __slots__ = ("welcome", "run", "question", "receipt", "ended")
+    __slots__ = ("welcome", "run", "question", "receipt", "ended", "part")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     QUESTION_FIELD_NUMBER: _ClassVar[int]
     RECEIPT_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     run: Announcement
     question: Question
     receipt: Receipt
     ended: Ended
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., run: _Optional[_Union[Announcement, _Mapping]] = ..., question: _Optional[_Union[Question, _Mapping]] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ...) -> None: ...
+    part: Part
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., run: _Optional[_Union[Announcement, _Mapping]] = ..., question: _Optional[_Union[Question, _Mapping]] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., part: _Optional[_Union[Part, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("user",)
@@ -127,7 +147,7 @@ class Announcement(_message.Message):
     def __init__(self, run: _Optional[str] = ..., description: _Optional[str] = ...) -> None: ...
 
 class Question(_message.Message):
-    __slots__ = ("run", "round", "digest", "seconds", "average_gradient", "second_moment", "local_sgd", "range_report", "vector_report", "moment_and_gradient", "average_loss", "placed_gradient")
+    __slots__ = ("run", "round", "digest", "seconds", "average_gradient", "second_moment", "local_sgd", "range_report", "vector_report", "moment_and_gradient", "average_loss", "placed_gradient", "follows")
     RUN_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -140,6 +160,7 @@ class Question(_message.Message):
     MOMENT_AND_GRADIENT_FIELD_NUMBER: _ClassVar[int]
     AVERAGE_LOSS_FIELD_NUMBER: _ClassVar[int]
     PLACED_GRADIENT_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWS_FIELD_NUMBER: _ClassVar[int]
     run: str
     round: int
     digest: bytes
@@ -152,7 +173,8 @@ class Question(_message.Message):
     moment_and_gradient: MomentAndGradient
     average_loss: AverageLoss
     placed_gradient: PlacedGradient
-    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., digest: _Optional[bytes] = ..., seconds: _Optional[int] = ..., average_gradient: _Optional[_Union[AverageGradient, _Mapping]] = ..., second_moment: _Optional[_Union[SecondMoment, _Mapping]] = ..., local_sgd: _Optional[_Union[LocalSGD, _Mapping]] = ..., range_report: _Optional[_Union[RangeReport, _Mapping]] = ..., vector_report: _Optional[_Union[VectorReport, _Mapping]] = ..., moment_and_gradient: _Optional[_Union[MomentAndGradient, _Mapping]] = ..., average_loss: _Optional[_Union[AverageLoss, _Mapping]] = ..., placed_gradient: _Optional[_Union[PlacedGradient, _Mapping]] = ...) -> None: ...
+    follows: Follows
+    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., digest: _Optional[bytes] = ..., seconds: _Optional[int] = ..., average_gradient: _Optional[_Union[AverageGradient, _Mapping]] = ..., second_moment: _Optional[_Union[SecondMoment, _Mapping]] = ..., local_sgd: _Optional[_Union[LocalSGD, _Mapping]] = ..., range_report: _Optional[_Union[RangeReport, _Mapping]] = ..., vector_report: _Optional[_Union[VectorReport, _Mapping]] = ..., moment_and_gradient: _Optional[_Union[MomentAndGradient, _Mapping]] = ..., average_loss: _Optional[_Union[AverageLoss, _Mapping]] = ..., placed_gradient: _Optional[_Union[PlacedGradient, _Mapping]] = ..., follows: _Optional[_Union[Follows, _Mapping]] = ...) -> None: ...
 
 class AverageGradient(_message.Message):
     __slots__ = ("points", "weights", "user_smoothness", "centre", "reference_items", "smoothing")
@@ -267,18 +289,20 @@ class Smoothing(_message.Message):
     def __init__(self, convolution_radius: _Optional[float] = ..., moreau: _Optional[float] = ...) -> None: ...
 
 class Answer(_message.Message):
-    __slots__ = ("run", "round", "digest", "status", "values")
+    __slots__ = ("run", "round", "digest", "status", "values", "follows")
     RUN_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWS_FIELD_NUMBER: _ClassVar[int]
     run: str
     round: int
     digest: bytes
     status: Status
     values: _values_pb2.Array
-    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., digest: _Optional[bytes] = ..., status: _Optional[_Union[Status, str]] = ..., values: _Optional[_Union[_values_pb2.Array, _Mapping]] = ...) -> None: ...
+    follows: Follows
+    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., digest: _Optional[bytes] = ..., status: _Optional[_Union[Status, str]] = ..., values: _Optional[_Union[_values_pb2.Array, _Mapping]] = ..., follows: _Optional[_Union[Follows, _Mapping]] = ...) -> None: ...
 
 class Receipt(_message.Message):
     __slots__ = ("run", "round", "verdict")

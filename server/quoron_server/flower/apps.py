@@ -113,7 +113,7 @@ class Training:
 def _require_fitting(algorithm: str, plan: Plan) -> None:
     """ConfigError for questions that no client takes: they would all refuse, and the model would be noise."""
     points = plan.parameters.points_asked()
-    most = wire.MAX_NUMBERS // points
+    most = (wire.MAX_WHOLE // 8 - 1024) // points
     if plan.problem.dimension > most:
         raise ConfigError(
             f"Expected dimension to be at most {most:,} for {algorithm}, which asks at {points} "

@@ -87,7 +87,7 @@ def serve(
         )
     plan = specifications.make_plan(specification)
     specifications.require_deployable(specification, plan, allow_simulation=allow_simulation)
-    specifications.require_fitting(plan, wire.MAX_MESSAGE)
+    specifications.require_fitting(plan, wire.MAX_WHOLE, most=wire.MAX_WHOLE)
     specifications.require_telling(specification, plan)
     with Database(database) as opened:
         books = Books(opened)

@@ -12,6 +12,7 @@ and has another number there, is the same user as long as it has the key.
 
 import hashlib
 import logging
+import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -50,11 +51,16 @@ class Users:
         return {user: node for user, node in there.items() if user in wanted and user is not None}
 
     def parts(self, question: Question, seconds: int) -> Iterator[tuple[Part, Letter]]:
-        """One message for each asked user who is there."""
+        """One message for each asked user who is there, in a secret order that is new in each round."""
         homes, told, run = self.homes(), self.announcement.SerializeToString(), self.announcement.run
-        for row, user in enumerate(self.members[question.cohort].tolist()):
+        users, task = self.members[question.cohort].tolist(), question.task
+        shared = wire.Body.of(task) if task.own is None else None
+        for row in secrets.SystemRandom().sample(range(len(users)), len(users)):
+            user = users[row]
             if user in homes:
-                asked = wire.question_to_wire(question, row, run=run, user=user, seconds=seconds)
+                body = shared or wire.Body.of(task.part(slice(row, row + 1)))
+                asked = wire.question_head(body, run=run, round=question.round, user=user, seconds=seconds)
+                asked.MergeFromString(body.data)
                 values = {"announcement": told, "user": user, "question": asked.SerializeToString()}
                 letter = Letter(homes[user], task_name(question.task), values)
                 yield Part(np.array([row]), asked_of(asked, user)), letter

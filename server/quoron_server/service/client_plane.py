@@ -13,8 +13,8 @@ import grpc
 from cryptography.x509 import Certificate
 from google.protobuf.message import DecodeError
 
-from quoron_client.protocol import wire
-from quoron_privacy.errors import ConfigError, LedgerError, QuoronError
+from quoron_client.protocol import parts, wire
+from quoron_privacy.errors import ConfigError, LedgerError, QuoronError, WireError
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server.books.registry import OtherGroup
 from quoron_server.service import revocation, security
@@ -25,7 +25,6 @@ from quoron_server.service.manager import Manager
 from quoron_server.service.pace import Pace
 from quoron_server.service.revocation import Revocations
 from quoron_server.service.security import Caller
-from quoron_server.specification import AROUND
 
 SERVICE = "quoron.v1.ClientPlane"
 GREETING_SECONDS = 30.0
@@ -117,13 +116,21 @@ class ClientPlane:
         self._callers[conversation] = caller
         sessions = self._manager.sessions
         sessions.enter(conversation)
+        arriving, size = parts.Arriving[pb.ClientMessage](), 0
         catching_up = asyncio.create_task(self._catch_up(conversation))  # runs that end from now on: `Rooms.close`
         try:
             with _foreseen():
                 async for data in requests:
-                    limit = max(8 * sessions.longest_answer(user) + AROUND, _LONGEST_SMALL)
+                    limit = max(8 * sessions.longest_answer(user) + parts.BESIDE, _LONGEST_SMALL)
                     self._admit(caller)
-                    await self._hear(conversation, _parsed(data, limit), len(data))
+                    said = _parsed(data, parts.MOST + parts.BESIDE if arriving.open else limit)
+                    size = len(data) + (size if arriving.open else 0)
+                    if arriving.ends:  # what is long is put together apart, while others are heard
+                        heard = await asyncio.to_thread(self._put_together, conversation, arriving, said)
+                    else:
+                        heard = self._put_together(conversation, arriving, said)
+                    if heard is not None:
+                        await self._hear(conversation, heard, size)
                     await conversation.wait_for_space()
         except Refused as refusal:
             self._note(refusal, context)
@@ -201,15 +208,36 @@ class ClientPlane:
         _check_protocol(first.hello.protocol)
         return user, caller
 
-    async def _hear(self, conversation: Conversation, message: pb.ClientMessage, size: int) -> None:
-        kind = message.WhichOneof("kind")
-        if kind == "answer":
-            answer = message.answer
-            verdict = self._manager.sessions.answer(conversation.user, answer, size)
-            receipt = pb.Receipt(run=answer.run, round=answer.round, verdict=verdict)
-            conversation.send(pb.ServerMessage(receipt=receipt))
-        elif kind == "consent":
+    def _put_together(
+        self, conversation: Conversation, arriving: parts.Arriving[pb.ClientMessage], message: pb.ClientMessage
+    ) -> pb.ClientMessage | pb.Answer | None:
+        """What a message says, or completes. Values that nobody waits for are dropped, with their verdict."""
+        sessions = self._manager.sessions
+
+        def allowed(answer: parts.Long) -> int | None:
+            numbers = sessions.expects(conversation.user, answer) if isinstance(answer, pb.Answer) else None
+            if numbers is None and isinstance(answer, pb.Answer):
+                self._answered(conversation, answer, 0)
+            return None if numbers is None else 8 * numbers + parts.BESIDE
+
+        try:
+            found = arriving.take(message, allowed)
+        except WireError as error:
+            raise Refused(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from None
+        return None if isinstance(found, pb.Question) else found
+
+    async def _hear(self, conversation: Conversation, message: pb.ClientMessage | pb.Answer, size: int) -> None:
+        if isinstance(message, pb.Answer):
+            self._answered(conversation, message, size)
+        elif message.WhichOneof("kind") == "answer":
+            self._answered(conversation, message.answer, size)
+        elif message.WhichOneof("kind") == "consent":
             await self._manager.sessions.consent(conversation, message.consent)
+
+    def _answered(self, conversation: Conversation, answer: pb.Answer, size: int) -> None:
+        verdict = self._manager.sessions.answer(conversation.user, answer, size)
+        receipt = pb.Receipt(run=answer.run, round=answer.round, verdict=verdict)
+        conversation.send(pb.ServerMessage(receipt=receipt))
 
     def _caller(self, context: Context) -> Caller:
         """Whoever calls, if it may."""

@@ -13,11 +13,13 @@ the client reads it or its connection ends: until then nothing new is said to th
 
 import asyncio
 from collections import deque
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 import grpc
 
+from quoron_client.protocol import parts, wire
 from quoron_protos.v1 import federation_pb2 as pb
 
 MOST_BYTES = 256 << 20  # that wait, over all conversations; one message more while it is being added
@@ -26,7 +28,41 @@ _MOST_WAITING = 8 * MOST_UNSENT  # then the conversation ends; more than whoever
 _SPARE = 1 << 20  # bytes that wait, beyond one message of each kind and run
 _PARTING_SECONDS = 30.0  # for a client to read what is on its way before it can hear of the end
 _LATE_PARTING_SECONDS = 1.0  # for one that is hung up on because it does not read
+_QUESTION = pb.ServerMessage.QUESTION_FIELD_NUMBER << 3 | 2  # its tag: a field of bytes
 Context = Any  # grpc.aio.ServicerContext[bytes, bytes]
+
+
+def packets(message: pb.ServerMessage, body: wire.Body | None) -> Iterator[bytes]:
+    """What is written for a message, a question with its `body`: one message, as protobuf would write it, or several.
+
+    The body is not parsed, and of one in parts no more is copied than is being written.
+    """
+    if body is None:
+        yield message.SerializeToString()
+    elif body.follows is None:
+        head = message.question.SerializeToString()
+        yield b"".join((bytes([_QUESTION]), _varint(len(head) + len(body.data)), head, body.data))
+    else:
+        message.question.follows.CopyFrom(body.follows)
+        yield message.SerializeToString()
+        for part in parts.parts(body.data):
+            yield pb.ServerMessage(part=part).SerializeToString()
+
+
+def _length(message: pb.ServerMessage, body: wire.Body | None) -> int:
+    """Bytes of a message as one, whether it is."""
+    if body is None:
+        return message.ByteSize()
+    inner = message.question.ByteSize() + len(body.data)
+    return 1 + len(_varint(inner)) + inner
+
+
+def _varint(number: int) -> bytes:
+    said = bytearray()
+    while number > 0x7F:
+        said.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*said, number])
 
 
 class Backlog:
@@ -107,30 +143,52 @@ class Conversation:
         self.code = grpc.StatusCode.ABORTED  # with which it does
         self.parting = _PARTING_SECONDS
         self._backlog = backlog
-        self._unsent: asyncio.Queue[bytes] = asyncio.Queue()
+        self._unsent: asyncio.Queue[tuple[pb.ServerMessage, wire.Body | None, int]] = asyncio.Queue()
         self._waiting = 0  # bytes of these, and of what is being written
         self._writing = 0  # bytes of the latter
+        self._saying: str | None = None  # the run whose question is being said in parts
         self._largest: dict[tuple[str, str], int] = {}  # bytes of a message, by kind and run, since all was sent
         self._space = asyncio.Event()
         self._handler = asyncio.current_task()
         self._pump: asyncio.Task[None] | None = None
 
-    def send(self, message: pb.ServerMessage) -> int:
-        """Queue a message: its bytes, 0 if it will not be sent. A client that leaves too much unread is hung up on."""
+    def send(self, message: pb.ServerMessage, body: wire.Body | None = None) -> int:
+        """Queue a message: its bytes, 0 if it will not be sent. A client that leaves too much unread is hung up on.
+
+        `body` is the end of a question, which many have in common and nobody holds twice: of one that goes in parts
+        what waits is counted as one part.
+        """
         if self.ending is not None:
             return 0
-        data, kind = message.SerializeToString(), message.WhichOneof("kind")
+        kind, length = message.WhichOneof("kind"), _length(message, body)
+        size = min(length, parts.MOST + parts.BESIDE)
         if kind in ("run", "question", "ended"):  # what the coordinator says by itself, and says again
             which = kind, getattr(message, kind).run
-            self._largest[which] = max(self._largest.get(which, 0), len(data))
+            self._largest[which] = max(self._largest.get(which, 0), size)
         allowed = sum(self._largest.values()) + _SPARE
-        if self._unsent.qsize() >= _MOST_WAITING or self._waiting + len(data) > allowed:
+        if self._unsent.qsize() >= _MOST_WAITING or self._waiting + size > allowed:
             self.hang_up()
             return 0
-        self._waiting += len(data)
-        self._backlog.grew(len(data))
-        self._unsent.put_nowait(data)
-        return len(data)
+        self._waiting += size
+        self._backlog.grew(size)
+        self._unsent.put_nowait((message, body, size))
+        return length
+
+    def over(self, run: str) -> None:
+        """A round of a run is over: nobody is told the rest of its question, if that goes in parts, nor holds it here.
+
+        Who is in the middle of it is hung up on, as parts are all said or none; its answer would come too late.
+        """
+        if self._saying == run:
+            self.hang_up()
+            return
+        waiting = [self._unsent.get_nowait() for _ in range(self._unsent.qsize())]
+        for item in waiting:
+            message, body, size = item
+            if body is not None and body.follows is not None and message.question.run == run:
+                self._less(size)
+            else:
+                self._unsent.put_nowait(item)
 
     def hang_up(self) -> None:
         """End with a client that does not read; it may come back. One that is leaving already leaves now."""
@@ -177,14 +235,19 @@ class Conversation:
         try:
             with suppress(Exception):  # a write fails when the client has gone, of which the reader hears as well
                 while self.ending is None:
-                    data = await self._unsent.get()
-                    self._writing = len(data)
-                    self._backlog.writing(self)
-                    await context.write(data)
-                    self._backlog.written(self)
-                    self._writing = 0
-                    self._less(len(data))
-                    del data
+                    message, body, size = await self._unsent.get()
+                    self._saying = message.question.run if body is not None and body.follows is not None else None
+                    for data in packets(message, body):
+                        self._writing = min(size, len(data))
+                        self._backlog.writing(self)
+                        await context.write(data)
+                        self._backlog.written(self)
+                        self._writing = 0
+                        if self.ending is not None:
+                            break
+                    self._saying = None
+                    self._less(size)
+                    del message, body, data
                     if not self._waiting:
                         self._largest.clear()
                     if self._unsent.qsize() < MOST_UNSENT:

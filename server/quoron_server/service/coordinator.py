@@ -22,7 +22,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health
 from grpc_reflection.v1alpha import reflection
 
-from quoron_client.protocol import wire
+from quoron_client.protocol import parts, wire
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2, federation_pb2_grpc
 from quoron_server.books.database import Database
@@ -79,7 +79,7 @@ class ServeConfig:
     database: str = "sqlite:///coordinator.sqlite"
     tokens: Path = field(default_factory=lambda: Path("tokens.json"))
     allow_simulation: bool = False
-    largest_message: int = 4 << 20  # bytes that a client may send at once: answers of d numbers up to d = 523,000
+    largest_message: int = 4 << 20  # bytes of an answer, in parts if need be: of d numbers up to d = 523,000
     most_clients: int = MOST_CLIENTS  # connected at a time, if there are as many files
     gathering: float = 0.0  # seconds after a start in which clients come back, before anybody is asked
 
@@ -144,7 +144,7 @@ class Coordinator:
             authorities=transport.authorities(),
         )
         longest = (
-            ("grpc.max_receive_message_length", config.largest_message),
+            ("grpc.max_receive_message_length", min(config.largest_message, parts.MOST + parts.BESIDE)),
             ("grpc.max_allowed_incoming_connections", most),
         )
         porter = Doorkeeper(MOST_OPERATORS, each=MOST_OF_ONE_TOKEN)

@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import math
+import os
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +42,7 @@ from quoron_server.specification import RunSpecification
 MOST_RUNS = 64  # at the same time
 MOST_TOLD = 1000  # ended runs that whoever comes back hears of
 _LONGEST_PAUSE = 30.0  # seconds between two tries of a database that is away
+_MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")  # bytes of this machine
 _LONGEST_GROUP = 64  # characters, as in a specification
 _log = logging.getLogger("quoron")
 T = TypeVar("T")
@@ -185,6 +187,8 @@ class Manager:
     def _require_possible(self, specification: RunSpecification, plan: Plan) -> None:
         specifications.require_deployable(specification, plan, allow_simulation=self._allow_simulation)
         specifications.require_fitting(plan, self._largest)
+        specifications.require_storable(plan)
+        specifications.require_room(plan, _MEMORY)
         specifications.require_telling(specification, plan)
         if self._most is not None:
             specifications.require_connections(specification, self._most)

@@ -20,7 +20,7 @@ from grpc import StatusCode
 from numpy.typing import NDArray
 
 from quoron_client.protocol import wire
-from quoron_client.protocol.questions import Answers, Matrix, Question, Status
+from quoron_client.protocol.questions import Answers, Matrix, Question, Status, Task
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_server import round_clock
 from quoron_server.service.conversation import Backlog
@@ -28,6 +28,8 @@ from quoron_server.traffic import GRPC
 
 _PATIENCE = 0.25  # of a round's time, with those who do not read while others wait to be asked
 _BATCH = 32  # questions between two looks at what has come in
+_AT_ONCE = 1 << 20  # bytes of them that are made between two looks
+_READY = 256 << 20  # bytes of questions that are made before the first of them leaves
 _log = logging.getLogger("quoron")
 
 
@@ -36,8 +38,11 @@ class Connection(Protocol):
 
     user: int
 
-    def send(self, message: pb.ServerMessage) -> int:
-        """Queue a message: its bytes, 0 if it will not be sent; never blocks, never raises."""
+    def send(self, message: pb.ServerMessage, body: wire.Body | None = None) -> int:
+        """Queue a message, a question with its body: its bytes, 0 if it will not be sent; never blocks nor raises."""
+
+    def over(self, run: str) -> None:
+        """The round of a run is over: what is still to be said of a question in parts is not said."""
 
     def end(self, why: str, code: StatusCode = StatusCode.ABORTED) -> None:
         """Hang up. Who is told ABORTED stays away, who is told UNAVAILABLE comes back."""
@@ -58,6 +63,7 @@ class _Open:
     left: int  # users not heard of
     complete: asyncio.Event
     passed: asyncio.Event  # everybody who was here has been asked
+    made: dict[int, wire.Body] = field(default_factory=dict)  # by row; 0 alone where all are asked the same
     down: int = 0  # bytes of questions that were said, as messages of gRPC
     up: int = 0  # bytes of answers that were taken
 
@@ -177,8 +183,25 @@ class Sessions:
         """The most numbers that a user was asked for at once, in the runs that go on."""
         return max((session.longest for session in self.runs.values() if user in session.users), default=0)
 
+    def expects(self, user: int, message: pb.Answer) -> int | None:
+        """How many numbers an answer may have that is there but for its values; None for one that nobody waits for."""
+        found = self._awaited(user, message)
+        return math.prod(found[0].shape) if isinstance(found, tuple) else None
+
     def answer(self, user: int, message: pb.Answer, size: int = 0) -> pb.Verdict:
         """Take an answer, which came in `size` bytes, if it is one to the question that is open for this user."""
+        found = self._awaited(user, message)
+        if not isinstance(found, tuple):
+            return found
+        current, asked = found
+        row = current.rows[user]
+        current.values[row], current.status[row] = wire.answer_from_wire(message, current.shape)
+        current.up += GRPC + size
+        self._heard(current, asked)
+        return pb.VERDICT_TAKEN
+
+    def _awaited(self, user: int, message: pb.Answer) -> "tuple[_Open, _Asked] | pb.Verdict":
+        """What an answer is to, by its name alone; the verdict on it where that is nothing that is open."""
         session = self.runs.get(message.run)
         if session is None or user not in session.users:
             return pb.VERDICT_NOT_ASKED
@@ -190,20 +213,14 @@ class Sessions:
             and message.round == current.question.round
             and (asked is None or asked.round != current.question.round)
         ):
-            asked = self._ask(session, current, user)[
-                1
-            ]  # a client that remembers what a restarted coordinator will ask
+            asked = self._ask(session, current, user)[2]  # a client remembers what a restarted coordinator will ask
         if asked is None or message.round != asked.round or message.digest != asked.digest:
             return pb.VERDICT_NOT_ASKED
         if asked.heard:
             return pb.VERDICT_DUPLICATE
         if current is None or message.round != current.question.round:
             return pb.VERDICT_LATE
-        row = current.rows[user]
-        current.values[row], current.status[row] = wire.answer_from_wire(message, current.shape)
-        current.up += GRPC + size
-        self._heard(current, asked)
-        return pb.VERDICT_TAKEN
+        return current, asked
 
     async def ask(
         self,
@@ -225,9 +242,13 @@ class Sessions:
         opened = loop.time() if early_ends else await self._until_due(session, seconds)
         session.longest = max(session.longest, math.prod(shape))
         users = session.members[question.cohort].tolist()
+        rows = {user: row for row, user in enumerate(users)}
+        order = self._in_secret_order(users)
+        batches = _batches(question, order)
+        made = await _ready(question.task, [rows[user] for user in batches[0]])
         current = session.open = _Open(
             question=question,
-            rows={user: row for row, user in enumerate(users)},
+            rows=rows,
             shape=shape,
             values=np.zeros((len(users), *shape)),
             status=np.full(len(users), Status.MISSING, np.uint8),
@@ -237,13 +258,17 @@ class Sessions:
             left=len(users),
             complete=asyncio.Event(),
             passed=asyncio.Event(),
+            made=made,
         )
         # A round that is asked again, after a write that failed, is answered again, by others too if coins are new.
         for user in [user for user, asked in session.asked.items() if asked.round == question.round]:
             del session.asked[user]
         try:
             async with asyncio.timeout_at(current.closes):
-                await self._put_all(session, current, self._in_secret_order(users))
+                await self._put_all(session, current, batches[0])
+                for some in batches[1:]:
+                    current.made = await _ready(question.task, [rows[user] for user in some])
+                    await self._put_all(session, current, some)
                 current.passed.set()
                 if current.left or not early_ends:
                     await (current.complete if early_ends else asyncio.Event()).wait()
@@ -253,6 +278,9 @@ class Sessions:
             session.open, session.moved = None, (current.down, current.up)
             session.due = -math.inf if early_ends else round_clock.rests(opened, seconds)
             current.passed.set()
+            if any(body.follows is not None for body in current.made.values()):
+                for told in [asked.told for user in rows if (asked := session.asked.get(user)) and asked.told]:
+                    told.over(session.run)
         return Answers(current.values, current.status)
 
     async def _until_due(self, session: RunSession, seconds: float) -> float:
@@ -290,25 +318,52 @@ class Sessions:
         if asked is not None and asked.heard:
             return
         if user in session.absent:
-            self._heard(current, self._ask(session, current, user)[1])
+            self._heard(current, self._ask(session, current, user)[2])
         elif user in session.present and here is not None and (asked is None or asked.told is not here):
             if asked is not None and self.backlog.slow.get(user, -math.inf) >= current.opened:
                 return  # it has left this round's question unread
-            message, asked = self._ask(session, current, user)
+            message, body, asked = self._ask(session, current, user)
             asked.told = here
-            size = here.send(message)
+            size = here.send(message, body)
             current.down += GRPC + size if size else 0
 
-    def _ask(self, session: RunSession, current: _Open, user: int) -> tuple[pb.ServerMessage, _Asked]:
+    def _ask(self, session: RunSession, current: _Open, user: int) -> tuple[pb.ServerMessage, wire.Body, _Asked]:
+        """The open question to a user: what stands before its task, the task, and a note of it."""
+        question, row = current.question, current.rows[user]
         seconds = max(1, math.ceil(current.closes - asyncio.get_running_loop().time()))
-        question = wire.question_to_wire(
-            current.question, current.rows[user], run=session.run, user=user, seconds=seconds
-        )
-        asked = session.asked[user] = _Asked(question.round, question.digest)
-        return pb.ServerMessage(question=question), asked
+        body = current.made.get(row if question.task.own else 0) or _made(question.task, [row])[row]
+        head = wire.question_head(body, run=session.run, round=question.round, user=user, seconds=seconds)
+        asked = session.asked[user] = _Asked(question.round, head.digest)
+        return pb.ServerMessage(question=head), body, asked
 
     def _heard(self, current: _Open, asked: _Asked) -> None:
         asked.heard = True
         current.left -= 1
         if not current.left:
             current.complete.set()
+
+
+def _batches(question: Question, order: Sequence[int]) -> list[Sequence[int]]:
+    """Users in this order, whose questions are made together: all of them where all are asked the same, or as many as
+    memory is meant for, whoever they are."""
+    most = max(1, _READY // _size(question.task)) if question.task.own else len(order)
+    return [order[start : start + most] for start in range(0, len(order), most)] if order else [order]
+
+
+def _size(task: Task) -> int:
+    """Bytes of the numbers in one user's question, as good as all of it; public, and never none."""
+    return 8 * task.numbers_down(task.model_size) + 1
+
+
+async def _ready(task: Task, rows: Sequence[int]) -> dict[int, wire.Body]:
+    """As `_made`; what takes long in a thread, so that others are heard meanwhile."""
+    if _size(task) * (len(rows) if task.own else 1) <= _AT_ONCE:
+        return _made(task, rows)
+    return await asyncio.to_thread(_made, task, rows)
+
+
+def _made(task: Task, rows: Sequence[int]) -> dict[int, wire.Body]:
+    """The tasks of these rows of a cohort as bytes, whether anybody is there to be asked or not; as 0 that of all."""
+    if task.own is None:
+        return {0: wire.Body.of(task)}
+    return {row: wire.Body.of(task.part(slice(row, row + 1))) for row in rows}

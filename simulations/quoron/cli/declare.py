@@ -15,7 +15,7 @@ def declare(
     delta: Annotated[float, typer.Option("--delta", help="δ of all categorical columns together.")] = 1e-6,
     items: Annotated[bool, typer.Option("--items", help="Items per user.")] = False,
     numeric: Annotated[
-        Columns, typer.Option("--numeric", metavar="COLUMN,...", help="Columns of which to tell the range.")
+        Columns, typer.Option("--numeric", metavar="COLUMN,...", help="Columns of which to tell the range; x*, x[0:9].")
     ] = None,
     categorical: Annotated[
         Columns,

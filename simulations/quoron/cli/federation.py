@@ -64,7 +64,7 @@ def serve(
         typer.Option(
             envvar="QUORON_LARGEST_MESSAGE",
             metavar="BYTES",
-            help="Largest message of a client, such as 64MiB; default 4MiB.",
+            help="Longest answer of a client, such as 64MiB; default 4MiB.",
         ),
     ] = None,
     most_clients: Annotated[
@@ -149,7 +149,7 @@ def submit(
     if dry:
         from quoron.cli import showing
 
-        showing.show_plan(dry_run(resolved, users), as_json=False)
+        showing.show_plan(dry_run(resolved, users, whole=superlink is not None), as_json=False)
         return
     wanted, plan = specify(
         resolved,
@@ -159,6 +159,7 @@ def submit(
         group=group,
         simulation_seed=simulation_seed,
         early_ends=early_ends,
+        whole=superlink is not None,
     )
     promise = f"{run}: {promised(plan)}"
     if superlink is None:

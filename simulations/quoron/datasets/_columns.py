@@ -45,8 +45,8 @@ class Columns:
             if plain(feature):
                 values.append(_numbers(table, feature.column))
                 continue
-            values.extend(found[:, taken : taken + _width(feature)].T)
-            taken += _width(feature)
+            values.extend(found[:, taken : taken + feature.width].T)
+            taken += feature.width
         return cls(_alike(values), labels, np.empty(0) if counts is None else counts, kept)
 
     def addresses(self) -> tuple[NDArray[np.int64], NDArray[Any]]:
@@ -73,7 +73,7 @@ class Scaling:
             return cls(-ones, ones, 0.0, False, 0.0)
         ends: list[tuple[float, float]] = []
         for each in rules.features:
-            ends += [(float(each.low), float(each.high))] if plain(each) else [(-1.0, 1.0)] * _width(each)
+            ends += [(float(each.low), float(each.high))] if plain(each) else [(-1.0, 1.0)] * each.width
         low, high = np.array(ends, np.float64).reshape(-1, 2).T
         return cls(
             low.copy(), high.copy(), rules.scale, rules.missing == "drop", rules.scale if rules.intercept else 0.0
@@ -83,10 +83,6 @@ class Scaling:
 def plain(feature: Feature) -> TypeGuard[Numeric]:
     """Whether a feature is a column of numbers as it is."""
     return isinstance(feature, Numeric) and not feature.edges
-
-
-def _width(feature: Feature) -> int:
-    return 1 + len(feature.edges) if isinstance(feature, Numeric) else len(feature.names)
 
 
 def _alike(values: Iterable[NDArray[Any]]) -> tuple[NDArray[Any], ...]:

@@ -1,20 +1,31 @@
 """From a configuration to what a coordinator is given: the same problem, loss and columns as in a simulation.
 
-The table is never read: what a run needs to know of it is public and stands in the configuration.
+The table is never read: what a run needs to know of it is public and stands in the configuration. Where columns are
+declared by patterns its header says which they are, and that is what the coordinator and its clients are told.
 """
+
+from pathlib import Path
 
 from quoron.config import Config, Table
 from quoron.planning.plans import Planned, choose, wish
 from quoron.populations.users import Declared, PublicKnowledge
+from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import encoding_of, loss_of, make_domain, problem
 from quoron_client.data.encoding import Encoding
 from quoron_client.losses import Loss
 from quoron_client.protocol import wire
-from quoron_privacy.errors import ConfigError
+from quoron_privacy.errors import ConfigError, DataError
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.plan import NO_QUORUM, Plan, check_delta
 from quoron_server.problem import Problem
-from quoron_server.specification import RunSpecification, digest, ending_early, require_fitting, require_telling
+from quoron_server.specification import (
+    RunSpecification,
+    digest,
+    ending_early,
+    require_fitting,
+    require_storable,
+    require_telling,
+)
 
 
 def specify(
@@ -26,11 +37,13 @@ def specify(
     group: str = "everyone",
     simulation_seed: int | None = None,
     early_ends: bool = False,
+    whole: bool = False,
 ) -> tuple[RunSpecification, Plan]:
     """The specification of a run over the first `users` enrolled users of `group`, and the plan that goes with it.
 
     With `simulation_seed` it is a simulation: seeded noise, for tests of a federation. With `early_ends` rounds end
-    once everybody has answered, and the promise says what that assumes. Raises ConfigError for a
+    once everybody has answered, and the promise says what that assumes. Messages travel `whole` through Flower, and may
+    then be no longer than that takes. Raises ConfigError for a
     configuration that leaves something public unsaid, and what planning raises.
     """
     loss = loss_of(config.loss)
@@ -66,7 +79,7 @@ def specify(
         allow_large_delta=config.privacy.allow_large_delta,
         plan_digest=digest(plan),
     )
-    require_fitting(plan, wire.MAX_MESSAGE)
+    _require_fitting(plan, whole=whole)
     require_telling(specification, plan)
     plan = ending_early(plan) if early_ends else plan
     return specification, plan.simulated() if specification.simulation else plan
@@ -87,10 +100,21 @@ def declared(config: Config, users: int) -> Problem:
     return problem(config, Declared(users, items, columns.dimension * loss.outputs, loss, domain, known))
 
 
-def dry_run(config: Config, users: int) -> Planned:
-    """What a run of so many users would promise, predict and cost, beside every other algorithm; nobody is asked."""
+def dry_run(config: Config, users: int, *, whole: bool = False) -> Planned:
+    """What a run of so many users would promise, predict and cost, beside every other algorithm; nobody is asked.
+
+    ConfigError as `specify`.
+    """
     check_delta(config.privacy.delta, users, allowed=config.privacy.allow_large_delta)
-    return choose(config, declared(config, users), compare=True, federated=True)
+    planned = choose(config, declared(config, users), compare=True, federated=True)
+    _require_fitting(planned.plan, whole=whole)
+    return planned
+
+
+def _require_fitting(plan: Plan, *, whole: bool) -> None:
+    most = wire.MAX_WHOLE if whole else wire.MAX_MESSAGE
+    require_fitting(plan, most, most=most)
+    require_storable(plan)
 
 
 def promised(plan: Plan) -> str:
@@ -103,7 +127,14 @@ def promised(plan: Plan) -> str:
 
 
 def _encoding(config: Config, loss: Loss) -> Encoding:
-    table = config.population
+    try:
+        table = with_columns(config, Path.cwd()).population
+    except DataError as error:
+        raise ConfigError(
+            "Expected columns by name or as a span such as 'x[0:100000]' for a federation, got a pattern, and no "
+            f"header at population.path to look it up in. {error} Write the columns, or have a table with that header "
+            "there."
+        ) from None
     if not isinstance(table, Table):
         raise ConfigError(
             f"Expected population.kind='table' for a federation, got {table.kind!r}: clients must know their columns."

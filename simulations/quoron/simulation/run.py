@@ -18,6 +18,7 @@ from quoron.planning.plans import Planned, choose
 from quoron.populations import Population
 from quoron.reports.summary import Summary, from_json
 from quoron.run_folder import RunFolder, as_parquet, flat
+from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import Setup, setup
 from quoron_server.budget import Budget
 from quoron_server.plan import Plan, check_delta
@@ -79,6 +80,7 @@ def prepare(
     for a simulation, and its promise says so.
     """
     began = time.perf_counter()
+    config = with_columns(config, folder, frame)
     scene = setup(config, folder, frame, population)
     if isinstance(config.population, Table):
         check_delta(config.privacy.delta, scene.population.users, allowed=config.privacy.allow_large_delta)

@@ -15,6 +15,7 @@ from quoron.paths import dataset, table_file
 from quoron.populations import Cube, Outliers, Population, Synthetic, hardest_spread
 from quoron.populations.users import Known
 from quoron.simulation.inline import InlineEngine
+from quoron.simulation.patterns import with_columns
 from quoron.simulation.pieces import Pieces, engine_for
 from quoron_client.data.declared import check_types, types_of
 from quoron_client.data.encoding import Categorical, Encoding, Numeric, Weight, read_label
@@ -62,7 +63,7 @@ def setup(config: Config, folder: Path, table: "pa.Table | None" = None, populat
 
     A `population` that was made before, of the same configuration, is not made again.
     """
-    population = _population(config, folder, table) if population is None else population
+    population = _population(with_columns(config, folder, table), folder, table) if population is None else population
     dropout = 0.0 if config.run.link is None else config.run.link.dropout
     engine = engine_for(population, seed=config.run.simulation_seed, dropout=dropout)
     return Setup(population, problem(config, population), engine)
@@ -210,7 +211,7 @@ def encoding_of(table: configs.Table, loss: Loss) -> Encoding:
         label = read_label(
             table.label,
             positive=table.positive,
-            classes=table.classes,
+            classes=tuple(table.classes),
             label_range=table.label_range,
             bound=getattr(loss, "label_bound", 1.0),
         )

@@ -9,7 +9,8 @@ Nothing here raises for the value of a row: what is no number, or no declared cl
 What is taken from the data (`found_*`) is taken by whoever asks for it, and is not private.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from quoron_privacy.errors import DataError, UsageError
+from quoron_client.data import spans
+from quoron_privacy.errors import ConfigError, DataError, UsageError
 
 if TYPE_CHECKING:  # only whoever fits needs it
     import pyarrow as pa
@@ -54,10 +56,15 @@ def numbers(values: NDArray[Any]) -> Vector:
     return flat.reshape(values.shape)
 
 
-def ranges(bounds: Any, features: int) -> tuple[Vector, Vector]:
-    """Declared (low, high), numbers or (p,) each, as two (p,) arrays. InputError unless low < high, all finite."""
+def ranges(bounds: Any, names: Sequence[str]) -> tuple[Vector, Vector]:
+    """Declared (low, high), numbers or (p,) each, or by names, patterns and spans, of p features: two (p,) arrays.
+
+    InputError unless low < high, all finite, and every feature is declared once.
+    """
+    features = len(names)
+    each = _by_name(bounds, names) if isinstance(bounds, Mapping) else None
     try:
-        low, high = bounds
+        low, high = bounds if each is None else zip(*each, strict=True)
         ends = [np.broadcast_to(np.asarray(end, np.float64), (features,)) for end in (low, high)]
     except (TypeError, ValueError):
         raise InputError(
@@ -72,6 +79,25 @@ def ranges(bounds: Any, features: int) -> tuple[Vector, Vector]:
             "Leave out a feature that cannot vary."
         )
     return ends[0], ends[1]
+
+
+def _by_name(bounds: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
+    """What was declared of each feature in turn."""
+    try:
+        found = spans.meant([*bounds], names, roles=())
+    except ConfigError as error:
+        raise InputError(f"Expected bounds by the names of the features. {error}") from None
+    told = [(name, ends) for ends, some in zip(bounds.values(), found, strict=True) for name in some]
+    declared, known = Counter(name for name, _ in told), set(names)
+    wrong = next((name for name in (*names, *declared) if declared[name] != 1 or name not in known), None)
+    if wrong is not None:
+        how = f"{declared[wrong]} for feature" if wrong in known else "some for"
+        raise InputError(
+            f"Expected bounds for each of {len(names):,} features once and for nothing else, got {how} {wrong!r}. "
+            "Write every feature, or patterns such as 'x*' that have none in common."
+        )
+    ends = dict(told)
+    return [ends[name] for name in names]
 
 
 def found_ranges(values: Vector) -> tuple[Vector, Vector]:
@@ -164,7 +190,7 @@ def table_of(
     if len(set(names)) < len(names):
         repeated = next(name for name in names if list(names).count(name) > 1)
         raise DataError(f"Expected columns of different names, got {repeated!r} twice. Rename them.")
-    low, high = ranges(bounds, len(names))
+    low, high = ranges(bounds, names)
     y, user = _unused("y", names), _unused("user", names)
     columns = {name: pa.array(features[:, place]) for place, name in enumerate(names)}
     numeric = {name: [float(a), float(b)] for name, a, b in zip(names, low, high, strict=True)}

@@ -29,6 +29,7 @@ from quoron.config import Config
 from quoron.model import Model
 from quoron.run_folder import FRAME, RECORD, RunFolder
 from quoron.sharding.choice import Sharing
+from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import problem as problem_of
 from quoron.training import lifetime, look, result
 from quoron.training.curator import CuratorEngine
@@ -92,6 +93,7 @@ def rehearse(config: Config, *, simulation_seed: int, frame: Any) -> tuple[Model
 
 def _planned(config: Config, base: Path, identity: Identity, frame: Any, assumptions: Sequence[Assumption]) -> Prepared:
     """A run whose plan is verified, before anybody asks whether the group's account has room for it."""
+    config = with_columns(config, base, frame)
     held = hold(config, base, frame)
     seeded = config.model_copy(update={"run": config.run.model_copy(update={"seed": identity.seed})})
     planned, unlooked = look.plan(seeded, problem_of(config, held.declared), held.encoding)

@@ -127,7 +127,7 @@ def hold(config: Config, base: Path, frame: Any = None) -> Held | HeldFiles:
     encoding.check_loss(loss)
     encoding.check_meant(section.user)
     for feature in encoding.features:
-        if isinstance(feature, Categorical) and not isinstance(feature.categories, tuple):
+        if isinstance(feature, Categorical) and feature.categories == "from-data":
             raise ConfigError(
                 f"Expected the values of categorical column {feature.column!r}, got none: what is in the table is "
                 "private. List them, or have them released with `quoron declare`."
