@@ -40,7 +40,7 @@ from quoron.cli.connection import shared_options
 from quoron.cli.declare import declare
 from quoron.cli.health import health
 from quoron.cli.index import index
-from quoron_privacy.errors import ConfigError, Infeasible, QuoronError
+from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, RunError
 
 if TYPE_CHECKING:
     from quoron.simulation.engines import EngineChoice
@@ -247,6 +247,8 @@ def invoke(arguments: Sequence[str]) -> int:
         return error.exit_code
     except click.ClickException as error:
         return _refuse(error.format_message(), error.exit_code)
+    except MemoryError as error:
+        return _refuse(f"Expected more memory, got too little: {error or 'no more is given'}.", RunError.exit_code)
     except (KeyboardInterrupt, click.Abort):
         print("Interrupted.", file=sys.stderr)
         return INTERRUPTED

@@ -34,6 +34,7 @@ from quoron.training.curator import CuratorEngine
 from quoron.training.model import Model
 from quoron.training.prepared import Identity, Prepared
 from quoron.training.result import Trained
+from quoron.training.room import memory_for
 from quoron.training.table import hold
 from quoron_client.data.items import ItemBatch
 from quoron_privacy.errors import ConfigError, LedgerError
@@ -49,6 +50,8 @@ from quoron_server.rounds import Observer
 
 if TYPE_CHECKING:  # only a folder needs it
     from quoron.datasets.rows import Rows
+
+ONCE = "The run is charged, and will not be again: give the same command where there is more, and it goes on."
 
 
 def prepare(
@@ -125,23 +128,24 @@ def carry_out(
         statement = plan.guarantee.sentence()
         with lifetime.opened(prepared.ledger) as ledger:
             ledger.charge(identity.run, config.train.population, statement=statement, **charge_of(plan))
-        items = prepared.held.items(room)
-        if not own.finished and not own.same_inputs(_digest(items)):
-            raise _other(folder, "table")
-        seen = look.release(prepared, own)
-        noise = SecureNoise.fresh() if own.finished else SecureNoise(own.noise_key)
-        words = StartedNoise.fresh(noise)
-        with closing(CuratorEngine(prepared.declared, items, words, seed=plan.seed, sharing=sharing)) as engine:
-            model = rounds.run(
-                ALGORITHMS[plan.algorithm].make(plan),
-                engine,
-                own,
-                noise,
-                budget=Budget(**config.budget.model_dump()),
-                observers=observers,
-                trust_clients=True,
-            )
-        events = own.events()
+        with memory_for("the rest of this run", ONCE):
+            items = prepared.held.items(room)
+            if not own.finished and not own.same_inputs(_digest(items)):
+                raise _other(folder, "table")
+            seen = look.release(prepared, own)
+            noise = SecureNoise.fresh() if own.finished else SecureNoise(own.noise_key)
+            words = StartedNoise.fresh(noise)
+            with closing(CuratorEngine(prepared.declared, items, words, seed=plan.seed, sharing=sharing)) as engine:
+                model = rounds.run(
+                    ALGORITHMS[plan.algorithm].make(plan),
+                    engine,
+                    own,
+                    noise,
+                    budget=Budget(**config.budget.model_dump()),
+                    observers=observers,
+                    trust_clients=True,
+                )
+            events = own.events()
     trained = result.write(prepared, folder, model, events, seen)
     settle(identity.run, prepared.ledger, model)
     return trained
