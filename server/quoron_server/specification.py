@@ -273,13 +273,13 @@ def require_storable(plan: Plan) -> None:
 
 def require_room(plan: Plan, memory: int) -> None:
     """ConfigError unless the answers of a round, and as much again on their way in, fit into `memory` bytes."""
-    info, users = ALGORITHMS[plan.algorithm], plan.problem.users
+    users, numbers = plan.problem.users, plan.parameters.answer_length(plan.problem)
     answers = -(-plan.cost.messages // plan.cost.rounds) if plan.cost.rounds else 0  # of a round, on the average
-    needed = 2 * 8 * info.answer(plan) * min(users, answers)
+    needed = 2 * 8 * numbers * min(users, answers)
     if needed > memory:
         raise ConfigError(
             f"Expected rounds whose answers take at most {memory:,} bytes on this coordinator, twice, got {needed:,}: "
-            f"{min(users, answers):,} users are asked for {info.answer(plan):,} numbers each by {plan.algorithm}. Use "
+            f"{min(users, answers):,} users are asked for {numbers:,} numbers each by {plan.algorithm}. Use "
             "fewer features, smaller cohorts, or a machine with more memory."
         )
 

@@ -23,7 +23,7 @@ from quoron.sections import Keep, Privacy
 from quoron.training import lifetime
 from quoron.training.table import hold
 from quoron_client.data.encoding import Categorical, Classes, Encoding, Numeric, Range, Signs
-from quoron_client.data.misfits import declared_columns, declared_labels
+from quoron_client.data.misfits import Misfits, declared_columns, declared_labels
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import table_health
 from quoron_privacy.counts.table_health import Shares, TableHealth
@@ -139,8 +139,6 @@ def test_a_look_is_charged_within_the_promise_and_its_mu_composed(people, ledger
     ],
 )
 def test_where_nobody_looks_the_report_says_so_and_why(more, why, people, ledger, tmp_path, monkeypatch):
-    from quoron_client.data.misfits import Misfits
-
     monkeypatch.setattr(Misfits, "of", lambda *_: pytest.fail("somebody looked"))
     trained = train(people, tmp_path / "run", **more)
     assert trained.health is None
@@ -232,6 +230,33 @@ def test_a_folder_of_files_is_looked_at_as_the_same_table_in_memory(at_once, adj
     order = [np.lexsort(np.round(np.column_stack([*part]), 9).T) for part in (whole, pieces)]
     for one, other in zip(whole, pieces, strict=True):
         assert len(one) == USERS  # under zero-out slots that hold nobody are left out
+        np.testing.assert_array_equal(one[order[0]], other[order[1]])
+
+
+@pytest.mark.parametrize("adjacency", ["replace-one", "zero-out"])
+@pytest.mark.parametrize("laid", ["table", "sorted", "one file"])
+def test_of_one_user_the_first_rows_alone_are_looked_at(laid, adjacency, people, tmp_path, monkeypatch):
+    """As many as train; whoever holds more than that would decide how long a look takes."""
+    most, seen = 3, []
+    monkeypatch.setattr("quoron.training.table.most_rows", lambda *_, **__: most)
+    monkeypatch.setattr("quoron.datasets.files.ROWS", 100)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    more = {"privacy": {"adjacency": adjacency}} | ({"train": {"users": USERS}} if adjacency == "zero-out" else {})
+    rows = people.take(np.concatenate([np.arange(len(people)), np.full(500, int((people.who == 7).argmax()))]))
+    rows = rows.assign(age=np.arange(len(rows), dtype=float) / 10)  # of the later rows most are out of range
+    rows = rows.sort_values("who", kind="stable") if laid == "sorted" else rows
+    counted = rows[rows.groupby("who").cumcount() < most]
+    table = pa.Table.from_pandas(rows, preserve_index=False)
+    (tmp_path / "people").mkdir()
+    for number, part in enumerate(np.array_split(np.arange(len(rows)), 3) if laid == "sorted" else [range(len(rows))]):
+        pq.write_table(table.take(pa.array(part)), tmp_path / "people" / f"{number}.parquet", row_group_size=300)
+    of = Misfits.of
+    monkeypatch.setattr(Misfits, "of", lambda rules, table: seen.append(table.num_rows) or of(rules, table))
+    found = fitting(described("people", **more), tmp_path, table if laid == "table" else None)
+    assert sum(seen) == len(counted)
+    wanted = fitting(described("none", **more), tmp_path, pa.Table.from_pandas(counted, preserve_index=False))
+    order = [np.lexsort(np.round(np.column_stack([*part]), 9).T) for part in (found, wanted)]
+    for one, other in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(one[order[0]], other[order[1]])
 
 

@@ -13,17 +13,20 @@ import pytest
 
 import row_files
 from quoron import config as configs
+from quoron.cli.app import invoke
 from quoron.datasets.deck import Deck
 from quoron.datasets.index import opened
 from quoron.datasets.rows import Rows
-from quoron.run_folder import claim
+from quoron.run_folder import RunFolder, claim
 from quoron.training import lifetime, room, run, table
+from quoron.training.prepared import Prepared
 from quoron.training.room import Room
 from quoron_client.data import columns, csv_file, first_rows
 from quoron_client.data.encoding import group
 from quoron_client.data.first_rows import Reading
 from quoron_client.data.items import ItemBatch
 from quoron_client.losses import make_loss
+from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import RunError
 
 MOST = 3
@@ -143,15 +146,68 @@ class TestRoom:
             np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name))
 
     def test_that_is_not_there_is_told_before_the_charge(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What the refusal says to do is then enough, with as little memory."""
         monkeypatch.setattr(table, "BLOCK", 100)
         monkeypatch.setattr(room, "_available", lambda: 5000)
-        config = configs.parse(CONFIG.format(path=written(tmp_path, 2000, 5)))
-        config = config.model_copy(update={"train": config.train.model_copy(update={"ledger": str(tmp_path / "book")})})
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        monkeypatch.setenv("QUORON_MEMORY", "5000")
+        config = charged_in(tmp_path, written(tmp_path, 2000, 5))
         prepared = run.prepare(config, tmp_path, name="trial")
-        with pytest.raises(RunError, match=r"bytes of memory.*Nothing is charged"):
+        with pytest.raises(RunError, match=r"memory for the items.*bytes.*Nothing is charged now.*by a URL") as refused:
             run.carry_out(prepared, claim(config, "trial"))
-        with lifetime.opened(prepared.ledger) as ledger:
-            assert not ledger.groups()
+        assert "5,000 are left" in str(refused.value)
+        assert charges(prepared) == 0
+        by_url = charged_in(tmp_path, (tmp_path / "rows.parquet").as_uri())
+        prepared = run.prepare(by_url, tmp_path, name="trial")
+        run.carry_out(prepared, claim(by_url, "trial"))
+        assert charges(prepared) == 1
+
+    @pytest.mark.parametrize("kind", ["csv", "parquet"])
+    @pytest.mark.parametrize("error", [MemoryError(), pa.lib.ArrowMemoryError("malloc of size 9 failed")])
+    def test_for_the_rows_themselves_is_told_so_too(
+        self, kind: str, error: MemoryError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = written(tmp_path, 20, 5)
+        if kind == "csv":
+            path = tmp_path / "rows.csv"
+            pyarrow.csv.write_csv(pq.read_table(tmp_path / "rows.parquet"), path)
+
+        def full(*_: object, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr("pyarrow.parquet.read_table" if kind == "parquet" else "pyarrow.csv.read_csv", full)
+        with pytest.raises(RunError, match=r"Expected memory for the rows of this table.*Nothing is charged now"):
+            table.hold(charged_in(tmp_path, path), tmp_path)
+
+    def test_that_ends_after_the_charge_ends_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It is told by name, and the same command goes on for the same charge."""
+        config = charged_in(tmp_path, written(tmp_path, 2000, 5))
+        config = config.model_copy(update={"run": config.run.model_copy(update={"out": str(tmp_path / "out")})})
+        ask, asked = run.CuratorEngine.ask, []
+
+        def once(engine: run.CuratorEngine, question: Question) -> object:
+            asked.append(question)
+            if len(asked) == 2:
+                raise MemoryError
+            return ask(engine, question)
+
+        monkeypatch.setattr(run.CuratorEngine, "ask", once)
+        prepared = run.prepare(config, tmp_path, name="trial")
+        with pytest.raises(RunError, match=r"memory for the rest of this run.*will not be again"):
+            run.carry_out(prepared, claim(config, "trial"))
+        run.resume(RunFolder(tmp_path / "out"))
+        assert charges(prepared) == 1
+
+
+def test_memory_that_ends_anywhere_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("quoron.cli.app.app", full)
+    assert invoke(["presets"]) == 1
+    assert "Expected more memory" in capsys.readouterr().err
 
 
 CONFIG = """
@@ -159,6 +215,22 @@ population = {{ kind = "table", path = "{path}", user = "who", label = "sick", n
 problem = {{ items_per_user = 5 }}
 privacy = {{ delta = 1e-6 }}
 """  # noqa: E501
+
+
+def charged_in(folder: Path, path: Path | str) -> configs.Config:
+    """A run on a table, charged to books of its own."""
+    config = configs.parse(
+        CONFIG.format(path=path) + 'algorithm = { name = "one-pass-dp-sgd", options = { rounds = 3 } }'
+    )
+    return config.model_copy(update={"train": config.train.model_copy(update={"ledger": str(folder / "book")})})
+
+
+def charges(prepared: Prepared) -> int:
+    """How often the population was charged."""
+    with lifetime.opened(prepared.ledger) as ledger:
+        return sum(len(ledger.charges(group)) for group in ledger.groups())
+
+
 CHILD = """
 import resource, sys
 most = int(sys.argv[1])

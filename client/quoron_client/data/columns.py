@@ -272,6 +272,8 @@ def _read_file(path: Path, names: Collection[str] | None, reading: Reading | Non
         for batch in pyarrow.dataset.dataset(path, format="parquet").scanner(columns=wanted).to_batches():
             reading.add(pa.Table.from_batches([batch]))
         return reading.table()
+    except MemoryError:  # Arrow's is an ArrowException, and nothing is wrong with the file
+        raise
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(path, error) from None
 

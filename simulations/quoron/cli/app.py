@@ -41,7 +41,7 @@ from quoron.cli.connection import shared_options
 from quoron.cli.declare import declare
 from quoron.cli.health import health
 from quoron.cli.index import index
-from quoron_privacy.errors import ConfigError, Infeasible, QuoronError
+from quoron_privacy.errors import ConfigError, Infeasible, QuoronError, RunError
 
 if TYPE_CHECKING:
     from quoron.engines import EngineChoice
@@ -253,6 +253,8 @@ def invoke(arguments: Sequence[str]) -> int:
         if error.name not in NETWORK:
             raise
         return _refuse(f"Expected quoron with its network, got quoron-core: no {error.name}. pip install quoron.", 2)
+    except MemoryError as error:
+        return _refuse(f"Expected more memory, got too little: {error or 'no more is given'}.", RunError.exit_code)
     except (KeyboardInterrupt, click.Abort):
         print("Interrupted.", file=sys.stderr)
         return INTERRUPTED

@@ -130,11 +130,6 @@ class Index:
             )
         return own.folder
 
-    def owners(self, piece: Piece) -> Ranks:
-        """The user of every row of a piece, (rows,)."""
-        ranks, lengths = self.runs(piece)
-        return np.repeat(ranks, lengths)
-
     def held(self, pieces: Sequence[Piece] | None = None) -> NDArray[np.int32]:
         """Rows of every user in these pieces, or in all, (users,). Private."""
         counts = np.zeros(self.users, np.int32)

@@ -72,18 +72,21 @@ class Rows:
         padded = {name: pa.concat_arrays([v[0], pa.nulls(longest - len(v[0]), v[0].type)]) for name, v in found.items()}
         return replace(self, encoding=self.encoding.resolved(pa.table(padded)))
 
-    def tables(self, wanted: NDArray[np.bool_], extra: tuple[str, ...] = ()) -> Iterator[tuple[Owners, pa.Table]]:
-        """Whose each row is, and the rows, with the columns that items are made of, and `extra` ones.
+    def tables(self, wanted: NDArray[np.bool_]) -> Iterator[tuple[Owners, pa.Table]]:
+        """Whose each row is, and the rows that count, with the columns that items are made of.
 
         In the order of the files, and only of row groups with `wanted` users (users,), and those between.
         """
-        names = tuple(dict.fromkeys((*self.encoding.columns, *extra)))
-        owners, last, at = np.empty(0, np.int64), None, 0
-        for piece, table in self._numbered(self.pieces(wanted), names):
+        pieces = self.pieces(wanted)
+        first_of = _First(self.index, pieces, self.most)
+        owners, counts, last, at = np.empty(0, np.int64), np.empty(0, np.bool_), None, 0
+        for piece, table in self._numbered(pieces, self.encoding.columns):
             if piece is not last:
-                owners, last, at = self.index.owners(piece), piece, 0
-            yield owners[at : at + table.num_rows], table
+                ranks, lengths, counting = first_of.runs(piece)
+                owners, counts, last, at = np.repeat(ranks, lengths), np.repeat(counting, lengths), piece, 0
+            own, some = owners[at : at + table.num_rows], counts[at : at + table.num_rows]
             at += table.num_rows
+            yield (own, table) if some.all() else (own[some], table.filter(pa.array(some)))
 
     def stretches(self, pieces: list[Piece], place: NDArray[np.int32], most: int) -> Generator["Stretch"]:
         """The rows of pieces in the order of the files, a stretch at a time, of at most `most` of users with a place.

@@ -1,5 +1,7 @@
 """Room for the items of a table in memory: made sure of before a run is charged, filled afterwards, a block at a time.
 
+    with memory_for("the rows of this table", f"{UNCHARGED} {ELSEWHERE}"):
+        owners = ...
     room = Room.made(rows=len(owners), users=n, features=p, weighted=False)   # RunError where there is not enough
     room.fill(encoding, table, owners, zero_rows=True)
 
@@ -8,7 +10,8 @@ its items a run takes about BLOCK numbers more. What comes is what `Encoding.enc
 rows at once, to the bit: a row's numbers depend on that row alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,20 @@ from quoron_privacy.errors import RunError
 
 BLOCK = 1 << 22  # numbers that are encoded at a time; a table of fewer needs no room of its own
 _BESIDE = 64  # bytes a row, of what else is made of all rows: norms, labels within bounds
+UNCHARGED = "Nothing is charged now."
+ELSEWHERE = (
+    "Train on a machine with more, or write the table as Parquet and name its folder, or the file by a URL "
+    "(file:///...): then it is read piece by piece, and its items lie on disk."
+)
+
+
+@contextmanager
+def memory_for(what: str, then: str) -> Iterator[None]:
+    """Say by name where memory ends: what it was for, and what to do then."""
+    try:
+        yield
+    except MemoryError as error:
+        raise RunError(f"Expected memory for {what}, got too little: {error or 'no more is given'}. {then}") from None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +56,7 @@ class Room:
         """The room, which is then this process's, and as much again was there a moment ago. RunError if it is not."""
         most = rows + users
         needed = most * (2 * (4 * features + 8 * (1 + weighted)) + _BESIDE)
-        try:
+        with memory_for(f"the items of this table ({needed:,} bytes)", f"{UNCHARGED} {ELSEWHERE}"):
             if needed > (left := _available()):
                 raise MemoryError(f"{left:,} are left")
             made = cls(
@@ -49,12 +66,6 @@ class Room:
                 users,
             )
             np.full(needed - most * (4 * features + 8 * (1 + weighted)), 0, np.uint8)
-        except MemoryError as error:
-            raise RunError(
-                f"Expected {needed:,} bytes of memory for the items of this table, got too little: "
-                f"{error or 'no more is given'}. Nothing is charged. Train on a machine with more, or on a folder of "
-                "Parquet files, which is read piece by piece."
-            ) from None
         return made
 
     def fill(self, encoding: Encoding, table: pa.Table, owners: Owners, *, zero_rows: bool) -> ItemBatch:

@@ -35,6 +35,7 @@ from quoron.training import lifetime, look, result
 from quoron.training.curator import CuratorEngine
 from quoron.training.prepared import Identity, Prepared
 from quoron.training.result import TrainedTable
+from quoron.training.room import memory_for
 from quoron.training.table import hold
 from quoron_client.data.items import ItemBatch
 from quoron_privacy.errors import ConfigError
@@ -49,6 +50,8 @@ from quoron_server.runs import end, other_run
 
 if TYPE_CHECKING:  # only a folder needs it
     from quoron.datasets.rows import Rows
+
+ONCE = "The run is charged, and will not be again: give the same command where there is more, and it goes on."
 
 
 def prepare(
@@ -125,13 +128,14 @@ def carry_out(
         raise ConfigError(f"Expected a folder for a new run, got {folder.path} with a simulation. Choose another.")
     with closing(run.begin(folder.ledger)) as own:
         run.charge()
-        items = prepared.held.items(room)
-        if not own.finished and not own.same_inputs(_digest(items)):
-            raise other_run(folder.path, "table")
-        seen, words = look.release(prepared, own), StartedNoise.fresh(run.noise(own))
-        with closing(CuratorEngine(prepared.declared, items, words, seed=run.plan.seed, sharing=sharing)) as engine:
-            model = run.carry_out(own, engine, observers)
-        events = own.events()
+        with memory_for("the rest of this run", ONCE):
+            items = prepared.held.items(room)
+            if not own.finished and not own.same_inputs(_digest(items)):
+                raise other_run(folder.path, "table")
+            seen, words = look.release(prepared, own), StartedNoise.fresh(run.noise(own))
+            with closing(CuratorEngine(prepared.declared, items, words, seed=run.plan.seed, sharing=sharing)) as engine:
+                model = run.carry_out(own, engine, observers)
+            events = own.events()
     trained = result.write(prepared, folder, model, events, seen)
     with lifetime.opened(prepared.ledger) as ledger:
         end(ledger, run.name, model=model)

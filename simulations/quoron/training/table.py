@@ -18,7 +18,7 @@ from quoron.config import Config
 from quoron.paths import dataset, table_file
 from quoron.populations.users import Declared, PublicKnowledge
 from quoron.simulation.scene import encoding_of, loss_of, make_domain
-from quoron.training.room import BLOCK, Room
+from quoron.training.room import BLOCK, ELSEWHERE, UNCHARGED, Room, memory_for
 from quoron_client.data import columns
 from quoron_client.data.declared import check_types, types_of
 from quoron_client.data.encoding import Categorical, Encoding, Owners, group
@@ -119,7 +119,7 @@ def hold(config: Config, base: Path, frame: Any = None) -> Held | HeldFiles:
     """Read the table of a configuration, or take `frame`; a relative path is relative to `base`.
 
     Raises ConfigError for what only a simulation can have, DataError for a table that cannot be read, a missing column
-    and a row without a user.
+    and a row without a user, RunError where memory ends.
     """
     section = _section(config)
     loss, domain = loss_of(config.loss), make_domain(config.domain, config.loss.feature_norm)
@@ -151,11 +151,12 @@ def hold(config: Config, base: Path, frame: Any = None) -> Held | HeldFiles:
         told = declared(rows.users)
         return HeldFiles(told, encoding, warnings, replace(rows, users=told.users, zero_rows=not zero_out, most=most))
     given = table_file(section.path, base) if frame is None else frame
-    table = columns.read(given, (*encoding.columns, section.user), Reading(most, section.user))
-    encoding.check(table)
-    check_types(encoding, types_of(given, table.schema))
-    found, owners = group(table, section.user, without_rows=True)
-    return Held(declared(found), encoding, warnings, zero_out, *only_first(table, owners, most))
+    with memory_for("the rows of this table", f"{UNCHARGED} {ELSEWHERE}"):
+        table = columns.read(given, (*encoding.columns, section.user), Reading(most, section.user))
+        encoding.check(table)
+        check_types(encoding, types_of(given, table.schema))
+        found, owners = group(table, section.user, without_rows=True)
+        return Held(declared(found), encoding, warnings, zero_out, *only_first(table, owners, most))
 
 
 def _some(slots: Slots, encoding: Encoding) -> Iterator[Slots]:

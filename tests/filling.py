@@ -1,0 +1,187 @@
+"""A program: one small run of `train` again and again, each on a disk that is full at another byte, in one process.
+
+    python tests/filling.py FIRST STEP MOMENT...
+
+From a moment on no file may grow beyond so many bytes (FIRST, FIRST + STEP, ...) until there is room for all. SQLite's
+pages are of 512 bytes instead of 4,096, so that every byte of books that hold the same is soon tried. What is pure, the
+plan, is made once. Each life is followed by a second start with room, and what both left is looked at; the findings
+are printed as JSON, a line a moment.
+"""
+
+import json
+import resource
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from committed import committed
+from quoron import api
+from quoron.run_folder import RunFolder, claim
+from quoron.training import lifetime, result, run
+from quoron.training.prepared import Identity, Prepared
+from quoron_privacy.errors import RunError
+from quoron_server.books import connections
+from quoron_server.books.ledger import Ledger
+from quoron_server.books.lifetime_ledger import PopulationLedger
+
+MOMENTS: dict[str, tuple[Any, str] | None] = {  # the call before which the disk fills; each writes what others do not
+    "start": None,
+    "charge": (PopulationLedger, "charge"),
+    "round": (Ledger, "spend"),
+    "finish": (Ledger, "finish"),
+    "files": (result, "write"),
+    "release": (PopulationLedger, "release"),
+    "end": (PopulationLedger, "end"),
+}
+WATCHED = (*filter(None, MOMENTS.values()), (Ledger, "commit"))
+HARD = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+
+
+def fill(room: int | None) -> None:
+    """From now on no file of this process grows beyond so many bytes."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (HARD if room is None else room, HARD))
+
+
+@dataclass
+class Watched:
+    """Calls of the books: those that they acknowledged, and the moment from which the disk is full."""
+
+    moment: str = "start"
+    room: int | None = None  # None: there is room, whatever the moment
+    acknowledged: list[str] = field(default_factory=list)
+
+    def begin(self, room: int | None) -> None:
+        self.room, self.acknowledged = room, []
+        fill(room if self.moment == "start" else None)
+
+    def call(self, owner: Any, name: str) -> Callable[..., Any]:
+        original = getattr(owner, name)
+
+        def called(*given: Any, **named: Any) -> Any:
+            if MOMENTS[self.moment] == (owner, name) and self.room is not None:
+                fill(self.room)
+            told = original(*given, **named)
+            self.acknowledged.append(name)
+            return told
+
+        return called
+
+
+def quick(folder: Path) -> Any:
+    """The configuration, with small pages, one plan for all lives, and a report of one line."""
+    connections._SQLITE = ("page_size=512", *connections._SQLITE)
+    planned: list[Prepared] = []
+    plan = run._planned
+
+    def once(config: Any, base: Path, identity: Identity, *given: Any) -> Prepared:
+        planned[:] = planned or [plan(config, base, identity, *given)]
+        return replace(planned[0], config=config, identity=identity)
+
+    def report(to: RunFolder, *_: Any) -> Path:
+        to.write_text("report.html", "a report")
+        return to.path / "report.html"
+
+    numbers = count()
+    run._planned, result.write_report = once, report  # type: ignore[assignment]
+    Identity.fresh = staticmethod(lambda name: Identity(f"{name}-{next(numbers)}", 7, "2026-01-01"))  # type: ignore[method-assign, assignment]
+    rows = "\n".join(f"{who},{10 * who % 97},{who % 2}" for who in range(60))
+    (folder / "people.csv").write_text(f"who,age,ill\n{rows}\n", encoding="utf-8")
+    (folder / "people.toml").write_text(
+        '[population]\nkind = "table"\npath = "people.csv"\nuser = "who"\nlabel = "ill"\nnumeric = { age = [0, 100] }\n'
+        '[privacy]\nepsilon = 8.0\ndelta = 1e-3\n[train]\nhealth = 0\n[algorithm]\nname = "one-pass-dp-sgd"\n'
+        "[algorithm.options]\nrounds = 1\n",
+        encoding="utf-8",
+    )
+    return api.resolve(str(folder / "people.toml"), ())[0]
+
+
+def start(config: Any, folder: Path) -> None:
+    """As the same command does it in another process: from whatever is in the folder."""
+    lifetime._memory.cache_clear()
+    begun = RunFolder(folder / "run")
+    if (begun.path / result.MODEL).is_file():
+        run.resume(begun)
+        return
+    prepared = run.prepare(config, folder, name="run", folder=begun)
+    run.carry_out(prepared, claim(config, "run"))
+
+
+def lived(config: Any, watched: Watched, room: int, folder: Path) -> tuple[bool, str | None]:
+    """One life on a full disk, and one with room: whether the first came to its end, and what is wrong."""
+    own = {"run": config.run.model_copy(update={"out": str(folder / "run")})}
+    own |= {"train": config.train.model_copy(update={"ledger": str(folder / "life.sqlite")})}
+    config, whole = config.model_copy(update=own), False
+    watched.begin(room)
+    try:
+        start(config, folder)
+        whole = True
+    except RunError as error:
+        if "damaged" in str(error):
+            return False, f"refused as damaged: {error}"
+    finally:
+        fill(None)
+    told, before = list(watched.acknowledged), committed(folder / "run")
+    watched.begin(None)
+    charged = _kinds(folder)
+    if lost := [name for name in ("charge", "release", "end") if name in told and name not in charged]:
+        return whole, f"acknowledged and gone: {lost}"
+    if (before.rounds or before.state or before.model) and "charge" not in charged:
+        return whole, "a round without a charge"
+    if told.count("commit") > len(before.rounds) + 1:  # the first is of where rounds begin
+        return whole, "a round was acknowledged and is gone"
+    start(config, folder)
+    after = committed(folder / "run")
+    if _kinds(folder) != ["charge", "release", "end"]:
+        return whole, f"the account says {_kinds(folder)}"
+    if not after.goes_on_from(before) or len(after.rounds) != 1 or after.model is None:
+        return whole, "what was committed is another now"
+    if left := sorted(each.name for each in (folder / "run").iterdir() if each.name.endswith(".new")):
+        return whole, f"left behind: {left}"
+    return whole, None
+
+
+def _kinds(folder: Path) -> list[str]:
+    lifetime._memory.cache_clear()
+    if not (folder / "life.sqlite").is_file():
+        return []
+    with lifetime.opened(folder / "life.sqlite") as kept:
+        kept.verify()
+        return [row["kind"] for row in kept.rows()]
+
+
+def swept(config: Any, watched: Watched, rooms: Iterator[int], place: Path) -> dict[str, Any]:
+    """Lives with more and more room, up to one that comes to its end."""
+    found: dict[str, Any] = {"moment": watched.moment, "refused": 0, "wrong": []}
+    for room in rooms:
+        with tempfile.TemporaryDirectory(dir=place) as folder:
+            try:
+                whole, wrong = lived(config, watched, room, Path(folder))
+            except Exception:
+                whole, wrong = False, traceback.format_exc(limit=-4)
+            finally:
+                fill(None)
+        if wrong is not None:
+            found["wrong"].append((room, wrong))
+        if whole or len(found["wrong"]) > 20:
+            return found | {"room": room}
+        found["refused"] += 1
+    return found
+
+
+def main(first: int, step: int, *moments: str) -> None:
+    watched = Watched()
+    for owner, name in WATCHED:
+        setattr(owner, name, watched.call(owner, name))
+    with tempfile.TemporaryDirectory() as place:
+        config = quick(Path(place))
+        for watched.moment in moments or MOMENTS:
+            print(json.dumps(swept(config, watched, count(first, step), Path(place))), flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
