@@ -5,6 +5,8 @@ honest run, whatever came before.
 """
 
 import re
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from math import inf, nan
@@ -18,6 +20,7 @@ import pytest
 from fake_coordinator import Authority, FakeCoordinator, coordinator
 from federation.conversation import GRADIENT, TERMS, VECTOR, D, asked, made, running, terms
 from federation.crowd import carried_out
+from federation.test_client_hostile import most_memory
 from quoron_client.data.encoding import Encoding, Numeric, Signs
 from quoron_client.federation import Record, session
 from quoron_client.protocol.questions import AverageGradient, PlacedGradient, SecondMoment, Status
@@ -299,7 +302,7 @@ ATTACKS: dict[str, Attack] = {
     "a run that has ended": Attack(ended_and_again, 1.0, "the run has ended"),
     "an older incarnation": Attack(an_older_one, 1.0, NOT_THOSE),
 }
-LEFT = 1.0  # ε of the owner's limit, once all of these are charged
+LEFT = 1.2  # ε of the owner's limit, once all of these are charged
 SPENT = sum(each.charge for each in ATTACKS.values())
 ODD = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
@@ -321,7 +324,7 @@ async def honest(fake: FakeCoordinator, run: str) -> None:
 
 
 async def besieged(fake: FakeCoordinator, attacks: dict[str, Attack], said: Callable[[], str]) -> None:
-    """Everything in turn; `said` is what the client has told its owner so far."""
+    """Everything in turn, and an honest run; `said` is all that the client has told its owner so far."""
     for number, (name, attack) in enumerate(attacks.items()):
         before = len(said())
         await attack.script(fake, f"run-{number}")
@@ -359,3 +362,43 @@ def test_a_client_says_no_by_name_to_all_that_a_coordinator_can_say_and_works_fo
     carried_out(scene())
     assert charged(data.parent) == pytest.approx(SPENT + 0.7 + 0.2)
     assert "Traceback" not in our_logs.text
+
+
+# A client's program, which waits for no minute after conversations that end at once.
+CLIENT = "from quoron_client.federation import session; session._LONGEST_WAIT = 0.5; from quoron.__main__ import main; "
+
+
+@pytest.mark.programs
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="what a process takes is read from /proc")
+def test_a_client_s_program_lives_through_a_siege_in_bounded_memory(data: Path, tmp_path: Path) -> None:
+    """Its log is spared: of a kind of refusal it tells twenty a minute."""
+    authority = Authority(tmp_path)
+    own = ["--data", data, "--record", tmp_path / "record.sqlite", "--authority", authority.path]
+    own += [
+        word
+        for name, path in zip(("certificate", "key"), authority.issue("client"), strict=True)
+        for word in (f"--{name}", path)
+    ]
+    own += ["--lifetime-epsilon", SPENT + LEFT, "--lifetime-delta", 1e-3]
+    quiet = {name: replace(attack, says="") for name, attack in ATTACKS.items() if name != "every status"}
+
+    async def scene() -> tuple[int, int]:
+        async with coordinator(authority.server_credentials("hostile"), user=5) as fake:
+            words = [sys.executable, "-c", CLIENT + "main()", "client", *own, "--coordinator", f"127.0.0.1:{fake.port}"]
+            with (tmp_path / "log").open("wb") as log:
+                process = subprocess.Popen([str(word) for word in words], stderr=log)
+            try:
+                await fake.hears("hello")
+                await honest(fake, "first")
+                before = most_memory(process)
+                await besieged(fake, quiet, lambda: BEYOND)
+                return before, most_memory(process)
+            finally:
+                process.terminate()
+                assert process.wait() == 0
+
+    before, after = carried_out(scene())
+    assert after - before < 600 << 20  # a few copies of one message of the largest size
+    assert (tmp_path / "log").stat().st_size < 200_000
+    assert "Traceback" not in (tmp_path / "log").read_text()
+    assert charged(tmp_path) == pytest.approx(SPENT + 0.7 + 2 * 0.2)
