@@ -43,9 +43,9 @@ CREATE TABLE runs (
     participations INTEGER NOT NULL, charged INTEGER NOT NULL DEFAULT 0, ended INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE TABLE answers (
-    run TEXT NOT NULL REFERENCES runs, round INTEGER NOT NULL, digest BLOB NOT NULL, answer BLOB,
-    epsilon REAL NOT NULL, delta REAL NOT NULL, PRIMARY KEY (run, round)
-) STRICT, WITHOUT ROWID;
+    run TEXT NOT NULL REFERENCES runs, round INTEGER NOT NULL, digest BLOB NOT NULL,
+    epsilon REAL NOT NULL, delta REAL NOT NULL, answer BLOB, PRIMARY KEY (run, round)
+) STRICT;
 CREATE TABLE written (
     acknowledged INTEGER NOT NULL, runs INTEGER NOT NULL, charged INTEGER NOT NULL, ended INTEGER NOT NULL,
     answers INTEGER NOT NULL
@@ -265,8 +265,10 @@ class Record:
                 return before
             if self.objection(run, round, spends=spends) is not None:
                 return None
-            row = (run, round, digest, answer, *spends)
-            self._database.execute("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?)", row)
+            row = (run, round, digest, *spends, answer)  # last: whoever sums ε over rounds reads no answer
+            self._database.execute(
+                "INSERT INTO answers (run, round, digest, epsilon, delta, answer) VALUES (?, ?, ?, ?, ?, ?)", row
+            )
             self._database.execute("UPDATE runs SET charged = 1 WHERE run = ?", (run,))
         return answer
 
