@@ -349,6 +349,8 @@ def first_flight(context: ssl.SSLContext) -> bytes:
     return said.read()
 
 
+# Their rates are declared above, so that a busy machine need not be protected from them by a low priority.
+DECLARED = {"garbage", "handshakes", "oversized", "slow readers"}
 # name: the port, what its attacker does, and what it counts
 ATTACKS: dict[str, tuple[str, Callable[[Target], Awaitable[None]], str]] = {
     "bogus tokens, control": ("control", calling(f"{CONTROL}/List", 32, 4, 0), "calls"),
