@@ -100,7 +100,7 @@ def main() -> None:
     }
     keys = {node: f"key of {node}".encode() for node in configs}
     asking = _asking(folder, lambda message: message.metadata.dst_node_id - FIRST)
-    grid = FakeGrid(one_user, configs, keys=keys, fault=asking, shuffled=True)
+    grid = FakeGrid(one_user, configs, keys=keys, fault=asking, shuffled=scene.users < FIRST)  # one after the other
     server_app(grid, Context(1, 1, {}, RecordDict(), {"specification": scene.specification, "waiting": 60.0}))
 
 

@@ -104,9 +104,11 @@ def require_same_questions(folder: Path) -> None:
     assert all(len(each) == 1 for each in digests.values()), "somebody was asked two questions in a round"
 
 
-def require_fresh_noise(folder: Path, *, secret: bool, lives: int) -> None:
-    again = {number: found for number, found in drawn(folder).items() if len(found) > 1}
-    assert lives < 20 or max(map(len, again.values())) >= 3
+def require_fresh_noise(folder: Path, after: Committed, *, secret: bool, lives: int) -> None:
+    """A round whose test keeps everything back draws no noise: whoever is late on a busy machine may fail it."""
+    drew = {number for number, event, _ in after.rounds if event["public"].get("released", True)}
+    again = {number: found for number, found in drawn(folder).items() if len(found) > 1 and number in drew}
+    assert lives < 20 or not drew or max(map(len, again.values()), default=0) >= 3
     for number, found in again.items():
         assert len(set(found)) == (len(found) if secret else 1), number
 
@@ -116,7 +118,7 @@ def wanted(algorithm: str, *, secret: bool) -> RunSpecification:
     run = specification(algorithm, "trial")
     changes: dict[str, Any] = {"options": options, "problem": replace(run.problem, users=users)}
     if secret:
-        changes |= {"simulation": False, "simulation_seed": None}
+        changes |= {"simulation": False, "simulation_seed": None, "seconds": 300.0}
     if secret and algorithm in COINS:
         changes |= {"early_ends": False, "seconds": 0.5}  # a round lasts as long as it may
     return run.model_copy(update=changes)
@@ -142,7 +144,7 @@ def test_kills_in_a_row_of_a_federation_s_serverapp_leave_one_release_a_round_fo
     killed_in_a_row(tmp_path, url, lives, environment)
     model = RunFolder(tmp_path / "results" / "trial").model()
     assert books(url).model == model.tobytes()
-    require_fresh_noise(tmp_path, secret=secret, lives=len(lives))
+    require_fresh_noise(tmp_path, books(url), secret=secret, lives=len(lives))
     require_same_questions(tmp_path)
     asked = {(number, user) for number, user, _ in alone.noted(tmp_path, "asked")}
     if not secret:
@@ -176,7 +178,7 @@ def test_kills_in_a_row_of_a_serverapp_of_one_s_own_leave_one_release_a_round_fo
         PopulationLedger(database).limit("everyone", epsilon=12.0, delta=1e-2)
     allowed = {"QUORON_SUPERNODE_AUTH": "1"} if secret else {"QUORON_ALLOW_SIMULATION": "1"}
     killed_in_a_row(tmp_path, url, lives, allowed)
-    require_fresh_noise(tmp_path, secret=secret, lives=len(lives))
+    require_fresh_noise(tmp_path, books(url), secret=secret, lives=len(lives))
     require_same_questions(tmp_path)
     if not secret:
         monkeypatch.setenv("QUORON_ALLOW_SIMULATION", "1")
@@ -245,7 +247,7 @@ def test_twenty_kills_of_flower_s_own_serverapp_process_leave_one_release_a_roun
         for user in range(USERS):
             assert len(questions(running, user, "trial")) == 1
             assert "No answer" not in running.log(f"node-{user}")
-    require_fresh_noise(tmp_path, secret=secret, lives=len(REAL))
+    require_fresh_noise(tmp_path, books(url), secret=secret, lives=len(REAL))
     if not secret:
         np.testing.assert_array_equal(model, expected(run, tmp_path / "inline"))
 
