@@ -3,11 +3,12 @@
     python benchmarks/hostile.py [--attacks "rapid resets, control" ...] [--turns 3] [--seconds 8]
 
 The coordinator is `quoron serve`, one process, with mutual TLS on loopback and SQLite; each attack meets a fresh one.
-Honest clients, in a process of their own, measure three things: an enrolment and a message with its receipt, both on
-connections that they have, and a new connection with its enrolment. A call that takes longer than five seconds, or is
-refused, counts as endless. Three kinds of phases take turns: clean; the attack; and the attack on a sink, a process
-that shakes hands, reads and answers nothing. The sink tells what a busy machine alone does to honest clients:
-attackers are niced, but they share processors, caches and the kernel's loopback with everybody else.
+Honest clients, in a process of their own, measure four things: a round of a run, from its last answer until all members
+have the next question; an enrolment and a message with its receipt, both on connections that they have; and a new
+connection with its enrolment. A call that takes longer than five seconds, or is refused, counts as endless. Three kinds
+of phases take turns: clean; the attack; and the attack on a sink, a process that shakes hands, reads and answers
+nothing. The sink tells what a busy machine alone does to honest clients: attackers share processors,
+caches and the kernel's loopback with everybody else. Those without a declared rate are niced.
 
 Printed are ratios of medians, attacked over clean and sink over clean, the MiB that the coordinator's memory rose above
 its clean phases, and what the attacker reached a second. Attackers "outside" have no certificate and no token; "member"
@@ -28,29 +29,38 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
-from hostile_attacks import ATTACKS, MEMBERS, Target
+from hostile_attacks import ATTACKS, DECLARED, MEMBERS, Target
 
+from federation import specification, vector
+from quoron.operate.control import Address, Control
+from quoron_client.protocol import wire
+from quoron_client.protocol.questions import Status
 from quoron_protos.v1 import federation_pb2 as pb
 from quoron_protos.v1 import federation_pb2_grpc
 from quoron_server.service import certificates, tokens
 
 HONEST = 32  # certificates, and as many for new connections
+ROUNDS, USERS = 20_000, 8  # of the run, which has certificates of its own
+DIMENSION = 100
+LAST = 0.05  # seconds after the others that a round's last answer comes
 PAUSE, PATIENCE = 0.02, 5.0  # seconds between two honest calls of a kind, and for one
 MOST_RATIO, MOST_MEBIBYTES = 2.0, 150.0
-KINDS = ("enrol", "message", "connect")
+KINDS = ("round", "enrol", "message", "connect")
 
 
 async def attacking(name: str, port: int, folder: Path) -> None:
     """Until the standard input ends; then prints how much was reached."""
-    os.nice(19)
+    os.nice(0 if name.partition(",")[0] in DECLARED else 19)
     logging.disable()
     target = Target(port, folder)
+    print("begins", flush=True)
     task = asyncio.create_task(ATTACKS[name][1](target))
     began = time.monotonic()
     await asyncio.to_thread(sys.stdin.read)
@@ -83,6 +93,7 @@ async def sink(folder: Path) -> None:
 
 async def honest(where: str, folder: Path) -> None:
     """For ever: prints a line for each call, with its kind, when it began and how long it took."""
+    members = [await member(where, folder, 2 * HONEST + number) for number in range(USERS)]  # the first to enrol
     channels = [channel(where, folder, number) for number in range(HONEST)]
     stubs = [federation_pb2_grpc.ClientPlaneStub(each) for each in channels]
     conversations = []
@@ -121,10 +132,47 @@ async def honest(where: str, folder: Path) -> None:
         await connection(number)
     print("ready", flush=True)
     await asyncio.gather(
+        rounds(members),
         repeated("enrol", enrolment, 2 * PAUSE),
         repeated("message", message, PAUSE),
         repeated("connect", connection, 2 * PAUSE),
     )
+
+
+Work = grpc.aio.StreamStreamCall[pb.ClientMessage, pb.ServerMessage]
+
+
+async def member(where: str, folder: Path, number: int) -> Work:
+    stub = federation_pb2_grpc.ClientPlaneStub(channel(where, folder, number))
+    await stub.Enrol(pb.EnrolRequest(protocol=1))
+    call: Work = stub.Work()
+    await call.write(pb.ClientMessage(hello=pb.Hello(protocol=1)))
+    return call
+
+
+async def rounds(members: list[Work]) -> None:
+    """The run of all members: a line for each round, from its last answer until all have the next question."""
+    came: Counter[int] = Counter()
+    last = 0.0
+
+    async def one(number: int, call: Work) -> None:
+        nonlocal last
+        while (message := await call.read()) is not grpc.aio.EOF:
+            if message.HasField("run"):
+                await call.write(pb.ClientMessage(consent=pb.Consent(run=message.run.run, takes_part=True)))
+            elif message.HasField("question"):
+                asked = message.question
+                came[asked.round] += 1
+                if came[asked.round] == USERS and last:
+                    print(json.dumps(["round", last, time.monotonic() - last]), flush=True)
+                if number == 0:
+                    await asyncio.sleep(LAST)
+                    last = time.monotonic()
+                values = vector(number, DIMENSION)
+                answer = wire.answer_to_wire(asked.run, asked.round, asked.digest, values, Status.ANSWERED)
+                await call.write(pb.ClientMessage(answer=answer))
+
+    await asyncio.gather(*(one(number, call) for number, call in enumerate(members)))
 
 
 def channel(where: str, folder: Path, number: int) -> grpc.aio.Channel:
@@ -158,6 +206,9 @@ def measured(name: str, folder: Path, turns: int, seconds: float) -> dict[str, P
         crowd = stack.enter_context(process(__file__, "--as", "honest", "--at", where["clients"], "--folder", folder))
         assert crowd.stdout is not None
         assert crowd.stdout.readline() == "ready\n"
+        address = Address(where["control"], (folder / "token").read_text(), folder / "authority.pem")
+        with Control(address) as operator:
+            operator.submit(specification(USERS, ROUNDS, DIMENSION).as_text())
         threading.Thread(target=lambda: said.extend(map(json.loads, crowd.stdout)), daemon=True).start()
         calm = 0.0
         spans: list[tuple[str, float, float]] = []
@@ -180,7 +231,9 @@ def measured(name: str, folder: Path, turns: int, seconds: float) -> dict[str, P
                     stdout=subprocess.PIPE,
                     text=True,
                 )
-                time.sleep(1.5)  # until its imports are done
+                assert attacker.stdout is not None
+                assert attacker.stdout.readline() == "begins\n"
+                time.sleep(0.5)
                 phase(kind, seconds)
                 found[kind].rates.append(float(attacker.communicate("")[0]))
                 time.sleep(1.0)
@@ -199,7 +252,7 @@ def serve(folder: Path, place: Path) -> list[object]:
     secure = [word for name, file in names.items() for word in (f"--{name}", folder / file)]
     ports = ["--listen", "127.0.0.1:0", "--control", "127.0.0.1:0"]
     database = ["--database", f"sqlite:///{place}/coordinator.sqlite", "--tokens", folder / "tokens.json"]
-    return ["-m", "quoron", "serve", *ports, *secure, *database]
+    return ["-m", "quoron", "serve", "--allow-simulation", *ports, *secure, *database]
 
 
 @contextmanager
@@ -265,8 +318,8 @@ def main() -> None:
             folder = Path(name)
             certificates.make_authority(folder, days=1)
             certificates.issue(folder, "coordinator", coordinator=True, hosts=("127.0.0.1",), days=1)
-            tokens.add(folder / "tokens.json", name="benchmark", role="operator")
-            for who, number in (("honest", 2 * HONEST), ("member", MEMBERS)):
+            (folder / "token").write_text(tokens.add(folder / "tokens.json", name="benchmark", role="operator"))
+            for who, number in (("honest", 2 * HONEST + USERS), ("member", MEMBERS)):
                 for each in range(number):
                     certificates.issue(folder, f"{who}-{each}", days=1)
             targets = f"below {MOST_RATIO:g}, below {MOST_MEBIBYTES:g} MiB"

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import os
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -16,6 +17,9 @@ PATIENCE = 5.0  # seconds for a connection
 MOST_BYTES = 50e6  # of a flood, a second: 400 Mbit/s
 MOST_CONNECTIONS = 1000  # begun in a second
 MOST_RESETS = 100_000  # a second; without bound, the processors are what is tried
+MOST_GARBAGE = 200  # connections begun in a second that say what is no TLS
+MOST_HANDSHAKES = 50  # whole ones begun in a second: each is milliseconds of a processor, on either side
+MOST_CALLS = 200  # in a second, of those that are refused by their first bytes, and of messages by who reads nothing
 CLIENTS, CONTROL = "/quoron.v1.ClientPlane", "/quoron.v1.ControlPlane"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RESET, SETTINGS, WINDOW = 0x0, 0x1, 0x3, 0x4, 0x8  # kinds of frames
@@ -246,6 +250,98 @@ def holding(number: int, said: str, member: int | None = None) -> Callable[[Targ
     return attack
 
 
+def garbage(size: int) -> Callable[[Target], Awaitable[None]]:
+    """Connections that say what is no TLS, and begin again once they are ended. Counts connections."""
+
+    async def attack(target: Target) -> None:
+        began, clock = (now := asyncio.get_running_loop().time)(), now
+
+        async def one(_: int) -> None:
+            await asyncio.sleep(began + target.count / MOST_GARBAGE - clock())
+            target.count += 1
+            reader, writer = await asyncio.open_connection("127.0.0.1", target.port)
+            try:
+                writer.write(os.urandom(size))
+                while await reader.read(1 << 16):
+                    pass
+            finally:
+                writer.transport.abort()
+
+        await several(128, one)
+
+    return attack
+
+
+def strangers() -> Callable[[Target], Awaitable[None]]:
+    """Whole handshakes with a certificate of another authority, or none. Counts connections."""
+
+    async def attack(target: Target) -> None:
+        context, (began, clock) = target.context(), ((now := asyncio.get_running_loop().time)(), now)
+
+        async def one(_: int) -> None:
+            await asyncio.sleep(began + target.count / MOST_HANDSHAKES - clock())
+            target.count += 1
+            async with http2(target.port, context) as connection, asyncio.timeout(PATIENCE):
+                await connection.reader.read()
+
+        await several(32, one)
+
+    return attack
+
+
+def oversized(path: str, member: int | None) -> Callable[[Target], Awaitable[None]]:
+    """Calls whose message says that it is of 4 GiB. Counts calls."""
+
+    async def attack(target: Target) -> None:
+        context, (began, clock) = target.context(member), ((now := asyncio.get_running_loop().time)(), now)
+
+        async def one(_: int) -> None:
+            async with http2(target.port, context) as connection:
+                stream = connection.call(path, whole=False)
+                connection.frame(DATA, 0, stream, b"\0\xff\xff\xff\xff" + bytes(9))
+                async for kind, flags, _, _ in connection.frames():
+                    if kind == RESET or (kind == HEADERS and flags & 1):
+                        target.count += 1
+                        await asyncio.sleep(began + target.count / MOST_CALLS - clock())
+                        stream = connection.call(path, whole=False)
+                        connection.frame(DATA, 0, stream, b"\0\xff\xff\xff\xff" + bytes(9))
+
+        await several(4, one)
+
+    return attack
+
+
+def unread(members: int) -> Callable[[Target], Awaitable[None]]:
+    """Conversations of members who ask for receipts and take none: their window stays shut. Counts messages."""
+
+    async def attack(target: Target) -> None:
+        contexts = [target.context(each) for each in range(members)]
+        said = [pb.ClientMessage(hello=pb.Hello(protocol=1)), pb.ClientMessage(answer=pb.Answer(run="none"))]
+        hello, answer = (b"\0" + len(each := one.SerializeToString()).to_bytes(4, "big") + each for one in said)
+        began, clock = (now := asyncio.get_running_loop().time)(), now
+
+        async def one(number: int) -> None:
+            async with http2(target.port, contexts[number]) as connection:
+                enrol(connection, connection.call(f"{CLIENTS}/Enrol", whole=False))
+                async for kind, flags, _, _ in connection.frames():
+                    if kind == HEADERS and flags & 1:
+                        break
+                connection.frame(SETTINGS, 0, 0, b"\0\4" + bytes(4))  # streams may send nothing
+                stream = connection.call(f"{CLIENTS}/Work", whole=False)
+                connection.frame(DATA, 0, stream, hello)
+                reading = asyncio.create_task(connection.reader.read())
+                while not reading.done() and not connection.writer.is_closing():
+                    await asyncio.sleep(began + target.count / MOST_CALLS - clock())
+                    connection.frame(DATA, 0, stream, answer)
+                    await connection.writer.drain()
+                    target.count += 1
+                reading.cancel()
+
+        await several(members, one)
+
+    return attack
+
+
 def first_flight(context: ssl.SSLContext) -> bytes:
     heard, said = ssl.MemoryBIO(), ssl.MemoryBIO()
     with suppress(ssl.SSLWantReadError):
@@ -253,9 +349,17 @@ def first_flight(context: ssl.SSLContext) -> bytes:
     return said.read()
 
 
+# Their rates are declared above, so that a busy machine need not be protected from them by a low priority.
+DECLARED = {"garbage", "handshakes", "oversized", "slow readers"}
 # name: the port, what its attacker does, and what it counts
 ATTACKS: dict[str, tuple[str, Callable[[Target], Awaitable[None]], str]] = {
     "bogus tokens, control": ("control", calling(f"{CONTROL}/List", 32, 4, 0), "calls"),
+    "garbage, clients": ("clients", garbage(4096), "connections"),
+    "garbage, control": ("control", garbage(4096), "connections"),
+    "handshakes, clients": ("clients", strangers(), "connections"),
+    "oversized, member": ("clients", oversized(f"{CLIENTS}/Work", 0), "calls"),
+    "oversized, control": ("control", oversized(f"{CONTROL}/Submit", None), "calls"),
+    "slow readers, members": ("clients", unread(MEMBERS), "messages"),
     "stream flood, control": ("control", flooding(f"{CONTROL}/Submit", 3, 200, None), "bytes"),
     "stream flood, member": ("clients", flooding(f"{CLIENTS}/Work", 64, 2, 0), "bytes"),
     "half handshakes, clients": ("clients", holding(HALVES, "half"), "connections"),

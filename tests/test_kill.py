@@ -2,13 +2,13 @@
 
 import signal
 import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import dying
+from dying import Moment
 from quoron.cli.app import invoke
 from quoron_server.books.ledger import Ledger
 
@@ -20,35 +20,6 @@ SETTINGS = [
     "algorithm.name=one-pass-dp-sgd",
     "algorithm.options.rounds=5",
 ]
-
-# Runs the command line, and kills itself without warning at the n-th call of one of the ledger's or folder's writes.
-KILLER = textwrap.dedent(
-    """
-    import os, signal, sys
-    from quoron_server.books.ledger import Ledger
-    from quoron import run_folder as folder
-    from quoron.__main__ import main
-
-    at, when, left = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    owner, name = {"spend": (Ledger, "spend"), "commit": (Ledger, "commit"), "finish": (Ledger, "finish"),
-                   "replace": (os, "replace")}[at]
-    original = getattr(owner, name)
-
-    def dying(*arguments, **named):
-        global left
-        left -= 1
-        if left == 0 and when == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
-        result = original(*arguments, **named)
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
-
-    setattr(owner, name, dying)
-    sys.argv = ["quoron", *sys.argv[4:]]
-    main()
-    """
-)
 
 
 def command(out: Path) -> list[str]:
@@ -79,7 +50,8 @@ def whole(tmp_path_factory) -> np.ndarray:
 )
 def test_a_killed_run_resumes_to_identical_bits(at, when, left, whole, tmp_path):
     out = tmp_path / "run"
-    killed = subprocess.run([sys.executable, "-c", KILLER, at, when, str(left), *command(out)], capture_output=True)
+    words = dying.words(Moment(at, when, left=left), "quoron", *command(out))
+    killed = subprocess.run(words, capture_output=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     resumable = (out / "config.toml").is_file()
     again = ["resume", str(out), "--quiet"] if resumable else command(out)

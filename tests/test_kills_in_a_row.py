@@ -4,8 +4,6 @@ each round is released once and the run is charged once; a simulation comes to t
 import json
 import signal
 import subprocess
-import sys
-import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import dying
 import quoron
 from committed import Committed, committed
+from dying import Moment
 from quoron.cli.app import invoke
 from quoron.training import lifetime
 from quoron_server.books.ledger import Ledger
@@ -27,33 +27,7 @@ ALGORITHMS = {
     "dp-sgd-wor": {"rounds": ROUNDS, "rate": 0.5},
 }
 
-# Kills itself without warning before or after the n-th call of a write of this life.
-KILLER = textwrap.dedent(
-    """
-    import os, signal, sys
-    from quoron_server.books.ledger import Ledger
-    from quoron_server.books.lifetime_ledger import PopulationLedger
-    from quoron.__main__ import main
 
-    at, when, left = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    owner = {"charge": PopulationLedger, "end": PopulationLedger, "replace": os}.get(at, Ledger)
-    original = getattr(owner, at)
-
-    def dying(*arguments, **named):
-        global left
-        left -= 1
-        if left == 0 and when == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
-        result = original(*arguments, **named)
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
-
-    setattr(owner, at, dying)
-    sys.argv = ["quoron", *sys.argv[4:]]
-    main()
-    """
-)
 BEGUN = (("charge", "before"), ("charge", "after"), ("commit", "before"), ("commit", "after"))
 ROUND = (("spend", "before"), ("spend", "after"), ("commit", "before"), ("commit", "after"))
 ENDED = (("finish", "before"), ("finish", "after"), ("replace", "before"), ("replace", "after"))
@@ -83,7 +57,7 @@ class Scene:
 
     def killed(self, at: str, when: str, left: int = 1) -> None:
         """One life."""
-        words = [sys.executable, "-c", KILLER, at, when, str(left), *self.command()]
+        words = dying.words(Moment(at, when, left=left), "quoron", *self.command())
         life = subprocess.run(words, capture_output=True)
         assert life.returncode == -signal.SIGKILL, (at, when, life.stdout.decode(), life.stderr.decode())
 

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from client import reference
+from quoron_client.compute import placed
+from quoron_client.compute.gradients import average_gradient
 from quoron_client.compute.placed import placed_gradient
 from quoron_client.compute.work import answer
 from quoron_client.protocol.gradients import PlacedGradient
@@ -78,6 +80,22 @@ def test_costs_are_those_of_places_with_items():
     assert task.planned_gradients(50) == 2
     assert task.computed_gradients(np.array([6, 2, 4, 3, 5])) == 3 + 1 + 3 + 0 + 0
     assert task.numbers_down(3) == 6
+
+
+def test_places_that_nobody_has_take_no_work(monkeypatch):
+    """A coordinator may name millions of them in one question, and the client answers others meanwhile."""
+    computed = []
+
+    def counting(loss, items, task, **named):
+        computed.append(len(items.labels))
+        return average_gradient(loss, items, task, **named)
+
+    monkeypatch.setattr(placed, "average_gradient", counting)
+    loss, items = reference.some_losses()[0], batch(sizes=(6,))
+    many = np.roll(np.arange(10_000), 77)[None]
+    found = placed_gradient(loss, items, PlacedGradient(POINT, many, 4.0))
+    assert computed == [1] * 6
+    np.testing.assert_array_equal(found, placed_gradient(loss, items, PlacedGradient(POINT, many[:, 77:83], 4.0)))
 
 
 def test_places_for_other_users_are_refused():

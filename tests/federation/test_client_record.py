@@ -78,6 +78,16 @@ class TestParticipations:
         assert record.objection("r", 1, spends=(0.0, 1e-9)) == "local reports would spend more than was agreed to"
         assert record.keep("r", 1, Q, b"answer", spends=(0.25, 0.0)) == b"answer"
 
+    def test_are_counted_without_a_look_at_the_answers(self, tmp_path, record):
+        """Which are megabytes where models are wide: a row of them is reached by an index and ends with its answer."""
+        with sqlite3.connect(tmp_path / "record.sqlite") as database:
+            (without_rowid,) = database.execute("SELECT wr FROM pragma_table_list WHERE name = 'answers'").fetchone()
+            columns = [row[1] for row in database.execute("PRAGMA table_info(answers)")]
+            plan = database.execute("EXPLAIN QUERY PLAN SELECT round, epsilon FROM answers WHERE run = 'r'").fetchall()
+        assert not without_rowid
+        assert columns[-1] == "answer"
+        assert "USING INDEX" in plan[0][3]
+
 
 class TestTerms:
     def test_of_a_run_never_change(self, record):

@@ -16,6 +16,8 @@ import grpc
 import numpy as np
 import pytest
 
+import dying
+from dying import Moment
 from federation.crowd import (
     FEW,
     SEED,
@@ -31,7 +33,6 @@ from federation.crowd import (
     until,
     write_items,
 )
-from federation.dying import Moment
 from federation.test_service_processes import bearer
 from quoron.flower.commands import free_port
 from quoron.simulation.inline import InlineEngine
@@ -98,8 +99,7 @@ class Scene:
     def begin(self, *command: object, log: str) -> Iterator[subprocess.Popen[bytes]]:
         """A process that is gone in the end, whatever happens."""
         with (self.folder / log).open("ab") as file:
-            words = [sys.executable, *map(str, command)]
-            process = subprocess.Popen(words, stdout=file, stderr=file, env=ENVIRONMENT)
+            process = subprocess.Popen([*map(str, command)], stdout=file, stderr=file, env=ENVIRONMENT)
         try:
             yield process
         finally:
@@ -108,7 +108,7 @@ class Scene:
 
     def coordinator(self, moment: Moment | None) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
         """One life of it."""
-        how = ["-m", "quoron"] if moment is None else ["-m", "federation.dying", moment.as_text()]
+        how = [sys.executable, "-m", "quoron"] if moment is None else dying.words(moment, "quoron")
         places = ["--listen", self.where, "--control", self.control, "--database", self.database]
         more = ["--tokens", self.folder / "tokens.json", "--allow-simulation", "--insecure"]
         return self.begin(*how, "serve", *places, *more, log="coordinator.log")
@@ -118,7 +118,9 @@ class Scene:
         own = ["--data", data, "--record", self.record(user), "--name", f"client-{user}", "--insecure"]
         limits = ["--lifetime-epsilon", "inf", "--lifetime-delta", 1.0, "--accept", "model", "--accept", "broadcast"]
         more = ["--coordinator", self.where, "--simulation-seed", SEED]
-        return self.begin("-c", CLIENT + "main()", "client", *own, *limits, *more, log=f"client-{user}.log")
+        return self.begin(
+            sys.executable, "-c", CLIENT + "main()", "client", *own, *limits, *more, log=f"client-{user}.log"
+        )
 
     def record(self, user: int) -> Path:
         return self.folder / f"record-{user}.sqlite"

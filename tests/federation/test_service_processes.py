@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,8 @@ import grpc
 import numpy as np
 import pytest
 
+import dying
+from dying import Moment
 from federation.crowd import (
     DIMENSION,
     FEW,
@@ -70,46 +71,15 @@ options = {{ rounds = 6 }}
 [run]
 seed = {SEED}
 """
-# Runs the command line, and kills itself without warning at the n-th call of one of the writes of a run.
-KILLER = textwrap.dedent(
-    """
-    import os, signal, sys
-    from quoron_server.books.ledger import Ledger
-    from quoron_server.books.lifetime_ledger import PopulationLedger
-    from quoron_server.books.registry import Registry
-    from quoron.__main__ import main
-
-    at, when, left = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    owner = next(kind for kind in (Ledger, PopulationLedger, Registry) if hasattr(kind, at))
-    original = getattr(owner, at)
-
-    def dying(*arguments, **named):
-        global left
-        left -= 1
-        if left == 0 and when == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
-        result = original(*arguments, **named)
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
-
-    setattr(owner, at, dying)
-    sys.argv = ["quoron", *sys.argv[4:]]
-    main()
-    """
-)
-
-
-Moment = tuple[str, str, int]  # which write, before or after it, and how many of them
 
 
 class Program:
     """A process of the command line, and what it prints."""
 
     def __init__(self, *arguments: object, killer: Moment | None = None, **environment: str) -> None:
-        how = ["-m", "quoron"] if killer is None else ["-c", KILLER, *map(str, killer)]
+        words = [sys.executable, "-m", "quoron"] if killer is None else dying.words(killer, "quoron")
         self.process = subprocess.Popen(
-            [sys.executable, *how, *map(str, arguments)],
+            [*words, *map(str, arguments)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -222,7 +192,7 @@ def killed_and_resumed(at: str, when: str, left: int, folder: Path) -> None:
     async def scene() -> None:
         with programs() as started:
             where = f"127.0.0.1:{free_port()}"
-            started.append(serve(folder, "--insecure", listen=where, killer=(at, when, left)))
+            started.append(serve(folder, "--insecure", listen=where, killer=Moment(at, when, left=left)))
             _, control = await asyncio.to_thread(started[0].listening)
             crowd = asyncio.create_task(take_part(where, honest))
             await submit(control, wanted.as_text(), token)

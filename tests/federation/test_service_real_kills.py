@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from committed import Committed
+from dying import Moment
 from federation.crowd import SEED, Honest, carried_out, from_items, specification, until, write_items
-from federation.dying import Moment
 from federation.test_service_kills import IN_ROUNDS, Scene, enrolled, submitted, take_part
 from quoron.simulation.inline import InlineEngine
 from quoron_privacy.errors import LedgerUnavailable

@@ -3,8 +3,6 @@
 import json
 import signal
 import subprocess
-import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import dying
 import quoron
+from dying import Moment
 from quoron import config as configs
 from quoron.cli.app import invoke
 from quoron.declare import declare
@@ -452,27 +452,6 @@ def test_a_look_has_noise_of_its_start_and_the_runs_key_says_nothing_of_it(peopl
     assert len(keys) == len(set(keys)) == 2  # of the run, and of the look
 
 
-KILLER = textwrap.dedent(
-    """
-    import os, signal, sys
-    from quoron_server.books.ledger import Ledger
-    from quoron.__main__ import main
-
-    name, after = sys.argv[1], sys.argv[2] == "after"
-    original = getattr(Ledger, name)
-
-    def dying(*arguments, **named):
-        if after:
-            original(*arguments, **named)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    setattr(Ledger, name, dying)
-    sys.argv = ["quoron", *sys.argv[3:]]
-    main()
-    """
-)
-
-
 @pytest.mark.programs
 @pytest.mark.parametrize(("at", "when"), [("begin_with", "before"), ("begin_with", "after"), ("spend", "after")])
 def test_a_run_that_is_killed_around_its_look_goes_on_with_one_release_and_one_charge(at, when, people, tmp_path):
@@ -480,7 +459,7 @@ def test_a_run_that_is_killed_around_its_look_goes_on_with_one_release_and_one_c
     (tmp_path / "people.toml").write_text(TABLE, encoding="utf-8")
     life, out = tmp_path / "life.sqlite", tmp_path / "run"
     command = ["train", str(tmp_path / "people.toml"), "--out", str(out), "--ledger", str(life), "-q"]
-    killed = subprocess.run([sys.executable, "-c", KILLER, at, when, *command], capture_output=True)
+    killed = subprocess.run(dying.words(Moment(at, when), "quoron", *command), capture_output=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     with Ledger.open(out / "ledger.sqlite") as own:
         before = own.preface()

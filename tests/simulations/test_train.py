@@ -5,7 +5,6 @@ import signal
 import stat
 import subprocess
 import sys
-import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import dying
 import quoron
 from committed import committed
+from dying import Moment
 from quoron.cli.app import invoke
 from quoron.training import lifetime
 from quoron_client.data.encoding import Encoding
@@ -28,32 +29,6 @@ pytestmark = pytest.mark.usefixtures("no_pictures")
 
 COLUMNS: dict[str, Any] = {"user": "who", "label": "ill", "numeric": {"age": (0, 100), "dose": (0, 5)}}
 QUICK = {"epsilon": 8.0, "delta": 1e-5, "algorithm": "dp-sgd-wor", "settings": ["algorithm.options.rounds=3"]}
-
-# Kills itself without warning at the n-th call of a write of the ledger's, a folder's or the lifetime account's.
-KILLER = textwrap.dedent(
-    """
-    import os, signal, sys
-    from quoron_server.books.ledger import Ledger
-    from quoron_server.books.lifetime_ledger import PopulationLedger
-    from quoron.__main__ import main
-
-    at, left = sys.argv[1], int(sys.argv[2])
-    owner, name = {"charge": (PopulationLedger, "charge"), "spend": (Ledger, "spend"), "commit": (Ledger, "commit"),
-                   "finish": (Ledger, "finish"), "replace": (os, "replace"), "end": (PopulationLedger, "end")}[at]
-    original = getattr(owner, name)
-
-    def dying(*arguments, **named):
-        global left
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return original(*arguments, **named)
-
-    setattr(owner, name, dying)
-    sys.argv = ["quoron", *sys.argv[3:]]
-    main()
-    """
-)
 
 
 @pytest.fixture
@@ -193,7 +168,8 @@ def test_a_killed_run_goes_on_from_what_it_committed_for_one_charge(at, left, pe
         str(tmp_path / "life.sqlite"),
         "-q",
     ]
-    killed = subprocess.run([sys.executable, "-c", KILLER, at, str(left), *command], capture_output=True)
+    words = dying.words(Moment(at, "before", left=left), "quoron", *command)
+    killed = subprocess.run(words, capture_output=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     before = committed(out)
     assert invoke(["resume", str(out)] if at == "end" else command) == 0

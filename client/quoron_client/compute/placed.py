@@ -32,8 +32,10 @@ def placed_gradient(loss: Loss, batch: Items, task: PlacedGradient, *, threads: 
     if places.ndim != 2 or len(places) != batch.users:
         raise DataError(f"Expected a row of places for each of {batch.users} users, got shape {places.shape}.")
     total = np.zeros((batch.users, task.points.shape[1]))
-    for column in places.T:  # place by place, so that a user's sum has one order
-        there = np.flatnonzero((column >= 0) & (column < held))
+    kept = (places >= 0) & (places < held[:, None])
+    # Place by place, so that a user's sum has one order; no time for places that nobody has, however many are named.
+    for place in np.flatnonzero(kept.any(axis=0)):
+        column, there = places[:, place], np.flatnonzero(kept[:, place])
         rows = batch.begins[there] + column[there]
         weights = None if batch.weights is None else batch.weights[rows]
         single = ItemBatch(batch.features[rows], batch.labels[rows], np.arange(len(rows) + 1), weights)

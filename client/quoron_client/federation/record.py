@@ -47,9 +47,9 @@ CREATE TABLE runs (
     books TEXT
 ) STRICT;
 CREATE TABLE answers (
-    run TEXT NOT NULL REFERENCES runs, round INTEGER NOT NULL, digest BLOB NOT NULL, answer BLOB,
-    epsilon REAL NOT NULL, delta REAL NOT NULL, PRIMARY KEY (run, round)
-) STRICT, WITHOUT ROWID;
+    run TEXT NOT NULL REFERENCES runs, round INTEGER NOT NULL, digest BLOB NOT NULL,
+    epsilon REAL NOT NULL, delta REAL NOT NULL, answer BLOB, PRIMARY KEY (run, round)
+) STRICT;
 CREATE TABLE books (
     root TEXT PRIMARY KEY, place TEXT NOT NULL, incarnation TEXT NOT NULL, rows INTEGER NOT NULL, head TEXT NOT NULL
 ) STRICT;
@@ -339,8 +339,10 @@ class Record:
                 return before
             if self.objection(run, round, spends=spends) is not None:
                 return None
-            row = (run, round, digest, answer, *spends)
-            self._database.execute("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?)", row)
+            row = (run, round, digest, *spends, answer)  # last: whoever sums ε over rounds reads no answer
+            self._database.execute(
+                "INSERT INTO answers (run, round, digest, epsilon, delta, answer) VALUES (?, ?, ?, ?, ?, ?)", row
+            )
             self._database.execute("UPDATE runs SET charged = 1 WHERE run = ?", (run,))
         return answer
 

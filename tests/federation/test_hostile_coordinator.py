@@ -1,0 +1,406 @@
+"""A siege: a coordinator that owns the authority says all that it can to one client, one after the other, over TLS.
+
+To each the client says no by name in its owner's log, or what was agreed is all that it is charged; it answers the next
+honest run, whatever came before.
+"""
+
+import re
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from math import inf, nan
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from fake_coordinator import Authority, FakeCoordinator, coordinator
+from federation.conversation import GRADIENT, TERMS, VECTOR, D, asked, made, running, terms
+from federation.crowd import carried_out
+from federation.test_client_hostile import most_memory
+from quoron_client.data.encoding import Encoding, Numeric, Signs
+from quoron_client.federation import Record, session
+from quoron_client.protocol.gradients import AverageGradient, PlacedGradient
+from quoron_client.protocol.moments import SecondMoment
+from quoron_client.protocol.questions import Status
+from quoron_client.protocol.wire import answer_from_wire
+from quoron_protos.v1 import federation_pb2 as pb
+
+ANSWERED, MISSING = Status.ANSWERED, Status.MISSING
+DELTA = 1e-7
+Script = Callable[[FakeCoordinator, str], Awaitable[object]]
+
+
+@dataclass(frozen=True)
+class Attack:
+    """What is said under a run's name; what it is charged, and what the client says to its owner."""
+
+    script: Script
+    charge: float = 0.0
+    says: str = ""  # a pattern
+
+
+async def announce(fake: FakeCoordinator, run: str, **changes: Any) -> bool:
+    return await fake.announce(run, terms(**{"run": run, "delta": DELTA} | changes))
+
+
+def asks(*wanted: tuple[Any, int, int], **announced: Any) -> Script:
+    """Tasks, each in a round, with the status that is due."""
+
+    async def script(fake: FakeCoordinator, run: str) -> None:
+        assert await announce(fake, run, **announced)
+        for task, number, status in wanted:
+            assert (await fake.ask(asked(task, number, run))).status == status, (task, number)
+
+    return script
+
+
+def declined(**announced: Any) -> Script:
+    """No part is taken, and so nothing is answered."""
+
+    async def script(fake: FakeCoordinator, run: str) -> None:
+        assert not await announce(fake, run, **announced)
+        assert (await fake.ask(asked(run=run))).status == MISSING
+
+    return script
+
+
+def described(text: str) -> Script:
+    async def script(fake: FakeCoordinator, run: str) -> None:
+        assert not await fake.announce(run, text.replace("RUN", run))
+
+    return script
+
+
+def changed(**changes: Any) -> Script:
+    """Other terms once the first were agreed to: neither they nor questions count for more than the first."""
+
+    async def script(fake: FakeCoordinator, run: str) -> None:
+        assert await announce(fake, run)
+        assert not await announce(fake, run, **changes)
+        assert (await fake.ask(asked(run=run))).status == ANSWERED
+        for number in range(1, 4):
+            status = ANSWERED if number < TERMS["participations"] else MISSING
+            assert (await fake.ask(asked(run=run, number=number))).status == status
+
+    return script
+
+
+async def averaging(fake: FakeCoordinator, run: str) -> None:
+    """The noise of one answer is averaged out of many: of a round asked again, of another point, of another user."""
+    assert await announce(fake, run, exposure="local", participations=1)
+    sent = {(await fake.ask(asked(VECTOR, run=run))).SerializeToString() for _ in range(9)}
+    assert len(sent) == 1
+    for shift in range(1, 9):
+        other = replace(VECTOR, centre=np.full(D, float(shift)))
+        assert (await fake.ask(asked(other, run=run))).status == MISSING
+        assert (await fake.ask(asked(VECTOR, run=run, user=5 + shift))).status == MISSING
+        forged = asked(other, run=run)
+        forged.digest = asked(VECTOR, run=run).digest
+        assert (await fake.ask(forged)).SerializeToString() in sent
+
+
+async def looser(fake: FakeCoordinator, run: str) -> None:
+    """A clip a billion times wider has noise a billion times as large; that all of it is below 10⁻³ of its standard
+    deviation has probability below 10⁻⁹."""
+    assert await announce(fake, run, exposure="local", participations=1)
+    wide = replace(VECTOR, radius=1e9)
+    found, status = answer_from_wire(await fake.ask(asked(wide, run=run)), (D,))
+    assert status == ANSWERED
+    assert np.linalg.norm(found) > 1e6
+
+
+async def ended_and_again(fake: FakeCoordinator, run: str) -> None:
+    assert await announce(fake, run)
+    assert (await fake.ask(asked(run=run))).status == ANSWERED
+    for _ in range(3):
+        await fake.to_say.put(pb.ServerMessage(ended=pb.Ended(run=run, how="complete")))
+        await announce(fake, run)
+        assert (await fake.ask(asked(run=run))).status == MISSING
+        assert (await fake.ask(asked(run=run, number=1))).status == MISSING
+
+
+async def an_older_one(fake: FakeCoordinator, run: str) -> None:
+    """Books that are put back know of no answer, nor of who agreed: they ask on, with other questions too."""
+    assert await announce(fake, run)
+    first = (await fake.ask(asked(run=run))).SerializeToString()
+    await anew(fake)
+    assert await announce(fake, run)
+    assert (await fake.ask(asked(run=run))).SerializeToString() == first
+    assert (await fake.ask(asked(AverageGradient(-GRADIENT.points, (1.0,)), run=run))).status == MISSING
+    assert (await fake.ask(asked(run=run, number=1))).status == ANSWERED
+    await anew(fake)
+    assert not await announce(fake, run, participations=99)
+
+
+async def anew(fake: FakeCoordinator, ending: object = None) -> None:
+    """Another conversation."""
+    await fake.to_say.put(ending)
+    while (await fake.heard.get()).WhichOneof("kind") != "hello":
+        pass
+
+
+async def strangers(fake: FakeCoordinator, run: str) -> None:
+    """Questions of runs that nobody announced, and without a name to answer to."""
+    for number in range(200):
+        assert (await fake.ask(asked(run=f"{run}-{number}"))).status == MISSING
+    for name in ("", "r" * 201):
+        question = asked()
+        question.run = name
+        await fake.to_say.put(pb.ServerMessage(question=question))
+    for digest in (b"", bytes(15), bytes(1000)):
+        question = asked(run=run)
+        question.digest = digest
+        await fake.to_say.put(pb.ServerMessage(question=question))
+    assert (await fake.ask(asked(run=run))).status == MISSING
+
+
+async def without_end(fake: FakeCoordinator, run: str) -> None:
+    """Thousands of what asks for no answer, then announcements and questions that nobody waits for."""
+    for number in range(1000):
+        await fake.to_say.put(pb.ServerMessage(welcome=pb.Welcome(user=number)))
+        await fake.to_say.put(pb.ServerMessage(ended=pb.Ended(run=f"{run}-{number}", how="\x1b[2J" * 99)))
+        await fake.to_say.put(pb.ServerMessage(receipt=pb.Receipt(run=run, round=number, verdict=7)))
+        await fake.to_say.put(pb.ServerMessage(question=asked(number=number, run=run)))
+    for _ in range(1000):
+        assert (await fake.hears("answer")).status == MISSING
+
+
+def sends(*messages: object) -> Script:
+    """What is no message of this protocol, or a status: the conversation ends, and there is another."""
+
+    async def script(fake: FakeCoordinator, run: str) -> None:
+        for message in messages:
+            assert await announce(fake, run)
+            await anew_after(fake, message)
+
+    return script
+
+
+async def anew_after(fake: FakeCoordinator, message: object) -> None:
+    await fake.to_say.put(message)
+    if not isinstance(message, tuple):
+        await fake.to_say.put(None)
+    while (await fake.heard.get()).WhichOneof("kind") != "hello":
+        pass
+
+
+def odd(**changes: object) -> Script:
+    """A question whose point is not as its task says; the run is agreed to and nothing is charged."""
+
+    async def script(fake: FakeCoordinator, run: str) -> None:
+        assert await announce(fake, run)
+        question = asked(run=run)
+        for name, value in changes.items():
+            if isinstance(value, list):
+                field = getattr(question.average_gradient.points, name)
+                del field[:]
+                field.extend(value)
+            else:
+                setattr(question.average_gradient.points, name, value)
+        assert (await fake.ask(question)).status == MISSING
+
+    return script
+
+
+OTHERWISE = Encoding((Numeric("age", 0, 1), Numeric("weight", 0, 200)), Signs("sick")).as_json()
+FAR = PlacedGradient(np.zeros((1, D)), np.arange(1_000_000)[None], 1.0, 1e300, 1)
+TWICE = replace(FAR, places=np.zeros((1, 9), np.int64))
+NOT_THOSE, NO_USE = "its terms are not those of its first announcement", "Expected a usable description of the run"
+BEYOND = "exceed the lifetime limit"
+ATTACKS: dict[str, Attack] = {
+    "strangers' questions": Attack(strangers, says="the client takes no part"),
+    "messages without end": Attack(without_end, says="the client takes no part"),
+    "averaging": Attack(averaging, 1.0, "the round was already answered, to another question"),
+    "a wider clip": Attack(looser, 1.0),
+    "a round after the last": Attack(
+        asks((GRADIENT, 9, MISSING), (GRADIENT, 2**32 - 1, MISSING)), says="announced rounds"
+    ),
+    "more answers than agreed": Attack(
+        asks(*((GRADIENT, number, ANSWERED if number < 2 else MISSING) for number in range(9))),
+        1.0,
+        "all 2 answers of the run were given",
+    ),
+    "more ε than agreed": Attack(
+        asks((VECTOR, 0, ANSWERED), (replace(VECTOR, epsilon=0.6), 1, MISSING), exposure="local"),
+        1.0,
+        "local reports would spend more than was agreed to",
+    ),
+    "more δ than agreed": Attack(
+        asks((replace(VECTOR, delta=2e-7), 0, MISSING), exposure="local"), 0.0, "local reports would spend more"
+    ),
+    "no noise in a local run": Attack(
+        asks((GRADIENT, 0, MISSING), (SecondMoment(D), 1, MISSING), exposure="local"), 0.0, "not private by itself"
+    ),
+    "another model": Attack(
+        asks((AverageGradient(np.zeros((1, D + 1)), (1.0,)), 0, MISSING), (SecondMoment(4000), 1, MISSING)),
+        0.0,
+        "dimensions, as announced",
+    ),
+    "a million places": Attack(asks((FAR, 0, ANSWERED)), 1.0),
+    "a place twice": Attack(asks((TWICE, 0, MISSING)), 0.0, "each place once"),
+    "not a number": Attack(odd(data=np.full(D, nan).tobytes()), says="finite numbers"),
+    "infinite": Attack(odd(data=np.full(D, -inf).tobytes()), says="finite numbers"),
+    "too short": Attack(odd(data=bytes(8 * D - 1)), says="bytes in an array"),
+    "enormous": Attack(odd(shape=[2**63, 2**63]), says="another shape"),
+    "empty": Attack(odd(shape=[0, D], data=b""), says="numbers along 2 axes"),
+    "objects": Attack(odd(dtype="object"), says="array of float64"),
+    **{
+        f"then another {name}": Attack(changed(**{name: value}), 1.0, f"{NOT_THOSE}|{NO_USE}|Expected a run ")
+        for name, value in {
+            "epsilon": 0.01,
+            "delta": 1e-9,
+            "rounds": 10**6,
+            "participations": 10**6,
+            "exposure": "local",
+            "loss": {"name": "logistic", "feature_norm": 1e9},
+            "domain": {"l2-ball": 1e9},
+            "columns": OTHERWISE,
+            "statement": "nothing is promised",
+            "algorithm": "one-pass-dp-sgd",
+            "slot": 0,
+            "simulation": True,
+        }.items()
+    },
+    **{
+        f"{name} = {value}": Attack(declined(**{name: value}), says=f"{NO_USE}|Expected a run ")
+        for name, value in (
+            *(("epsilon", each) for each in (nan, inf, -inf, -1.0, 0.0)),
+            *(("delta", each) for each in (nan, -1e-9, 1.5)),
+            *(("rounds", each) for each in (0, -1, 2**31, 1.5)),
+            *(("participations", each) for each in (0, 2**63)),
+            *(("dimension", each) for each in (0, -3, 10**9)),
+            *(("adjacency", each) for each in ("none", "add-one")),
+            *(("exposure", each) for each in ("model", "none", "all")),
+            *(
+                ("loss", each)
+                for each in ({"name": "cubic"}, {"name": 3}, {}, {"name": "logistic", "feature_norm": nan})
+            ),
+            *(("domain", each) for each in ({}, {"l2-ball": inf}, {"l2-ball": 1.0, "box": 1.0})),
+            ("columns", {"columns": []}),
+            ("simulation", True),
+        )
+        if (name, value) not in (("epsilon", inf), ("dimension", 10**9))
+    },
+    "an infinite ε": Attack(declined(epsilon=inf), says=BEYOND),
+    "a million features": Attack(declined(dimension=10**9), says="Takes no part in run"),
+    "another run's description": Attack(described(terms(run="another")), says="got that of another"),
+    "no description": Attack(described(""), says=NO_USE),
+    "brackets": Attack(described("[" * 10**5), says=NO_USE),
+    "a description too long": Attack(described("1" * (2 << 20)), says="at most 1,048,576 characters"),
+    "half of a message": Attack(
+        sends(
+            pb.ServerMessage(question=asked()).SerializeToString()[:-9], b"\x1a\xff\xff\xff\xff\x0f", bytes(65 << 20)
+        ),
+        says="Trying again",
+    ),
+    "every status": Attack(
+        sends(*((code, "\x1b[31mgone\n") for code in grpc.StatusCode if code.value[0] not in (0, 7, 10, 16))),
+        says="Trying again",
+    ),
+    "a run that has ended": Attack(ended_and_again, 1.0, "the run has ended"),
+    "an older incarnation": Attack(an_older_one, 1.0, NOT_THOSE),
+}
+LEFT = 1.2  # ε of the owner's limit, once all of these are charged
+SPENT = sum(each.charge for each in ATTACKS.values())
+ODD = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+
+
+async def together(fake: FakeCoordinator) -> None:
+    """Two runs, of which either fits into what is left, and both do not; then the same under new names."""
+    assert await announce(fake, "left", epsilon=0.7)
+    assert await announce(fake, "right", epsilon=0.7)
+    assert (await fake.ask(asked(run="right"))).status == ANSWERED
+    assert (await fake.ask(asked(run="left"))).status == MISSING
+    for number in range(5):
+        assert not await announce(fake, f"renamed-{number}", epsilon=0.7)
+    assert (await fake.ask(asked(run="right", number=1))).status == ANSWERED
+
+
+async def honest(fake: FakeCoordinator, run: str) -> None:
+    assert await announce(fake, run, epsilon=0.2)
+    assert (await fake.ask(asked(run=run))).status == ANSWERED
+
+
+async def besieged(fake: FakeCoordinator, attacks: dict[str, Attack], said: Callable[[], str]) -> None:
+    """Everything in turn, and an honest run; `said` is all that the client has told its owner so far."""
+    for number, (name, attack) in enumerate(attacks.items()):
+        before = len(said())
+        await attack.script(fake, f"run-{number}")
+        new = said()[before:]
+        assert re.search(attack.says, new), (name, new)
+        assert not ODD.search(new), (name, new)
+    await together(fake)
+    assert BEYOND in said()
+    await honest(fake, "honest")
+
+
+def charged(folder: Path) -> float:
+    with Record.open(folder / "record.sqlite", epsilon=SPENT + LEFT, delta=1e-3) as kept:
+        return kept.spent[0]
+
+
+def test_a_client_says_no_by_name_to_all_that_a_coordinator_can_say_and_works_for_the_next(
+    data: Path, our_logs: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "_LONGEST_WAIT", 0.05)  # between conversations that end at once
+    our_logs.set_level("INFO", "quoron.client")
+    authority = Authority(data.parent)
+    certificate, key = authority.issue("client")
+    identity = {"certificate": certificate, "key": key, "authority": authority.path, "insecure": False}
+    limits = {"lifetime_epsilon": SPENT + LEFT, "lifetime_delta": 1e-3}
+
+    async def scene() -> None:
+        async with coordinator(authority.server_credentials("hostile"), user=5) as fake:
+            config = made(data, fake.port, **{"client_name": None, **identity, **limits})
+            async with running(config) as client:
+                await fake.hears("hello")
+                await besieged(fake, ATTACKS, lambda: our_logs.text)
+                assert not client.done()
+
+    carried_out(scene())
+    assert charged(data.parent) == pytest.approx(SPENT + 0.7 + 0.2)
+    assert "Traceback" not in our_logs.text
+
+
+# A client's program, which waits for no minute after conversations that end at once.
+CLIENT = "from quoron_client.federation import session; session._LONGEST_WAIT = 0.5; from quoron.__main__ import main; "
+
+
+@pytest.mark.programs
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="what a process takes is read from /proc")
+def test_a_client_s_program_lives_through_a_siege_in_bounded_memory(data: Path, tmp_path: Path) -> None:
+    """Its log is spared: of a kind of refusal it tells twenty a minute."""
+    authority = Authority(tmp_path)
+    own = ["--data", data, "--record", tmp_path / "record.sqlite", "--authority", authority.path]
+    own += [
+        word
+        for name, path in zip(("certificate", "key"), authority.issue("client"), strict=True)
+        for word in (f"--{name}", path)
+    ]
+    own += ["--lifetime-epsilon", SPENT + LEFT, "--lifetime-delta", 1e-3]
+    quiet = {name: replace(attack, says="") for name, attack in ATTACKS.items() if name != "every status"}
+
+    async def scene() -> tuple[int, int]:
+        async with coordinator(authority.server_credentials("hostile"), user=5) as fake:
+            words = [sys.executable, "-c", CLIENT + "main()", "client", *own, "--coordinator", f"127.0.0.1:{fake.port}"]
+            with (tmp_path / "log").open("wb") as log:
+                process = subprocess.Popen([str(word) for word in words], stderr=log)
+            try:
+                await fake.hears("hello")
+                await honest(fake, "first")
+                before = most_memory(process)
+                await besieged(fake, quiet, lambda: BEYOND)
+                return before, most_memory(process)
+            finally:
+                process.terminate()
+                assert process.wait() == 0
+
+    before, after = carried_out(scene())
+    assert after - before < 600 << 20  # a few copies of one message of the largest size
+    assert (tmp_path / "log").stat().st_size < 200_000
+    assert "Traceback" not in (tmp_path / "log").read_text()
+    assert charged(tmp_path) == pytest.approx(SPENT + 0.7 + 2 * 0.2)
