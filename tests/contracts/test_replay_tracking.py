@@ -93,7 +93,7 @@ def told_of_the_sound_one(name: str) -> str:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_replay_catches_a_threshold_of_three_quarters(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = tails._sum_tails
+    honest = tails.loops.sum_tails
 
     def wider(values, answered, transform, centre, radius, unit):
         total, shares_, clipped = honest(values, answered, transform, centre, radius, unit)
@@ -104,7 +104,7 @@ def test_replay_catches_a_threshold_of_three_quarters(name: str, monkeypatch: py
         return total, np.array([shares_[0], within, shares_[2]]), clipped
 
     plan = make_plan(name)
-    monkeypatch.setattr(tails, "_sum_tails", wider)
+    monkeypatch.setattr(tails.loops, "sum_tails", wider)
     broken = scene(TrackingSRGD(plan))
     corners = [Pair(1, 5, threshold(0, 0), threshold(1, 1, near), turn=0) for near in range(3)]
     with pytest.raises(Told, match="the plan charges"):

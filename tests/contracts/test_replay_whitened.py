@@ -129,7 +129,7 @@ class Claiming(WhitenedTracking):
 
 
 def test_replay_catches_a_threshold_of_three_quarters(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = tails._sum_tails
+    honest = tails.loops.sum_tails
 
     def wider(values, answered, transform, centre, radius, unit):
         total, shares_, clipped = honest(values, answered, transform, centre, radius, unit)
@@ -140,7 +140,7 @@ def test_replay_catches_a_threshold_of_three_quarters(monkeypatch: pytest.Monkey
         return total, np.array([shares_[0], within, shares_[2]]), clipped
 
     plan = make_plan(NAME)
-    monkeypatch.setattr(tails, "_sum_tails", wider)
+    monkeypatch.setattr(tails.loops, "sum_tails", wider)
     broken = scene(WhitenedTracking(plan))
     corners = [Pair(0, 5, threshold(0, 0), threshold(1, 1, near), turn=0) for near in range(3)]
     with pytest.raises(Told, match="the plan charges"):

@@ -13,11 +13,13 @@ from quoron import config as configs
 from quoron.declare import declare
 from quoron.frames import framed
 from quoron.operate.submission import declared, specify
+from quoron.sections import Privacy
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import encoding_of, loss_of
 from quoron.training import run as training
 from quoron_client.data.features import Numeric
 from quoron_privacy.errors import ConfigError, DataError
+from said import said
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 USERS, WIDE = 400, 150
@@ -90,13 +92,13 @@ def test_training_stands_on_the_columns_that_were_found(place: Path) -> None:
     """The same plan as by name; what its folder says has no pattern, so that nothing is looked up again."""
     columns: dict[str, Any] = {"user": "who", "label": "x_sick"}
     found = {"x*": (0, 1), "age": (0, 100)}
-    trained = quoron.train(frame(), **QUICK, **columns, numeric=found, settings=SETTINGS, out=place / "a")
+    trained = quoron.train(frame(), **said(**QUICK, **columns, numeric=found, settings=SETTINGS, out=place / "a"))
     assert trained.model.encoding.names == (*NAMES, "age", "intercept")
     assert "x*" not in (place / "a" / "config.toml").read_text()
     named = {**dict.fromkeys(NAMES, (0, 1)), "age": (0, 100)}
-    again = quoron.plan(frame(), **QUICK, **columns, numeric=named, settings=SETTINGS)
+    again = quoron.plan(frame(), **said(**QUICK, **columns, numeric=named, settings=SETTINGS))
     assert trained.model.encoding.features == (*(Numeric(name, 0, 1) for name in NAMES), Numeric("age", 0, 100))
-    other = quoron.plan(frame(), **QUICK, **columns, numeric={"*": (0, 1)}, settings=SETTINGS)
+    other = quoron.plan(frame(), **said(**QUICK, **columns, numeric={"*": (0, 1)}, settings=SETTINGS))
     assert other.plan == again.plan
 
 
@@ -111,7 +113,8 @@ def test_a_run_on_a_file_goes_on_where_the_header_has_another_column_since(place
 
 def test_simulations_and_their_folders_too(place: Path) -> None:
     done = quoron.simulate(
-        frame(), **QUICK, user="who", label="x_sick", numeric={"x*": (0, 1)}, settings=SETTINGS, out=place / "run"
+        frame(),
+        **said(**QUICK, user="who", label="x_sick", numeric={"x*": (0, 1)}, settings=SETTINGS, out=place / "run"),
     )
     assert isinstance(done.config.population, configs.Table)
     assert [*done.config.population.numeric] == [f"x[0:{WIDE}]"]
@@ -158,10 +161,16 @@ def test_a_federation_without_a_header_is_refused_with_the_fix(place: Path) -> N
 
 
 def test_declarations_are_asked_for_by_patterns_and_spans(place: Path) -> None:
-    told = declare(frame(), user="who", epsilon=14.0, most_outside=0.4, numeric=["x1[48:50]", "*ge"], simulation_seed=1)
+    told = declare(
+        frame(),
+        user="who",
+        privacy=Privacy(epsilon=14.0, simulation_seed=1),
+        most_outside=0.4,
+        numeric=["x1[48:50]", "*ge"],
+    )
     assert [each.name for each in told.declared] == ["x148", "x149", "age"]
     with pytest.raises(ConfigError, match=r"got 'x149' as 'x149' and as 'x14\*'"):
-        declare(frame(), user="who", epsilon=8.0, numeric=["x149", "x14*"], simulation_seed=1)
+        declare(frame(), user="who", privacy=Privacy(epsilon=8.0, simulation_seed=1), numeric=["x149", "x14*"])
 
 
 def test_categories_that_count_up_are_one_text_at_every_door(place: Path) -> None:

@@ -13,6 +13,7 @@ from quoron.training import lifetime
 from quoron_privacy.accounts.lifetime import Charge
 from quoron_privacy.errors import LedgerError
 from quoron_server.books.ledger import Ledger
+from said import said
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -30,13 +31,13 @@ def train(out: Path, **more: Any) -> Any:
     table = pd.DataFrame({"who": np.repeat(np.arange(300), 2), **columns})
     given = {"user": "who", "label": "ill", "numeric": {"age": (0, 100)}, "epsilon": 4.0, "delta": 1e-5}
     given |= {"algorithm": "dp-sgd-wor", "settings": ["algorithm.options.rounds=3"]}
-    return quoron.train(table, out=out, **given | more)
+    return quoron.train(table, **said(out=out, **given | more))
 
 
 def rows(out: Path, **more: Any) -> Any:
     given = {"users": 6, "dimension": 2, "epsilon": 4.0, "delta": 1e-3, "clip_norm": 1.0, "radius": 2.0}
     given |= {"algorithm": "one-pass-dp-sgd", "smoothness": 1.0, "options": {"rounds": 3}}
-    return quoron.train_rows(lambda users, point: np.zeros((len(users), 2)), out=out, **given | more)
+    return quoron.train_rows(lambda users, point: np.zeros((len(users), 2)), **said(out=out, **given | more))
 
 
 def interrupted(work: Any, out: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> None:

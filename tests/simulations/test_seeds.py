@@ -52,7 +52,7 @@ OTHERS = {
     "quoron/sharding/shard.py": "words of simulated users",
     "quoron/simulation/inline.py": "words of simulated users",
     "quoron_client/randomisers/randomness.py": "SeededRandomness",
-    "quoron_privacy/noise.py": "SeededNoise",
+    "quoron_privacy/noise/sources.py": "SeededNoise",
 }
 
 
