@@ -207,7 +207,7 @@ def odd(**changes: object) -> Script:
 
 
 OTHERWISE = Encoding((Numeric("age", 0, 1), Numeric("weight", 0, 200)), Signs("sick")).as_json()
-FAR = PlacedGradient(np.zeros((1, D)), np.arange(1_000_000)[None], 1.0, 1e300, 1)
+FAR = PlacedGradient(np.zeros((1, D)), np.arange(500_000)[None], 1.0, 1e300, 1)
 TWICE = replace(FAR, places=np.zeros((1, 9), np.int64))
 NOT_THOSE, NO_USE = "its terms are not those of its first announcement", "Expected a usable description of the run"
 BEYOND = "exceed the lifetime limit"
@@ -240,7 +240,7 @@ ATTACKS: dict[str, Attack] = {
         0.0,
         "dimensions, as announced",
     ),
-    "a million places": Attack(asks((FAR, 0, ANSWERED)), 1.0),
+    "half a million places": Attack(asks((FAR, 0, ANSWERED)), 1.0),
     "a place twice": Attack(asks((TWICE, 0, MISSING)), 0.0, "each place once"),
     "not a number": Attack(odd(data=np.full(D, nan).tobytes()), says="finite numbers"),
     "infinite": Attack(odd(data=np.full(D, -inf).tobytes()), says="finite numbers"),
