@@ -5,10 +5,15 @@ That the lines run and give what they say is checked by scripts/check_examples.p
 
 import ast
 import importlib
+import inspect
+import pkgutil
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+import quoron_privacy
 
 PAGE = (Path(__file__).parent.parent / "docs/library.md").read_text(encoding="utf-8")
 SECTIONS = re.split(r"^## ", PAGE, flags=re.MULTILINE)
@@ -46,3 +51,19 @@ def test_a_task_uses_public_names_alone(task: str) -> None:
             else:
                 assert node.module in OURS, f"{task} reaches into {node.module}"
                 assert {each.name for each in node.names} <= set(importlib.import_module(node.module).__all__)
+
+
+def mechanisms() -> Iterator[tuple[str, type]]:
+    """Classes that release or decide something, wherever they stand."""
+    for module in pkgutil.walk_packages(quoron_privacy.__path__, "quoron_privacy."):
+        for name, found in vars(importlib.import_module(module.name)).items():
+            own = inspect.isclass(found) and found.__module__ == module.name and not name.startswith("_")
+            if own and any(callable(getattr(found, each, None)) for each in ("release", "decide")):
+                yield name, found
+
+
+def test_every_mechanism_has_a_public_name() -> None:
+    """What a plan's releases are made of can be taken to arrays of one's own, from `quoron_privacy` alone."""
+    found = dict(mechanisms())
+    assert {"GaussianNoise", "AboveThreshold", "TailMean"} <= set(found)
+    assert {name for name, each in found.items() if getattr(quoron_privacy, name, None) is not each} == set()

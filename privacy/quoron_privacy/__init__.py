@@ -1,7 +1,8 @@
 """Mechanisms as a library of their own: samplers, guarantees, calibration and checks. Arrays in, arrays out.
 
-Each module is one mechanism or one kind of account, with its statement and proof under docs/privacy/. What is most
-asked for stands here too; the accounts are modules to import: `gdp`, `subsampling`, `lifetime`.
+Each module is one mechanism or one kind of account, with its statement and proof under docs/privacy/. Every mechanism
+that releases or decides stands here too, and what is most asked for besides; accounts are modules to import: `gdp`,
+`subsampling`, `lifetime`.
 
     >>> from quoron_privacy import GaussianNoise
     >>> from quoron_privacy.accounts import gdp
