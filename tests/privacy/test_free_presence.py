@@ -148,7 +148,7 @@ class TestTailMean:
     def test_noise_is_isotropic_on_the_weighted_row(self):
         for adjacency in ADJACENCIES:
             mechanism = TailMean.for_mu(dimension=2, users=10, mu=0.5, adjacency=adjacency)
-            weights = free_presence.WEIGHTS[adjacency]
+            weights = tails.WEIGHTS[adjacency]
             sensitivity = 0.2 if adjacency == "replace-one" else 0.1
             assert mechanism.scale * weights[0] == pytest.approx(sensitivity / 0.5, rel=1e-6)
             assert mechanism.presence_deviation * weights[3] == pytest.approx(sensitivity / 0.5, rel=1e-6)
@@ -270,7 +270,7 @@ def test_weights_are_below_what_the_proofs_allow():
         ("replace-one", (1, 2, 1, 1)),
         ("zero-out", (Fraction(9, 10), Fraction(9, 20), Fraction(9, 20), Fraction(1, 10))),
     ):
-        for weight, most in zip(free_presence.WEIGHTS[adjacency], allowed, strict=True):
+        for weight, most in zip(tails.WEIGHTS[adjacency], allowed, strict=True):
             assert Fraction(weight) ** 2 <= most
     assert Fraction(free_presence._HERE) ** 2 <= Fraction(3, 4)
 

@@ -1,14 +1,16 @@
 """Tasks about gradients and losses at points that the coordinator names."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.domains import Bounds
 from quoron_client.protocol.questions import Matrix, Task, Vector
-from quoron_client.protocol.smoothing import Smoothing, redrawn
+
+if TYPE_CHECKING:
+    from quoron_client.protocol.smoothing import Smoothing
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,7 +30,7 @@ class AverageGradient(Task):
     user_smoothness: float | None = None
     centre: Vector | None = None  # (d,); None is zero
     reference_items: int | None = None
-    smoothing: Smoothing | None = None
+    smoothing: "Smoothing | None" = None
 
     @property
     def model_size(self) -> int:
@@ -55,7 +57,7 @@ class AverageGradient(Task):
 
     def directed(self, seed: int) -> Self:
         """See Task."""
-        return replace(self, smoothing=redrawn(self.smoothing, seed))
+        return self if self.smoothing is None else replace(self, smoothing=self.smoothing.redrawn(seed))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -24,7 +24,6 @@ from quoron_privacy.errors import ConfigError, count, positive
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means.clipping import mean_sensitivity, sum_bits
-from quoron_privacy.means.free_presence import WEIGHTS, checked
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.prefix.noise import DEFAULT, PrefixNoise, PrefixState
 from quoron_privacy.release import Adjacency, Release
@@ -35,6 +34,12 @@ Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 loops = OnFirstUse("quoron_privacy.means.norm_counts_loops")
+
+# Weights of (value, tail, within, here), below (1, √2, 1, 1) and below (√(1-γ²), √(1-γ²)/√2, √(1-γ²)/√2, γ), γ² = 0.1.
+WEIGHTS = {
+    "replace-one": (1.0, 1.4142135, 1.0, 1.0),
+    "zero-out": (0.9486832, 0.6708203, 0.6708203, 0.3162277),
+}
 
 
 class Tail(NamedTuple):
@@ -264,6 +269,14 @@ class PrefixTail:
     def _gaussian(self) -> GaussianNoise:
         made = self.prefix
         return GaussianNoise(made.sensitivity, made.scale / made.column_norm)
+
+
+def checked(values: Matrix, length: int) -> Matrix:
+    """Rows of `length` numbers as contiguous float64; ConfigError for others."""
+    rows = np.ascontiguousarray(values, np.float64)
+    if rows.ndim != 2 or rows.shape[1] != length:
+        raise ConfigError(f"Expected rows of {length} numbers, got shape {rows.shape}.")
+    return rows
 
 
 def _row(sums: Sums, users: int, adjacency: Adjacency) -> Vector:

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import mean_sensitivity
@@ -98,12 +99,9 @@ def adaptive_clip(
 
 def noise_scale(sensitivity: float, problem: Problem, privacy: Privacy) -> float:
     """σ that makes one Gaussian release of this ℓ2 sensitivity (ε, δ)-DP, grid and sampler errors included."""
-    return GaussianNoise.calibrate(
-        sensitivity=sensitivity,
-        epsilon=privacy.epsilon,
-        delta=privacy.delta * (1 - 1e-9),  # a plan is re-checked by other arithmetic
-        dimension=problem.dimension,
-    ).scale
+    delta, dimension = privacy.delta * (1 - 1e-9), problem.dimension  # a plan is re-checked by other arithmetic
+    mu = gdp.mu_for(privacy.epsilon, delta, gaussians=dimension)
+    return GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu, dimension=dimension).scale
 
 
 def scale_for(sensitivity: float, problem: Problem, mu: float) -> float:
