@@ -10,13 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from one_epoch_reference import strategy
-from quoron_privacy.counts.presence import LEAST_SHARE, Presence
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means import free_presence
 from quoron_privacy.means import norm_counts as tails
 from quoron_privacy.means.free_presence import SPAN, LogLength, MomentMean, moment_logs, vector_logs
-from quoron_privacy.means.norm_counts import PrefixTail, TailMean
+from quoron_privacy.means.norm_counts import LEAST_SHARE, PrefixTail, Presence, TailMean
 from quoron_privacy.noise.sources import SeededNoise
 
 ADJACENCIES = ("replace-one", "zero-out")

@@ -15,6 +15,7 @@ Statements and proofs: docs/privacy/free-presence.md#p3 and free-presence#p4.
 """
 
 from dataclasses import dataclass
+from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -26,8 +27,7 @@ from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means.clipping import mean_sensitivity, sum_bits
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.prefix.noise import DEFAULT, PrefixNoise, PrefixState
-from quoron_privacy.release import Adjacency, Release
-from quoron_privacy.sums import Sums
+from quoron_privacy.release import Adjacency, Release, Sums
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
@@ -35,11 +35,41 @@ Mask = NDArray[np.bool_]
 
 loops = OnFirstUse("quoron_privacy.means.norm_counts_loops")
 
+LEAST_SHARE = 0.2  # of users who answer, that an estimate of it goes down to
+
 # Weights of (value, tail, within, here), below (1, √2, 1, 1) and below (√(1-γ²), √(1-γ²)/√2, √(1-γ²)/√2, γ), γ² = 0.1.
 WEIGHTS = {
     "replace-one": (1.0, 1.4142135, 1.0, 1.0),
     "zero-out": (0.9486832, 0.6708203, 0.6708203, 0.3162277),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """What all releases so far say of the share of users who answer; a function of releases.
+
+        >>> Presence().seen(0.65, 0.1).seen(0.75, 0.1).share
+        0.7
+
+    Source: docs/privacy/free-presence.md, "What the mean of presence says".
+    """
+
+    weighted: float = 0.0  # Σ value / deviation²
+    precision: float = 0.0  # Σ 1 / deviation²
+
+    def seen(self, value: float, deviation: float) -> "Presence":
+        """With one more noisy share."""
+        return Presence(self.weighted + value / deviation**2, self.precision + 1 / deviation**2)
+
+    @property
+    def mean(self) -> float:
+        """At least LEAST_SHARE; above 1 where more answer than the divisor counts on."""
+        return max(self.weighted / self.precision, LEAST_SHARE)
+
+    @property
+    def share(self) -> float:
+        """1 where that is within two deviations of the mean, else the mean, at least LEAST_SHARE."""
+        return 1.0 if self.mean > 1 - 2 / sqrt(self.precision) else self.mean
 
 
 class Tail(NamedTuple):

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError, Infeasible, RunError, count, positive, probability
 from quoron_privacy.noise.streams import GRID_BITS, NoiseSource
-from quoron_privacy.prefix.factorisation import Factorisation
-from quoron_privacy.prefix.factorisations import factorise
+from quoron_privacy.prefix.factorisations import Factorisation, factorise
 from quoron_privacy.release import Release
 
 Floats = NDArray[np.float64]

@@ -13,9 +13,10 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import mean_sensitivity
 from quoron_privacy.means.radius_cells import RadiusCells
 from quoron_privacy.release import Adjacency
-from quoron_server.algorithms.forecast import PhaseModel, statistical_floor
+from quoron_server.algorithms.averaged_sgd import PhaseModel, Vector, best_phases
+from quoron_server.algorithms.forecast import statistical_floor
 from quoron_server.algorithms.noisy.method import AdaptiveClip, NoisySGDParameters
-from quoron_server.algorithms.search import Candidate, Vector, best, best_phases, round_grid
+from quoron_server.algorithms.search import Candidate, best, round_grid
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
