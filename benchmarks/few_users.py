@@ -44,8 +44,8 @@ from quoron.simulation.inline import InlineEngine
 from quoron.simulation.scene import problem
 from quoron_client.losses import Huber
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.gradients import AverageLoss
 from quoron_client.protocol.questions import Answers, Question, Status
+from quoron_client.protocol.whitened import AverageLoss
 from quoron_privacy.errors import QuoronError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS

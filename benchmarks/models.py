@@ -32,6 +32,7 @@ from quoron.torch.computing import Rows
 from quoron.torch.modules import Network
 from quoron.training.items import Items
 from quoron.training.timetable import LocalSGD
+from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import clipped_mean
 from quoron_privacy.noise.sources import SecureNoise
@@ -154,7 +155,7 @@ def parts(shape: Shape, device: str, chunk: int, rounds: int) -> dict[str, float
     net, noise = Network.of(module, LOSS, device), SecureNoise.fresh()
     point, d = net.flat(), net.dimension
     rows = np.zeros((shape.cohort, d))
-    gaussian = GaussianNoise.calibrate(sensitivity=1.0, epsilon=1.0, delta=1e-6, dimension=d)
+    gaussian = GaussianNoise.for_mu(sensitivity=1.0, mu=mu_for(1.0, 1e-6, gaussians=d), dimension=d)
     local = LocalSGD(1, shape.batch, STEP)
     compute = Rows(net, items, items_per_user=shape.items, local=local, compiled=device == "cuda")
 

@@ -14,9 +14,7 @@ from .protocol.domains import Box as Box
 from .protocol.domains import Domain as Domain
 from .protocol.domains import L2Ball as L2Ball
 from .protocol.gradients import AverageGradient as AverageGradient
-from .protocol.gradients import AverageLoss as AverageLoss
 from .protocol.local_sgd import LocalSGD as LocalSGD
-from .protocol.moments import MomentAndGradient as MomentAndGradient
 from .protocol.moments import SecondMoment as SecondMoment
 from .protocol.questions import Answers as Answers
 from .protocol.questions import Question as Question
@@ -27,4 +25,6 @@ from .protocol.reports import VectorReport as VectorReport
 from .protocol.smoothing import Convolution as Convolution
 from .protocol.smoothing import Moreau as Moreau
 from .protocol.smoothing import Smoothing as Smoothing
+from .protocol.whitened import AverageLoss as AverageLoss
+from .protocol.whitened import MomentAndGradient as MomentAndGradient
 from .randomisers import local_report as local_report

@@ -6,7 +6,7 @@ that releases or decides stands here too, and what is most asked for besides; ac
 
     >>> from quoron_privacy import GaussianNoise
     >>> from quoron_privacy.accounts import gdp
-    >>> noise = GaussianNoise.calibrate(sensitivity=0.02, epsilon=1.0, delta=1e-6, dimension=1)
+    >>> noise = GaussianNoise.for_mu(sensitivity=0.02, mu=gdp.mu_for(1.0, 1e-6, gaussians=1), dimension=1)
     >>> round(gdp.epsilon_for(noise.effective_mu(1), 1e-6), 3)
     1.0
 """

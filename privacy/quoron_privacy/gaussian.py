@@ -1,6 +1,7 @@
 """The Gaussian mechanism on an integer grid: the least noise that makes a bounded change (ε, δ)-indistinguishable.
 
-    >>> noise = GaussianNoise.calibrate(sensitivity=0.02, epsilon=1.0, delta=1e-6, dimension=1)
+    >>> from quoron_privacy.accounts.gdp import mu_for
+    >>> noise = GaussianNoise.for_mu(sensitivity=0.02, mu=mu_for(1.0, 1e-6, gaussians=1), dimension=1)
     >>> round(noise.scale, 4)
     0.0845
 
@@ -8,14 +9,13 @@ Source: Balle & Wang (2018), Theorem 8, on a grid of 2⁻³⁰ standard deviatio
 """
 
 from dataclasses import dataclass
-from math import exp, sqrt
+from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.accounts import gdp
-from quoron_privacy.errors import ConfigError, Infeasible, count, positive, probability
-from quoron_privacy.noise.streams import GRID_BITS, RandomStream, total_variation
+from quoron_privacy.errors import ConfigError, Infeasible, count, positive
+from quoron_privacy.noise.streams import GRID_BITS, RandomStream
 from quoron_privacy.release import Release
 
 LARGEST = 2.0**22  # a released coordinate is at most this many standard deviations before noise
@@ -44,17 +44,6 @@ class GaussianNoise:
         positive(sensitivity=self.sensitivity, scale=self.scale)
         if not 1e-200 < self.scale < 1e200:
             raise ConfigError(f"Expected scale in (1e-200, 1e200), got scale={self.scale}. Change the units.")
-
-    @classmethod
-    def calibrate(cls, *, sensitivity: float, epsilon: float, delta: float, dimension: int) -> "GaussianNoise":
-        """The least noise for one (ε, δ) release of `dimension` coordinates, all slack included; Infeasible if none."""
-        positive(sensitivity=sensitivity, epsilon=epsilon)
-        probability(delta=delta)
-        count(dimension=dimension)
-        left = delta - (1 + exp(min(epsilon, 700.0))) * total_variation(gaussians=dimension)
-        if left <= 0:
-            raise Infeasible("gaussian", f"delta={delta:g} is below the resolution of the noise", "a larger delta")
-        return cls.for_mu(sensitivity=sensitivity, mu=gdp.mu_for(epsilon, left), dimension=dimension)
 
     @classmethod
     def for_mu(cls, *, sensitivity: float, mu: float, dimension: int) -> "GaussianNoise":

@@ -1,9 +1,21 @@
-"""What a mechanism has made public, and what counts as a neighbour: words that all mechanisms share."""
+"""What a mechanism reads of a cohort, what it has made public, and what counts as a neighbour: words that all share.
+
+Where single rows are not needed a mechanism reads sums, exact in integers. Those of parts of a cohort add to those of
+the whole, in any order, so they can be made where the rows are: by threads, by other processes, on a device. Loops that
+make them are beside their mechanisms.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+Matrix = NDArray[np.float64]
+Vector = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Integers = NDArray[np.int64]
 Adjacency = Literal["replace-one", "zero-out", "none"]
 LENGTHS = ("radius", "scale", "sensitivity")  # parameters in the unit of the value itself
 
@@ -19,3 +31,46 @@ class Release:
         """The entry of the same value `radius` times as long: whatever is a length in it is multiplied."""
         lengths = {name: radius * value for name, value in self.parameters.items() if name in LENGTHS}
         return Release(self.mechanism, {**self.parameters, **lengths})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sums:
+    """Sums over users, exact in integers. Those of disjoint parts of a cohort add, in any order, to those of all."""
+
+    total: Integers  # on the reduction's grid, (d,)
+    cells: Integers  # users by the norm of their row, (4,)
+    clipped: int  # rows that were shortened
+    answered: int  # rows counted
+
+    def __add__(self, other: "Sums") -> "Sums":
+        return Sums(
+            self.total + other.total,
+            self.cells + other.cells,
+            self.clipped + other.clipped,
+            self.answered + other.answered,
+        )
+
+
+class Reduction(Protocol):
+    """All that a mechanism reads of a cohort's rows: single rows are not needed."""
+
+    def of(self, values: Matrix, answered: Mask) -> Sums:
+        """The sums of some of the cohort's users; values (k, d), answered (k,)."""
+
+
+class LoopReduction(Reduction, Protocol):
+    """One that a compiled loop makes of rows while they are in cache."""
+
+    def around(self, dimension: int) -> Vector:
+        """The centre, (d,)."""
+
+    @property
+    def scales(self) -> tuple[float, float, float]:
+        """Clip norm, quantile radius, steps of the grid in one clip norm."""
+
+    @property
+    def adding(self) -> int:
+        """Address of the loop, a `cfunc` of type `clipping.SUMMING`.
+
+        The first four of its counts are `Sums.cells`, the fifth is `Sums.clipped`.
+        """

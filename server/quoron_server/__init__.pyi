@@ -2,9 +2,9 @@ from .algorithm import Algorithm as Algorithm
 from .algorithm import Update as Update
 from .algorithms import ALGORITHMS as ALGORITHMS
 from .algorithms.info import AlgorithmInfo as AlgorithmInfo
-from .assumptions import Assumption as Assumption
 from .books.ledger import Ledger as Ledger
 from .budget import Budget as Budget
+from .parameters import Assumption as Assumption
 from .parameters import GaussianPromise as GaussianPromise
 from .parameters import Parameters as Parameters
 from .parameters import PlannedRelease as PlannedRelease

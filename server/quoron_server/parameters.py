@@ -3,19 +3,128 @@
 An algorithm's own frozen dataclass of numbers and mechanisms derives from `Parameters`. Whatever the rest of the system
 must know of a plan (whom it asks, what it releases and at what charge, what its promise rests on), it asks of the very
 numbers that the algorithm runs by.
+
+What a promise rests on beside its numbers are `Assumption`s: kinds that rules read, and words for people, made last.
+
+>>> Assumption(Kind.SECRET_COHORTS).text
+'cohort membership stays secret, but for what one curious client knows of its own'
+>>> Assumption(Kind.DECLARED_ATTENDANCE, (0.9,)).text
+'divisors count on an attendance of 0.9, declared in advance; noise is scaled for it'
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from quoron_privacy.errors import ConfigError
 from quoron_privacy.release import Adjacency, Release
-from quoron_server.assumptions import Assumption
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
+
+
+class Kind(StrEnum):
+    """Of assumptions, in the order in which people are told."""
+
+    # Of a function or a table that its owner alone knows, where one machine holds everything.
+    OWN_ROWS = "own-rows"
+    FORGETFUL_FUNCTION = "forgetful-function"
+    ROWS_ARE_USERS = "rows-are-users"
+    FEATURE_RANGES_PUBLIC = "feature-ranges-public"
+    CLASSES_PUBLIC = "classes-public"
+    LABEL_RANGE_PUBLIC = "label-range-public"
+    # Of users' losses and answers.
+    CONTRACTING_LOSSES = "contracting-losses"
+    TRUE_GRADIENTS = "true-gradients"
+    SECRET_ITEMS = "secret-items"
+    ABSENT_IS_OUTLIER = "absent-is-outlier"
+    ABSENT_IS_ZERO_ROW = "absent-is-zero-row"
+    ABSENT_IS_ZERO = "absent-is-zero"
+    FIRST_ANSWERS_COUNT = "first-answers-count"
+    DECLARED_ATTENDANCE = "declared-attendance"
+    ONE_REPORT = "one-report"
+    TWO_REPORTS = "two-reports"
+    CARELESS_ATTENDANCE = "careless-attendance"
+    VOUCHED_CONSTANTS = "vouched-constants"
+    # Of a federation.
+    ONE_KEY_ONE_USER = "one-key-one-user"
+    ONE_PARTITION_ONE_USER = "one-partition-one-user"
+    EARLY_ENDS = "early-ends"
+    # What rules decide by.
+    SECRET_COHORTS = "secret-cohorts"
+    FORGETFUL_CLIENTS = "forgetful-clients"
+    FULL_ATTENDANCE = "full-attendance"
+    UNMOVED_ATTENDANCE = "unmoved-attendance"
+    DOMINANT_HESSIANS = "dominant-hessians"
+
+
+TEXTS: Mapping[Kind, str] = MappingProxyType(
+    {
+        # That a function raises, prints or keeps something is how it could tell of items besides; nobody can check it.
+        Kind.OWN_ROWS: "a row depends on the items of its own user and on what was released before, on no other user's "
+        "items, and nothing else that the function does, such as raising or printing, shows anything of them",
+        Kind.FORGETFUL_FUNCTION: "the function keeps nothing between rounds that changes later rows",
+        Kind.ROWS_ARE_USERS: "every row is a user of its own, as unit='row' declares",
+        Kind.FEATURE_RANGES_PUBLIC: "the ranges of the features, which are those of the data, were public before",
+        Kind.CLASSES_PUBLIC: "the classes, which are those of the data, were public before",
+        Kind.LABEL_RANGE_PUBLIC: "the range of the label, which is that of the data, was public before",
+        Kind.CONTRACTING_LOSSES: "every conceivable user's loss is convex, smooth and Lipschitz with the plan's "
+        "constants (clients clip features and scale losses)",
+        Kind.TRUE_GRADIENTS: "clients compute true, unclipped gradients in float64",
+        Kind.SECRET_ITEMS: "which items a round uses stays secret",
+        Kind.ABSENT_IS_OUTLIER: "a user who does not answer counts as an outlier in its own slot",
+        Kind.ABSENT_IS_ZERO_ROW: "a user who does not answer counts as the zero row, and divisors stay as planned",
+        Kind.ABSENT_IS_ZERO: "a user who does not answer counts as the zero vector, and the divisor stays {}",
+        Kind.FIRST_ANSWERS_COUNT: "the first {} answers in slot order count, of {} users asked in each round",
+        Kind.DECLARED_ATTENDANCE: "divisors count on an attendance of {:g}, declared in advance; noise is "
+        "scaled for it",
+        Kind.ONE_REPORT: "a client answers one question of the run, once, with words of its own",
+        Kind.TWO_REPORTS: "a client answers one range and one vector question of the run, once, with words of its own",
+        Kind.CARELESS_ATTENDANCE: "whether a client answers does not depend on its data",
+        Kind.VOUCHED_CONSTANTS: "{}",
+        Kind.ONE_KEY_ONE_USER: "a user holds one SuperNode key that the SuperLink has verified, and that node's "
+        "answers depend on no other user's items",
+        Kind.ONE_PARTITION_ONE_USER: "a user is one partition, whose answers depend on no other user's items",
+        Kind.EARLY_ENDS: "only the coordinator sees when a round ends: early ends were accepted, and they tell who was "
+        "absent",
+        Kind.SECRET_COHORTS: "cohort membership stays secret, but for what one curious client knows of its own",
+        # A theorem takes a round as a function of its cohort's data and of past releases. Where cohorts have a fixed
+        # size, a member who remembers its rounds tells something of who else was asked.
+        Kind.FORGETFUL_CLIENTS: "clients keep nothing between rounds that changes their answers",
+        Kind.FULL_ATTENDANCE: "every user of a phase answers every one of its questions with the gradient of one and "
+        "the same loss (the accelerated solver's certificate is void without it)",
+        Kind.UNMOVED_ATTENDANCE: "whether a client answers does not depend on the iterates that it is asked at",
+        Kind.DOMINANT_HESSIANS: "the Hessian of every conceivable user's loss is diagonally dominant (clients bring "
+        "features within bounds)",
+    }
+)
+_ORDER: Mapping[Kind, int] = MappingProxyType({kind: place for place, kind in enumerate(Kind)})
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """One of them; `of` are the words and numbers that its text leaves open."""
+
+    kind: Kind
+    of: tuple[str | float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if TEXTS[self.kind].count("{") != len(self.of):
+            raise ConfigError(f"Expected what {self.kind} is said of where its text asks for it, got {self.of!r}.")
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        return TEXTS[self.kind].format(*self.of)
+
+
+def together(*parts: Iterable[Assumption]) -> tuple[Assumption, ...]:
+    """All of them, each once, in the order of their kinds; those of one kind in the order given."""
+    return tuple(sorted(dict.fromkeys(each for part in parts for each in part), key=lambda each: _ORDER[each.kind]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from quoron_privacy.errors import ConfigError, VerificationError, positive, probability
 from quoron_privacy.release import Adjacency
-from quoron_server.assumptions import Assumption, Kind, together
-from quoron_server.parameters import Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, Kind, Parameters, PlannedRelease, together
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:  # a plan holds them, and whoever makes or checks one knows how

@@ -21,7 +21,7 @@ from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.errors import OtherVersion, RunError
 from quoron_privacy.noise.ahead import NoiseAhead, StartedNoise
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.sums import Sums
+from quoron_privacy.release import Sums
 from quoron_server import serial
 from quoron_server.algorithm import Algorithm, names_of
 from quoron_server.budget import Budget

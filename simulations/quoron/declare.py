@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from quoron import toml_text
 from quoron.sections import Keep, Privacy, door, only
 from quoron.training import lifetime
-from quoron_client.data import columns, encoding, spans
+from quoron_client.data import columns, encoding, spans, tables
 from quoron_client.data.first_rows import Reading, most_rows, only_first
 from quoron_privacy.accounts import gdp
 from quoron_privacy.counts import facts
@@ -193,7 +193,7 @@ def declare(
 
 def _named(source: Any, user: str, declared: Sequence[str], first: int) -> tuple[list[str], int]:
     """The columns that names, patterns and spans stand for, and how many those of the `first` entries are."""
-    header = columns.names(source) if any(spans.WILD in each for each in declared) else []
+    header = tables.names(source) if any(spans.WILD in each for each in declared) else []
     meant = spans.meant(declared, header, roles={user})
     return [name for some in meant for name in some], sum(map(len, meant[:first]))
 
@@ -233,7 +233,7 @@ def read(source: Any, user: str, names: Sequence[str]) -> tuple[pa.Table, NDArra
     Of a user as many count as of one item that is declared: `most_rows`.
     """
     most = most_rows(1, len(names), weighted=False)
-    table = columns.read(source, [*dict.fromkeys([user, *names])], Reading(most, user))
+    table = tables.read(source, [*dict.fromkeys([user, *names])], Reading(most, user))
     for name in names:
         columns.check(table, name)
     table = table.filter(columns.texts(table, user).is_valid())

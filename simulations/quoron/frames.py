@@ -38,14 +38,14 @@ def needed(frame: Frame | None, config: Config) -> "pa.Table | None":
     if frame is None:
         return None
     from quoron.simulation.scene import encoding_of, loss_of
-    from quoron_client.data import columns
+    from quoron_client.data import tables
     from quoron_client.data.declared import check_types, types_of
 
     section = with_columns(config, Path.cwd(), frame).population
     if not isinstance(section, Table):
         raise ConfigError(f"Expected population.kind='table' with a DataFrame, got {section.kind!r}.")
     encoding = encoding_of(section, loss_of(config.loss))
-    table = columns.read(frame, (*encoding.columns, section.user))
+    table = tables.read(frame, (*encoding.columns, section.user))
     check_types(encoding, types_of(frame, table.schema))
     return table
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron.run_folder import write
-from quoron_client.data import columns
+from quoron_client.data import tables
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.features import Numeric
 from quoron_client.data.labels import Classes, Range, Signs
@@ -244,7 +244,7 @@ class Model:
     def _encoded(self, table: Any) -> Vector:
         """Rows as in training, (N, p) float64; every one of them usable."""
         features = replace(self.encoding, label=None, weight=None)
-        encoded = features.encode(columns.read(table, features.columns))
+        encoded = features.encode(tables.read(table, features.columns))
         if not encoded.kept.all():
             bad = np.flatnonzero(~encoded.kept)
             raise DataError(

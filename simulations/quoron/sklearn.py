@@ -32,7 +32,7 @@ from quoron.sections import Setting, overlay
 from quoron.training import arrays, run
 from quoron.training.arrays import InputError, Label, RandomState
 from quoron_privacy.errors import RunError
-from quoron_server.assumptions import Assumption, Kind
+from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Guarantee
 
 try:

@@ -12,7 +12,8 @@ from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 EPSILON, DELTA, NORM, COHORT = 2.0, 1e-5, 1.0, 10
 DRAWS = 200_000
 SENSITIVITY = mean_sensitivity(NORM, COHORT)
-HONEST = GaussianNoise.calibrate(sensitivity=SENSITIVITY, epsilon=EPSILON, delta=DELTA, dimension=1)
+MU = gdp.mu_for(EPSILON, DELTA, gaussians=1)
+HONEST = GaussianNoise.for_mu(sensitivity=SENSITIVITY, mu=MU, dimension=1)
 
 
 def world(own, noise, source, name, norm=NORM):
@@ -40,7 +41,7 @@ def test_the_audit_catches_a_quarter_of_the_noise():
 
 
 def test_the_audit_catches_the_sensitivity_of_one_end_instead_of_two():
-    half = GaussianNoise.calibrate(sensitivity=SENSITIVITY / 2, epsilon=EPSILON, delta=DELTA, dimension=1)
+    half = GaussianNoise.for_mu(sensitivity=SENSITIVITY / 2, mu=MU, dimension=1)
     assert audit(half) > EPSILON
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from audits.harness import epsilon_lower_bound
+from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_privacy.prefix.factorisations import FACTORISATIONS, factorise
 from quoron_privacy.prefix.noise import PrefixNoise, corollary_9_scale
@@ -16,9 +17,8 @@ EPSILON, DELTA = 1.0, 1e-2
 
 
 def honest(name="blt", rounds=ROUNDS, epsilon=EPSILON, delta=DELTA):
-    return PrefixNoise.calibrate(
-        rounds=rounds, sensitivity=SENSITIVITY, epsilon=epsilon, delta=delta, dimension=1, factorisation=name
-    )
+    mu = mu_for(epsilon, delta, gaussians=rounds)
+    return PrefixNoise.for_mu(rounds=rounds, sensitivity=SENSITIVITY, mu=mu, dimension=1, factorisation=name)
 
 
 def strategy_matrix(name, rounds):

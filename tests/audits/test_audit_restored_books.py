@@ -25,7 +25,7 @@ Statistic = Callable[[float, float], float]
 @cache
 def one() -> GaussianNoise:
     """Of one release."""
-    return GaussianNoise.calibrate(sensitivity=2 * CLIP, epsilon=1.0, delta=DELTA, dimension=1)
+    return GaussianNoise.for_mu(sensitivity=2 * CLIP, mu=gdp.mu_for(1.0, DELTA, gaussians=1), dimension=1)
 
 
 @cache

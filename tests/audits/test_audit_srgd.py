@@ -13,6 +13,7 @@ from audits.harness import epsilon_lower_bound
 from one_epoch_reference import FAMILY, drive, released_sums, strategy
 from quoron_client.protocol.domains import Box
 from quoron_client.protocol.questions import Answers, Status
+from quoron_privacy.accounts import gdp
 from quoron_privacy.means.clipping import mean_sensitivity
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.prefix.noise import PrefixNoise, corollary_9_scale
@@ -199,11 +200,10 @@ class TestCorollary9:
         assert audit(self.plan(printed), self.ENDS, delta=self.DELTA) > self.EPSILON
 
     def test_the_tree_at_its_own_calibration_passes(self):
-        noise = PrefixNoise.calibrate(
+        noise = PrefixNoise.for_mu(
             rounds=ROUNDS,
             sensitivity=mean_sensitivity(CLIP, 2, "zero-out"),
-            epsilon=self.EPSILON,
-            delta=self.DELTA,
+            mu=gdp.mu_for(self.EPSILON, self.DELTA, gaussians=ROUNDS),
             dimension=1,
             factorisation="tree",
         )

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from quoron_client.data import columns
+from quoron_client.data import tables
 from quoron_client.data.declared import check_types, types_of
 from quoron_client.data.encoding import (
     Categorical,
@@ -127,9 +127,9 @@ def test_types_that_were_made_of_values_say_nothing(tmp_path):
     """One user's value changes the type of a pandas column, and what a CSV file is read as is always text."""
     whole = pd.DataFrame({"y": [True, False], "x": [1, 2], "c": pd.Categorical(["a", "b"])})
     for frame in (whole, whole.astype(object), whole.assign(y=[True, None])):
-        assert types_of(frame, columns.read(frame).schema) == {}
+        assert types_of(frame, tables.read(frame).schema) == {}
     whole.to_csv(tmp_path / "people.csv", index=False)
-    assert types_of(tmp_path / "people.csv", columns.header(tmp_path / "people.csv").schema) == {}
+    assert types_of(tmp_path / "people.csv", tables.header(tmp_path / "people.csv").schema) == {}
 
 
 def test_a_schema_says_its_types_but_for_dictionaries_and_nulls(tmp_path):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from quoron_client.compute.enforcement import bounded
 from quoron_client.compute.gradients import average_gradient
-from quoron_client.data import columns
+from quoron_client.data import columns, tables
 from quoron_client.data.encoding import (
     Categorical,
     Classes,
@@ -67,8 +67,8 @@ class TestNoValueIsAnError:
     def test_in_any_column_of_a_data_frame(self, cells, missing):
         rules = Encoding(RULES.features, RULES.label, weight=RULES.weight, missing=missing)
         frame = pd.concat([one_row(), one_row(**dict(zip(RULES.columns, cells, strict=True))), one_row()])
-        found = rules.encode(columns.read(frame, rules.columns))
-        alone = rules.encode(columns.read(one_row(), rules.columns))
+        found = rules.encode(tables.read(frame, rules.columns))
+        alone = rules.encode(tables.read(one_row(), rules.columns))
         for row in (0, 2):  # and nobody else's row is another for it
             assert found.kept[row]
             np.testing.assert_array_equal(found.features[row], alone.features[0])
@@ -82,7 +82,7 @@ class TestNoValueIsAnError:
         path = tmp_path / "table.csv"
         path.write_bytes(b"age,sick\n50,1\n5\xff,0\n70,\xfe\n60,0\n")
         rules = Encoding((Numeric("age", 0, 100),), Signs("sick"), intercept=False)
-        assert rules.encode(columns.read(path, rules.columns)).kept.tolist() == [True, False, False, True]
+        assert rules.encode(tables.read(path, rules.columns)).kept.tolist() == [True, False, False, True]
         raw = pa.array([b"50", b"5\xff"]).view(pa.string())
         assert np.isnan(columns.numbers(pa.table({"age": raw}), "age")).tolist() == [False, True]
 
@@ -91,7 +91,7 @@ class TestNoValueIsAnError:
         path = tmp_path / "table.csv"
         path.write_text(f"age,sick\n50,1\n{word},0\n 7e1 ,true\n", encoding="utf-8")
         rules = Encoding((Numeric("age", 0, 100),), Signs("sick"), intercept=False)
-        found = rules.encode(columns.read(path, rules.columns))
+        found = rules.encode(tables.read(path, rules.columns))
         assert found.kept.tolist() == [True, False, True]
         np.testing.assert_allclose(found.features[:, 0], [0, 0, 0.4], atol=1e-6)
         assert found.labels.tolist() == [1, 0, 1]
@@ -113,7 +113,7 @@ class TestNoValueIsAnError:
     @pytest.mark.parametrize("count", [None, -1.0, float("inf"), "x"])
     def test_a_row_with_an_impossible_weight_is_left_out(self, count):
         frame = pd.concat([one_row(), one_row(count=count), one_row(count=9)])
-        found = RULES.encode(columns.read(frame, RULES.columns))
+        found = RULES.encode(tables.read(frame, RULES.columns))
         assert found.kept.tolist() == [True, False, True]
         assert found.weights.tolist() == [0.5, 0, 1]
         assert found.counts.clipped["count"] == 1
@@ -126,7 +126,7 @@ class TestTypes:
         kinds = [codes, [float(c) for c in codes], [str(c) for c in codes], [*codes[:3], "2"]]
         rules = Encoding((Categorical("code", (1, 2)), Categorical("word", ("1", "2"))), Comparison("n", ">=", 2))
         found = [
-            rules.encode(columns.read(pd.DataFrame({"code": kind, "word": kind, "n": kind}), rules.columns))
+            rules.encode(tables.read(pd.DataFrame({"code": kind, "word": kind, "n": kind}), rules.columns))
             for kind in kinds
         ]
         for each in found:
@@ -258,7 +258,7 @@ class TestRules:
         assert RULES.names == (
             "age", "size in [-inf, 0)", "size in [0, inf)", "ward=A", "ward=7", "code=1", "code=2", "intercept",
         )  # fmt: skip
-        assert RULES.dimension == 8 == RULES.encode(columns.read(one_row(), RULES.columns)).features.shape[1]
+        assert RULES.dimension == 8 == RULES.encode(tables.read(one_row(), RULES.columns)).features.shape[1]
 
     def test_refuse_the_labels_own_column_among_the_features(self):
         with pytest.raises(ConfigError, match="got 'delay' as both"):

@@ -17,7 +17,7 @@ from quoron_client.losses import Classification, Declaration, Logistic, declared
 from quoron_client.protocol.local_sgd import LocalSGD
 from quoron_privacy.errors import ConfigError, VerificationError
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.assumptions import Assumption, Kind
+from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
 from quoron_server.specification import make_plan

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from quoron.cli.app import app
 from quoron.paths import PACKAGED, table_file
-from quoron_client.data import columns
+from quoron_client.data import tables
 from quoron_client.data.people import several
 from quoron_client.federation.own_table import check_one_user
 from quoron_privacy.errors import DataError
@@ -48,10 +48,10 @@ class TestSeveralPeople:
     @pytest.mark.parametrize("ids", ["{}", "P{:05}", "{:08x}-ward"])
     def test_are_known_by_a_column_in_blocks(self, ids):
         for patients, visits in ((20, 2), (300, 5), (3000, 3)):
-            assert "column 'x', whose" in str(several(columns.read(hospital(patients, visits, ids))))
+            assert "column 'x', whose" in str(several(tables.read(hospital(patients, visits, ids))))
 
     def test_are_known_by_a_column_that_repeats_evenly_in_any_order(self):
-        assert "'x'" in str(several(columns.read(hospital(shuffled=True))))
+        assert "'x'" in str(several(tables.read(hospital(shuffled=True))))
 
     @pytest.mark.parametrize(
         "name",
@@ -59,11 +59,11 @@ class TestSeveralPeople:
     )
     def test_are_known_by_the_name_of_a_column_however_few_they_are(self, name):
         few = hospital(3, 1, shuffled=True).rename(columns={"x": name})
-        assert f"a column {name!r} of 3 values" in str(several(columns.read(few)))
-        assert several(columns.read(few.assign(**{name: "ada"}))) is None
+        assert f"a column {name!r} of 3 values" in str(several(tables.read(few)))
+        assert several(tables.read(few.assign(**{name: "ada"}))) is None
 
     def test_are_known_by_more_rows_than_a_person_holds(self):
-        table = columns.read(diary())
+        table = tables.read(diary())
         assert several(table, items_per_user=24) is None
         assert several(table, items_per_user=23) == "240 rows, where a person holds 23"
 
@@ -77,21 +77,21 @@ class TestSeveralPeople:
 
 class TestOnePerson:
     def test_has_dates_times_years_measurements_and_categories(self):
-        assert several(columns.read(diary())) is None
-        assert several(columns.read(diary().astype(str))) is None
+        assert several(tables.read(diary())) is None
+        assert several(tables.read(diary().astype(str))) is None
 
     def test_has_columns_of_any_type(self):
         frame = diary().assign(when=pd.Timestamp("2020"), gone=None, flag=True)
-        assert several(columns.read(frame)) is None
+        assert several(tables.read(frame)) is None
 
     @pytest.mark.parametrize(("name", "user", "most"), [("flights", "tailnum", 0.02), ("scorecard", "unitid", 0.0),
                                                         ("storms", "storm", 0.06)])  # fmt: skip
     def test_of_a_public_table_is_seldom_asked(self, name, user, most):
         """Each user's own rows of the shipped tables, of which every eighth is looked at."""
-        table = columns.read(table_file(f"{PACKAGED}{name}.parquet", Path())).to_pandas()
+        table = tables.read(table_file(f"{PACKAGED}{name}.parquet", Path())).to_pandas()
         users = table[user].astype(str)
         chosen = sorted(set(users))[:: 8 if name == "storms" else 60]
-        asked = sum(several(columns.read(table[users == each].drop(columns=user))) is not None for each in chosen)
+        asked = sum(several(tables.read(table[users == each].drop(columns=user))) is not None for each in chosen)
         assert asked <= most * len(chosen)
 
 

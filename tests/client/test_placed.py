@@ -10,7 +10,7 @@ from quoron_client.compute import placed
 from quoron_client.compute.gradients import average_gradient
 from quoron_client.compute.placed import placed_gradient
 from quoron_client.compute.work import answer
-from quoron_client.protocol.gradients import PlacedGradient
+from quoron_client.protocol.placed import PlacedGradient
 from quoron_client.protocol.questions import Status
 from quoron_privacy.errors import DataError
 

@@ -18,7 +18,7 @@ from quoron_privacy.errors import ConfigError, VerificationError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.registered import derived
-from quoron_server.assumptions import TEXTS, Assumption, Kind, together
+from quoron_server.parameters import TEXTS, Assumption, Kind, together
 from quoron_server.plan import Plan, Privacy
 from quoron_server.specification import require_open_cohorts
 
@@ -176,7 +176,7 @@ def test_no_rule_looks_for_a_sentence_among_the_assumptions() -> None:
                         found.append((path.name, ast.unparse(node)))
     allowed = {
         ("registered.py", "each not in promise.assumptions"),
-        ("assumptions.py", "TEXTS[self.kind].count('{') != len(self.of)"),
+        ("parameters.py", "TEXTS[self.kind].count('{') != len(self.of)"),
     }
     assert set(found) <= allowed
 
@@ -194,5 +194,5 @@ def test_nothing_that_a_plan_is_made_of_knows_the_registry() -> None:
         for node in ast.walk(ast.parse(Path(spec.origin).read_text())):
             if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("quoron_"):
                 waiting.append(node.module)
-    assert {"quoron_server.plan", "quoron_server.parameters", "quoron_server.assumptions"} <= seen
+    assert {"quoron_server.plan", "quoron_server.parameters"} <= seen
     assert not any(name.startswith("quoron_server.algorithm") for name in seen)

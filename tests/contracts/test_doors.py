@@ -27,7 +27,7 @@ from quoron.datasets.population import from_dataset
 from quoron.simulation.scene import encoding_of
 from quoron.training import arrays
 from quoron.training.table import hold
-from quoron_client.data import columns, csv_file
+from quoron_client.data import columns, csv_file, tables
 from quoron_client.data.encoding import Encoding
 from quoron_client.data.items import ItemBatch
 from quoron_client.federation.own_table import check_one_user, own_items, read_own_table
@@ -180,7 +180,7 @@ class TestCSV:
             noted[place] = (*rows[place][:3], forged)
             with (tmp_path / "notes.csv").open("w", newline="") as file:
                 csv.writer(file).writerows([("who", "age", "sick", "note"), *noted])
-            table = columns.read(tmp_path / "notes.csv", ("who", "age"))
+            table = tables.read(tmp_path / "notes.csv", ("who", "age"))
             assert table.column("who").to_pylist() == [row[0] for row in rows]
 
     @pytest.mark.parametrize("size", [900_000, 5_000_000])
@@ -188,7 +188,7 @@ class TestCSV:
         cell = ("x,1\n" * size)[:size]
         with (tmp_path / "long.csv").open("w", newline="") as file:
             csv.writer(file).writerows([("who", "note", "age"), ("a", cell, 1), ("b", "", 2)])
-        table = columns.read(tmp_path / "long.csv", ("who", "note", "age"))
+        table = tables.read(tmp_path / "long.csv", ("who", "note", "age"))
         assert table.to_pydict() == {"who": ["a", "b"], "note": [cell, ""], "age": ["1", "2"]}
 
     @pytest.mark.parametrize("piece", [1, 7, 64, 1 << 20])
@@ -203,7 +203,7 @@ class TestCSV:
             "\ufeff" + ending.join(rows),
         ):
             (tmp_path / "ragged.csv").write_bytes(text.encode())
-            table = columns.read(tmp_path / "ragged.csv", ("age", "who", "note"))
+            table = tables.read(tmp_path / "ragged.csv", ("age", "who", "note"))
             assert table.to_pylist() == [
                 {"age": "1", "who": "a", "note": '1\n"2"'},
                 {"age": "3", "who": "c", "note": "y,\r\n,"},
@@ -213,18 +213,18 @@ class TestCSV:
     def test_a_header_is_read_as_rows_are(self, tmp_path):
         path = tmp_path / "names.csv"
         path.write_bytes(b'\r\n"two\nlines","a ""b""",who,who\n1,2,3,4\n')
-        assert columns.header(path).column_names == ["two\nlines", 'a "b"', "who", "who"]
-        assert columns.read(path, ('a "b"', "two\nlines")).to_pylist() == [{'a "b"': "2", "two\nlines": "1"}]
-        assert columns.read(path).num_columns == 4
+        assert tables.header(path).column_names == ["two\nlines", 'a "b"', "who", "who"]
+        assert tables.read(path, ('a "b"', "two\nlines")).to_pylist() == [{'a "b"': "2", "two\nlines": "1"}]
+        assert tables.read(path).num_columns == 4
         with pytest.raises(DataError, match="one column 'who' in the table, got 2"):
-            columns.read(path, ("who",))
+            tables.read(path, ("who",))
         path.write_text("who,age\na,1\n", encoding="utf-16")
         with pytest.raises(DataError, match="to be UTF-8, got UTF-16"):
-            columns.read(path)
+            tables.read(path)
 
     def test_a_skipped_row_may_hold_any_bytes(self, tmp_path):
         (tmp_path / "bytes.csv").write_bytes(b"who,age\na,1\n\xff\xc3\n\xf0\x9f,\xff,9\nb\xe2\x82,2\n")
-        table = columns.read(tmp_path / "bytes.csv", ("who", "age"))
+        table = tables.read(tmp_path / "bytes.csv", ("who", "age"))
         assert table.to_pydict() == {"who": ["a", "b\ufffd"], "age": ["1", "2"]}
 
     @pytest.mark.parametrize("piece", [1, 40, 1 << 20])
@@ -245,7 +245,7 @@ class TestCSV:
         for rest in ("", "b,x,2\n", 'b,"x",2\n' * 9):
             (tmp_path / "bad.csv").write_bytes(b"who,note,age\nq,q,1\n" + row.encode() + b"\n" + rest.encode())
             with pytest.raises(DataError, match="correctly quoted CSV file, got .*" + said) as caught:
-                columns.read(tmp_path / "bad.csv", ("who", "age"))
+                tables.read(tmp_path / "bad.csv", ("who", "age"))
             assert "pipe" not in str(caught.value)
 
     def test_a_row_without_an_end_is_refused(self, tmp_path, monkeypatch):
@@ -253,10 +253,10 @@ class TestCSV:
         monkeypatch.setattr(csv_file, "LONGEST", 1000)
         (tmp_path / "bad.csv").write_text('who,age\na,"' + "1\n" * 10_000)
         with pytest.raises(DataError, match="a row of more than 256 MiB, or a quote that is never closed"):
-            columns.read(tmp_path / "bad.csv", ("who",))
+            tables.read(tmp_path / "bad.csv", ("who",))
         (tmp_path / "bad.csv").write_text('"who,age\na,b' + "1\n" * 10_000)
         with pytest.raises(DataError, match="a first row that does not end"):
-            columns.header(tmp_path / "bad.csv")
+            tables.header(tmp_path / "bad.csv")
 
     def test_every_cell_is_what_a_reader_of_its_own_says(self, tmp_path, monkeypatch):
         """Against csv.reader, cell by cell, with pieces of any length."""
@@ -268,7 +268,7 @@ class TestCSV:
             path = self.write(table, how, tmp_path / "table.csv")
             with path.open(newline="", encoding="utf-8") as file:
                 expected = list(csv.reader(file))[1:]
-            found = columns.read(path, ("c", "a", "b")).select(["a", "b", "c"]).to_pylist()
+            found = tables.read(path, ("c", "a", "b")).select(["a", "b", "c"]).to_pylist()
             assert [[*row.values()] for row in found] == expected
 
     @pytest.mark.parametrize("count", [200, pytest.param(4000, id="all", marks=pytest.mark.slow)])
@@ -379,7 +379,7 @@ class TestDataFrame:
     def test_users_are_who_their_own_value_says(self):
         one = ["1", 1, 1.0, np.float32(1), np.int64(1), "1"]
         frame = pd.DataFrame({"who": pd.Series([*one, True, "true", b"b", "b", 2**70], dtype=object)})
-        names = columns.texts(columns.read(frame), "who").to_pylist()
+        names = columns.texts(tables.read(frame), "who").to_pylist()
         assert names == ["1"] * 6 + ["true"] * 2 + ["b"] * 2 + [str(2**70)]
         assert arrays.owners(frame["who"].to_numpy(), len(frame)).to_pylist() == names
         assert arrays.owners([*one, True, "true"], 8).to_pylist() == names[:8]

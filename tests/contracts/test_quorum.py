@@ -14,8 +14,8 @@ from quoron_privacy.errors import VerificationError, WithoutQuorum
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.quorum import MET, NOT_MET
-from quoron_server.assumptions import Assumption, Kind
 from quoron_server.books.ledger import Ledger
+from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Plan, Privacy
 from quoron_server.rounds import run
 from quoron_server.runs import charge_of

@@ -17,8 +17,8 @@ from contracts.scenes import SMALL, make, make_plan
 from contracts.worlds import Spent, Told
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
 from quoron_privacy.means.moment import MomentSum, SecondMomentNoise
+from quoron_privacy.release import Sums
 from quoron_privacy.robust.lottery import Lottery
-from quoron_privacy.sums import Sums
 from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms import quorum as quorums

@@ -23,8 +23,9 @@ from federation.crowd import carried_out
 from federation.test_client_hostile import most_memory
 from quoron_client.data.encoding import Encoding, Numeric, Signs
 from quoron_client.federation import Record, session
-from quoron_client.protocol.gradients import AverageGradient, PlacedGradient
+from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.moments import SecondMoment
+from quoron_client.protocol.placed import PlacedGradient
 from quoron_client.protocol.questions import Status
 from quoron_client.protocol.wire import answer_from_wire
 from quoron_protos.v1 import federation_pb2 as pb

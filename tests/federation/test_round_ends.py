@@ -26,7 +26,7 @@ from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question, Status
 from quoron_privacy.errors import ConfigError
 from quoron_protos.v1 import federation_pb2 as pb
-from quoron_server.assumptions import TEXTS, Kind
+from quoron_server.parameters import TEXTS, Kind
 from quoron_server.round_clock import REST
 from quoron_server.service.sessions import RunSession, Sessions
 from quoron_server.specification import make_plan, require_deployable

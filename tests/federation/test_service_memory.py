@@ -21,8 +21,9 @@ from federation.crowd import (
 )
 from quoron_client.protocol import wire
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.gradients import AverageGradient, PlacedGradient
+from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.local_sgd import LocalSGD
+from quoron_client.protocol.placed import PlacedGradient
 from quoron_client.protocol.questions import Answers, Question, Status, Task
 from quoron_client.protocol.reports import RangeReport
 from quoron_privacy.errors import ConfigError

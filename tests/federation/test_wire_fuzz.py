@@ -5,12 +5,14 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from quoron_client.protocol.domains import Box, L2Ball
-from quoron_client.protocol.gradients import AverageGradient, AverageLoss, PlacedGradient
+from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.local_sgd import LocalSGD
-from quoron_client.protocol.moments import MomentAndGradient, SecondMoment
+from quoron_client.protocol.moments import SecondMoment
+from quoron_client.protocol.placed import PlacedGradient
 from quoron_client.protocol.questions import Question, Status
 from quoron_client.protocol.reports import RangeReport, VectorReport
 from quoron_client.protocol.smoothing import Convolution, Moreau
+from quoron_client.protocol.whitened import AverageLoss, MomentAndGradient
 from quoron_client.protocol.wire import answer_from_wire, answer_to_wire, question_from_wire, question_to_wire
 from quoron_privacy.errors import WireError
 from quoron_protos.v1 import federation_pb2 as federation

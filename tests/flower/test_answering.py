@@ -7,10 +7,11 @@ import pytest
 
 from quoron_client.flower.answering import combined
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.gradients import AverageGradient, AverageLoss
+from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.local_sgd import LocalSGD
-from quoron_client.protocol.moments import MomentAndGradient, SecondMoment
+from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.smoothing import Moreau
+from quoron_client.protocol.whitened import AverageLoss, MomentAndGradient
 from quoron_privacy.errors import DataError, WireError
 
 

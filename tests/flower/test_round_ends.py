@@ -12,11 +12,11 @@ from flower.grids import FakeGrid, FakeTime, Rows, computing, spread
 from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import ConfigError
-from quoron_server.assumptions import TEXTS, Kind
 from quoron_server.flower import apps, exchange
 from quoron_server.flower import engine as engines
 from quoron_server.flower.engine import FlowerEngine
 from quoron_server.flower.shards import Shards
+from quoron_server.parameters import TEXTS, Kind
 from quoron_server.round_clock import REST
 
 NODES, ROUNDS, SECONDS = 5, 4, 60.0

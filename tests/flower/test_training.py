@@ -21,11 +21,11 @@ from quoron_client.protocol.domains import L2Ball
 from quoron_client.protocol.wire import MAX_WHOLE
 from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, OtherVersion
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.assumptions import TEXTS, Kind
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.flower.apps import ASSUMED, Training
+from quoron_server.parameters import TEXTS, Kind
 from quoron_server.plan import SEEDED, Plan
 from quoron_server.problem import Problem
 

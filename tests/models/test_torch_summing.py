@@ -21,7 +21,7 @@ from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.sources import SeededNoise
-from quoron_privacy.sums import Sums
+from quoron_privacy.release import Sums
 from quoron_server.algorithms import ALGORITHMS
 
 LARGEST = 1e9

@@ -10,13 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from one_epoch_reference import strategy
-from quoron_privacy.counts.presence import LEAST_SHARE, Presence
 from quoron_privacy.errors import ConfigError, RunError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means import free_presence
 from quoron_privacy.means import norm_counts as tails
 from quoron_privacy.means.free_presence import SPAN, LogLength, MomentMean, moment_logs, vector_logs
-from quoron_privacy.means.norm_counts import PrefixTail, TailMean
+from quoron_privacy.means.norm_counts import LEAST_SHARE, PrefixTail, Presence, TailMean
 from quoron_privacy.noise.sources import SeededNoise
 
 ADJACENCIES = ("replace-one", "zero-out")
@@ -148,7 +147,7 @@ class TestTailMean:
     def test_noise_is_isotropic_on_the_weighted_row(self):
         for adjacency in ADJACENCIES:
             mechanism = TailMean.for_mu(dimension=2, users=10, mu=0.5, adjacency=adjacency)
-            weights = free_presence.WEIGHTS[adjacency]
+            weights = tails.WEIGHTS[adjacency]
             sensitivity = 0.2 if adjacency == "replace-one" else 0.1
             assert mechanism.scale * weights[0] == pytest.approx(sensitivity / 0.5, rel=1e-6)
             assert mechanism.presence_deviation * weights[3] == pytest.approx(sensitivity / 0.5, rel=1e-6)
@@ -270,7 +269,7 @@ def test_weights_are_below_what_the_proofs_allow():
         ("replace-one", (1, 2, 1, 1)),
         ("zero-out", (Fraction(9, 10), Fraction(9, 20), Fraction(9, 20), Fraction(1, 10))),
     ):
-        for weight, most in zip(free_presence.WEIGHTS[adjacency], allowed, strict=True):
+        for weight, most in zip(tails.WEIGHTS[adjacency], allowed, strict=True):
             assert Fraction(weight) ** 2 <= most
     assert Fraction(free_presence._HERE) ** 2 <= Fraction(3, 4)
 

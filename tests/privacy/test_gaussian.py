@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.gaussian import LARGEST, GaussianNoise, mean_slack
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
@@ -33,7 +34,7 @@ class TestCalibration:
     )
     @fast
     def test_calibrated_noise_meets_the_definition_and_wastes_nothing(self, sensitivity, epsilon, delta, d):
-        noise = GaussianNoise.calibrate(sensitivity=sensitivity, epsilon=epsilon, delta=delta, dimension=d)
+        noise = GaussianNoise.for_mu(sensitivity=sensitivity, mu=gdp.mu_for(epsilon, delta, gaussians=d), dimension=d)
         spent = delta_by_definition(noise.effective_mu(d), epsilon)
         assert spent <= delta * (1 + 1e-9)
         assert (
@@ -41,12 +42,12 @@ class TestCalibration:
         )  # the slack is less than a hundredth
 
     def test_the_known_value_at_epsilon_one(self):
-        noise = GaussianNoise.calibrate(sensitivity=0.02, epsilon=1.0, delta=1e-6, dimension=1)
+        noise = GaussianNoise.for_mu(sensitivity=0.02, mu=gdp.mu_for(1.0, 1e-6, gaussians=1), dimension=1)
         assert round(noise.scale, 4) == 0.0845
 
     def test_a_delta_below_the_resolution_of_the_noise_is_infeasible(self):
         with pytest.raises(Infeasible, match="delta=1e-60"):
-            GaussianNoise.calibrate(sensitivity=1.0, epsilon=1.0, delta=1e-60, dimension=10)
+            gdp.mu_for(1.0, 1e-60, gaussians=10)
 
     def test_zero_sensitivity_is_refused_with_its_name_and_value(self):
         with pytest.raises(ConfigError, match=r"Expected sensitivity > 0 and finite, got sensitivity=0\.0"):

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audits.harness import epsilon_lower_bound
+from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.prefix.factorisations import factorise
@@ -133,11 +134,10 @@ DRAWS, ROUNDS, SENSITIVITY, EPSILON, DELTA = 200_000, 8, 0.05, 1.0, 1e-2
 
 
 def honest(name: str, participations: int = 2, separation: int = 4) -> PrefixNoise:
-    return PrefixNoise.calibrate(
+    return PrefixNoise.for_mu(
         rounds=ROUNDS,
         sensitivity=SENSITIVITY,
-        epsilon=EPSILON,
-        delta=DELTA,
+        mu=gdp.mu_for(EPSILON, DELTA, gaussians=ROUNDS),
         dimension=1,
         factorisation=name,
         participations=participations,

@@ -21,7 +21,7 @@ from quoron.run_folder import RunFolder, claim
 from quoron.training import lifetime, room, run, table
 from quoron.training.prepared import Prepared
 from quoron.training.room import Room
-from quoron_client.data import columns, csv_file, first_rows
+from quoron_client.data import csv_file, first_rows, tables
 from quoron_client.data.encoding import group
 from quoron_client.data.first_rows import Reading
 from quoron_client.data.items import ItemBatch
@@ -76,10 +76,10 @@ class TestTheFirstRows:
             pyarrow.csv.write_csv(shuffled, path)
         else:
             pq.write_table(shuffled, path, row_group_size=50)
-        for module, name, less in ((first_rows, "_FIRST", 100), (columns, "_AT_ONCE", 100), (csv_file, "_PIECE", 999)):
+        for module, name, less in ((first_rows, "_FIRST", 100), (tables, "_AT_ONCE", 100), (csv_file, "_PIECE", 999)):
             monkeypatch.setattr(module, name, less)
         reading = Reading(MOST, "who")
-        found, whole = columns.read(path, None, reading), columns.read(path)
+        found, whole = tables.read(path, None, reading), tables.read(path)
         assert found.num_rows < whole.num_rows
         first, wanted = (each.take(pa.array(kept_of(each, MOST))) for each in (found, whole))
         assert repr(first.to_pylist()) == repr(wanted.to_pylist())

@@ -29,15 +29,16 @@ from quoron.sharding.shard import Cut, Settings, opened
 from quoron.simulation import run as runs
 from quoron_client.losses import Logistic
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.gradients import AverageGradient, PlacedGradient
+from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.local_sgd import LocalSGD
 from quoron_client.protocol.moments import SecondMoment
+from quoron_client.protocol.placed import PlacedGradient
 from quoron_client.protocol.questions import Question
 from quoron_privacy.errors import ConfigError, DataError, RunError
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.ahead import StartedNoise
 from quoron_privacy.noise.sources import SecureNoise
-from quoron_privacy.sums import Sums
+from quoron_privacy.release import Sums
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.slots import partition
 from quoron_server.books.ledger import Ledger

@@ -27,7 +27,7 @@ from quoron.training import prepared as preparing
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.counts.table_health import TableHealth
 from quoron_privacy.noise.sources import SecureNoise
-from quoron_privacy.sums import Sums
+from quoron_privacy.release import Sums
 
 USERS, ITEMS = 60, 4
 RULES = """

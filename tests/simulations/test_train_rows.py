@@ -30,8 +30,8 @@ from quoron_privacy.errors import BudgetExceeded, ConfigError, LedgerError, RunE
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.assumptions import TEXTS, Kind
 from quoron_server.books.ledger import Ledger
+from quoron_server.parameters import TEXTS, Kind
 from quoron_server.plan import SEEDED
 from said import said
 

@@ -47,7 +47,7 @@ from quoron_privacy.kernels.lanes import (
     times,
 )
 from quoron_privacy.kernels.threads import at_once
-from quoron_privacy.sums import LoopReduction, Sums
+from quoron_privacy.release import LoopReduction, Sums
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]

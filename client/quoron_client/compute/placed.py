@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from quoron_client.compute.gradients import average_gradient
 from quoron_client.data.items import ItemBatch, Items
 from quoron_client.losses import Loss
-from quoron_client.protocol.gradients import AverageGradient, PlacedGradient
+from quoron_client.protocol.gradients import AverageGradient
+from quoron_client.protocol.placed import PlacedGradient
 from quoron_privacy.errors import DataError
 
 Matrix = NDArray[np.float64]

@@ -18,6 +18,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from quoron_client.data import columns
+
 TIMES = 1000  # the declared items per user
 BYTES = 1 << 26  # of one user's items, that are never too many
 _FIRST = 1 << 20  # rows of a table that are read before anybody's are counted
@@ -84,8 +86,6 @@ class Reading:
             self._next = 2 * max(self._rows, self._next // 2)
 
     def _cut(self, table: pa.Table) -> pa.Table:
-        from quoron_client.data import columns
-
         coded = columns.column(table, str(self._user)).dictionary_encode(null_encoding="encode")
         kept = first_rows(coded.indices.to_numpy(zero_copy_only=False).astype(np.int64), self._most)
         return table if kept.all() else table.filter(pa.array(kept)).combine_chunks()

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from quoron_client.compute.enforcement import bounded
-from quoron_client.data import columns, people
+from quoron_client.data import people, tables
 from quoron_client.data.first_rows import Reading
 from quoron_client.data.items import ItemBatch
 from quoron_client.federation.terms import Terms
@@ -35,7 +35,7 @@ class OwnItems:
 def read_own_table(path: Path, reading: Reading | None = None) -> pa.Table:
     """The table in a CSV or Parquet file, or the rows that are kept. Raises DataError, which names the file."""
     try:
-        return columns.read(path, None, reading)
+        return tables.read(path, None, reading)
     except DataError as error:
         raise DataError(f"Data file {str(path)!r}: {error}") from None
 
@@ -64,7 +64,7 @@ def own_items(path: Path, terms: Terms) -> OwnItems:
     """
     rules, loss = terms.columns, terms.make_loss()
     try:
-        rules.check(columns.header(path))
+        rules.check(tables.header(path))
     except DataError as error:
         raise DataError(f"Data file {str(path)!r}: {error}") from None
     width = rules.dimension
@@ -73,7 +73,7 @@ def own_items(path: Path, terms: Terms) -> OwnItems:
     problem = notice = None
     try:
         most = max(1, MOST_NUMBERS // width)
-        found = columns.read(path, rules.columns, Reading(most + 1))
+        found = tables.read(path, rules.columns, Reading(most + 1))
         table = found.slice(0, most)
         if found.num_rows > most:
             notice = f"Data file {str(path)!r}: Expected at most {most:,} rows, got more. Only the first so many count."

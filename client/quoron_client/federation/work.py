@@ -21,10 +21,11 @@ from quoron_client.federation.record import Agreement, Record
 from quoron_client.federation.terms import Terms, read_terms, terms_digest
 from quoron_client.protocol.charges import replace_one
 from quoron_client.protocol.local_sgd import LocalSGD
-from quoron_client.protocol.moments import MomentAndGradient, SecondMoment
+from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.parts import BESIDE, Long
 from quoron_client.protocol.questions import Status, Task
 from quoron_client.protocol.reports import LocalReport
+from quoron_client.protocol.whitened import MomentAndGradient
 from quoron_client.protocol.wire import (
     MAX_MESSAGE,
     MAX_NAME,

@@ -1,14 +1,15 @@
-"""Tasks about gradients and losses at points that the coordinator names."""
+"""The task of a gradient at points that the coordinator names."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quoron_client.protocol.domains import Bounds
 from quoron_client.protocol.questions import Matrix, Task, Vector
-from quoron_client.protocol.smoothing import Smoothing, redrawn
+
+if TYPE_CHECKING:
+    from quoron_client.protocol.smoothing import Smoothing
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,7 +29,7 @@ class AverageGradient(Task):
     user_smoothness: float | None = None
     centre: Vector | None = None  # (d,); None is zero
     reference_items: int | None = None
-    smoothing: Smoothing | None = None
+    smoothing: "Smoothing | None" = None
 
     @property
     def model_size(self) -> int:
@@ -55,81 +56,4 @@ class AverageGradient(Task):
 
     def directed(self, seed: int) -> Self:
         """See Task."""
-        return replace(self, smoothing=redrawn(self.smoothing, seed))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PlacedGradient(Task):
-    """(1/divisor) Σ_p clip(∇f(x; z_p)) over the places p of a user that row i of `places` names; x the one point.
-
-    Places are numbers, 0, 1, ..., of a user's items in their stored order. A place without an item, and -1, adds zero:
-    what is there changes neither the divisor nor any other place. `clip` bounds each item's gradient on its own.
-    """
-
-    own: ClassVar[str] = "places"
-    points: Matrix  # (1, d)
-    places: NDArray[np.int64]  # (k, w), one row per asked user
-    divisor: float
-    clip: float | None = None
-    expected: int = 1  # items of an asked user, as told in public
-
-    @property
-    def model_size(self) -> int:
-        """d."""
-        return int(self.points.shape[1])
-
-    @property
-    def gradients_per_user(self) -> int:
-        """At most one of all its items."""
-        return 1
-
-    def planned_gradients(self, items: int) -> int:
-        """Those expected, whatever the user has."""
-        del items
-        return self.expected
-
-    def computed_gradients(self, items: NDArray[np.int64]) -> int:
-        """Of the places with an item."""
-        return int(np.sum((self.places >= 0) & (self.places < items[:, None])))
-
-    def answer_shape(self, dimension: int) -> tuple[int, ...]:
-        """Of one user's answer."""
-        return (dimension,)
-
-    def numbers_down(self, dimension: int) -> int:
-        """The point and the places."""
-        return dimension + int(self.places.shape[1])
-
-    def honest(self, bounds: Bounds) -> float:
-        """A bound on that many gradients."""
-        return bounds.lipschitz * float(self.places.shape[1]) / self.divisor
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AverageLoss(Task):
-    """F_u(points[k]) for each of p points, ridge included, F_u the average of user u's items: an answer of (p,)."""
-
-    points: Matrix  # (p, d)
-
-    @property
-    def model_size(self) -> int:
-        """d."""
-        return int(self.points.shape[1])
-
-    @property
-    def gradients_per_user(self) -> int:
-        """None; a loss costs as much as a gradient, but is none."""
-        return 0
-
-    def answer_shape(self, dimension: int) -> tuple[int, ...]:
-        """Of one user's answer."""
-        del dimension
-        return (len(self.points),)
-
-    def numbers_down(self, dimension: int) -> int:
-        """The points."""
-        return len(self.points) * dimension
-
-    def honest(self, bounds: Bounds) -> float:
-        """A loss rises by at most the Lipschitz bound times the radius above a few units of slope."""
-        return (1.0 + bounds.lipschitz) * (1.0 + bounds.radius)
+        return self if self.smoothing is None else replace(self, smoothing=self.smoothing.redrawn(seed))

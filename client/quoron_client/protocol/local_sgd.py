@@ -1,11 +1,13 @@
 """The task of a pass of SGD over a user's own items."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from quoron_client.protocol.domains import Bounds, Domain
 from quoron_client.protocol.questions import Matrix, Task
-from quoron_client.protocol.smoothing import Smoothing, redrawn
+
+if TYPE_CHECKING:
+    from quoron_client.protocol.smoothing import Smoothing
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,7 +22,7 @@ class LocalSGD(Task):
     starts: Matrix  # (k, d), one per asked user
     step_size: float  # η
     domain: Domain
-    smoothing: Smoothing | None = None
+    smoothing: "Smoothing | None" = None
 
     @property
     def model_size(self) -> int:
@@ -46,4 +48,4 @@ class LocalSGD(Task):
 
     def directed(self, seed: int) -> Self:
         """See Task."""
-        return replace(self, smoothing=redrawn(self.smoothing, seed))
+        return self if self.smoothing is None else replace(self, smoothing=self.smoothing.redrawn(seed))

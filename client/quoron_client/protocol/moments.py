@@ -1,10 +1,9 @@
-"""Tasks about the second moment of a user's features."""
+"""The task of the second moment of a user's features."""
 
 from dataclasses import dataclass
 
 from quoron_client.protocol.domains import Bounds
-from quoron_client.protocol.gradients import AverageGradient
-from quoron_client.protocol.questions import Task, Vector
+from quoron_client.protocol.questions import Task
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,47 +41,3 @@ class SecondMoment(Task):
     def honest(self, bounds: Bounds) -> float:
         """A feature norm."""
         return bounds.feature_norm
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MomentAndGradient(Task):
-    """The factor of `SecondMoment`, then the average gradient at `point` less `centre`: one message of fixed length.
-
-    ((p (p + 1) / 2) + d,) numbers for p features and a model of d, whatever the number of items.
-    """
-
-    dimension: int  # p, of the features
-    point: Vector  # (d,)
-    centre: Vector | None = None  # (d,); None is zero
-
-    @property
-    def model_size(self) -> int:
-        """d."""
-        return len(self.point)
-
-    @property
-    def moment(self) -> SecondMoment:
-        """The first part."""
-        return SecondMoment(self.dimension)
-
-    @property
-    def gradient(self) -> AverageGradient:
-        """The second part."""
-        return AverageGradient(self.point[None, :], (1.0,), centre=self.centre)
-
-    @property
-    def gradients_per_user(self) -> int:
-        """One."""
-        return 1
-
-    def answer_shape(self, dimension: int) -> tuple[int, ...]:
-        """Of one user's answer."""
-        return (self.moment.answer_shape(dimension)[0] + len(self.point),)
-
-    def numbers_down(self, dimension: int) -> int:
-        """The gradient's."""
-        return self.gradient.numbers_down(dimension)
-
-    def honest(self, bounds: Bounds) -> float:
-        """The larger of both."""
-        return max(self.moment.honest(bounds), self.gradient.honest(bounds))

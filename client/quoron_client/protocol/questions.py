@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.domains import Bounds
-from quoron_privacy.sums import Reduction, Sums
+from quoron_privacy.release import Reduction, Sums
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]

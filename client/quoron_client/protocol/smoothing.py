@@ -59,6 +59,10 @@ class Convolution:
         """Bound on f_r - f, which is never negative."""
         return 2.0 * ball_ratio(dimension) / (dimension + 1) * lipschitz * self.radius
 
+    def redrawn(self, seed: int) -> "Convolution":
+        """The same with directions drawn from `seed`."""
+        return Convolution(self.radius, seed)
+
 
 @dataclass(frozen=True, slots=True)
 class Moreau:
@@ -92,6 +96,11 @@ class Moreau:
         del dimension
         return 0.5 * self.parameter * lipschitz**2
 
+    def redrawn(self, seed: int) -> "Moreau":
+        """Itself: it draws nothing."""
+        del seed
+        return self
+
 
 Smoothing = Convolution | Moreau
 
@@ -99,11 +108,6 @@ Smoothing = Convolution | Moreau
 def ball_ratio(dimension: int) -> float:
     """c_d: volume of the unit ball in d - 1 dimensions over that in d; the density of u_1 at zero."""
     return exp(lgamma(dimension / 2 + 1) - lgamma(dimension / 2 + 0.5) - 0.5 * log(pi))
-
-
-def redrawn(smoothing: Smoothing | None, seed: int) -> Smoothing | None:
-    """The same smoothing with the directions of a convolution drawn from `seed`."""
-    return Convolution(smoothing.radius, seed) if isinstance(smoothing, Convolution) else smoothing
 
 
 def _positive(name: str, value: float) -> None:

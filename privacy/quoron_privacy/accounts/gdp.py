@@ -21,7 +21,8 @@ import scipy
 from numpy.typing import NDArray
 
 from quoron_privacy.accounts.roots import root
-from quoron_privacy.errors import count, non_negative, positive, probability
+from quoron_privacy.errors import Infeasible, count, non_negative, positive, probability
+from quoron_privacy.noise.streams import total_variation
 
 _SLACK = 1e-12  # relative; the formulas below are good to a few 1e-13, measured against 60-digit arithmetic
 
@@ -59,10 +60,18 @@ def delta_for(mu: float | NDArray[np.float64], epsilon: float | NDArray[np.float
 
 
 @lru_cache(maxsize=1024)
-def mu_for(epsilon: float, delta: float) -> float:
-    """Largest μ for which every μ-GDP release is (ε, δ)-DP, rounded down. Needs ε ≥ 0 and δ in (0, 1)."""
+def mu_for(epsilon: float, delta: float, *, gaussians: int = 0) -> float:
+    """Largest μ for which every μ-GDP release is (ε, δ)-DP, rounded down. Needs ε ≥ 0 and δ in (0, 1).
+
+    δ pays for what so many `gaussians` of our samplers lack (noise#n3); Infeasible where that is all of it.
+    """
     non_negative(epsilon=epsilon)
     probability(delta=delta)
+    if gaussians:
+        left = delta - (1 + math.exp(min(epsilon, 700.0))) * total_variation(gaussians=gaussians)
+        if left <= 0:
+            raise Infeasible("gaussian", f"delta={delta:g} is below the resolution of the noise", "a larger delta")
+        delta = left
     high = 1.0
     while delta_for(high, epsilon) <= delta:
         high *= 2

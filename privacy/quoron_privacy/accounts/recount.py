@@ -19,35 +19,19 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from quoron_privacy.accounts import recount_once as one
+from quoron_privacy.accounts.recount_once import FARTHEST, STEP, UNIT, Pair, gaussian
 from quoron_privacy.errors import ConfigError, count, positive, probability
 from quoron_privacy.release import Adjacency
 
 Vector = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-_UNIT = 2.0**-53
 _CUT = 1e-5  # of the δ that is asked about, in all rounds: chance of losses that count as infinite
-_BELOW = 8.5  # and below so many, 1e-17, a loss counts as that of the edge
-_STEP = 2e-3  # of x, between two cells at most, in standard deviations
 _COARSE = 2e-3  # relative growth of δ that the lattice of losses may cost
 _OUTSIDE = 1e-9  # of the tilted law of the sum: mass beside the window
 _MOST = 1 << 22  # points of a transform
-_FARTHEST = 100.0  # standard deviations between shifts, beyond which everything counts as told
 _RARE = 1e-32  # chances of numbers of own items that are not told apart
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Pair:
-    """Two mixtures of unit Gaussians on the line, the left one nowhere to the left of the right one.
-
-    Their loss, the logarithm of left over right, does not fall with x. `lost` of the left law is not in the mixture and
-    counts as infinite loss; what lacks of the right law makes losses larger.
-    """
-
-    left: tuple[Vector, Vector]  # chances, shifts
-    right: tuple[Vector, Vector]
-    lost: float = 0.0
-    folded: bool = False  # the losses above 0 of both laws, their mirror images, and what is left over at 0
 
 
 @lru_cache(maxsize=1024)
@@ -95,15 +79,6 @@ def items(rate: float, most: int, rounds: int, z: float, epsilon: float, delta: 
     return _composed((Pair(left.left, left.right, lost), right), rounds, epsilon, delta)
 
 
-@lru_cache(maxsize=1024)
-def gaussian(mu: float, epsilon: float) -> float:
-    """δ at ε of a μ-GDP release, never below the truth and hardly above it."""
-    positive(mu=mu)
-    if mu > _FARTHEST:
-        return 1.0
-    return _once(Pair((np.ones(1), np.full(1, mu)), (np.ones(1), np.zeros(1))), epsilon)
-
-
 def _check(rate: float, rounds: int, epsilon: float, delta: float) -> None:
     count(rounds=rounds)
     probability(delta=delta)
@@ -133,82 +108,6 @@ def _binomial(most: int, rate: float) -> tuple[Vector, Vector, float]:
     chances = np.concatenate([np.cumprod(1 / ratios[:mode][::-1])[::-1], [1.0], np.cumprod(ratios[mode:])])
     kept = chances > _RARE
     return chances[kept] / chances[kept].sum(), numbers[kept], (most + 1) * _RARE
-
-
-def _loss(pair: Pair, x: Vector) -> tuple[Vector, Vector, float]:
-    """The logarithm of left over right at each x (k,), its slope, and a bound on the rounding of the former."""
-    (left, left_slope, one), (right, right_slope, other) = (_log_density(law, x) for law in (pair.left, pair.right))
-    return left - right, left_slope - right_slope, one + other
-
-
-def _log_density(law: tuple[Vector, Vector], x: Vector) -> tuple[Vector, Vector, float]:
-    """ln Σ w_j exp(s_j x - s_j²/2), its slope and its rounding, by one component after the other."""
-    logs = np.log(law[0])
-    top = np.full(len(x), -np.inf)
-    for weight, shift in zip(logs, law[1], strict=True):
-        np.maximum(top, weight + shift * (x - shift / 2), out=top)
-    total, slope = np.zeros(len(x)), np.zeros(len(x))
-    for weight, shift in zip(logs, law[1], strict=True):
-        term = np.exp(weight + shift * (x - shift / 2) - top)
-        total += term
-        slope += shift * term
-    largest = float(np.abs(logs).max() + np.abs(law[1]).max() * (np.abs(x).max() + np.abs(law[1]).max()))
-    return top + np.log(total), slope / total, (8 + 8 * len(logs) + 4 * largest) * _UNIT
-
-
-def _tail(t: Vector) -> tuple[Vector, Vector]:
-    """P(N(0, 1) > |t|), and a bound on what rounding did to it: a share of (16 + t²) 2⁻⁵³."""
-    size = np.minimum(np.abs(t), 38.0)  # beyond, the chance is below 1e-315
-    found = 0.5 * scipy.special.erfcx(size / math.sqrt(2)) * np.exp(-0.5 * size * size)
-    return found, (16 + size * size) * _UNIT * found
-
-
-def _masses(law: tuple[Vector, Vector], edges: Vector) -> tuple[Vector, Vector]:
-    """Mass of a law between neighbouring edges (k,), which may be infinite at the ends, and what rounding did to it."""
-    mass, wrong = np.zeros(len(edges) - 1), np.zeros(len(edges) - 1)
-    for chance, shift in zip(*law, strict=True):
-        t = edges - shift
-        tail, off = _tail(t)
-        first, last = tail[:-1], tail[1:]
-        inside = np.where(t[:-1] >= 0, first - last, np.where(t[1:] <= 0, last - first, 1 - first - last))
-        mass += chance * np.maximum(inside, 0.0)
-        wrong += chance * (off[:-1] + off[1:] + 4 * _UNIT * np.maximum(inside, 0.0))
-    return mass, wrong + 8 * len(law[0]) * _UNIT * mass
-
-
-def _once(pair: Pair, epsilon: float) -> float:
-    """δ at ε of one round: where the loss is above ε, left less e^ε right."""
-    x, known = _table(pair, 12.0)
-    if epsilon >= known[-1]:
-        return min(1.0, float(_masses(pair.left, np.array([x[-1], np.inf]))[0][0]) + pair.lost + 1e-300)
-    at, off = _where(pair, np.array([epsilon]), x, known)
-    before = at[0] - 2 * _STEP
-    edges = np.array([before, at[0], np.inf])
-    (left, more), (right, less) = _masses(pair.left, edges), _masses(pair.right, edges)
-    # Between `at` and where the loss is ε it is within `off` of ε: what is counted wrongly there is a share of left.
-    doubtful = left.sum() if _loss(pair, edges[:1])[0][0] <= epsilon else 1.0
-    wrong = more[1] + math.exp(epsilon) * (less[1] + 4 * _UNIT * (1 + epsilon) * right[1]) + 2 * off * doubtful
-    return min(1.0, max(0.0, float(left[1] - math.exp(epsilon) * right[1])) + float(wrong) + pair.lost + 1e-300)
-
-
-def _table(pair: Pair, reach: float) -> tuple[Vector, Vector]:
-    """Points on the line, up to `reach` beyond all shifts, and the losses there."""
-    low = min(float(pair.left[1].min()), float(pair.right[1].min())) - _BELOW
-    x = np.arange(low, float(pair.left[1].max()) + reach, _STEP)
-    losses, _, _ = _loss(pair, x)
-    return x, np.maximum.accumulate(losses)
-
-
-def _where(pair: Pair, losses: Vector, x: Vector, known: Vector) -> tuple[Vector, float]:
-    """Where the loss is as wished, by Newton's steps from a table, and how far off it is there at most."""
-    at = np.interp(losses, known, x)
-    low, high = at - 2 * _STEP, at + 2 * _STEP
-    for _ in range(3):
-        found, slope, _ = _loss(pair, at)
-        at = np.clip(at + (losses - found) / np.maximum(slope, 1e-300), low, high)
-    at = np.maximum.accumulate(at)
-    found, _, wrong = _loss(pair, at)
-    return at, float(np.abs(found - losses).max()) + wrong
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -243,12 +142,12 @@ def _losses(pair: Pair, gap: float, cut: float) -> _Losses:
 
     Of large losses a mass of about `cut` counts as infinite.
     """
-    x, known = _table(pair, -float(scipy.special.ndtri(cut)))
+    x, known = one.table(pair, -float(scipy.special.ndtri(cut)))
     ends = np.unique(np.append(np.rint(known / gap), 0.0)).astype(np.int64)  # 0 is between two losses of any pair
     ends = ends[(ends * gap > known[0]) & (ends * gap < known[-1]) & ((ends >= 0) | (not pair.folded))]
-    at, off = _where(pair, ends * gap, x, known)
+    at, off = one.where(pair, ends * gap, x, known)
     edges = np.concatenate([[-np.inf], at, [np.inf]])
-    (left, more), (right, less) = _masses(pair.left, edges), _masses(pair.right, edges)
+    (left, more), (right, less) = one.masses(pair.left, edges), one.masses(pair.right, edges)
     least, most = (_limit(pair, last=last) for last in (False, True))
     lost = pair.lost
     if math.isfinite(most):  # the last cell has two ends, too
@@ -257,7 +156,7 @@ def _losses(pair: Pair, gap: float, cut: float) -> _Losses:
         lost += float(left[-1] + more[-1])
         left, more, right, less = left[:-1], more[:-1], right[:-1], less[:-1]
     if pair.folded:
-        middle = max(left[0] - float(right[1:].sum()), 0.0) + more[0] + float(less.sum()) + len(less) * _UNIT
+        middle = max(left[0] - float(right[1:].sum()), 0.0) + more[0] + float(less.sum()) + len(less) * UNIT
         up = _split(_times(ends, gap), left[1:], more[1:], right[1:], less[1:], off)
         # A mirrored cell has the masses of the two laws exchanged.
         down = _split(_times(-ends[::-1], gap), right[:0:-1], less[:0:-1], left[:0:-1], more[:0:-1], off)
@@ -299,15 +198,15 @@ def _split(
     first, width = losses[:-1], np.diff(losses)
     growth = np.exp(np.minimum(first, 700.0))  # beyond, more goes to the upper end than has to
     lower = growth * right
-    wrong = more + growth * less + (off + 4 * _UNIT * (2 + np.abs(first))) * (left + lower)
+    wrong = more + growth * less + (off + 4 * UNIT * (2 + np.abs(first))) * (left + lower)
     whole = left + more
-    above = np.clip((left - lower + wrong) / -np.expm1(-width) * (1 + 8 * _UNIT), 0.0, whole)
+    above = np.clip((left - lower + wrong) / -np.expm1(-width) * (1 + 8 * UNIT), 0.0, whole)
     return whole - above, above
 
 
 def _composed(pairs: tuple[Pair, ...], rounds: int, epsilon: float, delta: float) -> float:
     """δ at ε of all rounds, the worst of some orders of the pair."""
-    if any(np.ptp(np.concatenate([pair.left[1], pair.right[1]])) > _FARTHEST for pair in pairs):
+    if any(np.ptp(np.concatenate([pair.left[1], pair.right[1]])) > FARTHEST for pair in pairs):
         return 1.0
     return max(_one_order(pair, rounds, epsilon, delta) for pair in pairs)
 
@@ -315,7 +214,7 @@ def _composed(pairs: tuple[Pair, ...], rounds: int, epsilon: float, delta: float
 def _one_order(pair: Pair, rounds: int, epsilon: float, delta: float) -> float:
     """One pair: `rounds` times, by a lattice as fine as its own tilt asks for."""
     if rounds == 1:  # above 0 a folded pair has the profile of the one that it is made of
-        return _once(pair, epsilon)
+        return one.once(pair, epsilon)
     cut = _CUT * delta / rounds
     rough = _losses(pair, _rough_gap(pair, cut), cut)
     if rounds * float(rough.values[-1]) <= epsilon:
@@ -327,9 +226,9 @@ def _one_order(pair: Pair, rounds: int, epsilon: float, delta: float) -> float:
 
 def _rough_gap(pair: Pair, cut: float) -> float:
     """A two-hundredth of a round's typical loss."""
-    x, known = _table(pair, -float(scipy.special.ndtri(cut)))
+    x, known = one.table(pair, -float(scipy.special.ndtri(cut)))
     weights = (
-        _STEP
+        STEP
         / math.sqrt(2 * math.pi)
         * sum(chance * np.exp(-0.5 * (x - shift) ** 2) for chance, shift in zip(*pair.left, strict=True))
     )
@@ -375,7 +274,7 @@ def _tail_of_sum(losses: _Losses, rounds: int, epsilon: float, tilt: float, abov
     seen += _OUTSIDE if start < bottom else 0.0
     log_scale = rounds * (log_growth + math.log(total)) - tilt * level
     exponents = float(np.abs(tilt * losses.values).max())
-    rounding = rounds * (2 * losses.off + (len(losses.places) + 64 + exponents) * 4 * _UNIT) + 1e-9
+    rounding = rounds * (2 * losses.off + (len(losses.places) + 64 + exponents) * 4 * UNIT) + 1e-9
     found = math.exp(min(log_scale + math.log(max(seen, 1e-300)) + rounding, 1.0))
     return min(1.0, found + above + rounds * losses.lost + 1e-300)
 
@@ -415,10 +314,10 @@ def _transform_error(
 ) -> float:
     """Most by which rounding of both transforms and of the power moves any one place of the sum's law."""
     size = len(array)
-    each = 16 * math.log2(size) * _UNIT  # of the norm of a transform (Higham 2002, theorem 24.2, twice the constant)
+    each = 16 * math.log2(size) * UNIT  # of the norm of a transform (Higham 2002, theorem 24.2, twice the constant)
     first = each * math.sqrt(size) * float(np.linalg.norm(array))  # norm of the error in the spectrum
     slope = rounds * np.exp((rounds - 1) * np.log(np.abs(spectrum) + first))
     norm = math.sqrt(2) * float(np.linalg.norm(power))  # of all of it: half is stored
     by_first = math.sqrt(2) * float(np.linalg.norm(slope)) * first / size
-    by_power = 3 * rounds * _UNIT * 2 * float(np.abs(power).sum()) / size
+    by_power = 3 * rounds * UNIT * 2 * float(np.abs(power).sum()) / size
     return by_first + by_power + each * norm / math.sqrt(size)

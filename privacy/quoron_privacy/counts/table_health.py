@@ -24,8 +24,7 @@ from quoron_privacy.errors import ConfigError, VerificationError, count, positiv
 from quoron_privacy.gaussian import GaussianNoise, mean_slack
 from quoron_privacy.means.clipping import ClippedSum, acute_sensitivity, clip_rows
 from quoron_privacy.noise.streams import RandomStream, total_variation
-from quoron_privacy.release import Adjacency, Release
-from quoron_privacy.sums import Sums
+from quoron_privacy.release import Adjacency, Release, Sums
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]

@@ -8,7 +8,7 @@ The mean adds integers: every clipped row is cut towards zero to a fixed grid, s
 order, and one row changes it by no more than its own norm. Statement and proof: docs/privacy/noise.md#n6.
 Residuals around a centre, with the cells of their norms: docs/privacy/second-moment.md#sm3.
 
-`ClippedSum` says what a mechanism reads of a cohort: sums (`quoron_privacy.sums`).
+`ClippedSum` says what a mechanism reads of a cohort: sums (`release.Sums`).
 """
 
 from dataclasses import dataclass
@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from quoron_privacy.errors import ConfigError, count
 from quoron_privacy.gaussian import mean_slack
 from quoron_privacy.kernels.on_first_use import OnFirstUse
-from quoron_privacy.release import Adjacency
-from quoron_privacy.sums import Sums
+from quoron_privacy.release import Adjacency, Sums
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]

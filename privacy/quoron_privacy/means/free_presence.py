@@ -28,11 +28,12 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.errors import ConfigError, count
+from quoron_privacy.errors import count
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means.clipping import acute_sensitivity, mean_sensitivity, sum_bits
 from quoron_privacy.means.moment import packed
+from quoron_privacy.means.norm_counts import WEIGHTS, checked
 from quoron_privacy.noise.streams import RandomStream
 from quoron_privacy.release import Adjacency, Release
 
@@ -46,11 +47,6 @@ loops = OnFirstUse("quoron_privacy.means.free_presence_loops")
 BLOCK = 1 << 21  # numbers of rows that are looked at together
 SPAN = 4.0  # a logarithm of a length is looked at from the largest down to this far below
 _HERE = 0.8660254  # below √¾
-# Weights of (value, tail, within, here), below (1, √2, 1, 1) and below (√(1-γ²), √(1-γ²)/√2, √(1-γ²)/√2, γ), γ² = 0.1.
-WEIGHTS = {
-    "replace-one": (1.0, 1.4142135, 1.0, 1.0),
-    "zero-out": (0.9486832, 0.6708203, 0.6708203, 0.3162277),
-}
 _ROUNDOFF = 2.0**-53
 
 
@@ -238,14 +234,6 @@ def vector_logs(values: Matrix, transform: Matrix) -> Vector:
     rows, out = checked(values, len(transform)), np.empty(len(values))
     loops.vector_logs(rows, np.ascontiguousarray(transform), out)
     return out
-
-
-def checked(values: Matrix, length: int) -> Matrix:
-    """Rows of `length` numbers as contiguous float64; ConfigError for others."""
-    rows = np.ascontiguousarray(values, np.float64)
-    if rows.ndim != 2 or rows.shape[1] != length:
-        raise ConfigError(f"Expected rows of {length} numbers, got shape {rows.shape}.")
-    return rows
 
 
 def _one(users: int) -> float:

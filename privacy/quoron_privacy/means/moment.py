@@ -21,8 +21,7 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means.clipping import acute_sensitivity, sum_bits
 from quoron_privacy.noise.streams import RandomStream
-from quoron_privacy.release import Adjacency, Release
-from quoron_privacy.sums import Sums
+from quoron_privacy.release import Adjacency, Release, Sums
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]

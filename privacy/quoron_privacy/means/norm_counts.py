@@ -15,6 +15,7 @@ Statements and proofs: docs/privacy/free-presence.md#p3 and free-presence#p4.
 """
 
 from dataclasses import dataclass
+from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -24,17 +25,51 @@ from quoron_privacy.errors import ConfigError, count, positive
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.means.clipping import mean_sensitivity, sum_bits
-from quoron_privacy.means.free_presence import WEIGHTS, checked
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
 from quoron_privacy.prefix.noise import DEFAULT, PrefixNoise, PrefixState
-from quoron_privacy.release import Adjacency, Release
-from quoron_privacy.sums import Sums
+from quoron_privacy.release import Adjacency, Release, Sums
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 loops = OnFirstUse("quoron_privacy.means.norm_counts_loops")
+
+LEAST_SHARE = 0.2  # of users who answer, that an estimate of it goes down to
+
+# Weights of (value, tail, within, here), below (1, √2, 1, 1) and below (√(1-γ²), √(1-γ²)/√2, √(1-γ²)/√2, γ), γ² = 0.1.
+WEIGHTS = {
+    "replace-one": (1.0, 1.4142135, 1.0, 1.0),
+    "zero-out": (0.9486832, 0.6708203, 0.6708203, 0.3162277),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """What all releases so far say of the share of users who answer; a function of releases.
+
+        >>> Presence().seen(0.65, 0.1).seen(0.75, 0.1).share
+        0.7
+
+    Source: docs/privacy/free-presence.md, "What the mean of presence says".
+    """
+
+    weighted: float = 0.0  # Σ value / deviation²
+    precision: float = 0.0  # Σ 1 / deviation²
+
+    def seen(self, value: float, deviation: float) -> "Presence":
+        """With one more noisy share."""
+        return Presence(self.weighted + value / deviation**2, self.precision + 1 / deviation**2)
+
+    @property
+    def mean(self) -> float:
+        """At least LEAST_SHARE; above 1 where more answer than the divisor counts on."""
+        return max(self.weighted / self.precision, LEAST_SHARE)
+
+    @property
+    def share(self) -> float:
+        """1 where that is within two deviations of the mean, else the mean, at least LEAST_SHARE."""
+        return 1.0 if self.mean > 1 - 2 / sqrt(self.precision) else self.mean
 
 
 class Tail(NamedTuple):
@@ -264,6 +299,14 @@ class PrefixTail:
     def _gaussian(self) -> GaussianNoise:
         made = self.prefix
         return GaussianNoise(made.sensitivity, made.scale / made.column_norm)
+
+
+def checked(values: Matrix, length: int) -> Matrix:
+    """Rows of `length` numbers as contiguous float64; ConfigError for others."""
+    rows = np.ascontiguousarray(values, np.float64)
+    if rows.ndim != 2 or rows.shape[1] != length:
+        raise ConfigError(f"Expected rows of {length} numbers, got shape {rows.shape}.")
+    return rows
 
 
 def _row(sums: Sums, users: int, adjacency: Adjacency) -> Vector:

@@ -1,6 +1,8 @@
 """Private running sums: correlated noise that grows with the logarithm of the rounds instead of their root.
 
-    >>> noise = PrefixNoise.calibrate(rounds=128, sensitivity=0.02, epsilon=1.0, delta=1e-6, dimension=10)
+    >>> from quoron_privacy.accounts.gdp import mu_for
+    >>> mu = mu_for(1.0, 1e-6, gaussians=128 * 10)
+    >>> noise = PrefixNoise.for_mu(rounds=128, sensitivity=0.02, mu=mu, dimension=10)
     >>> round(noise.max_std, 3), round(0.02 / 0.2367 * 128**0.5, 3)  # the same with independent noise
     (0.221, 0.956)
 
@@ -10,16 +12,14 @@ Thakurta (2022). Proof, with everything in integers: docs/privacy/prefix-noise.m
 """
 
 from dataclasses import dataclass
-from math import exp, log, log2, sqrt
+from math import log, log2, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, RunError, count, positive, probability
-from quoron_privacy.noise.streams import GRID_BITS, NoiseSource, total_variation
-from quoron_privacy.prefix.factorisation import Factorisation
-from quoron_privacy.prefix.factorisations import factorise
+from quoron_privacy.noise.streams import GRID_BITS, NoiseSource
+from quoron_privacy.prefix.factorisations import Factorisation, factorise
 from quoron_privacy.release import Release
 
 Floats = NDArray[np.float64]
@@ -69,36 +69,6 @@ class PrefixNoise:
             raise ConfigError(f"Expected scale in (1e-200, 1e200), got scale={self.scale}. Change the units.")
         if self.sensitivity > 16 * self.scale:  # the error bound of prefix-noise#c2; μ above 16 protects nobody
             raise ConfigError(f"Expected scale >= sensitivity / 16, got scale={self.scale}. Use more noise.")
-
-    @classmethod
-    def calibrate(
-        cls,
-        *,
-        rounds: int,
-        sensitivity: float,
-        epsilon: float,
-        delta: float,
-        dimension: int,
-        factorisation: str = DEFAULT,
-        participations: int = 1,
-        separation: int = 1,
-    ) -> "PrefixNoise":
-        """The least noise for an (ε, δ) transcript of `rounds` sums of `dimension` coordinates, all slack included."""
-        positive(sensitivity=sensitivity, epsilon=epsilon)
-        probability(delta=delta)
-        count(rounds=rounds, dimension=dimension)
-        left = delta - (1 + exp(min(epsilon, 700.0))) * total_variation(gaussians=rounds * dimension)
-        if left <= 0:
-            raise Infeasible("prefix-noise", f"delta={delta:g} is below the resolution of the noise", "a larger delta")
-        return cls.for_mu(
-            rounds=rounds,
-            sensitivity=sensitivity,
-            mu=gdp.mu_for(epsilon, left),
-            dimension=dimension,
-            factorisation=factorisation,
-            participations=participations,
-            separation=separation,
-        )
 
     @classmethod
     def for_mu(

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from quoron_privacy.accounts import recount
+from quoron_privacy.accounts import recount_once
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise.streams import total_variation
 from quoron_server.plan import Plan, Privacy
@@ -63,7 +63,7 @@ def require_of(name: str, got: object, *conditions: tuple[str, bool]) -> None:
 def require_spent(plan: Plan, mu: float, *, gaussians: int) -> None:
     """VerificationError unless what is μ-GDP keeps the promise by the second account, its samplers included."""
     promise = plan.guarantee
-    spent = recount.gaussian(mu, promise.epsilon) + slack(promise.epsilon, gaussians=gaussians)
+    spent = recount_once.gaussian(mu, promise.epsilon) + slack(promise.epsilon, gaussians=gaussians)
     if not spent <= promise.delta:
         raise VerificationError(f"Expected delta <= {promise.delta}, the plan spends {spent}.")
 

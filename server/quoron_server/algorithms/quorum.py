@@ -19,7 +19,7 @@ from quoron_privacy.counts import quorum as quorums
 from quoron_privacy.counts.quorum import Quorum, rest
 from quoron_privacy.errors import VerificationError, WithoutQuorum
 from quoron_privacy.noise.streams import NoiseSource, RandomStream
-from quoron_privacy.sums import Sums
+from quoron_privacy.release import Sums
 from quoron_server.algorithm import Algorithm, Update, Vector
 from quoron_server.plan import Plan, Privacy
 

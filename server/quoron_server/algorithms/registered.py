@@ -21,8 +21,7 @@ from quoron_server.algorithm import Algorithm
 from quoron_server.algorithms import look
 from quoron_server.algorithms.info import AlgorithmInfo
 from quoron_server.algorithms.quorum import WithQuorum, left_by_quorum, verify_quorum, with_quorum
-from quoron_server.assumptions import Assumption, Kind, together
-from quoron_server.parameters import GaussianPromise
+from quoron_server.parameters import Assumption, GaussianPromise, Kind, together
 from quoron_server.plan import Constants, Plan, Privacy
 from quoron_server.problem import Problem
 

@@ -12,27 +12,19 @@ All of it is about public numbers: a plan is as private as its calibration says,
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import islice
 from typing import Generic, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from quoron_privacy.errors import Infeasible
-from quoron_server.algorithms.forecast import PhaseModel, PhaseModels, excess_risks
 from quoron_server.problem import Problem
 
-Vector = NDArray[np.float64]
-Integers = NDArray[np.int64]
 C = TypeVar("C")
 P = TypeVar("P")
 
 MOST_ROUNDS = 1_000_000  # that any plan may have; beyond, planning alone would exhaust memory
-SUFFIXES = (1.0, 0.5, 0.25)  # fractions of a phase's iterates that are averaged
 SMOOTHINGS = (1e-4, 1e-3, 1e-2, 0.1, 1.0)  # λ L / R that are tried where the loss has none of its own
 NEAR = 1.05  # times the least predicted risk counts as about as good
 
@@ -122,63 +114,6 @@ def smoothed(problem: Problem, parameter: float) -> Problem:
     if not parameter:
         return problem
     return replace(problem, smoothness=1 / parameter + problem.ridge, user_smoothness=None)
-
-
-def step_grid(problem: Problem, rounds: int, *, largest_product: float = 2.0) -> list[float]:
-    """Step sizes η with ηβ up to `largest_product`; for rough or linear losses, around distance / (lipschitz √T)."""
-    if not problem.beta:
-        centre = problem.distance / (problem.lipschitz * math.sqrt(rounds))
-        return [float(centre * factor) for factor in np.geomspace(0.1, 10, 17)]
-    largest = largest_product if problem.beliefs.curvature == "isotropic" else min(1.0, largest_product)
-    beta = problem.beta
-    return [product / beta for product in _products(largest)]
-
-
-@lru_cache(maxsize=16)
-def _products(largest: float) -> tuple[float, ...]:
-    """ηβ to try, up to `largest`."""
-    return tuple(map(float, np.geomspace(largest / 100, largest, 17)))
-
-
-def suffix_grid(problem: Problem, rounds: int) -> list[int]:
-    """Numbers of iterates to average."""
-    return sorted({max(1, round(rounds * share)) for share in suffix_shares(problem)})
-
-
-def suffix_shares(problem: Problem) -> tuple[float, ...]:
-    """Shares of the iterates to average; the bound for unknown curvature is about the average of all."""
-    return SUFFIXES if problem.beliefs.curvature == "isotropic" else (1.0,)
-
-
-def best_phases(
-    problem: Problem,
-    rounds: Sequence[int],
-    variances: Vector | Callable[[Vector, Integers], Vector],
-    *,
-    step_size: float | None = None,
-) -> list[tuple[float, PhaseModel]]:
-    """(predicted excess risk, phase) at the best step and suffix for each of W numbers of rounds.
-
-    `variances` of one step, shape (W,), or made of K step sizes (W, K) and S numbers of averaged iterates (W, S), of a
-    shape that broadcasts to (W, K, S). Without `step_size` steps are those of `step_grid`.
-    """
-    steps = np.array([[step_size] if step_size else step_grid(problem, total) for total in rounds])
-    suffixes = np.maximum(1, np.rint(np.outer(rounds, suffix_shares(problem)))).astype(np.int64)
-    noise = variances(steps, suffixes) if callable(variances) else variances[:, None, None]
-    totals, averaged = np.array(rounds, np.float64)[:, None, None], suffixes[:, None, :].astype(np.float64)
-    risks = np.asarray(excess_risks(problem, [PhaseModels(totals, steps[:, :, None], averaged, noise)]))
-    every = np.broadcast_to(noise, risks.shape)
-    found = []
-    for place, total in enumerate(rounds):
-        step, suffix = np.unravel_index(np.argmin(risks[place]), risks[place].shape)
-        phase = PhaseModel(
-            rounds=total,
-            step_size=float(steps[place, step]),
-            suffix=int(suffixes[place, suffix]),
-            step_variance=float(every[place, step, suffix]),
-        )
-        found.append((float(risks[place, step, suffix]), phase))
-    return found
 
 
 def least_users(enough: Callable[[int], bool], too_few: int, *, within: float, most: int) -> int | None:

@@ -23,14 +23,14 @@ from numpy.typing import NDArray
 from quoron_client.protocol import wire
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.errors import ConfigError, RunError
-from quoron_privacy.sums import Sums
+from quoron_privacy.release import Sums
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.assumptions import Assumption, Kind
 from quoron_server.black_box import plan_for
 from quoron_server.books.ledger import Ledger
 from quoron_server.flower.black_boxes import Attendance, BlackBoxes, Identities
 from quoron_server.flower.engine import FlowerEngine
 from quoron_server.flower.serving import to_the_end
+from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 from quoron_server.rounds import Engine

@@ -25,7 +25,7 @@ from quoron.populations.part import Part
 from quoron.populations.streams import Purpose, words
 from quoron.populations.users import Beside, Corruption, PublicKnowledge, Users, Vector
 from quoron_client.compute.enforcement import bounded
-from quoron_client.data import columns
+from quoron_client.data import tables
 from quoron_client.data.encoding import (
     Categorical,
     Encoded,
@@ -231,7 +231,7 @@ def encoded_table(
     if not 0 <= test_fraction < 1:
         raise ConfigError(f"Expected test_fraction in [0, 1), got test_fraction={test_fraction}.")
     encoding.check_loss(loss)
-    table = columns.read(source, (*encoding.columns, user))
+    table = tables.read(source, (*encoding.columns, user))
     knowledge = PublicKnowledge(intercept=encoding.intercept, assumptions=assumed(encoding, items_per_user))
     encoding = encoding.resolved(table)
     users, owners = group(table, user)

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_client.protocol.moments import MomentAndGradient
 from quoron_client.protocol.questions import Answers, Matrix, Question
+from quoron_client.protocol.whitened import MomentAndGradient
 
 HELD = 1 << 28  # bytes of answers that are held as a whole
 BLOCK = 1 << 24  # bytes that are computed at a time

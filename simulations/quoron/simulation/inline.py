@@ -38,7 +38,7 @@ from quoron_client.randomisers import LocalRandomness, SeededRandomness, local_r
 from quoron_privacy.kernels.threads import at_once
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.means.norm_counts import TailSum
-from quoron_privacy.sums import LoopReduction, Sums
+from quoron_privacy.release import LoopReduction, Sums
 
 _SEEN = 64  # bytes that a user takes whose items are read where they are: its place, its rows, its status
 CACHED = 1 << 22  # bytes of items that are made at a time: the last cache holds those of a few threads

@@ -47,13 +47,13 @@ def _roles(table: Table) -> set[str]:
 
 
 def _header(table: Table, base: Path, frame: Any) -> list[str]:
-    from quoron_client.data import columns  # it brings pyarrow
+    from quoron_client.data import tables  # it brings pyarrow
 
     if frame is not None:
-        return columns.names(frame)
+        return tables.names(frame)
     source = dataset(table.path, base)
     if source is None:
-        return columns.names(table_file(table.path, base))
+        return tables.names(table_file(table.path, base))
     from quoron.datasets.files import Files
 
     return list(Files.found(source).schema.names)

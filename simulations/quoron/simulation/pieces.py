@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from quoron.populations.users import Answering, Users
 from quoron.simulation.inline import InlineEngine
 from quoron_client.protocol.questions import Answers, Question, summed
-from quoron_privacy.sums import Sums
+from quoron_privacy.release import Sums
 
 Indices = NDArray[np.int64]
 Told = Answers | Sums

@@ -176,11 +176,11 @@ def _population(config: Config, folder: Path, table: "pa.Table | None") -> Popul
                 return crowd.read_in(partition(seed=config.run.seed, users=crowd.users))
             from quoron.populations.table import encoded_table
             from quoron.run_folder import FRAME
-            from quoron_client.data import columns
+            from quoron_client.data import tables
 
             given = table_file(section.path, folder) if table is None else table
             if table is None and Path(section.path).name != FRAME:  # of a frame its own types were looked at
-                check_types(encoding_of(section, chosen), types_of(given, columns.header(given).schema))
+                check_types(encoding_of(section, chosen), types_of(given, tables.header(given).schema))
             return encoded_table(given, encoding_of(section, chosen), **rules)
         case configs.Flights():
             from quoron.populations import flights

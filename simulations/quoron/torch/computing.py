@@ -23,7 +23,7 @@ from quoron_client.protocol.black_box import plain
 from quoron_client.protocol.questions import Question
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.sums import Sums
+from quoron_privacy.release import Sums
 
 Weights = dict[str, torch.Tensor]
 Step = Callable[..., Weights]

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from quoron_privacy.means.clipping import ClippedSum
-from quoron_privacy.sums import Sums
+from quoron_privacy.release import Sums
 
 BLOCK = 2**25  # numbers at once
 _ULP = 2.0**-52

@@ -22,7 +22,7 @@ from quoron_client.data.items import ItemBatch
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.noise.ahead import of_the_run
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.sums import Sums
+from quoron_privacy.release import Sums
 from quoron_server.algorithms.slots import partition
 
 if TYPE_CHECKING:  # only a folder needs it

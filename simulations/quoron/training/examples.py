@@ -8,7 +8,7 @@ from quoron.config import Table
 from quoron.paths import PACKAGED, table_file
 from quoron.presets import preset, presets
 from quoron.run_folder import write
-from quoron_client.data import columns
+from quoron_client.data import tables
 from quoron_privacy.errors import ConfigError
 
 
@@ -25,7 +25,7 @@ def write_example(name: str, folder: Path) -> tuple[Path, Path]:
         if path.exists():
             raise ConfigError(f"Expected no file {path}, found one. Choose another folder with --folder.")
     rows = io.BytesIO()
-    pyarrow.csv.write_csv(columns.read(table_file(source.path, folder)), rows)
+    pyarrow.csv.write_csv(tables.read(table_file(source.path, folder)), rows)
     write(table, rows.getvalue(), advice="Choose another folder with --folder.")
     text = preset(name).text.replace(f'"{source.path}"', f'"{table.name}"')
     write(description, text.encode(), advice="Choose another folder with --folder.")

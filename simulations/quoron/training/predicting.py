@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from quoron.model import Model
 from quoron.run_folder import as_parquet, write
-from quoron_client.data import columns
+from quoron_client.data import tables
 from quoron_privacy.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def predictions(model: Model, path: Path, *, scores: bool) -> "pa.Table":
     """A column `prediction` for the rows of a file; with `scores` one of probabilities or scores a class."""
     import pyarrow as pa
 
-    rows = columns.read(path)
+    rows = tables.read(path)
     told = {"prediction": pa.array(model.predict(rows))}
     if scores:
         told |= _scores(model, rows)

@@ -49,10 +49,10 @@ from quoron_privacy.errors import ConfigError, OtherVersion, RunError, count
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.ahead import StartedNoise, of_the_run
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.sums import Sums
+from quoron_privacy.release import Sums
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.assumptions import Assumption, Kind
 from quoron_server.black_box import plan_for
+from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Plan, check_delta
 from quoron_server.plan import Privacy as Wish
 from quoron_server.problem import Problem

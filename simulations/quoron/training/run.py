@@ -42,8 +42,8 @@ from quoron_privacy.errors import ConfigError
 from quoron_privacy.noise.ahead import StartedNoise
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.assumptions import Assumption
 from quoron_server.books.ledger import Ledger
+from quoron_server.parameters import Assumption
 from quoron_server.plan import Plan
 from quoron_server.rounds import Observer
 from quoron_server.runs import end, other_run

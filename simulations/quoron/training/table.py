@@ -19,7 +19,7 @@ from quoron.paths import dataset, table_file
 from quoron.populations.users import Declared, PublicKnowledge
 from quoron.simulation.scene import encoding_of, loss_of, make_domain
 from quoron.training.room import BLOCK, ELSEWHERE, UNCHARGED, Room, memory_for
-from quoron_client.data import columns
+from quoron_client.data import tables
 from quoron_client.data.declared import check_types, types_of
 from quoron_client.data.encoding import Categorical, Encoding, Owners, group
 from quoron_client.data.first_rows import Reading, most_rows, only_first
@@ -152,7 +152,7 @@ def hold(config: Config, base: Path, frame: Any = None) -> Held | HeldFiles:
         return HeldFiles(told, encoding, warnings, replace(rows, users=told.users, zero_rows=not zero_out, most=most))
     given = table_file(section.path, base) if frame is None else frame
     with memory_for("the rows of this table", f"{UNCHARGED} {ELSEWHERE}"):
-        table = columns.read(given, (*encoding.columns, section.user), Reading(most, section.user))
+        table = tables.read(given, (*encoding.columns, section.user), Reading(most, section.user))
         encoding.check(table)
         check_types(encoding, types_of(given, table.schema))
         found, owners = group(table, section.user, without_rows=True)

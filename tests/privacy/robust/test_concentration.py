@@ -5,18 +5,16 @@ from hypothesis import strategies as st
 
 from privacy.robust.concentration_reference import KINDS, cohort, real_scores, reference_scores
 from quoron_privacy.errors import ConfigError
-from quoron_privacy.robust.filter import concentration
+from quoron_privacy.robust.filter import concentration_loops
 from quoron_privacy.robust.filter.concentration import (
     DECAY_ERROR,
     RESOLUTION,
-    _decay,
     cohort_scores,
-    distances,
-    pack,
     score_error,
     scores,
     scores_of,
 )
+from quoron_privacy.robust.filter.concentration_loops import decay, distances, pack
 
 examples = settings(derandomize=True, deadline=None, max_examples=60)
 cohorts = {
@@ -55,10 +53,10 @@ def test_score_error_is_negligible_beside_a_sensitivity_of_one():
 
 def test_exponential_lies_within_its_certified_relative_error():
     x = np.concatenate([np.linspace(0, 25, 20_001)[:-1], np.geomspace(1e-300, 1, 2001)])
-    computed = np.array([_decay(value) for value in x], dtype=np.longdouble)
+    computed = np.array([decay(value) for value in x], dtype=np.longdouble)
     assert np.abs(computed * np.exp(x.astype(np.longdouble)) - 1).max() <= DECAY_ERROR
-    assert _decay(0.0) == 1.0
-    assert 0 < _decay(np.inf) < RESOLUTION / 2  # rounds to an entry of exactly zero
+    assert decay(0.0) == 1.0
+    assert 0 < decay(np.inf) < RESOLUTION / 2  # rounds to an entry of exactly zero
 
 
 @examples
@@ -121,7 +119,7 @@ def test_entries_are_symmetric_and_own_entries_are_exactly_one():
 @pytest.mark.parametrize("users", [1, 64, 65, 1000])
 @pytest.mark.parametrize("threads", [2, 3, 8])
 def test_bits_do_not_depend_on_the_number_of_threads(users, threads, monkeypatch):
-    monkeypatch.setattr(concentration, "_SMALL", 0)
+    monkeypatch.setattr(concentration_loops, "_SMALL", 0)
     rows = np.random.default_rng(1).normal(size=(users, 12))
     assert np.array_equal(scores(rows, 0.1, threads=threads), scores(rows, 0.1, threads=1))
     some = np.arange(0, users, 3)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from privacy.robust.concentration_reference import KINDS, cohort, reference_decisions, reference_scores
 from quoron_privacy.errors import ConfigError
 from quoron_privacy.kernels import threads
-from quoron_privacy.robust.filter import concentration, score_bounds
+from quoron_privacy.robust.filter import concentration, concentration_loops, score_bounds
 from quoron_privacy.robust.filter.concentration import scores
 from quoron_privacy.robust.filter.decisions import decide, decide_by_all_pairs, filtered_mean, grid
 
@@ -107,7 +107,7 @@ def test_whoever_did_not_answer_is_filtered_whatever_the_threshold():
 
 
 def test_decisions_do_not_depend_on_the_number_of_threads(monkeypatch):
-    monkeypatch.setattr(concentration, "_SMALL", 0)
+    monkeypatch.setattr(concentration_loops, "_SMALL", 0)
     for seed in range(40):
         rows, answered, tau, thresholds, step = random_round(seed)
         outcomes = []

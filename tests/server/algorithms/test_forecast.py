@@ -9,15 +9,8 @@ from contracts.scenes import PRIVACY, SMALL, make_plan
 from problems import changed, problem_of
 from quoron_client.protocol.domains import L2Ball
 from quoron_server.algorithms import ALGORITHMS, AlgorithmInfo
-from quoron_server.algorithms.forecast import (
-    Factor,
-    PhaseModel,
-    PhaseModels,
-    averaging,
-    excess_risk,
-    excess_risks,
-    statistical_floor,
-)
+from quoron_server.algorithms.averaged_sgd import PhaseModel, PhaseModels, averaging, excess_risk, excess_risks
+from quoron_server.algorithms.forecast import Factor, statistical_floor
 
 PROBLEM = problem_of(
     users=1000,

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from problems import changed, problem_of
 from quoron_client.protocol.domains import L2Ball
-from quoron_server.algorithms.forecast import PhaseModel, excess_risk
+from quoron_server.algorithms.averaged_sgd import PhaseModel, best_phases, excess_risk, step_grid, suffix_grid
 from quoron_server.algorithms.localised.filter_plan import sampler_slack
 from quoron_server.algorithms.localised.plan import best_schedule, shapes
-from quoron_server.algorithms.search import best_phases, step_grid, suffix_grid
 
 PROBLEM = problem_of(
     users=3000,

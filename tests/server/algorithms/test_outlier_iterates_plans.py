@@ -15,7 +15,7 @@ from quoron_privacy.errors import ConfigError, Infeasible
 from quoron_privacy.robust import one_release
 from quoron_privacy.robust.one_release import Wish
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.forecast import averaging as summed
+from quoron_server.algorithms.averaged_sgd import averaging as summed
 from quoron_server.algorithms.outlier_iterates import releases
 from quoron_server.algorithms.outlier_iterates.forecast import Stage, apart, averaging, course, distance
 from quoron_server.algorithms.outlier_iterates.plan import FAILURE, guaranteed_radius, left_of_delta, usual_factor

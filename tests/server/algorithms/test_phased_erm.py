@@ -19,7 +19,7 @@ from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.algorithms.phased_erm.method import Phase, PhasedERM, PhasedERMParameters, momentum
 from quoron_server.algorithms.phased_erm.plan import ROUNDING, shift
-from quoron_server.assumptions import Kind
+from quoron_server.parameters import Kind
 
 INFO = ALGORITHMS["phased-erm"]
 CHECK = problem_of(users=50_000, items_per_user=50, dimension=10, domain=L2Ball(1.0), lipschitz=1.0, smoothness=1.0)

@@ -14,8 +14,7 @@ from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.tracking.method import TrackingSRGD, TrackingState
-from quoron_server.algorithms.tracking.parameters import mechanisms
+from quoron_server.algorithms.tracking.method import TrackingSRGD, TrackingState, mechanisms
 from quoron_server.algorithms.tracking.schedule import Aim
 from server.algorithms.tracking_reference import Users, run, small_plan
 

@@ -15,7 +15,7 @@ from quoron_privacy.accounts.gdp import delta_for
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.tracking.parameters import mechanisms
+from quoron_server.algorithms.tracking.method import mechanisms
 from quoron_server.plan import Privacy
 from quoron_server.problem import Problem
 from server.algorithms.tracking_reference import small_plan

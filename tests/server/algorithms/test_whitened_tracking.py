@@ -10,9 +10,8 @@ from scipy.stats import norm
 from problems import problem_of
 from quoron_client import ItemBatch, answer, average_loss, make_loss
 from quoron_client.protocol.domains import L2Ball
-from quoron_client.protocol.gradients import AverageLoss
-from quoron_client.protocol.moments import MomentAndGradient
 from quoron_client.protocol.questions import Answers, Status
+from quoron_client.protocol.whitened import AverageLoss, MomentAndGradient
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.means.free_presence import Length, LogLength, Moment
 from quoron_privacy.noise.sources import SeededNoise

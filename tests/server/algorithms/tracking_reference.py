@@ -15,7 +15,7 @@ from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.questions import Answers, Status
 from quoron_privacy.means.moment import SecondMomentNoise
 from quoron_privacy.means.norm_counts import PrefixTail, TailMean
-from quoron_server.algorithms.tracking.parameters import TrackingParameters
+from quoron_server.algorithms.tracking.method import TrackingParameters
 from quoron_server.algorithms.tracking.plan import THEOREM, margin
 from quoron_server.plan import Cost, Guarantee, Plan
 from quoron_server.problem import Problem

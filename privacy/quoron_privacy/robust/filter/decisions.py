@@ -14,21 +14,19 @@ docs/privacy/concentration-score.md.
 """
 
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from quoron_privacy.errors import ConfigError, positive
-from quoron_privacy.kernels.threads import in_pieces
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.robust.filter import concentration, score_bounds
 from quoron_privacy.robust.filter.concentration import Matrix, Norm, Vector
 
 Mask = NDArray[np.bool_]
 Integers = NDArray[np.int64]
 
-_BLOCK = 512  # rows with a sum of their own: rounding grows with 512 + B/512, not with B
+loops = OnFirstUse("quoron_privacy.robust.filter.decisions_loops")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,27 +127,6 @@ def _by_bounds(rows: Matrix, tau: float, limits: Integers, step: float, norm: No
     return kept, len(indices), lower
 
 
-@njit(cache=True, nogil=True)
-def _selected_sums(gradients: Matrix, kept: Mask, scale: float, parts: Matrix, first: int, last: int) -> None:
-    """The sum of kept rows, times `scale`, of each block of rows among `first` to `last`."""
-    for begin in range(first, last, _BLOCK):
-        part = parts[begin // _BLOCK]
-        part[:] = 0.0
-        for i in range(begin, min(begin + _BLOCK, last)):
-            if kept[i]:
-                for k in range(gradients.shape[1]):
-                    part[k] += gradients[i, k] * scale
-
-
-@njit(cache=True)
-def _in_order(parts: Matrix) -> Vector:
-    """Their sum, one after the other."""
-    total = np.zeros(parts.shape[1])
-    for part in parts:
-        total += part
-    return total
-
-
 def filtered_mean(gradients: ArrayLike, kept: Mask) -> Vector:
     """Mean of the kept rows, (k, d) -> (d,); zeros when nobody is kept, which leaves the iterate unchanged.
 
@@ -160,7 +137,5 @@ def filtered_mean(gradients: ArrayLike, kept: Mask) -> Vector:
     if users == 0:
         return np.zeros(rows.shape[1])
     scale = 2.0 ** -users.bit_length()  # exact, and keeps sums of huge finite rows finite
-    parts = np.empty((-(-len(rows) // _BLOCK), rows.shape[1]))
-    in_pieces(partial(_selected_sums, rows, kept, scale, parts), len(rows), rows.shape[1], 8 * _BLOCK)
-    total: Vector = _in_order(parts)
+    total: Vector = loops.selected_sum(rows, kept, scale)
     return total / (users * scale)

@@ -23,14 +23,17 @@ from numpy.typing import NDArray
 
 from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import Infeasible, VerificationError, count, non_negative, positive, probability
+from quoron_privacy.kernels.on_first_use import OnFirstUse
 from quoron_privacy.release import Adjacency
-from quoron_privacy.robust.filter import search as _filter_search
 from quoron_privacy.robust.filter.charging import game_values
 from quoron_privacy.robust.filter.cutoff import cutoff_law, end_mass
 from quoron_privacy.robust.filter.paper_constants import paper_constants as paper_constants
 
 Vector = NDArray[np.float64]
 Integers = NDArray[np.int64]
+
+loops = OnFirstUse("quoron_privacy.robust.filter.outlier_filter_loops")
+
 _ROUNDING = 1e-9  # relative slack on every δ for float arithmetic in the evaluation of the theorem
 _TAIL_SHARE = 0.1  # of δ, for each of the two tails
 _WIDE = np.linspace(0.53, 0.98, 24)  # thresholds, as shares of the cohort, that are tried first
@@ -296,7 +299,7 @@ def _proposed(
     points: Integers,
     fractions: Vector,
 ) -> tuple[float, ...]:
-    """`_filter_search.propose` for some points of the frontier and thresholds; the point is −1 if none is feasible."""
+    """`propose` for some points of the frontier and thresholds; the point is −1 if none is feasible."""
     tails = math.log(0.5 / (_TAIL_SHARE * delta)), math.log(0.5 * (size - 1) / (_TAIL_SHARE * delta))
     tables = (
         frontier.each[points],
@@ -305,7 +308,7 @@ def _proposed(
         frontier.log_same[points],
         frontier.log_shifted[points],
     )
-    found: tuple[float, ...] = _filter_search.propose(
+    found: tuple[float, ...] = loops.propose(
         size, eta_beta, users, score_error, zero_out, *tails, (1 - 2 * _TAIL_SHARE) * delta, tables, fractions
     )
     return (int(points[int(found[0])]), *found[1:]) if found[0] >= 0 else found

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from quoron_privacy.release import Release
-from quoron_server.assumptions import Assumption, Kind
-from quoron_server.parameters import Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, Kind, Parameters, PlannedRelease
 from quoron_server.problem import Problem
 
 Estimator = Literal["clip", "tracking", "range"]

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy import local
+from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.rotation import coordinate_bound, padded
@@ -179,7 +180,8 @@ def _scale_as_computed(p: LocalModelParameters, dimension: int) -> bool:
 def _scale(epsilon: float, delta: float, dimension: int) -> float:
     """σ of a vector report for a radius of 1."""
     kept = delta * (1 - 1e-9)  # clients keep as much for their own arithmetic
-    return GaussianNoise.calibrate(sensitivity=2.0, epsilon=epsilon, delta=kept, dimension=dimension).scale
+    mu = gdp.mu_for(epsilon, kept, gaussians=dimension)
+    return GaussianNoise.for_mu(sensitivity=2.0, mu=mu, dimension=dimension).scale
 
 
 def _require(problem: Problem, options: LocalModelOptions) -> None:

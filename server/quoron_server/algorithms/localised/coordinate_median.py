@@ -17,8 +17,7 @@ from quoron_server.algorithms.localised.method import (
     phase_releases,
     score_summary,
 )
-from quoron_server.assumptions import Assumption
-from quoron_server.parameters import PlannedRelease
+from quoron_server.parameters import Assumption, PlannedRelease
 from quoron_server.problem import Problem
 
 

@@ -20,7 +20,8 @@ from quoron_privacy.robust.filter import outlier_filter as theorem
 from quoron_privacy.robust.filter.concentration import LARGEST_COHORT, Norm, score_error
 from quoron_privacy.robust.filter.paper_constants import paper_constants
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
-from quoron_server.algorithms.forecast import excess_risk, trivial_risk
+from quoron_server.algorithms.averaged_sgd import excess_risk
+from quoron_server.algorithms.forecast import trivial_risk
 from quoron_server.algorithms.localised.filtering import FilteringParameters
 from quoron_server.algorithms.localised.geometry import FAILURE, Geometry, against_mean, coordinatewise
 from quoron_server.algorithms.localised.plan import (

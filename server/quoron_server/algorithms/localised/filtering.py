@@ -5,8 +5,7 @@ from typing import Protocol
 
 from quoron_privacy.robust.filter.concentration import Norm
 from quoron_server.algorithms.localised.method import CONTRACTION, LocalisedParameters, phase_releases
-from quoron_server.assumptions import Assumption, Kind
-from quoron_server.parameters import PlannedRelease
+from quoron_server.parameters import Assumption, Kind, PlannedRelease
 from quoron_server.problem import Problem
 
 DOMINANT = Assumption(Kind.DOMINANT_HESSIANS)

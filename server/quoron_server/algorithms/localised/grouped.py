@@ -19,19 +19,20 @@ from typing import Literal
 
 import numpy as np
 
-from quoron_client.protocol.gradients import PlacedGradient
+from quoron_client.protocol.placed import PlacedGradient
 from quoron_client.protocol.questions import Question
 from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_server.algorithm import Vector
 from quoron_server.algorithms import checks
-from quoron_server.algorithms.forecast import Factor, PhaseModels, excess_risks
+from quoron_server.algorithms.averaged_sgd import PhaseModels, excess_risks, step_grid, suffix_shares
+from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing
 from quoron_server.algorithms.localised.method import LocalisedSGD, Phase
 from quoron_server.algorithms.localised.plain import GroupedParameters, PlainMeans, Share
 from quoron_server.algorithms.localised.plan import Shape, require_smooth, shapes
-from quoron_server.algorithms.search import Candidate, best, round_grid, step_grid, suffix_shares
+from quoron_server.algorithms.search import Candidate, best, round_grid
 from quoron_server.algorithms.slots import partition
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem

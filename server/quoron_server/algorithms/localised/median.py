@@ -20,7 +20,8 @@ from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.robust import coordinate_median as theorem
 from quoron_privacy.robust.filter.concentration import LARGEST_COHORT, score_error
-from quoron_server.algorithms.forecast import Factor, excess_risk
+from quoron_server.algorithms.averaged_sgd import excess_risk
+from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing
 from quoron_server.algorithms.localised.coordinate_median import CoordinateMedian, CoordinateMedianParameters
 from quoron_server.algorithms.localised.geometry import Geometry, against_mean, coordinatewise

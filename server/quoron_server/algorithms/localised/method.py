@@ -27,8 +27,7 @@ from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.slots import partition
-from quoron_server.assumptions import Assumption, Kind
-from quoron_server.parameters import Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, Kind, Parameters, PlannedRelease
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 

@@ -7,8 +7,7 @@ import numpy as np
 from quoron_client.protocol.questions import Answers
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_server.algorithms.localised.method import CONTRACTION, Aggregate, LocalisedParameters, Phase, phase_releases
-from quoron_server.assumptions import Assumption
-from quoron_server.parameters import GaussianPromise, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, GaussianPromise, Parameters, PlannedRelease
 from quoron_server.problem import Problem
 
 

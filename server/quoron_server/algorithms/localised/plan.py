@@ -12,9 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
-from quoron_server.algorithms.forecast import Number, PhaseModel, PhaseModels, excess_risks
+from quoron_server.algorithms.averaged_sgd import (
+    Number,
+    PhaseModel,
+    PhaseModels,
+    excess_risks,
+    step_grid,
+    suffix_shares,
+)
 from quoron_server.algorithms.localised.method import Phase, in_phases
-from quoron_server.algorithms.search import MOST_ROUNDS, step_grid, suffix_shares
+from quoron_server.algorithms.search import MOST_ROUNDS
 from quoron_server.plan import Cost, Plan
 from quoron_server.problem import Problem
 

@@ -22,8 +22,7 @@ from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_client.protocol.smoothing import Moreau
 from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.streams import NoiseSource
-from quoron_privacy.release import Release
-from quoron_privacy.sums import Sums
+from quoron_privacy.release import Release, Sums
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.centring import margin, next_radius, public_signs
 from quoron_server.algorithms.mean.parameters import MeanSGDParameters

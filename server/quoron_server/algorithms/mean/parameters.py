@@ -8,8 +8,7 @@ from quoron_privacy.means.clipping import mean_sensitivity
 from quoron_privacy.means.private_range import PrivateRange
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms.noisy import sampled
-from quoron_server.assumptions import Assumption
-from quoron_server.parameters import GaussianPromise, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, GaussianPromise, Parameters, PlannedRelease
 from quoron_server.problem import Problem
 
 if TYPE_CHECKING:

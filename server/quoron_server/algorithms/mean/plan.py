@@ -19,20 +19,12 @@ from quoron_privacy.means.clipping import mean_sensitivity
 from quoron_privacy.means.private_range import PrivateRange
 from quoron_privacy.means.rotation import coordinate_bound
 from quoron_server.algorithms import centring, checks
-from quoron_server.algorithms.forecast import PhaseModel, statistical_floor
+from quoron_server.algorithms.averaged_sgd import Integers, PhaseModel, Vector, best_phases
+from quoron_server.algorithms.forecast import statistical_floor
 from quoron_server.algorithms.mean.parameters import Estimator, MeanSGDParameters
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.dp_sgd import RATES, ranking_mu
-from quoron_server.algorithms.search import (
-    Candidate,
-    Integers,
-    Vector,
-    best,
-    best_phases,
-    round_grid,
-    smoothed,
-    smoothings,
-)
+from quoron_server.algorithms.search import Candidate, best, round_grid, smoothed, smoothings
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
 

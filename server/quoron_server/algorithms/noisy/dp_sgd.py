@@ -22,7 +22,8 @@ from quoron_privacy.errors import VerificationError
 from quoron_privacy.means.clipping import mean_sensitivity
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
-from quoron_server.algorithms.forecast import Factor, PhaseModel
+from quoron_server.algorithms.averaged_sgd import PhaseModel
+from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters, Sampling

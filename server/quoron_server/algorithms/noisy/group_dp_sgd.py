@@ -20,7 +20,8 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import mean_sensitivity
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
-from quoron_server.algorithms.forecast import Factor, PhaseModel
+from quoron_server.algorithms.averaged_sgd import PhaseModel
+from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.group_method import GroupSGD, GroupSGDParameters

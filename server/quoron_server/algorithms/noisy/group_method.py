@@ -16,7 +16,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from quoron_client.protocol.gradients import PlacedGradient
+from quoron_client.protocol.placed import PlacedGradient
 from quoron_client.protocol.questions import Answers, Question
 from quoron_privacy.errors import RunError
 from quoron_privacy.gaussian import GaussianNoise
@@ -26,8 +26,7 @@ from quoron_privacy.release import Adjacency
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.noisy.method import NoisyState
 from quoron_server.algorithms.optimisers import SGD
-from quoron_server.assumptions import Assumption, Kind
-from quoron_server.parameters import Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, Kind, Parameters, PlannedRelease
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 

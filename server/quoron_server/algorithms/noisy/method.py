@@ -26,14 +26,12 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
 from quoron_privacy.means.radius_cells import CELLS, RadiusCells, updated_spread
 from quoron_privacy.noise.streams import NoiseSource, RandomStream, total_variation
-from quoron_privacy.release import Adjacency, Release
-from quoron_privacy.sums import Sums
+from quoron_privacy.release import Adjacency, Release, Sums
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.noisy import sampled
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import partition
-from quoron_server.assumptions import Assumption
-from quoron_server.parameters import GaussianPromise, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, GaussianPromise, Parameters, PlannedRelease
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 

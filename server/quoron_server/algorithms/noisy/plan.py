@@ -7,14 +7,16 @@ from typing import Literal
 
 import numpy as np
 
+from quoron_privacy.accounts import gdp
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import mean_sensitivity
 from quoron_privacy.means.radius_cells import RadiusCells
 from quoron_privacy.release import Adjacency
-from quoron_server.algorithms.forecast import PhaseModel, statistical_floor
+from quoron_server.algorithms.averaged_sgd import PhaseModel, Vector, best_phases
+from quoron_server.algorithms.forecast import statistical_floor
 from quoron_server.algorithms.noisy.method import AdaptiveClip, NoisySGDParameters
-from quoron_server.algorithms.search import Candidate, Vector, best, best_phases, round_grid
+from quoron_server.algorithms.search import Candidate, best, round_grid
 from quoron_server.plan import Plan, Privacy
 from quoron_server.problem import Problem
 
@@ -98,12 +100,9 @@ def adaptive_clip(
 
 def noise_scale(sensitivity: float, problem: Problem, privacy: Privacy) -> float:
     """σ that makes one Gaussian release of this ℓ2 sensitivity (ε, δ)-DP, grid and sampler errors included."""
-    return GaussianNoise.calibrate(
-        sensitivity=sensitivity,
-        epsilon=privacy.epsilon,
-        delta=privacy.delta * (1 - 1e-9),  # a plan is re-checked by other arithmetic
-        dimension=problem.dimension,
-    ).scale
+    delta, dimension = privacy.delta * (1 - 1e-9), problem.dimension  # a plan is re-checked by other arithmetic
+    mu = gdp.mu_for(privacy.epsilon, delta, gaussians=dimension)
+    return GaussianNoise.for_mu(sensitivity=sensitivity, mu=mu, dimension=dimension).scale
 
 
 def scale_for(sensitivity: float, problem: Problem, mu: float) -> float:

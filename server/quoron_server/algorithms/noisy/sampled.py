@@ -4,8 +4,7 @@ import math
 from typing import TYPE_CHECKING
 
 from quoron_privacy.noise.streams import total_variation
-from quoron_server.assumptions import Assumption, Kind
-from quoron_server.parameters import GaussianPromise
+from quoron_server.parameters import Assumption, GaussianPromise, Kind
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent

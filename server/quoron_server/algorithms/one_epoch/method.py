@@ -31,15 +31,13 @@ from quoron_privacy.gaussian import GaussianNoise
 from quoron_privacy.means.clipping import ClippedSum, clipped_mean
 from quoron_privacy.noise.streams import NoiseSource, total_variation
 from quoron_privacy.prefix.noise import PrefixNoise, PrefixState
-from quoron_privacy.release import Release
-from quoron_privacy.sums import Integers, Sums
+from quoron_privacy.release import Integers, Release, Sums
 from quoron_server.algorithm import Update, Vector
 from quoron_server.algorithms.noisy.method import AdaptiveClip, drawn
 from quoron_server.algorithms.one_epoch.reserves import first_answered
 from quoron_server.algorithms.optimisers import SGD, Moments, Optimiser
 from quoron_server.algorithms.slots import partition
-from quoron_server.assumptions import Assumption, Kind
-from quoron_server.parameters import GaussianPromise, Parameters, PlannedRelease
+from quoron_server.parameters import Assumption, GaussianPromise, Kind, Parameters, PlannedRelease
 from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 

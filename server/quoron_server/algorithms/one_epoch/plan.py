@@ -16,12 +16,13 @@ from quoron_privacy.prefix.factorisations import factorise
 from quoron_privacy.prefix.noise import PrefixNoise, corollary_9_scale
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
+from quoron_server.algorithms.averaged_sgd import step_grid, suffix_grid
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import drawn as samples
 from quoron_server.algorithms.one_epoch.forecast import bounded_risk, drift, isotropic_risk, response
 from quoron_server.algorithms.one_epoch.method import Gradients, Method, OneEpochParameters
 from quoron_server.algorithms.optimisers import OptimiserOptions
-from quoron_server.algorithms.search import Candidate, best, round_grid, step_grid, suffix_grid
+from quoron_server.algorithms.search import Candidate, best, round_grid
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
 

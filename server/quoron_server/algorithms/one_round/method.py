@@ -17,8 +17,7 @@ from quoron_client.protocol.moments import SecondMoment
 from quoron_client.protocol.questions import Answers, Question, summed
 from quoron_privacy.means.moment import SecondMomentNoise, packed
 from quoron_privacy.noise.streams import NoiseSource, total_variation
-from quoron_privacy.release import Adjacency
-from quoron_privacy.sums import Sums
+from quoron_privacy.release import Adjacency, Sums
 from quoron_server.algorithm import Update, Vector
 from quoron_server.parameters import GaussianPromise, Parameters, PlannedRelease
 from quoron_server.plan import Plan

@@ -22,18 +22,10 @@ from quoron_server.algorithms.accelerated_erm.noise import lottery_noise, thresh
 from quoron_server.algorithms.accelerated_erm.parameters import Clipped
 from quoron_server.algorithms.accelerated_erm.plan import account, noise_scale, release_chance, verify_privacy
 from quoron_server.algorithms.accelerated_erm.search import FARTHER
-from quoron_server.algorithms.forecast import PhaseModel, statistical_floor, trivial_risk
+from quoron_server.algorithms.averaged_sgd import PhaseModel, best_phases
+from quoron_server.algorithms.forecast import statistical_floor, trivial_risk
 from quoron_server.algorithms.outlier_gd.method import OutlierGDParameters
-from quoron_server.algorithms.search import (
-    Candidate,
-    best_phases,
-    exactly,
-    ranked,
-    round_grid,
-    smoothed,
-    smoothings,
-    too_few,
-)
+from quoron_server.algorithms.search import Candidate, exactly, ranked, round_grid, smoothed, smoothings, too_few
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron_server.algorithms.forecast import Number
+from quoron_server.algorithms.averaged_sgd import Number
 from quoron_server.problem import Problem
 
 Vector = NDArray[np.float64]

@@ -3,8 +3,7 @@
 from quoron_server.algorithms.forecast import Factor
 from quoron_server.algorithms.info import AlgorithmInfo, NoBlackBoxes
 from quoron_server.algorithms.tracking import plan as planning
-from quoron_server.algorithms.tracking.method import TrackingSRGD
-from quoron_server.algorithms.tracking.parameters import TrackingParameters
+from quoron_server.algorithms.tracking.method import TrackingParameters, TrackingSRGD
 
 INFO = AlgorithmInfo(
     name=planning.NAME,

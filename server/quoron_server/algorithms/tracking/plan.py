@@ -17,7 +17,7 @@ from quoron_privacy.accounts.gdp import mu_for
 from quoron_privacy.errors import ConfigError, Infeasible, VerificationError
 from quoron_privacy.means.moment import SecondMomentNoise, packed
 from quoron_privacy.means.norm_counts import PrefixTail, TailMean
-from quoron_privacy.prefix.factorisation import sqrt_coefficients
+from quoron_privacy.prefix.factorisations import sqrt_coefficients
 from quoron_privacy.prefix.noise import DEFAULT
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
@@ -25,8 +25,8 @@ from quoron_server.algorithms.forecast import trivial_risk
 from quoron_server.algorithms.search import too_few
 from quoron_server.algorithms.tracking import schedule
 from quoron_server.algorithms.tracking.forecast import Assumed, Prediction, predict
-from quoron_server.algorithms.tracking.parameters import TrackingParameters, Variant, drawn, mechanisms
-from quoron_server.assumptions import Assumption, Kind
+from quoron_server.algorithms.tracking.method import TrackingParameters, Variant, drawn, mechanisms
+from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
 

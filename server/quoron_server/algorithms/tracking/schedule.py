@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_privacy.means.norm_counts import Tail
-from quoron_privacy.prefix.factorisation import sqrt_coefficients
+from quoron_privacy.prefix.factorisations import sqrt_coefficients
 from quoron_server.algorithms.tracking.metric import Metric
 
 Vector = NDArray[np.float64]

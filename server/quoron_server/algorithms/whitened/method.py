@@ -20,14 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quoron_client.protocol.domains import Domain, L2Ball
-from quoron_client.protocol.gradients import AverageGradient, AverageLoss
-from quoron_client.protocol.moments import MomentAndGradient
+from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Answers, Question
-from quoron_privacy.counts.presence import Presence
+from quoron_client.protocol.whitened import AverageLoss, MomentAndGradient
 from quoron_privacy.means.clipping import clipped_mean
 from quoron_privacy.means.free_presence import Rows, blocks, moment_logs, vector_logs
 from quoron_privacy.means.moment import packed
-from quoron_privacy.means.norm_counts import Tail
+from quoron_privacy.means.norm_counts import Presence, Tail
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Release
 from quoron_server.algorithm import Update, Vector

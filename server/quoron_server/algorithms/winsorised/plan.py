@@ -21,9 +21,10 @@ from quoron_privacy.means.rotation import coordinate_bound, padded
 from quoron_privacy.means.winsorised_mean import WinsorisedMean, box_sensitivity
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
-from quoron_server.algorithms.forecast import PhaseModels, averaging, excess_risks, trivial_risk
+from quoron_server.algorithms.averaged_sgd import PhaseModels, averaging, excess_risks, step_grid, suffix_shares
+from quoron_server.algorithms.forecast import trivial_risk
 from quoron_server.algorithms.phased_erm import forecast as regularised
-from quoron_server.algorithms.search import Candidate, best, round_grid, step_grid, suffix_shares, too_few
+from quoron_server.algorithms.search import Candidate, best, round_grid, too_few
 from quoron_server.algorithms.winsorised.method import Phase, WinsorisedERMParameters
 from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem

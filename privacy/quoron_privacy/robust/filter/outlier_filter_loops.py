@@ -1,4 +1,4 @@
-"""The compiled inner loop of the outlier filter's calibration. It proposes; `outlier_filter.verify` decides.
+"""The loop of `outlier_filter.calibrate`. It proposes; `outlier_filter.verify` decides.
 
 Nothing here bears on privacy: a wrong proposal is refused or merely noisy.
 """

@@ -1,0 +1,199 @@
+"""The loops of `concentration`: every entry from its two rows alone, and sums of them in any order."""
+
+import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numba
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from quoron_privacy.kernels.threads import in_pieces
+from quoron_privacy.robust.filter.concentration import Matrix, Norm, Vector
+
+Blocks = NDArray[np.float64]  # (blocks, d, BLOCK): rows of the matrix as columns, padded with zeros
+
+BLOCK = 64
+_PIECE = 1 << 12  # rows that one thread looks at
+_SMALL = 1 << 22  # differences below which starting threads costs more than it saves
+
+
+@njit(cache=True)
+def decay(x: float) -> float:
+    """exp(-x) for 0 <= x < 25, exp(-25) beyond: the 256th power of a Taylor polynomial, in plain IEEE operations.
+
+    A library's exponential may differ by position in a vector; then an entry would not be a function of two rows.
+    """
+    y = (x if x < 25.0 else 25.0) * (1.0 / 256.0)
+    series = 1.0 - y * (1.0 / 7.0 - y * (1.0 / 56.0))
+    series = 1.0 / 120.0 - y * (1.0 / 720.0) * series
+    series = 1.0 - y * (1.0 / 2.0 - y * (1.0 / 6.0 - y * (1.0 / 24.0 - y * series)))
+    power = 1.0 - y * series
+    for _ in range(8):
+        power = power * power
+    return power
+
+
+@njit(cache=True)
+def _squared_distances(row: Vector, columns: Matrix, out: Vector) -> None:
+    """‖row - column‖² for each of BLOCK columns; the order of summation is that of the coordinates."""
+    for j in range(BLOCK):
+        out[j] = 0.0
+    for k in range(len(row)):
+        coordinate = row[k]
+        for j in range(BLOCK):
+            difference = coordinate - columns[k, j]
+            out[j] += difference * difference
+
+
+@njit(cache=True)
+def _largest_differences(row: Vector, columns: Matrix, out: Vector) -> None:
+    """‖row - column‖∞ for each of BLOCK columns."""
+    for j in range(BLOCK):
+        out[j] = 0.0
+    for k in range(len(row)):
+        coordinate = row[k]
+        for j in range(BLOCK):
+            difference = abs(coordinate - columns[k, j])
+            out[j] = difference if difference > out[j] else out[j]
+
+
+@njit(cache=True)
+def _lengths(row: Vector, columns: Matrix, coordinatewise: bool, out: Vector) -> None:
+    """‖row - column‖, or ‖row - column‖∞, for each of BLOCK columns."""
+    if coordinatewise:
+        _largest_differences(row, columns, out)
+    else:
+        _squared_distances(row, columns, out)
+        for j in range(BLOCK):
+            out[j] = math.sqrt(out[j])
+
+
+@njit(cache=True)
+def _kernel(row: Vector, columns: Matrix, used: int, tau: float, coordinatewise: bool, out: Vector) -> None:
+    """exp(-τ‖row - column‖), rounded to a multiple of RESOLUTION; zero for the columns that only pad."""
+    _lengths(row, columns, coordinatewise, out)
+    for j in range(BLOCK):
+        out[j] = np.floor(decay(tau * out[j]) * 2.0**34 + 0.5) * 2.0**-34
+    for j in range(used, BLOCK):
+        out[j] = 0.0
+
+
+@njit(cache=True, fastmath={"reassoc"})
+def _exact_sum(values: Vector) -> float:
+    """Sum of multiples of RESOLUTION: exact, so its order is free."""
+    total = 0.0
+    for value in values:
+        total += value
+    return total
+
+
+@njit(cache=True)
+def _pack(gradients: Matrix, blocks: Blocks) -> None:
+    users, dimension = gradients.shape
+    for block in range(len(blocks)):
+        first = block * BLOCK
+        for j in range(min(BLOCK, users - first)):
+            for k in range(dimension):
+                blocks[block, k, j] = gradients[first + j, k]
+
+
+@njit(cache=True, nogil=True)
+def all_pairs(
+    gradients: Matrix, blocks: Blocks, tau: float, coordinatewise: bool, lane: int, lanes: int, total: Vector
+) -> None:
+    """Each unordered pair of blocks once; lanes take block rows to and fro, so that they do equal work."""
+    users, height = len(gradients), len(blocks)
+    entries = np.empty(BLOCK)
+    # Block row b has height - b blocks to do, so lanes take turns from either end.
+    for turn in range((height + lanes - 1) // lanes):
+        upper = turn * lanes + (lane if turn % 2 == 0 else lanes - 1 - lane)
+        for lower in range(upper, height):
+            first = lower * BLOCK
+            used = min(BLOCK, users - first)
+            for i in range(upper * BLOCK, min((upper + 1) * BLOCK, users)):
+                # An entry is a function of its two rows alone, on a grid: sums are exact, in any order and on any
+                # number of lanes.
+                _kernel(gradients[i], blocks[lower], used, tau, coordinatewise, entries)
+                total[i] += _exact_sum(entries)
+                if lower > upper:
+                    for j in range(used):
+                        total[first + j] += entries[j]
+
+
+@njit(cache=True, nogil=True)
+def some_rows(
+    points: Matrix,
+    blocks: Blocks,
+    users: int,
+    tau: float,
+    coordinatewise: bool,
+    lane: int,
+    lanes: int,
+    total: Vector,
+) -> None:
+    """The same of some rows against all blocks."""
+    entries = np.empty(BLOCK)
+    for block in range(lane, len(blocks), lanes):
+        for i in range(len(points)):
+            _kernel(points[i], blocks[block], min(BLOCK, users - block * BLOCK), tau, coordinatewise, entries)
+            total[i] += _exact_sum(entries)
+
+
+def on_lanes(loop: Callable[..., None], *arguments: Any, size: int, work: float, threads: int | None) -> Vector:
+    """Sum over lanes of what `loop` adds up in each: exact sums, so any number of lanes gives the same bits."""
+    lanes = numba.config.NUMBA_NUM_THREADS if threads is None else threads  # type: ignore[attr-defined]
+    lanes = lanes if work > _SMALL else 1
+    partial = np.zeros((lanes, size))
+    if lanes == 1:
+        loop(*arguments, 0, 1, partial[0])
+    else:
+        with ThreadPoolExecutor(lanes) as pool:
+            for done in [pool.submit(loop, *arguments, lane, lanes, partial[lane]) for lane in range(lanes)]:
+                done.result()
+    total: Vector = partial.sum(axis=0)
+    return total
+
+
+@njit(cache=True)
+def _distances(blocks: Blocks, point: Vector, coordinatewise: bool, out: Vector) -> None:
+    lengths = np.empty(BLOCK)
+    for block in range(len(blocks)):
+        _lengths(point, blocks[block], coordinatewise, lengths)
+        first = block * BLOCK
+        for j in range(min(BLOCK, len(out) - first)):
+            out[first + j] = lengths[j]
+
+
+def pack(gradients: Matrix) -> Blocks:
+    """Copy of `gradients` (k, d) in blocks of BLOCK columns, the layout in which distances are computed."""
+    blocks = np.zeros((-(-len(gradients) // BLOCK), gradients.shape[1], BLOCK))
+    _pack(gradients, blocks)
+    return blocks
+
+
+def distances(blocks: Blocks, point: Vector, users: int, norm: Norm = "l2") -> Vector:
+    """‖q_i - point‖ for the first `users` packed rows, relative error at most (d/2 + 2)·2⁻⁵³; overflow gives inf."""
+    out = np.empty(users)
+    _distances(blocks, point, norm == "linf", out)
+    return out
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc"})
+def _finite(gradients: Matrix, answered: NDArray[np.bool_], out: NDArray[np.bool_], first: int, last: int) -> None:
+    """Rows `first` to `last` that are answered and finite."""
+    for i in range(first, last):
+        row, total = gradients[i], 0.0
+        for k in range(len(row)):
+            total += 0.0 * row[k]  # 0 · v is 0 for finite v, else NaN
+        out[i] = answered[i] and total == 0.0
+
+
+def finite(gradients: Matrix, answered: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which rows are answered and finite, (k,)."""
+    out = np.empty(len(gradients), np.bool_)
+    in_pieces(partial(_finite, gradients, answered, out), len(gradients), gradients.shape[1], _PIECE)
+    return out

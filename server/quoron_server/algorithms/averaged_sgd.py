@@ -1,0 +1,191 @@
+"""What noisy averaged SGD leaves, in phases, from public facts only; and the steps and suffixes that planners try.
+
+There are two models, chosen by what is
+publicly known of the curvature:
+
+* `isotropic`: near the optimum F is a quadratic with about one curvature h in every direction. Then the error of a
+  public combination of the iterates is exact: a bias that decays as (1 - ηh)^t, with the least curvature for h to be
+  careful, a variance from each step's noise, and the release noise. A phase starts where the one before it ended.
+* `unknown`: the standard bound for convex β-smooth F and the uniform average, ‖x_0 - x*‖²/(2ηT) + ηV/2 a phase
+  (Bubeck 2015, Theorem 6.3; Feldman, Koren & Talwar 2020, Lemma 4.3 for the localisation), plus βdσ²/2 for the last
+  release, or G√d σ where the loss is rough or linear. An upper bound, so usually far above what is measured.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quoron_server.problem import Problem
+
+Vector = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Number = float | Vector  # one, or one for each of many candidates: arrays that broadcast
+
+SUFFIXES = (1.0, 0.5, 0.25)  # fractions of a phase's iterates that are averaged
+_TABLE = 2**18  # numbers in one table of running sums
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseModel:
+    """What a phase of SGD does to the error."""
+
+    rounds: int  # T
+    step_size: float  # η
+    suffix: int  # the last `suffix` iterates are averaged uniformly, 1 <= suffix <= T
+    step_variance: float  # total variance of one step's gradient estimate, E‖g - ∇F‖²
+    release_scale: float = 0.0  # σ per coordinate, added to the average at the end
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseModels:
+    """The same phase of many candidates: a number, or an array with one for each, where PhaseModel has a number."""
+
+    rounds: Number
+    step_size: Number
+    suffix: Number
+    step_variance: Number
+    release_scale: Number = 0.0
+
+
+def excess_risk(problem: Problem, phases: Sequence[PhaseModel]) -> float:
+    """Predicted E F(x) - F* after `phases`, in the units of the loss."""
+    return float(excess_risks(problem, phases))
+
+
+def excess_risks(problem: Problem, phases: Sequence[PhaseModels | PhaseModel]) -> Number:
+    """`excess_risk` of many candidates with equally many phases: the shape that their arrays broadcast to.
+
+    Infinite where steps are so long that floating point cannot follow them: such a candidate loses against any other.
+    """
+    curvature = problem.beliefs.isotropic
+    risks = _worst_case(problem, phases) if curvature is None else _isotropic(problem, curvature, phases)
+    return np.where(np.isnan(risks), np.inf, risks)
+
+
+def _isotropic(problem: Problem, curvature: float, phases: Sequence[PhaseModels | PhaseModel]) -> Number:
+    slowest = curvature if problem.beliefs.least_curvature is None else problem.beliefs.least_curvature
+    remaining: Number = problem.distance  # distance along the slowest direction
+    spread: Number = 0.0  # mean square of all noise so far
+    for phase in phases:
+        bias, variance = averaging(1 - phase.step_size * curvature, phase.rounds, phase.suffix)
+        decay = (
+            bias if slowest == curvature else averaging(1 - phase.step_size * slowest, phase.rounds, phase.suffix)[0]
+        )
+        remaining = remaining * decay
+        spread = (
+            bias**2 * spread
+            + variance * phase.step_size**2 * phase.step_variance
+            + problem.dimension * phase.release_scale**2
+        )
+    return (slowest * remaining**2 + curvature * spread) / 2
+
+
+def averaging(factor: Number, rounds: Number, suffix: Number) -> tuple[Number, Number]:
+    """Bias factor Σ_t w_t a^t and variance factor Σ_s (Σ_{t≥s} w_t a^(t-s))² of a suffix average of x_1 .. x_T.
+
+    Running sums serve all T and suffixes with the same a; those of several a are the rows of one table.
+    """
+    every = np.broadcast_arrays(factor, rounds, suffix)
+    last, averaged = every[1].ravel().astype(np.int64), every[2].ravel().astype(np.int64)
+    factors, which = np.unique(every[0], return_inverse=True)
+    longest = np.zeros(len(factors), np.int64)
+    np.maximum.at(longest, which.ravel(), last)
+    order = np.argsort(longest, kind="stable")  # rows of about one length stand in one table
+    row = np.argsort(order)[which.ravel()]
+    bias, variance, end = np.empty(len(row)), np.empty(len(row)), len(order)
+    while end > 0:
+        start = max(0, end - max(1, _TABLE // int(longest[order[end - 1]] + 1)))
+        places = np.flatnonzero((start <= row) & (row < end))
+        sums = factors[order[start:end]], row[places] - start, last[places], averaged[places]
+        bias[places], variance[places] = _suffix_averages(*sums)
+        end = start
+    return bias.reshape(every[0].shape), variance.reshape(every[0].shape)
+
+
+def _suffix_averages(factors: Vector, row: Integers, last: Integers, s: Integers) -> tuple[Vector, Vector]:
+    """`averaging` of a = factors[row], T = last and suffix s, arrays of one length."""
+    first = last - s + 1  # steps up to here reach the whole suffix, decayed
+    powers = np.repeat(factors[:, None], last.max() + 1, axis=1)
+    powers[:, 0] = 1.0
+    powers = powers.cumprod(axis=1)  # 1, a, a², …
+    reach, squares = powers.cumsum(axis=1), (powers * powers).cumsum(axis=1)
+    within = (reach * reach).cumsum(axis=1)  # of later steps, 1 .. s - 1 before the end
+    whole = reach[row, s - 1]  # s times the weight of a step's noise that reaches the whole suffix
+    bias = powers[row, first] * (whole / s)
+    variance = (whole / s) ** 2 * squares[row, first - 1] + (within[row, s - 1] - whole**2) / s**2
+    return bias, variance
+
+
+def _worst_case(problem: Problem, phases: Sequence[PhaseModels | PhaseModel]) -> Number:
+    squared_distance: Number = problem.distance**2
+    total: Number = 0.0
+    for phase in phases:
+        optimisation = squared_distance / (2 * phase.step_size * phase.rounds)
+        rough_steps = 0.0 if problem.beta is not None else problem.lipschitz**2
+        total = total + optimisation + phase.step_size * (phase.step_variance + rough_steps) / 2
+        squared_distance = problem.dimension * phase.release_scale**2
+    rough: Number = problem.lipschitz * np.sqrt(squared_distance)
+    if not problem.beta:  # a linear loss is smallest on the boundary, where projected noise does not average out
+        return total + rough
+    return total + np.minimum(rough, problem.beta * squared_distance / 2)
+
+
+def step_grid(problem: Problem, rounds: int, *, largest_product: float = 2.0) -> list[float]:
+    """Step sizes η with ηβ up to `largest_product`; for rough or linear losses, around distance / (lipschitz √T)."""
+    if not problem.beta:
+        centre = problem.distance / (problem.lipschitz * math.sqrt(rounds))
+        return [float(centre * factor) for factor in np.geomspace(0.1, 10, 17)]
+    largest = largest_product if problem.beliefs.curvature == "isotropic" else min(1.0, largest_product)
+    beta = problem.beta
+    return [product / beta for product in _products(largest)]
+
+
+@lru_cache(maxsize=16)
+def _products(largest: float) -> tuple[float, ...]:
+    """ηβ to try, up to `largest`."""
+    return tuple(map(float, np.geomspace(largest / 100, largest, 17)))
+
+
+def suffix_grid(problem: Problem, rounds: int) -> list[int]:
+    """Numbers of iterates to average."""
+    return sorted({max(1, round(rounds * share)) for share in suffix_shares(problem)})
+
+
+def suffix_shares(problem: Problem) -> tuple[float, ...]:
+    """Shares of the iterates to average; the bound for unknown curvature is about the average of all."""
+    return SUFFIXES if problem.beliefs.curvature == "isotropic" else (1.0,)
+
+
+def best_phases(
+    problem: Problem,
+    rounds: Sequence[int],
+    variances: Vector | Callable[[Vector, Integers], Vector],
+    *,
+    step_size: float | None = None,
+) -> list[tuple[float, PhaseModel]]:
+    """(predicted excess risk, phase) at the best step and suffix for each of W numbers of rounds.
+
+    `variances` of one step, shape (W,), or made of K step sizes (W, K) and S numbers of averaged iterates (W, S), of a
+    shape that broadcasts to (W, K, S). Without `step_size` steps are those of `step_grid`.
+    """
+    steps = np.array([[step_size] if step_size else step_grid(problem, total) for total in rounds])
+    suffixes = np.maximum(1, np.rint(np.outer(rounds, suffix_shares(problem)))).astype(np.int64)
+    noise = variances(steps, suffixes) if callable(variances) else variances[:, None, None]
+    totals, averaged = np.array(rounds, np.float64)[:, None, None], suffixes[:, None, :].astype(np.float64)
+    risks = np.asarray(excess_risks(problem, [PhaseModels(totals, steps[:, :, None], averaged, noise)]))
+    every = np.broadcast_to(noise, risks.shape)
+    found = []
+    for place, total in enumerate(rounds):
+        step, suffix = np.unravel_index(np.argmin(risks[place]), risks[place].shape)
+        phase = PhaseModel(
+            rounds=total,
+            step_size=float(steps[place, step]),
+            suffix=int(suffixes[place, suffix]),
+            step_variance=float(every[place, step, suffix]),
+        )
+        found.append((float(risks[place, step, suffix]), phase))
+    return found
