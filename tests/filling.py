@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from committed import committed
-from quoron import api
+from quoron import sources
 from quoron.run_folder import RunFolder, claim
 from quoron.training import lifetime, result, run
 from quoron.training.prepared import Identity, Prepared
@@ -97,7 +97,7 @@ def quick(folder: Path) -> Any:
         "[algorithm.options]\nrounds = 1\n",
         encoding="utf-8",
     )
-    return api.resolve(str(folder / "people.toml"), ())[0]
+    return sources.resolve(str(folder / "people.toml"), ())[0]
 
 
 def start(config: Any, folder: Path) -> None:
