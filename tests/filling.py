@@ -23,7 +23,8 @@ from committed import committed
 from quoron import sources
 from quoron.run_folder import RunFolder, claim
 from quoron.training import lifetime, result, run
-from quoron.training.prepared import Identity, Prepared
+from quoron.training.prepared import Prepared
+from quoron.training.start import Identity
 from quoron_privacy.errors import RunError
 from quoron_server.books import connections
 from quoron_server.books.ledger import Ledger
