@@ -24,6 +24,7 @@ from quoron.training.rows import RowsEngine, Setting
 from quoron.training.timetable import LocalSGD
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.plan import Privacy
 
 ITEMS, SIDE, CLASSES = 12, 12, 10
 CLIP = 0.5
@@ -70,8 +71,7 @@ def accuracy(items: Items, epsilon: float | None, rounds: int, rate: float, seed
     problem = problem_of(method, users=items.users, dimension=net.dimension, door="train_rows")
     plan = Setting(
         problem=problem,
-        epsilon=epsilon or 8.0,
-        delta=1e-6,
+        privacy=Privacy(epsilon or 8.0, 1e-6),
         clip_norm=CLIP,
         algorithm="dp-sgd-wor",
         options={"rounds": rounds, "rate": rate, "step_size": 1.0},

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from quoron import api
+from quoron import sources
 from quoron.simulation.scene import setup
 from quoron_privacy.errors import Infeasible, QuoronError
 from quoron_server.algorithms import ALGORITHMS
@@ -139,7 +139,7 @@ def public_problem(users: int, row: Row) -> Problem:
     settings = [f"population.users={users}"]
     if row.items_as_users:
         settings = [f"population.users={50 * users}", "population.items_per_user=1"]
-    config, folder = api.resolve("quickstart", settings)
+    config, folder = sources.resolve("quickstart", settings)
     return setup(config, folder).problem
 
 

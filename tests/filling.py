@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from committed import committed
-from quoron import api
+from quoron import sources
 from quoron.run_folder import RunFolder, claim
 from quoron.training import lifetime, result, run
-from quoron.training.prepared import Identity, Prepared
+from quoron.training.prepared import Prepared
+from quoron.training.start import Identity
 from quoron_privacy.errors import RunError
 from quoron_server.books import connections
 from quoron_server.books.ledger import Ledger
@@ -97,7 +98,7 @@ def quick(folder: Path) -> Any:
         "[algorithm.options]\nrounds = 1\n",
         encoding="utf-8",
     )
-    return api.resolve(str(folder / "people.toml"), ())[0]
+    return sources.resolve(str(folder / "people.toml"), ())[0]
 
 
 def start(config: Any, folder: Path) -> None:

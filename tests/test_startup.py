@@ -1,7 +1,9 @@
 """What starts at once stays light: heavy libraries are imported by what needs them."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +27,64 @@ def loaded(code: str) -> set[str]:
     asked = f"import sys\n{code}\nprint(*sorted({HEAVY!r} & set(sys.modules)), file=sys.__stdout__)"
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     return set(done.stdout.splitlines()[-1].split()) if done.stdout.strip() else set()
+
+
+# What libraries take where it happens to be there, and what a plain install of theirs brings for that.
+AT_HAND = {"PyYAML", "cffi", "charset-normalizer", "cloudpickle", "colorama", "pycparser"}
+NUMBERS = {"lazy-loader", "llvmlite", "numba", "numpy", "scipy"}
+BOOKS = {"SQLAlchemy", "cryptography", "platformdirs", "protobuf", "typing-extensions"}
+SETTINGS = {"annotated-types", "pydantic", "pydantic-core", "typing-inspection"}
+FRAMES = {"pandas", "pyarrow", "python-dateutil", "six"}
+PICTURES = {"cycler", "fonttools", "kiwisolver", "matplotlib", "packaging", "pillow", "pyparsing"}
+MADE_UP = """
+import os, sys, tempfile
+os.chdir(tempfile.mkdtemp())
+os.environ["QUORON_LEDGER"] = "lifetime.sqlite"
+import numpy as np
+import quoron
+"""
+UNDRAWN = "sys.modules['matplotlib'] = None\n"  # as where it is not installed
+MEAN = "quoron.private_mean(np.ones((2000, 2)), 1.0, 1e-6, bound=1.0)"
+ROWS = """
+privacy, method = quoron.Privacy(8.0, 1e-4), quoron.Method(options={"rounds": 2}, radius=1.0, clip_norm=1.0)
+quoron.train_rows(lambda users, at: np.zeros((len(users), 2)), users=500, dimension=2, privacy=privacy, method=method)
+"""
+TRAIN = """
+import pandas
+visits = pandas.DataFrame({"who": np.arange(400) // 2, "age": np.arange(400) % 50, "ill": np.arange(400) % 2})
+quoron.train(
+    visits, user="who", label="ill", numeric={"age": (0, 50)}, privacy=quoron.Privacy(8.0, 1e-4),
+    method=quoron.Method("one-pass-dp-sgd"), progress=False,
+)
+"""
+DOORS = {  # the distributions that each brings, by name: no gRPC, no Flower, no web framework
+    "import": ("import quoron", {"lazy-loader"}),
+    "private_mean": (MADE_UP + MEAN, NUMBERS | {"cryptography"}),
+    "train_rows": (MADE_UP + ROWS, NUMBERS | BOOKS | SETTINGS | FRAMES),
+    "train": (MADE_UP + UNDRAWN + TRAIN, NUMBERS | BOOKS | SETTINGS | FRAMES | {"rich"}),
+    "train, with its pictures": (MADE_UP + TRAIN, NUMBERS | BOOKS | SETTINGS | FRAMES | {"rich"} | PICTURES),
+}
+
+
+def brought(code: str, folder: Path) -> set[str]:
+    """The distributions of others, by name, of which a fresh Python has imported anything after `code`."""
+    asked = f"""import sys
+before = set(sys.modules)
+{code}
+from importlib.metadata import packages_distributions
+new = {{name.partition(".")[0] for name, held in sys.modules.items() if held is not None and name not in before}}
+print(*{{each for name, some in packages_distributions().items() if name in new for each in some}}, file=sys.__stdout__)
+"""
+    environment = os.environ | {"TMPDIR": str(folder)}
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True, env=environment)
+    return {name.replace("_", "-") for name in done.stdout.splitlines()[-1].split()} - {"quoron"}
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("door", DOORS)
+def test_a_door_brings_these_distributions_and_no_others(door: str, tmp_path: Path) -> None:
+    code, expected = DOORS[door]
+    assert brought(code, tmp_path) - AT_HAND == expected
 
 
 def run(*arguments: str) -> str:

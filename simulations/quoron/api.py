@@ -17,19 +17,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
-from quoron import config as configs
-from quoron.config import Config
 from quoron.engines import EngineChoice, comparison_sharing, training_sharing
-from quoron.frames import Frame, framed, needed
 from quoron.planning.plans import Planned
 from quoron.planning.questions import Advice
-from quoron.presets import preset
 from quoron.reports.summary import from_json
 from quoron.run_folder import FRAME, RunFolder, as_parquet, claim, write
-from quoron.sections import Keep, Method, Privacy, Setting, door, overlay, sections
+from quoron.sections import Keep, Method, Privacy, door, sections
 from quoron.simulation import run as runs
+from quoron.simulation.first_use import rounds_compiled_meanwhile
 from quoron.simulation.run import RunResult
-from quoron_privacy.errors import ConfigError
+from quoron.sources import Settings, Source, described, needed
 from quoron_server.rounds import Observer
 
 if TYPE_CHECKING:  # planning needs no table, and no database
@@ -38,8 +35,6 @@ if TYPE_CHECKING:  # planning needs no table, and no database
     from quoron.model import Model
     from quoron.training.result import TrainedTable
 
-Source = str | Path | Config | Frame
-Settings = Sequence[Setting] | Mapping[str, Any]
 _SECRET = ("simulation_seed", "seed")  # what a run for real draws by itself
 
 
@@ -101,7 +96,7 @@ def train(
 
     sharing = training_sharing(_engine(engine))
     said = sections(privacy, method, keep, door="train", without=_SECRET, epsilon=epsilon)
-    config, name, frame = _described(source, columns, settings, said)
+    config, name, frame = described(source, columns, settings, said)
     with display(quiet=not (sys.stderr.isatty() if progress is None else progress)) as shown:
         prepared = training.prepare(config, Path.cwd(), name=name, frame=frame)
         folder = claim(config, name)
@@ -127,7 +122,7 @@ def plan_training(
     from quoron.training import run as training
 
     said = sections(privacy, method, keep, door="plan_training", without=_SECRET, epsilon=epsilon)
-    config, name, frame = _described(source, columns, settings, said)
+    config, name, frame = described(source, columns, settings, said)
     return training.prepare(config, Path.cwd(), name=name, frame=frame).shown
 
 
@@ -164,11 +159,9 @@ def simulate(
     Raises:
         QuoronError: with the thing, its value and the fix; see quoron_privacy.errors.
     """
-    from quoron.kernels import rounds_compiled_meanwhile
-
     where = _engine(engine)
     said = sections(privacy, method, keep, door="simulate", epsilon=epsilon, simulation_seed=simulation_seed)
-    config, name, frame = _described(source, columns, settings, said)
+    config, name, frame = described(source, columns, settings, said)
     table = needed(frame, config)
     with rounds_compiled_meanwhile():
         prepared = runs.prepare(config, Path.cwd(), frame=table)
@@ -217,7 +210,7 @@ def compare(
 
     out = None if keep is None else keep.out
     said = sections(privacy, None if keep is None else replace(keep, out=None), door="compare")
-    config, name, frame = _described(source, columns, settings, said)
+    config, name, frame = described(source, columns, settings, said)
     table = needed(frame, config)
     request = Request.of(config, algorithms=algorithms, vary=vary, seeds=seeds)
     where = _engine(engine)
@@ -253,7 +246,7 @@ def plan(
     Arguments are those of `simulate`. Of a DataFrame users are counted, and columns given without values are read.
     """
     said = sections(privacy, method, door="plan", epsilon=epsilon)
-    config, _, frame = _described(source, columns, settings, said)
+    config, _, frame = described(source, columns, settings, said)
     table = needed(frame, config)
     return runs.prepare(config, Path.cwd(), frame=table, compare=True).planned
 
@@ -282,7 +275,7 @@ def ask(
     from quoron.simulation import asking
 
     said = sections(privacy, method, door="ask", epsilon=epsilon)
-    config, _, frame = _described(source, columns, settings, said)
+    config, _, frame = described(source, columns, settings, said)
     table = needed(frame, config)
     return asking.ask(config, Path.cwd(), frame=table, risk=risk, accuracy=accuracy, epsilons=epsilons)
 
@@ -351,32 +344,5 @@ def load(path: str | Path) -> "Model":
     return Model.load(given / MODEL if given.is_dir() else given)
 
 
-def resolve(source: str | Path, settings: Sequence[Setting] = ()) -> tuple[Config, str]:
-    """The configuration of a preset's name or a TOML file's path, and a name for its runs."""
-    path = Path(source)
-    if path.suffix == ".toml":
-        return configs.load(path, settings), path.stem
-    chosen = preset(str(source))
-    config = configs.parse(chosen.text, f"preset {chosen.name}", settings)
-    return configs.located(config, Path.cwd()), chosen.name
-
-
 def _engine(engine: str | EngineChoice) -> EngineChoice:
     return EngineChoice.of(engine) if isinstance(engine, str) else engine
-
-
-def _described(
-    source: Source, columns: Mapping[str, Any], settings: Settings, said: Mapping[str, Any]
-) -> tuple[Config, str, Frame]:
-    """Configuration, name and DataFrame, if any, of a source; `columns` describe a table, and only that."""
-    settings = (*((settings,) if isinstance(settings, Mapping) else settings), said)
-    if not isinstance(source, str | Path | Config):
-        return framed(columns, settings), "table", source
-    if not isinstance(source, Config) and Path(source).suffix in (".csv", ".parquet"):
-        return configs.located(framed(columns, settings, str(source)), Path.cwd()), Path(source).stem, None
-    if any(given is not None for given in columns.values()):
-        raise ConfigError(f"Expected {', '.join(columns)} with a table only, got a configuration.")
-    if isinstance(source, Config):
-        tree = overlay(source.model_dump(mode="json", exclude_none=True), settings)
-        return configs.located(configs.from_tree(tree), Path.cwd()), "run", None
-    return *resolve(source, settings), None

@@ -57,6 +57,7 @@ _DAMAGED = (
     TypeError,
     ValueError,
 )
+_OF_CLIENTS = ("messages", "bytes_", "total_messages", "total_bytes_", "seconds_", "encoded_", "diagnostics")
 ROWS = "rows.json"  # written first, by `quoron.train_rows` and what is built on it alone
 
 
@@ -264,6 +265,11 @@ def flat(event: Mapping[str, Any]) -> dict[str, Any]:
     for prefix, table in (("public", event.get("public", {})), ("simulation", event.get("diagnostics", {}))):
         row.update({f"{prefix}.{key}": value for key, value in table.items()})
     return row
+
+
+def public_row(event: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of one round without clients, clocks and networks."""
+    return {key: value for key, value in flat(event).items() if not key.startswith(_OF_CLIENTS)}
 
 
 def numbered(parent: Path, name: str) -> RunFolder:

@@ -12,7 +12,7 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from quoron import api
+from quoron import sources
 from quoron.flower.simulated import RUN
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
@@ -30,7 +30,7 @@ def main(grid: Grid, context: Context) -> None:
     fleet = Shards.found(grid, run=RUN, seconds=600)
     figures = {"nodes": len(fleet.nodes)}
     for name, settings in wanted.items():
-        config, _ = api.resolve("quickstart", settings)
+        config, _ = sources.resolve("quickstart", settings)
         prepared, folder = runs.prepare(config, out), RunFolder(out / name)
         folder.path.mkdir()
         engine = FlowerEngine(grid, fleet, RUN, prepared.scene.problem, 600.0, early_ends=True, demanding=True)

@@ -11,7 +11,7 @@ from flower.grids import FakeGrid, FakeTime
 from flower.plugged import USERS, people, plugged, questions, trained, words
 from quoron_client.protocol.flower_records import record
 from quoron_privacy.errors import RunError
-from quoron_server.flower import apps, black_boxes, engine, exchange
+from quoron_server.flower import black_boxes, engine, exchange, serving
 from quoron_server.flower.black_boxes import Attendance
 
 
@@ -26,7 +26,7 @@ def _trial(monkeypatch: pytest.MonkeyPatch) -> None:
 def time(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
     """Nobody sleeps."""
     fake = FakeTime()
-    for module in (apps, black_boxes, engine, exchange):
+    for module in (black_boxes, engine, exchange, serving):
         monkeypatch.setattr(module, "time", fake)
     return fake
 

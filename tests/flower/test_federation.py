@@ -9,7 +9,7 @@ import pytest
 
 from federation.crowd import BOXED, DIMENSION, FEW, SEED
 from flower.federation import LARGE, SMALL, expected, federation, model_of, small, submit
-from quoron import api
+from quoron import sources
 from quoron.cli.app import invoke
 from quoron.flower.simulation import simulate
 from quoron.operate.submission import specify
@@ -76,7 +76,7 @@ def test_simulated_users_on_the_same_nodes_give_the_bits_of_the_inline_engine(
         "algorithm.trust_clients": "true",
         **{f"algorithm.options.{key}": each for key, each in options.items()},
     }
-    config, _ = api.resolve("quickstart", [f"{key}={value}" for key, value in changes.items()])
+    config, _ = sources.resolve("quickstart", [f"{key}={value}" for key, value in changes.items()])
     here, there = (tmp_path / each for each in ("here", "there"))
     here.mkdir()
     there.mkdir()
@@ -96,6 +96,6 @@ def test_submitting_from_the_command_line_shows_the_run_until_its_model_is_there
     assert "(15, 0.1)-differential privacy" in told
     assert "round 2 of at most 2: 3 users asked" in told
     assert f"the model is in {running.results / 'typed'}" in told
-    config, _ = api.resolve(str(tmp_path / "run.toml"), ())
+    config, _ = sources.resolve(str(tmp_path / "run.toml"), ())
     wanted, _ = specify(config, run="typed", users=USERS, seconds=300.0, simulation_seed=SEED, early_ends=True)
     np.testing.assert_array_equal(RunFolder(running.results / "typed").model(), expected(wanted, tmp_path))

@@ -10,13 +10,19 @@ from quoron_privacy.errors import OtherVersion
 from quoron_server.books.database import Database
 from quoron_server.books.ledger import Ledger
 from quoron_server.flower import apps, serving
+from quoron_server.plan import Privacy
 from quoron_server.runs import Books
 from quoron_server.specification import make_plan
 
 WANTED = specification("one-pass-dp-sgd")
 PROBLEM = WANTED.problem
 TRAINING = apps.Training(
-    run="trial", algorithm="one-pass-dp-sgd", problem=PROBLEM, epsilon=15.0, delta=0.1, clip_norm=1.0, simulation_seed=7
+    run="trial",
+    algorithm="one-pass-dp-sgd",
+    problem=PROBLEM,
+    privacy=Privacy(15.0, 0.1),
+    clip_norm=1.0,
+    simulation_seed=7,
 )
 
 

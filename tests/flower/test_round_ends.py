@@ -17,6 +17,7 @@ from quoron_server.flower import engine as engines
 from quoron_server.flower.engine import FlowerEngine
 from quoron_server.flower.shards import Shards
 from quoron_server.parameters import TEXTS, Kind
+from quoron_server.plan import Privacy
 from quoron_server.round_clock import REST
 
 NODES, ROUNDS, SECONDS = 5, 4, 60.0
@@ -78,7 +79,7 @@ def test_with_early_ends_the_next_push_tells_who_was_silent(monkeypatch: pytest.
 
 def training(**changes: object) -> apps.Training:
     problem = specification("dp-sgd-wor").problem
-    given = {"run": "spring", "algorithm": "dp-sgd-wor", "problem": problem, "epsilon": 8.0, "delta": 1e-3}
+    given = {"run": "spring", "algorithm": "dp-sgd-wor", "problem": problem, "privacy": Privacy(8.0, 1e-3)}
     return apps.Training(**(given | {"clip_norm": 1.0} | changes))
 
 

@@ -20,7 +20,7 @@ from flwr.common.config import flatten_dict
 import quoron
 from federation.crowd import HANGS
 from flower.grids import SECRET, Failing, FakeGrid, Rows, error_reply, spread
-from quoron import api
+from quoron import api, sources
 from quoron.cli.app import invoke
 from quoron.engines import EngineChoice
 from quoron.flower import claim as claims
@@ -125,7 +125,7 @@ def context_of(config: dict[str, Any]) -> Context:
 
 
 def prepared_in(folder: Path, *settings: str) -> tuple[runs.Prepared, RunFolder]:
-    config, _ = api.resolve("quickstart", [*SMALL, *settings])
+    config, _ = sources.resolve("quickstart", [*SMALL, *settings])
     folder.mkdir()
     return runs.prepare(config, folder), RunFolder(folder)
 
@@ -243,7 +243,7 @@ def test_an_interrupt_stops_flower_s_run(tmp_path: Path, flower_here: FlowerHere
 
 
 def test_a_folder_of_another_plan_is_refused_before_flower_starts(whole: Path, flower_here: FlowerHere) -> None:
-    config, _ = api.resolve("quickstart", [*SMALL, "privacy.epsilon=7"])
+    config, _ = sources.resolve("quickstart", [*SMALL, "privacy.epsilon=7"])
     with pytest.raises(LedgerError, match="began with another"):
         simulate(runs.prepare(config, whole), RunFolder(whole), whole, connection=flower_here)  # type: ignore[arg-type]
     assert flower_here.thread is None
@@ -331,7 +331,7 @@ def test_the_command_line_passes_the_choice_on(
 
 def test_unset_keys_keep_the_preset_s_and_set_ones_override_it() -> None:
     config, name, _ = simulated.read(example_config())
-    assert (config, name) == api.resolve("quickstart")
+    assert (config, name) == sources.resolve("quickstart")
     changed = example_config() | {
         "privacy.epsilon": 4,
         "population.users": 500,
@@ -343,7 +343,7 @@ def test_unset_keys_keep_the_preset_s_and_set_ones_override_it() -> None:
     config, _, _ = simulated.read(changed)
     wanted = ["privacy.epsilon=4", "population.users=500", "algorithm.name=srgd", "domain.radius=2"]
     wanted += ["run.seed=3", "run.simulation_seed=4"]
-    assert config == api.resolve("quickstart", [*wanted, "algorithm.options.rounds=5"])[0]
+    assert config == sources.resolve("quickstart", [*wanted, "algorithm.options.rounds=5"])[0]
 
 
 def test_wrong_keys_are_named(tmp_path: Path) -> None:

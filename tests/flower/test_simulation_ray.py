@@ -20,7 +20,7 @@ import pytest
 from federation.crowd import FEW
 from flower.grids import SECRET
 from listening import asked, family, listening
-from quoron import api
+from quoron import api, sources
 from quoron.engines import EngineChoice
 from quoron.flower import simulation
 from quoron.flower.bundle import write_bundle
@@ -53,7 +53,7 @@ def settings_of(name: str) -> list[str]:
 
 
 def prepared_in(folder: Path, settings: tuple[str, ...] | list[str] = SMALL) -> tuple[runs.Prepared, RunFolder]:
-    config, _ = api.resolve("quickstart", settings)
+    config, _ = sources.resolve("quickstart", settings)
     folder.mkdir()
     return runs.prepare(config, folder), RunFolder(folder)
 
@@ -102,7 +102,7 @@ def test_every_algorithm_gives_the_bits_of_the_inline_engine(tmp_path: Path, sup
     wanted, out = {name: settings_of(name) for name in FEW}, tmp_path / "out"
     out.mkdir()
     (tmp_path / "wanted.json").write_text(json.dumps(wanted))
-    people = api.resolve("quickstart", [*PEOPLE, *PROMISE, f"population.users={LARGEST}"])[0].as_toml()
+    people = sources.resolve("quickstart", [*PEOPLE, *PROMISE, f"population.users={LARGEST}"])[0].as_toml()
     settings = {"config": people, "base": str(out), "wanted": str(tmp_path / "wanted.json"), "out": str(out)}
     components = COMPONENTS | {"server": "every_algorithm:server_app"}
     app = write_bundle(tmp_path / "app", name="every-algorithm", settings=settings, **components)

@@ -26,7 +26,7 @@ from quoron_server.books.ledger import Ledger
 from quoron_server.books.lifetime_ledger import PopulationLedger
 from quoron_server.flower.apps import ASSUMED, Training
 from quoron_server.parameters import TEXTS, Kind
-from quoron_server.plan import SEEDED, Plan
+from quoron_server.plan import SEEDED, Plan, Privacy
 from quoron_server.problem import Problem
 
 FIT = tuple(SMALL)
@@ -113,7 +113,7 @@ def planned(name: str, *, dimension: int = DIMENSION, options: dict[str, Any] | 
     problem = Problem(
         users=USERS, items_per_user=1, dimension=dimension, domain=L2Ball(2.0), lipschitz=CLIP, smoothness=1.0
     )
-    promise = {"epsilon": 8.0, "delta": 1e-3, "clip_norm": CLIP, "options": options or SMALL[name]}
+    promise = {"privacy": Privacy(8.0, 1e-3), "clip_norm": CLIP, "options": options or SMALL[name]}
     return Training(run="spring", algorithm=name, problem=problem, **promise).plan()
 
 

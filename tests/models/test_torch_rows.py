@@ -22,6 +22,7 @@ from quoron_client.protocol.gradients import AverageGradient
 from quoron_client.protocol.questions import Question
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.plan import Privacy
 
 NOISE = SeededNoise(9)
 COUNTS = (5, 1, 0, 8, 3)  # of five users, one of them with nothing
@@ -179,8 +180,7 @@ PLAN = Setting(
     problem=PROBLEM,
     algorithm="one-pass-dp-sgd",
     options={"rounds": 1, "step_size": 1.0},
-    epsilon=2.0,
-    delta=1e-3,
+    privacy=Privacy(2.0, 1e-3),
     clip_norm=1.0,
 ).plan(0)
 

@@ -23,6 +23,7 @@ from quoron_privacy.means.clipping import ClippedSum
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_privacy.release import Sums
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.plan import Privacy
 
 LARGEST = 1e9
 HARD = (0.0, -0.0, 5e-324, 1e-310, 1e-160, 0.3, 1.0, -7.0, 1e8, 1e9, 1.1e9, 1e300, np.inf, -np.inf, np.nan)
@@ -149,8 +150,7 @@ PLAN = Setting(
     problem=PROBLEM,
     algorithm="one-pass-dp-sgd",
     options={"rounds": 1, "step_size": 1.0},
-    epsilon=2.0,
-    delta=1e-3,
+    privacy=Privacy(2.0, 1e-3),
     clip_norm=1.0,
 ).plan(0)
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import quoron
-from quoron import Keep, Method, api
+from quoron import Keep, Method, sources
 from quoron import config as configs
 from quoron.run_folder import RunFolder
 from quoron.simulation import run as runs
@@ -139,7 +139,7 @@ def test_options_out_of_range_are_refused_by_name_and_value(setting: str) -> Non
 
 def test_a_rate_is_accounted_for_at_the_cohort_that_is_really_drawn() -> None:
     chosen = ["population.users=400", "algorithm.options.rate=1e-9", "algorithm.options.rounds=4"]
-    config, _ = api.resolve("quickstart", ["algorithm.name=dp-sgd-wor", *chosen])
+    config, _ = sources.resolve("quickstart", ["algorithm.name=dp-sgd-wor", *chosen])
     plan = runs.prepare(config, Path.cwd()).planned.plan
     assert plan.parameters.cohort_size == 1
     ALGORITHMS["dp-sgd-wor"].verify(plan)

@@ -8,7 +8,8 @@ from pathlib import Path
 import numba
 import pytest
 
-from quoron import kernels
+from quoron.simulation import first_use
+from quoron_client.compute.gradients import gradient_loop
 
 
 def carry_out(folder: Path, *words: str) -> set[Path]:
@@ -31,7 +32,7 @@ def test_what_is_compiled_beside_the_first_plan_is_what_its_run_calls(tmp_path: 
     def functions(compiled: set[Path]) -> list[str]:
         return sorted(path.name.split("-")[0] for path in compiled)
 
-    rounds = carry_out(tmp_path, "quoron.kernels", *kernels.PARTS)
+    rounds = carry_out(tmp_path, "quoron.simulation.first_use", *first_use.PARTS)
     beside, after = functions(rounds), carry_out(tmp_path, "quoron", "simulate", "--quiet", "--out", "run")
     assert len(beside) > 8
     assert after > rounds
@@ -48,7 +49,7 @@ class TestBesideAPlan:
         script.chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(script))
         monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 2)
-        monkeypatch.setattr(type(kernels._gradients), "kept", lambda loop: False)
+        monkeypatch.setattr(type(gradient_loop), "kept", lambda loop: False)
         return script
 
     @staticmethod
@@ -57,25 +58,27 @@ class TestBesideAPlan:
         return told.read_text().splitlines() if told.exists() else []
 
     def test_first_use_has_the_other_processes_done_at_the_end(self, python: Path) -> None:
-        with kernels.rounds_compiled_meanwhile():
+        with first_use.rounds_compiled_meanwhile():
             pass
-        assert sorted(self.started(python)) == [f"-m quoron.kernels {part}" for part in sorted(kernels.PARTS)]
+        assert sorted(self.started(python)) == [
+            f"-m quoron.simulation.first_use {part}" for part in sorted(first_use.PARTS)
+        ]
 
     def test_later_uses_and_single_processors_have_none(self, python: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 1)
-        with kernels.rounds_compiled_meanwhile():
+        with first_use.rounds_compiled_meanwhile():
             pass
         monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 2)
-        monkeypatch.setattr(type(kernels._gradients), "kept", lambda loop: True)
-        with kernels.rounds_compiled_meanwhile():
+        monkeypatch.setattr(type(gradient_loop), "kept", lambda loop: True)
+        with first_use.rounds_compiled_meanwhile():
             pass
         assert self.started(python) == []
 
     def test_they_end_with_a_plan_that_fails(self, python: Path) -> None:
         python.write_text("#!/bin/sh\nexec tail -f /dev/null\n")  # for ever
-        with pytest.raises(ValueError, match="no such plan"), kernels.rounds_compiled_meanwhile():
+        with pytest.raises(ValueError, match="no such plan"), first_use.rounds_compiled_meanwhile():
             raise ValueError("no such plan")
 
     def test_what_has_been_called_is_kept(self) -> None:
-        kernels.compile_gradients()
-        assert kernels._gradients.kept()
+        first_use.compile_gradients()
+        assert gradient_loop.kept()

@@ -11,11 +11,11 @@ import pytest
 import quoron
 from quoron import config as configs
 from quoron.declare import declare
-from quoron.frames import framed
 from quoron.operate.submission import declared, specify
 from quoron.sections import Privacy
 from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import encoding_of, loss_of
+from quoron.sources import framed
 from quoron.training import run as training
 from quoron_client.data.features import Numeric
 from quoron_privacy.errors import ConfigError, DataError

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from quoron import api
+from quoron import sources
 from quoron.planning.plans import choose
 from quoron.populations import Corruption, Cube, Outliers, hardest_spread, lower_bound
 from quoron.simulation.scene import setup
@@ -124,7 +124,7 @@ def test_the_bound_has_the_rates_of_theorem_23() -> None:
 
 @pytest.mark.parametrize(("name", "sentences"), [("filtered-sgd", 2), ("median-sgd", 1)])
 def test_a_plan_says_when_it_beats_a_plain_mean(name, sentences) -> None:
-    config, _ = api.resolve("linf", [f"algorithm.name={name}"] if name != "filtered-sgd" else [])
+    config, _ = sources.resolve("linf", [f"algorithm.name={name}"] if name != "filtered-sgd" else [])
     problem = setup(config, Path.cwd()).problem
     planned = choose(config, problem, algorithms={name: ALGORITHMS[name]})
     assert len(planned.remarks) == sentences
@@ -133,17 +133,17 @@ def test_a_plan_says_when_it_beats_a_plain_mean(name, sentences) -> None:
 
 
 def test_the_preset_plans_in_linf_and_other_domains_and_losses_are_refused() -> None:
-    config, _ = api.resolve("linf")
+    config, _ = sources.resolve("linf")
     scene = setup(config, Path.cwd())
     assert scene.problem.domain == Box(1.0)
     assert (scene.problem.coordinate_lipschitz, scene.problem.coordinate_smoothness) == (1.0, 0.0)
-    hard, _ = api.resolve("linf", ["population.seed=3"])
+    hard, _ = sources.resolve("linf", ["population.seed=3"])
     object.__setattr__(hard, "population", hard.population.model_copy(update={"spread": None}))
     assert setup(hard, Path.cwd()).population.spread == pytest.approx(0.684 / math.sqrt(40_000 * 100), rel=0.03)
     for wrong in (["domain.kind=l2-ball"], ["loss.name=logistic"], ["loss.ridge=0.1"], ["loss.active_features=1"]):
-        config, _ = api.resolve("linf", wrong)
+        config, _ = sources.resolve("linf", wrong)
         with pytest.raises(ConfigError, match=r"population\.kind='cube'"):
             setup(config, Path.cwd())
-    config, _ = api.resolve("quickstart", ["loss.active_features=1"])
+    config, _ = sources.resolve("quickstart", ["loss.active_features=1"])
     with pytest.raises(ConfigError, match=r"Expected no loss\.active_features for this synthetic"):
         setup(config, Path.cwd())

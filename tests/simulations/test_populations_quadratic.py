@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quoron import api
+from quoron import sources
 from quoron.populations import Synthetic
 from quoron.simulation.scene import setup
 from quoron_client.compute.work import answer
@@ -84,7 +84,7 @@ def test_descent_needs_one_over_flat_rounds_and_acceleration_its_square_root():
 
 
 def test_the_preset_has_the_condition_that_it_says():
-    config, _ = api.resolve("flat-direction")
+    config, _ = sources.resolve("flat-direction")
     made = setup(config, Path())
     assert made.problem.beta == 1.0
     assert made.problem.beliefs.curvature == "unknown"

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quoron import api
+from quoron import sources
 from quoron.planning.plans import Planned, choose
 from quoron.presets import Preset, preset, presets
 from quoron.simulation.scene import setup
@@ -32,14 +32,14 @@ def test_the_quickstart_gets_the_recommended_method_at_epsilon_1() -> None:
 
 @pytest.mark.parametrize(("name", "users", "features"), [("storms", 524, 11), ("scorecard", 5_939, 7)])
 def test_tables_that_ship_are_named_by_their_preset_from_anywhere(name: str, users: int, features: int) -> None:
-    config, _ = api.resolve(name)
+    config, _ = sources.resolve(name)
     population = setup(config, Path("/nowhere")).population
     assert (population.users, population.dimension) == (users, features)
     assert population.test_metrics(population.optimum) != population.test_metrics(np.zeros(features))
 
 
 def test_a_table_that_does_not_ship_is_named_with_those_that_do() -> None:
-    config, _ = api.resolve("storms", ["population.path='package:winds.parquet'"])
+    config, _ = sources.resolve("storms", ["population.path='package:winds.parquet'"])
     with pytest.raises(ConfigError, match=r"package:scorecard\.parquet, package:storms\.parquet, got 'package:winds"):
         setup(config, Path.cwd())
 
@@ -56,7 +56,7 @@ def test_the_flights_say_plainly_why_the_filter_is_infeasible() -> None:
     [("few-rounds", 100_000, 64), ("few-rounds-boundary", 100_000, 64), ("flights-one-epoch", 3_230, 64)],
 )
 def test_one_epoch_presets_ask_everybody_at_most_once_in_few_rounds(name: str, users: int, most: int) -> None:
-    config, _ = api.resolve(name)
+    config, _ = sources.resolve(name)
     alone = {"accelerated-srgd": ALGORITHMS["accelerated-srgd"]}  # nothing else to compare with
     planned = choose(config, setup(config, Path.cwd()).problem, compare=True, algorithms=alone)
     assert planned.plan.problem.users == users
@@ -104,13 +104,13 @@ def test_who_does_not_choose_gets_a_reason_on_every_kind_of_preset() -> None:
 @cache
 def planned_alone(name: str, *settings: str) -> Planned:
     """A preset's plan, without the rounds curve."""
-    config, _ = api.resolve(name, settings)
+    config, _ = sources.resolve(name, settings)
     return choose(config, setup(config, Path.cwd()).problem)
 
 
 @pytest.mark.parametrize(("name", "inside"), [("few-rounds", True), ("few-rounds-boundary", False)])
 def test_the_best_model_is_inside_or_on_the_boundary_as_the_preset_says(name: str, inside: bool) -> None:
-    config, _ = api.resolve(name)
+    config, _ = sources.resolve(name)
     scene = setup(config, Path.cwd())
     norm = float(np.linalg.norm(scene.population.optimum))
     assert (norm < 0.9 * scene.problem.radius) is inside

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import quoron
-from quoron import api
+from quoron import sources
 from quoron.cli.app import invoke
 from quoron.planning.plans import Planned, RoundsCurve, choose, rounds_curve
 from quoron.reports import curve as curve_plot
@@ -56,7 +56,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def planned(*settings: str, compare: bool = False) -> Planned:
     """The plan of tiny.toml with these settings; `compare` gives its curve too. No other algorithm is planned."""
-    config, _ = api.resolve("tiny.toml", settings)
+    config, _ = sources.resolve("tiny.toml", settings)
     alone = {config.algorithm.name: ALGORITHMS[config.algorithm.name]}
     return choose(config, setup(config, Path.cwd()).problem, compare=compare, algorithms=alone)
 
@@ -77,7 +77,7 @@ def test_a_budget_of_rounds_is_planned_exactly_and_verified(name: str, rounds: i
         chosen.append("privacy.adjacency=zero-out")
     if name == "median-sgd":
         chosen += ["domain.kind=box", "loss.ridge=0.3"]
-    config, _ = api.resolve("quickstart", chosen)
+    config, _ = sources.resolve("quickstart", chosen)
     prepared = runs.prepare(config, Path.cwd())
     plan = prepared.planned.plan
     assert plan.cost.rounds == rounds
@@ -168,7 +168,7 @@ def test_the_curve_holds_the_plan_and_what_each_number_of_rounds_would_predict(n
 
 
 def test_infeasible_rounds_are_left_out_of_the_curve() -> None:
-    config, _ = api.resolve("quickstart", ["algorithm.name=filtered-sgd", *MANY])
+    config, _ = sources.resolve("quickstart", ["algorithm.name=filtered-sgd", *MANY])
     curve = rounds_curve(ALGORITHMS["filtered-sgd"], config, setup(config, Path()).problem, {})
     assert curve is not None
     assert max(rounds for rounds, _ in curve.points) < 1024

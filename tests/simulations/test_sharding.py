@@ -16,7 +16,7 @@ import pytest
 import quoron
 from contracts.scenes import SMALL
 from cover import EVERY_QUESTION, by_default
-from quoron import EngineChoice, api, kernels
+from quoron import EngineChoice, kernels, sources
 from quoron.datasets.population import from_dataset
 from quoron.populations import Outliers, Synthetic, TablePopulation
 from quoron.populations.table import encoded_table
@@ -148,7 +148,7 @@ def test_every_algorithm_releases_the_same_model_from_seven_shards(name, tmp_pat
     zero_out = ("privacy.adjacency=zero-out",) if ALGORITHMS[name].adjacency == ("zero-out",) else ()
     few = [f"algorithm.options.{option}={value!r}" for option, value in SMALL.get(name, {}).items()]  # rounds
     extra = (*kernels.SMALL, *kernels.NEEDS.get(name, ()), *zero_out, *few, f"algorithm.name={name}")
-    config, _ = api.resolve("quickstart", extra)
+    config, _ = sources.resolve("quickstart", extra)
     prepared = runs.prepare(config, tmp_path)
     models = []
     for engine in (

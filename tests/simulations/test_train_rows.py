@@ -32,7 +32,7 @@ from quoron_privacy.noise.sources import SecureNoise, SeededNoise
 from quoron_server.algorithms import ALGORITHMS
 from quoron_server.books.ledger import Ledger
 from quoron_server.parameters import TEXTS, Kind
-from quoron_server.plan import SEEDED
+from quoron_server.plan import SEEDED, Privacy
 from said import said
 
 USERS = 6
@@ -319,7 +319,7 @@ def test_the_promise_for_cohorts_of_a_fixed_size_assumes_that_the_function_forge
     problem = problem_of(
         Method(radius=2.0, clip_norm=CLIP, smoothness=1.0), users=USERS, dimension=3, door="train_rows"
     )
-    promise = {"epsilon": 8.0, "delta": 1e-3, "clip_norm": CLIP}
+    promise = {"privacy": Privacy(8.0, 1e-3), "clip_norm": CLIP}
     for name in ("dp-sgd-wor", "mean-sgd", "dp-sgd-poisson"):
         options = {"rounds": 1, "rate": rate}
         plan = Setting(problem=problem, algorithm=name, options=options, **promise).plan(0)
@@ -342,7 +342,7 @@ def test_users_are_asked_in_an_order_that_the_noise_alone_decides() -> None:
 def released(own: float, leak: float = 0.0, clip: float = 1.0) -> Any:
     """Released means of four users' rows, one of them `own`; `leak` of it gets into all, as in a batch norm."""
     problem = problem_of(Method(radius=1e6, clip_norm=1.0), users=4, dimension=1, door="train_rows")
-    promise = {"epsilon": 2.0, "delta": 1e-3, "clip_norm": 1.0}
+    promise = {"privacy": Privacy(2.0, 1e-3), "clip_norm": 1.0}
     options = {"rounds": 1, "step_size": 1.0}
     plan = Setting(problem=problem, algorithm="one-pass-dp-sgd", options=options, **promise).plan(0)
     algorithm = ALGORITHMS[plan.algorithm].make(plan)
@@ -431,7 +431,7 @@ def test_ten_million_numbers_in_fifteen_hundred_rounds_have_a_plan_on_one_machin
         Method(radius=20.0, items_per_user=50, clip_norm=0.5), users=1000, dimension=10**7, door="train_rows"
     )
     options = {"rounds": 1500, "rate": 1.0, "step_size": 1.0}
-    promise = {"epsilon": 8.0, "delta": 1e-6, "clip_norm": 0.5, "options": options}
+    promise = {"privacy": Privacy(8.0, 1e-6), "clip_norm": 0.5, "options": options}
     plan = Setting(problem=problem, algorithm="dp-sgd-wor", **promise).plan(0)
     assert plan.cost.rounds == 1500
     assert ALGORITHMS["dp-sgd-wor"].gaussian(plan).variation < 1e-30

@@ -21,6 +21,7 @@ from quoron_privacy.robust import outlier_mean
 from quoron_privacy.robust.neighbour_counts import neighbour_counts
 from quoron_privacy.robust.outlier_mean import OutlierMean
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.plan import Privacy
 from said import said
 
 USERS, OUTLIERS = 300, 4
@@ -97,7 +98,7 @@ def released(own: np.ndarray) -> Any:
     """Released means of rows of 300 users, all zero but for one; the statistic is where they were pulled."""
     problem = problem_of(Method(radius=1e6), users=USERS, dimension=2, door="train_rows")
     options = {"rounds": 1, "step_size": 1.0, "radius": 1.0, "test": "lottery"}
-    promise = {"epsilon": 2.0, "delta": 1e-3, "clip_norm": None}
+    promise = {"privacy": Privacy(2.0, 1e-3), "clip_norm": None}
     plan = Setting(problem=problem, algorithm="outlier-gd", options=options, **promise).plan(0)
     algorithm = ALGORITHMS[plan.algorithm].make(plan)
 

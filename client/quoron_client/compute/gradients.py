@@ -89,7 +89,7 @@ def average_gradient(
     if classes:
         class_gradients(batch, *own, rows.reshape(batch.users, classes, -1), threads=threads)
     else:
-        _gradients(batch, *own, rows, *_NOT_ADDED, threads=threads)
+        gradient_loop(batch, *own, rows, *_NOT_ADDED, threads=threads)
     return rows
 
 
@@ -119,7 +119,7 @@ def gradient_sums(
     totals, counts = np.zeros((len(bounds) - 1, batch.dimension), np.int64), np.zeros((len(bounds) - 1, 6), np.int64)
     works = [
         partial(
-            _gradients.over,
+            gradient_loop.over,
             batch,
             first,
             last,
@@ -236,7 +236,7 @@ def _square_norms(features: Any, first: int, count: int, out: Any) -> None:
     writable(float64, 2),
     intp, _VECTOR, float64, float64, float64, float64, writable(int64, 1), writable(int64, 1),
 )  # fmt: skip
-def _gradients(
+def gradient_loop(
     features: Any,
     labels: Any,
     begins: Any,
@@ -376,7 +376,7 @@ def _gradients(
             u, done = u + 1, 0
 
 
-# What `_gradients` is told where rows are wanted, and not their sums.
+# What `gradient_loop` is told where rows are wanted, and not their sums.
 _NOT_ADDED = (0, np.empty(0), 0.0, 0.0, 0.0, 0.0, np.empty(0, np.int64), np.empty(0, np.int64))
 
 

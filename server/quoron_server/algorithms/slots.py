@@ -15,7 +15,7 @@ from quoron_privacy.kernels.on_first_use import OnFirstUse
 
 loops = OnFirstUse("quoron_server.algorithms.slots_loops")
 
-_MANY = 1 << 18  # users whose order no longer lies in the nearer caches
+MANY = 1 << 18  # users whose order no longer lies in the nearer caches
 _WORDS, _AHEAD = 1 << 15, 64  # random words at a time, and exchanges whose places are asked for together
 
 
@@ -27,7 +27,7 @@ def partition(*, seed: int, users: int) -> NDArray[np.int64]:
     of the time.
     """
     random = np.random.Philox(key=seed)
-    if _MANY <= users <= 2**32:
+    if MANY <= users <= 2**32:
         order, picks, left = np.arange(users), np.empty(_AHEAD, np.int64), users - 1
         while left:
             left = loops.exchanged(random.random_raw(_WORDS), order, picks, left)

@@ -6,7 +6,7 @@ fleet = BlackBoxes(there, "spring", members, registry.user, start)
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -74,10 +74,10 @@ class Attendance:
     def _is_due(self, node: int, now: float) -> bool:
         return node not in self._told and self._due.get(node, (now, 0.0))[0] <= now
 
-    def in_order(self, names: Sequence[str]) -> list[str]:
-        """By partition first, so that the users of a simulation have the same numbers every time."""
-        places = {name: place for place, name in self._told.values()}
-        return sorted(names, key=lambda name: (places[name], name))
+    def greeted(self, seconds: float) -> dict[str, int]:
+        """Partition of each name in `homes`, after so long a wait for hellos."""
+        self.greet(seconds)
+        return {name: self._told[node][0] for name, node in self.homes().items()}
 
     def _read(self, node: int, key: bytes, reply: RecordDict) -> tuple[int, str] | None:
         try:

@@ -8,7 +8,7 @@ A ServerApp that was killed has lost nothing: the same run submitted again goes 
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, TypeVar
@@ -105,13 +105,13 @@ def serve(
 
 
 def _carry_out(grid: Grid, books: Books, specification: RunSpecification, plan: Plan, waiting: float) -> None:
-    _enrol(grid, books, specification, waiting)
+    enrol(books, specification.group, specification.problem.users, waiting, _Hellos(grid).greeted)
 
     def engine(members: NDArray[np.int64]) -> FlowerEngine:
         described = json.dumps(specifications.describe(specification, plan))
         told = pb.Announcement(run=specification.run, description=described)
         fleet = Users(grid, told, members, cache(books.registry.user))
-        _wait_for(fleet, waiting)
+        wait_for(members, lambda _: len(fleet.homes()), waiting)
         seconds, early_ends = specification.seconds, specification.early_ends
         return FlowerEngine(grid, fleet, specification.run, plan.problem, seconds, early_ends)
 
@@ -140,19 +140,16 @@ def to_the_end(
     return model
 
 
-def _enrol(grid: Grid, books: Books, specification: RunSpecification, waiting: float) -> None:
-    """Enrol whoever says hello, once there are enough to begin; RunError if there are not in time."""
-    ends, group, needed = time.monotonic() + waiting, specification.group, specification.problem.users
-    partitions: dict[str, int] = {}  # or -1, of every node that has said hello
-    greeted: dict[int, float] = {}  # when a node is due again, which may come back with another version
-    pulls, before = Pulls(), -1
+def enrol(books: Books, group: str, needed: int, waiting: float, greeted: Callable[[float], Mapping[str, int]]) -> None:
+    """Enrol whoever says hello, once there are enough to begin; RunError if there are not in time.
+
+    `greeted` waits so many seconds for hellos, and gives the partition, or -1, of every user who has said one. By
+    partition first, so that the users of a simulation have the same numbers every time.
+    """
+    ends, before = time.monotonic() + waiting, -1
     while True:
-        now = time.monotonic()
-        last = now > ends  # whoever came while a silent node was waited for is still greeted
-        new = {node: identity(key) for node, key in nodes(grid).items() if greeted.get(node, now) <= now}
-        new = {node: name for node, name in new.items() if name not in partitions}
-        partitions |= _hellos(grid, new, pulls)
-        greeted |= dict.fromkeys(new, now + _GREETED_AGAIN)
+        last = time.monotonic() > ends  # whoever came while a silent node was waited for is still greeted
+        partitions = greeted(_GREETING_SECONDS)
         fresh = [name for name in partitions if books.registry.user(name) is None]
         found = books.registry.users_count(group) + len(fresh)
         if found >= needed:
@@ -163,19 +160,37 @@ def _enrol(grid: Grid, books: Books, specification: RunSpecification, waiting: f
         if last:
             raise RunError(
                 f"Expected {needed} users in group {group} within {waiting:g} seconds, got {found}. Start more "
-                "SuperNodes with this version of quoron, or submit the run for fewer users."
+                "SuperNodes with this version of quoron, or begin a run for fewer users."
             )
         time.sleep(1.0)
     for name in sorted(fresh, key=lambda each: (partitions[each], each)):
         books.registry.enrol(name, group)
 
 
-def _hellos(grid: Grid, new: dict[int, str], pulls: Pulls | None = None) -> dict[str, int]:
+class _Hellos:
+    """Who has said hello in our version, and when others are due again: they may come back with another version."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid, self._pulls = grid, Pulls()
+        self._partitions: dict[str, int] = {}
+        self._due: dict[int, float] = {}
+
+    def greeted(self, seconds: float) -> Mapping[str, int]:
+        """As `enrol` asks for."""
+        now = time.monotonic()
+        new = {node: identity(key) for node, key in nodes(self._grid).items() if self._due.get(node, now) <= now}
+        new = {node: name for node, name in new.items() if name not in self._partitions}
+        self._partitions |= _hellos(self._grid, new, self._pulls, seconds)
+        self._due |= dict.fromkeys(new, now + _GREETED_AGAIN)
+        return self._partitions
+
+
+def _hellos(grid: Grid, new: dict[int, str], pulls: Pulls, seconds: float) -> dict[str, int]:
     """Partition of each node that answers a hello in our version."""
     numbers = sorted(new)
     letters = [Letter(node, HELLO, {}) for node in numbers]
     found = {}
-    for index, reply in exchange(grid, letters, group="hello", seconds=_GREETING_SECONDS, pulls=pulls).items():
+    for index, reply in exchange(grid, letters, group="hello", seconds=seconds, pulls=pulls).items():
         try:
             values = values_of(reply)
         except WireError:
@@ -188,12 +203,12 @@ def _hellos(grid: Grid, new: dict[int, str], pulls: Pulls | None = None) -> dict
     return found
 
 
-def _wait_for(fleet: Users, waiting: float) -> None:
+def wait_for(members: NDArray[np.int64], greeted: Callable[[float], int], waiting: float) -> None:
     """Until every member is there; who is not by then is missing, like anybody who does not answer."""
     ends, before = time.monotonic() + waiting, 0
-    while (absent := len(fleet.members) - len(fleet.homes())) and time.monotonic() < ends:
+    while (absent := len(members) - greeted(_GREETING_SECONDS)) and time.monotonic() < ends:
         if absent != before:
-            _log.info("waiting for %d of %d members", absent, len(fleet.members))
+            _log.info("waiting for %d of %d members", absent, len(members))
             before = absent
         time.sleep(1.0)
 

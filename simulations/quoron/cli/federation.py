@@ -133,7 +133,7 @@ def submit(
     ] = False,
 ) -> None:
     """Submit a run to a coordinator. The same run again changes nothing; on Flower, it goes on with it."""
-    from quoron import api
+    from quoron import sources
     from quoron.operate.submission import dry_run, promised, specify
 
     if (superlink is not None) is not (engine == "flower") or engine not in ("native", "flower"):
@@ -143,9 +143,9 @@ def submit(
         )
 
     given = (*(settings or ()), *([] if quorum is None else [f"privacy.quorum={quorum}"]))
-    resolved, _ = api.resolve(config, given)
+    resolved, _ = sources.resolve(config, given)
     if resolved.privacy.quorum is None:
-        resolved, _ = api.resolve(config, (*given, f"privacy.quorum={QUORUM}"))
+        resolved, _ = sources.resolve(config, (*given, f"privacy.quorum={QUORUM}"))
     if dry:
         from quoron.cli import showing
 

@@ -26,13 +26,13 @@ def index(
     command goes on; after files or the index itself have changed it begins again. The index is kept in your own cache,
     where nobody else writes, never beside the data.
     """
-    from quoron import api
     from quoron import config as configs
+    from quoron import sources
     from quoron.datasets.index import renewed
     from quoron.paths import dataset
 
     if source.endswith(".toml"):
-        section = api.resolve(source)[0].population
+        section = sources.resolve(source)[0].population
         found = dataset(section.path, Path.cwd()) if isinstance(section, configs.Table) else None
         if found is None or not isinstance(section, configs.Table):
             raise ConfigError(

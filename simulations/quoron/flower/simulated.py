@@ -27,7 +27,6 @@ from typing import Any
 from flwr.app import Context, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
-from quoron import api
 from quoron import config as configs
 from quoron.config import Config
 from quoron.flower.claim import ClaimObserver
@@ -37,6 +36,7 @@ from quoron.simulation import run as runs
 from quoron.simulation.inline import InlineEngine
 from quoron.simulation.pieces import Pieces
 from quoron.simulation.scene import setup
+from quoron.sources import resolve
 from quoron_client.flower.serving import make_app
 from quoron_client.protocol.flower_records import NOT_SIMULATED, Values, answers_record, question_from_values
 from quoron_server.flower.engine import FlowerEngine, NodeFailed
@@ -79,7 +79,7 @@ def read(settings: Settings) -> tuple[Config, str, Path]:
     base = Path(str(settings.get("base", "")) or Path.cwd())
     if text := str(settings.get("config", "")):
         return configs.parse(text, "the run config", given), RUN, base
-    return *api.resolve(str(settings.get("preset", "")) or "quickstart", given), base
+    return *resolve(str(settings.get("preset", "")) or "quickstart", given), base
 
 
 def carry_out(grid: Grid, context: Context) -> None:

@@ -39,6 +39,7 @@ from quoron_server.books.durable import OWN, make_folder
 from quoron_server.books.registry import EVERYONE
 from quoron_server.flower.apps import Training, train
 from quoron_server.flower.black_boxes import Identities
+from quoron_server.plan import Privacy as Wish
 from quoron_server.plan import check_delta
 from quoron_server.runs import Books
 
@@ -115,8 +116,7 @@ def train_privately(
         run=run,
         algorithm=method.algorithm or ONE_PASS,
         problem=problem_of(method, users=users, dimension=dimension, door="train_privately"),
-        epsilon=epsilon,
-        delta=delta,
+        privacy=Wish(epsilon, delta, quorum, spent_on(quorum, epsilon, privacy.quorum_epsilon)),
         clip_norm=method.clip_norm,
         options=dict(method.options),
         identities=identities,
@@ -124,8 +124,6 @@ def train_privately(
         seed=method.seed or 0,
         simulation_seed=seed,
         early_ends=timing.early_ends,
-        quorum=quorum,
-        quorum_epsilon=spent_on(quorum, epsilon, privacy.quorum_epsilon),
     )
     plan = training.plan()
     _make_ours(folder)

@@ -1,32 +1,16 @@
 """A curator's run before it begins: named, planned and within every limit."""
 
-import secrets
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from quoron.config import Config
 from quoron.planning.plans import Planned
 from quoron.populations.users import Declared
 from quoron.training import lifetime
+from quoron.training.start import Identity
 from quoron.training.table import Held, HeldFiles
 from quoron_server.budget import Budget
 from quoron_server.runs import Run
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Which run this is: public, and fixed when it begins."""
-
-    run: str  # its name in the lifetime ledger
-    seed: int  # public randomness of the plan: partition and rotations, never noise
-    began: str  # the day, in UTC
-
-    @classmethod
-    def fresh(cls, name: str) -> "Identity":
-        """Of a run that begins now."""
-        day = datetime.now(UTC).date().isoformat()
-        return cls(f"{name}-{secrets.token_hex(6)}", secrets.randbits(62), day)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

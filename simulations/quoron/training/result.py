@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from quoron.model import Model
 from quoron.reports.health import Health, read, unseen
-from quoron.run_folder import RunFolder, flat
+from quoron.run_folder import RunFolder, public_row
 from quoron.training import lifetime
-from quoron.training.prepared import Identity, Prepared
+from quoron.training.prepared import Prepared
+from quoron.training.start import Identity
 from quoron.training.trained import Trained
 from quoron_privacy.accounts.lifetime import Account
 from quoron_privacy.counts.table_health import Shares
@@ -20,7 +21,6 @@ from quoron_server.plan import Plan
 
 MODEL = "model.json"
 NEAR = 0.99  # of the radius: a model this long would have gone on
-_OF_CLIENTS = ("messages", "bytes_", "total_messages", "total_bytes_", "seconds_", "encoded_", "diagnostics")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +178,3 @@ def _boundary(model: Model, plan: Plan) -> tuple[str, ...]:
         f"the model is on the boundary of its domain (norm {norm:.3g} of domain.radius={radius:g}): a wider one may "
         "fit better. Raise domain.radius.",
     )
-
-
-def public_row(event: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of one round without clients, clocks and networks."""
-    return {key: value for key, value in flat(event).items() if not key.startswith(_OF_CLIENTS)}

@@ -24,9 +24,9 @@ Until the end ledger.sqlite is private (mode 0600). Page: docs/models.md.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -35,13 +35,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quoron.run_folder import ROWS, RunFolder, claim_rows, flat
+from quoron.run_folder import ROWS, RunFolder, claim_rows, flat, public_row
 from quoron.sections import Keep, Method, Privacy, door, only
 from quoron.training import lifetime
 from quoron.training.black_box import ONE_PASS, Vector, origin_of, problem_of
-from quoron.training.prepared import Identity
-from quoron.training.result import public_row
-from quoron.training.start import Start, has_begun
+from quoron.training.start import Identity, Start, has_begun
 from quoron.training.trained import TrainedRows
 from quoron_client.protocol.black_box import combined
 from quoron_client.protocol.questions import FAR, Answers, Question, Status
@@ -51,7 +49,7 @@ from quoron_privacy.noise.ahead import StartedNoise, of_the_run
 from quoron_privacy.noise.streams import NoiseSource
 from quoron_privacy.release import Sums
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.black_box import plan_for
+from quoron_server.black_box import Asked
 from quoron_server.parameters import Assumption, Kind
 from quoron_server.plan import Plan, check_delta
 from quoron_server.plan import Privacy as Wish
@@ -71,19 +69,10 @@ METHOD = ("algorithm", "options", "items_per_user", "radius", "smoothness", "cli
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class Setting(Asked):
     """All that makes it this run and no other, but for its seed."""
 
-    problem: Problem
-    epsilon: float
-    delta: float
-    clip_norm: float | None  # C; None: it follows the users
-    algorithm: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    start: str = ""  # digest of the model that training starts from
     model: str = ""  # what else whoever calls wants to be the same after an interruption
-    simulation_seed: int | None = None  # of a simulation
-    group: str = "default"
     allow_large_delta: bool = False  # accept δ above 1/n
 
     @classmethod
@@ -93,11 +82,9 @@ class Setting:
         """Of a door's values. ConfigError for what is missing, or means nothing to it."""
         only(door, PRIVACY, privacy)
         only(door, ("out", "group", "ledger"), keep)
-        epsilon, delta = privacy.needed(door)
         return cls(
             problem=problem_of(method, users=users, dimension=len(start.weights), door=door),
-            epsilon=epsilon,
-            delta=delta,
+            privacy=Wish(*privacy.needed(door)),
             clip_norm=method.clip_norm,
             algorithm=method.algorithm or ONE_PASS,
             options=dict(method.options),
@@ -108,24 +95,12 @@ class Setting:
             allow_large_delta=privacy.allow_large_delta,
         )
 
-    def as_text(self) -> str:
-        """The same run has the same text."""
-        return json.dumps(asdict(self), sort_keys=True, default=str)
-
     def plan(self, seed: int) -> Plan:
         """The plan of one trusted machine, verified against its theorem; `seed` is public."""
         if self.simulation_seed is None:
             allowed = self.allow_large_delta
-            check_delta(self.delta, self.problem.users, allowed=allowed, key="allow_large_delta")
-        made = plan_for(
-            self.problem,
-            Wish(self.epsilon, self.delta),
-            algorithm=self.algorithm,
-            clip_norm=self.clip_norm,
-            options=self.options,
-            seed=seed,
-            curated=True,
-        )
+            check_delta(self.privacy.delta, self.problem.users, allowed=allowed, key="allow_large_delta")
+        made = self.planned(seed, curated=True)
         kinds = [Kind.OWN_ROWS]  # what nobody can check of a function
         if made.guarantee.rests_on(Kind.FORGETFUL_CLIENTS):
             kinds.append(Kind.FORGETFUL_FUNCTION)

@@ -33,9 +33,10 @@ from quoron.simulation.patterns import with_columns
 from quoron.simulation.scene import problem as problem_of
 from quoron.training import lifetime, look, result
 from quoron.training.curator import CuratorEngine
-from quoron.training.prepared import Identity, Prepared
+from quoron.training.prepared import Prepared
 from quoron.training.result import TrainedTable
 from quoron.training.room import memory_for
+from quoron.training.start import Identity
 from quoron.training.table import hold
 from quoron_client.data.items import ItemBatch
 from quoron_privacy.errors import ConfigError

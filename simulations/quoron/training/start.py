@@ -1,4 +1,4 @@
-"""The model that a run began with, kept in its folder: whoever goes on with the run goes on from there.
+"""Which run this is, and the model that it began with, kept in its folder: whoever goes on goes on from there.
 
 A script that makes its module anew, without a seed of its own, makes another one each time. The start is public, as
 what it is made of has to be. What of a module is not trained is kept beside it, as bytes, since rows depend on it too.
@@ -6,8 +6,10 @@ what it is made of has to be. What of a module is not trained is kept beside it,
 
 import hashlib
 import io
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,21 @@ Vector = NDArray[np.float64]
 Bytes = NDArray[np.uint8]
 FILE = "start.npz"
 _WEIGHTS, _FIXED = "start", "fixed "  # keys in the file; a name follows the second
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which run this is: public, and fixed when it begins."""
+
+    run: str  # its name in the lifetime ledger
+    seed: int  # public randomness of the plan: partition and rotations, never noise
+    began: str  # the day, in UTC
+
+    @classmethod
+    def fresh(cls, name: str) -> "Identity":
+        """Of a run that begins now."""
+        day = datetime.now(UTC).date().isoformat()
+        return cls(f"{name}-{secrets.token_hex(6)}", secrets.randbits(62), day)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,7 +9,7 @@ from quoron_server.algorithms import slots
 @pytest.mark.parametrize("users", [1, 2, 3, 4, 5, 64, 65, 1000, 65_536, 65_537, 100_003])
 @pytest.mark.parametrize("seed", [0, 7, 2**70])
 def test_the_order_of_many_is_that_of_few(monkeypatch, users, seed):
-    monkeypatch.setattr(slots, "_MANY", 1)
+    monkeypatch.setattr(slots, "MANY", 1)
     monkeypatch.setattr(slots, "_WORDS", 1 << 10)  # so that words end in the midst of everything
     made = slots.partition.__wrapped__(seed=seed, users=users)
     expected = np.random.Generator(np.random.Philox(key=seed)).permutation(users)

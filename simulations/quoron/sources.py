@@ -1,4 +1,4 @@
-"""A DataFrame in place of a file: the configuration that its described columns make, and what of it is read."""
+"""What a door is given, as a configuration: a preset, a TOML file, the file of a table, or a described DataFrame."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from quoron import config as configs
 from quoron.config import Config, Table
+from quoron.presets import preset
 from quoron.run_folder import FRAME
 from quoron.sections import Setting, overlay
 from quoron.simulation.patterns import with_columns
@@ -15,6 +16,35 @@ if TYPE_CHECKING:  # planning needs no table
     import pyarrow as pa
 
 Frame = Any  # a pandas or polars DataFrame, or a pyarrow Table
+Source = str | Path | Config | Frame
+Settings = Sequence[Setting] | Mapping[str, Any]
+
+
+def described(
+    source: Source, columns: Mapping[str, Any], settings: Settings, said: Mapping[str, Any]
+) -> tuple[Config, str, Frame]:
+    """Configuration, name and DataFrame, if any, of a source; `columns` describe a table, and only that."""
+    settings = (*((settings,) if isinstance(settings, Mapping) else settings), said)
+    if not isinstance(source, str | Path | Config):
+        return framed(columns, settings), "table", source
+    if not isinstance(source, Config) and Path(source).suffix in (".csv", ".parquet"):
+        return configs.located(framed(columns, settings, str(source)), Path.cwd()), Path(source).stem, None
+    if any(given is not None for given in columns.values()):
+        raise ConfigError(f"Expected {', '.join(columns)} with a table only, got a configuration.")
+    if isinstance(source, Config):
+        tree = overlay(source.model_dump(mode="json", exclude_none=True), settings)
+        return configs.located(configs.from_tree(tree), Path.cwd()), "run", None
+    return *resolve(source, settings), None
+
+
+def resolve(source: str | Path, settings: Sequence[Setting] = ()) -> tuple[Config, str]:
+    """The configuration of a preset's name or a TOML file's path, and a name for its runs."""
+    path = Path(source)
+    if path.suffix == ".toml":
+        return configs.load(path, settings), path.stem
+    chosen = preset(str(source))
+    config = configs.parse(chosen.text, f"preset {chosen.name}", settings)
+    return configs.located(config, Path.cwd()), chosen.name
 
 
 def framed(columns: Mapping[str, Any], settings: Sequence[Setting], path: str = FRAME) -> Config:
