@@ -20,7 +20,7 @@ from quoron_privacy.errors import Infeasible, VerificationError
 from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.robust import coordinate_median as theorem
 from quoron_privacy.robust.filter.concentration import LARGEST_COHORT, score_error
-from quoron_server.algorithms.forecast import Factor, excess_risk
+from quoron_server.algorithms.forecast import UNMEASURED, excess_risk
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing
 from quoron_server.algorithms.localised.coordinate_median import CoordinateMedian, CoordinateMedianParameters
 from quoron_server.algorithms.localised.geometry import Geometry, against_mean, coordinatewise
@@ -276,7 +276,7 @@ INFO = AlgorithmInfo(
     paper_planner=paper_plan,
     verifier=verify,
     maker=make,
-    factor=Factor(known=1.0, unknown=1.0),  # no table has users enough to measure it: told as it is
+    factor=UNMEASURED,  # no table has users enough
     no_black_boxes=ITERATES,
     choosing=Choosing(remarks=remarks),
 )

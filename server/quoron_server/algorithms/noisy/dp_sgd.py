@@ -146,7 +146,7 @@ def _verify(scheme: _Scheme, plan: Plan) -> None:
     checks.require_within(plan, delta, lambda epsilon: scheme.recounted(rate, p.rounds, p.round_mu, epsilon, delta))
 
 
-def _info(scheme: _Scheme, summary: str) -> AlgorithmInfo:
+def _info(scheme: _Scheme, summary: str, factor: Factor) -> AlgorithmInfo:
     return AlgorithmInfo(
         name=scheme.name,
         summary=summary,
@@ -159,11 +159,15 @@ def _info(scheme: _Scheme, summary: str) -> AlgorithmInfo:
         planner=partial(_plan, scheme),
         verifier=partial(_verify, scheme),
         maker=NoisySGD,
-        factor=Factor(known=7.0, unknown=2.0),
+        factor=factor,
         noise_ignores_domain=True,
         choosing=Choosing(many_passes=True, curve_step=scheme.stride),
     )
 
 
-POISSON = _info(_POISSON, "Several passes, each user in each round with a secret coin")
-WITHOUT_REPLACEMENT = _info(_WOR, "Several passes, a secret uniform cohort each round; rate 1 is DP gradient descent")
+POISSON = _info(_POISSON, "Several passes, each user in each round with a secret coin", Factor(known=7.0, unknown=None))
+WITHOUT_REPLACEMENT = _info(
+    _WOR,
+    "Several passes, a secret uniform cohort each round; rate 1 is DP gradient descent",
+    Factor(known=7.0, unknown=2.0),
+)

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from quoron_server.algorithms.forecast import Factor
+from quoron_server.algorithms.forecast import UNMEASURED
 from quoron_server.algorithms.info import AlgorithmInfo, NoBlackBoxes
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters
@@ -61,6 +61,6 @@ INFO = AlgorithmInfo(
     planner=plan,
     verifier=lambda plan: None,
     maker=NoisySGD,
-    factor=Factor(known=1.0, unknown=1.0),
+    factor=UNMEASURED,
     no_black_boxes=NoBlackBoxes("it has no privacy"),
 )
