@@ -9,7 +9,7 @@ Statements and proofs: docs/privacy/subsampling.md.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 import numpy as np
@@ -29,7 +29,7 @@ from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters, 
 from quoron_server.algorithms.noisy.method import drawn as samples
 from quoron_server.algorithms.optimisers import OptimiserOptions
 from quoron_server.algorithms.search import Candidate, best, round_grid
-from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.plan import Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
 
 RATES = (1.0, 0.3, 0.1, 0.03, 0.01)
@@ -79,26 +79,10 @@ def _plan(scheme: _Scheme, problem: Problem, privacy: Privacy, options: DPSGDOpt
     _, phase = exact.of
     made = noisy.clipped(scheme.name, problem, options, clip, cohort, scheme.adjacency, mu)
     where = f"{THEOREM}#{scheme.sampling}"
-    return Plan(
-        algorithm=scheme.name,
-        problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, scheme.adjacency, "broadcast", (), where),
-        cost=Cost.of(problem, rounds=phase.rounds, messages=phase.rounds * cohort),
-        parameters=NoisySGDParameters(
-            sampling=scheme.sampling,
-            cohort_size=cohort,
-            rounds=phase.rounds,
-            step_size=phase.step_size,
-            suffix=options.averaged(phase.suffix, phase.rounds),
-            clip_norm=made.clip_norm,
-            sensitivity=made.sensitivity,
-            noise_scale=made.noise_scale,
-            round_mu=made.round_mu,
-            optimiser=optimiser,
-            adaptive=made.adaptive,
-        ),
-        predicted_excess_risk=exact.risk if optimiser.plain and not options.adaptive else None,
-        seed=seed,
+    promise = Guarantee(privacy.epsilon, privacy.delta, scheme.adjacency, "broadcast", (), where)
+    phase = replace(phase, suffix=options.averaged(phase.suffix, phase.rounds))
+    return noisy.assembled(
+        scheme.name, problem, promise, scheme.sampling, cohort, phase, exact.risk, made, seed, optimiser
     )
 
 
