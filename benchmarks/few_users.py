@@ -141,7 +141,7 @@ def measured(name: str, algorithm: str, epsilon: float, seeds: int, settings: Ma
         while (question := made.request(state, noise)) is not None:
             state = made.update(state, engine.ask(question), noise).state
         left.append(100 * population.excess_risk(made.model(state)) / gap(name))
-    forecast, guess = plan.predicted_excess_risk, ALGORITHMS[plan.algorithm].factor.guess(plan)
+    forecast, guess = plan.predicted_excess_risk, plan.guessed_excess_risk
     return about | {
         "algorithm": plan.algorithm if algorithm != "auto" else f"auto: {plan.algorithm}",
         "left": float(f"{fmean(left):.4g}"),

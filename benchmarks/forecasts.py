@@ -14,7 +14,6 @@ import math
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from quoron.simulation.scene import setup
 from quoron_privacy.errors import QuoronError
 from quoron_privacy.noise.sources import SeededNoise
 from quoron_server.algorithms import ALGORITHMS
-from quoron_server.algorithms.forecast import Factor
 from quoron_server.plan import Privacy
 
 MOST_GRADIENTS = 10_000_000
@@ -64,9 +62,8 @@ def made(which: str, problems: tuple[Made, ...]) -> Iterator[dict[str, Any]]:
                 if info.exposure == "none" or info.choosing.named_only or name in NEED_MORE:
                     continue
                 with suppress(QuoronError):
-                    guessing = replace(info, factor=Factor(1.0, 1.0))  # also what nobody has measured yet
-                    plan = guessing.plan(scene.problem, Privacy(epsilon, 1e-6), None, "calibrated", 0)
-                    if plan.cost.gradient_evaluations > MOST_GRADIENTS or plan.predicted_excess_risk is None:
+                    plan = info.plan(scene.problem, Privacy(epsilon, 1e-6), None, "calibrated", 0)
+                    if plan.cost.gradient_evaluations > MOST_GRADIENTS or plan.guessed_excess_risk is None:
                         continue
                     algorithm, noise = info.make(plan), SeededNoise(number)
                     state = algorithm.init()
@@ -75,7 +72,7 @@ def made(which: str, problems: tuple[Made, ...]) -> Iterator[dict[str, Any]]:
                     risk = scene.population.excess_risk(algorithm.model(state))
                     told = {"group": which, "problem": number, "epsilon": epsilon, "algorithm": name}
                     known = scene.problem.beliefs.isotropic is not None
-                    yield told | {"known": known, "guess": plan.predicted_excess_risk, "risk": risk}
+                    yield told | {"known": known, "guess": plan.guessed_excess_risk, "risk": risk}
 
 
 def ratios(lines: list[dict[str, Any]]) -> dict[tuple[str, bool], tuple[list[float], list[float]]]:

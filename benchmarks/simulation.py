@@ -33,7 +33,7 @@ def main(settings: list[str]) -> None:
     print(f"filter / gradients                    {server / clients:8.3f}     (target < 1)")
     print(f"peak memory                           {summary.peak_memory_bytes / 2**30:8.2f} GiB (target < 4)")
     print(f"excess risk                           {summary.excess_risk:8.2e}")
-    print(f"predicted                             {summary.predicted_excess_risk:8.2e}")
+    print(f"guessed by the plan                   {summary.guessed_excess_risk:8.2e}")
 
 
 if __name__ == "__main__":

@@ -170,8 +170,9 @@ class Plan:
     guarantee: Guarantee
     cost: Cost
     parameters: Parameters  # the algorithm's own
-    predicted_excess_risk: float | None  # at most, in nine of ten problems; None where no prediction is made
+    predicted_excess_risk: float | None  # at most, in nine of ten problems; None where nobody has measured that
     seed: int  # public randomness: slots and partition; never noise
+    guessed_excess_risk: float | None = None  # by the planner's model; None where it has none
 
     def parameters_of(self, kind: type[P]) -> P:
         """The numbers of an algorithm whose parameters are of this kind; VerificationError for another's."""

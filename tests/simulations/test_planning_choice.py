@@ -68,7 +68,7 @@ def pretended(
     exposure: str = "broadcast",
     passes: str = "one",
     removes_outliers: bool = False,
-    factor: float = 1.0,
+    factor: float | None = 1.0,
 ) -> Registered:
     """An algorithm that predicts `risk` from `users` users on, and asks many passes five times a round."""
 
@@ -109,7 +109,9 @@ def chosen(*infos: Registered, settings: tuple[str, ...] = (), **facts: Any) -> 
 def best_local(trust: bool, *infos: Registered) -> tuple[Plan, str]:
     """The rule itself, with every algorithm planned."""
     config = configs.from_tree({})
-    candidates = tuple(Candidate.of(info, choose(config, problem(), algorithms=registry(info)).plan) for info in infos)
+    candidates = tuple(
+        Candidate(info.name, choose(config, problem(), algorithms=registry(info)).plan) for info in infos
+    )
     return automatic(candidates, registry(*infos), problem(), trust_server=trust, allowed=Allowance())
 
 
@@ -120,7 +122,18 @@ def test_what_is_told_are_bounds_and_what_is_compared_are_guesses() -> None:
     assert planned.plan.predicted_excess_risk == pytest.approx(39e-6)
     assert planned.choice is not None
     assert "at most 3.9e-05 in nine of ten problems" in planned.choice
-    assert own.factor.guess(planned.plan) == pytest.approx(1.3e-6)
+    assert planned.plan.guessed_excess_risk == pytest.approx(1.3e-6)
+
+
+def test_what_nobody_measured_is_chosen_by_its_guess_and_told_as_one() -> None:
+    planned = chosen(pretended("tracking-srgd", 1.3e-6, factor=None), MANY)
+    assert planned.plan.algorithm == "tracking-srgd"
+    assert planned.choice is not None
+    assert "predicts an excess risk of 1.3e-06 by a guess that nobody has measured, 1.3 times the best guess" in (
+        planned.choice
+    )
+    told = {each["algorithm"]: each for each in planned.as_json()["considered"]}["tracking-srgd"]
+    assert (told["predicted_excess_risk"], told["guessed_excess_risk"]) == (None, 1.3e-6)
 
 
 RECOMMENDED = pretended("tracking-srgd", 1.3e-6)

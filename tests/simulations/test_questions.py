@@ -172,7 +172,7 @@ def test_what_would_do_is_told_although_the_plan_itself_is_infeasible(
     monkeypatch.chdir(tmp_path)
     assert invoke(["plan", "few.toml", "--for-risk", "5%"]) == 2
     told = capsys.readouterr()
-    assert "users would do (filtered-sgd)" in told.out
+    assert "users would do (filtered-sgd, by a guess that nobody has measured)" in told.out
     assert "error: Infeasible" in told.err
     assert invoke(["plan", "few.toml", "--for-risk", "5%", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["infeasible"].startswith("Infeasible")

@@ -5,7 +5,6 @@ A `Factor` makes a bound of what a planner predicts; `averaged_sgd` is the model
 
 from dataclasses import dataclass
 
-from quoron_server.plan import Plan
 from quoron_server.problem import Problem
 
 
@@ -16,8 +15,8 @@ class Factor:
     What planners predict is right for the model that they assume. A plan's predicted excess risk is that guess times a
     factor: a bound that holds in nine of ten problems. Factors were fixed on tables and made problems by
     `python benchmarks/forecasts.py fit`, which prints how often they held on others (docs/comparing.md). No theorem,
-    and nothing private depends on them. 1 for planners that predict a bound. None where nothing was measured: then a
-    plan predicts nothing.
+    and nothing private depends on them. 1 for planners whose guess was measured to be a bound. None where nothing was
+    measured: then a plan has the guess alone, and every door calls it one.
     """
 
     known: float | None
@@ -32,10 +31,30 @@ class Factor:
         times = self.of(problem)
         return None if guess is None or times is None else guess * times
 
-    def guess(self, plan: Plan) -> float | None:
-        """What a plan's planner guessed, of what it tells: to compare plans by."""
-        times = self.of(plan.problem)
-        return None if plan.predicted_excess_risk is None or times is None else plan.predicted_excess_risk / times
+
+UNMEASURED = Factor(known=None, unknown=None)
+
+
+def risk_words(bound: float | None, guess: float | None) -> str:
+    """A forecast in a table: a bound as a number, a guess by that name where there is no bound, or nothing.
+
+    >>> risk_words(3e-5, 1e-5), risk_words(None, 1e-5), risk_words(None, None)
+    ('3e-05', 'guess: 1e-05', '')
+    """
+    if bound is not None:
+        return f"{bound:.2g}"
+    return "" if guess is None else f"guess: {guess:.2g}"
+
+
+def risk_sentence(bound: float | None, guess: float | None) -> str:
+    """The same in a sentence.
+
+    >>> risk_sentence(3e-5, 1e-5), risk_sentence(None, 1e-5)
+    ('at most 3e-05 in nine of ten problems', '1e-05 by a guess that nobody has measured')
+    """
+    if bound is not None:
+        return f"at most {bound:.2g} in nine of ten problems"
+    return "" if guess is None else f"{guess:.2g} by a guess that nobody has measured"
 
 
 def trivial_risk(problem: Problem) -> float:

@@ -22,6 +22,7 @@ from quoron.simulation.run import RunResult
 from quoron.training.trained import Trained
 from quoron_privacy.errors import Infeasible
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.forecast import risk_sentence, risk_words
 from quoron_server.algorithms.refused import REFUSED
 from quoron_server.serial import dumps
 
@@ -109,7 +110,7 @@ def show_comparison(comparison: "Comparison", *, as_json: bool) -> None:
             if row["excess_risk"] is None:
                 continue
             interval = "" if row["low"] is None else f"{row['low']:.2g} to {row['high']:.2g}"
-            predicted = "" if row["predicted_excess_risk"] is None else f"{row['predicted_excess_risk']:.2g}"
+            predicted = risk_words(row["predicted_excess_risk"], row["guessed_excess_risk"])
             bar = curve_plot.bar(row["excess_risk"], min(done), max(done), width=24) if row["excess_risk"] > 0 else ""
             cost = [f"{row['rounds']:,.4g}", short(row["gradient_evaluations"]), size(row["bytes_up"])]
             listed.add_row(*map(escape, [algorithm(row), f"{row['excess_risk']:.2g}", interval, bar, predicted, *cost]))
@@ -138,7 +139,7 @@ def show_plan(planned: Planned, answers: Advice | None = None, *, as_json: bool)
         _say(out, remark, style="yellow")
     feasible = [each for each in planned.candidates if each.plan is not None]
     others = table("algorithm", "predicted excess risk", "exposure", "rounds")
-    for each in sorted(feasible, key=lambda each: each.predicted or 0.0):
+    for each in sorted(feasible, key=lambda each: (each.predicted is None, each.predicted or each.guess or 0.0)):
         others.add_row(*map(escape, _candidate_row(each, chosen.algorithm)))
     out.print(others)
     _say(out, SURE, style="dim")
@@ -176,12 +177,18 @@ def enough_lines(found: Enough) -> list[str]:
     if found.users is None:
         lines.append(f"  with this ε, no number of users up to {MOST_USERS:,} would do;")
     else:
-        lines.append(f"  with this ε, {found.users:,} users would do ({found.users_algorithm});")
+        by = _by(found.users_algorithm, found.users_guessed)
+        lines.append(f"  with this ε, {found.users:,} users would do ({by});")
     if found.epsilon is None:
         lines.append(f"  with these users, no ε up to {EPSILONS[1]:,g} would do.")
     else:
-        lines.append(f"  with these users, ε = {found.epsilon:g} would do ({found.epsilon_algorithm}).")
+        by = _by(found.epsilon_algorithm, found.epsilon_guessed)
+        lines.append(f"  with these users, ε = {found.epsilon:g} would do ({by}).")
     return lines
+
+
+def _by(algorithm: str | None, guessed: bool) -> str:
+    return f"{algorithm}, by a guess that nobody has measured" if guessed else f"{algorithm}"
 
 
 def show_algorithms(*, as_json: bool) -> None:
@@ -272,14 +279,10 @@ def plan_rows(planned: Planned) -> list[tuple[str, str]]:
             )
         )
     rows += [row for row in _parameter_rows(chosen.as_json()["parameters"]) if row not in rows]
-    if chosen.predicted_excess_risk is not None:
-        beside = (
-            ""
-            if baseline is None or baseline.predicted is None
-            else f" ({baseline.algorithm}: {baseline.predicted:.2g})"
-        )
-        told = f"at most {chosen.predicted_excess_risk:.2g} in nine of ten problems{beside}"
-        rows.append(("predicted excess risk", told))
+    if told := risk_sentence(chosen.predicted_excess_risk, chosen.guessed_excess_risk):
+        other = "" if baseline is None else risk_words(baseline.predicted, baseline.guess)
+        beside = f" ({baseline.algorithm}: {other})" if baseline is not None and other else ""
+        rows.append(("predicted excess risk", f"{told}{beside}"))
     if planned.network is not None:
         rows.append(("on the wire up, down", f"{size(planned.network.bytes_up)}, {size(planned.network.bytes_down)}"))
         rows += time_rows(planned.network.as_json())
@@ -321,7 +324,7 @@ def _joined(prefix: str, key: str) -> str:
 def _candidate_row(each: Candidate, chosen: str) -> tuple[str, str, str, str]:
     name = f"{each.algorithm} (chosen)" if each.algorithm == chosen else each.algorithm
     assert each.plan is not None
-    predicted = "not predicted" if each.predicted is None else f"{each.predicted:.2g}"
+    predicted = risk_words(each.predicted, each.guess) or "not predicted"
     return name, predicted, each.plan.guarantee.exposure, f"{each.plan.cost.rounds:,}"
 
 

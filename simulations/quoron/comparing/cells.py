@@ -19,6 +19,7 @@ from quoron.reports.summary import Summary
 Rows = tuple[Mapping[str, Any], ...]
 CONFIDENCE = 0.95
 COSTS = ("rounds", "messages", "gradient_evaluations", "bytes_up", "bytes_down", "wire_up", "wire_down")
+FORECASTS = ("predicted_excess_risk", "guessed_excess_risk")
 PROMISE = ("epsilon", "delta", "adjacency", "exposure")
 
 
@@ -104,7 +105,7 @@ def _run_row(outcome: Outcome, starts: Mapping[str, float]) -> dict[str, Any]:
     }
     if summary is not None:
         row |= {"taken": summary.algorithm, "excess_risk_at_start": starts.get(outcome.cell.problem)}
-        row |= {"predicted_excess_risk": summary.predicted_excess_risk}
+        row |= {name: getattr(summary, name) for name in FORECASTS}
         row |= {name: getattr(summary, name) for name in (*COSTS, "users_asked", "halted", *PROMISE)}
         row |= {f"test_{name}": value for name, value in summary.test.items()}
         row |= {"seconds": summary.seconds}
@@ -126,7 +127,7 @@ def _cell_row(outcomes: Sequence[Outcome], starts: Mapping[str, float]) -> dict[
     if done:
         summaries = [each.summary for each in done if each.summary is not None]
         row["taken"] = summaries[0].algorithm
-        row["predicted_excess_risk"] = summaries[0].predicted_excess_risk
+        row |= {name: getattr(summaries[0], name) for name in FORECASTS}
         row |= {name: _mean([getattr(each, name) for each in summaries]) for name in COSTS}
         row |= {name: getattr(summaries[0], name) for name in PROMISE}
         row |= {f"test_{name}": _mean([each.test[name] for each in summaries]) for name in summaries[0].test}

@@ -13,6 +13,7 @@ from quoron.comparing.request import Request, shown
 from quoron.planning.choosing import Candidate, refusals
 from quoron.planning.plans import SURE
 from quoron.reports.summary import size
+from quoron_server.algorithms.forecast import risk_words
 
 Row = Mapping[str, Any]
 Point = tuple[float, float, float | None, float | None]  # x, mean, low, high
@@ -129,9 +130,8 @@ def _table(rows: Sequence[Row]) -> str:
     for rank, row in enumerate(rows, start=1):
         interval = "" if row["low"] is None else f"{row['low']:.2g} to {row['high']:.2g}"
         left = "" if row["of_start"] is None else f"{100 * row['of_start']:.2g} %"
-        predicted = row.get("predicted_excess_risk")
         cells = [str(rank), algorithm(row), f"{row['excess_risk']:.2g}", interval, left]
-        cells += ["" if predicted is None else f"{predicted:.2g}", f"{row['rounds']:,.4g}"]
+        cells += [risk_words(row.get("predicted_excess_risk"), row.get("guessed_excess_risk")), f"{row['rounds']:,.4g}"]
         cells += [short(row["gradient_evaluations"]), size(row["bytes_up"]), size(row["bytes_down"]), row["exposure"]]
         cells += ["" if row.get(key) is None else f"{row[key]:.4g}" for key in tests]
         lines.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")

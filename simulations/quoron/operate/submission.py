@@ -16,6 +16,7 @@ from quoron_client.losses import Loss
 from quoron_client.protocol import wire
 from quoron_privacy.errors import ConfigError, DataError
 from quoron_server.algorithms import ALGORITHMS
+from quoron_server.algorithms.forecast import risk_sentence
 from quoron_server.plan import NO_QUORUM, Plan, check_delta
 from quoron_server.problem import Problem
 from quoron_server.specification import (
@@ -119,9 +120,9 @@ def _require_fitting(plan: Plan, *, whole: bool) -> None:
 
 def promised(plan: Plan) -> str:
     """What whoever submits is told: the run, what is predicted of it, the promise, and that nobody counts answers."""
-    predicted = plan.predicted_excess_risk
+    risk = risk_sentence(plan.predicted_excess_risk, plan.guessed_excess_risk)
     told = f"{plan.algorithm}, {plan.cost.rounds} rounds, {plan.problem.users} users"
-    told += "" if predicted is None else f", predicted excess risk at most {predicted:.2g} in nine of ten problems"
+    told += f", predicted excess risk {risk}" if risk else ""
     told += f"\n{plan.guarantee.sentence()}"
     return told if plan.guarantee.quorum is not None else f"{told}\n{NO_QUORUM}"
 

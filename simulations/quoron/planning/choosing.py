@@ -12,7 +12,8 @@ The rule, in order, over the plans that are feasible and predicted to be better 
 6. the least predicted risk of all.
 
 Predicted risks are compared as the planners' models give them, all of one kind; what is told is a bound that holds in
-nine of ten problems. It looks at plans and at what the registry says about an algorithm, never at data.
+nine of ten problems, or, where nobody has measured one, the guess by that name. It looks at plans and at what the
+registry says about an algorithm, never at data.
 """
 
 import re
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from quoron_privacy.errors import BudgetExceeded, Infeasible
 from quoron_server.algorithms import Registered
 from quoron_server.algorithms.allowance import Allowance, Verdict
+from quoron_server.algorithms.forecast import risk_sentence
 from quoron_server.plan import Exposure, Plan
 from quoron_server.problem import Problem
 
@@ -45,17 +47,16 @@ class Candidate:
     plan: Plan | None
     reason: str = ""  # why it is infeasible
     users: int | None = None  # how many would make it feasible, where that is known
-    guess: float | None = None  # what its planner's model says, before it was made a bound: the rule compares these
-
-    @classmethod
-    def of(cls, info: Registered, plan: Plan) -> "Candidate":
-        """A plan of this algorithm."""
-        return cls(info.name, plan, guess=info.factor.guess(plan))
 
     @property
     def predicted(self) -> float | None:
-        """Predicted excess risk: a bound that holds in nine of ten problems."""
+        """Predicted excess risk: a bound that holds in nine of ten problems; None where nobody has measured one."""
         return self.plan.predicted_excess_risk if self.plan else None
+
+    @property
+    def guess(self) -> float | None:
+        """What its planner's model says, before it was made a bound: the rule compares these."""
+        return self.plan.guessed_excess_risk if self.plan else None
 
 
 def refusals(candidates: Iterable[Candidate]) -> list[tuple[str, tuple[str, ...]]]:
@@ -183,19 +184,22 @@ def _facts(chosen: Candidate, info: Registered, allowed: Iterable[Candidate]) ->
     assert plan is not None
     asked = plan.cost.messages / plan.problem.users
     often = "at most once" if plan.parameters.participations() == 1 else f"about {asked:.3g} times"
-    known = [each for each in allowed if each.plan and each.predicted is not None]
-    predicts = "predicts nothing"
-    if chosen.predicted is not None:
-        best = min(known, key=lambda each: each.predicted or 0.0)
-        assert best.plan is not None
-        assert best.predicted is not None
-        beside = "the least considered"
-        if best.algorithm != chosen.algorithm:
-            near = chosen.predicted < 1.05 * best.predicted
-            beside = "about " if near else _times(chosen.predicted, best.predicted)
-            beside += f"the best considered ({best.algorithm}, {best.plan.cost.rounds:,} rounds)"
-        predicts = f"predicts an excess risk of at most {chosen.predicted:.2g} in nine of ten problems, {beside}"
+    told = risk_sentence(chosen.predicted, chosen.guess)
+    predicts = f"predicts an excess risk of {told}, {_beside(chosen, allowed)}" if told else "predicts nothing"
     return f"asks every user {often}, {SHOWS[info.exposure]}, and {predicts}"
+
+
+def _beside(chosen: Candidate, allowed: Iterable[Candidate]) -> str:
+    """The chosen one's bound beside the best bound of all considered; a guess beside the best guess."""
+    kind, of = ("predicted", "") if chosen.predicted is not None else ("guess", " guess")
+    risks = [(risk, each) for each in allowed if each.plan and (risk := getattr(each, kind)) is not None]
+    least, best = min(risks, key=lambda found: found[0])
+    if best.algorithm == chosen.algorithm:
+        return f"the least{of} considered"
+    assert best.plan is not None
+    own = getattr(chosen, kind)
+    times = "about " if own < 1.05 * least else _times(own, least)
+    return f"{times}the best{of} considered ({best.algorithm}, {best.plan.cost.rounds:,} rounds)"
 
 
 def _wants(filters: Sequence[Candidate]) -> str:

@@ -27,7 +27,10 @@ from quoron_server.problem import Problem
 Registry = Mapping[str, Registered]
 BASELINE = "phased-sgd"  # the naive alternative of the papers
 LARGEST_ROUNDS = 1024  # that the curve looks at
-SURE = "Predicted excess risks are bounds that hold in nine of ten problems (docs/comparing.md)."
+SURE = (
+    "Predicted excess risks are bounds that hold in nine of ten problems; what is called a guess nobody has measured "
+    "(docs/comparing.md)."
+)
 HELD_OF_FILES = 1 << 30  # bytes of answers of users whose rows are read from disk, at once
 NEAR = 1.05  # times the least predicted risk counts as about as good
 
@@ -37,6 +40,7 @@ class RoundsCurve:
     """Predicted excess risk of one algorithm against its number of rounds, everything else at its best for each."""
 
     points: tuple[tuple[int, float], ...]  # (rounds, predicted excess risk), by rounds; infeasible ones are left out
+    measured: bool = True  # whether those are bounds; guesses otherwise
 
     @property
     def best(self) -> int:
@@ -51,7 +55,8 @@ class RoundsCurve:
 
     def as_json(self) -> dict[str, Any]:
         """Plain numbers."""
-        points = [{"rounds": rounds, "predicted_excess_risk": risk} for rounds, risk in self.points]
+        kind = "predicted_excess_risk" if self.measured else "guessed_excess_risk"
+        points = [{"rounds": rounds, kind: risk} for rounds, risk in self.points]
         return {"points": points, "best": self.best, "smallest_within_5_percent": self.enough}
 
 
@@ -74,7 +79,12 @@ class Planned:
     def as_json(self) -> dict[str, Any]:
         """The plan, and one entry for each algorithm considered."""
         considered = [
-            {"algorithm": each.algorithm, "predicted_excess_risk": each.predicted, "infeasible": each.reason or None}
+            {
+                "algorithm": each.algorithm,
+                "predicted_excess_risk": each.predicted,
+                "guessed_excess_risk": each.guess,
+                "infeasible": each.reason or None,
+            }
             for each in self.candidates
         ]
         curve = {} if self.curve is None else {"rounds_curve": self.curve.as_json()}
@@ -136,17 +146,16 @@ def rounds_curve(
     """
     if not info.takes_rounds or config.algorithm.constants not in info.constants:
         return None
-    if info.factor.of(problem) is None:
-        return None
+    measured = info.factor.of(problem) is not None
     points = {}
     for rounds in round_grid(LARGEST_ROUNDS)[:: info.choosing.curve_step]:
         with suppress(QuoronError):
             plan = _plan_exactly(info, config, problem, given, rounds)
-            points[rounds] = plan.predicted_excess_risk
+            points[rounds] = plan.predicted_excess_risk if measured else plan.guessed_excess_risk
     if chosen is not None:
-        points[chosen.cost.rounds] = chosen.predicted_excess_risk
+        points[chosen.cost.rounds] = chosen.predicted_excess_risk if measured else chosen.guessed_excess_risk
     known = tuple((rounds, float(risk)) for rounds, risk in sorted(points.items()) if risk is not None)
-    return RoundsCurve(known) if len(known) > 1 else None
+    return RoundsCurve(known, measured) if len(known) > 1 else None
 
 
 def wish(config: Config) -> Privacy:
@@ -217,7 +226,7 @@ def _named(config: Config, problem: Problem, algorithms: Registry, *, compare: b
         feasible = tuple(each.algorithm for each in _candidates(config, problem, others) if each.plan)
         raise Infeasible(error.algorithm, error.condition, error.needs, feasible, users=error.users) from None
     info.verify(plan)
-    candidates = (Candidate.of(info, plan), *(_candidates(config, problem, others) if compare else ()))
+    candidates = (Candidate(name, plan), *(_candidates(config, problem, others) if compare else ()))
     return Planned(plan, candidates)
 
 
@@ -260,7 +269,7 @@ def _candidate(info: Registered, config: Config, problem: Problem) -> Candidate:
         shown = f"{info.name}: the exposure is {info.exposure}, and privacy.trust_server=false asks for local."
         return Candidate(info.name, None, shown)
     try:
-        return Candidate.of(info, _plan(info, config, problem, {}))
+        return Candidate(info.name, _plan(info, config, problem, {}))
     except QuoronError as error:  # also a loss or domain that the algorithm is not made for
         return Candidate(info.name, None, str(error), error.users if isinstance(error, Infeasible) else None)
 

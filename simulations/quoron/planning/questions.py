@@ -30,16 +30,23 @@ class EpsilonPoint:
     epsilon: float
     algorithm: str | None
     rounds: int | None
-    predicted_excess_risk: float | None
+    predicted_excess_risk: float | None  # a bound; None where nobody has measured one
     infeasible: str | None = None
     accuracy: float | None = None  # of a model that is off by that risk; a figure of the data, simulation only
+    guessed_excess_risk: float | None = None
+
+    @property
+    def risk(self) -> float | None:
+        """The bound, or the guess where there is none."""
+        return self.guessed_excess_risk if self.predicted_excess_risk is None else self.predicted_excess_risk
 
     @classmethod
     def of(cls, epsilon: float, planned: "Plan | str") -> "EpsilonPoint":
         """From a plan, or the reason why there is none."""
         if isinstance(planned, str):
             return cls(epsilon, None, None, None, planned)
-        return cls(epsilon, planned.algorithm, planned.cost.rounds, planned.predicted_excess_risk)
+        bound, guess = planned.predicted_excess_risk, planned.guessed_excess_risk
+        return cls(epsilon, planned.algorithm, planned.cost.rounds, bound, guessed_excess_risk=guess)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,8 @@ class Enough:
     epsilon: float | None  # the least, to two digits; None if none up to 15 does
     epsilon_algorithm: str | None
     accuracy: float | None = None  # that was asked for, of which the risk was made
+    users_guessed: bool = False  # whether no bound stands behind the answer, but a guess that nobody has measured
+    epsilon_guessed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +97,10 @@ def epsilon_curve(config: Config, problem: Problem, steps: Sequence[float] = STE
 
 
 def enough(config: Config, problem: Problem, risk: float) -> Enough:
-    """The fewest users, and the least ε, for which a plan predicts at most `risk`. ConfigError unless risk > 0."""
+    """The fewest users, and the least ε, for which a plan predicts at most `risk`, or guesses so where it has no bound.
+
+    ConfigError unless risk > 0.
+    """
     if not (math.isfinite(risk) and risk > 0):
         raise ConfigError(f"Expected a risk > 0, got {risk}.")
 
@@ -108,6 +120,8 @@ def enough(config: Config, problem: Problem, risk: float) -> Enough:
         None if users is None else users[1].algorithm,
         None if epsilon is None else epsilon[0],
         None if epsilon is None else epsilon[1].algorithm,
+        users_guessed=users is not None and users[1].predicted_excess_risk is None,
+        epsilon_guessed=epsilon is not None and epsilon[1].predicted_excess_risk is None,
     )
 
 
@@ -180,6 +194,7 @@ def _planned(config: Config, problem: Problem) -> Plan | str:
 
 
 def _good(planned: Plan | str, risk: float) -> Plan | None:
-    if isinstance(planned, str) or planned.predicted_excess_risk is None or planned.predicted_excess_risk > risk:
+    if isinstance(planned, str):
         return None
-    return planned
+    told = planned.guessed_excess_risk if planned.predicted_excess_risk is None else planned.predicted_excess_risk
+    return None if told is None or told > risk else planned

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from quoron.planning.plans import RoundsCurve
 from quoron.planning.questions import EpsilonPoint
+from quoron_server.algorithms.forecast import risk_words
 
 WIDTH = 36  # characters of the longest bar
 EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -17,7 +18,7 @@ def table(curve: RoundsCurve, chosen: int) -> Table:
     """One line a number of rounds, with a bar on a logarithmic scale; `chosen` is the plan's number of rounds."""
     shown = Table(box=box.SIMPLE_HEAD)
     shown.add_column("rounds", justify="right")
-    shown.add_column("predicted excess risk", justify="right")
+    shown.add_column("predicted excess risk" if curve.measured else "excess risk, a guess", justify="right")
     shown.add_column("on a log scale", no_wrap=True)
     shown.add_column("")
     risks = [risk for _, risk in curve.points]
@@ -38,10 +39,10 @@ def epsilon_table(points: Sequence[EpsilonPoint]) -> Table:
     if with_accuracy:
         shown.add_column("accuracy (simulation only)", justify="right")
     shown.add_column("by")
-    risks = [point.predicted_excess_risk for point in points if point.predicted_excess_risk is not None]
+    risks = [point.risk for point in points if point.risk is not None]
     for point in points:
-        risk, words = point.predicted_excess_risk, "infeasible"
-        cells = [f"{point.epsilon:.3g}", "" if risk is None else f"{risk:.2g}"]
+        risk, words = point.risk, "infeasible"
+        cells = [f"{point.epsilon:.3g}", risk_words(point.predicted_excess_risk, point.guessed_excess_risk)]
         cells.append("" if risk is None else bar(risk, min(risks), max(risks)))
         if with_accuracy:
             cells.append("" if point.accuracy is None else f"{100 * point.accuracy:.1f} %")

@@ -20,6 +20,7 @@ from quoron_privacy.errors import ConfigError
 
 Rows = Sequence[Mapping[str, Any]]
 
+AT_MOST = "predicted excess risk, at most"
 INK, BLUE, ORANGE, GREY = "#1f2933", "#2b6cb0", "#c05621", "#9aa5b1"
 PARTS = tuple(part.name for part in fields(Times))
 COLOURS = (GREY, BLUE, "#2f855a", ORANGE, "#805ad5", INK)  # of the parts of a round's time
@@ -90,8 +91,8 @@ def epsilon_svg(points: Sequence[EpsilonPoint]) -> bytes:
 
     Feasible points only; ConfigError where there are none.
     """
-    known = [(point.epsilon, point.predicted_excess_risk, point.accuracy) for point in points]
-    feasible = [each for each in known if each[1] is not None]
+    feasible = [(point.epsilon, point.risk, point.accuracy) for point in points if point.risk is not None]
+    guesses = [(point.epsilon, point.risk) for point in points if point.predicted_excess_risk is None and point.risk]
     if not feasible:
         raise ConfigError("Expected an ε that is feasible to draw, got none. See the reasons with `quoron plan`.")
     with mpl.rc_context(STYLE), mpl.rc_context({"svg.fonttype": "path", "svg.hashsalt": "epsilon"}):
@@ -103,7 +104,9 @@ def epsilon_svg(points: Sequence[EpsilonPoint]) -> bytes:
         axes.plot(epsilons, risks, color=BLUE, marker="o", markersize=4)
         axes.set_xticks(epsilons, [f"{epsilon:.3g}" for epsilon in epsilons], minor=False)
         axes.set_xlabel("ε")
-        axes.set_ylabel("predicted excess risk, at most", color=BLUE)
+        for epsilon, risk in guesses:
+            axes.plot(epsilon, risk, color=BLUE, marker="o", markersize=4, markerfacecolor="white")
+        axes.set_ylabel(AT_MOST if not guesses else f"{AT_MOST}; hollow: guessed", color=BLUE)
         if all(accuracy is not None for accuracy in accuracies):
             beside = axes.twinx()
             beside.plot(epsilons, [100 * each for each in accuracies], color=ORANGE, marker="s", markersize=4)
@@ -127,7 +130,15 @@ def rounds_svg(curves: Mapping[str, RoundsCurve], *, chosen: Mapping[str, int]) 
         axes.set_yscale("log")
         for index, (name, curve) in enumerate(curves.items()):
             rounds, risks = zip(*curve.points, strict=True)
-            axes.plot(rounds, risks, color=colours[index % len(colours)], marker="o", markersize=3, label=name)
+            axes.plot(
+                rounds,
+                risks,
+                color=colours[index % len(colours)],
+                marker="o",
+                markersize=3,
+                linestyle="-" if curve.measured else ":",
+                label=name,
+            )
             if len(curves) == 1:
                 least = min(risks)
                 axes.axhspan(least, 1.05 * least, color=ORANGE, alpha=0.25, linewidth=0, label="within 5 % of the best")
@@ -136,7 +147,8 @@ def rounds_svg(curves: Mapping[str, RoundsCurve], *, chosen: Mapping[str, int]) 
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xlabel("rounds")
-        axes.set_ylabel("predicted excess risk, at most")
+        guessed = not all(curve.measured for curve in curves.values())
+        axes.set_ylabel(f"{AT_MOST}; dotted: guessed" if guessed else AT_MOST)
         axes.legend()
         buffer = io.BytesIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
@@ -156,12 +168,11 @@ def _risk(axes: Axes, summary: Summary, rounds: Rows, x: str, label: str) -> Non
         places, risks = [0.0, *places], [summary.excess_risk_initial, *risks]
     axes.plot(places, risks, color=BLUE, marker="o", markersize=3, label="excess risk")
     if summary.predicted_excess_risk is not None:
-        axes.axhline(
-            summary.predicted_excess_risk,
-            color=ORANGE,
-            linestyle="--",
-            label="predicted: at most, in nine of ten problems",
-        )
+        told = "predicted: at most, in nine of ten problems"
+        axes.axhline(summary.predicted_excess_risk, color=ORANGE, linestyle="--", label=told)
+    elif summary.guessed_excess_risk is not None:
+        told = "a guess that nobody has measured"
+        axes.axhline(summary.guessed_excess_risk, color=ORANGE, linestyle=":", label=told)
     if summary.excess_risk is not None and summary.excess_risk > 0 and places:
         axes.plot(places[-1], summary.excess_risk, color=ORANGE, marker="D", linestyle="none", label="released")
     if all(risk > 0 for risk in risks):

@@ -38,7 +38,8 @@ class Summary:
     exposure: str
     excess_risk: float | None  # over the non-private optimum on the population
     excess_risk_initial: float | None  # of the start point
-    predicted_excess_risk: float | None  # by the plan, before the run
+    predicted_excess_risk: float | None  # by the plan, before the run: a bound; None where nobody has measured one
+    guessed_excess_risk: float | None = None  # by the planner's model, before the run
     test: Mapping[str, float] = field(default_factory=dict)  # on held-out users
     test_without_privacy: Mapping[str, float] = field(default_factory=dict)  # the same of the non-private optimum
     test_start: Mapping[str, float] = field(default_factory=dict)  # of the start point
@@ -92,6 +93,7 @@ class Summary:
             excess_risk=excess_risk,
             excess_risk_initial=excess_risk_initial,
             predicted_excess_risk=plan.predicted_excess_risk,
+            guessed_excess_risk=plan.guessed_excess_risk,
             test=dict(test),
             test_without_privacy=dict(test_without_privacy),
             test_start=dict(beside.start),
@@ -144,7 +146,10 @@ class Summary:
         return f"ε = {self.epsilon:g}, δ = {self.delta:g}, {self.adjacency}, exposure {self.exposure}"
 
     def _beside(self) -> str:
-        known = [("predicted at most", self.predicted_excess_risk), ("at the start", self.excess_risk_initial)]
+        known = [("predicted at most", self.predicted_excess_risk)]
+        if self.predicted_excess_risk is None:
+            known = [("by a guess that nobody has measured", self.guessed_excess_risk)]
+        known.append(("at the start", self.excess_risk_initial))
         told = [f"{word} {value:.2g}" for word, value in known if value is not None]
         return f" ({', '.join(told)})" if told else ""
 

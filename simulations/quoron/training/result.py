@@ -17,6 +17,7 @@ from quoron.training.start import Identity
 from quoron.training.trained import Trained
 from quoron_privacy.accounts.lifetime import Account
 from quoron_privacy.counts.table_health import Shares
+from quoron_server.algorithms.forecast import risk_sentence
 from quoron_server.plan import Plan
 
 MODEL = "model.json"
@@ -46,6 +47,7 @@ class Summary:
     warnings: tuple[str, ...]  # of what is public: declarations, and the model itself
     unseen: str  # what no warning can be about
     choice: str | None
+    guessed_excess_risk: float | None = None  # by the planner's model; where nothing is predicted it is told as a guess
     health: Health | None = None  # how well the table fits its declarations, by a look with noise; None: nobody looked
 
     def as_json(self) -> dict[str, Any]:
@@ -61,9 +63,10 @@ class Summary:
             ("users", f"{self.users:,}, {self.items_per_user:,} items each in the plan"),
             ("rounds (batch gradient steps)", f"{self.rounds:,}{halted}"),
         ]
-        if self.predicted_excess_risk is not None:
+        told = risk_sentence(self.predicted_excess_risk, self.guessed_excess_risk)
+        if told:
             unfit = " if the table fitted its declarations, see below" if self.health and self.health.warnings else ""
-            rows.append(("excess risk, predicted", f"at most {self.predicted_excess_risk:.2g}{unfit}"))
+            rows.append(("excess risk, predicted", f"{told.removesuffix(' in nine of ten problems')}{unfit}"))
         if self.health is not None:
             rows += self.health.table()[:1]
         so_far = f"ε = {self.group_epsilon:.4g} at δ = {self.group_delta:.3g}, limit {self.group_limit}"
@@ -153,6 +156,7 @@ def _summary(
         rounds=len(events),
         halted=any(event["public"].get("halted", False) for event in events),
         predicted_excess_risk=plan.predicted_excess_risk,
+        guessed_excess_risk=plan.guessed_excess_risk,
         group=group,
         group_epsilon=spent.epsilon,
         group_delta=spent.delta,

@@ -91,7 +91,7 @@ def test_too_few_users_are_refused_with_a_number_that_suffices():
         planned({}, few, strict)
     needed = int(refusal.value.needs.split()[-1].replace(",", ""))
     plan = planned({}, replace(PROBLEM, users=needed), strict)
-    assert INFO.factor.guess(plan) < 0.2
+    assert plan.guessed_excess_risk < 0.2
 
 
 def test_a_declared_share_of_hostile_users_is_allowed_for_and_costs_noise():
@@ -245,7 +245,7 @@ def test_predicted_risk_is_the_measured_one_on_users_of_one_curvature(options):
         engine.centres = 0.3 + 0.1 * np.random.default_rng(100 + seed).standard_normal((2400, 3))
         model = drive(algorithm, engine, SeededNoise(seed))[-1].ag
         risks.append(0.1 * np.sum((model - 0.3) ** 2))
-    guess = INFO.factor.guess(plan)
+    guess = plan.guessed_excess_risk
     assert guess / 2.5 < np.mean(risks) < 2.5 * guess
 
 

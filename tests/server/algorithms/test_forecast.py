@@ -127,7 +127,7 @@ class TestBounds:
     @pytest.mark.parametrize("name", ["tracking-srgd", "mean-sgd", "srgd"])
     def test_a_plan_predicts_its_planners_guess_times_the_factor(self, name):
         plan, info = make_plan(name), ALGORITHMS[name]
-        guess = info.factor.guess(plan)
+        guess = plan.guessed_excess_risk
         assert plan.predicted_excess_risk == pytest.approx(info.factor.of(plan.problem) * guess, rel=1e-12)
         plain = replace(info, factor=Factor(1.0, 1.0))
         again = plain.plan(plan.problem, PRIVACY, info.options(**SMALL[name]), "calibrated", 7)
@@ -139,8 +139,24 @@ class TestBounds:
         known, unmeasured = make_plan(name), replace(ALGORITHMS[name], factor=Factor(None, None))
         plan = unmeasured.plan(known.problem, PRIVACY, unmeasured.options(**SMALL[name]), "calibrated", 7)
         assert plan.predicted_excess_risk is None
-        assert unmeasured.factor.guess(plan) is None
+        assert plan.guessed_excess_risk == known.guessed_excess_risk
         assert replace(plan, predicted_excess_risk=known.predicted_excess_risk) == known
+
+    @pytest.mark.parametrize("name", ALGORITHMS)
+    def test_a_plan_predicts_a_bound_exactly_where_one_was_measured(self, name):
+        plan, info = make_plan(name), ALGORITHMS[name]
+        times = info.factor.of(plan.problem)
+        if times is None:
+            assert plan.predicted_excess_risk is None
+        elif plan.guessed_excess_risk is not None:
+            assert plan.predicted_excess_risk == plan.guessed_excess_risk * times
+
+    def test_what_no_table_and_no_made_problem_measured_has_no_factor(self):
+        nothing = ("filtered-sgd", "soft-filtered-sgd", "median-sgd", "sgd", "group-dp-sgd", "group-dp-sgd-zero-out")
+        known = {name for name, info in ALGORITHMS.items() if info.factor.known is None}
+        unknown = {name for name, info in ALGORITHMS.items() if info.factor.unknown is None}
+        assert known == {*nothing, "local-model"}
+        assert unknown == {*nothing, "dp-sgd-poisson"}
 
     @pytest.mark.parametrize("kind", ["isotropic", "unknown"])
     def test_the_factor_is_that_of_what_is_known_of_the_curvature(self, kind):

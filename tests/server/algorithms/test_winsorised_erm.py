@@ -134,7 +134,7 @@ def test_quickstart_predictions_are_the_notes(tmp_path):
         gradient_deviation=0.45654,
     )
     plan = INFO.plan(quick, WISH, INFO.options(), "calibrated", 1)
-    assert INFO.factor.guess(plan) == pytest.approx(1.14e-6, rel=0.2)
+    assert plan.guessed_excess_risk == pytest.approx(1.14e-6, rel=0.2)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,6 @@ INFO = AlgorithmInfo(
     planner=planning.plan,
     verifier=planning.verify,
     maker=LocalModel,
-    factor=Factor(known=1.0, unknown=2.0),
+    factor=Factor(known=None, unknown=2.0),
     no_black_boxes=NoBlackBoxes("its clients add noise of their own, which only clients of ours are known to do"),
 )

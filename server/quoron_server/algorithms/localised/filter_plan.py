@@ -6,7 +6,7 @@ Everything here bears on utility alone; the guarantee is what `filtered_sgd.veri
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -26,12 +26,12 @@ from quoron_server.algorithms.localised.filtering import FilteringParameters
 from quoron_server.algorithms.localised.geometry import FAILURE, Geometry, against_mean, coordinatewise
 from quoron_server.algorithms.localised.plan import (
     Schedule,
+    SizedOptions,
     as_phases,
     best_schedule,
-    cohort_for,
     cohorts,
     cost,
-    printed_shape,
+    printed_schedule,
     require_conditions,
     require_contraction,
     require_smooth,
@@ -50,12 +50,9 @@ EDGES = (0.02, 0.2, 0.6, 1.0, 1.4, 2.0)  # step · smoothness at which the small
 
 
 @dataclass(frozen=True, slots=True)
-class FilterOptions:
-    """Planning options; None lets the plan choose by predicted excess risk."""
+class FilterOptions(SizedOptions):
+    """Planning options."""
 
-    rounds: int | None = None  # exactly; the cohort is then n / rounds, unless it is given too
-    cohort_size: int | None = None
-    step_size: float | None = None
     distance: float | None = None  # typical distance of users' average gradients, from public knowledge
     norm: Norm | None = None  # that distances are measured in; linf needs a box and diagonally dominant Hessians
 
@@ -219,8 +216,8 @@ def search(
     edge_for = _edge_curve(smallest)
     noise = _noise_curve(smallest, calibrate, problem.dimension)
 
-    tried = cohorts(name, problem, options.rounds, options.cohort_size, lambda: _cohorts(problem.users))
-    steps = [options.step_size] if options.step_size else None
+    grid = round_grid(4096, smallest=FEWEST_ROUNDS)
+    tried = cohorts(name, problem, options, grid, most=LARGEST_COHORT)  # as far as scores can be added up exactly
     best: tuple[float, Schedule, Geometry] | None = None
     for geometry in allowed:
 
@@ -229,7 +226,7 @@ def search(
             ratios = sizes / edge_for(steep)
             return np.where((ratios >= 1) & (steep <= 2), geometry.length * noise(ratios) / sizes, np.inf)
 
-        found = best_schedule(problem, tried, scale, rounds=options.rounds, steps=steps)
+        found = best_schedule(problem, tried, scale, rounds=options.rounds, step_size=options.step_size)
         if found is not None and math.isfinite(found[0]) and (best is None or found[0] < best[0]):
             best = (*found, geometry)
     if best is None:
@@ -238,11 +235,8 @@ def search(
         raise _infeasible(name, problem, options, smallest(gentlest))
     _, schedule, geometry = best
     filter_ = calibrate(schedule.cohort_size, min(2.0, schedule.largest_step * geometry.beta * (1 + 1e-12)))
-    phases = tuple(
-        replace(phase, release_scale=release_scale(filter_, phase.step_size, geometry.length, problem.dimension))
-        for phase in schedule.phases
-    )
-    risk = excess_risk(problem, phases)
+    schedule = schedule.scaled(lambda step: release_scale(filter_, step, geometry.length, problem.dimension))
+    risk = excess_risk(problem, schedule.phases)
     if risk >= trivial_risk(problem):
         start = 20 * math.ceil(1.5 * smallest(1.0))
         raise Infeasible(
@@ -251,7 +245,7 @@ def search(
             f"more users (n >= {start:,} is a sensible start)",
             users=start,
         )
-    return Choice(risk, Schedule(schedule.cohort_size, phases), filter_, geometry)
+    return Choice(risk, schedule, filter_, geometry)
 
 
 def _edge_curve(smallest: Callable[[float], int]) -> Callable[[Vector], Vector]:
@@ -274,12 +268,6 @@ def _noise_curve(
         return lambda ratios: np.full_like(ratios, np.inf)
     logs = np.log(list(known)), np.log(list(known.values()))
     return lambda ratios: np.where(ratios >= min(known), np.exp(np.interp(np.log(ratios), *logs)), np.inf)
-
-
-def _cohorts(users: int) -> list[int]:
-    """Cohort sizes that fill from FEWEST_ROUNDS to 4,096 rounds, as far as scores can be added up exactly."""
-    sizes = {users // rounds for rounds in round_grid(4096, smallest=FEWEST_ROUNDS)}
-    return sorted(size for size in sizes if 1 <= size <= LARGEST_COHORT)
 
 
 def calibrated(
@@ -325,22 +313,8 @@ def paper(name: str, problem: Problem, privacy: Privacy, options: FilterOptions)
         problem.dimension,
         problem.lipschitz,
     )
-    size = options.cohort_size or printed.cohort_size
-    if problem.users < 2 * size:
-        raise Infeasible.too_few(name, f"the printed cohort_size={size:,} exceeds n/2={problem.users // 2:,}", 2 * size)
-    rounds = options.rounds or problem.users // size
-    cohort_for(name, problem, rounds, size)
-    steps = [options.step_size] if options.step_size else None
-    found = best_schedule(
-        problem,
-        [size],
-        lambda sizes, _: np.full_like(sizes, printed.release_noise),
-        rounds=rounds,
-        all_shapes=[printed_shape(rounds)],
-        steps=steps,
-    )
-    assert found is not None
-    risk, schedule = found
+    risk, schedule = printed_schedule(name, problem, options, printed.cohort_size, printed.release_noise)
+    size = schedule.cohort_size
     distance = options.distance or user_distance(problem)
     centre = round(printed.cutoff)
     filter_ = theorem.FilterParameters(
@@ -357,12 +331,9 @@ def paper(name: str, problem: Problem, privacy: Privacy, options: FilterOptions)
         noise_multiplier=printed.release_noise * printed.temperature * (size - 2 * centre + 2),
         score_error=score_error(size, problem.dimension) + LaplaceThreshold(printed.laplace_scale, 0.0).grid,
     )
-    phases = tuple(
-        replace(phase, release_scale=release_scale(filter_, phase.step_size, distance, problem.dimension))
-        for phase in schedule.phases
-    )
+    schedule = schedule.scaled(lambda step: release_scale(filter_, step, distance, problem.dimension))
     geometry = Geometry("l2", problem.beta or 0.0, distance, 1.0)
-    return Choice(risk, Schedule(size, phases), filter_, geometry)
+    return Choice(risk, schedule, filter_, geometry)
 
 
 def _infeasible(name: str, problem: Problem, options: FilterOptions, edge: int) -> Infeasible:

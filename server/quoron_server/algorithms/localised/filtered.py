@@ -14,7 +14,7 @@ from quoron_privacy.errors import VerificationError
 from quoron_privacy.robust.filter import outlier_filter as theorem
 from quoron_privacy.robust.filter.concentration import score_error
 from quoron_privacy.robust.filter.thresholds import LaplaceThreshold
-from quoron_server.algorithms.forecast import Factor
+from quoron_server.algorithms.forecast import UNMEASURED
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing
 from quoron_server.algorithms.localised import filter_plan as planning
 from quoron_server.algorithms.localised.method import LocalisedSGD
@@ -73,7 +73,7 @@ INFO = AlgorithmInfo(
     paper_planner=paper_plan,
     verifier=verify,
     maker=make,
-    factor=Factor(known=1.0, unknown=1.0),  # no table has users enough to measure it: told as it is
+    factor=UNMEASURED,  # no table has users enough
     no_black_boxes=ITERATES,
     choosing=Choosing(removes_outliers=True, remarks=planning.remarks),
 )

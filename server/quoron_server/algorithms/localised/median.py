@@ -11,7 +11,7 @@ printed numbers, which carry no proof.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,19 +21,19 @@ from quoron_privacy.noise.streams import total_variation
 from quoron_privacy.robust import coordinate_median as theorem
 from quoron_privacy.robust.filter.concentration import LARGEST_COHORT, score_error
 from quoron_server.algorithms.averaged_sgd import excess_risk
-from quoron_server.algorithms.forecast import Factor
+from quoron_server.algorithms.forecast import UNMEASURED
 from quoron_server.algorithms.info import ITERATES, AlgorithmInfo, Choosing
 from quoron_server.algorithms.localised.coordinate_median import CoordinateMedian, CoordinateMedianParameters
 from quoron_server.algorithms.localised.geometry import Geometry, against_mean, coordinatewise
 from quoron_server.algorithms.localised.method import LocalisedSGD
 from quoron_server.algorithms.localised.plan import (
     Schedule,
+    SizedOptions,
     as_phases,
     best_schedule,
-    cohort_for,
     cohorts,
     cost,
-    printed_shape,
+    printed_schedule,
     require_conditions,
     require_contraction,
     require_smooth,
@@ -50,12 +50,9 @@ MOST_COHORTS = 256  # rounds that are tried: fewer users a round never make a re
 
 
 @dataclass(frozen=True, slots=True)
-class MedianOptions:
-    """Planning options; None lets the plan choose by predicted excess risk."""
+class MedianOptions(SizedOptions):
+    """Planning options."""
 
-    rounds: int | None = None  # exactly; the cohort is then n / rounds, unless it is given too
-    cohort_size: int | None = None
-    step_size: float | None = None
     distance: float | None = None  # typical distance, in ℓ∞, of users' average gradients, from public knowledge
     trim_rate: float | None = None  # share of answers trimmed on either side, below 1/2; None: the median
 
@@ -94,9 +91,9 @@ def plan(problem: Problem, privacy: Privacy, options: MedianOptions, seed: int) 
         pairs = zip(sizes, steep, strict=True)
         return geometry.length * np.array([factor(int(size), each) if each <= 2 else math.inf for size, each in pairs])
 
-    steps = [options.step_size] if options.step_size else _steps(geometry)
-    sizes = cohorts(NAME, problem, options.rounds, options.cohort_size, lambda: _cohorts(problem))
-    found = best_schedule(problem, sizes, scale, rounds=options.rounds, steps=steps)
+    sizes = cohorts(NAME, problem, options, round_grid(MOST_COHORTS), least=3, most=LARGEST_COHORT)
+    fixed, steps = options.step_size, _steps(geometry)
+    found = best_schedule(problem, sizes, scale, rounds=options.rounds, step_size=fixed, steps=steps)
     if found is None or math.isinf(found[0]):
         raise _infeasible(problem, privacy, options)
     _, schedule = found
@@ -114,29 +111,17 @@ def paper_plan(problem: Problem, privacy: Privacy, options: MedianOptions, seed:
     require_smooth(NAME, problem)
     geometry, users, epsilon = coordinatewise(NAME, problem, options.distance), problem.users, privacy.epsilon
     log = math.log(users * problem.items_per_user * problem.dimension / privacy.delta)
-    size = options.cohort_size or math.ceil(100 * log / epsilon)
-    if users < 2 * size:
-        raise Infeasible.too_few(NAME, f"the printed cohort_size={size:,} exceeds n/2={users // 2:,}", 2 * size)
-    rounds = options.rounds or users // size
-    cohort_for(NAME, problem, rounds, size)
     temperature = math.sqrt(problem.items_per_user) / (problem.coordinate_bound * (log + math.log(privacy.delta)))
     gaussian = math.sqrt(2 * math.log(1.25 / (privacy.delta / 2))) / (epsilon / 2)
-    found = best_schedule(
-        problem,
-        [size],
-        lambda sizes, _: np.full_like(sizes, 6 * gaussian * geometry.stretch / temperature),
-        rounds=rounds,
-        all_shapes=[printed_shape(rounds)],
-        steps=[options.step_size] if options.step_size else _steps(geometry),
-    )
-    assert found is not None
-    schedule, theta = found[1], temperature * geometry.distance
+    noise, printed = 6 * gaussian * geometry.stretch / temperature, math.ceil(100 * log / epsilon)
+    _, schedule = printed_schedule(NAME, problem, options, printed, noise, _steps(geometry))
+    size, theta = schedule.cohort_size, temperature * geometry.distance
     median = theorem.MedianParameters(
         cohort_size=size,
         trim=theorem.median_trim(size),
         core=0.8,
         test_scale=8 / epsilon,
-        threshold=0.9 * size + 2 * math.log(rounds / privacy.delta) / epsilon,
+        threshold=0.9 * size + 2 * math.log(schedule.rounds / privacy.delta) / epsilon,
         eta_beta=schedule.largest_step * geometry.beta,
         theta=theta,
         clip=temperature * clip_bound(problem),
@@ -216,10 +201,7 @@ def _assembled(
     *,
     proved: bool = True,
 ) -> Plan:
-    phases = tuple(
-        replace(phase, release_scale=release_scale(median, phase.step_size, geometry)) for phase in schedule.phases
-    )
-    schedule = Schedule(schedule.cohort_size, phases)
+    schedule = schedule.scaled(lambda step: release_scale(median, step, geometry))
     shift = median.sensitivity(1.0, geometry.length) if proved else 6 * geometry.length / median.theta
     return Plan(
         algorithm=NAME,
@@ -234,14 +216,9 @@ def _assembled(
             clip_bound=clip_bound(problem),
             median=median,
         ),
-        predicted_excess_risk=excess_risk(problem, phases),
+        predicted_excess_risk=excess_risk(problem, schedule.phases),
         seed=seed,
     )
-
-
-def _cohorts(problem: Problem) -> list[int]:
-    sizes = {problem.users // rounds for rounds in round_grid(MOST_COHORTS)}
-    return sorted(size for size in sizes if 3 <= size <= LARGEST_COHORT)
 
 
 def _steps(geometry: Geometry) -> list[float] | None:
@@ -277,7 +254,7 @@ INFO = AlgorithmInfo(
     paper_planner=paper_plan,
     verifier=verify,
     maker=make,
-    factor=Factor(known=1.0, unknown=1.0),  # no table has users enough to measure it: told as it is
+    factor=UNMEASURED,  # no table has users enough
     no_black_boxes=ITERATES,
     choosing=Choosing(remarks=remarks),
 )

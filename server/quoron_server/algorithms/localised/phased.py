@@ -8,8 +8,6 @@ and so do clients that choose by the iterate whether to answer.
 Source: Feldman, Koren & Talwar (2020), Algorithm 2. Statement and proof: docs/privacy/phased-sgd.md.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,6 +19,7 @@ from quoron_server.algorithms.info import ITERATES, AlgorithmInfo
 from quoron_server.algorithms.localised.method import LocalisedSGD
 from quoron_server.algorithms.localised.plain import PhasedParameters, PlainMean
 from quoron_server.algorithms.localised.plan import (
+    SizedOptions,
     as_phases,
     best_schedule,
     cohorts,
@@ -41,35 +40,19 @@ THEOREM = "docs/privacy/phased-sgd.md"
 LARGEST_ROUNDS = 2048
 
 
-@dataclass(frozen=True, slots=True)
-class PhasedOptions:
-    """Planning options; None lets the plan choose by predicted excess risk."""
-
-    rounds: int | None = None  # exactly; the cohort is then n / rounds, unless it is given too
-    cohort_size: int | None = None
-    step_size: float | None = None
-
-
-def plan(problem: Problem, privacy: Privacy, options: PhasedOptions, seed: int) -> Plan:
+def plan(problem: Problem, privacy: Privacy, options: SizedOptions, seed: int) -> Plan:
     """The plan with the smallest predicted excess risk. Raises Infeasible for losses that are not convex and smooth."""
     require_smooth(NAME, problem)
     largest = max(1, min(problem.users, LARGEST_ROUNDS))
-    sizes = cohorts(
-        NAME,
-        problem,
-        options.rounds,
-        options.cohort_size,
-        lambda: [problem.users // total for total in round_grid(largest)],
-    )
+    sizes = cohorts(NAME, problem, options, round_grid(largest))
 
     def scale(tried: Vector, _steps: Vector) -> Vector:
         each, which = np.unique(tried, return_inverse=True)
         noise = [noisy.noise_scale(shift_per_step(problem, int(cohort)), problem, privacy) for cohort in each]
         return np.array(noise)[which]
 
-    steps = [options.step_size] if options.step_size else None
     some = list(shapes((1, 2, 3, 5), (2.0, 4.0)))
-    found = best_schedule(problem, sizes, scale, rounds=options.rounds, all_shapes=some, steps=steps)
+    found = best_schedule(problem, sizes, scale, rounds=options.rounds, all_shapes=some, step_size=options.step_size)
     if found is None:
         raise Infeasible(NAME, f"n={problem.users:,} users do not fill the cohorts", "smaller cohorts or fewer rounds")
     risk, schedule = found
@@ -122,7 +105,7 @@ INFO = AlgorithmInfo(
     exposures=("model",),
     adjacency=("replace-one",),
     theorem=THEOREM,
-    options=PhasedOptions,
+    options=SizedOptions,
     parameters=PhasedParameters,
     planner=plan,
     verifier=verify,

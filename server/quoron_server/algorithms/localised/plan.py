@@ -6,7 +6,7 @@ takes the one with the least predicted risk (docs/privacy/outlier-filter-discuss
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,15 @@ Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
+class SizedOptions:
+    """Planning options of all that ask disjoint cohorts; None lets the plan choose by predicted excess risk."""
+
+    rounds: int | None = None  # exactly; the cohort is then n / rounds, unless it is given too
+    cohort_size: int | None = None
+    step_size: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Schedule:
     """Cohort size and the phases' models."""
 
@@ -39,6 +48,11 @@ class Schedule:
     def rounds(self) -> int:
         """Rounds over all phases."""
         return sum(phase.rounds for phase in self.phases)
+
+    def scaled(self, scale: Callable[[float], float]) -> "Schedule":
+        """The same with releases of `scale(step size)` in every phase."""
+        phases = tuple(replace(phase, release_scale=scale(phase.step_size)) for phase in self.phases)
+        return replace(self, phases=phases)
 
     @property
     def largest_step(self) -> float:
@@ -76,12 +90,15 @@ def best_schedule(
     *,
     rounds: int | None = None,
     all_shapes: Iterable[Shape] | None = None,
+    step_size: float | None = None,
     steps: Sequence[float] | None = None,
 ) -> tuple[float, Schedule] | None:
     """(predicted excess risk, schedule) of least risk, over every cohort size, shape, step and suffix on the grid.
 
-    Without `rounds` there are as many as the users fill. None where no candidate has both noise and users enough.
+    Without `rounds` there are as many as the users fill; `step_size` is the only step, else there are `steps`, else
+    those of `step_grid`. None where no candidate has both noise and users enough.
     """
+    steps = [step_size] if step_size else steps
     grid = [
         (cohort, total, step)
         for cohort in cohort_sizes
@@ -168,18 +185,47 @@ def cohort_for(name: str, problem: Problem, rounds: int, cohort_size: int | None
 
 
 def cohorts(
-    name: str, problem: Problem, rounds: int | None, cohort_size: int | None, sizes: Callable[[], Sequence[int]]
+    name: str, problem: Problem, options: SizedOptions, rounds: Iterable[int], *, least: int = 1, most: int = 10**12
 ) -> Sequence[int]:
-    """Cohort sizes to try: what options fix, else `sizes`."""
-    if rounds:
-        return [cohort_for(name, problem, rounds, cohort_size)]
-    return [cohort_size] if cohort_size else sizes()
+    """Cohort sizes to try: what options fix, else those from `least` to `most` that fill so many `rounds`."""
+    if options.rounds:
+        return [cohort_for(name, problem, options.rounds, options.cohort_size)]
+    if options.cohort_size:
+        return [options.cohort_size]
+    return sorted(size for size in {problem.users // total for total in rounds} if least <= size <= most)
 
 
 def printed_shape(rounds: int) -> Shape:
     """The papers': each phase has half the rounds of the one before, and a quarter of its step."""
     shares = [2.0**-phase for phase in range(1, max(1, int(math.log2(rounds))) + 1)]
     return Shape(tuple(share / sum(shares) for share in shares), 4.0)
+
+
+def printed_schedule(
+    name: str,
+    problem: Problem,
+    options: SizedOptions,
+    printed_size: int,
+    release_scale: float,
+    steps: Sequence[float] | None = None,
+) -> tuple[float, Schedule]:
+    """The papers' phases with the printed cohort and σ / η; Infeasible where two cohorts are more than all users."""
+    size = options.cohort_size or printed_size
+    if problem.users < 2 * size:
+        raise Infeasible.too_few(name, f"the printed cohort_size={size:,} exceeds n/2={problem.users // 2:,}", 2 * size)
+    rounds = options.rounds or problem.users // size
+    cohort_for(name, problem, rounds, size)
+    found = best_schedule(
+        problem,
+        [size],
+        lambda sizes, _: np.full_like(sizes, release_scale),
+        rounds=rounds,
+        all_shapes=[printed_shape(rounds)],
+        step_size=options.step_size,
+        steps=steps,
+    )
+    assert found is not None
+    return found
 
 
 def require_conditions(name: str, conditions: Mapping[str, bool]) -> None:

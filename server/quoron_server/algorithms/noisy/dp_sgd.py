@@ -9,7 +9,7 @@ Statements and proofs: docs/privacy/subsampling.md.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 import numpy as np
@@ -30,7 +30,7 @@ from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters, 
 from quoron_server.algorithms.noisy.method import drawn as samples
 from quoron_server.algorithms.optimisers import OptimiserOptions
 from quoron_server.algorithms.search import Candidate, best, round_grid
-from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.plan import Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
 
 RATES = (1.0, 0.3, 0.1, 0.03, 0.01)
@@ -80,26 +80,10 @@ def _plan(scheme: _Scheme, problem: Problem, privacy: Privacy, options: DPSGDOpt
     _, phase = exact.of
     made = noisy.clipped(scheme.name, problem, options, clip, cohort, scheme.adjacency, mu)
     where = f"{THEOREM}#{scheme.sampling}"
-    return Plan(
-        algorithm=scheme.name,
-        problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, scheme.adjacency, "broadcast", (), where),
-        cost=Cost.of(problem, rounds=phase.rounds, messages=phase.rounds * cohort),
-        parameters=NoisySGDParameters(
-            sampling=scheme.sampling,
-            cohort_size=cohort,
-            rounds=phase.rounds,
-            step_size=phase.step_size,
-            suffix=options.averaged(phase.suffix, phase.rounds),
-            clip_norm=made.clip_norm,
-            sensitivity=made.sensitivity,
-            noise_scale=made.noise_scale,
-            round_mu=made.round_mu,
-            optimiser=optimiser,
-            adaptive=made.adaptive,
-        ),
-        predicted_excess_risk=exact.risk if optimiser.plain and not options.adaptive else None,
-        seed=seed,
+    promise = Guarantee(privacy.epsilon, privacy.delta, scheme.adjacency, "broadcast", (), where)
+    phase = replace(phase, suffix=options.averaged(phase.suffix, phase.rounds))
+    return noisy.assembled(
+        scheme.name, problem, promise, scheme.sampling, cohort, phase, exact.risk, made, seed, optimiser
     )
 
 
@@ -147,7 +131,7 @@ def _verify(scheme: _Scheme, plan: Plan) -> None:
     checks.require_within(plan, delta, lambda epsilon: scheme.recounted(rate, p.rounds, p.round_mu, epsilon, delta))
 
 
-def _info(scheme: _Scheme, summary: str) -> AlgorithmInfo:
+def _info(scheme: _Scheme, summary: str, factor: Factor) -> AlgorithmInfo:
     return AlgorithmInfo(
         name=scheme.name,
         summary=summary,
@@ -160,11 +144,15 @@ def _info(scheme: _Scheme, summary: str) -> AlgorithmInfo:
         planner=partial(_plan, scheme),
         verifier=partial(_verify, scheme),
         maker=NoisySGD,
-        factor=Factor(known=7.0, unknown=2.0),
+        factor=factor,
         noise_ignores_domain=True,
         choosing=Choosing(many_passes=True, curve_step=scheme.stride),
     )
 
 
-POISSON = _info(_POISSON, "Several passes, each user in each round with a secret coin")
-WITHOUT_REPLACEMENT = _info(_WOR, "Several passes, a secret uniform cohort each round; rate 1 is DP gradient descent")
+POISSON = _info(_POISSON, "Several passes, each user in each round with a secret coin", Factor(known=7.0, unknown=None))
+WITHOUT_REPLACEMENT = _info(
+    _WOR,
+    "Several passes, a secret uniform cohort each round; rate 1 is DP gradient descent",
+    Factor(known=7.0, unknown=2.0),
+)

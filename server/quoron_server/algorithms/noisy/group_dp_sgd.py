@@ -21,7 +21,7 @@ from quoron_privacy.means.clipping import mean_sensitivity
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms import checks
 from quoron_server.algorithms.averaged_sgd import PhaseModel
-from quoron_server.algorithms.forecast import Factor
+from quoron_server.algorithms.forecast import UNMEASURED
 from quoron_server.algorithms.info import AlgorithmInfo, Choosing, NoBlackBoxes
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.group_method import GroupSGD, GroupSGDParameters
@@ -168,7 +168,7 @@ def _info(name: str, adjacency: Adjacency, summary: str) -> AlgorithmInfo:
         planner=partial(_plan, name, adjacency),
         verifier=partial(_verify, adjacency),
         maker=GroupSGD,
-        factor=Factor(known=None, unknown=None),
+        factor=UNMEASURED,
         noise_ignores_domain=True,
         no_black_boxes=NoBlackBoxes("its clients clip each item's gradient on its own"),
         choosing=Choosing(named_only=True, many_passes=True, curve_step=8),

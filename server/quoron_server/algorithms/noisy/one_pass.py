@@ -20,7 +20,7 @@ from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters
 from quoron_server.algorithms.noisy.method import drawn as samples
 from quoron_server.algorithms.optimisers import OptimiserOptions
-from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.plan import Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
 
 NAME = "one-pass-dp-sgd"
@@ -51,27 +51,9 @@ def plan(problem: Problem, privacy: Privacy, options: OnePassOptions, seed: int)
         kept = replace(privacy, delta=privacy.delta * (1 - 1e-9))
         mu = mu_for(kept.epsilon, checks.left_of_delta(NAME, kept, gaussians=samples(problem, adaptive=True)))
         made = noisy.clipped(NAME, problem, options, clip, cohort, "replace-one", mu)
-    return Plan(
-        algorithm=NAME,
-        problem=problem,
-        guarantee=Guarantee(privacy.epsilon, privacy.delta, "replace-one", "broadcast", (), THEOREM),
-        cost=Cost.of(problem, rounds=phase.rounds, messages=phase.rounds * cohort),
-        parameters=NoisySGDParameters(
-            sampling="disjoint",
-            cohort_size=cohort,
-            rounds=phase.rounds,
-            step_size=phase.step_size,
-            suffix=options.averaged(phase.suffix, phase.rounds),
-            clip_norm=made.clip_norm,
-            sensitivity=made.sensitivity,
-            noise_scale=made.noise_scale,
-            round_mu=made.round_mu,
-            adaptive=made.adaptive,
-            optimiser=optimiser,
-        ),
-        predicted_excess_risk=chosen.risk if optimiser.plain and not options.adaptive else None,
-        seed=seed,
-    )
+    promise = Guarantee(privacy.epsilon, privacy.delta, "replace-one", "broadcast", (), THEOREM)
+    phase = replace(phase, suffix=options.averaged(phase.suffix, phase.rounds))
+    return noisy.assembled(NAME, problem, promise, "disjoint", cohort, phase, chosen.risk, made, seed, optimiser)
 
 
 def verify(plan: Plan) -> None:

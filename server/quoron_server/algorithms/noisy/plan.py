@@ -15,9 +15,10 @@ from quoron_privacy.means.radius_cells import RadiusCells
 from quoron_privacy.release import Adjacency
 from quoron_server.algorithms.averaged_sgd import PhaseModel, Vector, best_phases
 from quoron_server.algorithms.forecast import statistical_floor
-from quoron_server.algorithms.noisy.method import AdaptiveClip, NoisySGDParameters
+from quoron_server.algorithms.noisy.method import AdaptiveClip, NoisySGDParameters, Sampling
+from quoron_server.algorithms.optimisers import SGD, Optimiser
 from quoron_server.algorithms.search import Candidate, best, round_grid
-from quoron_server.plan import Plan, Privacy
+from quoron_server.plan import Cost, Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
 
 CELLS_SHARE = 0.05  # of a round's μ², for the counts that an adaptive clip follows
@@ -152,6 +153,42 @@ def disjoint(
     chosen = best(Candidate(risk, (phase.rounds,), phase) for risk, phase in found)
     assert chosen is not None
     return chosen
+
+
+def assembled(
+    name: str,
+    problem: Problem,
+    guarantee: Guarantee,
+    sampling: Sampling,
+    cohort: int,
+    phase: PhaseModel,
+    risk: float,
+    made: Clipped,
+    seed: int,
+    optimiser: Optimiser = SGD,
+) -> Plan:
+    """The plan of a phase with `cohort` users a round; a risk is predicted for a fixed clip and plain steps alone."""
+    return Plan(
+        algorithm=name,
+        problem=problem,
+        guarantee=guarantee,
+        cost=Cost.of(problem, rounds=phase.rounds, messages=phase.rounds * cohort),
+        parameters=NoisySGDParameters(
+            sampling=sampling,
+            cohort_size=cohort,
+            rounds=phase.rounds,
+            step_size=phase.step_size,
+            suffix=phase.suffix,
+            clip_norm=made.clip_norm,
+            sensitivity=made.sensitivity,
+            noise_scale=made.noise_scale,
+            round_mu=made.round_mu,
+            optimiser=optimiser,
+            adaptive=made.adaptive,
+        ),
+        predicted_excess_risk=risk if optimiser.plain and made.adaptive is None else None,
+        seed=seed,
+    )
 
 
 def verify_round(plan: Plan, adjacency: Adjacency) -> None:

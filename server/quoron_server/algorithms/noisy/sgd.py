@@ -3,11 +3,11 @@
 import math
 from dataclasses import dataclass
 
-from quoron_server.algorithms.forecast import Factor
+from quoron_server.algorithms.forecast import UNMEASURED
 from quoron_server.algorithms.info import AlgorithmInfo, NoBlackBoxes
 from quoron_server.algorithms.noisy import plan as noisy
 from quoron_server.algorithms.noisy.method import NoisySGD, NoisySGDParameters
-from quoron_server.plan import Cost, Guarantee, Plan, Privacy
+from quoron_server.plan import Guarantee, Plan, Privacy
 from quoron_server.problem import Problem
 
 NAME = "sgd"
@@ -28,25 +28,9 @@ def plan(problem: Problem, privacy: Privacy, options: SGDOptions, seed: int) -> 
     chosen = noisy.disjoint(NAME, problem, options.rounds, options.step_size)
     phase = chosen.of
     cohort = problem.users // phase.rounds
-    return Plan(
-        algorithm=NAME,
-        problem=problem,
-        guarantee=Guarantee(math.inf, 1.0, "none", "none", (), THEOREM),
-        cost=Cost.of(problem, rounds=phase.rounds, messages=phase.rounds * cohort),
-        parameters=NoisySGDParameters(
-            sampling="disjoint",
-            cohort_size=cohort,
-            rounds=phase.rounds,
-            step_size=phase.step_size,
-            suffix=phase.suffix,
-            clip_norm=math.inf,
-            sensitivity=0.0,
-            noise_scale=0.0,
-            round_mu=math.inf,
-        ),
-        predicted_excess_risk=chosen.risk,
-        seed=seed,
-    )
+    nothing = noisy.Clipped(math.inf, 0.0, 0.0, math.inf, None)
+    promise = Guarantee(math.inf, 1.0, "none", "none", (), THEOREM)
+    return noisy.assembled(NAME, problem, promise, "disjoint", cohort, phase, chosen.risk, nothing, seed)
 
 
 INFO = AlgorithmInfo(
@@ -61,6 +45,6 @@ INFO = AlgorithmInfo(
     planner=plan,
     verifier=lambda plan: None,
     maker=NoisySGD,
-    factor=Factor(known=1.0, unknown=1.0),
+    factor=UNMEASURED,
     no_black_boxes=NoBlackBoxes("it has no privacy"),
 )
