@@ -193,11 +193,11 @@ if any("flwr-serverapp" in each for each in sys.orig_argv):
 
     folder = pathlib.Path(os.environ["MOMENTS"])
     (folder / "started").write_text(str(os.getpid()))
-    alone.note_attempts(folder)
     if (folder / "moment").exists():
         moment = (folder / "moment").read_text()
         (folder / "moment").unlink()
         dying.die(dying.Moment(**json.loads(moment)))
+    alone.note_attempts(folder)  # last, so that a commit before which it dies is noted
 """
 ROUND = (Moment("spend", "after", 0), Moment("read", "before", 0), Moment("commit", "before", 0))
 USERS = 6
