@@ -11,8 +11,8 @@ nothing. The sink tells what a busy machine alone does to honest clients: attack
 caches and the kernel's loopback with everybody else. Those without a declared rate are niced.
 
 Printed are ratios of medians, attacked over clean and sink over clean, the MiB that the coordinator's memory rose above
-its clean phases, and what the attacker reached a second. Attackers "outside" have no certificate and no token; "member"
-is one client's certificate, gone bad, and "members" are sixteen.
+its clean phases, and what the attacker reached a second, of the sink too. Attackers "outside" have no certificate and
+no token; "member" is one client's certificate, gone bad, and "members" are sixteen.
 """
 
 import argparse
@@ -289,10 +289,10 @@ def row(name: str, found: dict[str, Phases]) -> bool:
         kept &= attacked < MOST_RATIO
         cells.append(f"{1000 * clean:5.1f} ms {attacked:6.2f} {sunk:5.2f}")
     more = max(found["attack"].mebibytes, found["sink"].mebibytes) - found["clean"].mebibytes
-    rate = statistics.median(found["attack"].rates)
+    rate = " ".join(f"{statistics.median(found[kind].rates):12,.0f}" for kind in ("attack", "sink"))
     kept &= more < MOST_MEBIBYTES
     mark = "" if kept else "   MISSED"
-    print(f"{name:26s}" + " | ".join(cells) + f" | {more:8.0f} | {rate:12,.0f} {ATTACKS[name][2]}{mark}", flush=True)
+    print(f"{name:26s}" + " | ".join(cells) + f" | {more:8.0f} | {rate} {ATTACKS[name][2]}{mark}", flush=True)
     return kept
 
 

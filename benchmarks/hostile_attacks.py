@@ -282,7 +282,7 @@ def strangers() -> Callable[[Target], Awaitable[None]]:
             await asyncio.sleep(began + target.count / MOST_HANDSHAKES - clock())
             target.count += 1
             async with http2(target.port, context) as connection, asyncio.timeout(PATIENCE):
-                await connection.reader.read()
+                await connection.reader.read(1)  # the end, or what the sink says: as many a second from either
 
         await several(32, one)
 

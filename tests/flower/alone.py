@@ -8,7 +8,6 @@ FOLDER holds `scene.json`; what each start asked and would have committed is add
 
 import hashlib
 import json
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -55,12 +54,16 @@ def _note(folder: Path, name: str, *line: object) -> None:
 
 
 def note_attempts(folder: Path) -> None:
-    """Of each round that a start comes to commit, the digest of its state: it holds whatever noise was drawn."""
+    """Of each round that a start comes to commit, the digest of its state, and whether that holds noise of its own.
+
+    A state holds whatever noise was drawn, but where a test keeps a round's step back: then it is the one before.
+    """
     commit = Ledger.commit
 
-    def noting(ledger: Ledger, number: int, state: bytes, *rest: Any) -> None:
-        _note(folder, "attempts", number, os.getpid(), hashlib.sha256(state).hexdigest())
-        commit(ledger, number, state, *rest)
+    def noting(ledger: Ledger, number: int, state: bytes, releases: Any, event: dict[str, Any]) -> None:
+        noisy = event.get("public", {}).get("released", True)
+        _note(folder, "attempts", number, noisy, hashlib.sha256(state).hexdigest())
+        commit(ledger, number, state, releases, event)
 
     Ledger.commit = noting  # type: ignore[method-assign]
 

@@ -36,6 +36,16 @@ import importlib.metadata as metadata
 ours = metadata.version
 metadata.version = lambda name: "0.0.1" if name == "quoron" else ours(name)
 """
+# The first ServerApp dies before it has told Flower that it begins.
+DIES_AT_ONCE = """
+import os, pathlib, signal, sys
+
+if any("flwr-serverapp" in each for each in sys.orig_argv):
+    died = pathlib.Path(__file__).with_name("died")
+    if not died.exists():
+        died.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +171,17 @@ def test_a_killed_serverapp_goes_on_with_the_same_questions_to_the_same_bits(run
     assert running.connection().told(again)[0] == "finished:completed"
 
 
+def test_flower_itself_starts_a_serverapp_again_that_died_before_it_began(running: Any, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(DIES_AT_ONCE)
+    running.superexec.end()
+    own = {"QUORON_DATABASE": running.database, "QUORON_RESULTS": str(running.results)}
+    running.start_superexec(**own, PYTHONPATH=str(tmp_path))
+    start(running, 0, 1, 2)
+    run = wanted("again", rounds=1)
+    np.testing.assert_array_equal(model_of(running, run, submit(running, run)), expected(run, tmp_path / "inline"))
+    assert (tmp_path / "died").exists()
+
+
 def test_a_killed_superlink_that_comes_back_goes_on_to_the_same_bits(running: Any, tmp_path: Path) -> None:
     start(running, 0, 1, 2)
     run = wanted("superlink", rounds=4)
@@ -197,6 +218,8 @@ def test_nine_kills_of_every_part_in_one_run_change_no_bit_and_no_question(runni
     number, draw = submit(running, run), random.Random(5)
     for answered in range(1, 4):
         until(lambda least=answered: rounds_answered(running, "every-part") >= least, running, number)
+        # One that dies before it has begun Flower starts again, beside that of the next submission.
+        until(lambda run=number: running.connection().told(run)[0] == "running", running, number)
         kill(until(lambda: serverapp(running), running))  # first, as it would go on without the SuperNode's user
         node = draw.randrange(USERS)
         running.nodes.pop(node).kill()
